@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use spillway::api::agent::AgentPhase;
 use spillway::api::work_item::WorkItemPhase::{Leased, Succeeded};
 use spillway::api::{Agent, Budget};
-use spillway::wire::external::EXTERNAL;
+use spillway::wire::external::EXTERNAL_HEADER;
 use spillway::wire::{Code, GATEWAY_AUDIENCE};
 
 use crate::support::caller::{Caller, report, token, token_of};
@@ -220,7 +220,7 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     for account in ["laptop", "desktop", "stranger"] {
         tokens.insert(account, token(&room, account, GATEWAY_AUDIENCE, None).await);
     }
-    let as_account = |account: &str, place: &str| gateway.with(&tokens[account]).saying(EXTERNAL, place);
+    let as_account = |account: &str, place: &str| gateway.with(&tokens[account]).saying(EXTERNAL_HEADER, place);
     let of = |name: &str, agent: &Agent| format!("{}/{name}/{}/{}", room.namespace, agent.name_any(), agent.uid().expect("a uid"));
     let pool = format!("{}/laptops", room.namespace);
     let before = room.list::<Agent>().await.len();
@@ -248,8 +248,8 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     // A pod's token, outside or inside.
     let pod = room.api::<Pod>().get(&inside.name_any()).await.expect("its pod");
     let stolen = gateway.with(&token_of(&room, &pod).await);
-    refuses(&stolen.saying(EXTERNAL, &pool), enrol, Code::NotAllowed, "bound to pod").await;
-    refuses(&stolen.saying(EXTERNAL, &of("laptops", &agent)), reports, Code::NotAllowed, "bound to pod").await;
+    refuses(&stolen.saying(EXTERNAL_HEADER, &pool), enrol, Code::NotAllowed, "bound to pod").await;
+    refuses(&stolen.saying(EXTERNAL_HEADER, &of("laptops", &agent)), reports, Code::NotAllowed, "bound to pod").await;
     refuses(&gateway.with(&tokens["laptop"]), reports, Code::NotAPod, "not bound to a pod").await;
     assert_eq!(room.list::<Agent>().await.len(), before, "no Agent was made");
     assert_eq!(phase(&room.api::<Agent>().get(&agent.name_any()).await.expect("an Agent")), Some(AgentPhase::Idle));

@@ -12,9 +12,9 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use spillway::api::Agent;
-use spillway::wire::access::{Caller as Who, RequestMatch, TABLE, find};
-use spillway::wire::body::MAX_BYTES;
-use spillway::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY};
+use spillway::wire::access::{ACCESS_TABLE, Caller as Who, RequestMatch, find};
+use spillway::wire::body::MAX_BODY_BYTES;
+use spillway::wire::governor::{CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_UID_HEADER, GATEWAY_HEADER};
 use spillway::wire::{Code, GATEWAY_AUDIENCE, GOVERNOR_AUDIENCE};
 
 use crate::support::caller::{Answer, Caller, report, token, token_of};
@@ -155,8 +155,9 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     refuses(&scene.agent_of(&dressed).await, Code::NotAnAgent, &["Spillway made"]).await;
     assert!(scene.goodbyes().await.is_empty());
     // Who they are does not follow from what they say, either.
-    let claims = scene.agent_of(&plain).await.saying(CALLER_NAMESPACE, &room.namespace).saying(CALLER_POD, &scene.pods[0].name_any());
-    let claims = claims.saying(CALLER_UID, &scene.pods[0].uid().expect("a uid")).saying(GATEWAY, "counted");
+    let claims =
+        scene.agent_of(&plain).await.saying(CALLER_NAMESPACE_HEADER, &room.namespace).saying(CALLER_POD_HEADER, &scene.pods[0].name_any());
+    let claims = claims.saying(CALLER_UID_HEADER, &scene.pods[0].uid().expect("a uid")).saying(GATEWAY_HEADER, "counted");
     refuses(&claims, Code::NotAnAgent, &["Spillway made"]).await;
 
     // A pod that takes the name of an agent that ended.
@@ -191,8 +192,8 @@ async fn a_token_speaks_for_its_own_agent_whatever_else_is_said() {
     let told = Chronicle::start(&scene.room);
     // Every way to name another: headers that gateways use among themselves, fields that the call does not take, the query.
     let agent = scene.agent_of(first).await;
-    let posing = agent.saying(CALLER_NAMESPACE, &scene.room.namespace).saying(CALLER_POD, &second.name_any());
-    let posing = posing.saying(CALLER_UID, &second.uid().expect("a uid")).saying("x-remote-user", "system:admin");
+    let posing = agent.saying(CALLER_NAMESPACE_HEADER, &scene.room.namespace).saying(CALLER_POD_HEADER, &second.name_any());
+    let posing = posing.saying(CALLER_UID_HEADER, &second.uid().expect("a uid")).saying("x-remote-user", "system:admin");
     for field in ["agent", "pod", "uid", "name"] {
         let body = json!({"reason": "x", field: second.uid()}).to_string();
         let answer = scene.refuses(&posing, "POST", "/agent/v1/goodbye", body, Code::InvalidBody, &[field]).await;
@@ -293,8 +294,8 @@ async fn the_governor_listens_to_gateways_only() {
     let pod = &scene.pods[0];
     let somebody = Caller::at_the_governor(room).await;
     // With everything that a gateway says.
-    let somebody = somebody.saying(CALLER_NAMESPACE, &room.namespace).saying(CALLER_POD, &pod.name_any());
-    let somebody = somebody.saying(CALLER_UID, &pod.uid().expect("a uid")).saying(GATEWAY, "counted");
+    let somebody = somebody.saying(CALLER_NAMESPACE_HEADER, &room.namespace).saying(CALLER_POD_HEADER, &pod.name_any());
+    let somebody = somebody.saying(CALLER_UID_HEADER, &pod.uid().expect("a uid")).saying(GATEWAY_HEADER, "counted");
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "other"}})).expect("an account");
     room.api::<ServiceAccount>().create(&PostParams::default(), &account).await.expect("an account");
     let cases = [
@@ -309,7 +310,7 @@ async fn the_governor_listens_to_gateways_only() {
     let before = scene.stored().await;
     for (token, code) in &cases {
         let caller = token.as_ref().map_or_else(|| somebody.clone(), |token| somebody.with(token));
-        for row in &TABLE {
+        for row in &ACCESS_TABLE {
             let answer = caller.call(row.method, &row.path.replace("{}", "x"), goodbye()).await;
             let refusal = answer.refusal();
             assert_eq!((answer.status, refusal.code), (code.status(), *code), "{} {}: {refusal}", row.method, row.path);
@@ -323,10 +324,10 @@ async fn the_governor_listens_to_gateways_only() {
     // A gateway that does not say for whom it calls is refused too, and one that names somebody else's pod.
     let gateway = Caller::at_the_governor(room).await.with(&token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await);
     let refusal = gateway.post("/agent/v1/report", report()).await.refusal();
-    assert_eq!((refusal.code, refusal.field.as_deref()), (Code::InvalidBody, Some(GATEWAY)));
+    assert_eq!((refusal.code, refusal.field.as_deref()), (Code::InvalidBody, Some(GATEWAY_HEADER)));
     let named = |uid: &str, name: &str| {
-        let gateway = gateway.saying(GATEWAY, "counted").saying(CALLER_NAMESPACE, &room.namespace);
-        gateway.saying(CALLER_POD, name).saying(CALLER_UID, uid)
+        let gateway = gateway.saying(GATEWAY_HEADER, "counted").saying(CALLER_NAMESPACE_HEADER, &room.namespace);
+        gateway.saying(CALLER_POD_HEADER, name).saying(CALLER_UID_HEADER, uid)
     };
     let uid = pod.uid().expect("a uid");
     for (uid, name) in [("another", pod.name_any().as_str()), (&uid, "another")] {

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use spillway::api::agent::AgentPhase;
 use spillway::api::{Agent, AgentPool};
-use spillway::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY, OWNER_EPOCH};
+use spillway::wire::governor::{CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_UID_HEADER, GATEWAY_HEADER, OWNER_EPOCH_HEADER};
 use spillway::wire::{Code, GOVERNOR_AUDIENCE};
 
 use crate::support::caller::{self, Caller, report, token_of};
@@ -170,7 +170,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
         assert_eq!(answer.status, 200, "it leads: {answer:?}");
         lines.push(line);
     }
-    let epoch = |answer: &caller::Answer| answer.headers[OWNER_EPOCH].to_str().expect("text").parse::<i64>().expect("a number");
+    let epoch = |answer: &caller::Answer| answer.headers[OWNER_EPOCH_HEADER].to_str().expect("text").parse::<i64>().expect("a number");
     let led = epoch(&old.post("/agent/v1/report", report()).await);
 
     first.signal(Signal::STOP);
@@ -238,8 +238,11 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
 /// A gateway, as the governor sees one, that speaks for `pod`.
 async fn gateway_at_the_governor(room: &TestNamespace, pod: &Pod) -> Caller {
     let token = caller::token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await;
-    let caller = Caller::at_the_governor(room).await.with(&token).saying(GATEWAY, "test");
-    caller.saying(CALLER_NAMESPACE, &room.namespace).saying(CALLER_POD, &pod.name_any()).saying(CALLER_UID, &pod.uid().expect("a uid"))
+    let caller = Caller::at_the_governor(room).await.with(&token).saying(GATEWAY_HEADER, "test");
+    caller
+        .saying(CALLER_NAMESPACE_HEADER, &room.namespace)
+        .saying(CALLER_POD_HEADER, &pod.name_any())
+        .saying(CALLER_UID_HEADER, &pod.uid().expect("a uid"))
 }
 
 #[tokio::test]

@@ -143,7 +143,7 @@ struct GatewayArguments {
     #[arg(long, value_name = "NAME")]
     allowed_header: Vec<String>,
     /// A field of model calls that passes although it may cost more than its tokens say. May be given several times.
-    #[arg(long, value_name = "NAME", value_parser = spillway_dialect::CHARGED)]
+    #[arg(long, value_name = "NAME", value_parser = spillway_dialect::SURCHARGE_MEMBERS)]
     allowed_field: Vec<String>,
     /// How log lines look. RUST_LOG chooses which are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]

@@ -36,7 +36,7 @@ use crate::policy::capacity::{
 use crate::policy::work::admission::ProjectLimit;
 
 /// A ClusterBudget's field with the number of projects.
-const PROJECTS: &str = "spec.projects.max";
+const PROJECTS_MAX_FIELD: &str = "spec.projects.max";
 
 /// Places that were given and are not seen in the caches yet.
 #[derive(Debug, Default)]
@@ -233,7 +233,7 @@ fn path(pool: &AgentPool, stores: &Stores) -> Result<Vec<String>, Hindrance> {
 /// its type cannot say how many it allows.
 fn known_path(pool: &AgentPool, stores: &Stores) -> (Vec<String>, Option<Hindrance>) {
     let namespace = pool.namespace().unwrap_or_default();
-    let mut next = Some(pool.spec.budget_ref.as_ref().map_or(names::DEFAULT, |budget| &budget.name).to_owned());
+    let mut next = Some(pool.spec.budget_ref.as_ref().map_or(names::DEFAULT_OBJECT_NAME, |budget| &budget.name).to_owned());
     let mut path = Vec::new();
     // A circle ends where it began.
     while let Some(name) = next.take().filter(|name| !path.contains(name)) {
@@ -446,7 +446,7 @@ fn project_full(namespace: &str, clusters: &[Cluster], holders: &[CapacityHolder
         let count = projects.len();
         beyond(projects, &running, namespace, max).then(|| {
             format!(
-                "{} allows {max} namespaces with pools ({PROJECTS}); there are {count}, and those whose pools are older come first",
+                "{} allows {max} namespaces with pools ({PROJECTS_MAX_FIELD}); there are {count}, and those whose pools are older come first",
                 cluster.name()
             )
         })

@@ -15,7 +15,7 @@ use crate::api::names::{self, managers};
 use crate::cluster::{Class, calls};
 
 /// Between two tries.
-const RETRY: Duration = Duration::from_secs(30);
+const CREATE_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Applies it, and then waits for ever. Ends only with an error, when we do not lead any more.
 pub async fn ensure(context: Arc<Context>, spec: Option<&Value>) -> anyhow::Result<()> {
@@ -29,7 +29,7 @@ async fn apply(context: &Context, spec: &Value) -> anyhow::Result<()> {
     let api = Api::<ClusterBudget>::all(context.client.clone());
     loop {
         context.leadership.check()?;
-        let Err(error) = calls::apply_gently(&api, names::DEFAULT, managers::DEFAULTS, json!({"spec": spec})).await else {
+        let Err(error) = calls::apply_gently(&api, names::DEFAULT_OBJECT_NAME, managers::DEFAULTS, json!({"spec": spec})).await else {
             return Ok(());
         };
         match error.class() {
@@ -40,7 +40,7 @@ async fn apply(context: &Context, spec: &Value) -> anyhow::Result<()> {
             Class::LostLeadership => return Err(error.into()),
             Class::AlreadyExists | Class::NotFound | Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable => {
                 tracing::warn!(%error, "ClusterBudget/default could not be applied; trying again");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(CREATE_RETRY_DELAY).await;
             }
         }
     }

@@ -34,9 +34,9 @@ use crate::policy::status_throttle;
 use crate::telemetry::Metrics;
 
 /// How long after a rollback of the store a new leader grants no items: gateways reconnect within a second and replay what they know.
-const REPLAY_WINDOW: Duration = Duration::from_secs(5);
+const REPLAY_GRACE: Duration = Duration::from_secs(5);
 /// First and longest bound of the delay between retries of one object.
-const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+const RECONCILE_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
 /// When a reconcile in which nothing failed wants to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl Context {
             wake,
             supervised,
             trust,
-            backoff: Backoff::new(RETRY.0, RETRY.1),
+            backoff: Backoff::new(RECONCILE_RETRY_BACKOFF.0, RECONCILE_RETRY_BACKOFF.1),
             published: Mutex::default(),
             invalid_told: Mutex::default(),
         }
@@ -209,7 +209,7 @@ impl Context {
 
     /// Whether gateways replay lost answers just now. No item is granted and no lease is called lost until they have.
     pub fn replay_window_open(&self) -> bool {
-        self.takeover.rollback.is_some() && self.began.elapsed() < REPLAY_WINDOW
+        self.takeover.rollback.is_some() && self.began.elapsed() < REPLAY_GRACE
     }
 
     /// The certificates that pods trust, as PEM; `None` until they are made.

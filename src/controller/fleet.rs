@@ -17,13 +17,13 @@ use crate::cluster::ObjectKey;
 use crate::telemetry::{FleetCounts, Metrics, PoolStanding};
 
 /// What is said of the phase of an agent that was not looked at yet.
-const NEW: &str = "New";
+const NEW_PHASE: &str = "New";
 /// Why an agent ended whose object was deleted: its pool wants fewer, or a person removed it.
-const DELETED: &str = "Deleted";
+const DELETED_REASON: &str = "Deleted";
 /// Why an agent ended, if that is none of the known reasons.
-const OTHER: &str = "Other";
+const OTHER_REASON: &str = "Other";
 /// The reasons that an end has: they are labels, and so a list of ours.
-const ENDS: [&str; 18] = [
+const KNOWN_END_REASONS: [&str; 18] = [
     reasons::HEARTBEAT_LOST,
     reasons::PROGRAM_SILENT,
     reasons::START_TIMED_OUT,
@@ -107,10 +107,10 @@ impl Fleet {
     /// An Agent was deleted; this is its last state.
     pub fn agent_gone(&self, agent: &AgentObject) {
         let mut state = self.lock();
-        let mut reason = DELETED;
+        let mut reason = DELETED_REASON;
         if let Ok(agent) = &agent.0 {
             state.observe(agent, &self.metrics);
-            reason = Some(why(agent)).filter(|why| *why != OTHER).unwrap_or(DELETED);
+            reason = Some(why(agent)).filter(|why| *why != OTHER_REASON).unwrap_or(DELETED_REASON);
         }
         state.forget(&ObjectKey::of(agent), reason, &self.metrics);
     }
@@ -120,7 +120,7 @@ impl Fleet {
         let mut state = self.lock();
         let there: HashSet<ObjectKey> = all.iter().map(|agent| ObjectKey::of(agent.as_ref())).collect();
         let gone: Vec<ObjectKey> = state.agents.keys().filter(|key| !there.contains(key)).cloned().collect();
-        gone.iter().for_each(|key| state.forget(key, DELETED, &self.metrics));
+        gone.iter().for_each(|key| state.forget(key, DELETED_REASON, &self.metrics));
         all.iter().filter_map(|agent| agent.0.as_ref().ok()).for_each(|agent| state.observe(agent, &self.metrics));
         state.listed = true;
     }
@@ -226,7 +226,7 @@ impl State {
         let uid = agent.metadata.uid.clone().unwrap_or_default();
         // Another one of the same name, whose predecessor's end was not seen.
         if self.agents.get(&key).is_some_and(|known| known.uid != uid) {
-            self.forget(&key, DELETED, metrics);
+            self.forget(&key, DELETED_REASON, metrics);
         }
         let status = agent.status.as_ref();
         let phase = status.and_then(|status| status.phase);
@@ -286,19 +286,19 @@ impl Pool {
 }
 
 fn name(phase: Option<AgentPhase>) -> &'static str {
-    phase.map_or(NEW, AgentPhase::name)
+    phase.map_or(NEW_PHASE, AgentPhase::name)
 }
 
 /// Why a life of this agent ended.
 fn why(agent: &Agent) -> &'static str {
-    let Some(status) = &agent.status else { return OTHER };
+    let Some(status) = &agent.status else { return OTHER_REASON };
     let said = |type_: &str| find(&status.conditions, type_).filter(|said| said.status == "True").map(|said| said.reason.as_str());
     // One that hibernates has said so, and may have been asked to end by then.
     let ready = find(&status.conditions, types::READY).map(|ready| ready.reason.as_str());
-    let deleted = agent.metadata.deletion_timestamp.is_some().then_some(DELETED);
+    let deleted = agent.metadata.deletion_timestamp.is_some().then_some(DELETED_REASON);
     let asleep = ready.filter(|_| status.phase == Some(AgentPhase::Hibernated));
     let word = said(types::GIVEN_UP).or(asleep).or_else(|| said(types::GOODBYE_REQUESTED)).or(deleted).or(ready);
-    word.and_then(|word| ENDS.into_iter().chain([DELETED]).find(|known| *known == word)).unwrap_or(OTHER)
+    word.and_then(|word| KNOWN_END_REASONS.into_iter().chain([DELETED_REASON]).find(|known| *known == word)).unwrap_or(OTHER_REASON)
 }
 
 #[cfg(test)]
@@ -413,11 +413,11 @@ mod tests {
         assert_eq!(of("ForceStopped", &[("GivenUp", "ItemStalled"), ("GoodbyeRequested", "SaidGoodbye")]), "ItemStalled");
         assert_eq!(of("Stopped", &[("GoodbyeRequested", "LifetimeSpent"), ("Ready", "SaidGoodbye")]), "LifetimeSpent");
         assert_eq!(of("Stopped", &[("Ready", "PodFailed")]), "PodFailed");
-        assert_eq!(of("Stopped", &[("Ready", "SomebodysWord")]), OTHER, "what others write is no label");
+        assert_eq!(of("Stopped", &[("Ready", "SomebodysWord")]), OTHER_REASON, "what others write is no label");
         let mut leaving = agent("a", Some("Goodbye"), Some("u"), &[("Ready", "PodStopping")]);
         leaving.0.as_mut().expect("an Agent").metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
-        assert_eq!(why(leaving.0.as_ref().expect("an Agent")), DELETED);
+        assert_eq!(why(leaving.0.as_ref().expect("an Agent")), DELETED_REASON);
     }
 
     #[test]

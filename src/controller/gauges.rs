@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::Context;
 
 /// Between two looks.
-const PERIOD: Duration = Duration::from_secs(1);
+const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps the gauges of work and of agents up to date, for ever.
 pub async fn run(context: Arc<Context>) {
-    let mut ticks = tokio::time::interval(PERIOD);
+    let mut ticks = tokio::time::interval(GAUGE_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

@@ -24,7 +24,7 @@ fn policy(namespace: &str, supervised: &Supervised) -> NetworkPolicy {
     let out = NetworkPolicyEgressRule { ports: Some(vec![port]), to: Some(vec![supervised.peer.clone()]) };
     let agents = LabelSelectorRequirement { key: names::AGENT_LABEL.into(), operator: "Exists".into(), values: None };
     NetworkPolicy {
-        metadata: ours(namespace, names::WALL),
+        metadata: ours(namespace, names::AGENTS_NETWORK_POLICY),
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(LabelSelector { match_labels: None, match_expressions: Some(vec![agents]) }),
             policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
@@ -54,7 +54,7 @@ pub fn stand(namespace: &str, context: &Context) -> bool {
 }
 
 fn encloses(namespace: &str, context: &Context) -> bool {
-    let stored = context.stores.policy(&ObjectKey { namespace: namespace.to_owned(), name: names::WALL.to_owned() });
+    let stored = context.stores.policy(&ObjectKey { namespace: namespace.to_owned(), name: names::AGENTS_NETWORK_POLICY.to_owned() });
     stored.is_some_and(|stored| stored.spec == policy(namespace, &context.supervised).spec)
 }
 
@@ -68,7 +68,7 @@ fn trusts(namespace: &str, context: &Context) -> bool {
 pub async fn ensure(namespace: &str, context: &Context) -> Result<(), Error> {
     if !encloses(namespace, context) {
         let wall = policy(namespace, &context.supervised);
-        let stored = context.stores.policy(&ObjectKey { namespace: namespace.to_owned(), name: names::WALL.to_owned() });
+        let stored = context.stores.policy(&ObjectKey { namespace: namespace.to_owned(), name: names::AGENTS_NETWORK_POLICY.to_owned() });
         write(wall, stored.and_then(|stored| stored.resource_version()), context).await?;
     }
     if let Some(bundle) = context.bundle().filter(|_| !trusts(namespace, context)) {

@@ -12,7 +12,7 @@ use crate::cluster::clock::BootTime;
 use crate::policy::node_liveness::{Judgement, NodeLiveness, NodeReach, reach};
 
 /// The type of the condition that says whether Kubernetes hears of a node.
-pub const READY: &str = "Ready";
+pub const NODE_READY_CONDITION: &str = "Ready";
 
 /// What we have observed of nodes since we lead. Cheap to clone.
 #[derive(Clone, Default)]
@@ -58,7 +58,7 @@ impl NodeJudgements {
 
 /// The Ready condition of a node.
 pub fn ready(node: &Node) -> Option<&NodeCondition> {
-    node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == READY)
+    node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == NODE_READY_CONDITION)
 }
 
 /// Whether Kubernetes hears of a node: its Ready condition is not Unknown.

@@ -47,9 +47,9 @@ use crate::telemetry::{Health, Metrics, serve};
 use crate::wire::GOVERNOR_AUDIENCE;
 
 /// Between two looks at which kinds are served.
-const KINDS_PERIOD: Duration = Duration::from_secs(10);
+const KINDS_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Between them while some are missing.
-const KINDS_RETRY: Duration = Duration::from_secs(1);
+const MISSING_KINDS_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// What the process is told.
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ async fn watch_kinds(client: Client, health: Health) -> anyhow::Result<()> {
             Ok(missing) => missing,
             Err(error) => vec![format!("(the API server does not answer: {error})")],
         };
-        let wait = if missing.is_empty() { KINDS_PERIOD } else { KINDS_RETRY };
+        let wait = if missing.is_empty() { KINDS_CHECK_INTERVAL } else { MISSING_KINDS_RETRY_DELAY };
         health.set("kinds", missing);
         tokio::time::sleep(wait).await;
     }

@@ -20,7 +20,7 @@ use crate::cluster::ObjectKey;
 use crate::cluster::watch::{MetadataOnly, Tolerant};
 
 /// Where the kubelets keep their leases.
-pub const NODE_LEASES: &str = "kube-node-lease";
+pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// An AgentPool as stored, which may not fit its type.
 pub type PoolObject = Tolerant<AgentPool>;

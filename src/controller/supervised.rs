@@ -12,9 +12,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Api, Client};
 
 /// Between two looks for the gateway's Service while it is not there.
-const RETRY: Duration = Duration::from_secs(1);
+const SERVICE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Between two looks whether it is still the same.
-const PERIOD: Duration = Duration::from_secs(60);
+const SERVICE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Where the gateway is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,14 +73,14 @@ pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<Str
             }
             Err(_) => {}
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(SERVICE_RETRY_DELAY).await;
     }
 }
 
 /// Ends when the gateway is somewhere else than it was.
 pub async fn changed(settings: &Settings, client: &Client, known: &Supervised) {
     loop {
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep(SERVICE_CHECK_INTERVAL).await;
         // A Service that cannot be read, or is gone for a moment, is not somewhere else.
         if look(settings, client).await.is_ok_and(|now| now != *known) {
             return;

@@ -14,18 +14,18 @@ use super::context::Context;
 use crate::api::Toolset;
 use crate::api::conditions::{reasons, types};
 use crate::api::names::managers;
-use crate::api::unsupported::FIELDS;
+use crate::api::unsupported::UNSUPPORTED_FIELDS;
 use crate::cluster::{Class, calls};
 
 /// Between two looks at all of them.
-const LOOK_EACH: Duration = Duration::from_secs(30);
+const TOOLSET_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Toolsets that are written at one look: others have to write too.
-const AT_ONE_LOOK: usize = 50;
+const MAX_WRITES_PER_CHECK: usize = 50;
 
 /// Tells each, once a generation, while we lead. Never ends but with an error.
 pub async fn run(context: Arc<Context>) -> anyhow::Result<()> {
     let mut told = HashMap::new();
-    let mut looks = tokio::time::interval(LOOK_EACH);
+    let mut looks = tokio::time::interval(TOOLSET_CHECK_INTERVAL);
     loop {
         looks.tick().await;
         context.leadership.check()?;
@@ -51,7 +51,7 @@ fn due<'a>(stored: &'a [ObjectMeta], told: &mut HashMap<String, i64>) -> Vec<&'a
     let mut due = Vec::new();
     for metadata in stored {
         let (uid, generation) = (metadata.uid.clone().unwrap_or_default(), metadata.generation.unwrap_or(0));
-        if due.len() < AT_ONE_LOOK && told.get(&uid) != Some(&generation) {
+        if due.len() < MAX_WRITES_PER_CHECK && told.get(&uid) != Some(&generation) {
             told.insert(uid, generation);
             due.push(metadata);
         }
@@ -62,7 +62,7 @@ fn due<'a>(stored: &'a [ObjectMeta], told: &mut HashMap<String, i64>) -> Vec<&'a
 /// The same whoever leads, and whenever: it is written once.
 fn status(metadata: &ObjectMeta) -> Value {
     let generation = metadata.generation.unwrap_or(0);
-    let message = FIELDS.iter().find(|field| field.kind == "Toolset").map(|field| field.message()).unwrap_or_default();
+    let message = UNSUPPORTED_FIELDS.iter().find(|field| field.kind == "Toolset").map(|field| field.message()).unwrap_or_default();
     json!({
         "observedGeneration": generation,
         "conditions": [{
@@ -98,8 +98,11 @@ mod tests {
         assert_eq!(names(&due(&first, &mut told)), [] as [&str; 0]);
         assert_eq!(names(&due(&[metadata("a", 2)], &mut told)), ["a"]);
         assert_eq!(told.len(), 1, "what is gone is forgotten");
-        let many: Vec<ObjectMeta> = (0..2 * AT_ONE_LOOK).map(|number| metadata(&number.to_string(), 1)).collect();
-        assert_eq!((due(&many, &mut told).len(), due(&many, &mut told).len(), due(&many, &mut told).len()), (AT_ONE_LOOK, AT_ONE_LOOK, 0));
+        let many: Vec<ObjectMeta> = (0..2 * MAX_WRITES_PER_CHECK).map(|number| metadata(&number.to_string(), 1)).collect();
+        assert_eq!(
+            (due(&many, &mut told).len(), due(&many, &mut told).len(), due(&many, &mut told).len()),
+            (MAX_WRITES_PER_CHECK, MAX_WRITES_PER_CHECK, 0)
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::api::names;
 use crate::cluster::token::{ExternalUser, Holder, PodIdentity};
 use crate::serve::admission::AdmissionFull as ConnectionsFull;
 use crate::serve::{Connection, Peer};
-use crate::wire::external::{EXTERNAL, ExternalAgent as ExternalPlace};
+use crate::wire::external::{EXTERNAL_HEADER, ExternalAgent as ExternalPlace};
 use crate::wire::{Code, Refusal};
 
 /// The most bytes of the name of a user who registers agents outside the cluster: as long as an Agent says it.
@@ -46,7 +46,7 @@ fn no_place(full: ConnectionsFull) -> Refusal {
 
 async fn vouched(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<PodIdentity, Refusal> {
     let holder = gateway.reviewer.review(headers, || may_ask(gateway, peer)).await?;
-    let caller = match (holder.pod.clone(), headers.get(EXTERNAL)) {
+    let caller = match (holder.pod.clone(), headers.get(EXTERNAL_HEADER)) {
         (Some(pod), None) => pod,
         (Some(pod), Some(_)) => {
             let message = format!(
@@ -80,7 +80,7 @@ fn may_ask(gateway: &Gateway, peer: &str) -> Result<(), Refusal> {
 async fn external(gateway: &Gateway, holder: &Holder, said: &HeaderValue, peer: &str) -> Result<PodIdentity, Refusal> {
     let Some(place) = said.to_str().ok().and_then(ExternalPlace::parse) else {
         let message = "it is NAMESPACE/POOL, and /AGENT/UID for an agent that has registered";
-        return Err(Refusal::new(Code::InvalidBody, message).field(EXTERNAL));
+        return Err(Refusal::new(Code::InvalidBody, message).field(EXTERNAL_HEADER));
     };
     let user = &holder.user;
     if user.is_empty() || user.len() > MAX_USER_NAME_BYTES || HeaderValue::from_bytes(user.as_bytes()).is_err() {

@@ -29,10 +29,11 @@ use super::long_poll::LongPolls;
 use crate::cluster::token::{ExternalUser, PodIdentity};
 use crate::pki::tls;
 use crate::policy::lease::{REPLAY_HISTORY_TTL, SeenLeader};
-use crate::wire::body::MAX_BYTES;
+use crate::wire::body::MAX_BODY_BYTES;
 use crate::wire::governor::{
-    ADDRESS_ANNOTATION, CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY,
-    LEASE_VERSION, OWNER_EPOCH, ROLLED_BACK, SEEN_EPOCH, SEEN_VERSION,
+    ADDRESS_ANNOTATION, CALLER_AGENT_UID_HEADER, CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_POOL_HEADER, CALLER_UID_HEADER,
+    CALLER_USER_HEADER, Change, GATEWAY_HEADER, LEASE_VERSION_HEADER, OWNER_EPOCH_HEADER, ROLLED_BACK_HEADER, SEEN_EPOCH_HEADER,
+    SEEN_VERSION_HEADER,
 };
 use crate::wire::{Code, GOVERNOR_TLS_NAME, Refusal};
 
@@ -153,7 +154,7 @@ impl Governor {
         let mut request = self.request("GET", "/governor/v1/changes", None)?;
         // With this the leader can detect a rollback of the store that happened before it led.
         if let Some(SeenLeader { epoch, version }) = self.seen_leader() {
-            request = request.header(SEEN_EPOCH, epoch).header(SEEN_VERSION, version);
+            request = request.header(SEEN_EPOCH_HEADER, epoch).header(SEEN_VERSION_HEADER, version);
         }
         let request = request.body(Full::default())?;
         let mut sending = sender.clone();
@@ -164,7 +165,7 @@ impl Governor {
         let epoch = epoch_of(&answer)?;
         *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((SeenLeader { epoch, version: version_of(&answer) }, Instant::now()));
-        self.shared.rolled_back.store(answer.headers().contains_key(ROLLED_BACK), Ordering::SeqCst);
+        self.shared.rolled_back.store(answer.headers().contains_key(ROLLED_BACK_HEADER), Ordering::SeqCst);
         let end = CancellationToken::new();
         self.set(Some(Connection { sender, end: end.clone() }), number);
         self.shared.long_polls.nothing_is_known();
@@ -188,7 +189,7 @@ impl Governor {
                     Err(error) => tracing::debug!(%error, "a change is not understood"),
                 }
             }
-            ensure!(text.len() <= MAX_BYTES, "a line of the stream of changes has no end");
+            ensure!(text.len() <= MAX_BODY_BYTES, "a line of the stream of changes has no end");
         }
     }
 
@@ -228,14 +229,15 @@ impl Governor {
             .method(method)
             .uri(format!("https://{GOVERNOR_TLS_NAME}{path}"))
             .header(http::header::AUTHORIZATION, self.bearer()?)
-            .header(GATEWAY, identity);
+            .header(GATEWAY_HEADER, identity);
         if let Some(PodIdentity { namespace, name, uid, external }) = caller {
-            request = request.header(CALLER_NAMESPACE, namespace).header(CALLER_POD, name);
+            request = request.header(CALLER_NAMESPACE_HEADER, namespace).header(CALLER_POD_HEADER, name);
             request = match external {
-                None => request.header(CALLER_UID, uid),
-                Some(ExternalUser { user, pool, enrols: _ }) => {
-                    request.header(CALLER_AGENT_UID, uid).header(CALLER_USER, user.as_bytes()).header(CALLER_POOL, pool)
-                }
+                None => request.header(CALLER_UID_HEADER, uid),
+                Some(ExternalUser { user, pool, enrols: _ }) => request
+                    .header(CALLER_AGENT_UID_HEADER, uid)
+                    .header(CALLER_USER_HEADER, user.as_bytes())
+                    .header(CALLER_POOL_HEADER, pool),
             };
         }
         Ok(request)
@@ -330,11 +332,11 @@ impl Governor {
 
 /// The version of the leader's Lease; 0: an older controller does not send it.
 fn version_of(answer: &Response<Incoming>) -> u64 {
-    answer.headers().get(LEASE_VERSION).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
+    answer.headers().get(LEASE_VERSION_HEADER).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// Whose answer it is.
 fn epoch_of(answer: &Response<Incoming>) -> anyhow::Result<i64> {
-    let epoch = answer.headers().get(OWNER_EPOCH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let epoch = answer.headers().get(OWNER_EPOCH_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
     epoch.context("the answer does not say whose it is")
 }

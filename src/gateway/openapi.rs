@@ -4,11 +4,11 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::wire::Refusal;
-use crate::wire::access::{Call, Row, TABLE};
+use crate::wire::access::{ACCESS_TABLE, Call, Row};
 use crate::wire::agent::{Acknowledgement, DesiredState, Goodbye, Register, Report, Settings, Spawn, Spawned};
 use crate::wire::budget::{AskTokens, RemainingTokens};
 use crate::wire::command::{EndTry, TryAnswer, TryCommand};
-use crate::wire::external::{EXTERNAL, Enrol, Enrolled};
+use crate::wire::external::{EXTERNAL_HEADER, Enrol, Enrolled};
 use crate::wire::follow::{Inbox, WorkList};
 use crate::wire::plan::{Plan, Planned};
 use crate::wire::work::{Assignment, Claim, Complete, Fail, ProgressUpdate, Release, Submit, Submitted};
@@ -26,7 +26,7 @@ pub fn document() -> Value {
     let mut types = settings.into_generator();
     let refusal = reference::<Refusal>(&mut types);
     let mut paths = Map::new();
-    for row in TABLE.iter().filter(|row| row.served && row.path.starts_with("/agent/")) {
+    for row in ACCESS_TABLE.iter().filter(|row| row.served && row.path.starts_with("/agent/")) {
         let Some(shape) = shape(row.call, &mut types) else { continue };
         let methods = paths.entry(row.path.to_owned()).or_insert_with(|| json!({}));
         methods[row.method.to_lowercase()] = operation(row, shape, &refusal);
@@ -170,7 +170,7 @@ fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
         Call::Enrol => {
             responses["409"] = refused("The Idempotency-Key was used for another agent.");
             operation["parameters"] = json!([
-                {"name": EXTERNAL, "in": "header", "required": true, "schema": {"type": "string"}, "description": "NAMESPACE/POOL; on every later call NAMESPACE/POOL/AGENT/UID."},
+                {"name": EXTERNAL_HEADER, "in": "header", "required": true, "schema": {"type": "string"}, "description": "NAMESPACE/POOL; on every later call NAMESPACE/POOL/AGENT/UID."},
                 {"name": "Idempotency-Key", "in": "header", "required": true, "schema": {"type": "string", "maxLength": 128}},
             ]);
         }
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn every_served_call_is_in_the_document_and_every_reference_leads_somewhere() {
         let document = document();
-        for row in TABLE.iter().filter(|row| row.served && row.path.starts_with("/agent/")) {
+        for row in ACCESS_TABLE.iter().filter(|row| row.served && row.path.starts_with("/agent/")) {
             assert!(document["paths"][row.path][row.method.to_lowercase()].is_object(), "{} {}", row.method, row.path);
         }
         let text = document.to_string();

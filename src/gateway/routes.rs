@@ -22,7 +22,7 @@ use crate::serve::request_body::BodyLimits;
 use crate::serve::{Connection, query};
 use crate::wire::access::{Call, Caller, RequestMatch, Row, find, methods};
 use crate::wire::agent::{DesiredState, DesiredStateQuery, Goodbye, Register, Report, Spawn};
-use crate::wire::body::{self, MAX_BYTES};
+use crate::wire::body::{self, MAX_BODY_BYTES};
 use crate::wire::budget::AskTokens;
 use crate::wire::command::{EndTry, TryCommand};
 use crate::wire::external::Enrol;
@@ -36,7 +36,7 @@ const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Bodies of agents' own calls in memory, until they are answered: a call may wait there for its turn, or for work. They have
 /// some hundred bytes, but for plans. A namespace gets a little, whatever others have: its heartbeats come through.
 pub const AGENT_BODY_LIMITS: BodyLimits = BodyLimits {
-    most: MAX_BYTES,
+    most: MAX_BODY_BYTES,
     all: 16 * 1024 * 1024,
     reserve: 4 * 1024 * 1024,
     guaranteed: 64 * 1024,

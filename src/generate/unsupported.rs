@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::api::unsupported::{FIELDS, Field, Values};
+use crate::api::unsupported::{Field, UNSUPPORTED_FIELDS, Values};
 
 /// `docs/reference/unsupported.md`.
 pub fn page() -> String {
@@ -17,7 +17,7 @@ pub fn page() -> String {
          | `Toolset` | `Ready` is False with the reason `Unsupported` |\n\n\
          | kind | field | what of it | instead |\n|---|---|---|---|\n",
     );
-    for field in FIELDS {
+    for field in UNSUPPORTED_FIELDS {
         let Field { kind, path, values, instead } = field;
         let what = match values {
             Values::Any => "anything".to_owned(),
@@ -33,7 +33,7 @@ pub fn page() -> String {
 
 /// What the reference says of a field of a kind beside its description; nothing of one that is supported.
 pub fn mark(kind: &str, path: &str) -> String {
-    let Some(field) = FIELDS.iter().find(|field| field.kind == kind && field.path == path) else { return String::new() };
+    let Some(field) = UNSUPPORTED_FIELDS.iter().find(|field| field.kind == kind && field.path == path) else { return String::new() };
     let what = match field.values {
         Values::Any | Values::NotEmpty => String::new(),
         Values::True => " with `true`".to_owned(),
@@ -46,7 +46,7 @@ pub fn mark(kind: &str, path: &str) -> String {
 /// applied from Git is not held up by the order in which operator and objects are upgraded.
 pub fn policy(header: &str) -> String {
     let plural = |kind: &str| format!("{}s", kind.to_lowercase());
-    let mut kinds: Vec<String> = FIELDS.iter().map(|field| plural(field.kind)).collect();
+    let mut kinds: Vec<String> = UNSUPPORTED_FIELDS.iter().map(|field| plural(field.kind)).collect();
     kinds.dedup();
     let mut text = format!(
         "{{{{- if .Values.admissionPolicies.enabled }}}}\n{header}{}",
@@ -68,7 +68,7 @@ spec:
 "#
     );
     let _ = writeln!(text, "        resources: [{}]\n        scope: Namespaced\n  validations:", kinds.join(", "));
-    for field in FIELDS {
+    for field in UNSUPPORTED_FIELDS {
         let expression = format!("object.kind != '{}' || {}", field.kind, field.expression("object"));
         let _ = writeln!(text, "    - expression: \"{expression}\"\n      message: \"{}\"", field.message());
     }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn each_field_is_on_the_page_in_the_policy_and_marked() {
         let (page, policy) = (page(), policy(""));
-        for field in FIELDS {
+        for field in UNSUPPORTED_FIELDS {
             assert!(page.contains(&format!("| `{}` | `{}` |", field.kind, field.path)), "{field:?}");
             assert!(policy.contains(&field.message()) && policy.contains(&field.expression("object")), "{field:?}");
             assert!(mark(field.kind, field.path).contains("Unsupported"), "{field:?}");

@@ -163,7 +163,7 @@ fn work_of(pool: &AgentPool) -> Option<WorkSettings> {
     }
     let agent = &pool.spec.agent;
     let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
-    let max_items = if pool.spec.type_ == names::DRONE { Some(1) } else { number(agent.max_items) };
+    let max_items = if pool.spec.type_ == names::DRONE_TYPE { Some(1) } else { number(agent.max_items) };
     let (prompt, turns) = agent.continue_.as_ref().map_or((String::new(), 1), |again| (again.prompt.clone(), again.max_turns));
     Some(WorkSettings {
         run: match agent.run {

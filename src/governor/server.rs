@@ -20,10 +20,10 @@ use crate::policy::lease::SeenLeader;
 use crate::serve::Connection;
 use crate::serve::request_body::{BodyLimits, BodyMemory};
 use crate::wire::access::{Call, RequestMatch, find};
-use crate::wire::body::MAX_BYTES;
+use crate::wire::body::MAX_BODY_BYTES;
 use crate::wire::governor::{
-    CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH,
-    ROLLED_BACK, SEEN_EPOCH, SEEN_VERSION,
+    CALLER_AGENT_UID_HEADER, CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_POOL_HEADER, CALLER_UID_HEADER, CALLER_USER_HEADER, Change,
+    GATEWAY_HEADER, LEASE_VERSION_HEADER, OWNER_EPOCH_HEADER, ROLLED_BACK_HEADER, SEEN_EPOCH_HEADER, SEEN_VERSION_HEADER,
 };
 use crate::wire::meter::MAX_BEGIN_BYTES;
 use crate::wire::{Code, Refusal};
@@ -31,7 +31,7 @@ use crate::wire::{Code, Refusal};
 /// Bodies of agents' calls in memory, until they are answered: thousands may wait for their turn to write, and what is read out of
 /// a plan takes several times its bytes. A namespace gets a little, whatever others have.
 pub const GOVERNOR_BODY_LIMITS: BodyLimits = BodyLimits {
-    most: MAX_BYTES,
+    most: MAX_BODY_BYTES,
     all: 8 * 1024 * 1024,
     reserve: 2 * 1024 * 1024,
     guaranteed: 64 * 1024,
@@ -69,9 +69,9 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
         Ok(_) | Err(_) => refused(&away()),
     };
     if let Ok(epoch) = HeaderValue::from_str(&governor.context.epoch.to_string()) {
-        response.headers_mut().insert(OWNER_EPOCH, epoch);
+        response.headers_mut().insert(OWNER_EPOCH_HEADER, epoch);
     }
-    response.headers_mut().insert(LEASE_VERSION, HeaderValue::from(governor.context.leadership.version()));
+    response.headers_mut().insert(LEASE_VERSION_HEADER, HeaderValue::from(governor.context.leadership.version()));
     response
 }
 
@@ -92,9 +92,10 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
         RequestMatch::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
         RequestMatch::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
     };
-    let gateway = value(request.headers(), GATEWAY)?;
+    let gateway = value(request.headers(), GATEWAY_HEADER)?;
     if row.call == Call::Changes {
-        let seen = SeenLeader { epoch: number(request.headers(), SEEN_EPOCH), version: number(request.headers(), SEEN_VERSION) };
+        let seen =
+            SeenLeader { epoch: number(request.headers(), SEEN_EPOCH_HEADER), version: number(request.headers(), SEEN_VERSION_HEADER) };
         if context.takeover.missed_rollback(context.epoch, seen) {
             context.leadership.report_rollback(seen.version.max(u64::try_from(seen.epoch).unwrap_or(0)));
             return Err(Refusal::away("the API server's store was rolled back before this replica led; it starts again"));
@@ -102,14 +103,17 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
         return Ok(changes(context.clone(), gateway));
     }
     if let Call::MeterBegin | Call::MeterSettle | Call::MeterExtend | Call::MeterLate = row.call {
-        let most = if row.call == Call::MeterBegin { MAX_BEGIN_BYTES } else { MAX_BYTES };
+        let most = if row.call == Call::MeterBegin { MAX_BEGIN_BYTES } else { MAX_BODY_BYTES };
         let bytes = whole(request.into_body(), most).await?;
         return Ok(answered(&budget::calls::of_session(row.call, &bytes, context).await?));
     }
     let external = external(request.headers(), row.call)?;
     let caller = Caller {
-        key: ObjectKey { namespace: value(request.headers(), CALLER_NAMESPACE)?, name: value(request.headers(), CALLER_POD)? },
-        uid: value(request.headers(), if external.is_some() { CALLER_AGENT_UID } else { CALLER_UID })?,
+        key: ObjectKey {
+            namespace: value(request.headers(), CALLER_NAMESPACE_HEADER)?,
+            name: value(request.headers(), CALLER_POD_HEADER)?,
+        },
+        uid: value(request.headers(), if external.is_some() { CALLER_AGENT_UID_HEADER } else { CALLER_UID_HEADER })?,
         gateway,
         external,
     };
@@ -157,10 +161,10 @@ fn number<T: std::str::FromStr + Default>(headers: &HeaderMap, name: &'static st
 
 /// Who calls from outside the cluster, if somebody does. A name may have any letters.
 fn external(headers: &HeaderMap, call: Call) -> Result<Option<ExternalUser>, Refusal> {
-    let Some(user) = headers.get(CALLER_USER) else { return Ok(None) };
-    let user =
-        std::str::from_utf8(user.as_bytes()).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field(CALLER_USER))?;
-    Ok(Some(ExternalUser { user: user.to_owned(), pool: value(headers, CALLER_POOL)?, enrols: call == Call::Enrol }))
+    let Some(user) = headers.get(CALLER_USER_HEADER) else { return Ok(None) };
+    let user = std::str::from_utf8(user.as_bytes())
+        .map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field(CALLER_USER_HEADER))?;
+    Ok(Some(ExternalUser { user: user.to_owned(), pool: value(headers, CALLER_POOL_HEADER)?, enrols: call == Call::Enrol }))
 }
 
 fn answered(answer: &serde_json::Value) -> Response {
@@ -207,7 +211,7 @@ fn changes(context: Arc<Context>, gateway: String) -> Response {
     let lines = lines.take_until(async move { leadership.stopped().await });
     let mut response = ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response();
     if context.recent_rollback().is_some() {
-        response.headers_mut().insert(ROLLED_BACK, HeaderValue::from_static("true"));
+        response.headers_mut().insert(ROLLED_BACK_HEADER, HeaderValue::from_static("true"));
     }
     response
 }

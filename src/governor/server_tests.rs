@@ -76,8 +76,8 @@ impl Cluster {
 
 /// A call of the agent, which a gateway carries on.
 fn call(path: &str, key: &str, body: String) -> Request {
-    let request = Request::post(path).header("authorization", "Bearer t").header(GATEWAY, "g").header("idempotency-key", key);
-    let request = request.header(CALLER_NAMESPACE, TEAM).header(CALLER_POD, "lead").header(CALLER_UID, "pod");
+    let request = Request::post(path).header("authorization", "Bearer t").header(GATEWAY_HEADER, "g").header("idempotency-key", key);
+    let request = request.header(CALLER_NAMESPACE_HEADER, TEAM).header(CALLER_POD_HEADER, "lead").header(CALLER_UID_HEADER, "pod");
     request.body(Body::from(body)).expect("a request")
 }
 

@@ -9,7 +9,7 @@ use super::settings::Format;
 use crate::policy::outbox::Delivery;
 
 /// Names in a line for people.
-const IN_LINE: usize = 5;
+const MAX_NAMES_PER_LINE: usize = 5;
 
 /// The body. `lost` is how many notices were not told before.
 pub fn text(format: Format, telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> String {
@@ -53,7 +53,8 @@ fn object(notice: &Notice) -> Value {
 fn slack(telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> String {
     let (first, last) = ends(telling);
     let NoticeGroup { namespace, kind, reason, .. } = &telling.key;
-    let names: Vec<&str> = telling.named.iter().take(IN_LINE).map(|notice| notice.about.name.as_deref().unwrap_or_default()).collect();
+    let names: Vec<&str> =
+        telling.named.iter().take(MAX_NAMES_PER_LINE).map(|notice| notice.about.name.as_deref().unwrap_or_default()).collect();
     let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
     let sign = if first.warning { ":warning: " } else { "" };
     let mut text =

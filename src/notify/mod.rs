@@ -29,7 +29,7 @@ use settings::Webhook;
 pub use notice::{Notice, NoticeGroup};
 
 /// Notices between those who tell and a task that is busy.
-const QUEUE: usize = 1024;
+const NOTICE_QUEUE_CAPACITY: usize = 1024;
 
 struct WebhookLane {
     webhook: Arc<Webhook>,
@@ -49,7 +49,7 @@ impl Notifier {
         let mut ways = Vec::new();
         for webhook in webhooks {
             let sender = Sender::new(&webhook)?;
-            let (queue, told) = mpsc::channel(QUEUE);
+            let (queue, told) = mpsc::channel(NOTICE_QUEUE_CAPACITY);
             let webhook = Arc::new(webhook);
             tokio::spawn(work(webhook.clone(), sender, told, metrics.clone()));
             ways.push(WebhookLane { webhook, queue });
@@ -60,7 +60,7 @@ impl Notifier {
     /// Of a test: what all webhooks would be told.
     #[cfg(test)]
     pub fn kept() -> (Self, mpsc::Receiver<Arc<Notice>>) {
-        let (queue, told) = mpsc::channel(QUEUE);
+        let (queue, told) = mpsc::channel(NOTICE_QUEUE_CAPACITY);
         let webhook = serde_json::from_value(serde_json::json!({"name": "test", "urlFile": "/nowhere"})).expect("a webhook");
         (Self { ways: [WebhookLane { webhook: Arc::new(webhook), queue }].into(), metrics: Metrics::default() }, told)
     }

@@ -18,7 +18,7 @@ use crate::pki::tls;
 use crate::policy::outbox::Outcome;
 
 /// For all of a try.
-const WITHIN: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What was answered: the status, and when to come again.
 pub type Answer = anyhow::Result<(StatusCode, Option<Duration>)>;
@@ -43,7 +43,7 @@ impl Sender {
     /// Sends once. An error says nothing of what is secret.
     pub async fn send(&self, id: u64, body: String) -> Answer {
         let request = self.request(id, body)?;
-        let answer = tokio::time::timeout(WITHIN, self.client.request(request)).await.map_err(|_| anyhow!("it does not answer"))?;
+        let answer = tokio::time::timeout(SEND_TIMEOUT, self.client.request(request)).await.map_err(|_| anyhow!("it does not answer"))?;
         let answer = answer.map_err(|error| anyhow!(words(&error)))?;
         let again = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         Ok((answer.status(), again.map(Duration::from_secs)))

@@ -134,7 +134,7 @@ async fn who_tells_never_waits() {
     let metrics = Metrics::default();
     let notifier = Notifier::start(vec![folder.webhook(&[])], &metrics).expect("a notifier");
     // Without a pause in between the task cannot run: so many fit, and the others are counted.
-    (0..QUEUE + 7).for_each(|number| notifier.tell(notice(&number.to_string(), "x")));
+    (0..NOTICE_QUEUE_CAPACITY + 7).for_each(|number| notifier.tell(notice(&number.to_string(), "x")));
     assert!(metrics.text().expect("text").contains(r#"outcome="lost",webhook="ops"} 7"#));
 }
 

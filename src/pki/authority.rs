@@ -10,7 +10,7 @@ use crate::policy::certificates::{AUTHORITY_VALIDITY, Authority, SERVING_VALIDIT
 use crate::wire::{GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 
 /// Certificates count from a little before they are made: clocks of nodes differ.
-const CLOCKS_DIFFER: i64 = 300;
+const MAX_CLOCK_SKEW_SECONDS: i64 = 300;
 
 /// A certificate with its key, as PEM, and its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub fn serving(authority: &PemKeyPair, name: &str, now: i64) -> Result<PemKeyPai
     let times = Authority { made: now, ends: now.saturating_add(seconds(SERVING_VALIDITY)).min(authority.times.ends) };
     let mut params = CertificateParams::new(vec![name.to_owned()])?;
     params.distinguished_name = named(name);
-    params.not_before = at(now - CLOCKS_DIFFER)?;
+    params.not_before = at(now - MAX_CLOCK_SKEW_SECONDS)?;
     params.not_after = at(times.ends)?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -63,7 +63,7 @@ pub fn serving(authority: &PemKeyPair, name: &str, now: i64) -> Result<PemKeyPai
 fn params(times: Authority) -> Result<CertificateParams, Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(&format!("Spillway internal authority {}", times.made));
-    params.not_before = at(times.made - CLOCKS_DIFFER)?;
+    params.not_before = at(times.made - MAX_CLOCK_SKEW_SECONDS)?;
     params.not_after = at(times.ends)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

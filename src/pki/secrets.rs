@@ -19,9 +19,9 @@ use crate::policy::certificates::{Authority, Facts, Signer, Step, renew, signer,
 use crate::wire::{CA_FILE, GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 
 /// Between two looks.
-const PERIOD: Duration = Duration::from_secs(60);
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// After a failure.
-const RETRY: Duration = Duration::from_secs(2);
+const CERTIFICATE_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Where the Secrets are.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub async fn keep(client: Client, places: SecretNames, leadership: Leadership, t
     let api: Api<Secret> = Api::namespaced(client, &places.namespace);
     loop {
         let wait = match look(&api, &places, &leadership, &tell).await {
-            Ok(()) => PERIOD,
+            Ok(()) => CERTIFICATE_CHECK_INTERVAL,
             Err(Problem::Call(error)) if error.class() == Class::LostLeadership => {
                 leadership.abdicate();
                 // The process ends when it is known why.
@@ -56,7 +56,7 @@ pub async fn keep(client: Client, places: SecretNames, leadership: Leadership, t
             }
             Err(error) => {
                 tracing::warn!(%error, "the internal certificates could not be kept; retrying");
-                RETRY
+                CERTIFICATE_RETRY_DELAY
             }
         };
         tokio::time::sleep(wait).await;

@@ -13,11 +13,11 @@ pub enum LogFormat {
 
 /// What is written when `RUST_LOG` says nothing. The client's builder calls every first connection that fails an error; what
 /// follows from it is told by whoever made the call.
-const DEFAULT: &str = "warn,spillway=info,kube_client::client::builder=off";
+const DEFAULT_LOG_FILTER: &str = "warn,spillway=info,kube_client::client::builder=off";
 
 /// Starts logging to standard error. `RUST_LOG` chooses what.
 pub fn start_logs(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG_FILTER));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     match format {

@@ -4,8 +4,10 @@ use axum::body::Body;
 use http::Request;
 use serde_json::{Value, json};
 use spillway::serve::Bounds;
-use spillway::wire::external::EXTERNAL;
-use spillway::wire::governor::{CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER};
+use spillway::wire::external::EXTERNAL_HEADER;
+use spillway::wire::governor::{
+    CALLER_AGENT_UID_HEADER, CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_POOL_HEADER, CALLER_UID_HEADER, CALLER_USER_HEADER,
+};
 use spillway::wire::{Code, Refusal};
 
 use crate::{Served, served};
@@ -32,7 +34,7 @@ fn call(path: &str, token: &str, place: Option<&str>) -> Request<Body> {
         _ => json!({"version": "1", "displayName": "laptop"}),
     };
     let request = Request::post(path).header("authorization", format!("Bearer {token}")).header("idempotency-key", "k-1");
-    let request = place.into_iter().fold(request, |request, place| request.header(EXTERNAL, place));
+    let request = place.into_iter().fold(request, |request, place| request.header(EXTERNAL_HEADER, place));
     request.body(Body::from(body.to_string())).expect("a request")
 }
 
@@ -78,15 +80,18 @@ async fn who_may_is_named_to_the_governor_as_the_api_server_vouched_for_it() {
     assert_eq!(paths, [ENROL, "/agent/v1/wanted", REPORT], "whose agent it is is asked first");
     for at in 0..3 {
         assert_eq!(
-            [CALLER_USER, CALLER_POOL, CALLER_NAMESPACE].map(|name| said(at, name)),
+            [CALLER_USER_HEADER, CALLER_POOL_HEADER, CALLER_NAMESPACE_HEADER].map(|name| said(at, name)),
             ["alice", "laptops", "team"].map(|word| Some(word.to_owned()))
         );
     }
-    assert_eq!((said(0, "idempotency-key").as_deref(), said(0, EXTERNAL)), (Some("k-1"), None));
+    assert_eq!((said(0, "idempotency-key").as_deref(), said(0, EXTERNAL_HEADER)), (Some("k-1"), None));
     for at in 1..3 {
-        assert_eq!((said(at, CALLER_POD).as_deref(), said(at, CALLER_AGENT_UID).as_deref()), (Some("laptops-1"), Some("uid-1")));
+        assert_eq!(
+            (said(at, CALLER_POD_HEADER).as_deref(), said(at, CALLER_AGENT_UID_HEADER).as_deref()),
+            (Some("laptops-1"), Some("uid-1"))
+        );
     }
-    let proved = asked.iter().filter(|(_, headers)| headers.contains_key(CALLER_UID)).count();
+    let proved = asked.iter().filter(|(_, headers)| headers.contains_key(CALLER_UID_HEADER)).count();
     assert_eq!(proved, 0, "what it says of itself stands nowhere where a pod's proved uid stands: an older leader refuses it");
     assert_eq!(served.world.rights.lock().expect("whole").asked, 1, "a yes is remembered for a moment");
     served.asks(REPORT, "user-alice", Some(WHO)).await.expect("it is taken");
@@ -94,7 +99,9 @@ async fn who_may_is_named_to_the_governor_as_the_api_server_vouched_for_it() {
     // A call of a pod names no user.
     served.asks(REPORT, "pod-a", None).await.expect("it is taken");
     let asked = served.world.leader.table().agent_calls.clone();
-    assert!(asked.last().is_some_and(|(_, headers)| headers.get(CALLER_USER).is_none() && headers[CALLER_UID] == "uid-pod-a"));
+    assert!(
+        asked.last().is_some_and(|(_, headers)| headers.get(CALLER_USER_HEADER).is_none() && headers[CALLER_UID_HEADER] == "uid-pod-a")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,8 +17,8 @@ use crate::shared::{LocalRef, Mode};
 pub const MAX_TOKENS: i64 = 1_000_000_000_000_000;
 
 /// CEL rules for types with `reservations`.
-const SHARES_FIT: &str = "!has(self.reservations) || self.reservations.map(share, share.percent).sum() <= 100";
-const SHARES_APART: &str = "!has(self.reservations) || self.reservations.all(share, share.poolTypes.all(poolType, self.reservations.exists_one(other, poolType in other.poolTypes)))";
+const SHARES_FIT_RULE: &str = "!has(self.reservations) || self.reservations.map(share, share.percent).sum() <= 100";
+const SHARES_DISJOINT_RULE: &str = "!has(self.reservations) || self.reservations.all(share, share.poolTypes.all(poolType, self.reservations.exists_one(other, poolType in other.poolTypes)))";
 
 /// Desired limits of a namespace or of some of its pools.
 #[skip_serializing_none]
@@ -80,10 +80,10 @@ pub struct BudgetSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new(SHARES_FIT)
+    validation = Rule::new(SHARES_FIT_RULE)
         .message("the percents of reservations must not add up to more than 100")
         .field_path(".reservations"),
-    validation = Rule::new(SHARES_APART)
+    validation = Rule::new(SHARES_DISJOINT_RULE)
         .message("a pool type must not stand in two reservations")
         .field_path(".reservations"),
     validation = Rule::new("(has(self.minOutputTokens) ? self.minOutputTokens : 1024) <= (has(self.maxOutputTokensPerRequest) ? self.maxOutputTokensPerRequest : 16000)")
@@ -222,10 +222,10 @@ pub enum Debt {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new(SHARES_FIT)
+    validation = Rule::new(SHARES_FIT_RULE)
         .message("the percents of reservations must not add up to more than 100")
         .field_path(".reservations"),
-    validation = Rule::new(SHARES_APART)
+    validation = Rule::new(SHARES_DISJOINT_RULE)
         .message("a pool type must not stand in two reservations")
         .field_path(".reservations"),
 )]

@@ -16,7 +16,7 @@ pub const STOPPED_TTL_SECONDS: i32 = 3600;
 impl AgentPoolSpec {
     /// Minimum number of agents. Defaults to 0, for schedulers to 1.
     pub fn min(&self) -> u32 {
-        let by_type = u32::from(self.type_ == names::SCHEDULER);
+        let by_type = u32::from(self.type_ == names::SCHEDULER_TYPE);
         self.scaling.as_ref().and_then(|scaling| scaling.min).map_or(by_type, at_least_zero)
     }
 
@@ -28,7 +28,7 @@ impl AgentPoolSpec {
     /// Whether the number of agents follows the work in the queues. Defaults to true for workers and drones. It is always false for a Chat
     /// pool.
     pub fn work_aware(&self) -> bool {
-        let by_type = matches!(self.type_.as_str(), "worker" | names::DRONE);
+        let by_type = matches!(self.type_.as_str(), "worker" | names::DRONE_TYPE);
         self.mode == PoolMode::Perseverance && self.scaling.as_ref().and_then(|scaling| scaling.work_aware).unwrap_or(by_type)
     }
 

@@ -23,15 +23,15 @@ pub const PARENT_UID_LABEL: &str = "spillway.dev/parent-uid";
 /// Name of the pool whose agent submitted an item.
 pub const SUBMITTED_BY_LABEL: &str = "spillway.dev/submitted-by";
 /// Name of the NetworkPolicy that isolates the pods of agents, in each namespace with pools.
-pub const WALL: &str = "spillway-agents";
+pub const AGENTS_NETWORK_POLICY: &str = "spillway-agents";
 /// Name of the ConfigMap with the certificates that pods trust, in each namespace with pools.
 pub const CA_CONFIG_MAP: &str = "spillway-ca";
 /// Name of the Budget, the Breaker and the ClusterBudget that apply where none is named.
-pub const DEFAULT: &str = "default";
+pub const DEFAULT_OBJECT_NAME: &str = "default";
 /// Type of pools whose agents manage the queues of a team. They are never ended because their tokens are spent.
-pub const SCHEDULER: &str = "scheduler";
+pub const SCHEDULER_TYPE: &str = "scheduler";
 /// Type of pools whose agents work on one item each. A failure of such an item is final.
-pub const DRONE: &str = "drone";
+pub const DRONE_TYPE: &str = "drone";
 /// Reason for a person's action, for people.
 pub const REASON_ANNOTATION: &str = "spillway.dev/reason";
 /// On a ResourceQuota or LimitRange of a Budget: hash of the applied fields, so that a field that is later left out is removed.
@@ -76,9 +76,9 @@ pub fn pool_labels(pool: &str, pool_uid: &str, type_: &str) -> BTreeMap<String, 
 }
 
 /// Maximum length of a name that is also a label value and a DNS label.
-const LABEL_MAX: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 /// Number of hexadecimal digits of the hash in an Agent's name: 40 bits.
-const HASH_DIGITS: usize = 10;
+const NAME_HASH_DIGITS: usize = 10;
 
 /// The first `digits` hexadecimal digits of the SHA-256 of `parts`, each ended by a NUL so that they cannot run together.
 pub fn short_hash(parts: &[&str], digits: usize) -> String {
@@ -93,8 +93,8 @@ pub fn short_hash(parts: &[&str], digits: usize) -> String {
 /// Name of the Agent with sequence number `sequence` of a pool. The same inputs always give the same name. Therefore a repeated create ends
 /// in a 409 and not in a second Agent.
 pub fn agent_name(pool: &str, pool_uid: &str, sequence: i64) -> String {
-    let hash = short_hash(&[pool_uid, &sequence.to_string()], HASH_DIGITS);
-    let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
+    let hash = short_hash(&[pool_uid, &sequence.to_string()], NAME_HASH_DIGITS);
+    let prefix: String = pool.chars().take(MAX_LABEL_LENGTH - 1 - NAME_HASH_DIGITS).collect();
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
 
@@ -104,29 +104,29 @@ pub fn claim_name(agent: &str) -> String {
 }
 
 /// Maximum length of the name of an object.
-const NAME_MAX: usize = 253;
+const MAX_OBJECT_NAME_LENGTH: usize = 253;
 
 /// Name of the ResourceQuota and of the LimitRange of a Budget.
 pub fn compute_name(budget: &str) -> String {
     let name = format!("spillway-{budget}");
-    if name.len() <= NAME_MAX {
+    if name.len() <= MAX_OBJECT_NAME_LENGTH {
         return name;
     }
-    let prefix: String = name.chars().take(NAME_MAX - 1 - HASH_DIGITS).collect();
-    format!("{}-{}", prefix.trim_end_matches(['-', '.']), short_hash(&[budget], HASH_DIGITS))
+    let prefix: String = name.chars().take(MAX_OBJECT_NAME_LENGTH - 1 - NAME_HASH_DIGITS).collect();
+    format!("{}-{}", prefix.trim_end_matches(['-', '.']), short_hash(&[budget], NAME_HASH_DIGITS))
 }
 
 /// Name of an Agent that another agent spawned. The same parent and key always give the same name.
 pub fn child_name(pool: &str, parent_uid: &str, key: &str) -> String {
-    let hash = short_hash(&["child", parent_uid, key], HASH_DIGITS);
-    let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
+    let hash = short_hash(&["child", parent_uid, key], NAME_HASH_DIGITS);
+    let prefix: String = pool.chars().take(MAX_LABEL_LENGTH - 1 - NAME_HASH_DIGITS).collect();
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
 
 /// Name of the Agent of a process outside the cluster. The same user and key always give the same name in a pool.
 pub fn external_name(pool: &str, pool_uid: &str, user: &str, key: &str) -> String {
-    let hash = short_hash(&["external", pool_uid, user, key], HASH_DIGITS);
-    let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
+    let hash = short_hash(&["external", pool_uid, user, key], NAME_HASH_DIGITS);
+    let prefix: String = pool.chars().take(MAX_LABEL_LENGTH - 1 - NAME_HASH_DIGITS).collect();
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
 
@@ -136,13 +136,13 @@ pub fn is_agent_of(name: &str, sequence: i64, pool: &str, pool_uid: &str) -> boo
     sequence >= 0 && agent_name(pool, pool_uid, sequence) == name
 }
 
-const MOODS: &[&str] = &[
+const DISPLAY_NAME_ADJECTIVES: &[&str] = &[
     "able", "amber", "brave", "brisk", "calm", "clear", "clever", "crisp", "deft", "eager", "early", "fair", "fleet", "frank", "fresh",
     "gentle", "glad", "grand", "keen", "kind", "light", "lively", "lucid", "mellow", "merry", "mild", "neat", "noble", "patient", "plain",
     "polite", "prime", "proud", "quick", "quiet", "ready", "sharp", "silver", "smart", "solid", "spry", "steady", "still", "sturdy",
     "sunny", "swift", "tidy", "true", "vivid", "warm", "wise", "witty",
 ];
-const BEINGS: &[&str] = &[
+const DISPLAY_NAME_ANIMALS: &[&str] = &[
     "badger",
     "beaver",
     "bison",
@@ -201,7 +201,7 @@ const BEINGS: &[&str] = &[
 pub fn display_name(agent: &str) -> String {
     let hash = Sha256::digest(agent.as_bytes());
     let pick = |words: &[&'static str], at: usize| words[usize::from(u16::from_be_bytes([hash[at], hash[at + 1]])) % words.len()];
-    format!("{}-{}", pick(MOODS, 0), pick(BEINGS, 2))
+    format!("{}-{}", pick(DISPLAY_NAME_ADJECTIVES, 0), pick(DISPLAY_NAME_ANIMALS, 2))
 }
 
 #[cfg(test)]
@@ -212,9 +212,9 @@ mod tests {
     fn an_agents_name_is_stable_and_fits_a_label() {
         let name = agent_name("coders", "3f0e", 7);
         assert_eq!(name, agent_name("coders", "3f0e", 7));
-        assert!(name.starts_with("coders-") && name.len() == "coders-".len() + HASH_DIGITS, "{name}");
+        assert!(name.starts_with("coders-") && name.len() == "coders-".len() + NAME_HASH_DIGITS, "{name}");
         let long = "p".repeat(63);
-        assert_eq!(agent_name(&long, "3f0e", 7).len(), LABEL_MAX);
+        assert_eq!(agent_name(&long, "3f0e", 7).len(), MAX_LABEL_LENGTH);
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
     fn the_objects_of_a_budget_have_its_name_as_far_as_it_fits() {
         assert_eq!(compute_name("team"), "spillway-team");
         let (one, other) = (format!("{}a", "b".repeat(252)), format!("{}c", "b".repeat(252)));
-        assert_eq!(compute_name(&one).len(), NAME_MAX);
+        assert_eq!(compute_name(&one).len(), MAX_OBJECT_NAME_LENGTH);
         assert_ne!(compute_name(&one), compute_name(&other));
     }
 

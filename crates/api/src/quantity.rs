@@ -4,14 +4,14 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Billionths in one: the finest resolution of Kubernetes.
-const NANOS: i128 = 1_000_000_000;
+const NANOS_PER_UNIT: i128 = 1_000_000_000;
 /// Maximum length of a quantity. No reasonable number has more digits, and no number of this length overflows.
-const LONGEST: usize = 32;
+const MAX_QUANTITY_LENGTH: usize = 32;
 
 /// The number in billionths, rounded up. `None` if the text is not a quantity or is too large.
 pub fn nanos(quantity: &Quantity) -> Option<i128> {
     let text = quantity.0.trim();
-    if text.len() > LONGEST {
+    if text.len() > MAX_QUANTITY_LENGTH {
         return None;
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -34,7 +34,7 @@ pub fn nanos(quantity: &Quantity) -> Option<i128> {
 /// The number in whole units, rounded up. 0 if the text is not a quantity.
 pub fn units(quantity: &Quantity) -> u64 {
     let nanos = nanos(quantity).unwrap_or(0).max(0);
-    u64::try_from(nanos.saturating_add(NANOS - 1) / NANOS).unwrap_or(u64::MAX)
+    u64::try_from(nanos.saturating_add(NANOS_PER_UNIT - 1) / NANOS_PER_UNIT).unwrap_or(u64::MAX)
 }
 
 /// Whether both quantities are the same number, in any notation.
@@ -55,7 +55,7 @@ fn scale(suffix: &str) -> Option<Scale> {
         return Some(Scale::Times(1000_i128.pow(u32::try_from(at).ok()?)));
     }
     if let Some(at) = binary.iter().position(|known| *known == suffix) {
-        return Some(Scale::Times(NANOS * 1024_i128.pow(u32::try_from(at).ok()? + 1)));
+        return Some(Scale::Times(NANOS_PER_UNIT * 1024_i128.pow(u32::try_from(at).ok()? + 1)));
     }
     let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
     let exponent = exponent.checked_add(9)?;
@@ -87,7 +87,7 @@ mod tests {
             assert!(same(&Quantity(one.into()), &Quantity(other.into())), "{one} {other}");
         }
         assert!(!same(&Quantity("1G".into()), &Quantity("1Gi".into())));
-        assert_eq!((of("1"), of("-1"), of("1n")), (Some(NANOS), Some(-NANOS), Some(1)));
+        assert_eq!((of("1"), of("-1"), of("1n")), (Some(NANOS_PER_UNIT), Some(-NANOS_PER_UNIT), Some(1)));
         assert_eq!(of("0.0000000001"), Some(1), "rounded up, as the API server does");
         assert_eq!(of("1e-12"), Some(1));
     }

@@ -36,19 +36,19 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
     Field { kind, path, values, instead }
 }
 
-const NO_SANDBOX: &str = "leave it unset; the walls of the pod stand";
-const NO_CHANGESETS: &str = "leave it unset; the workspace is written to directly";
-const NO_GIT: &str = "leave it unset; a volume can hold the clone (requires.volumes)";
+const NO_SANDBOX_ADVICE: &str = "leave it unset; the walls of the pod stand";
+const NO_CHANGESETS_ADVICE: &str = "leave it unset; the workspace is written to directly";
+const NO_GIT_ADVICE: &str = "leave it unset; a volume can hold the clone (requires.volumes)";
 
 /// All unsupported fields.
-pub const FIELDS: [Field; 16] = [
+pub const UNSUPPORTED_FIELDS: [Field; 16] = [
     field("AgentPool", "spec.workspace.git", Values::Any, "use empty, claimName or volumeClaimTemplate"),
-    field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Git", "Copy"]), NO_CHANGESETS),
-    field("AgentPool", "spec.sandbox.changeset.protect", Values::NotEmpty, NO_CHANGESETS),
-    field("AgentPool", "spec.sandbox.changeset.maxBytes", Values::Any, NO_CHANGESETS),
-    field("AgentPool", "spec.sandbox.changeset.verify", Values::NotEmpty, NO_CHANGESETS),
-    field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX),
-    field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX),
+    field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Git", "Copy"]), NO_CHANGESETS_ADVICE),
+    field("AgentPool", "spec.sandbox.changeset.protect", Values::NotEmpty, NO_CHANGESETS_ADVICE),
+    field("AgentPool", "spec.sandbox.changeset.maxBytes", Values::Any, NO_CHANGESETS_ADVICE),
+    field("AgentPool", "spec.sandbox.changeset.verify", Values::NotEmpty, NO_CHANGESETS_ADVICE),
+    field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX_ADVICE),
+    field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX_ADVICE),
     field("AgentPool", "spec.sandbox.outputs", Values::Any, "leave it unset; agents reach the models of their pool alone"),
     field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset; PATH of the image is used"),
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset; nothing serves Toolsets"),
@@ -60,9 +60,9 @@ pub const FIELDS: [Field; 16] = [
         "take the rule out; nothing raises it",
     ),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
-    field("WorkItem", "spec.requires.repositories", Values::NotEmpty, NO_GIT),
-    field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_CHANGESETS),
-    field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_SANDBOX),
+    field("WorkItem", "spec.requires.repositories", Values::NotEmpty, NO_GIT_ADVICE),
+    field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_CHANGESETS_ADVICE),
+    field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_SANDBOX_ADVICE),
 ];
 
 impl Field {
@@ -133,7 +133,7 @@ fn asks(value: &Value, path: &str, values: Values) -> bool {
 
 /// The unsupported fields that the spec of an object of this kind uses.
 pub fn asked(kind: &str, spec: &Value) -> Vec<Field> {
-    FIELDS.iter().filter(|field| field.kind == kind && field.is_asked(spec)).copied().collect()
+    UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == kind && field.is_asked(spec)).copied().collect()
 }
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
                 "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}},
             "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "BadChangeset", "do": "Log"},
                 {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"}]}});
-        let of_pools: Vec<&str> = FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
+        let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
         assert_eq!(paths("AgentPool", all), of_pools, "each of them is found");
         assert_eq!(paths("Toolset", json!({"image": "x"})), ["spec"]);
         let item = json!({"requires": {"models": ["m"], "repositories": ["https://r"]}, "bulkhead": {"tokens": 5, "sandbox": {}}, "dependsOn": [{"name": "a", "queue": "q"}]});
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_message_names_the_field_and_what_to_do() {
-        let message = |path: &str| FIELDS.iter().find(|field| field.path == path).map(Field::message).unwrap_or_default();
+        let message = |path: &str| UNSUPPORTED_FIELDS.iter().find(|field| field.path == path).map(Field::message).unwrap_or_default();
         assert_eq!(
             message("spec.workspace.git"),
             "spec.workspace.git is not supported by this version: use empty, claimName or volumeClaimTemplate"
@@ -180,8 +180,9 @@ mod tests {
 
     #[test]
     fn an_expression_of_cel_looks_before_it_reads() {
-        let expression =
-            |path: &str| FIELDS.iter().find(|field| field.path == path).map(|field| field.expression("object")).unwrap_or_default();
+        let expression = |path: &str| {
+            UNSUPPORTED_FIELDS.iter().find(|field| field.path == path).map(|field| field.expression("object")).unwrap_or_default()
+        };
         assert_eq!(expression("spec.workspace.git"), "!(has(object.spec) && has(object.spec.workspace) && has(object.spec.workspace.git))");
         assert_eq!(expression("spec.toolsets"), "!(has(object.spec) && has(object.spec.toolsets) && object.spec.toolsets.size() > 0)");
         assert_eq!(

@@ -23,9 +23,9 @@ pub use queue::{cancelled_groups, queue};
 pub use status::{StatusExtras, patch, phase};
 
 /// An item with an empty status that was submitted so long before it was made came back from a backup.
-const RESTORED_AFTER: Duration = Duration::from_secs(60);
+const RESTORED_AGE_THRESHOLD: Duration = Duration::from_secs(60);
 /// A time of submission further back than this before its creation does not count.
-const SUBMITTED_BEFORE: Duration = Duration::from_secs(60);
+const MAX_SUBMISSION_LEAD: Duration = Duration::from_secs(60);
 
 fn at(time: Timestamp) -> UnixMillis {
     UnixMillis(time.as_millisecond())
@@ -82,11 +82,11 @@ fn overrides(policy: Option<&ItemPolicy>) -> Overrides {
 pub fn spec(item: &WorkItem) -> Spec {
     let created = item.metadata.creation_timestamp.as_ref().map_or(UnixMillis::default(), |time| at(time.0));
     let asked = item.spec.submit_time.as_ref().map(|time| at(time.0));
-    let earliest = UnixMillis(created.0.saturating_sub(i64::try_from(SUBMITTED_BEFORE.as_millis()).unwrap_or(i64::MAX)));
+    let earliest = UnixMillis(created.0.saturating_sub(i64::try_from(MAX_SUBMISSION_LEAD.as_millis()).unwrap_or(i64::MAX)));
     let blank = item.status.as_ref().is_none_or(|status| status.phase.is_none());
     let labels = item.metadata.labels.as_ref();
     let from_backup = labels.is_some_and(|labels| labels.contains_key("velero.io/restore-name"))
-        || asked.is_some_and(|asked| created.since(asked) > RESTORED_AFTER);
+        || asked.is_some_and(|asked| created.since(asked) > RESTORED_AGE_THRESHOLD);
     let spec = &item.spec;
     let mut overrides = overrides(spec.overrides.as_ref());
     overrides.task_timeout = seconds(spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.timeout_seconds));

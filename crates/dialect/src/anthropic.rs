@@ -5,16 +5,16 @@ use spillway_wire::meter::Dialect;
 use crate::Fault;
 use crate::json_spans::{self, Node, Path};
 use crate::media::{Data, MediaTally, image};
-use crate::outcome::{ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
+use crate::outcome::{ERROR_PATH, FIRST_DIALECT_NOTE, KIND_NOTE, KIND_PATH};
 use crate::request::{OutputLimit, Request, model_name, refuse_members};
 use crate::scan::{FoundValues, Kind, ValuePath, object, output, value};
 use crate::usage::{UsageConfidence, UsageSoFar};
 
 /// Tools that Anthropic describes and the client runs, up to the century of their date: `bash_code_execution` runs there.
-const RUN_BY_CLIENTS: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
+const CLIENT_TOOL_PREFIXES: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
 /// Members of blocks that are text, whatever stands in them: what tools are called with, what is quoted, how tools are described.
-const TEXT: [&str; 5] = ["input", "citations", "tool", "cache_control", "caller"];
-const REFUSED: [(&str, &str); 2] = [
+const TEXT_MEMBERS: [&str; 5] = ["input", "citations", "tool", "cache_control", "caller"];
+const REFUSED_MEMBERS: [(&str, &str); 2] = [
     ("mcp_servers", "the provider would call these servers and read their answers as input that nobody here can count"),
     ("container", "files and skills of a container are input that does not stand in the body"),
 ];
@@ -22,7 +22,7 @@ const REFUSED: [(&str, &str); 2] = [
 pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
     let model = model_name(body)?;
-    refuse_members(body, &REFUSED)?;
+    refuse_members(body, &REFUSED_MEMBERS)?;
     let stream = json_spans::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
     let output = json_spans::count(body.get("max_tokens"), &root.key("max_tokens"), 0)?;
     let at = root.key("thinking");
@@ -54,7 +54,7 @@ fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fa
     json_spans::object(Some(tool), at)?;
     match json_spans::text(tool.get("type"), &at.key("type"))?.as_deref() {
         None | Some("custom") => Ok(()),
-        Some(known) if RUN_BY_CLIENTS.iter().any(|prefix| known.starts_with(prefix)) => {
+        Some(known) if CLIENT_TOOL_PREFIXES.iter().any(|prefix| known.starts_with(prefix)) => {
             found.known_tool();
             Ok(())
         }
@@ -107,7 +107,7 @@ fn block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), F
         // Text, thinking, calls of tools, and what is yet to come: text, as it stands.
         _ => {}
     }
-    for member in node.members().iter().filter(|member| !TEXT.contains(&member.key.as_ref())) {
+    for member in node.members().iter().filter(|member| !TEXT_MEMBERS.contains(&member.key.as_ref())) {
         let at = at.key(&member.key);
         match member.key.as_ref() {
             // A result of a search says its source as a text.
@@ -152,49 +152,49 @@ pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, fou
     }
 }
 
-const MESSAGE: usize = OWN_NOTES;
-const USAGE: usize = OWN_NOTES + 1;
-const INPUT: usize = OWN_NOTES + 2;
-const READ: usize = OWN_NOTES + 3;
-const WRITTEN: usize = OWN_NOTES + 4;
-const OUTPUT: usize = OWN_NOTES + 5;
-const DELTA: usize = OWN_NOTES + 6;
-const STOP: usize = OWN_NOTES + 7;
-const BLOCK: usize = OWN_NOTES + 8;
-const CONTENT: usize = OWN_NOTES + 9;
+const MESSAGE_NOTE: usize = FIRST_DIALECT_NOTE;
+const USAGE_NOTE: usize = FIRST_DIALECT_NOTE + 1;
+const INPUT_NOTE: usize = FIRST_DIALECT_NOTE + 2;
+const CACHE_READ_NOTE: usize = FIRST_DIALECT_NOTE + 3;
+const CACHE_WRITE_NOTE: usize = FIRST_DIALECT_NOTE + 4;
+const OUTPUT_NOTE: usize = FIRST_DIALECT_NOTE + 5;
+const DELTA_NOTE: usize = FIRST_DIALECT_NOTE + 6;
+const STOP_NOTE: usize = FIRST_DIALECT_NOTE + 7;
+const BLOCK_NOTE: usize = FIRST_DIALECT_NOTE + 8;
+const CONTENT_NOTE: usize = FIRST_DIALECT_NOTE + 9;
 
 /// Where the values of an answer stand that matter.
-pub(crate) const PLACES: &[ValuePath] = &{
-    const SAID: &[ValuePath] = &[
-        value("input_tokens", INPUT),
-        value("cache_read_input_tokens", READ),
-        value("cache_creation_input_tokens", WRITTEN),
-        value("output_tokens", OUTPUT),
+pub(crate) const VALUE_PATHS: &[ValuePath] = &{
+    const USAGE_PATHS: &[ValuePath] = &[
+        value("input_tokens", INPUT_NOTE),
+        value("cache_read_input_tokens", CACHE_READ_NOTE),
+        value("cache_creation_input_tokens", CACHE_WRITE_NOTE),
+        value("output_tokens", OUTPUT_NOTE),
     ];
     [
-        KIND_PLACE,
-        ERROR_PLACE,
-        object("message", MESSAGE, &[object("usage", USAGE, SAID)]),
-        object("usage", USAGE, SAID),
-        ValuePath { within: &[value("stop_reason", STOP)], ..output("delta", DELTA) },
-        output("content_block", BLOCK),
-        output("content", CONTENT),
+        KIND_PATH,
+        ERROR_PATH,
+        object("message", MESSAGE_NOTE, &[object("usage", USAGE_NOTE, USAGE_PATHS)]),
+        object("usage", USAGE_NOTE, USAGE_PATHS),
+        ValuePath { within: &[value("stop_reason", STOP_NOTE)], ..output("delta", DELTA_NOTE) },
+        output("content_block", BLOCK_NOTE),
+        output("content", CONTENT_NOTE),
     ]
 };
 
 /// An event of a stream, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
-    match notes[KIND].word() {
+    match notes[KIND_NOTE].word() {
         "message_start" => {
             said(notes, seen);
         }
         "message_delta" if said(notes, seen) => {
-            seen.stands(if notes[STOP].kind == Kind::None { UsageConfidence::AtEnd } else { UsageConfidence::Final });
+            seen.stands(if notes[STOP_NOTE].kind == Kind::None { UsageConfidence::AtEnd } else { UsageConfidence::Final });
         }
-        "content_block_start" => seen.wrote(notes[BLOCK].written),
-        "content_block_delta" => seen.wrote(notes[DELTA].written),
+        "content_block_start" => seen.wrote(notes[BLOCK_NOTE].written),
+        "content_block_delta" => seen.wrote(notes[DELTA_NOTE].written),
         "message" => {
-            seen.wrote(notes[CONTENT].written);
+            seen.wrote(notes[CONTENT_NOTE].written);
             if said(notes, seen) {
                 seen.stands(UsageConfidence::Final);
             }
@@ -205,7 +205,7 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
 
 /// Whether output is said. It is cumulative: nothing is added up.
 fn said(notes: &FoundValues, seen: &mut UsageSoFar) -> bool {
-    let [input, read, written, output] = [INPUT, READ, WRITTEN, OUTPUT].map(|at| seen.number(&notes[at]));
+    let [input, read, written, output] = [INPUT_NOTE, CACHE_READ_NOTE, CACHE_WRITE_NOTE, OUTPUT_NOTE].map(|at| seen.number(&notes[at]));
     seen.say(input, read, written, output);
     output.is_some()
 }

@@ -324,7 +324,7 @@ fn what_tools_are_called_with_and_what_is_quoted_is_text() {
 
 #[test]
 fn a_file_counts_by_what_it_is_and_not_by_what_it_is_called() {
-    let window = crate::media::WINDOW;
+    let window = crate::media::MAX_CONTEXT_TOKENS;
     let base64 = |kind: &str, mime: &str, data: &str| {
         let source = json!({"type": "base64", "media_type": mime, "data": data});
         with(messages(), "messages", json!([{"role": "user", "content": [{"type": kind, "source": source}]}]))
@@ -415,7 +415,7 @@ fn facts_are_all_bytes_but_those_of_images() {
         json!([{"role": "user", "content": [{"type": "input_image", "image_url": url},
         {"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}]}]),
     );
-    assert_eq!(good(RESPONSES, &body).facts().other_tokens, crate::media::WINDOW);
+    assert_eq!(good(RESPONSES, &body).facts().other_tokens, crate::media::MAX_CONTEXT_TOKENS);
 
     let body = json!({"contents": {"parts": {"inline_data": {"mime_type": "image/png", "data": png(20)}}},
         "generation_config": {"max_output_tokens": 9, "candidateCount": 2, "thinkingConfig": {"thinkingBudget": -1}}});

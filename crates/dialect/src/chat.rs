@@ -6,35 +6,35 @@ use crate::Fault;
 use crate::anthropic::source;
 use crate::json_spans::{self, Node, Path};
 use crate::media::{MediaTally, image};
-use crate::outcome::{ERROR_PLACE, FLAT_PLACES, KIND_PLACE, OWN_NOTES, has_error};
+use crate::outcome::{ERROR_PATH, FIRST_DIALECT_NOTE, FLAT_ERROR_PATHS, KIND_PATH, has_error};
 use crate::request::{BodyEdit, OutputLimit, Request, before_first_member, model_name, refuse_members};
 use crate::scan::{FoundValues, ValuePath, object, output, value};
 use crate::usage::{UsageConfidence, UsageSoFar};
 
-const REFUSED: [(&str, &str); 3] = [
+const REFUSED_MEMBERS: [(&str, &str); 3] = [
     ("audio", "spoken output costs more than its text and is not passed"),
     ("prediction", "rejected predictions are charged beside the output limit"),
     ("n_predict", "some servers take it for the output limit, before max_tokens"),
 ];
 /// Members of messages that are text, whatever stands in them: calls of tools, and what an answer quoted.
-const TEXT: [&str; 6] = ["tool_calls", "function_call", "annotations", "tools", "parameters", "cache_control"];
+const TEXT_MEMBERS: [&str; 6] = ["tool_calls", "function_call", "annotations", "tools", "parameters", "cache_control"];
 /// What a provider keeps or fetches, or what unpacks to more than its bytes, in parts of messages.
-const FETCHED: [&str; 10] =
+const FETCHED_MEMBERS: [&str; 10] =
     ["file_id", "file_ids", "file_url", "file_uri", "video_url", "video", "audio_url", "document_url", "image_embeds", "audio_embeds"];
 /// Where a limit may stand. The second is what new models take, and what is written if there is none.
-const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+const OUTPUT_LIMIT_MEMBERS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
 pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
     let model = model_name(body)?;
-    refuse_members(body, &REFUSED)?;
+    refuse_members(body, &REFUSED_MEMBERS)?;
     let stream = json_spans::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
     let mut choices = 1;
     for key in ["n", "best_of"] {
         choices = json_spans::choices(body.get(key), &root.key(key))?.unwrap_or(1).max(choices);
     }
     let (mut limits, mut output) = (Vec::new(), None);
-    for key in LIMITS {
+    for key in OUTPUT_LIMIT_MEMBERS {
         let tokens = json_spans::count(body.get(key), &root.key(key), 0)?;
         output = [output, tokens].into_iter().flatten().min();
         if tokens.is_some() {
@@ -42,7 +42,7 @@ pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, F
         }
     }
     if limits.is_empty() {
-        let key = LIMITS.into_iter().find(|key| body.member(key).is_some()).unwrap_or(LIMITS[1]);
+        let key = OUTPUT_LIMIT_MEMBERS.into_iter().find(|key| body.member(key).is_some()).unwrap_or(OUTPUT_LIMIT_MEMBERS[1]);
         limits.push(OutputLimit::of(body, key, None));
     }
     modalities(body)?;
@@ -104,7 +104,7 @@ fn messages(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Result<(), 
 /// By members, wherever they stand, and not by types: some servers do without the type, and an unknown one hides nothing.
 fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     let present = |member: &&json_spans::Member<'_>| !matches!(member.node.value, json_spans::Value::Null);
-    for member in part.members().iter().filter(present).filter(|member| !TEXT.contains(&member.key.as_ref())) {
+    for member in part.members().iter().filter(present).filter(|member| !TEXT_MEMBERS.contains(&member.key.as_ref())) {
         let (node, at) = (&member.node, at.key(&member.key));
         match member.key.as_ref() {
             "image_url" => image_url(node, &at, model, found)?,
@@ -122,7 +122,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) 
             "source" if !node.members().is_empty() => {
                 source(Some(node), &at, part.get("type").is_some_and(|kind| kind.is("image")), found)?
             }
-            key if FETCHED.contains(&key) => {
+            key if FETCHED_MEMBERS.contains(&key) => {
                 let what = "send the data itself: the provider would fetch it, has kept it, or unpacks what nobody here can count";
                 return Err(at.fault(what));
             }
@@ -178,51 +178,55 @@ fn usage(body: &Node<'_>) -> Result<(Vec<BodyEdit>, bool), Fault> {
     Ok((vec![edit], true))
 }
 
-const CHOICES: usize = OWN_NOTES;
-const DELTA: usize = OWN_NOTES + 1;
-const MESSAGE: usize = OWN_NOTES + 2;
-const USAGE: usize = OWN_NOTES + 3;
-const PROMPT: usize = OWN_NOTES + 4;
-const COMPLETION: usize = OWN_NOTES + 5;
-const TOTAL: usize = OWN_NOTES + 6;
-const DETAILS: usize = OWN_NOTES + 7;
-const CACHED: usize = OWN_NOTES + 8;
-const WRITTEN: usize = OWN_NOTES + 9;
-const CACHE_HIT: usize = OWN_NOTES + 10;
+const CHOICES_NOTE: usize = FIRST_DIALECT_NOTE;
+const DELTA_NOTE: usize = FIRST_DIALECT_NOTE + 1;
+const MESSAGE_NOTE: usize = FIRST_DIALECT_NOTE + 2;
+const USAGE_NOTE: usize = FIRST_DIALECT_NOTE + 3;
+const PROMPT_NOTE: usize = FIRST_DIALECT_NOTE + 4;
+const COMPLETION_NOTE: usize = FIRST_DIALECT_NOTE + 5;
+const TOTAL_NOTE: usize = FIRST_DIALECT_NOTE + 6;
+const DETAILS_NOTE: usize = FIRST_DIALECT_NOTE + 7;
+const CACHED_NOTE: usize = FIRST_DIALECT_NOTE + 8;
+const CACHE_WRITE_NOTE: usize = FIRST_DIALECT_NOTE + 9;
+const CACHE_HIT_NOTE: usize = FIRST_DIALECT_NOTE + 10;
 
 /// Where the values of an answer stand that matter.
-pub(crate) const PLACES: &[ValuePath] = &{
-    const SAID: &[ValuePath] = &[
-        value("prompt_tokens", PROMPT),
-        value("completion_tokens", COMPLETION),
-        value("total_tokens", TOTAL),
-        object("prompt_tokens_details", DETAILS, &[value("cached_tokens", CACHED), value("cache_write_tokens", WRITTEN)]),
-        value("prompt_cache_hit_tokens", CACHE_HIT),
+pub(crate) const VALUE_PATHS: &[ValuePath] = &{
+    const USAGE_PATHS: &[ValuePath] = &[
+        value("prompt_tokens", PROMPT_NOTE),
+        value("completion_tokens", COMPLETION_NOTE),
+        value("total_tokens", TOTAL_NOTE),
+        object(
+            "prompt_tokens_details",
+            DETAILS_NOTE,
+            &[value("cached_tokens", CACHED_NOTE), value("cache_write_tokens", CACHE_WRITE_NOTE)],
+        ),
+        value("prompt_cache_hit_tokens", CACHE_HIT_NOTE),
     ];
-    let [code, status] = FLAT_PLACES;
+    let [code, status] = FLAT_ERROR_PATHS;
     [
-        KIND_PLACE,
-        ERROR_PLACE,
+        KIND_PATH,
+        ERROR_PATH,
         code,
         status,
-        object("choices", CHOICES, &[output("delta", DELTA), output("message", MESSAGE)]),
-        object("usage", USAGE, SAID),
+        object("choices", CHOICES_NOTE, &[output("delta", DELTA_NOTE), output("message", MESSAGE_NOTE)]),
+        object("usage", USAGE_NOTE, USAGE_PATHS),
     ]
 };
 
 /// A chunk of a stream, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
-    seen.wrote(notes[DELTA].written);
-    seen.wrote(notes[MESSAGE].written);
-    if notes[USAGE].members == 0 {
+    seen.wrote(notes[DELTA_NOTE].written);
+    seen.wrote(notes[MESSAGE_NOTE].written);
+    if notes[USAGE_NOTE].members == 0 {
         return;
     }
     let [prompt, completion, total, cached, hit, written] =
-        [PROMPT, COMPLETION, TOTAL, CACHED, CACHE_HIT, WRITTEN].map(|at| seen.number(&notes[at]));
+        [PROMPT_NOTE, COMPLETION_NOTE, TOTAL_NOTE, CACHED_NOTE, CACHE_HIT_NOTE, CACHE_WRITE_NOTE].map(|at| seen.number(&notes[at]));
     seen.say_whole(prompt, cached.or(hit), written, completion, total);
     // With a message it is a whole answer; without choices it is the extra chunk; else more may follow. Who leaves the total out
     // may have left out more.
-    let whole = notes[MESSAGE].times == notes[CHOICES].members && total.is_some();
+    let whole = notes[MESSAGE_NOTE].times == notes[CHOICES_NOTE].members && total.is_some();
     if prompt.is_some() && completion.is_some() {
         seen.stands(if whole { UsageConfidence::Final } else { UsageConfidence::AtEnd });
     }
@@ -230,5 +234,5 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
 
 /// Whether this is the extra chunk that `include_usage` brings: no choices, usage, and nothing that went wrong.
 pub(crate) fn is_extra(notes: &FoundValues) -> bool {
-    notes[CHOICES].is_empty() && notes[USAGE].members > 0 && !has_error(notes)
+    notes[CHOICES_NOTE].is_empty() && notes[USAGE_NOTE].members > 0 && !has_error(notes)
 }

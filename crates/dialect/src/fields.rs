@@ -7,78 +7,78 @@
 use crate::Fault;
 use crate::json_spans::{Node, Path};
 
-const SEARCH: &str = "the provider would search and read what it finds as input that nobody here can count";
-const OTHERS: &str = "another model, host or account than the one that was allowed could answer";
-const KEPT: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
-const LATER: &str = "the answer would come later, and nobody would read what it used";
-const TEMPLATE: &str = "a template can make more input than stands in the body";
-const MEDIA: &str = "it changes how many tokens images, sound and films have";
-const MERGED: &str = "a server may read these as members of the call itself, which nobody checked: put them there";
+const SEARCH_REFUSAL: &str = "the provider would search and read what it finds as input that nobody here can count";
+const OTHER_TARGET_REFUSAL: &str = "another model, host or account than the one that was allowed could answer";
+const STORED_INPUT_REFUSAL: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
+const LATE_ANSWER_REFUSAL: &str = "the answer would come later, and nobody would read what it used";
+const TEMPLATE_REFUSAL: &str = "a template can make more input than stands in the body";
+const MEDIA_REFUSAL: &str = "it changes how many tokens images, sound and films have";
+const MERGED_REFUSAL: &str = "a server may read these as members of the call itself, which nobody checked: put them there";
 
 /// What is refused in each of the three.
-pub(crate) const REFUSED: [(&str, &str); 52] = [
+pub(crate) const COMMON_REFUSED_MEMBERS: [(&str, &str); 52] = [
     // Searching.
-    ("web_search_options", SEARCH),
-    ("web_search", SEARCH),
-    ("search_parameters", SEARCH),
-    ("search_settings", SEARCH),
-    ("search_options", SEARCH),
-    ("plugins", SEARCH),
-    ("enable_search", SEARCH),
-    ("enable_enhancement", SEARCH),
-    ("force_search_enhancement", SEARCH),
-    ("enable_deep_search", SEARCH),
-    ("enable_code_interpreter", SEARCH),
-    ("compound_custom", SEARCH),
-    ("data_sources", SEARCH),
-    ("enhancements", SEARCH),
-    ("vector_store_ids", SEARCH),
+    ("web_search_options", SEARCH_REFUSAL),
+    ("web_search", SEARCH_REFUSAL),
+    ("search_parameters", SEARCH_REFUSAL),
+    ("search_settings", SEARCH_REFUSAL),
+    ("search_options", SEARCH_REFUSAL),
+    ("plugins", SEARCH_REFUSAL),
+    ("enable_search", SEARCH_REFUSAL),
+    ("enable_enhancement", SEARCH_REFUSAL),
+    ("force_search_enhancement", SEARCH_REFUSAL),
+    ("enable_deep_search", SEARCH_REFUSAL),
+    ("enable_code_interpreter", SEARCH_REFUSAL),
+    ("compound_custom", SEARCH_REFUSAL),
+    ("data_sources", SEARCH_REFUSAL),
+    ("enhancements", SEARCH_REFUSAL),
+    ("vector_store_ids", SEARCH_REFUSAL),
     // Another model, host or account.
-    ("models", OTHERS),
-    ("route", OTHERS),
-    ("fallbacks", OTHERS),
-    ("context_window_fallbacks", OTHERS),
-    ("content_policy_fallbacks", OTHERS),
-    ("model_list", OTHERS),
-    ("user_config", OTHERS),
-    ("lora", OTHERS),
-    ("lora_path", OTHERS),
-    ("api_base", OTHERS),
-    ("base_url", OTHERS),
-    ("api_key", OTHERS),
-    ("custom_llm_provider", OTHERS),
-    ("extra_headers", OTHERS),
-    ("headers", OTHERS),
-    ("extra_query", OTHERS),
-    ("bootstrap_host", OTHERS),
+    ("models", OTHER_TARGET_REFUSAL),
+    ("route", OTHER_TARGET_REFUSAL),
+    ("fallbacks", OTHER_TARGET_REFUSAL),
+    ("context_window_fallbacks", OTHER_TARGET_REFUSAL),
+    ("content_policy_fallbacks", OTHER_TARGET_REFUSAL),
+    ("model_list", OTHER_TARGET_REFUSAL),
+    ("user_config", OTHER_TARGET_REFUSAL),
+    ("lora", OTHER_TARGET_REFUSAL),
+    ("lora_path", OTHER_TARGET_REFUSAL),
+    ("api_base", OTHER_TARGET_REFUSAL),
+    ("base_url", OTHER_TARGET_REFUSAL),
+    ("api_key", OTHER_TARGET_REFUSAL),
+    ("custom_llm_provider", OTHER_TARGET_REFUSAL),
+    ("extra_headers", OTHER_TARGET_REFUSAL),
+    ("headers", OTHER_TARGET_REFUSAL),
+    ("extra_query", OTHER_TARGET_REFUSAL),
+    ("bootstrap_host", OTHER_TARGET_REFUSAL),
     // What stands somewhere else.
-    ("preset", KEPT),
-    ("prompt_id", KEPT),
-    ("prompt_variables", KEPT),
-    ("file_ids", KEPT),
-    ("cached_content", KEPT),
-    ("cachedContent", KEPT),
-    ("session_params", KEPT),
-    ("kv_transfer_params", KEPT),
-    ("image_data", KEPT),
-    ("video_data", KEPT),
-    ("audio_data", KEPT),
+    ("preset", STORED_INPUT_REFUSAL),
+    ("prompt_id", STORED_INPUT_REFUSAL),
+    ("prompt_variables", STORED_INPUT_REFUSAL),
+    ("file_ids", STORED_INPUT_REFUSAL),
+    ("cached_content", STORED_INPUT_REFUSAL),
+    ("cachedContent", STORED_INPUT_REFUSAL),
+    ("session_params", STORED_INPUT_REFUSAL),
+    ("kv_transfer_params", STORED_INPUT_REFUSAL),
+    ("image_data", STORED_INPUT_REFUSAL),
+    ("video_data", STORED_INPUT_REFUSAL),
+    ("audio_data", STORED_INPUT_REFUSAL),
     // What makes more of what stands here.
-    ("chat_template", TEMPLATE),
-    ("mm_processor_kwargs", MEDIA),
-    ("media_io_kwargs", MEDIA),
+    ("chat_template", TEMPLATE_REFUSAL),
+    ("mm_processor_kwargs", MEDIA_REFUSAL),
+    ("media_io_kwargs", MEDIA_REFUSAL),
     ("custom_logit_processor", "the server would run it"),
     ("logits_processors", "the server would run it"),
     ("additional_drop_params", "the output limit could be dropped"),
-    ("deferred", LATER),
-    ("provider_options", MERGED),
-    ("providerOptions", MERGED),
+    ("deferred", LATE_ANSWER_REFUSAL),
+    ("provider_options", MERGED_REFUSAL),
+    ("providerOptions", MERGED_REFUSAL),
 ];
 
 /// The longest text that a template may be given by name: a choice, not an input.
-const CHOICE: usize = 64;
+const MAX_TEMPLATE_CHOICE_BYTES: usize = 64;
 /// What may stand in `extra_body.google`, in either spelling.
-const GOOGLE: [&str; 6] =
+const ALLOWED_GOOGLE_MEMBERS: [&str; 6] =
     ["thinking_config", "thinkingConfig", "thought_tag_marker", "thoughtTagMarker", "safety_settings", "safetySettings"];
 
 /// Checks the members that may stand in a body for some of what they hold.
@@ -94,9 +94,12 @@ fn template(body: &Node<'_>) -> Result<(), Fault> {
     crate::json_spans::object(Some(given), &at)?;
     for member in given.members() {
         let at = at.key(&member.key);
-        let plain = member.node.items().is_empty() && member.node.members().is_empty() && member.node.text_bytes() <= CHOICE;
+        let plain =
+            member.node.items().is_empty() && member.node.members().is_empty() && member.node.text_bytes() <= MAX_TEMPLATE_CHOICE_BYTES;
         if !plain || (member.key.eq_ignore_ascii_case("chat_template") && !member.node.is_empty()) {
-            return Err(at.fault(format_args!("{TEMPLATE}; only switches, numbers and words of at most {CHOICE} bytes are passed")));
+            return Err(at.fault(format_args!(
+                "{TEMPLATE_REFUSAL}; only switches, numbers and words of at most {MAX_TEMPLATE_CHOICE_BYTES} bytes are passed"
+            )));
         }
     }
     Ok(())
@@ -110,10 +113,11 @@ fn extra_body(body: &Node<'_>) -> Result<(), Fault> {
     for member in extra.members().iter().filter(|member| !member.node.is_empty()) {
         let at = at.key(&member.key);
         if member.key != "google" {
-            return Err(at.fault(MERGED));
+            return Err(at.fault(MERGED_REFUSAL));
         }
         crate::json_spans::object(Some(&member.node), &at)?;
-        let unknown = |inner: &&crate::json_spans::Member<'_>| !GOOGLE.contains(&inner.key.as_ref()) && !inner.node.is_empty();
+        let unknown =
+            |inner: &&crate::json_spans::Member<'_>| !ALLOWED_GOOGLE_MEMBERS.contains(&inner.key.as_ref()) && !inner.node.is_empty();
         if let Some(inner) = member.node.members().iter().find(unknown) {
             let known =
                 "only thinking_config, thought_tag_marker and safety_settings are passed: others bring input that does not stand here";
@@ -124,9 +128,9 @@ fn extra_body(body: &Node<'_>) -> Result<(), Fault> {
 }
 
 /// Tiers that cost what a model's tokens cost, or less, and the project's own choice.
-const TIERS: [&str; 8] = ["", "auto", "default", "flex", "on_demand", "standard", "standard_only", "unspecified"];
+const ALLOWED_SERVICE_TIERS: [&str; 8] = ["", "auto", "default", "flex", "on_demand", "standard", "standard_only", "unspecified"];
 /// Members that make a call dearer than its tokens say, unless they hold what is known to cost no more.
-pub const CHARGED: [&str; 3] = ["service_tier", "speed", "store"];
+pub const SURCHARGE_MEMBERS: [&str; 3] = ["service_tier", "speed", "store"];
 
 /// A member of a body that costs money which no token shows.
 #[derive(Clone, Debug)]
@@ -140,12 +144,19 @@ impl Charge {
     /// Of a call. `keeps`: whether `store` asks for more than the dialect does by itself.
     pub fn of(body: &Node<'_>, keeps: bool) -> Vec<Self> {
         let mut found = Vec::new();
-        for (key, field) in [("service_tier", CHARGED[0]), ("serviceTier", CHARGED[0]), ("speed", CHARGED[1]), ("store", CHARGED[2])] {
+        for (key, field) in [
+            ("service_tier", SURCHARGE_MEMBERS[0]),
+            ("serviceTier", SURCHARGE_MEMBERS[0]),
+            ("speed", SURCHARGE_MEMBERS[1]),
+            ("store", SURCHARGE_MEMBERS[2]),
+        ] {
             let Some(node) = body.get(key) else { continue };
             let text = node.text().map(|text| text.to_ascii_lowercase());
             let word = text.as_deref();
             let free = match field {
-                "service_tier" => word.is_some_and(|tier| TIERS.contains(&tier.strip_prefix("service_tier_").unwrap_or(tier))),
+                "service_tier" => {
+                    word.is_some_and(|tier| ALLOWED_SERVICE_TIERS.contains(&tier.strip_prefix("service_tier_").unwrap_or(tier)))
+                }
                 "speed" => word.is_some_and(|speed| matches!(speed, "" | "standard")),
                 _ => !keeps || node.is_empty(),
             };

@@ -84,8 +84,8 @@ fn none_of_those_that_are_known_to_bring_hidden_input_is_forgotten() {
 
 #[test]
 fn a_member_that_brings_hidden_input_is_refused_in_each_dialect_and_in_any_letters() {
-    for (index, (key, _)) in REFUSED.iter().enumerate() {
-        assert!(!REFUSED[..index].iter().any(|(other, _)| other == key), "{key} stands twice");
+    for (index, (key, _)) in COMMON_REFUSED_MEMBERS.iter().enumerate() {
+        assert!(!COMMON_REFUSED_MEMBERS[..index].iter().any(|(other, _)| other == key), "{key} stands twice");
         for path in NAMED {
             let fault = call(path, &json!({*key: {"x": 1}})).expect_err(key);
             assert_eq!(fault.field.as_deref(), Some(*key), "{path}");
@@ -100,7 +100,7 @@ fn a_member_that_brings_hidden_input_is_refused_in_each_dialect_and_in_any_lette
 
 #[test]
 fn a_template_is_given_switches_and_no_template() {
-    let long = "x".repeat(CHOICE + 1);
+    let long = "x".repeat(MAX_TEMPLATE_CHOICE_BYTES + 1);
     for (given, field) in [
         (json!({"chat_template": "{{ x }}"}), "chat_template_kwargs.chat_template"),
         (json!({"Chat_Template": "{{ x }}"}), "chat_template_kwargs.Chat_Template"),
@@ -170,7 +170,7 @@ fn what_costs_more_than_its_tokens_say_is_for_administrators_to_allow() {
         (&[CHAT], json!({"store": 1}), "store"),
     ];
     for (paths, more, field) in rows {
-        assert!(CHARGED.contains(&field));
+        assert!(SURCHARGE_MEMBERS.contains(&field));
         for path in paths {
             let call = call(path, &more).unwrap_or_else(|fault| panic!("{fault}"));
             let fault = call.costs_what_it_says(|_| false).expect_err(field);

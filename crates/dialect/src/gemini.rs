@@ -8,16 +8,16 @@ use spillway_wire::meter::Dialect;
 use crate::Fault;
 use crate::json_spans::{self, Node, Path, Value};
 use crate::media::{Data, MediaTally, image};
-use crate::outcome::{ERROR_PLACE, KIND_PLACE, OWN_NOTES};
+use crate::outcome::{ERROR_PATH, FIRST_DIALECT_NOTE, KIND_PATH};
 use crate::request::{OutputLimit, Request, before_first_member};
 use crate::scan::{FoundValues, Kind, ValuePath, object, output, value};
 use crate::usage::{UsageConfidence, UsageSoFar};
 
 /// What may stand in a tool. All else is run by the provider.
-const TOOLS: [&str; 2] = ["functionDeclarations", "computerUse"];
+const ALLOWED_TOOL_MEMBERS: [&str; 2] = ["functionDeclarations", "computerUse"];
 
 /// Members of parts that are read here, or text, whatever stands in them: calls of tools.
-const KNOWN: [&str; 5] = ["fileData", "inlineData", "functionResponse", "functionCall", "toolCall"];
+const KNOWN_PART_MEMBERS: [&str; 5] = ["fileData", "inlineData", "functionResponse", "functionCall", "toolCall"];
 
 pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
@@ -116,7 +116,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(),
         let at = at.key("functionResponse");
         parts(pick(response, "parts", &at)?, &at.key("parts"), found)?;
     }
-    let known = |key: &str| KNOWN.into_iter().any(|known| key == known || key == snake(known));
+    let known = |key: &str| KNOWN_PART_MEMBERS.into_iter().any(|known| key == known || key == snake(known));
     part.members().iter().filter(|member| !known(&member.key)).try_for_each(|member| within(&member.node, &at.key(&member.key), found))
 }
 
@@ -136,7 +136,7 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Resu
         let at = at.item(index);
         json_spans::object(Some(tool), &at)?;
         for member in tool.members().iter().filter(|member| !matches!(member.node.value, Value::Null)) {
-            match TOOLS.into_iter().find(|known| member.key == *known || member.key == snake(known)) {
+            match ALLOWED_TOOL_MEMBERS.into_iter().find(|known| member.key == *known || member.key == snake(known)) {
                 Some("computerUse") => found.known_tool(),
                 Some(_) => {}
                 None => {
@@ -197,44 +197,48 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
     Ok(request)
 }
 
-const CANDIDATES: usize = OWN_NOTES;
-const CONTENT: usize = OWN_NOTES + 1;
-const PARTS: usize = OWN_NOTES + 2;
-const FINISH: usize = OWN_NOTES + 3;
-const USAGE: usize = OWN_NOTES + 4;
-const PROMPT: usize = OWN_NOTES + 5;
-const TOOL_PROMPT: usize = OWN_NOTES + 6;
-const WRITTEN: usize = OWN_NOTES + 7;
-const THOUGHTS: usize = OWN_NOTES + 8;
-const CACHED: usize = OWN_NOTES + 9;
-const TOTAL: usize = OWN_NOTES + 10;
+const CANDIDATES_NOTE: usize = FIRST_DIALECT_NOTE;
+const CONTENT_NOTE: usize = FIRST_DIALECT_NOTE + 1;
+const PARTS_NOTE: usize = FIRST_DIALECT_NOTE + 2;
+const FINISH_NOTE: usize = FIRST_DIALECT_NOTE + 3;
+const USAGE_NOTE: usize = FIRST_DIALECT_NOTE + 4;
+const PROMPT_NOTE: usize = FIRST_DIALECT_NOTE + 5;
+const TOOL_PROMPT_NOTE: usize = FIRST_DIALECT_NOTE + 6;
+const WRITTEN_NOTE: usize = FIRST_DIALECT_NOTE + 7;
+const THOUGHTS_NOTE: usize = FIRST_DIALECT_NOTE + 8;
+const CACHED_NOTE: usize = FIRST_DIALECT_NOTE + 9;
+const TOTAL_NOTE: usize = FIRST_DIALECT_NOTE + 10;
 
 /// Where the values of an answer stand that matter.
-pub(crate) const PLACES: &[ValuePath] = &[
-    KIND_PLACE,
-    ERROR_PLACE,
-    object("candidates", CANDIDATES, &[object("content", CONTENT, &[output("parts", PARTS)]), value("finishReason", FINISH)]),
+pub(crate) const VALUE_PATHS: &[ValuePath] = &[
+    KIND_PATH,
+    ERROR_PATH,
+    object(
+        "candidates",
+        CANDIDATES_NOTE,
+        &[object("content", CONTENT_NOTE, &[output("parts", PARTS_NOTE)]), value("finishReason", FINISH_NOTE)],
+    ),
     object(
         "usageMetadata",
-        USAGE,
+        USAGE_NOTE,
         &[
-            value("promptTokenCount", PROMPT),
-            value("toolUsePromptTokenCount", TOOL_PROMPT),
-            value("candidatesTokenCount", WRITTEN),
-            value("thoughtsTokenCount", THOUGHTS),
-            value("cachedContentTokenCount", CACHED),
-            value("totalTokenCount", TOTAL),
+            value("promptTokenCount", PROMPT_NOTE),
+            value("toolUsePromptTokenCount", TOOL_PROMPT_NOTE),
+            value("candidatesTokenCount", WRITTEN_NOTE),
+            value("thoughtsTokenCount", THOUGHTS_NOTE),
+            value("cachedContentTokenCount", CACHED_NOTE),
+            value("totalTokenCount", TOTAL_NOTE),
         ],
     ),
 ];
 
 /// An event of a stream, a piece of a list, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, choices: i64, seen: &mut UsageSoFar) {
-    seen.wrote(notes[PARTS].written);
-    seen.finished += notes[FINISH].times;
+    seen.wrote(notes[PARTS_NOTE].written);
+    seen.finished += notes[FINISH_NOTE].times;
     let [prompt, tools, candidates, thoughts, cached, total] =
-        [PROMPT, TOOL_PROMPT, WRITTEN, THOUGHTS, CACHED, TOTAL].map(|at| seen.number(&notes[at]));
-    if notes[USAGE].kind != Kind::Object {
+        [PROMPT_NOTE, TOOL_PROMPT_NOTE, WRITTEN_NOTE, THOUGHTS_NOTE, CACHED_NOTE, TOTAL_NOTE].map(|at| seen.number(&notes[at]));
+    if notes[USAGE_NOTE].kind != Kind::Object {
         return;
     }
     // What is zero is left out. So is what a call did not ask for: only the total shows that nothing is missing.

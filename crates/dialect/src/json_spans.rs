@@ -15,10 +15,10 @@ use crate::Fault;
 pub(crate) use reader::read_with_blanks;
 use reader::unescape;
 #[cfg(test)]
-pub(crate) use reader::{VALUES, read};
+pub(crate) use reader::{MAX_JSON_VALUES, read};
 
 /// The most answers of one call; what OpenAI gives.
-const CHOICES: i64 = 128;
+const MAX_CHOICES: i64 = 128;
 
 /// A value and where it stands: `at..end` in the text.
 #[derive(Clone, Debug)]
@@ -203,7 +203,7 @@ pub(crate) fn count(node: Option<&Node<'_>>, at: &Path<'_>, least: i64) -> Resul
 /// How many answers are asked for, or nothing. More than any provider gives would be held for as fewer.
 pub(crate) fn choices(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<Option<i64>, Fault> {
     match count(node, at, 1)? {
-        Some(number) if number > CHOICES => Err(at.fault(format_args!("{number} is more than {CHOICES}"))),
+        Some(number) if number > MAX_CHOICES => Err(at.fault(format_args!("{number} is more than {MAX_CHOICES}"))),
         number => Ok(number),
     }
 }

@@ -1,4 +1,4 @@
-use super::reader::CHUNK;
+use super::reader::STRING_CHUNK_BYTES;
 use super::*;
 use proptest::prelude::*;
 
@@ -41,8 +41,8 @@ fn depth_values_and_repeated_keys_are_bounded() {
     assert!(read(&nested(129)).is_err());
     assert!(read(&"[".repeat(1_000_000)).is_err());
     let many = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
-    assert!(read(&many(VALUES)).is_ok());
-    assert!(read(&many(VALUES + 1)).is_err());
+    assert!(read(&many(MAX_JSON_VALUES)).is_ok());
+    assert!(read(&many(MAX_JSON_VALUES + 1)).is_err());
     let wide: Vec<String> = (0..5000).map(|key| format!("\"k{}\":0", key % 4999)).collect();
     assert_eq!(fault(&format!("{{{}}}", wide.join(","))).field.as_deref(), Some("k0"));
 }
@@ -63,7 +63,7 @@ fn strings_are_read_as_they_are_meant() {
 
 #[test]
 fn what_ends_a_string_is_found_wherever_it_stands() {
-    for before in 0..3 * CHUNK {
+    for before in 0..3 * STRING_CHUNK_BYTES {
         let plain = "x".repeat(before);
         let node = format!("[\"{plain}\\n{plain}\",\"{plain}\"]");
         let node = read(&node).expect("JSON");

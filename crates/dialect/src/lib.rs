@@ -62,8 +62,8 @@ mod usage;
 
 pub use call::{Call, parse};
 pub use fault::Fault;
-pub use fields::CHARGED;
+pub use fields::SURCHARGE_MEMBERS;
 pub use meter::Meter;
 pub use outcome::{AnswerEnd, of_answer, of_status};
 pub use refuse::{Answer, budget_headers, refuse, refuse_any, refuse_in_stream};
-pub use route::{Kind, Route, SERVED, route};
+pub use route::{Kind, Route, SERVED_PATHS, route};

@@ -25,16 +25,17 @@ use crate::Fault;
 use crate::json_spans::{Node, Path};
 
 /// The largest context window.
-pub(crate) const WINDOW: i64 = 1_050_000;
+pub(crate) const MAX_CONTEXT_TOKENS: i64 = 1_050_000;
 /// The words around a list of tools.
-const TOOLS: i64 = 1_000;
+const TOOL_LIST_TOKENS: i64 = 1_000;
 /// A tool that the provider describes itself.
-const KNOWN_TOOL: i64 = 2_000;
+const PROVIDER_TOOL_TOKENS: i64 = 2_000;
 
 /// Bytes of base64 that are looked at: a kilobyte of what it holds.
-const HEAD: usize = 1_400;
+const MEDIA_HEAD_BYTES: usize = 1_400;
 /// How files are called that unpack to more than their bytes.
-const DOCUMENTS: [&str; 14] = ["pdf", "doc", "docx", "dot", "dotx", "odt", "rtf", "ppt", "pptx", "odp", "xls", "xlsx", "ods", "epub"];
+const DOCUMENT_EXTENSIONS: [&str; 14] =
+    ["pdf", "doc", "docx", "dot", "dotx", "odt", "rtf", "ppt", "pptx", "odp", "xls", "xlsx", "ods", "epub"];
 
 /// What was found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(crate) struct MediaTally {
 impl MediaTally {
     /// Tokens of all that is no text.
     pub fn tokens(&self) -> i64 {
-        self.tokens.min(WINDOW)
+        self.tokens.min(MAX_CONTEXT_TOKENS)
     }
 
     fn add(&mut self, bytes: usize, tokens: i64) {
@@ -62,20 +63,20 @@ impl MediaTally {
             "image" if is_image(&start) => self.add(data.bytes, image),
             "audio" if !is_document(&start) => self.sound(data.bytes),
             "text" if is_text(&start, &data.head) => {}
-            _ => self.add(data.bytes, WINDOW),
+            _ => self.add(data.bytes, MAX_CONTEXT_TOKENS),
         }
     }
 
     /// A file of type `mime`, whose reader may go by its name. Only text counts by its bytes.
     pub fn file(&mut self, mime: &str, name: &str, data: &Data<'_>) {
         if media(mime) != "text" || !is_text(&decoded(&data.head), &data.head) || has_document_name(name) {
-            self.add(data.bytes, WINDOW);
+            self.add(data.bytes, MAX_CONTEXT_TOKENS);
         }
     }
 
     /// Sound in so many bytes of base64, where nothing else is read.
     pub fn sound(&mut self, bytes: usize) {
-        self.add(bytes, i64::try_from(bytes).unwrap_or(WINDOW).saturating_mul(2).min(WINDOW));
+        self.add(bytes, i64::try_from(bytes).unwrap_or(MAX_CONTEXT_TOKENS).saturating_mul(2).min(MAX_CONTEXT_TOKENS));
     }
 
     /// A `data:` URL of an image. Any other URL is refused: the provider would fetch what nobody here has seen, and send to a
@@ -95,12 +96,12 @@ impl MediaTally {
 
     /// A list of tools that is not empty.
     pub fn tools(&mut self) {
-        self.add(0, TOOLS);
+        self.add(0, TOOL_LIST_TOKENS);
     }
 
     /// A tool that the provider describes and the client runs.
     pub fn known_tool(&mut self) {
-        self.add(0, KNOWN_TOOL);
+        self.add(0, PROVIDER_TOOL_TOKENS);
     }
 }
 
@@ -125,13 +126,13 @@ pub(crate) struct Data<'d> {
 impl<'d> Data<'d> {
     /// Of a text.
     pub fn of(text: &'d str) -> Self {
-        let end = (0..=HEAD.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+        let end = (0..=MEDIA_HEAD_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
         Self { head: Cow::Borrowed(&text[..end]), bytes: text.len() }
     }
 
     /// Of a string in a body.
     pub fn of_node(node: Option<&Node<'d>>) -> Self {
-        Self { head: node.map(|node| node.text_head(HEAD)).unwrap_or_default(), bytes: node.map_or(0, Node::text_bytes) }
+        Self { head: node.map(|node| node.text_head(MEDIA_HEAD_BYTES)).unwrap_or_default(), bytes: node.map_or(0, Node::text_bytes) }
     }
 }
 
@@ -195,7 +196,7 @@ fn is_text(start: &[u8], raw: &str) -> bool {
 /// Whether a file is called as a document is.
 fn has_document_name(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending.trim().to_ascii_lowercase()).unwrap_or_default();
-    DOCUMENTS.contains(&ending.as_str())
+    DOCUMENT_EXTENSIONS.contains(&ending.as_str())
 }
 
 #[cfg(test)]
@@ -224,9 +225,9 @@ mod tests {
             ("image/heic", b"\0\0\0\x18ftypheic", 100, 7),
             ("audio/wav", b"RIFF\x10\0\0\0WAVE", 100, 200),
             ("text/plain", b"hello\tworld\n", 0, 0),
-            ("application/pdf", b"%PDF-1.7", 100, WINDOW),
-            ("video/mp4", b"\0\0\0\x18ftypisom", 100, WINDOW),
-            ("", PNG, 100, WINDOW),
+            ("application/pdf", b"%PDF-1.7", 100, MAX_CONTEXT_TOKENS),
+            ("video/mp4", b"\0\0\0\x18ftypisom", 100, MAX_CONTEXT_TOKENS),
+            ("", PNG, 100, MAX_CONTEXT_TOKENS),
         ] {
             let mut found = MediaTally::default();
             found.base64(mime, &Data::of(&data(start)), 7);
@@ -234,7 +235,7 @@ mod tests {
         }
         let mut found = MediaTally::default();
         (0..3).for_each(|_| found.base64("application/pdf", &Data::of("A"), 0));
-        assert_eq!(found.tokens(), WINDOW);
+        assert_eq!(found.tokens(), MAX_CONTEXT_TOKENS);
     }
 
     #[test]
@@ -257,16 +258,16 @@ mod tests {
         ] {
             let mut found = MediaTally::default();
             found.base64(mime, &Data::of(&data(start)), 7);
-            assert_eq!((found.hidden, found.tokens()), (100, WINDOW), "{mime} {start:?}");
+            assert_eq!((found.hidden, found.tokens()), (100, MAX_CONTEXT_TOKENS), "{mime} {start:?}");
         }
         let text = data(b"a,b\n1,2\n");
         for (mime, name, wanted) in [
             ("text/csv;base64", "a.csv", 0),
             ("text/plain;base64", "", 0),
-            ("text/plain;base64", "a.PDF", WINDOW),
-            ("text/plain;base64", "a.docx", WINDOW),
-            ("image/png;base64", "a.png", WINDOW),
-            ("application/pdf;base64", "a.pdf", WINDOW),
+            ("text/plain;base64", "a.PDF", MAX_CONTEXT_TOKENS),
+            ("text/plain;base64", "a.docx", MAX_CONTEXT_TOKENS),
+            ("image/png;base64", "a.png", MAX_CONTEXT_TOKENS),
+            ("application/pdf;base64", "a.pdf", MAX_CONTEXT_TOKENS),
         ] {
             let mut found = MediaTally::default();
             found.file(mime, name, &Data::of(&text));

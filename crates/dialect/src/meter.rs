@@ -15,9 +15,9 @@ use crate::usage::UsageSoFar;
 use crate::{anthropic, chat, gemini, outcome, responses};
 
 /// What ends a stream of Chat, and some others.
-const DONE: &[u8] = b"[DONE]";
+const STREAM_END_MARKER: &[u8] = b"[DONE]";
 /// Bytes of an event that are kept, to be compared with it.
-const HEAD: usize = 16;
+const EVENT_HEAD_BYTES: usize = 16;
 
 /// Reads an answer as it passes.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ struct EventReading<'m> {
 impl Data for EventReading<'_> {
     fn part(&mut self, bytes: &[u8]) {
         let Event { scanner, head, rest } = &mut *self.event;
-        let room = (HEAD + 1).saturating_sub(head.len());
+        let room = (EVENT_HEAD_BYTES + 1).saturating_sub(head.len());
         head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         let read = scanner.feed(bytes);
         *rest |= !bytes[read..].trim_ascii().is_empty();
@@ -132,7 +132,7 @@ impl Data for EventReading<'_> {
     fn end(&mut self) -> Pass {
         let Event { scanner, head, rest } = &mut *self.event;
         scanner.end();
-        let pass = if head.len() <= HEAD && head.trim_ascii() == DONE {
+        let pass = if head.len() <= EVENT_HEAD_BYTES && head.trim_ascii() == STREAM_END_MARKER {
             self.seen.over();
             Pass::On
         } else if scanner.has_ended() && !*rest {
@@ -152,10 +152,10 @@ impl CallFacts {
     /// Where the values stand that matter.
     fn places(&self) -> &'static [ValuePath] {
         match self.dialect {
-            Dialect::Anthropic => anthropic::PLACES,
-            Dialect::OpenAIChat => chat::PLACES,
-            Dialect::OpenAIResponses => responses::PLACES,
-            Dialect::Gemini => gemini::PLACES,
+            Dialect::Anthropic => anthropic::VALUE_PATHS,
+            Dialect::OpenAIChat => chat::VALUE_PATHS,
+            Dialect::OpenAIResponses => responses::VALUE_PATHS,
+            Dialect::Gemini => gemini::VALUE_PATHS,
         }
     }
 

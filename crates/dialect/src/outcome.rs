@@ -6,7 +6,7 @@ use spillway_wire::meter::{FaultCause, Outcome};
 use crate::scan::{FoundValues, Kind, ValuePath, object, value};
 
 /// Words of providers for a failure of their own, in small letters.
-const OWN: [&str; 12] = [
+const PROVIDER_FAILURE_WORDS: [&str; 12] = [
     "overloaded_error",
     "api_error",
     "server_error",
@@ -57,41 +57,47 @@ pub fn of_answer(ended: AnswerEnd, error: Option<bool>) -> Outcome {
 
 // Where an event says what it is, or that something failed: in all dialects at these places.
 /// The note of what an event is.
-pub(crate) const KIND: usize = 0;
-const ERROR: usize = 1;
-const ERROR_SAYS: [usize; 3] = [2, 3, 4];
-const INNER: usize = 5;
-const INNER_SAYS: [usize; 3] = [6, 7, 8];
-const FLAT_SAYS: [usize; 3] = [9, 10, KIND];
+pub(crate) const KIND_NOTE: usize = 0;
+const ERROR_NOTE: usize = 1;
+const ERROR_WORD_NOTES: [usize; 3] = [2, 3, 4];
+const INNER_ERROR_NOTE: usize = 5;
+const INNER_ERROR_WORD_NOTES: [usize; 3] = [6, 7, 8];
+const FLAT_ERROR_WORD_NOTES: [usize; 3] = [9, 10, KIND_NOTE];
 /// The first note of a dialect's own places.
-pub(crate) const OWN_NOTES: usize = 11;
+pub(crate) const FIRST_DIALECT_NOTE: usize = 11;
 /// What an event is.
-pub(crate) const KIND_PLACE: ValuePath = value("type", KIND);
+pub(crate) const KIND_PATH: ValuePath = value("type", KIND_NOTE);
 /// Where an error says itself what it is.
-pub(crate) const FLAT_PLACES: [ValuePath; 2] = [value("code", FLAT_SAYS[0]), value("status", FLAT_SAYS[1])];
+pub(crate) const FLAT_ERROR_PATHS: [ValuePath; 2] = [value("code", FLAT_ERROR_WORD_NOTES[0]), value("status", FLAT_ERROR_WORD_NOTES[1])];
 /// An error in an event.
-pub(crate) const ERROR_PLACE: ValuePath =
-    object("error", ERROR, &[value("code", ERROR_SAYS[0]), value("status", ERROR_SAYS[1]), value("type", ERROR_SAYS[2])]);
+pub(crate) const ERROR_PATH: ValuePath = object(
+    "error",
+    ERROR_NOTE,
+    &[value("code", ERROR_WORD_NOTES[0]), value("status", ERROR_WORD_NOTES[1]), value("type", ERROR_WORD_NOTES[2])],
+);
 /// An error in the `response` of an event.
-pub(crate) const INNER_ERROR_PLACE: ValuePath =
-    object("error", INNER, &[value("code", INNER_SAYS[0]), value("status", INNER_SAYS[1]), value("type", INNER_SAYS[2])]);
+pub(crate) const INNER_ERROR_PATH: ValuePath = object(
+    "error",
+    INNER_ERROR_NOTE,
+    &[value("code", INNER_ERROR_WORD_NOTES[0]), value("status", INNER_ERROR_WORD_NOTES[1]), value("type", INNER_ERROR_WORD_NOTES[2])],
+);
 
 /// Whether an event holds an error, and whether that is the provider's own.
 pub(crate) fn error_in(event: &FoundValues) -> Option<bool> {
-    let [named, inner] = [ERROR, INNER].map(|at| event[at].kind != Kind::None);
-    let flat = event[KIND].word() == "error";
+    let [named, inner] = [ERROR_NOTE, INNER_ERROR_NOTE].map(|at| event[at].kind != Kind::None);
+    let flat = event[KIND_NOTE].word() == "error";
     match (named, inner) {
-        (true, _) if !event[ERROR].is_empty() => Some(is_own(event, ERROR_SAYS)),
-        (false, true) if !event[INNER].is_empty() => Some(is_own(event, INNER_SAYS)),
+        (true, _) if !event[ERROR_NOTE].is_empty() => Some(is_own(event, ERROR_WORD_NOTES)),
+        (false, true) if !event[INNER_ERROR_NOTE].is_empty() => Some(is_own(event, INNER_ERROR_WORD_NOTES)),
         // The event itself says it.
-        (_, _) if flat => Some(is_own(event, FLAT_SAYS)),
+        (_, _) if flat => Some(is_own(event, FLAT_ERROR_WORD_NOTES)),
         (_, _) => None,
     }
 }
 
 /// Whether an error stands in an event, whatever it is.
 pub(crate) fn has_error(event: &FoundValues) -> bool {
-    event[ERROR].kind != Kind::None
+    event[ERROR_NOTE].kind != Kind::None
 }
 
 fn is_own(event: &FoundValues, says: [usize; 3]) -> bool {
@@ -99,7 +105,7 @@ fn is_own(event: &FoundValues, says: [usize; 3]) -> bool {
         let note = &event[at];
         match note.kind {
             Kind::Number => note.word().parse::<u16>().is_ok_and(|status| matches!(of_status(status, None), Some(Outcome::Failed { .. }))),
-            Kind::Text => OWN.contains(&note.word().to_ascii_lowercase().as_str()),
+            Kind::Text => PROVIDER_FAILURE_WORDS.contains(&note.word().to_ascii_lowercase().as_str()),
             Kind::None | Kind::False | Kind::True | Kind::List | Kind::Object => false,
         }
     })
@@ -111,8 +117,8 @@ mod tests {
     use crate::scan::Scanner;
 
     const PLACES: &[ValuePath] = &{
-        let [code, status] = FLAT_PLACES;
-        [KIND_PLACE, ERROR_PLACE, code, status, object("response", OWN_NOTES, &[INNER_ERROR_PLACE])]
+        let [code, status] = FLAT_ERROR_PATHS;
+        [KIND_PATH, ERROR_PATH, code, status, object("response", FIRST_DIALECT_NOTE, &[INNER_ERROR_PATH])]
     };
 
     #[test]

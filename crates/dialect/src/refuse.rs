@@ -7,16 +7,16 @@ use spillway_wire::shortage::{LimitRoom, Shortage};
 use spillway_wire::{Code, Refusal};
 
 /// Above so many seconds programs do not wait: the call is refused for good.
-const WAIT_MOST: u32 = 60;
+const MAX_CLIENT_WAIT_SECONDS: u32 = 60;
 /// A circuit that opens for a minute opens for a tenth more at most: who is told to come back after a minute is told once more.
-const CIRCUIT_MOST: u32 = 67;
+const MAX_CIRCUIT_WAIT_SECONDS: u32 = 67;
 /// Where nobody says how long.
-const WAIT: u32 = 5;
+const DEFAULT_WAIT_SECONDS: u32 = 5;
 /// The longest message, in characters.
-const MESSAGE: usize = 2_000;
+const MAX_MESSAGE_CHARS: usize = 2_000;
 
 /// Codex shows this header's words where it drops the body's, and goes on with ", or try again at".
-const CODEX: &str = "x-codex-promo-message";
+const CODEX_MESSAGE_HEADER: &str = "x-codex-promo-message";
 
 /// An answer for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,17 +45,19 @@ enum ProgramAction {
 fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
     let seconds = refusal.retry_after_seconds.or_else(|| until_reset(refusal.budget.as_deref(), now_ms));
     match refusal.code {
-        Code::BudgetHeld | Code::TooManyCalls => ProgramAction::Wait(seconds.unwrap_or(WAIT).clamp(1, WAIT_MOST)),
+        Code::BudgetHeld | Code::TooManyCalls => {
+            ProgramAction::Wait(seconds.unwrap_or(DEFAULT_WAIT_SECONDS).clamp(1, MAX_CLIENT_WAIT_SECONDS))
+        }
         Code::GovernorAway | Code::SessionUnknown | Code::HoldClosed | Code::PreflightNotPassed | Code::Internal | Code::Unknown => {
-            match seconds.unwrap_or(WAIT) {
-                short @ 0..=WAIT_MOST => ProgramAction::Away(short.max(1)),
+            match seconds.unwrap_or(DEFAULT_WAIT_SECONDS) {
+                short @ 0..=MAX_CLIENT_WAIT_SECONDS => ProgramAction::Away(short.max(1)),
                 _ => ProgramAction::End,
             }
         }
-        Code::TurnTimedOut => ProgramAction::Away(WAIT),
+        Code::TurnTimedOut => ProgramAction::Away(DEFAULT_WAIT_SECONDS),
         // Where no time is told a person has to act.
         Code::CircuitOpen => match refusal.retry_after_seconds {
-            Some(short @ 0..=CIRCUIT_MOST) => ProgramAction::Away(short.clamp(1, WAIT_MOST)),
+            Some(short @ 0..=MAX_CIRCUIT_WAIT_SECONDS) => ProgramAction::Away(short.clamp(1, MAX_CLIENT_WAIT_SECONDS)),
             Some(_) | None => ProgramAction::End,
         },
         // Not 401 and not 403, which programs take for a wrong key of the user's.
@@ -94,7 +96,7 @@ fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
 fn until_reset(shortage: Option<&Shortage>, now_ms: i64) -> Option<u32> {
     let left = shortage?.room.as_ref()?.resets_at?.saturating_sub(now_ms);
     let seconds = u32::try_from(left.max(0).saturating_add(999) / 1000).ok()?;
-    (seconds <= WAIT_MOST).then_some(seconds)
+    (seconds <= MAX_CLIENT_WAIT_SECONDS).then_some(seconds)
 }
 
 /// The answer for a refused call. `_stream` changes nothing: nothing of the stream was sent yet, so it is an HTTP error too.
@@ -119,7 +121,7 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
     headers.extend(room.map(budget_headers).unwrap_or_default());
     let message = message(refusal);
     if then == ProgramAction::End && codex {
-        headers.push((CODEX, one_line(&message)));
+        headers.push((CODEX_MESSAGE_HEADER, one_line(&message)));
     }
     let body = match dialect {
         Dialect::Anthropic => anthropic(then, &message),
@@ -242,7 +244,7 @@ fn message(refusal: &Refusal) -> String {
         add("The platform engineers of this team can raise it, or give more for a while with a Grant".to_owned());
     }
     message.push('.');
-    match message.char_indices().nth(MESSAGE) {
+    match message.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((end, _)) => message[..end].to_owned(),
         None => message,
     }

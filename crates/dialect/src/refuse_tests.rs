@@ -172,7 +172,7 @@ fn a_refusal_names_the_budget_what_is_left_when_it_resets_the_field_and_whom_to_
         (1, 1, 1),
         "{said}"
     );
-    assert!(message(&Refusal::new(Code::Internal, "\u{e4}".repeat(5000))).chars().count() <= MESSAGE);
+    assert!(message(&Refusal::new(Code::Internal, "\u{e4}".repeat(5000))).chars().count() <= MAX_MESSAGE_CHARS);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use crate::Fault;
 use crate::fields;
 use crate::json_spans::{self, Node, Path};
-use crate::route::MODEL_LENGTH;
+use crate::route::MAX_MODEL_NAME_BYTES;
 
 /// The members of a body that matter here, in the same terms for every dialect.
 #[derive(Debug, Default)]
@@ -75,20 +75,20 @@ pub(crate) fn model_name(body: &Node<'_>) -> Result<String, Fault> {
     let plain = name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
     match name.len() {
         0 => Err(at.fault("a model must be named")),
-        1..=MODEL_LENGTH if plain && name.to_ascii_lowercase().ends_with(":online") => {
+        1..=MAX_MODEL_NAME_BYTES if plain && name.to_ascii_lowercase().ends_with(":online") => {
             Err(at.fault("the provider would search and read what it finds as input that nobody here can count: leave :online out"))
         }
-        1..=MODEL_LENGTH if plain && name.contains("@preset/") => {
+        1..=MAX_MODEL_NAME_BYTES if plain && name.contains("@preset/") => {
             Err(at.fault("a preset is input that the provider keeps, and may name another model: name the model itself"))
         }
-        1..=MODEL_LENGTH if plain => Ok(name.into_owned()),
-        1..=MODEL_LENGTH => Err(at.fault("no name of a model: it has spaces, quotes or other signs")),
-        length => Err(at.fault(format_args!("{length} bytes; a model's name has at most {MODEL_LENGTH}"))),
+        1..=MAX_MODEL_NAME_BYTES if plain => Ok(name.into_owned()),
+        1..=MAX_MODEL_NAME_BYTES => Err(at.fault("no name of a model: it has spaces, quotes or other signs")),
+        length => Err(at.fault(format_args!("{length} bytes; a model's name has at most {MAX_MODEL_NAME_BYTES}"))),
     }
 }
 
 /// Members of a body that are read, in any of the dialects but Gemini.
-const READ: [&str; 21] = [
+const READ_MEMBERS: [&str; 21] = [
     "model",
     "messages",
     "input",
@@ -115,14 +115,14 @@ const READ: [&str; 21] = [
 /// Refuses each of these members of `body` that asks for something, those that are refused in all dialects, and what a server
 /// that takes small and capital letters for the same would read as a member that is read or refused here.
 pub(crate) fn refuse_members(body: &Node<'_>, refused: &[(&str, &str)]) -> Result<(), Fault> {
-    let all = || refused.iter().chain(&fields::REFUSED);
+    let all = || refused.iter().chain(&fields::COMMON_REFUSED_MEMBERS);
     for member in body.members() {
         // To capitals first: some signs have a capital in ASCII and are small letters of their own.
         let folded = member.key.to_uppercase().to_lowercase();
         let exact = |name: &str| *name == *member.key;
         if folded != *member.key
             && !all().any(|(key, _)| exact(key))
-            && (READ.contains(&folded.as_str()) || all().any(|(key, _)| key.to_lowercase() == folded))
+            && (READ_MEMBERS.contains(&folded.as_str()) || all().any(|(key, _)| key.to_lowercase() == folded))
         {
             return Err(Path::Root.key(&member.key).fault(format_args!("some servers read it as {folded}: spell it so, or leave it out")));
         }

@@ -5,23 +5,23 @@ use spillway_wire::meter::Dialect;
 use crate::Fault;
 use crate::json_spans::{self, Node, Path};
 use crate::media::{MediaTally, image};
-use crate::outcome::{ERROR_PLACE, FLAT_PLACES, INNER_ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
+use crate::outcome::{ERROR_PATH, FIRST_DIALECT_NOTE, FLAT_ERROR_PATHS, INNER_ERROR_PATH, KIND_NOTE, KIND_PATH};
 use crate::request::{BodyEdit, OutputLimit, Request, model_name, refuse_members};
 use crate::scan::{FoundValues, ValuePath, object, output, value};
 use crate::usage::{UsageConfidence, UsageSoFar};
 
-const KEPT: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
-const REFUSED: [(&str, &str); 5] = [
-    ("previous_response_id", KEPT),
-    ("conversation", KEPT),
-    ("prompt", KEPT),
+const STORED_INPUT_REFUSAL: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
+const REFUSED_MEMBERS: [(&str, &str); 5] = [
+    ("previous_response_id", STORED_INPUT_REFUSAL),
+    ("conversation", STORED_INPUT_REFUSAL),
+    ("prompt", STORED_INPUT_REFUSAL),
     ("background", "nobody would read what the answer used; stream it, or wait for it"),
     ("context_management", "a summary runs the model once more, outside of the output limit"),
 ];
 /// Items that stand for more than they say where they are named by their id: what a tool of the provider found.
-const FOUND_BY_PROVIDER: [&str; 3] = ["web_search_call", "file_search_call", "code_interpreter_call"];
+const PROVIDER_TOOL_ITEMS: [&str; 3] = ["web_search_call", "file_search_call", "code_interpreter_call"];
 /// Members of items that are text, whatever stands in them: calls of tools, tools, and what an answer quoted.
-const TEXT: [&str; 9] = [
+const TEXT_MEMBERS: [&str; 9] = [
     "arguments",
     "input",
     "action",
@@ -48,7 +48,7 @@ enum ToolRunner {
 pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
     let model = model_name(body)?;
-    refuse_members(body, &REFUSED)?;
+    refuse_members(body, &REFUSED_MEMBERS)?;
     let stream = json_spans::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
     let output = json_spans::count(body.get("max_output_tokens"), &root.key("max_output_tokens"), 0)?;
     let keeps = json_spans::boolean(body.get("store"), &root.key("store"))?.unwrap_or(true);
@@ -152,9 +152,9 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaT
     let Input { text, model, keeps } = *input;
     let kind = json_spans::text(item.get("type"), &at.key("type"))?;
     match kind.as_deref() {
-        Some("item_reference") => return Err(at.fault(KEPT)),
+        Some("item_reference") => return Err(at.fault(STORED_INPUT_REFUSAL)),
         // Without a type: a message, or the reference to an item that the provider keeps.
-        None if item.get("role").is_none() => return Err(at.fault(KEPT)),
+        None if item.get("role").is_none() => return Err(at.fault(STORED_INPUT_REFUSAL)),
         Some("reasoning") => {
             let whole = ["encrypted_content", "content"].into_iter().any(|key| item.get(key).is_some_and(|node| !node.is_empty()));
             if keeps && item.get("id").is_some() && !whole {
@@ -165,9 +165,9 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaT
                 nameless(item, text, edits);
             }
         }
-        Some(kind) if FOUND_BY_PROVIDER.contains(&kind) => nameless(item, text, edits),
+        Some(kind) if PROVIDER_TOOL_ITEMS.contains(&kind) => nameless(item, text, edits),
         // The image that was made, without the image.
-        Some("image_generation_call") if item.get("result").is_none_or(Node::is_empty) => return Err(at.fault(KEPT)),
+        Some("image_generation_call") if item.get("result").is_none_or(Node::is_empty) => return Err(at.fault(STORED_INPUT_REFUSAL)),
         Some(_) | None => {}
     }
     // Codex offers its tools here to newer models; and tools are found on the way.
@@ -191,7 +191,7 @@ fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<BodyEdit>) {
 /// By members, wherever they stand, and not by types: an unknown type hides nothing.
 fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     let present = |member: &&json_spans::Member<'_>| !matches!(member.node.value, json_spans::Value::Null);
-    for member in part.members().iter().filter(present).filter(|member| !TEXT.contains(&member.key.as_ref())) {
+    for member in part.members().iter().filter(present).filter(|member| !TEXT_MEMBERS.contains(&member.key.as_ref())) {
         let (node, at) = (&member.node, at.key(&member.key));
         match member.key.as_ref() {
             "file_id" | "file_ids" | "file_url" | "video_url" | "audio_url" => {
@@ -221,55 +221,55 @@ fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -
     node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), model, found))
 }
 
-const RESPONSE: usize = OWN_NOTES;
-const USAGE: usize = OWN_NOTES + 1;
-const INPUT: usize = OWN_NOTES + 2;
-const OUTPUT: usize = OWN_NOTES + 3;
-const TOTAL: usize = OWN_NOTES + 4;
-const DETAILS: usize = OWN_NOTES + 5;
-const CACHED: usize = OWN_NOTES + 6;
-const ITEM: usize = OWN_NOTES + 7;
-const NAME: usize = OWN_NOTES + 8;
-const SEALED: usize = OWN_NOTES + 9;
-const DELTA: usize = OWN_NOTES + 10;
-const WRITTEN: usize = OWN_NOTES + 11;
+const RESPONSE_NOTE: usize = FIRST_DIALECT_NOTE;
+const USAGE_NOTE: usize = FIRST_DIALECT_NOTE + 1;
+const INPUT_NOTE: usize = FIRST_DIALECT_NOTE + 2;
+const OUTPUT_NOTE: usize = FIRST_DIALECT_NOTE + 3;
+const TOTAL_NOTE: usize = FIRST_DIALECT_NOTE + 4;
+const DETAILS_NOTE: usize = FIRST_DIALECT_NOTE + 5;
+const CACHED_NOTE: usize = FIRST_DIALECT_NOTE + 6;
+const ITEM_NOTE: usize = FIRST_DIALECT_NOTE + 7;
+const NAME_NOTE: usize = FIRST_DIALECT_NOTE + 8;
+const SEALED_NOTE: usize = FIRST_DIALECT_NOTE + 9;
+const DELTA_NOTE: usize = FIRST_DIALECT_NOTE + 10;
+const CACHE_WRITE_NOTE: usize = FIRST_DIALECT_NOTE + 11;
 
 /// Where the values of an answer stand that matter.
-pub(crate) const PLACES: &[ValuePath] = &{
-    const SAID: ValuePath = object(
+pub(crate) const VALUE_PATHS: &[ValuePath] = &{
+    const USAGE_PATH: ValuePath = object(
         "usage",
-        USAGE,
+        USAGE_NOTE,
         &[
-            value("input_tokens", INPUT),
-            value("output_tokens", OUTPUT),
-            value("total_tokens", TOTAL),
-            object("input_tokens_details", DETAILS, &[value("cached_tokens", CACHED)]),
+            value("input_tokens", INPUT_NOTE),
+            value("output_tokens", OUTPUT_NOTE),
+            value("total_tokens", TOTAL_NOTE),
+            object("input_tokens_details", DETAILS_NOTE, &[value("cached_tokens", CACHED_NOTE)]),
         ],
     );
-    let [code, status] = FLAT_PLACES;
+    let [code, status] = FLAT_ERROR_PATHS;
     [
-        KIND_PLACE,
-        ERROR_PLACE,
+        KIND_PATH,
+        ERROR_PATH,
         code,
         status,
-        object("response", RESPONSE, &[SAID, INNER_ERROR_PLACE]),
-        object("item", ITEM, &[output("name", NAME), output("encrypted_content", SEALED)]),
-        output("delta", DELTA),
-        output("output", WRITTEN),
-        SAID,
+        object("response", RESPONSE_NOTE, &[USAGE_PATH, INNER_ERROR_PATH]),
+        object("item", ITEM_NOTE, &[output("name", NAME_NOTE), output("encrypted_content", SEALED_NOTE)]),
+        output("delta", DELTA_NOTE),
+        output("output", CACHE_WRITE_NOTE),
+        USAGE_PATH,
     ]
 };
 
 /// An event of a stream, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
-    match notes[KIND].word() {
+    match notes[KIND_NOTE].word() {
         "response.completed" | "response.incomplete" | "response.failed" => said(notes, seen),
-        "response.output_item.added" => seen.wrote(notes[NAME].written),
+        "response.output_item.added" => seen.wrote(notes[NAME_NOTE].written),
         // Reasoning that is not shown comes as one sealed text.
-        "response.output_item.done" => seen.sealed(notes[SEALED].written),
-        delta if delta.ends_with(".delta") => seen.wrote(notes[DELTA].written),
+        "response.output_item.done" => seen.sealed(notes[SEALED_NOTE].written),
+        delta if delta.ends_with(".delta") => seen.wrote(notes[DELTA_NOTE].written),
         "" => {
-            seen.wrote(notes[WRITTEN].written);
+            seen.wrote(notes[CACHE_WRITE_NOTE].written);
             said(notes, seen);
         }
         _ => {}
@@ -277,10 +277,10 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
 }
 
 fn said(notes: &FoundValues, seen: &mut UsageSoFar) {
-    if notes[USAGE].members == 0 {
+    if notes[USAGE_NOTE].members == 0 {
         return;
     }
-    let [input, output, total, cached] = [INPUT, OUTPUT, TOTAL, CACHED].map(|at| seen.number(&notes[at]));
+    let [input, output, total, cached] = [INPUT_NOTE, OUTPUT_NOTE, TOTAL_NOTE, CACHED_NOTE].map(|at| seen.number(&notes[at]));
     seen.say_whole(input, cached, None, output, total);
     if input.is_some() && output.is_some() {
         seen.stands(UsageConfidence::Final);

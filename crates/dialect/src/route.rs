@@ -7,16 +7,16 @@
 use spillway_wire::meter::Dialect;
 
 /// Before the path of an API: as the providers themselves have it, or servers that speak their dialect.
-const PREFIXES: [&str; 6] = ["/v1", "", "/api/v1", "/openai/v1", "/v1beta/openai", "/inference/v1"];
+const PATH_PREFIXES: [&str; 6] = ["/v1", "", "/api/v1", "/openai/v1", "/v1beta/openai", "/inference/v1"];
 /// The versions of Gemini's API.
-const GEMINI: [&str; 3] = ["/v1beta/models", "/v1/models", "/v1alpha/models"];
+const GEMINI_PATH_PREFIXES: [&str; 3] = ["/v1beta/models", "/v1/models", "/v1alpha/models"];
 /// What of a query is sent on. Keys that stand there are not.
-const QUERY: [&str; 9] = ["beta", "limit", "after", "after_id", "before_id", "order", "pageSize", "pageToken", "api-version"];
+const ALLOWED_QUERY_KEYS: [&str; 9] = ["beta", "limit", "after", "after_id", "before_id", "order", "pageSize", "pageToken", "api-version"];
 /// The longest name of a model.
-pub(crate) const MODEL_LENGTH: usize = 128;
+pub(crate) const MAX_MODEL_NAME_BYTES: usize = 128;
 
 /// What is passed on below the name of an entry of the pool's models, for people; each path also with other versions before it.
-pub const SERVED: [&str; 8] = [
+pub const SERVED_PATHS: [&str; 8] = [
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/chat/completions",
@@ -67,7 +67,7 @@ pub fn route(method: &str, path: &str, query: Option<&str>) -> Option<Route> {
     let found = match method {
         "HEAD" if matches!(path, "/" | "/api/hello") => Some((None, Kind::Hello, None, None)),
         "GET" => listed(path).map(|dialect| (dialect, Kind::ListModels, None, None)),
-        "POST" => match PREFIXES.into_iter().find_map(|prefix| posted(path.strip_prefix(prefix)?)) {
+        "POST" => match PATH_PREFIXES.into_iter().find_map(|prefix| posted(path.strip_prefix(prefix)?)) {
             Some((dialect, kind)) => Some((Some(dialect), kind, None, None)),
             None => gemini(path).map(|(kind, model, stream)| (Some(Dialect::Gemini), kind, Some(model), stream)),
         },
@@ -100,19 +100,19 @@ fn listed(path: &str) -> Option<Option<Dialect>> {
     {
         return Some(Some(Dialect::Gemini));
     }
-    PREFIXES
+    PATH_PREFIXES
         .into_iter()
         .any(|prefix| path.strip_prefix(prefix).and_then(|rest| rest.strip_prefix("/models")).is_some_and(one))
         .then_some(None)
 }
 
 fn is_name(segment: &str) -> bool {
-    !segment.is_empty() && segment.len() <= MODEL_LENGTH && !segment.contains('/')
+    !segment.is_empty() && segment.len() <= MAX_MODEL_NAME_BYTES && !segment.contains('/')
 }
 
 /// `models/NAME:METHOD`.
 fn gemini(path: &str) -> Option<(Kind, String, Option<bool>)> {
-    let call = GEMINI.into_iter().find_map(|models| path.strip_prefix(models)?.strip_prefix('/'))?;
+    let call = GEMINI_PATH_PREFIXES.into_iter().find_map(|models| path.strip_prefix(models)?.strip_prefix('/'))?;
     let (model, method) = call.split_once(':')?;
     let (kind, stream) = match method {
         "generateContent" => (Kind::Generate, Some(false)),
@@ -133,7 +133,9 @@ fn passed(query: &str, gemini: bool) -> Option<Option<String>> {
             if alts > 1 || !matches!(value, "json" | "sse") {
                 return None;
             }
-        } else if !QUERY.contains(&name) || !value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%:".contains(&byte)) {
+        } else if !ALLOWED_QUERY_KEYS.contains(&name)
+            || !value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%:".contains(&byte))
+        {
             continue;
         }
         parts.push(part);
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_is_told_to_be_served_is_served() {
-        for line in SERVED {
+        for line in SERVED_PATHS {
             let (method, path) = line.split_once(' ').expect("a method and a path");
             assert!(route(method, &path.replace("MODEL", "gemini-2.5-pro"), None).is_some(), "{line}");
         }

@@ -5,16 +5,16 @@
 //! and two short texts for each place, whatever comes; what is cut anywhere is read alike.
 
 /// The deepest nesting.
-const DEPTH: usize = 128;
+const MAX_SCAN_DEPTH: usize = 128;
 /// Bytes of a key that are compared; a longer one is none of the places.
-const KEY_BYTES: usize = 40;
+const MAX_KEY_BYTES: usize = 40;
 /// Bytes of a word or number that are kept.
-const WORD_BYTES: usize = 64;
+const MAX_WORD_BYTES: usize = 64;
 /// Places of one dialect.
-pub(crate) const FIELDS: usize = 32;
+pub(crate) const MAX_VALUE_PATHS: usize = 32;
 
 /// Members of what a model wrote that only say what it is, or that nobody can read: they are no output that has a length.
-const SILENT: [&[u8]; 11] = [
+const UNCOUNTED_MEMBERS: [&[u8]; 11] = [
     b"type",
     b"id",
     b"index",
@@ -28,7 +28,7 @@ const SILENT: [&[u8]; 11] = [
     b"encrypted_content",
 ];
 /// Members that count as they stand, structure and all: arguments of calls.
-const WHOLE: [&[u8]; 2] = [b"args", b"input"];
+const WHOLE_MEMBERS: [&[u8]; 2] = [b"args", b"input"];
 
 /// A place of a value: the member of that key, in the object before, or in each object of the list before.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ impl Scanner {
         let context = Context { place: None, within: root, counting: Counting::Not };
         Self {
             root,
-            notes: FoundValues(vec![FoundValue::default(); FIELDS]),
+            notes: FoundValues(vec![FoundValue::default(); MAX_VALUE_PATHS]),
             frames: Vec::new(),
             state: State::Value,
             before: 0,
@@ -313,11 +313,11 @@ impl Scanner {
     /// Keeps bytes of a key, text or number, as far as they matter.
     fn keep(&mut self, bytes: &[u8]) {
         if self.in_key {
-            self.long_key |= self.key.len() + bytes.len() > KEY_BYTES;
-            let room = KEY_BYTES - self.key.len();
+            self.long_key |= self.key.len() + bytes.len() > MAX_KEY_BYTES;
+            let room = MAX_KEY_BYTES - self.key.len();
             self.key.extend_from_slice(&bytes[..bytes.len().min(room)]);
         } else if self.kind == Kind::Number || self.context.place.is_some_and(|place| !place.counts) {
-            let room = (WORD_BYTES + 1).saturating_sub(self.word.len());
+            let room = (MAX_WORD_BYTES + 1).saturating_sub(self.word.len());
             self.word.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
     }
@@ -333,8 +333,8 @@ impl Scanner {
         let key = if self.long_key { b"" } else { self.key.as_slice() };
         let place = outer.within.iter().find(|place| place.key.as_bytes() == key);
         let counting = match (outer.counting, place) {
-            (Counting::Scalars(_), _) if SILENT.contains(&key) => Counting::Not,
-            (Counting::Scalars(into), _) if WHOLE.contains(&key) => Counting::Whole(into),
+            (Counting::Scalars(_), _) if UNCOUNTED_MEMBERS.contains(&key) => Counting::Not,
+            (Counting::Scalars(into), _) if WHOLE_MEMBERS.contains(&key) => Counting::Whole(into),
             (Counting::Scalars(into), _) => Counting::Scalars(into),
             // The outer one counts it.
             (Counting::Whole(_), _) => Counting::Not,
@@ -353,7 +353,7 @@ impl Scanner {
         self.word.clear();
         self.in_key = false;
         let (kind, state) = match byte {
-            b'{' | b'[' if self.frames.len() >= DEPTH => (Kind::None, State::Broken),
+            b'{' | b'[' if self.frames.len() >= MAX_SCAN_DEPTH => (Kind::None, State::Broken),
             b'{' | b'[' => {
                 let object = byte == b'{';
                 self.frames.push(Frame { object, context: self.context, start: self.start, members: 0 });
@@ -382,7 +382,7 @@ impl Scanner {
     }
 
     fn end_of_number(&mut self, at: usize) {
-        if self.word.len() <= WORD_BYTES && !is_number(&self.word) {
+        if self.word.len() <= MAX_WORD_BYTES && !is_number(&self.word) {
             self.state = State::Broken;
         } else {
             self.end_of_scalar(at);
@@ -426,7 +426,7 @@ impl Scanner {
         note.times += i64::from(kind != Kind::None);
         (note.kind, note.members) = (kind, members.max(0));
         note.word.clear();
-        if self.word.len() <= WORD_BYTES {
+        if self.word.len() <= MAX_WORD_BYTES {
             note.word.extend_from_slice(&self.word);
         }
     }

@@ -35,14 +35,14 @@ fn what_stands_at_known_places_is_noted_and_nothing_else() {
 
 #[test]
 fn what_is_deep_wide_or_long_is_forgotten() {
-    for text in ["[".repeat(DEPTH + 1), format!("{{\"x\": {}", "[".repeat(DEPTH))] {
+    for text in ["[".repeat(MAX_SCAN_DEPTH + 1), format!("{{\"x\": {}", "[".repeat(MAX_SCAN_DEPTH))] {
         assert!(read(&text).is_broken());
     }
     let mut scanner =
         read(&format!(r#"{{"kind": "{}", "{}": 1, "usage": {{"tokens": {}}}}}"#, "x".repeat(500), "k".repeat(500), "1".repeat(500)));
     assert!(scanner.has_ended());
     assert_eq!((scanner.notes()[0].word(), scanner.notes()[0].members, scanner.notes()[2].word()), ("", 500, ""));
-    assert!(scanner.word.capacity() <= 4 * WORD_BYTES && scanner.key.capacity() <= 4 * KEY_BYTES);
+    assert!(scanner.word.capacity() <= 4 * MAX_WORD_BYTES && scanner.key.capacity() <= 4 * MAX_KEY_BYTES);
     scanner.reset();
     assert_eq!((scanner.notes()[0].kind, scanner.notes()[0].word()), (Kind::None, ""));
 }
@@ -76,8 +76,8 @@ fn written(value: &Value) -> usize {
         Value::Object(members) => members
             .iter()
             .map(|(key, value)| match key.as_bytes() {
-                key if SILENT.contains(&key) => 0,
-                key if WHOLE.contains(&key) => value.to_string().len(),
+                key if UNCOUNTED_MEMBERS.contains(&key) => 0,
+                key if WHOLE_MEMBERS.contains(&key) => value.to_string().len(),
                 _ => written(value),
             })
             .sum(),

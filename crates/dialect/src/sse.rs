@@ -5,9 +5,9 @@
 //! of a field, and [`HELD`] bytes of an event that may be dropped; a longer one passes.
 
 /// The most bytes of an event that are held back until it is known whether it passes: those that are dropped have a few hundred.
-const HELD: usize = 64 * 1024;
+const MAX_HELD_EVENT_BYTES: usize = 64 * 1024;
 /// Bytes of a line that tell which field it is: `data:`, after a byte order mark.
-const NAME: usize = 8;
+const FIELD_NAME_BYTES: usize = 8;
 
 /// What is to be done with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,10 +103,10 @@ impl Sse {
     /// A part of a line.
     fn part(&mut self, mut bytes: &[u8], data: &mut dyn Data) {
         if self.line == Line::Name {
-            let taken = bytes.len().min(NAME - self.name.len());
+            let taken = bytes.len().min(FIELD_NAME_BYTES - self.name.len());
             self.name.extend_from_slice(&bytes[..taken]);
             bytes = &bytes[taken..];
-            let Some(line) = self.named(!bytes.is_empty() || self.name.len() == NAME) else { return };
+            let Some(line) = self.named(!bytes.is_empty() || self.name.len() == FIELD_NAME_BYTES) else { return };
             self.begin(line, data);
         }
         self.more(bytes, data);
@@ -164,7 +164,7 @@ impl Sse {
     fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let Some(held) = &mut self.held else { return };
         held.extend_from_slice(bytes);
-        self.long |= held.len() > HELD;
+        self.long |= held.len() > MAX_HELD_EVENT_BYTES;
         if self.long {
             out.append(held);
             *held = Vec::new();

@@ -7,9 +7,9 @@ use spillway_wire::meter::{Quality, Usage};
 use crate::scan::{FoundValue, Kind};
 
 /// The most tokens of one sort that a provider is believed.
-pub(crate) const MOST: i64 = 10_000_000;
+pub(crate) const MAX_REPORTED_TOKENS: i64 = 10_000_000;
 /// More bytes than a token of output has on average in any language, also where each letter is escaped.
-const BYTES_OF_A_TOKEN: i64 = 32;
+const MAX_BYTES_PER_TOKEN: i64 = 32;
 
 /// What the usage that was said last is worth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ impl UsageSoFar {
             Kind::None => return None,
             Kind::False | Kind::True | Kind::Text | Kind::List | Kind::Object => None,
         };
-        let sane = read.map(|number: i64| number.clamp(0, MOST));
+        let sane = read.map(|number: i64| number.clamp(0, MAX_REPORTED_TOKENS));
         self.trouble |= sane.is_none() || sane != read;
         sane
     }
@@ -106,14 +106,14 @@ impl UsageSoFar {
 
     /// The output so far that nobody can doubt: what was said, and what so many bytes since are at least.
     pub fn so_far(&self) -> i64 {
-        self.said.saturating_add(self.since / BYTES_OF_A_TOKEN)
+        self.said.saturating_add(self.since / MAX_BYTES_PER_TOKEN)
     }
 
     /// What is known at the end.
     pub fn end(&self, complete: bool) -> (Usage, Quality) {
         let any = [self.input, self.cache_read, self.cache_write, self.output];
         let [input, cache_read, cache_write, output] = any.map(Option::unwrap_or_default);
-        let least = self.written / BYTES_OF_A_TOKEN;
+        let least = self.written / MAX_BYTES_PER_TOKEN;
         let all = self.input.is_some() && self.output.is_some() && output >= least && !self.trouble;
         let quality = match self.standing {
             UsageConfidence::Final if all => Quality::Exact,

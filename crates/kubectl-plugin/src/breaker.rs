@@ -18,7 +18,7 @@ use crate::api::shared::Mode;
 use crate::api::{Breaker, GROUP};
 
 /// Examples.
-pub const HELP: &str = "Examples:
+pub const BREAKER_HELP: &str = "Examples:
   kubectl get breakers                       # which are open, and why
   kubectl spillway breaker approve default   # its open circuits of work may be tried again
   kubectl spillway breaker open default      # refuse everything that it guards

@@ -20,7 +20,7 @@ use crate::api::agent_pool::PoolMode;
 use crate::api::{Agent, AgentPool};
 
 /// The program that carries the session.
-const KUBECTL: &str = "kubectl";
+const KUBECTL_PROGRAM: &str = "kubectl";
 
 /// Arguments of `chat`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
@@ -173,12 +173,12 @@ fn attach_arguments(session: &Session, connect: &ConnectArguments) -> Vec<OsStri
 
 /// Hands over to kubectl, and ends as it ends. Comes back only if it cannot be started.
 pub fn attach(session: &Session, connect: &ConnectArguments) -> Error {
-    let error = hand_over(Command::new(KUBECTL).args(attach_arguments(session, connect)));
+    let error = hand_over(Command::new(KUBECTL_PROGRAM).args(attach_arguments(session, connect)));
     Error::Usage(match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("{KUBECTL} is not on the PATH, and it carries the session: install it, or add its folder to PATH")
+            format!("{KUBECTL_PROGRAM} is not on the PATH, and it carries the session: install it, or add its folder to PATH")
         }
-        _ => format!("cannot start {KUBECTL}: {error}"),
+        _ => format!("cannot start {KUBECTL_PROGRAM}: {error}"),
     })
 }
 

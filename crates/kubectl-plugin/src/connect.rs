@@ -72,7 +72,7 @@ impl ConnectArguments {
         config.write_timeout = timeout;
         // A create whose answer was lost must not be sent again by itself: with a generated name it would make a second Agent.
         config.default_retry = false;
-        let agent = format!("{}/{}", super::PROGRAM, crate::VERSION).parse().map_err(|error| Error::Config(Box::new(error)))?;
+        let agent = format!("{}/{}", super::PROGRAM_NAME, crate::VERSION).parse().map_err(|error| Error::Config(Box::new(error)))?;
         config.headers.push((http::header::USER_AGENT, agent));
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| Error::Config(Box::new(error)))?;

@@ -50,7 +50,7 @@ pub enum Error {
     #[error("no answer from the API server: {}; --request-timeout, --context and --kubeconfig say how long and where", chain(.0.as_ref()))]
     Unanswered(#[source] Box<kube::Error>),
     /// The answer is not understood.
-    #[error("an answer of the API server is not understood: {}; a plugin of the operator's version ({program} version) may help", chain(.0.as_ref()), program = super::PROGRAM)]
+    #[error("an answer of the API server is not understood: {}; a plugin of the operator's version ({program} version) may help", chain(.0.as_ref()), program = super::PROGRAM_NAME)]
     Answer(#[source] Box<kube::Error>),
     /// There is no usable kubeconfig.
     #[error("cannot connect: {}; --kubeconfig and --context say where to", chain(.0.as_ref()))]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory as _, Parser as _};
 
-use super::{Arguments, PROGRAM};
+use super::{Arguments, PROGRAM_NAME};
 
 /// Where an example stands, and the rest of its line after the program's name.
 struct Example {
@@ -167,7 +167,7 @@ fn wrong(example: &Example) -> Option<String> {
     if example.inline && parsed.len() == 1 {
         return None;
     }
-    let error = Arguments::try_parse_from(std::iter::once(PROGRAM.to_owned()).chain(parsed.iter().cloned())).err()?;
+    let error = Arguments::try_parse_from(std::iter::once(PROGRAM_NAME.to_owned()).chain(parsed.iter().cloned())).err()?;
     // A sentence may name an option alone: `kubectl spillway rm --force`.
     let partial = example.inline && error.kind() == clap::error::ErrorKind::MissingRequiredArgument;
     let shown = matches!(error.kind(), clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion);

@@ -16,7 +16,7 @@ pub const AGENT_CONTAINER: &str = "agent";
 /// The sidecar that connects it.
 pub const LINK_CONTAINER: &str = "link";
 /// As many agents are listed where one is to be chosen.
-const CANDIDATES: usize = 10;
+const MAX_CANDIDATES: usize = 10;
 
 /// What a name turned out to mean.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,8 +96,8 @@ pub fn why(condition: &Condition) -> String {
 
 /// Agents as candidates to choose from: name, name for people, phase. At most ten.
 pub fn candidates<'a>(agents: impl ExactSizeIterator<Item = &'a Agent>) -> String {
-    let left = agents.len().saturating_sub(CANDIDATES);
-    let shown = agents.take(CANDIDATES).map(|agent| {
+    let left = agents.len().saturating_sub(MAX_CANDIDATES);
+    let shown = agents.take(MAX_CANDIDATES).map(|agent| {
         let words = [agent.spec.display_name.clone(), phase(agent).map(|phase| phase.name().to_owned())];
         let words: Vec<String> = words.into_iter().flatten().collect();
         if words.is_empty() { agent.name_any() } else { format!("{} ({})", agent.name_any(), words.join(", ")) }

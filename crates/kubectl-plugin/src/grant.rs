@@ -27,7 +27,7 @@ use crate::api::names::{self, managers};
 use crate::api::{Agent, Budget, ClusterBudget, GROUP, Grant, GrantSpec};
 
 /// So long one waits for the operator to say so.
-const MOMENT: Duration = Duration::from_secs(5);
+const GRANT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Arguments of `grant`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
@@ -220,7 +220,7 @@ fn grant(arguments: &Arguments, namespace: &str, limit: Option<String>, until: O
 /// Waits a moment for the operator's word.
 pub async fn wait(cluster: &Cluster, report: &Report) -> Result<Waited, Error> {
     let look = async || look(cluster, report).await;
-    Ok(match wait::until(Some(Instant::now() + MOMENT), wait::LOOK_AGAIN, look).await? {
+    Ok(match wait::until(Some(Instant::now() + GRANT_TIMEOUT), wait::WAIT_POLL_INTERVAL, look).await? {
         wait::Waited::Done(waited) => waited,
         wait::Waited::Late(words) => Waited::Unknown(words),
     })

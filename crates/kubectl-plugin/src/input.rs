@@ -153,7 +153,7 @@ pub fn grantable(text: &str) -> Result<Grantable, String> {
 }
 
 /// The most tokens that one Grant gives.
-const MOST_TOKENS: i64 = 1_000_000_000_000;
+const MAX_GRANT_TOKENS: i64 = 1_000_000_000_000;
 
 /// Tokens: `50000`, `50k`, `2M`.
 pub fn tokens(text: &str) -> Result<i64, String> {
@@ -164,8 +164,8 @@ pub fn tokens(text: &str) -> Result<i64, String> {
     };
     let tokens = digits.parse::<i64>().ok().and_then(|number| number.checked_mul(factor));
     match tokens {
-        Some(tokens) if (1..=MOST_TOKENS).contains(&tokens) => Ok(tokens),
-        Some(_) => Err(format!("a Grant gives 1 to {MOST_TOKENS} tokens")),
+        Some(tokens) if (1..=MAX_GRANT_TOKENS).contains(&tokens) => Ok(tokens),
+        Some(_) => Err(format!("a Grant gives 1 to {MAX_GRANT_TOKENS} tokens")),
         None => Err("not a number of tokens: write 50000, 50k or 2M".to_owned()),
     }
 }

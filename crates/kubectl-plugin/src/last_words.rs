@@ -9,7 +9,7 @@ use super::work;
 use crate::api::WorkItem;
 
 /// Items that are named.
-const NAMED: usize = 5;
+const MAX_NAMED_ITEMS: usize = 5;
 
 /// The items of the namespace, read when they are asked for first.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ fn kept(agent: &str, namespace: &str, items: &[WorkItem]) -> String {
     let mut found: Vec<_> = items.iter().filter_map(|item| Some((worked(item)?, item.name_any()))).collect();
     found.sort_by_key(|(ended, name)| (Reverse(ended.clone()), name.clone()));
     let Some((_, last)) = found.first() else { return beside(agent, namespace) };
-    let others: Vec<&str> = found.iter().skip(1).take(NAMED - 1).map(|(_, name)| name.as_str()).collect();
+    let others: Vec<&str> = found.iter().skip(1).take(MAX_NAMED_ITEMS - 1).map(|(_, name)| name.as_str()).collect();
     let others = if others.is_empty() { String::new() } else { format!("; of others before it: {}", others.join(", ")) };
     format!(
         "The end of what its program wrote is kept with the attempts at the item that it worked on last: `kubectl spillway explain item/{last} -n {namespace} -o json`{others}"
@@ -77,6 +77,6 @@ mod tests {
         assert!(!told.contains("other,") && kept("b", "n", &items).contains("item/new"));
         assert!(kept("c", "n", &items).contains("No item has words of it; how it ended: `kubectl spillway explain agent/c -n n`"));
         let many: Vec<_> = (0..50).map(|number| item(&format!("i{number}"), &[("a", "2026-01-01T00:01:00Z")])).collect();
-        assert_eq!(kept("a", "n", &many).matches(", ").count(), NAMED - 2);
+        assert_eq!(kept("a", "n", &many).matches(", ").count(), MAX_NAMED_ITEMS - 2);
     }
 }

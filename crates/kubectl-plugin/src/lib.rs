@@ -60,12 +60,12 @@ use spillway_policy as policy;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The name of the program, as completion scripts and the User-Agent have it.
-pub const PROGRAM: &str = "kubectl-spillway";
+pub const PROGRAM_NAME: &str = "kubectl-spillway";
 
 /// See and steer fleets of AI coding agents.
 #[derive(Debug, Parser)]
 #[command(
-    name = PROGRAM,
+    name = PROGRAM_NAME,
     bin_name = "kubectl spillway",
     version,
     about,
@@ -115,7 +115,7 @@ pub enum Command {
     /// Give an agent, a Budget or a ClusterBudget more tokens
     Grant(grant::Arguments),
     /// Approve that what a Breaker stopped is tried again, or hold its circuits open or closed
-    #[command(after_help = breaker::HELP)]
+    #[command(after_help = breaker::BREAKER_HELP)]
     Breaker(breaker::Arguments),
     /// Sit down at the terminal of an agent of a Chat pool
     Chat(chat::Arguments),
@@ -161,7 +161,7 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
     let Arguments { connect, command } = arguments;
     match command {
         Command::Completion { shell } => console.show(completion(&shell)?),
-        Command::Version => console.show(Output::of(format!("{PROGRAM} {}\n", crate::VERSION))),
+        Command::Version => console.show(Output::of(format!("{PROGRAM_NAME} {}\n", crate::VERSION))),
         Command::Scale(arguments) => {
             let cluster = connect.connect().await?;
             console.show(scale::render(&scale::run(&cluster, &arguments).await?));
@@ -249,7 +249,7 @@ async fn remove(cluster: &Cluster, arguments: &rm::Arguments, console: &mut dyn 
 fn completion(shell: &str) -> Result<Output, Error> {
     let shell: Shell = shell.parse().map_err(Error::Usage)?;
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), PROGRAM, &mut script);
+    clap_complete::generate(shell, &mut Arguments::command(), PROGRAM_NAME, &mut script);
     Ok(Output::of(String::from_utf8_lossy(&script).into_owned()))
 }
 
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Arguments, clap::Error> {
-        Arguments::try_parse_from(std::iter::once(PROGRAM).chain(line.split_whitespace()))
+        Arguments::try_parse_from(std::iter::once(PROGRAM_NAME).chain(line.split_whitespace()))
     }
 
     #[test]
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn every_shell_gets_a_script() {
         for shell in ["bash", "zsh", "fish", "powershell"] {
-            assert!(completion(shell).expect(shell).out.contains(PROGRAM), "{shell}");
+            assert!(completion(shell).expect(shell).out.contains(PROGRAM_NAME), "{shell}");
         }
     }
 }

@@ -24,9 +24,9 @@ use super::table::{printable, printable_line};
 use crate::api::Agent;
 
 /// Logs followed at once: each is a connection to a kubelet that stays open.
-const AT_ONCE: usize = 32;
+const MAX_FOLLOWED_LOGS: usize = 32;
 /// Bytes of a line; a longer one is broken, so that no program can fill our memory.
-const LONGEST_LINE: usize = 64 * 1024;
+const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// Arguments of `logs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -175,9 +175,9 @@ fn of_pool(namespace: &str, agents: &[Agent], follow: bool) -> Result<(Vec<Sourc
             Err(words) => notes.push(words),
         }
     }
-    if follow && sources.len() > AT_ONCE {
+    if follow && sources.len() > MAX_FOLLOWED_LOGS {
         return Err(Error::Usage(format!(
-            "{} logs cannot be followed at once, {AT_ONCE} can: leave out --follow, or name one of the agents",
+            "{} logs cannot be followed at once, {MAX_FOLLOWED_LOGS} can: leave out --follow, or name one of the agents",
             sources.len()
         )));
     }
@@ -321,9 +321,9 @@ impl Splitter {
     fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            for piece in part.chunks(LONGEST_LINE) {
+            for piece in part.chunks(MAX_LINE_BYTES) {
                 self.begun.extend_from_slice(piece);
-                if self.begun.ends_with(b"\n") || self.begun.len() >= LONGEST_LINE {
+                if self.begun.ends_with(b"\n") || self.begun.len() >= MAX_LINE_BYTES {
                     lines.push(safe(&std::mem::take(&mut self.begun)));
                 }
             }
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(splitter.take(b"o\n\n\x1b[2Jthr\xff"), ["two", ""]);
         assert_eq!(splitter.rest(), ["\u{fffd}[2Jthr\u{fffd}"]);
         let mut splitter = Splitter::default();
-        let long = splitter.take(&vec![b'x'; 3 * LONGEST_LINE + 1]);
+        let long = splitter.take(&vec![b'x'; 3 * MAX_LINE_BYTES + 1]);
         assert_eq!((long.len(), splitter.rest()), (3, vec!["x".to_owned()]));
         assert!(Splitter::default().rest().is_empty());
     }

@@ -18,7 +18,7 @@ use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool, GROUP, names};
 
 /// Characters of a container's id that are shown.
-const SHORT_ID: usize = 13;
+const SHORT_ID_CHARS: usize = 13;
 
 /// Arguments of `ls`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -193,7 +193,7 @@ fn row(agent: &Agent, columns: Columns, now: jiff::Timestamp) -> Vec<String> {
 /// A container's id as `crictl` and `docker` show it: without the runtime's name, and as much of it as finds it on its node.
 fn container(id: &str) -> String {
     let id = id.split_once("://").map_or(id, |(_, id)| id);
-    id.chars().take(SHORT_ID).collect()
+    id.chars().take(SHORT_ID_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -25,9 +25,9 @@ use crate::api::names;
 use crate::api::{Agent, AgentPool, GROUP};
 
 /// Seconds that a forced pod has.
-const FORCED_GRACE: u32 = 1;
+const FORCED_GRACE_SECONDS: u32 = 1;
 /// Deletes in flight at once: a pool of thousands ends in seconds, and the API server stays free for others.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_DELETES: usize = 8;
 
 /// Arguments of `rm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -185,7 +185,7 @@ pub async fn run(cluster: &Cluster, plan: Plan, force: bool) -> Report {
         }
         (deleted.then_some(target), failures)
     });
-    let mut done = futures::stream::iter(deletes).buffered(AT_ONCE);
+    let mut done = futures::stream::iter(deletes).buffered(MAX_CONCURRENT_DELETES);
     while let Some((removed, failures)) = done.next().await {
         report.removed.extend(removed);
         report.failures.extend(failures);
@@ -206,7 +206,8 @@ async fn delete_agent(cluster: &Cluster, target: &Target) -> Result<(), String> 
 }
 
 async fn end_pod(cluster: &Cluster, pod: &PodRef) -> Result<(), Error> {
-    let params = DeleteParams { grace_period_seconds: Some(FORCED_GRACE), preconditions: only(&pod.uid), ..DeleteParams::default() };
+    let params =
+        DeleteParams { grace_period_seconds: Some(FORCED_GRACE_SECONDS), preconditions: only(&pod.uid), ..DeleteParams::default() };
     match cluster.api::<Pod>().delete(&pod.name, &params).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()), // that pod is gone
@@ -224,7 +225,7 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
     let api = cluster.api::<Agent>();
     let mut left: Vec<&Target> = report.removed.iter().collect();
     while let Some(target) = left.last() {
-        let gone = wait::until(deadline, wait::LOOK_AGAIN, async || {
+        let gone = wait::until(deadline, wait::WAIT_POLL_INTERVAL, async || {
             let found = api.get_metadata_opt(&target.name).await.map_err(Error::of::<Agent>(&cluster.namespace, &target.name))?;
             let gone = found.is_none_or(|found| found.metadata.uid.as_deref() != Some(&target.uid));
             Ok(if gone { Check::Done(()) } else { Check::NotYet(String::new()) })

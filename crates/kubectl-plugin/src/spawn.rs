@@ -155,7 +155,7 @@ fn resources(pool: &AgentPool, arguments: &Arguments) -> Option<ResourceRequirem
 /// Waits until the Agent runs, ends or is gone, at most `timeout`.
 pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Result<Waited, Error> {
     let api = cluster.api::<Agent>();
-    let waited = wait::until(Some(Instant::now() + timeout), wait::LOOK_AGAIN, async || {
+    let waited = wait::until(Some(Instant::now() + timeout), wait::WAIT_POLL_INTERVAL, async || {
         let agent = api.get_opt(&spawned.name).await.map_err(Error::of::<Agent>(&spawned.namespace, &spawned.name))?;
         Ok(agent.map_or(Check::Done(Waited::Gone), |agent| seen(&agent, &spawned.uid)))
     });

@@ -4,14 +4,14 @@ use comfy_table::{Table, presets};
 use jiff::Timestamp;
 
 /// What stands in a column that has nothing to say.
-pub const NOTHING: &str = "-";
+pub const EMPTY_COLUMN: &str = "-";
 
 /// Rows under a header, as kubectl sets them: three spaces between the columns, no lines, no spaces at the end.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().copied());
     for row in rows {
-        table.add_row(row.iter().map(|cell| if cell.is_empty() { NOTHING.to_owned() } else { printable(cell) }));
+        table.add_row(row.iter().map(|cell| if cell.is_empty() { EMPTY_COLUMN.to_owned() } else { printable(cell) }));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 3));

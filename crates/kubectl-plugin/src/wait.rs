@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::error::Error;
 
 /// Between two looks.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(500);
+pub const WAIT_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What one look says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_looks_until_it_is_over_and_is_told_what_was_seen_last() {
         let mut looks = 0;
-        let waited = until(None, LOOK_AGAIN, async || {
+        let waited = until(None, WAIT_POLL_INTERVAL, async || {
             looks += 1;
             Ok(if looks == 3 { Check::Done(looks) } else { Check::NotYet(format!("look {looks}")) })
         })
@@ -73,13 +73,13 @@ mod tests {
         assert_eq!(waited.expect("an answer"), Waited::Done(3));
         let deadline = Instant::now() + Duration::from_millis(700);
         let mut looks = 0;
-        let waited: Result<Waited<()>, Error> = until(Some(deadline), LOOK_AGAIN, async || {
+        let waited: Result<Waited<()>, Error> = until(Some(deadline), WAIT_POLL_INTERVAL, async || {
             looks += 1;
             Ok(Check::NotYet(format!("look {looks}")))
         })
         .await;
         assert_eq!(waited.expect("an answer"), Waited::Late("look 2".into()));
-        let waited: Result<Waited<()>, Error> = until(None, LOOK_AGAIN, async || Err(Error::Usage("no".into()))).await;
+        let waited: Result<Waited<()>, Error> = until(None, WAIT_POLL_INTERVAL, async || Err(Error::Usage("no".into()))).await;
         assert_eq!(waited.expect_err("refused").to_string(), "no");
     }
 }

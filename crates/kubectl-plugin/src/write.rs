@@ -15,7 +15,7 @@ use super::error::Error;
 use crate::api::names::managers;
 
 /// Looks at an object that others write at the same time. Each time somebody else was faster.
-const TRIES: usize = 8;
+const MAX_WRITE_ATTEMPTS: usize = 8;
 
 /// What is to be done about one object.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +63,7 @@ where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     let api = cluster.api::<K>();
-    for _ in 0..TRIES {
+    for _ in 0..MAX_WRITE_ATTEMPTS {
         let object = match api.get(name).await.map_err(Error::of::<K>(&cluster.namespace, name)) {
             Ok(object) => object,
             Err(error @ Error::NotFound { .. }) => return Ok(WriteOutcome::Failed(error.to_string())),

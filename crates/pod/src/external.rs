@@ -28,41 +28,41 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::BootTime;
-use crate::install::COMMAND;
+use crate::install::COMMAND_NAME;
 use crate::link::gateway::{Answer, Call, Gateway};
-use crate::link::retry::BACKOFF;
+use crate::link::retry::CALL_RETRY_BACKOFF;
 use crate::link::{self, ExternalOptions, calls::asked_to_wait};
 use crate::process::tree::{Reaped, Tree};
-use crate::{DATA_DIR_VARIABLE, EXIT_CLOSED, SOCKET_VARIABLE, VERSION, link_says, random};
+use crate::{DATA_DIR_VARIABLE, FAIL_CLOSED_EXIT_CODE, SOCKET_VARIABLE, VERSION, link_says, random};
 
 /// For one try to get an Agent.
-const ENROL: Duration = Duration::from_secs(10);
+const ENROL_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the answer to a registration that is under way when somebody asks us to end. Whoever asks twice does not wait.
 const ANSWER_GRACE: Duration = Duration::from_secs(3);
 /// The port of a gateway whose URL names none.
-const PORT: u16 = 8443;
+const DEFAULT_GATEWAY_PORT: u16 = 8443;
 /// The most characters of a name for people.
-const MAX_NAME: usize = 63;
+const MAX_NAME_CHARS: usize = 63;
 /// Between two looks at walls: there are none.
-const LOOK_EACH: Duration = Duration::from_secs(3600);
+const SANDBOX_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// For what a supervisor left that was killed itself, to be gone.
-const ORPHANS_WITHIN: Duration = Duration::from_secs(5);
+const ORPHAN_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks at that.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const ORPHAN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Exit code of who was asked to end before anything was started: 128 and the number of SIGTERM.
-const TERMINATED: u8 = 143;
+const SIGTERM_EXIT_CODE: u8 = 143;
 /// What stands where a client insists on a key.
-const PLACEHOLDER: &str = "held-by-spillway";
+const PLACEHOLDER_KEY: &str = "held-by-spillway";
 /// Never sent through a proxy.
-const LOOPBACK: &str = "localhost,127.0.0.1,::1";
+const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,::1";
 /// Base URLs of models: the variable, that of the key, what its clients expect below the entry, and the protocols that it is for.
-const MODELS: [(&str, &str, &str, &[Dialect]); 3] = [
+const MODEL_VARIABLES: [(&str, &str, &str, &[Dialect]); 3] = [
     ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "", &[Dialect::Anthropic]),
     ("OPENAI_BASE_URL", "OPENAI_API_KEY", "/v1", &[Dialect::OpenAIChat, Dialect::OpenAIResponses]),
     ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", "", &[Dialect::Gemini]),
 ];
 /// Google's other name for a key: with both, its clients choose.
-const OTHER_KEY: (&str, &str) = ("GEMINI_API_KEY", "GOOGLE_API_KEY");
+const GOOGLE_KEY_ALIASES: (&str, &str) = ("GEMINI_API_KEY", "GOOGLE_API_KEY");
 
 /// An agent outside the cluster.
 #[derive(Debug, clap::Args)]
@@ -117,18 +117,18 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         let (enrolled, terminated) = enrol_until(&caller, &key, name, &mut asked).await;
         let enrolled = match enrolled {
             Some(Ok(enrolled)) => enrolled,
-            None => return Ok(TERMINATED),
-            Some(Err(_)) if terminated => return Ok(TERMINATED),
+            None => return Ok(SIGTERM_EXIT_CODE),
+            Some(Err(_)) if terminated => return Ok(SIGTERM_EXIT_CODE),
             Some(Err(refusal)) => {
                 link_says!("the agent is not registered: {refusal}");
-                return Ok(EXIT_CLOSED);
+                return Ok(FAIL_CLOSED_EXIT_CODE);
             }
         };
         let place = ExternalAgent { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
         caller.speaks_for(&place).map_err(io::Error::other)?;
         if terminated {
             leave(&caller, "asked to end before the program was started").await;
-            return Ok(TERMINATED);
+            return Ok(SIGTERM_EXIT_CODE);
         }
         let environment =
             environment(&place, &enrolled, &folder, &format!("http://127.0.0.1:{at}/{secret}"), |name| std::env::var_os(name));
@@ -140,7 +140,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
                 return Err(error);
             }
         };
-        let mut program = Program { child, tree, asked: false, code: EXIT_CLOSED };
+        let mut program = Program { child, tree, asked: false, code: FAIL_CLOSED_EXIT_CODE };
         let options = link::Options {
             gateway,
             ca,
@@ -148,7 +148,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
             journal: folder.path("journal"),
             socket: folder.socket(),
             first_port: 0,
-            look_each: LOOK_EACH,
+            look_each: SANDBOX_CHECK_INTERVAL,
             commands_open: None,
         };
         let end = program.until_ended(asked, children, directives);
@@ -173,13 +173,13 @@ fn address(url: &str) -> Result<String, String> {
     let ported = rest
         .rsplit_once(':')
         .is_some_and(|(host, port)| port.parse::<u16>().is_ok() && !host.is_empty() && (!host.contains(':') || host.ends_with(']')));
-    Ok(if ported { rest.to_owned() } else { format!("{rest}:{PORT}") })
+    Ok(if ported { rest.to_owned() } else { format!("{rest}:{DEFAULT_GATEWAY_PORT}") })
 }
 
 /// The name of this machine, as far as it can be shown.
 fn machine() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    let name: String = name.trim().chars().filter(|character| !character.is_control()).take(MAX_NAME).collect();
+    let name: String = name.trim().chars().filter(|character| !character.is_control()).take(MAX_NAME_CHARS).collect();
     (!name.is_empty()).then_some(name)
 }
 
@@ -187,7 +187,7 @@ fn machine() -> Option<String> {
 async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Result<Enrolled, Refusal> {
     let internal = |error: serde_json::Error| Refusal::new(Code::Internal, format!("the gateway's answer is not understood: {error}"));
     let body = serde_json::to_vec(&Enrol { version: VERSION.to_owned(), display_name }).map_err(internal)?;
-    let call = Call::post("/agent/v1/external", body, ENROL).key(key.to_owned());
+    let call = Call::post("/agent/v1/external", body, ENROL_TIMEOUT).key(key.to_owned());
     let (mut failures, mut said) = (0_u32, String::new());
     loop {
         let result = gateway.call(&call).await;
@@ -203,7 +203,7 @@ async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Re
             said = trouble;
         }
         failures = failures.saturating_add(1);
-        sleep(backoff::delay(failures, BACKOFF.0, BACKOFF.1, random::fraction()).max(asked_to_wait(&result))).await;
+        sleep(backoff::delay(failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random::fraction()).max(asked_to_wait(&result))).await;
     }
 }
 
@@ -228,7 +228,7 @@ async fn enrol_until(
 /// Says goodbye of an agent that never ran, so that it takes no place of the pool until it is given up. Without an answer it is.
 async fn leave(gateway: &Gateway, reason: &str) {
     let Ok(body) = serde_json::to_vec(&Goodbye { reason: reason.to_owned() }) else { return };
-    match gateway.call(&Call::post("/agent/v1/goodbye", body, ENROL)).await {
+    match gateway.call(&Call::post("/agent/v1/goodbye", body, ENROL_TIMEOUT)).await {
         Ok(Answer::Done(_) | Answer::Nothing) => {}
         Ok(Answer::Refused(refusal)) => link_says!("the agent's goodbye is refused: {refusal}"),
         Err(silence) => link_says!("the agent's goodbye is not heard: {silence}"),
@@ -247,7 +247,7 @@ impl Folder {
         for name in ["journal", "data", "bin"] {
             DirBuilder::new().mode(0o700).create(folder.path(name))?;
         }
-        symlink(std::env::current_exe()?, folder.path("bin").join(COMMAND))?;
+        symlink(std::env::current_exe()?, folder.path("bin").join(COMMAND_NAME))?;
         Ok(folder)
     }
 
@@ -290,15 +290,15 @@ fn environment(
     say(SOCKET_VARIABLE, Some(folder.socket().into()));
     say("PATH", Some(joined(folder.path("bin").as_os_str(), ":", own("PATH"))));
     for name in ["NO_PROXY", "no_proxy"] {
-        say(name, Some(joined(LOOPBACK.as_ref(), ",", own(name))));
+        say(name, Some(joined(NO_PROXY_HOSTS.as_ref(), ",", own(name))));
     }
-    for (url, key, below, dialects) in MODELS {
+    for (url, key, below, dialects) in MODEL_VARIABLES {
         let speaks = |entry: &&ModelEntry| dialects.contains(&entry.dialect);
         if let Some(entry) = entries.iter().find(speaks) {
             say(url, Some(format!("{models}/{}{below}", entry.name).into()));
-            say(key, Some(PLACEHOLDER.into()));
-            if key == OTHER_KEY.0 {
-                say(OTHER_KEY.1, None);
+            say(key, Some(PLACEHOLDER_KEY.into()));
+            if key == GOOGLE_KEY_ALIASES.0 {
+                say(GOOGLE_KEY_ALIASES.1, None);
             }
         }
     }
@@ -335,13 +335,13 @@ fn supervisor(folder: &Folder, environment: Vec<(String, Option<OsString>)>, com
 /// Ends what is left below us: nothing, unless the supervisor was killed.
 async fn end_orphans(tree: Tree) {
     let began = BootTime::now();
-    while BootTime::now().since(began) < ORPHANS_WITHIN {
+    while BootTime::now().since(began) < ORPHAN_EXIT_TIMEOUT {
         match tree.reap() {
             Reaped::Empty => return,
             Reaped::Ended(..) => {}
             Reaped::Nothing => {
                 tree.kill();
-                sleep(LOOK_AGAIN).await;
+                sleep(ORPHAN_CHECK_INTERVAL).await;
             }
         }
     }
@@ -474,7 +474,10 @@ mod tests {
         assert_eq!((of("SPILLWAY_AGENT_ID"), of("SPILLWAY_AGENT_TYPE")), (text("u"), text("worker")));
         assert_eq!((of("PATH"), of("NO_PROXY")), (text("/nowhere/bin:/usr/bin"), text("localhost,127.0.0.1,::1,x")));
         assert_eq!(of("OPENAI_BASE_URL"), text("http://127.0.0.1:1/secret/gpt/v1"), "the first of its protocol");
-        assert_eq!((of("OPENAI_API_KEY"), of("GEMINI_API_KEY"), of("GOOGLE_API_KEY")), (text(PLACEHOLDER), text(PLACEHOLDER), Some(None)));
+        assert_eq!(
+            (of("OPENAI_API_KEY"), of("GEMINI_API_KEY"), of("GOOGLE_API_KEY")),
+            (text(PLACEHOLDER_KEY), text(PLACEHOLDER_KEY), Some(None))
+        );
         assert_eq!((of("ANTHROPIC_BASE_URL"), of("ANTHROPIC_API_KEY")), (None, None), "what the pool has not stays as it is");
         let names: Vec<&str> = built.iter().map(|(name, _)| name.as_str()).collect();
         let listed = ["SPILLWAY_", "PATH", "NO_PROXY", "no_proxy", "OPENAI_", "GOOGLE_", "GEMINI_"];

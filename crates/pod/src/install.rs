@@ -7,28 +7,28 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use crate::files::beside;
-use crate::process::shells::{FOLDER, FOLDER_OF_SH, SHELLS};
+use crate::process::shells::{SH_ONLY_FOLDER, SHELLS_FOLDER, TIMED_SHELLS};
 
 /// The binary's name.
-pub const NAME: &str = "spillway-agent";
+pub const BINARY_NAME: &str = "spillway-agent";
 /// Its name as the program's command.
-pub const COMMAND: &str = "spillway";
+pub const COMMAND_NAME: &str = "spillway";
 
 /// Copies the running binary to `dir`, and links `spillway` and the timed shells to it.
 pub fn install(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    let (path, command) = (dir.join(NAME), dir.join(COMMAND));
+    let (path, command) = (dir.join(BINARY_NAME), dir.join(COMMAND_NAME));
     let copy = beside(&path);
     fs::copy("/proc/self/exe", &copy)?;
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
     fs::rename(&copy, &path)?;
-    link(NAME, &command)?;
-    let shells = dir.join(FOLDER);
+    link(BINARY_NAME, &command)?;
+    let shells = dir.join(SHELLS_FOLDER);
     fs::create_dir_all(&shells)?;
-    SHELLS.into_iter().try_for_each(|shell| link(&format!("../{NAME}"), &shells.join(shell)))?;
-    let only_sh = dir.join(FOLDER_OF_SH);
+    TIMED_SHELLS.into_iter().try_for_each(|shell| link(&format!("../{BINARY_NAME}"), &shells.join(shell)))?;
+    let only_sh = dir.join(SH_ONLY_FOLDER);
     fs::create_dir_all(&only_sh)?;
-    link(&format!("../../{NAME}"), &only_sh.join("sh"))
+    link(&format!("../../{BINARY_NAME}"), &only_sh.join("sh"))
 }
 
 fn link(to: &str, path: &Path) -> io::Result<()> {

@@ -32,7 +32,7 @@ mod samples;
 /// Where the binary is, in both containers.
 pub const BIN_DIR: &str = "/spillway/bin";
 /// The sidecar's unix socket.
-pub const SOCKET: &str = "/spillway/run/link.sock";
+pub const SOCKET_PATH: &str = "/spillway/run/link.sock";
 /// The environment variable that names it where it is elsewhere: outside a pod.
 pub const SOCKET_VARIABLE: &str = "SPILLWAY_SOCKET";
 /// What the program may read and write beside its workspace.
@@ -43,24 +43,24 @@ pub const DATA_DIR_VARIABLE: &str = "SPILLWAY_DATA_DIR";
 pub const NOTICES_FILE: &str = "notices.jsonl";
 /// Notices that the pod itself makes have higher numbers than this, so that they are never taken for the controller's, which
 /// are acknowledged by their numbers.
-pub const OWN_NOTICES: u64 = 1_000_000_000_000;
+pub const FIRST_POD_NOTICE_ID: u64 = 1_000_000_000_000;
 /// Version of the programs in the pod.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The most bytes of a line that the sidecar takes from the socket.
-pub const MAX_LINE: usize = spillway_wire::body::MAX_BYTES;
+pub const MAX_LINE_BYTES: usize = spillway_wire::body::MAX_BODY_BYTES;
 /// The most bytes of a line that the sidecar writes: settings with every hook at its largest.
-pub const MAX_ORDER: usize = 4 * 1024 * 1024;
+pub const MAX_ORDER_BYTES: usize = 4 * 1024 * 1024;
 
 /// The loopback port for models; egress, git and tools have the three that follow.
-pub const FIRST_PORT: u16 = 4101;
+pub const FIRST_LOOPBACK_PORT: u16 = 4101;
 
 /// Processes and threads that a program, with all it starts, may have at once.
 pub const MAX_PROCESSES: u64 = 4096;
 
 /// What people can set about commands that nobody asked to be timed.
-pub const COMMAND_FIELDS: &str =
+pub const COMMAND_FIELDS_HELP: &str =
     "the time is spec.bulkhead.commandTimeoutSeconds of the agent's pool; spec.agent.untimedCommands names what is meant to stay";
 
 /// Exit code where the pod fails closed: the program is not started, or is ended, because it must not run.
-pub const EXIT_CLOSED: u8 = 78;
+pub const FAIL_CLOSED_EXIT_CODE: u8 = 78;

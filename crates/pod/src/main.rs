@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use spillway_pod::agent::home::Home;
 use spillway_pod::command::{self, SidecarPaths, Verb, shell};
-use spillway_pod::{DATA_DIR, FIRST_PORT, MAX_PROCESSES, SOCKET, agent, external, install, link};
+use spillway_pod::{DATA_DIR, FIRST_LOOPBACK_PORT, MAX_PROCESSES, SOCKET_PATH, agent, external, install, link};
 
 /// The programs inside an agent's pod.
 #[derive(Parser)]
@@ -53,10 +53,10 @@ struct LinkArguments {
     #[arg(long, default_value = "/spillway/journal")]
     journal: PathBuf,
     /// The unix socket
-    #[arg(long, default_value = SOCKET)]
+    #[arg(long, default_value = SOCKET_PATH)]
     socket: PathBuf,
     /// The first of the loopback ports, 0 for none; fixed in a pod
-    #[arg(long, hide = true, default_value_t = FIRST_PORT)]
+    #[arg(long, hide = true, default_value_t = FIRST_LOOPBACK_PORT)]
     first_port: u16,
     /// Milliseconds between two looks at walls that stand
     #[arg(long, hide = true, default_value_t = 60_000)]
@@ -87,7 +87,7 @@ struct AgentArguments {
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
     file: Vec<PathBuf>,
     /// The sidecar's socket
-    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    #[arg(long, value_name = "PATH", default_value = SOCKET_PATH)]
     socket: PathBuf,
     /// Outside the cluster, below the process of this number, which ends what is left
     #[arg(long, hide = true, value_name = "PID")]
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     if let (Some(name), Some(shell)) = (&called, shell::called(called.as_deref())) {
         return ExitCode::from(shell::run(shell, name, std::env::args_os().skip(1).collect()));
     }
-    if called.as_deref().map(Path::new).and_then(Path::file_name) == Some(install::COMMAND.as_ref()) {
+    if called.as_deref().map(Path::new).and_then(Path::file_name) == Some(install::COMMAND_NAME.as_ref()) {
         return ExitCode::from(command::run(command::Arguments::parse()));
     }
     let Arguments { place, command } = Arguments::parse();

@@ -93,7 +93,7 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
 
 /// The table. A program's calls go through the sidecar, so whatever a program may do its sidecar may do for it. An agent outside
 /// the cluster may do what a sidecar may.
-pub const TABLE: [Row; 27] = [
+pub const ACCESS_TABLE: [Row; 27] = [
     row(Call::Enrol, "POST", "/agent/v1/external", &[Caller::External], true),
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
@@ -137,7 +137,7 @@ pub enum RequestMatch {
 /// Looks `method` and `path` (without the query) up.
 pub fn find(method: &str, path: &str) -> RequestMatch {
     let mut seen = false;
-    for row in &TABLE {
+    for row in &ACCESS_TABLE {
         if matches(row.path, path) {
             if row.method == method {
                 return RequestMatch::Row(row);
@@ -150,7 +150,7 @@ pub fn find(method: &str, path: &str) -> RequestMatch {
 
 /// The methods with which `path` is served, or will be.
 pub fn methods(path: &str) -> Vec<&'static str> {
-    TABLE.iter().filter(|row| matches(row.path, path)).map(|row| row.method).collect()
+    ACCESS_TABLE.iter().filter(|row| matches(row.path, path)).map(|row| row.method).collect()
 }
 
 fn matches(pattern: &str, path: &str) -> bool {
@@ -167,7 +167,7 @@ fn matches(pattern: &str, path: &str) -> bool {
 
 /// Whether `caller` may make `call`.
 pub fn allowed(caller: Caller, call: Call) -> bool {
-    TABLE.iter().any(|row| row.call == call && row.callers.contains(&caller))
+    ACCESS_TABLE.iter().any(|row| row.call == call && row.callers.contains(&caller))
 }
 
 #[cfg(test)]

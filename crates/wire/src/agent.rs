@@ -178,10 +178,10 @@ pub struct Preflight {
 
 impl Preflight {
     /// The most characters of a message.
-    pub const MAX_MESSAGE: usize = 1024;
+    pub const MAX_MESSAGE_CHARS: usize = 1024;
 
     fn check(&self) -> Result<(), (&'static str, String)> {
-        at_most("preflight.message", &self.message, Self::MAX_MESSAGE)
+        at_most("preflight.message", &self.message, Self::MAX_MESSAGE_CHARS)
     }
 }
 

@@ -2,40 +2,40 @@
 //! answer to that. All of it stands in the item, so that whichever agent takes it knows all.
 
 /// Stands alone in a line, before what was asked back.
-const ASKED_BACK: &str = "[asked back]";
+const ASKED_BACK_MARKER: &str = "[asked back]";
 /// Stands alone in a line, before the answer to it.
-const ANSWERED: &str = "[answered]";
+const ANSWERED_MARKER: &str = "[answered]";
 /// Begins the line that says how to answer.
-const HINT: &str = "Answer with: kubectl spillway ask --answers ";
+const ANSWER_HINT_PREFIX: &str = "Answer with: kubectl spillway ask --answers ";
 /// Before each line of an answer that is read as a part of the task before it.
-const INDENT: &str = "            ";
+const ANSWER_INDENT: &str = "            ";
 
 /// How a person answers what was asked back about the item of this name.
 pub fn hint(name: &str) -> String {
-    format!("{HINT}{name} \"...\"")
+    format!("{ANSWER_HINT_PREFIX}{name} \"...\"")
 }
 
 /// The task of the item that answers: `task` and `result` of the one that asked back, and the words of the answer.
 pub fn answered(task: &str, result: &str, words: &str) -> String {
-    let result: Vec<&str> = result.lines().filter(|line| !line.starts_with(HINT)).collect();
-    format!("{}\n\n{ASKED_BACK}\n{}\n\n{ANSWERED}\n{}", task.trim_end(), result.join("\n"), words.trim())
+    let result: Vec<&str> = result.lines().filter(|line| !line.starts_with(ANSWER_HINT_PREFIX)).collect();
+    format!("{}\n\n{ASKED_BACK_MARKER}\n{}\n\n{ANSWERED_MARKER}\n{}", task.trim_end(), result.join("\n"), words.trim())
 }
 
 /// The conversation as one request, for whoever only splits words into tasks: without what was asked back, and with each
 /// answer as a part of the last task.
 pub fn as_one_request(text: &str) -> String {
-    if !text.lines().any(|line| line == ASKED_BACK) {
+    if !text.lines().any(|line| line == ASKED_BACK_MARKER) {
         return text.to_owned();
     }
     let (mut part, mut request) = (QueryPart::Asked, Vec::new());
     for line in text.lines() {
         match (line, part) {
-            (ASKED_BACK, QueryPart::Asked | QueryPart::AskedBack | QueryPart::Answered) => part = QueryPart::AskedBack,
-            (ANSWERED, QueryPart::AskedBack | QueryPart::Answered) => part = QueryPart::Answered,
+            (ASKED_BACK_MARKER, QueryPart::Asked | QueryPart::AskedBack | QueryPart::Answered) => part = QueryPart::AskedBack,
+            (ANSWERED_MARKER, QueryPart::AskedBack | QueryPart::Answered) => part = QueryPart::Answered,
             (_, QueryPart::Asked) => request.push(line.to_owned()),
             (_, QueryPart::AskedBack) => {}
             (_, QueryPart::Answered) if line.trim().is_empty() => {}
-            (_, QueryPart::Answered) => request.push(format!("{INDENT}{line}")),
+            (_, QueryPart::Answered) => request.push(format!("{ANSWER_INDENT}{line}")),
         }
     }
     // A task goes on in the next line, not after an empty one.
@@ -59,7 +59,7 @@ mod tests {
         let first = answered("mend the login\n", &format!("Which one?\n{}", hint("ask-1")), "the\nsecond");
         assert_eq!(first, "mend the login\n\n[asked back]\nWhich one?\n\n[answered]\nthe\nsecond");
         let second = answered(&first, "Since when?", "June");
-        assert_eq!(as_one_request(&second), format!("mend the login\n{INDENT}the\n{INDENT}second\n{INDENT}June"));
+        assert_eq!(as_one_request(&second), format!("mend the login\n{ANSWER_INDENT}the\n{ANSWER_INDENT}second\n{ANSWER_INDENT}June"));
         assert_eq!(as_one_request("a\n\nb"), "a\n\nb");
     }
 }

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{Code, Refusal};
 
 /// The most bytes a call of the agents' API may carry.
-pub const MAX_BYTES: usize = 256 * 1024;
+pub const MAX_BODY_BYTES: usize = 256 * 1024;
 
 /// A body whose parts have limits that its types do not express.
 pub trait BoundedBody: DeserializeOwned {
@@ -15,8 +15,8 @@ pub trait BoundedBody: DeserializeOwned {
 
 /// Reads `bytes` as JSON. An empty body is read as `{}`, so that calls without arguments need none.
 pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
-    if bytes.len() > MAX_BYTES {
-        let message = format!("the body has {} bytes; a call takes at most {MAX_BYTES}", bytes.len());
+    if bytes.len() > MAX_BODY_BYTES {
+        let message = format!("the body has {} bytes; a call takes at most {MAX_BODY_BYTES}", bytes.len());
         return Err(Refusal::new(Code::BodyTooLarge, message).field("(body)"));
     }
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_body_over_the_limit_is_refused_unread() {
-        let huge = vec![b' '; MAX_BYTES + 1];
+        let huge = vec![b' '; MAX_BODY_BYTES + 1];
         assert_eq!(read::<Goodbye>(&huge).expect_err("too large").code, Code::BodyTooLarge);
     }
 }

@@ -9,7 +9,7 @@ use crate::body::{BoundedBody, at_most};
 /// The most tokens that can be asked for: what a Grant can give.
 pub const MAX_TOKENS: i64 = 1_000_000_000_000_000;
 /// The most characters of a reason.
-const MAX_REASON: usize = 256;
+const MAX_REASON_CHARS: usize = 256;
 
 /// The answer to `GET /agent/v1/budget`: every limit that a model call of the caller passes, the nearest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ impl BoundedBody for AskTokens {
         if self.tokens > 0 && self.reason.trim().is_empty() {
             return Err(("reason", "whoever grants wants to know why".into()));
         }
-        at_most("reason", &self.reason, MAX_REASON)
+        at_most("reason", &self.reason, MAX_REASON_CHARS)
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::BoundedBody;
 
 /// The longest that may be asked for (milliseconds); how long a command gets is the pool's to say.
-const MOST: u64 = 86_400_000;
+const MAX_COMMAND_TIMEOUT_MS: u64 = 86_400_000;
 
 /// A command that is about to be run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,9 @@ impl BoundedBody for BeginCommand {
     fn check(&self) -> Result<(), (&'static str, String)> {
         match self.timeout_milliseconds {
             Some(0) => Err(("timeoutMilliseconds", "must be at least 1".into())),
-            Some(asked) if asked > MOST => Err(("timeoutMilliseconds", format!("must be at most {MOST}"))),
+            Some(asked) if asked > MAX_COMMAND_TIMEOUT_MS => {
+                Err(("timeoutMilliseconds", format!("must be at most {MAX_COMMAND_TIMEOUT_MS}")))
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -305,11 +307,11 @@ pub struct TimeExemptions {
 
 impl TimeExemptions {
     /// In the place of a name: no command has a time unless it asks for one.
-    pub const ALL: &str = "*";
+    pub const ALL_COMMANDS: &str = "*";
 
     /// No command has a time unless it asks for one.
     pub fn all(&self) -> bool {
-        self.names.iter().any(|name| name == Self::ALL)
+        self.names.iter().any(|name| name == Self::ALL_COMMANDS)
     }
 }
 

@@ -10,10 +10,10 @@ use crate::body::{BoundedBody, at_most};
 use crate::meter::Dialect;
 
 /// On each call of an agent outside the cluster: which one it is, as [`Place`] is written.
-pub const EXTERNAL: &str = "spillway-external";
+pub const EXTERNAL_HEADER: &str = "spillway-external";
 
 /// The most bytes of each part of a [`Place`].
-const MAX_PART: usize = 63;
+const MAX_PLACE_PART_BYTES: usize = 63;
 
 /// Which agent outside the cluster calls: `NAMESPACE/POOL/AGENT/UID`, or `NAMESPACE/POOL` before it has an Agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl ExternalAgent {
     /// Reads it; none: it is not one.
     pub fn parse(text: &str) -> Option<Self> {
         let sound = |part: &&str| {
-            !part.is_empty() && part.len() <= MAX_PART && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            !part.is_empty() && part.len() <= MAX_PLACE_PART_BYTES && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
         let parts: Vec<&str> = text.split('/').collect();
         if !parts.iter().all(sound) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::body::{BoundedBody, at_most};
-use crate::work::MAX_WAIT_SECONDS;
+use crate::work::MAX_CLAIM_WAIT_SECONDS;
 
 /// The most items or messages in one answer.
 pub const MAX_LINES: usize = 100;
@@ -100,8 +100,8 @@ pub struct InboxQuery {
 
 impl BoundedBody for InboxQuery {
     fn check(&self) -> Result<(), (&'static str, String)> {
-        if self.wait_seconds > MAX_WAIT_SECONDS {
-            return Err(("waitSeconds", format!("{}; at most {MAX_WAIT_SECONDS} are waited", self.wait_seconds)));
+        if self.wait_seconds > MAX_CLAIM_WAIT_SECONDS {
+            return Err(("waitSeconds", format!("{}; at most {MAX_CLAIM_WAIT_SECONDS} are waited", self.wait_seconds)));
         }
         let number = |part: &str| (1..=20).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
         let ours = |after: &str| after.split(CURSOR_SEPARATOR).count() <= 3 && after.split(CURSOR_SEPARATOR).all(number);

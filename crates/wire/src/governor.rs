@@ -4,32 +4,32 @@
 use serde::{Deserialize, Serialize};
 
 /// Uid of the calling pod, as the API server vouched for it.
-pub const CALLER_UID: &str = "spillway-caller-uid";
+pub const CALLER_UID_HEADER: &str = "spillway-caller-uid";
 /// Name of that pod.
-pub const CALLER_POD: &str = "spillway-caller-pod";
+pub const CALLER_POD_HEADER: &str = "spillway-caller-pod";
 /// Namespace of that pod.
-pub const CALLER_NAMESPACE: &str = "spillway-caller-namespace";
+pub const CALLER_NAMESPACE_HEADER: &str = "spillway-caller-namespace";
 /// Of a call from outside the cluster: the user of its token, as the API server vouched for it. Namespace and pod are then what the
 /// caller says of itself, and instead of [`CALLER_UID`] comes [`CALLER_AGENT_UID`].
-pub const CALLER_USER: &str = "spillway-caller-user";
+pub const CALLER_USER_HEADER: &str = "spillway-caller-user";
 /// The uid of the Agent that a caller outside the cluster says it is. Never under the name of a pod's, which is proved: a leader that
 /// does not know of such callers finds no uid, and refuses.
-pub const CALLER_AGENT_UID: &str = "spillway-caller-agent-uid";
+pub const CALLER_AGENT_UID_HEADER: &str = "spillway-caller-agent-uid";
 /// The pool for which that user may register agents.
-pub const CALLER_POOL: &str = "spillway-caller-pool";
+pub const CALLER_POOL_HEADER: &str = "spillway-caller-pool";
 /// Which gateway forwards.
-pub const GATEWAY: &str = "spillway-gateway";
+pub const GATEWAY_HEADER: &str = "spillway-gateway";
 /// On every answer: the owner epoch of the governor. A gateway refuses answers of a lower one than it has seen.
-pub const OWNER_EPOCH: &str = "spillway-owner-epoch";
+pub const OWNER_EPOCH_HEADER: &str = "spillway-owner-epoch";
 /// On every answer: the resource version of the governor's Lease after its last renewal. A gateway keeps the highest.
-pub const LEASE_VERSION: &str = "spillway-lease-version";
+pub const LEASE_VERSION_HEADER: &str = "spillway-lease-version";
 /// On the answer to the request for the stream of changes: the cluster's store was rolled back in the last minutes. The gateway
 /// replays what earlier leaders acknowledged.
-pub const ROLLED_BACK: &str = "spillway-rolled-back";
+pub const ROLLED_BACK_HEADER: &str = "spillway-rolled-back";
 /// On the request for the stream of changes: the highest [`LEASE_VERSION`] that the last leader sent to this gateway.
-pub const SEEN_VERSION: &str = "spillway-seen-version";
+pub const SEEN_VERSION_HEADER: &str = "spillway-seen-version";
 /// On the same request: the owner epoch of that leader.
-pub const SEEN_EPOCH: &str = "spillway-seen-epoch";
+pub const SEEN_EPOCH_HEADER: &str = "spillway-seen-epoch";
 /// Annotation of the leader Lease: the owner epoch of its holder.
 pub const EPOCH_ANNOTATION: &str = "spillway.dev/owner-epoch";
 /// Annotation of the leader Lease: a rollback of the cluster's store, as `policy::lease::StoreRollback` writes it.

@@ -2,7 +2,7 @@
 //! the same. Each may drop more; none carries one of these.
 
 /// Of one connection, not of a call.
-pub const HOPS: [&str; 9] = [
+pub const HOP_BY_HOP_HEADERS: [&str; 9] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -14,7 +14,7 @@ pub const HOPS: [&str; 9] = [
     "upgrade",
 ];
 /// What a client shows as credential, or that says whom to charge: the team's own takes its place.
-pub const CREDENTIALS: [&str; 10] = [
+pub const CREDENTIAL_HEADERS: [&str; 10] = [
     "authorization",
     "x-api-key",
     "x-goog-api-key",
@@ -27,12 +27,12 @@ pub const CREDENTIALS: [&str; 10] = [
     "x-goog-authenticated-user-email",
 ];
 /// What our own headers begin with: nobody else says them.
-pub const OURS: &str = "spillway-";
+pub const OWN_HEADER_PREFIX: &str = "spillway-";
 
 /// Whether a header stays behind: of the connection, of the client's credential, ours. Names are in lower case, as in HTTP/2.
 /// What `Connection` names stays behind too, which only who holds all headers can tell.
 pub fn stays(name: &str) -> bool {
-    HOPS.contains(&name) || CREDENTIALS.contains(&name) || name == "host" || name.starts_with(OURS)
+    HOP_BY_HOP_HEADERS.contains(&name) || CREDENTIAL_HEADERS.contains(&name) || name == "host" || name.starts_with(OWN_HEADER_PREFIX)
 }
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn no_credential_is_carried_on_and_what_a_provider_needs_is() {
-        for name in HOPS.iter().chain(&CREDENTIALS).chain(&["host", "spillway-item", "spillway-anything"]) {
+        for name in HOP_BY_HOP_HEADERS.iter().chain(&CREDENTIAL_HEADERS).chain(&["host", "spillway-item", "spillway-anything"]) {
             assert!(stays(name), "{name}");
         }
         for name in ["anthropic-version", "anthropic-beta", "content-type", "content-length", "user-agent", "accept", "x-request-id"] {
@@ -51,9 +51,25 @@ mod tests {
 
     #[test]
     fn what_we_say_to_each_other_is_never_taken_from_a_client() {
-        use crate::governor::{CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, GATEWAY, OWNER_EPOCH};
-        let callers = [CALLER_NAMESPACE, CALLER_POD, CALLER_UID, CALLER_AGENT_UID, CALLER_USER, CALLER_POOL];
-        let others = [GATEWAY, OWNER_EPOCH, crate::meter::ITEM, crate::meter::CONVERSATION, crate::external::EXTERNAL];
+        use crate::governor::{
+            CALLER_AGENT_UID_HEADER, CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_POOL_HEADER, CALLER_UID_HEADER, CALLER_USER_HEADER,
+            GATEWAY_HEADER, OWNER_EPOCH_HEADER,
+        };
+        let callers = [
+            CALLER_NAMESPACE_HEADER,
+            CALLER_POD_HEADER,
+            CALLER_UID_HEADER,
+            CALLER_AGENT_UID_HEADER,
+            CALLER_USER_HEADER,
+            CALLER_POOL_HEADER,
+        ];
+        let others = [
+            GATEWAY_HEADER,
+            OWNER_EPOCH_HEADER,
+            crate::meter::ITEM_HEADER,
+            crate::meter::CONVERSATION_HEADER,
+            crate::external::EXTERNAL_HEADER,
+        ];
         for name in callers.into_iter().chain(others) {
             assert!(stays(name), "{name}");
         }

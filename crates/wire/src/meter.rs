@@ -10,10 +10,10 @@ use crate::shortage::LimitRoom;
 use crate::work::LeaseRef as Lease;
 
 /// Header on calls of models: the item that the program works on, `uid/epoch`, as the pod's sidecar knows it.
-pub const ITEM: &str = "spillway-item";
+pub const ITEM_HEADER: &str = "spillway-item";
 /// Header of an answer to a model call: the conversation that the call goes on with, as a number in hexadecimal. For the pod's sidecar
 /// alone, which takes it off.
-pub const CONVERSATION: &str = "spillway-conversation";
+pub const CONVERSATION_HEADER: &str = "spillway-conversation";
 /// The most bytes that [`Begin`] may have: it tells of every call in flight.
 pub const MAX_BEGIN_BYTES: usize = 16 * 1024 * 1024;
 /// The most settles in one call.

@@ -10,9 +10,9 @@ use crate::body::{BoundedBody, at_most};
 use crate::work::Submit;
 
 /// The most steps of a plan.
-pub const MAX_STEPS: usize = 100;
+pub const MAX_PLAN_STEPS: usize = 100;
 /// The most characters of a step's key.
-const MAX_KEY: usize = 63;
+const MAX_STEP_KEY_CHARS: usize = 63;
 
 /// `POST /agent/v1/plan`: many items at once. Repeatable under the `Idempotency-Key` header, which is the caller's own, or a
 /// `dedupKey`, which is the namespace's.
@@ -44,12 +44,12 @@ pub struct Step {
 impl BoundedBody for Plan {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("dedupKey", self.dedup_key.as_deref().unwrap_or_default(), 253)?;
-        if self.steps.is_empty() || self.steps.len() > MAX_STEPS {
-            return Err(("steps", format!("{} entries; 1 to {MAX_STEPS} are taken", self.steps.len())));
+        if self.steps.is_empty() || self.steps.len() > MAX_PLAN_STEPS {
+            return Err(("steps", format!("{} entries; 1 to {MAX_PLAN_STEPS} are taken", self.steps.len())));
         }
         let mut keys = BTreeSet::new();
         for Step { key, after, item } in &self.steps {
-            at_most("steps.key", key, MAX_KEY)?;
+            at_most("steps.key", key, MAX_STEP_KEY_CHARS)?;
             if key.is_empty() {
                 return Err(("steps.key", "must not be empty".into()));
             }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_plan_that_could_not_be_carried_out_is_refused_by_name() {
         assert_eq!(refused(vec![]), "steps");
-        assert_eq!(refused((0..=MAX_STEPS).map(|at| step(&at.to_string(), &[])).collect()), "steps");
+        assert_eq!(refused((0..=MAX_PLAN_STEPS).map(|at| step(&at.to_string(), &[])).collect()), "steps");
         assert_eq!(refused(vec![step("a", &[]), step("a", &[])]), "steps.key");
         assert_eq!(refused(vec![step("", &[])]), "steps.key");
         assert_eq!(refused(vec![step("a", &["b"])]), "steps.after");

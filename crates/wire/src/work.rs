@@ -11,9 +11,9 @@ use crate::body::{BoundedBody, at_most};
 /// The most bytes of a result.
 pub const MAX_RESULT_BYTES: usize = 4096;
 /// The most characters of a message.
-const MAX_MESSAGE: usize = 1024;
+const MAX_MESSAGE_CHARS: usize = 1024;
 /// The most seconds that a claim waits. Below what usual middle boxes and clients wait.
-pub const MAX_WAIT_SECONDS: u32 = 25;
+pub const MAX_CLAIM_WAIT_SECONDS: u32 = 25;
 
 /// Which lease: an item's uid and the epoch of the claim. With the pod's uid it is the fence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -62,10 +62,10 @@ pub struct Claim {
 
 impl BoundedBody for Claim {
     fn check(&self) -> Result<(), (&'static str, String)> {
-        if self.wait_seconds <= MAX_WAIT_SECONDS {
+        if self.wait_seconds <= MAX_CLAIM_WAIT_SECONDS {
             return Ok(());
         }
-        Err(("waitSeconds", format!("{}; at most {MAX_WAIT_SECONDS} are waited", self.wait_seconds)))
+        Err(("waitSeconds", format!("{}; at most {MAX_CLAIM_WAIT_SECONDS} are waited", self.wait_seconds)))
     }
 }
 
@@ -143,7 +143,7 @@ impl BoundedBody for Outcome {
             Self::Complete { result } => check_result(result.as_deref()),
             Self::Fail { reason, message, exit_code: _ } | Self::Release { reason, message } => {
                 check_reason(reason)?;
-                at_most("message", message, MAX_MESSAGE)
+                at_most("message", message, MAX_MESSAGE_CHARS)
             }
         }
     }
@@ -199,7 +199,7 @@ pub struct Fail {
 impl BoundedBody for Fail {
     fn check(&self) -> Result<(), (&'static str, String)> {
         check_reason(&self.reason)?;
-        at_most("message", &self.message, MAX_MESSAGE)
+        at_most("message", &self.message, MAX_MESSAGE_CHARS)
     }
 }
 
@@ -220,7 +220,7 @@ pub struct Release {
 impl BoundedBody for Release {
     fn check(&self) -> Result<(), (&'static str, String)> {
         check_reason(&self.reason)?;
-        at_most("message", &self.message, MAX_MESSAGE)
+        at_most("message", &self.message, MAX_MESSAGE_CHARS)
     }
 }
 
@@ -247,8 +247,8 @@ impl BoundedBody for ProgressUpdate {
         if self.percent.is_some_and(|percent| percent > 100) {
             return Err(("percent", "must be 0 to 100".into()));
         }
-        at_most("message", self.message.as_deref().unwrap_or_default(), MAX_MESSAGE)?;
-        at_most("checkpointRef", self.checkpoint_ref.as_deref().unwrap_or_default(), MAX_MESSAGE)
+        at_most("message", self.message.as_deref().unwrap_or_default(), MAX_MESSAGE_CHARS)?;
+        at_most("checkpointRef", self.checkpoint_ref.as_deref().unwrap_or_default(), MAX_MESSAGE_CHARS)
     }
 }
 

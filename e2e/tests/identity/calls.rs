@@ -12,8 +12,8 @@ fn wrong_bodies() -> Vec<(&'static str, String, &'static str)> {
         for body in ["{", "nonsense", "[]", "7", "null", "\"text\"", "{} {}", "\u{0}"] {
             all.push((path, body.to_owned(), ""));
         }
-        all.push((path, long(MAX_BYTES + 1), "(body)"));
-        all.push((path, format!("{}{{}}", " ".repeat(MAX_BYTES)), "(body)"));
+        all.push((path, long(MAX_BODY_BYTES + 1), "(body)"));
+        all.push((path, format!("{}{{}}", " ".repeat(MAX_BODY_BYTES)), "(body)"));
     }
     let mut of = |path, body: Value, field| all.push((path, text(body), field));
     of("/agent/v1/register", json!({}), "version");
@@ -62,7 +62,7 @@ async fn a_body_that_is_not_what_the_call_takes_is_refused_by_its_field() {
         tokio::time::sleep(Duration::from_millis(30)).await;
         let answer = agents[index % 2].saying("idempotency-key", "k").call("POST", path, body).await;
         let refusal = answer.refusal();
-        let code = if length > MAX_BYTES { Code::BodyTooLarge } else { Code::InvalidBody };
+        let code = if length > MAX_BODY_BYTES { Code::BodyTooLarge } else { Code::InvalidBody };
         let named = refusal.field.as_deref().unwrap_or_default();
         let right = refusal.code == code && answer.status == 400 && (if field.is_empty() { !named.is_empty() } else { named == field });
         if !right || !refusal.message.contains(if code == Code::BodyTooLarge { "262144 bytes" } else { named }) {
@@ -71,12 +71,12 @@ async fn a_body_that_is_not_what_the_call_takes_is_refused_by_its_field() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // Not one byte too many, and read: what is wrong with it is its content.
-    let just = format!("{{\"reason\": 7}}{}", " ".repeat(MAX_BYTES - 13));
-    assert_eq!(just.len(), MAX_BYTES);
+    let just = format!("{{\"reason\": 7}}{}", " ".repeat(MAX_BODY_BYTES - 13));
+    assert_eq!(just.len(), MAX_BODY_BYTES);
     scene.refuses(&agents[0], "POST", "/agent/v1/goodbye", just, Code::InvalidBody, &["reason"]).await;
-    scene.refuses(&agents[0], "POST", "/agent/v1/goodbye", vec![b' '; MAX_BYTES + 1], Code::BodyTooLarge, &["262144"]).await;
+    scene.refuses(&agents[0], "POST", "/agent/v1/goodbye", vec![b' '; MAX_BODY_BYTES + 1], Code::BodyTooLarge, &["262144"]).await;
     // Far too large: nobody reads that. Either it is refused or the connection is closed on it.
-    match agents[1].try_call("POST", "/agent/v1/goodbye", vec![b' '; 64 * MAX_BYTES]).await {
+    match agents[1].try_call("POST", "/agent/v1/goodbye", vec![b' '; 64 * MAX_BODY_BYTES]).await {
         Ok(answer) => assert_eq!(answer.refusal().code, Code::BodyTooLarge),
         Err(closed) => assert!(!closed.contains("no answer came"), "{closed}"),
     }
@@ -96,7 +96,7 @@ async fn a_body_that_is_not_what_the_call_takes_is_refused_by_its_field() {
 async fn the_table_of_calls_is_kept_row_by_row() {
     let scene = Scene::set("table", json!({"replicas": 1}), 1).await;
     let agent = scene.agent_of(&scene.pods[0]).await;
-    for row in &TABLE {
+    for row in &ACCESS_TABLE {
         let path = row.path.replace("{}", "x");
         let refuses = async |code: Code, words: &[&str]| {
             scene.refuses(&agent, row.method, &path, "[]", code, words).await;
@@ -162,7 +162,7 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
             assert!(![404, 405, 501].contains(&answer.status), "{method} {path} is in the document: {answer:?}");
         }
     }
-    let served = TABLE.iter().filter(|row| row.served && (row.callers.contains(&Who::Link) || row.callers.contains(&Who::External)));
+    let served = ACCESS_TABLE.iter().filter(|row| row.served && (row.callers.contains(&Who::Link) || row.callers.contains(&Who::External)));
     for row in served.clone() {
         assert!(paths.get(row.path).is_some_and(|methods| methods.get(row.method.to_lowercase()).is_some()), "{} {}", row.method, row.path);
     }

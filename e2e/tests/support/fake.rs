@@ -18,7 +18,7 @@ use spillway::pki::authority::{self, PemKeyPair};
 use spillway::pki::tls::{Serving, server};
 use spillway::serve::{Bounds, Connection, bind, serve_tls};
 use spillway::telemetry::Metrics;
-use spillway::wire::governor::{Change, OWNER_EPOCH};
+use spillway::wire::governor::{Change, OWNER_EPOCH_HEADER};
 use spillway::wire::{GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -148,7 +148,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         Body::from(json!({"revision": "1.1", "directive": "run"}).to_string())
     };
     let epoch = shared.epoch.load(Ordering::SeqCst).to_string();
-    Response::builder().header(OWNER_EPOCH, epoch).header("content-type", "application/json").body(body).expect("an answer")
+    Response::builder().header(OWNER_EPOCH_HEADER, epoch).header("content-type", "application/json").body(body).expect("an answer")
 }
 
 /// Signs of life until it is to end.

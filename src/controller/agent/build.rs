@@ -29,47 +29,47 @@ use volumes::{mounts, volumes};
 pub use volumes::claim;
 
 /// Name of the agent's container.
-pub const CONTAINER: &str = "agent";
+pub const AGENT_CONTAINER: &str = "agent";
 /// Name of the sidecar.
-pub const LINK: &str = "link";
+pub const LINK_CONTAINER: &str = "link";
 /// The uid the sidecar runs as: not the agent's, which must not read its files or touch its processes.
 const LINK_UID: i64 = 10_002;
 /// Our programs, as the sidecar's container installs them for the agent's.
-const BIN: &str = "/spillway/bin";
-const RUN: &str = "/spillway/run";
-const JOURNAL: &str = "/spillway/journal";
-const TOKEN: &str = "/spillway/token";
-const CA: &str = "/spillway/ca";
+const BIN_DIR: &str = "/spillway/bin";
+const RUN_DIR: &str = "/spillway/run";
+const JOURNAL_DIR: &str = "/spillway/journal";
+const TOKEN_DIR: &str = "/spillway/token";
+const CA_DIR: &str = "/spillway/ca";
 /// Files between our programs and the agent's: notices, payloads, results.
-const DATA: &str = "/spillway/data";
+const DATA_DIR: &str = "/spillway/data";
 /// The sidecar's loopback port for other hosts than models, git and tools.
-const EGRESS_PROXY: &str = "http://127.0.0.1:4102";
+const EGRESS_PROXY_URL: &str = "http://127.0.0.1:4102";
 /// The sidecar's loopback port for models.
-const MODELS: &str = "http://127.0.0.1:4101";
+const MODELS_URL: &str = "http://127.0.0.1:4101";
 /// What stands where a client insists on a key: the gateway puts the team's in.
-const PLACEHOLDER: &str = "held-by-spillway";
+const PLACEHOLDER_KEY: &str = "held-by-spillway";
 /// How long a token lives; the kubelet renews it at four fifths.
-const TOKEN_SECONDS: i64 = 3600;
+const TOKEN_TTL_SECONDS: i64 = 3600;
 /// What the sidecar may use. Its binary lies in a scratch volume.
 const LINK_LIMITS: [(&str, &str); 3] = [("cpu", "500m"), ("memory", "48Mi"), ("ephemeral-storage", "64Mi")];
 const LINK_REQUESTS: [(&str, &str); 3] = [("cpu", "5m"), ("memory", "12Mi"), ("ephemeral-storage", "16Mi")];
 /// The uid and gid agents run as.
 const AGENT_UID: i64 = 10_001;
 /// The scratch volume that the home is in. It belongs to root: the supervisor makes a folder of the program's own below it.
-const HOMES: &str = "/home/agent";
-const HOME: &str = "/home/agent/home";
+const HOME_VOLUME_DIR: &str = "/home/agent";
+const HOME_DIR: &str = "/home/agent/home";
 /// The pool's files, each in a folder of its own, from where the supervisor copies them.
-const FILES: &str = "/spillway/files";
+const FILES_DIR: &str = "/spillway/files";
 /// The name of each there.
-const FILE: &str = "content";
-const WORKSPACE: &str = "/workspace";
-const TMP: &str = "/tmp";
+const FILE_NAME: &str = "content";
+const WORKSPACE_DIR: &str = "/workspace";
+const TMP_DIR: &str = "/tmp";
 /// Limits of an agent whose pool sets none: enough to build small projects, little enough for ten agents on a laptop.
 const DEFAULT_LIMITS: [(&str, &str); 3] = [("cpu", "1"), ("memory", "1Gi"), ("ephemeral-storage", "10Gi")];
 /// What is reserved for it; without these Kubernetes would reserve the limits.
 const DEFAULT_REQUESTS: [(&str, &str); 3] = [("cpu", "100m"), ("memory", "128Mi"), ("ephemeral-storage", "64Mi")];
 /// Scratch volumes with their sizes; the node evicts a pod that grows over them.
-const SCRATCH: [(&str, &str, &str); 2] = [("home", HOMES, "1Gi"), ("tmp", TMP, "1Gi")];
+const SCRATCH_VOLUMES: [(&str, &str, &str); 2] = [("home", HOME_VOLUME_DIR, "1Gi"), ("tmp", TMP_DIR, "1Gi")];
 const WORKSPACE_SIZE: &str = "8Gi";
 const SHM_SIZE: &str = "64Mi";
 
@@ -80,13 +80,13 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
     let files = spec.agent.files.clone().unwrap_or_default();
     let chat = spec.mode == PoolMode::Chat;
     let container = Container {
-        name: CONTAINER.into(),
+        name: AGENT_CONTAINER.into(),
         image: Some(spec.agent.image.clone()),
         command: Some(command(pool)),
         env: Some(environment(agent, pool)),
         resources: Some(resources(agent.spec.resources.as_ref().or(spec.agent.resources.as_ref()))),
         security_context: Some(container_walls()),
-        working_dir: Some(WORKSPACE.into()),
+        working_dir: Some(WORKSPACE_DIR.into()),
         volume_mounts: Some(mounts(&files)),
         stdin: chat.then_some(true),
         tty: chat.then_some(true),
@@ -98,7 +98,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
             namespace: agent.namespace(),
             labels: Some(pod_labels(agent, pool)),
             // kubectl logs and exec mean the program, not the sidecar.
-            annotations: Some([("kubectl.kubernetes.io/default-container".to_owned(), CONTAINER.to_owned())].into()),
+            annotations: Some([("kubectl.kubernetes.io/default-container".to_owned(), AGENT_CONTAINER.to_owned())].into()),
             owner_references: Some(vec![owner::<Agent>(&agent.metadata)]),
             ..ObjectMeta::default()
         },
@@ -159,11 +159,11 @@ fn pod_labels(agent: &Agent, pool: &AgentPool) -> BTreeMap<String, String> {
 fn link(supervised: &Supervised) -> Container {
     let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
     let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
-    let install = ExecAction { command: Some(vec!["/spillway-agent".into(), "install".into(), BIN.into()]) };
+    let install = ExecAction { command: Some(vec!["/spillway-agent".into(), "install".into(), BIN_DIR.into()]) };
     let after_start = LifecycleHandler { exec: Some(install), ..LifecycleHandler::default() };
     let quantities = |all: [(&str, &str); 3]| all.into_iter().map(|(name, value)| (name.to_owned(), Quantity(value.to_owned()))).collect();
     Container {
-        name: LINK.into(),
+        name: LINK_CONTAINER.into(),
         image: Some(supervised.image.clone()),
         image_pull_policy: Some(supervised.pull_policy.clone()),
         command: Some(vec!["/spillway-agent".into(), "link".into()]),
@@ -177,11 +177,11 @@ fn link(supervised: &Supervised) -> Container {
         }),
         security_context: Some(SecurityContext { run_as_user: Some(LINK_UID), ..container_walls() }),
         volume_mounts: Some(vec![
-            mount("spillway-bin", BIN),
-            mount("spillway-run", RUN),
-            mount("spillway-journal", JOURNAL),
-            read("spillway-token", TOKEN),
-            read("spillway-ca", CA),
+            mount("spillway-bin", BIN_DIR),
+            mount("spillway-run", RUN_DIR),
+            mount("spillway-journal", JOURNAL_DIR),
+            read("spillway-token", TOKEN_DIR),
+            read("spillway-ca", CA_DIR),
         ]),
         ..Container::default()
     }
@@ -190,20 +190,20 @@ fn link(supervised: &Supervised) -> Container {
 /// Our supervisor, with the pool's program after it.
 fn command(pool: &AgentPool) -> Vec<String> {
     let agent = &pool.spec.agent;
-    let mut words = vec![format!("{BIN}/spillway-agent"), "agent".to_owned()];
+    let mut words = vec![format!("{BIN_DIR}/spillway-agent"), "agent".to_owned()];
     for PoolEnv { name, .. } in agent.env.iter().flatten() {
         words.extend(["--pass".to_owned(), name.clone()]);
     }
     if pool.spec.mode == PoolMode::Chat {
         words.push("--tty".to_owned());
     }
-    words.extend(["--home".to_owned(), HOME.to_owned()]);
+    words.extend(["--home".to_owned(), HOME_DIR.to_owned()]);
     for (at, file) in agent.files.iter().flatten().enumerate() {
         let to = match file.path.strip_prefix("workspace/") {
-            Some(rest) => format!("{WORKSPACE}/{rest}"),
-            None => format!("{HOME}/{}", file.path),
+            Some(rest) => format!("{WORKSPACE_DIR}/{rest}"),
+            None => format!("{HOME_DIR}/{}", file.path),
         };
-        words.extend(["--file".to_owned(), format!("{FILES}/{at}/{FILE}"), to]);
+        words.extend(["--file".to_owned(), format!("{FILES_DIR}/{at}/{FILE_NAME}"), to]);
     }
     words.push("--".to_owned());
     words.extend(agent.command.iter().cloned());
@@ -221,13 +221,13 @@ fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
         plain("SPILLWAY_AGENT_TYPE", pool.spec.type_.clone()),
         plain("SPILLWAY_POOL", pool.name_any()),
         plain("SPILLWAY_CONTAINER_MODE", "true".into()),
-        plain("SPILLWAY_DATA_DIR", DATA.into()),
+        plain("SPILLWAY_DATA_DIR", DATA_DIR.into()),
         plain("SPILLWAY_STORAGE_HASH", storage_hash(agent, pool)),
-        plain("HOME", HOME.into()),
-        plain("TMPDIR", TMP.into()),
+        plain("HOME", HOME_DIR.into()),
+        plain("TMPDIR", TMP_DIR.into()),
     ];
     // Programs that honour a proxy are told at once that nothing else can be reached, instead of waiting for an answer.
-    for (name, value) in [("HTTP_PROXY", EGRESS_PROXY), ("HTTPS_PROXY", EGRESS_PROXY), ("NO_PROXY", "localhost,127.0.0.1,::1")] {
+    for (name, value) in [("HTTP_PROXY", EGRESS_PROXY_URL), ("HTTPS_PROXY", EGRESS_PROXY_URL), ("NO_PROXY", "localhost,127.0.0.1,::1")] {
         all.extend([plain(name, value.into()), plain(&name.to_lowercase(), value.into())]);
     }
     all.extend(models(pool).into_iter().map(|(name, value)| plain(name, value)));
@@ -247,7 +247,7 @@ fn models(pool: &AgentPool) -> Vec<(&'static str, String)> {
     let mut set = Vec::new();
     for (url, key, path, dialects) in all {
         if let Some(entry) = entries.iter().find(|entry| dialects.contains(&entry.dialect)) {
-            set.extend([(url, format!("{MODELS}/{}{path}", entry.name)), (key, PLACEHOLDER.to_owned())]);
+            set.extend([(url, format!("{MODELS_URL}/{}{path}", entry.name)), (key, PLACEHOLDER_KEY.to_owned())]);
         }
     }
     set

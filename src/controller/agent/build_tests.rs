@@ -124,9 +124,9 @@ fn clients_find_the_first_model_api_of_their_protocol_and_no_key() {
     let text = |value: &str| value.to_owned();
     let expected = [
         ("ANTHROPIC_BASE_URL", text("http://127.0.0.1:4101/claude")),
-        ("ANTHROPIC_API_KEY", text(PLACEHOLDER)),
+        ("ANTHROPIC_API_KEY", text(PLACEHOLDER_KEY)),
         ("OPENAI_BASE_URL", text("http://127.0.0.1:4101/gpt/v1")),
-        ("OPENAI_API_KEY", text(PLACEHOLDER)),
+        ("OPENAI_API_KEY", text(PLACEHOLDER_KEY)),
     ];
     assert_eq!(models(&pool), expected);
     assert_eq!(models(&objects(json!({})).1), []);
@@ -185,7 +185,7 @@ fn files_are_copied_below_home_or_the_workspace() {
     let mounts: Vec<_> = mounts.map(|mount| (mount.mount_path.as_str(), mount.read_only, mount.sub_path.as_deref())).collect();
     assert_eq!(mounts, [("/spillway/files/0", Some(true), None), ("/spillway/files/1", Some(true), None)]);
     let home = container.env.iter().flatten().find(|variable| variable.name == "HOME").and_then(|home| home.value.as_deref());
-    assert_eq!(home, Some(HOME), "the folder that the supervisor makes");
+    assert_eq!(home, Some(HOME_DIR), "the folder that the supervisor makes");
 }
 
 #[test]

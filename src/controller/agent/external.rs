@@ -10,7 +10,7 @@ use crate::policy::external::{Process, shown};
 use crate::wire::agent::Program;
 
 /// How long it may take to leave when its pool is not there to say so.
-const GRACE_SECONDS: u32 = 15;
+const DEFAULT_GRACE_SECONDS: u32 = 15;
 
 /// What its process shows, told as a pod's.
 pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>, now: jiff::Timestamp) -> Pod {
@@ -19,7 +19,7 @@ pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>,
     let deleted = agent.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     let leaves = said.into_iter().chain(deleted).min();
     let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
-    let grace = spec.map_or(GRACE_SECONDS, AgentPoolSpec::goodbye_timeout_seconds);
+    let grace = spec.map_or(DEFAULT_GRACE_SECONDS, AgentPoolSpec::goodbye_timeout_seconds);
     shown(&Process {
         over: agent.has_ended() || status.is_some_and(super::condemned),
         leaving: leaves.map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default()),

@@ -148,7 +148,7 @@ fn escalate(agent: &Agent, observed: &AgentObservation, context: &Context, decis
     let schedulers = || {
         let pools = context.stores.pools.state().into_iter();
         let here = pools.filter_map(|pool| pool.0.as_ref().ok().cloned()).filter(|pool| pool.namespace().as_deref() == Some(&namespace));
-        here.filter(|pool| pool.spec.type_ == names::SCHEDULER).map(|pool| pool.name_any()).collect()
+        here.filter(|pool| pool.spec.type_ == names::SCHEDULER_TYPE).map(|pool| pool.name_any()).collect()
     };
     let pools: Vec<String> = submitter.map_or_else(schedulers, |pool| vec![pool]);
     context.work_index.tell(&namespace, &pools, &message);

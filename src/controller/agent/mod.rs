@@ -43,19 +43,19 @@ use supervise::Pause;
 pub use supervise::{condemned, held_by_supervisor};
 
 /// Name of this controller in metrics and logs.
-pub const CONTROLLER: &str = "agent";
+pub const CONTROLLER_NAME: &str = "agent";
 /// A quiet Agent is looked at again this often, in case an event was missed.
-const LOOK_AGAIN: Duration = Duration::from_secs(300);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// When the cache has not seen our own last write, its event comes; this is for when it does not.
-const GATE_RETRY: Duration = Duration::from_secs(5);
+const GATE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// A pod that the watch does not show is looked at this often; while it is missing, its node: what proves its end is that the
 /// node stayed healthy all along.
-const MISSING_PERIOD: Duration = Duration::from_secs(5);
+const MISSING_POD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A pod that was asked to leave is looked at this often.
-const LEAVING_PERIOD: Duration = Duration::from_secs(10);
+const LEAVING_POD_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The shortest grace there is. With 0 the object would vanish before its processes.
-const SHORTEST_GRACE: u32 = 1;
+const MIN_GRACE_SECONDS: u32 = 1;
 
 /// Observe, plan, apply, status.
 pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Result<Action, Error> {
@@ -64,18 +64,18 @@ pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Resul
         Ok(agent) => agent,
         Err(invalid) => return malformed(object.as_ref(), &invalid.error, &key, &context).await,
     };
-    context.reconcile(CONTROLLER, key.clone(), one(agent, &key, &context)).await
+    context.reconcile(CONTROLLER_NAME, key.clone(), one(agent, &key, &context)).await
 }
 
 /// What follows from an error.
 pub fn after_error(object: Arc<AgentObject>, error: &Error, context: Arc<Context>) -> Action {
-    context.after_error(CONTROLLER, ObjectKey::of(object.as_ref()), error)
+    context.after_error(CONTROLLER_NAME, ObjectKey::of(object.as_ref()), error)
 }
 
 /// An Agent that does not fit its type is left alone, and told of once. If it is being deleted it must not hang for ever:
 /// its pod, told by owner, and its finalizer go by metadata alone.
 async fn malformed(object: &AgentObject, trouble: &str, key: &ObjectKey, context: &Context) -> Result<Action, Error> {
-    if context.invalid_is_news(CONTROLLER, key.clone(), trouble) {
+    if context.invalid_is_news(CONTROLLER_NAME, key.clone(), trouble) {
         tracing::error!(namespace = %key.namespace, agent = %key.name, error = trouble, "a stored Agent does not fit its type; it is left alone");
         let note = format!("the stored object does not fit its type and is left alone: {trouble}");
         context.events.warning(object, reasons::INVALID_OBJECT, "Validate", note).await;
@@ -91,7 +91,7 @@ async fn malformed(object: &AgentObject, trouble: &str, key: &ObjectKey, context
         Some(_) => {}
         None => remove_finalizer(meta, key, context).await?,
     }
-    Ok(Action::requeue(GATE_RETRY))
+    Ok(Action::requeue(GATE_RETRY_DELAY))
 }
 
 async fn remove_finalizer(meta: &ObjectMeta, key: &ObjectKey, context: &Context) -> Result<(), Error> {
@@ -107,8 +107,8 @@ async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLo
     let seen =
         context.agent_gate.open(key, agent.metadata.resource_version.as_deref()) && context.pod_gate.open(key, pod_version.as_deref());
     if !seen {
-        context.metrics.gated(CONTROLLER);
-        return Ok(NextLook::After(GATE_RETRY));
+        context.metrics.gated(CONTROLLER_NAME);
+        return Ok(NextLook::After(GATE_RETRY_DELAY));
     }
     let observed = observe::observe(agent, key, pod, context).await?;
     let (step, state) = plan(&observed.facts);
@@ -122,7 +122,7 @@ async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLo
         StepWrites::Gone => None,
         StepWrites::Nothing | StepWrites::Pod(..) => tell(agent, key, context, &observed, &state, written).await?,
     };
-    let wait = wait.into_iter().chain(observed.unwatched.then_some(MISSING_PERIOD)).min();
+    let wait = wait.into_iter().chain(observed.unwatched.then_some(MISSING_POD_CHECK_INTERVAL)).min();
     Ok(match (wait, next_look(&state)) {
         (Some(wait), NextLook::After(later)) => NextLook::After(wait.min(later)),
         (_, look) => look,
@@ -162,7 +162,7 @@ async fn apply(
         }
         Step::ForcePod => {
             if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
-                delete_pod(key, context, &pod.uid, Some(SHORTEST_GRACE)).await?;
+                delete_pod(key, context, &pod.uid, Some(MIN_GRACE_SECONDS)).await?;
             }
             Ok((state, StepWrites::Nothing))
         }
@@ -308,10 +308,10 @@ async fn tell(
         now: jiff::Timestamp::now(),
     };
     let Some((next, change)) = status::next(agent, &told) else {
-        context.publish_now(CONTROLLER, key, StatusChange::None);
+        context.publish_now(CONTROLLER_NAME, key, StatusChange::None);
         return Ok(None);
     };
-    match context.publish_now(CONTROLLER, key, change) {
+    match context.publish_now(CONTROLLER_NAME, key, change) {
         WriteDecision::Never => return Ok(None),
         WriteDecision::After(wait) => return Ok(Some(wait)),
         WriteDecision::Now => {}
@@ -376,11 +376,11 @@ async fn record(agent: &Agent, key: &ObjectKey, context: &Context, next: &AgentS
 fn next_look(state: &State) -> NextLook {
     match state {
         // Its own write wakes it at once; this is for when that event is lost.
-        State::Condemned(_) | State::Hibernating => NextLook::After(GATE_RETRY),
+        State::Condemned(_) | State::Hibernating => NextLook::After(GATE_RETRY_DELAY),
         // What is in the way of a pod that leaves is looked at until it is gone: the kubelet may need to be told again.
-        State::Stopping => NextLook::After(LEAVING_PERIOD),
+        State::Stopping => NextLook::After(LEAVING_POD_CHECK_INTERVAL),
         State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => NextLook::Later,
-        State::Missing(Verdict::NotYet(wait)) => NextLook::After(MISSING_PERIOD.min(*wait)),
+        State::Missing(Verdict::NotYet(wait)) => NextLook::After(MISSING_POD_CHECK_INTERVAL.min(*wait)),
         State::Keep
         | State::Creating
         | State::PoolMissing
@@ -389,13 +389,13 @@ fn next_look(state: &State) -> NextLook {
         | State::Unreachable
         | State::Hibernated
         | State::Ended(_)
-        | State::Missing(Verdict::Gone) => NextLook::After(jittered(LOOK_AGAIN)),
+        | State::Missing(Verdict::Gone) => NextLook::After(jittered(RESYNC_INTERVAL)),
     }
 }
 
 /// The Agent is gone: nothing is remembered under its name.
 pub fn forget_name(key: &ObjectKey, context: &Context) {
-    context.forget(CONTROLLER, key);
+    context.forget(CONTROLLER_NAME, key);
     context.live.forget(key);
 }
 

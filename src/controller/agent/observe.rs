@@ -16,7 +16,7 @@ use crate::controller::Context;
 use crate::controller::agent_pool::{missing_references, unsupported};
 use crate::controller::conditions::find;
 use crate::controller::namespace_setup;
-use crate::controller::stores::{NODE_LEASES, PoolObject};
+use crate::controller::stores::{NODE_LEASE_NAMESPACE, PoolObject};
 use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::live::View;
 use crate::governor::work::namespace_work::AgentHolding;
@@ -274,7 +274,7 @@ async fn node_state(name: &str, pod_uid: &str, context: &Context) -> Result<Node
         context.disappearances.node_unhealthy(pod_uid);
         return Ok(NodeState::Unhealthy);
     }
-    let lease = context.api::<Lease>(NODE_LEASES).get_opt(name).await.map_err(Error::of("reading a node's lease"))?;
+    let lease = context.api::<Lease>(NODE_LEASE_NAMESPACE).get_opt(name).await.map_err(Error::of("reading a node's lease"))?;
     let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0.to_string());
     Ok(NodeState::HealthyFor(context.disappearances.missing_for(pod_uid, renewed, true)))
 }

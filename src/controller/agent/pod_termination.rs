@@ -13,9 +13,9 @@ use crate::cluster::clock::BootTime;
 use crate::policy::pod_termination::{LastSeen, NODE_HEALTHY_PROOF_DELAY};
 
 /// More than any fleet loses between two looks; beyond it what is known is given up, which only makes us slower.
-const KEPT: usize = 10_000;
+const MAX_TRACKED_PODS: usize = 10_000;
 /// How far from proof the time stays while a node's Lease does not move.
-const STILL: Duration = Duration::from_secs(5);
+const STALE_LEASE_MARGIN: Duration = Duration::from_secs(5);
 
 /// What is known of pods whose object is gone, by pod uid.
 #[derive(Clone, Default)]
@@ -50,7 +50,7 @@ impl PodTerminations {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let mut known = self.lock();
-        if known.last.len() >= KEPT {
+        if known.last.len() >= MAX_TRACKED_PODS {
             known.last.clear();
         }
         known.leaving.remove(&uid);
@@ -67,7 +67,7 @@ impl PodTerminations {
         let (Some(uid), Some(asked)) = (pod.metadata.uid.as_ref(), pod.metadata.deletion_timestamp.as_ref()) else { return Duration::ZERO };
         let begun = || Leaving { since: BootTime::now(), asked: asked.clone() };
         let mut known = self.lock();
-        if known.leaving.len() >= KEPT && !known.leaving.contains_key(uid) {
+        if known.leaving.len() >= MAX_TRACKED_PODS && !known.leaving.contains_key(uid) {
             known.leaving.clear();
         }
         let leaving = known.leaving.entry(uid.clone()).or_insert_with(begun);
@@ -83,7 +83,7 @@ impl PodTerminations {
         let mut known = self.lock();
         let missing = known.missing.entry(uid.to_owned()).or_insert_with(|| Missing { since: BootTime::now(), renewed: renewed.clone() });
         let time = missing.since.elapsed();
-        if node_known && renewed == missing.renewed { time.min(NODE_HEALTHY_PROOF_DELAY - STILL) } else { time }
+        if node_known && renewed == missing.renewed { time.min(NODE_HEALTHY_PROOF_DELAY - STALE_LEASE_MARGIN) } else { time }
     }
 
     /// Its node is not healthy: what was observed before does not count.
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn of_more_pods_than_a_fleet_loses_nothing_is_known_and_their_nodes_are_asked() {
         let known = PodTerminations::default();
-        for at in 0..2 * KEPT {
+        for at in 0..2 * MAX_TRACKED_PODS {
             let uid = format!("u{at}");
             let pod = serde_json::from_value(json!({"metadata": {"uid": uid}})).expect("a pod");
             known.saw_deletion(&pod);
@@ -167,6 +167,6 @@ mod tests {
             let leaves = json!({"uid": format!("l{at}"), "deletionTimestamp": "2000-01-01T00:00:00Z"});
             known.leaving_for(&serde_json::from_value(json!({"metadata": leaves})).expect("a pod"));
         }
-        assert!(known.lock().last.len() <= KEPT && known.lock().leaving.len() <= KEPT);
+        assert!(known.lock().last.len() <= MAX_TRACKED_PODS && known.lock().leaving.len() <= MAX_TRACKED_PODS);
     }
 }

@@ -6,17 +6,17 @@ use crate::policy::agent::{Hindrance, HindranceKind, PodObservation, Stage};
 use crate::policy::node_liveness::NodeReach;
 
 /// Taint by which a person vouches that a node is off.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
 /// A pod that is still there so long after its grace is told again, with the shortest one.
-const OVERDUE: std::time::Duration = std::time::Duration::from_secs(10);
+const DELETION_OVERDUE_GRACE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What the pod shows. `node`: whether the one it is on is heard of; `leaving_for`: for how long we have seen it leave.
 pub fn observed(pod: &Pod, node: NodeReach, leaving_for: std::time::Duration) -> PodObservation {
     let deleting = pod.metadata.deletion_timestamp.is_some();
     // Its deletion time is of another machine's clock, and says nothing on ours.
     let grace = pod.metadata.deletion_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
-    let overdue = deleting && leaving_for >= std::time::Duration::from_secs(grace).saturating_add(OVERDUE);
+    let overdue = deleting && leaving_for >= std::time::Duration::from_secs(grace).saturating_add(DELETION_OVERDUE_GRACE);
     PodObservation { overdue, stage: stage(pod), deleting, node }
 }
 
@@ -108,7 +108,7 @@ pub fn healthy(node: &Node) -> bool {
 
 /// Whether a person vouches that a node is off.
 pub fn out_of_service(node: &Node) -> bool {
-    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == OUT_OF_SERVICE)
+    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == OUT_OF_SERVICE_TAINT)
 }
 
 /// Whether every node that can take a pod with this selector runs pods in user namespaces of their own.

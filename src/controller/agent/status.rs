@@ -165,7 +165,7 @@ fn still_starting(status: &AgentStatus) -> bool {
 /// Where the pod is.
 fn place(pod: &Pod, next: &mut AgentStatus) {
     let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    let container = containers.and_then(|all| all.iter().find(|one| one.name == super::build::CONTAINER));
+    let container = containers.and_then(|all| all.iter().find(|one| one.name == super::build::AGENT_CONTAINER));
     next.node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).or(next.node.take());
     next.container_id =
         container.and_then(|container| container.container_id.clone()).filter(|id| !id.is_empty()).or(next.container_id.take());
@@ -224,13 +224,13 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
             // As long as the schema lets it be: a program may have written it.
             message: words.chars().take(1024).collect(),
             overruled: (!decision.overruled.is_empty()).then(|| {
-                let all = decision.overruled.iter().take(OVERRULED);
+                let all = decision.overruled.iter().take(MAX_OVERRULED);
                 all.map(|(signal, action)| format!("{}: {}", signal.name(), action.name())).collect()
             }),
         };
         let all = next.interventions.get_or_insert_default();
         all.push(record);
-        let surplus = all.len().saturating_sub(INTERVENTIONS);
+        let surplus = all.len().saturating_sub(MAX_INTERVENTIONS);
         all.drain(..surplus);
     }
 }
@@ -244,7 +244,7 @@ pub fn asked(status: &AgentStatus) -> HumanRequest {
 /// When the program of a pod started, also if it has ended since.
 pub fn started_at(pod: &Pod) -> Option<Time> {
     let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
-    containers.iter().find(|one| one.name == super::build::CONTAINER).and_then(started)
+    containers.iter().find(|one| one.name == super::build::AGENT_CONTAINER).and_then(started)
 }
 
 fn started(container: &ContainerStatus) -> Option<Time> {
@@ -256,7 +256,7 @@ fn started(container: &ContainerStatus) -> Option<Time> {
 /// What of a status this controller owns. Times that only ride along are left out: they never make a difference.
 fn own(status: Option<&AgentStatus>) -> AgentStatus {
     let Some(status) = status else { return AgentStatus::default() };
-    let ours = |condition: &&Condition| OWN.contains(&condition.type_.as_str());
+    let ours = |condition: &&Condition| OWNED_CONDITION_TYPES.contains(&condition.type_.as_str());
     AgentStatus {
         observed_generation: status.observed_generation,
         phase: status.phase,
@@ -282,7 +282,7 @@ fn own(status: Option<&AgentStatus>) -> AgentStatus {
 }
 
 /// The condition types that this controller owns.
-const OWN: [&str; 9] = [
+const OWNED_CONDITION_TYPES: [&str; 9] = [
     types::READY,
     types::HEARTBEATING,
     types::GOODBYE_REQUESTED,
@@ -294,13 +294,13 @@ const OWN: [&str; 9] = [
     types::BUDGET_AVAILABLE,
 ];
 /// Of one that has not called.
-const NOT_REGISTERED: &str = "it has not registered with the gateway yet";
+const NOT_REGISTERED_MESSAGE: &str = "it has not registered with the gateway yet";
 /// Interventions that are kept.
-const INTERVENTIONS: usize = 5;
+const MAX_INTERVENTIONS: usize = 5;
 /// What one overruled, of which so many are kept.
-const OVERRULED: usize = 16;
+const MAX_OVERRULED: usize = 16;
 /// Seconds after which a checkpoint of which nothing is heard is one that was not taken. The pod gives its hook less.
-const UNANSWERED: i64 = 180;
+const CHECKPOINT_TIMEOUT_SECONDS: i64 = 180;
 
 /// Something worth an event.
 #[derive(Clone, Debug, PartialEq, Eq)]

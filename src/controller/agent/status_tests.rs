@@ -1,6 +1,6 @@
 //! How the status of an agent follows from its state.
 
-use super::phase::HINDRANCES;
+use super::phase::HINDRANCE_REASONS;
 use super::*;
 use crate::api::AgentSpec;
 use crate::policy::agent::{Activity, AgentEnd, GiveUpReason, Hindrance, HindranceKind};
@@ -105,7 +105,7 @@ fn words_alone_may_wait() {
 
 #[test]
 fn every_hindrance_has_a_reason_of_its_own() {
-    for (kind, reason) in HINDRANCES {
+    for (kind, reason) in HINDRANCE_REASONS {
         assert_eq!((hindrance_reason(kind), hindrance_of(reason)), (reason, Some(kind)));
     }
 }
@@ -328,8 +328,12 @@ fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
         &agent,
         &StatusFacts { view: Some(&View::well()), paused: Some(Pause::Tokens), holding: Some(&waits), ..told(&state) },
     ));
-    assert_eq!(says(&agent, &View::well(), &waits, UNANSWERED + 1).as_deref(), Some("False CheckpointUnanswered"));
-    assert_eq!(says(&agent, &taken, &waits, UNANSWERED + 1).as_deref(), Some("True CheckpointTaken"), "late is better than never");
+    assert_eq!(says(&agent, &View::well(), &waits, CHECKPOINT_TIMEOUT_SECONDS + 1).as_deref(), Some("False CheckpointUnanswered"));
+    assert_eq!(
+        says(&agent, &taken, &waits, CHECKPOINT_TIMEOUT_SECONDS + 1).as_deref(),
+        Some("True CheckpointTaken"),
+        "late is better than never"
+    );
     let over = written(&agent, &StatusFacts { view: Some(&taken), holding: Some(&leased), ..told(&State::Running(Activity::Active)) });
     assert_eq!(find(&over.conditions, "Checkpointed"), None);
 }

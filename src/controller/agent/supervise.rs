@@ -53,7 +53,7 @@ pub fn decide(
     };
     let rules: Vec<Rule> = supervision.and_then(|supervision| supervision.rules.as_ref()).into_iter().flatten().map(rule).collect();
     let worth = |holding: &AgentHolding| if holding.worth { WorkAtRisk::Something } else { WorkAtRisk::Nothing };
-    let who = SignalSubject { scheduler: spec.is_some_and(|spec| spec.type_ == names::SCHEDULER), item: holding.map(worth) };
+    let who = SignalSubject { scheduler: spec.is_some_and(|spec| spec.type_ == names::SCHEDULER_TYPE), item: holding.map(worth) };
     let decision = decide_in_hub(mode, who, &raised, &rules)?;
     let message = format!("{}{}", decision.message, how_to_go_on(agent, &decision, holding, view.and_then(|view| view.short_at)));
     Some(Decision { message, ..decision })

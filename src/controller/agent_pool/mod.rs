@@ -33,13 +33,13 @@ pub use observe::{crashed_ago, missing_references, unsupported};
 pub use scale_down::ScaleDowns;
 
 /// Name of this controller in metrics and logs.
-pub const CONTROLLER: &str = "agentpool";
+pub const CONTROLLER_NAME: &str = "agentpool";
 /// Every pool is looked at this often, in case an event was missed.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 /// When the cache has not seen our own last write, its event comes; this is for when it does not.
-const GATE_RETRY: Duration = Duration::from_secs(5);
+const GATE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Agents made or deleted at once.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_WRITES: usize = 16;
 
 /// Observe, validate, plan, apply, status.
 pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result<Action, Error> {
@@ -47,7 +47,7 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
     let pool = match &object.0 {
         Ok(pool) => pool,
         Err(invalid) => {
-            if context.invalid_is_news(CONTROLLER, key.clone(), &invalid.error) {
+            if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, pool = %key.name, error = %invalid.error, "a stored AgentPool does not fit its type; it is left alone");
                 let note = format!("the stored object does not fit its type and is left alone: {}", invalid.error);
                 context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
@@ -58,25 +58,25 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
     if pool.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change()); // its Agents are deleted with it
     }
-    context.reconcile(CONTROLLER, key.clone(), one(pool, &key, &context)).await
+    context.reconcile(CONTROLLER_NAME, key.clone(), one(pool, &key, &context)).await
 }
 
 /// What follows from an error.
 pub fn after_error(object: Arc<PoolObject>, error: &Error, context: Arc<Context>) -> Action {
-    context.after_error(CONTROLLER, ObjectKey::of(object.as_ref()), error)
+    context.after_error(CONTROLLER_NAME, ObjectKey::of(object.as_ref()), error)
 }
 
 /// The pool is gone: nothing is remembered of it.
 pub fn forget(key: &ObjectKey, context: &Context) {
-    context.forget(CONTROLLER, key);
+    context.forget(CONTROLLER_NAME, key);
     context.pool_gate.forget(key);
     context.descent.forget(key);
 }
 
 async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     if !context.pool_gate.open(key, pool.metadata.resource_version.as_deref()) {
-        context.metrics.gated(CONTROLLER);
-        return Ok(NextLook::After(GATE_RETRY));
+        context.metrics.gated(CONTROLLER_NAME);
+        return Ok(NextLook::After(GATE_RETRY_DELAY));
     }
     // Before its first agent, and for as long as the pool is there, whoever takes them down.
     let refused = match namespace_setup::ensure(&key.namespace, context).await {
@@ -99,8 +99,11 @@ async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
         return act(pool, key, context).await;
     }
     let wait = store(pool, &cached, &plan, key, context).await?;
-    let soonest =
-        [Some(jittered(LOOK_AGAIN)), wait, plan.look_again, cached.settles, default].into_iter().flatten().min().unwrap_or(LOOK_AGAIN);
+    let soonest = [Some(jittered(RESYNC_INTERVAL)), wait, plan.look_again, cached.settles, default]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(RESYNC_INTERVAL);
     Ok(NextLook::After(soonest))
 }
 
@@ -113,7 +116,7 @@ async fn store(
     context: &Context,
 ) -> Result<Option<Duration>, Error> {
     let (next, change) = status::next(pool, observed, plan.counters, context.epoch);
-    match context.publish_now(CONTROLLER, key, change) {
+    match context.publish_now(CONTROLLER_NAME, key, change) {
         WriteDecision::Never => Ok(None),
         WriteDecision::After(wait) => Ok(Some(wait)),
         WriteDecision::Now => write(pool, &next, key, context).await.map(|_| None),
@@ -148,7 +151,7 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
     delete(key, context, &observed, &plan).await?;
     match made {
         // The watch shows what was done, and wakes us; should nothing come, we look again.
-        CreationOutcome::All => Ok(NextLook::After(GATE_RETRY)),
+        CreationOutcome::All => Ok(NextLook::After(GATE_RETRY_DELAY)),
         CreationOutcome::NamesTaken(numbers) => {
             // Those numbers are used up: stored as such, they are never tried again.
             let used_up = |number: i64| AgentFacts {
@@ -163,7 +166,7 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
             let counters = crate::policy::pool::plan(&Facts { desired: 0, ..observed.facts.clone() }).counters;
             let (next, _) = status::next(&live, &observed, counters, context.epoch);
             write(&live, &next, key, context).await?;
-            Ok(NextLook::After(GATE_RETRY))
+            Ok(NextLook::After(GATE_RETRY_DELAY))
         }
         CreationOutcome::Refused(refusal) => {
             // Nothing else will tell of it: there is no Agent that could.
@@ -215,7 +218,7 @@ async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Pla
         }
     });
     let making: Vec<_> = making.collect();
-    let all: Vec<CreationOutcome> = futures::stream::iter(making).buffer_unordered(AT_ONCE).try_collect().await?;
+    let all: Vec<CreationOutcome> = futures::stream::iter(making).buffer_unordered(MAX_CONCURRENT_WRITES).try_collect().await?;
     Ok(all.into_iter().fold(CreationOutcome::All, |so_far, next| match (so_far, next) {
         (CreationOutcome::Refused(refusal), _) | (_, CreationOutcome::Refused(refusal)) => CreationOutcome::Refused(refusal),
         (CreationOutcome::NamesTaken(mut numbers), CreationOutcome::NamesTaken(more)) => {
@@ -275,7 +278,7 @@ async fn set_hibernated(
         }
     });
     let writing: Vec<_> = writing.collect();
-    futures::stream::iter(writing).buffer_unordered(AT_ONCE).try_collect().await
+    futures::stream::iter(writing).buffer_unordered(MAX_CONCURRENT_WRITES).try_collect().await
 }
 
 /// Deletes the planned Agents, after a renewal of our lease that began after the decision.
@@ -300,7 +303,7 @@ async fn delete(key: &ObjectKey, context: &Context, observed: &PoolObservation, 
         }
     });
     let deleting: Vec<_> = deleting.collect();
-    futures::stream::iter(deleting).buffer_unordered(AT_ONCE).try_collect().await
+    futures::stream::iter(deleting).buffer_unordered(MAX_CONCURRENT_WRITES).try_collect().await
 }
 
 /// Tells people of transitions.

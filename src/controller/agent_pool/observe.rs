@@ -32,7 +32,7 @@ use spillway_conversion::pool::{queues_of, taking};
 pub use blockers::PoolBlockers;
 
 /// How long a pool without work waits when neither it nor its queue says.
-const EMPTY_AFTER: Duration = Duration::from_secs(60);
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is known.
 pub struct PoolObservation {
@@ -220,7 +220,7 @@ fn empty_after(pool: &AgentPool, namespace: &str, context: &Context) -> Duration
     let first = pool.spec.queues.as_ref().and_then(|queues| queues.first());
     let of_queue = || first.and_then(|queue| context.work_index.queue(namespace, &queue.name)).and_then(|queue| queue.empty_after);
     let own = own.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
-    own.or_else(of_queue).unwrap_or(EMPTY_AFTER)
+    own.or_else(of_queue).unwrap_or(DEFAULT_IDLE_TIMEOUT)
 }
 
 /// Whether agents without work hibernate: as the pool says itself, else as its first queue says. Without a volume that

@@ -59,17 +59,18 @@ pub fn next(pool: &AgentPool, observed: &PoolObservation, counters: Counters, ep
 }
 
 /// The condition types that this controller owns.
-const OWN: [&str; 6] = [types::READY, types::RECONCILING, types::STALLED, types::SCALED_TO_ZERO, types::AT_MAX, types::BLOCKED];
+const OWNED_CONDITION_TYPES: [&str; 6] =
+    [types::READY, types::RECONCILING, types::STALLED, types::SCALED_TO_ZERO, types::AT_MAX, types::BLOCKED];
 
 /// What of a status this controller owns.
 fn own(status: Option<&AgentPoolStatus>) -> AgentPoolStatus {
     let mut own = status.cloned().unwrap_or_default();
-    own.conditions.retain(|condition| OWN.contains(&condition.type_.as_str()));
+    own.conditions.retain(|condition| OWNED_CONDITION_TYPES.contains(&condition.type_.as_str()));
     own
 }
 
 /// Crashes before a pool says that it is in its way, and before it says that a person is needed.
-const CRASHES: (u32, u32) = (CRASH_LOOP_THRESHOLD, 5);
+const CRASH_THRESHOLDS: (u32, u32) = (CRASH_LOOP_THRESHOLD, 5);
 
 /// Ready: this generation was made real once, and can still be served. A pool that follows work is not waited for.
 fn conditions(pool: &AgentPool, observed: &PoolObservation, agents: i32, stored: &AgentPoolStatus, now: jiff::Timestamp) -> Vec<Condition> {
@@ -112,7 +113,7 @@ fn stalled(observed: &PoolObservation) -> Option<(&'static str, String)> {
         return Some((reasons::UNSUPPORTED, message.clone()));
     }
     let (crashes, last) = observed.crashes.as_ref()?;
-    let helpless = *crashes >= CRASHES.1 && observed.ready == 0 && observed.desired.count > 0;
+    let helpless = *crashes >= CRASH_THRESHOLDS.1 && observed.ready == 0 && observed.desired.count > 0;
     helpless.then(|| (reasons::CRASH_LOOP, crash_message(last)))
 }
 
@@ -124,7 +125,8 @@ fn blocked(observed: &PoolObservation, all_ready: bool) -> Option<(&'static str,
     if let Some(blocked) = &observed.blocked {
         return Some((blocked.reason, blocked.message.clone()));
     }
-    let (_, last) = observed.crashes.as_ref().filter(|(crashes, _)| *crashes >= CRASHES.0 && !all_ready && observed.desired.count > 0)?;
+    let (_, last) =
+        observed.crashes.as_ref().filter(|(crashes, _)| *crashes >= CRASH_THRESHOLDS.0 && !all_ready && observed.desired.count > 0)?;
     Some((reasons::CRASH_LOOP, crash_message(last)))
 }
 

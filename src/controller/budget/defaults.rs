@@ -17,7 +17,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::waiting::AFTER;
+use super::waiting::DEFAULT_CREATION_DELAY;
 use crate::api::names::{self, managers};
 use crate::api::{AgentPool, Breaker, Budget};
 use crate::cluster::{Class, Error, ObjectKey, calls};
@@ -27,7 +27,7 @@ use crate::controller::stores::PoolObject;
 /// A kind of which a namespace gets one.
 pub trait DefaultedKind: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug {
     /// On the ConfigMap of a namespace: it was made there once.
-    const MADE: &'static str;
+    const MADE_ANNOTATION: &'static str;
 
     /// Those of a namespace, as the cache shows them: name, and whether it carries our annotation.
     fn known(namespace: &str, context: &Context) -> Vec<(String, bool)>;
@@ -38,7 +38,7 @@ fn facts(object: &impl ResourceExt) -> (String, bool) {
 }
 
 impl DefaultedKind for Budget {
-    const MADE: &'static str = names::DEFAULT_MADE_ANNOTATION;
+    const MADE_ANNOTATION: &'static str = names::DEFAULT_MADE_ANNOTATION;
 
     fn known(namespace: &str, context: &Context) -> Vec<(String, bool)> {
         context.stores.budgets_of(namespace).iter().map(|budget| facts(budget.as_ref())).collect()
@@ -46,7 +46,7 @@ impl DefaultedKind for Budget {
 }
 
 impl DefaultedKind for Breaker {
-    const MADE: &'static str = names::DEFAULT_BREAKER_MADE_ANNOTATION;
+    const MADE_ANNOTATION: &'static str = names::DEFAULT_BREAKER_MADE_ANNOTATION;
 
     fn known(namespace: &str, context: &Context) -> Vec<(String, bool)> {
         context.stores.breakers_of(namespace).iter().map(|breaker| facts(breaker.as_ref())).collect()
@@ -63,7 +63,7 @@ pub async fn ensure(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Res
 async fn ensure_one<K: DefaultedKind>(namespace: &str, context: &Context) -> Result<Option<Duration>, Error> {
     let kind = K::kind(&());
     let known = K::known(namespace, context);
-    let ours = known.iter().any(|(name, annotated)| name == names::DEFAULT && *annotated);
+    let ours = known.iter().any(|(name, annotated)| name == names::DEFAULT_OBJECT_NAME && *annotated);
     if !known.is_empty() || marked::<K>(namespace, context) {
         context.waiting.forget(&kind, namespace);
         if ours && !marked::<K>(namespace, context) {
@@ -77,7 +77,7 @@ async fn ensure_one<K: DefaultedKind>(namespace: &str, context: &Context) -> Res
     // A try that is refused comes again after as long.
     context.waiting.forget(&kind, namespace);
     gently::<K>(make::<K>(namespace, context).await)?;
-    Ok(Some(AFTER))
+    Ok(Some(DEFAULT_CREATION_DELAY))
 }
 
 /// It is a convenience: where it cannot be had, pools go on.
@@ -95,14 +95,14 @@ fn gently<K: DefaultedKind>(result: Result<(), Error>) -> Result<(), Error> {
 /// Whether it was made once.
 fn marked<K: DefaultedKind>(namespace: &str, context: &Context) -> bool {
     let map = context.stores.bundle(&ObjectKey { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
-    map.is_some_and(|map| map.annotations().contains_key(K::MADE))
+    map.is_some_and(|map| map.annotations().contains_key(K::MADE_ANNOTATION))
 }
 
 async fn mark<K: DefaultedKind>(namespace: &str, made: bool, context: &Context) -> Result<(), Error> {
     context.leadership.check()?;
     let value = if made { json!("true") } else { json!(null) };
     let api = context.api::<ConfigMap>(namespace);
-    calls::annotate(&api, names::CA_CONFIG_MAP, managers::DEFAULTS, json!({K::MADE: value})).await?;
+    calls::annotate(&api, names::CA_CONFIG_MAP, managers::DEFAULTS, json!({K::MADE_ANNOTATION: value})).await?;
     Ok(())
 }
 
@@ -116,14 +116,14 @@ async fn make<K: DefaultedKind>(namespace: &str, context: &Context) -> Result<()
     }
     context.leadership.check()?;
     let body = json!({"metadata": {"namespace": namespace, "annotations": {names::DEFAULT_ANNOTATION: "true"}}, "spec": {}});
-    calls::apply_gently(&api, names::DEFAULT, managers::DEFAULTS, body).await?;
+    calls::apply_gently(&api, names::DEFAULT_OBJECT_NAME, managers::DEFAULTS, body).await?;
     tracing::info!(namespace, kind = %K::kind(&()), "made the default of a namespace with pools that had none");
     mark::<K>(namespace, true, context).await
 }
 
 /// Removes the default if we made it, nobody else wrote it, and no pool is left. Whether it is gone.
 pub async fn remove_unused<K: DefaultedKind>(object: &K, key: &ObjectKey, context: &Context) -> Result<bool, Error> {
-    let ours = key.name == names::DEFAULT && object.annotations().contains_key(names::DEFAULT_ANNOTATION);
+    let ours = key.name == names::DEFAULT_OBJECT_NAME && object.annotations().contains_key(names::DEFAULT_ANNOTATION);
     let pools = || context.stores.pools.state_filter(|pool| pool.namespace().as_deref() == Some(&key.namespace));
     if !ours || !pools().is_empty() {
         return Ok(false);

@@ -38,11 +38,11 @@ pub use defaults::{ensure as ensure_defaults, remove_unused};
 pub use waiting::WaitingNamespaces;
 
 /// Name of this controller in metrics and logs.
-pub const CONTROLLER: &str = "budget";
+pub const CONTROLLER_NAME: &str = "budget";
 /// A quiet Budget is looked at again this often, in case an event was missed.
-const LOOK_AGAIN: Duration = Duration::from_secs(300);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// When the cache has not seen our own last write, its event comes; this is for when it does not.
-const GATE_RETRY: Duration = Duration::from_secs(5);
+const GATE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Observe, plan, apply, status.
 pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Result<Action, Error> {
@@ -50,7 +50,7 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
     let budget = match &object.0 {
         Ok(budget) => budget,
         Err(invalid) => {
-            if context.invalid_is_news(CONTROLLER, key.clone(), &invalid.error) {
+            if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, budget = %key.name, error = %invalid.error, "a stored Budget does not fit its type; it is left alone");
                 let note = format!("the stored object does not fit its type and is left alone: {}", invalid.error);
                 context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
@@ -61,28 +61,28 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
     if budget.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change()); // what it owns goes with it
     }
-    context.reconcile(CONTROLLER, key.clone(), one(budget, &key, &context)).await
+    context.reconcile(CONTROLLER_NAME, key.clone(), one(budget, &key, &context)).await
 }
 
 /// What follows from an error.
 pub fn after_error(object: Arc<BudgetObject>, error: &Error, context: Arc<Context>) -> Action {
-    context.after_error(CONTROLLER, ObjectKey::of(object.as_ref()), error)
+    context.after_error(CONTROLLER_NAME, ObjectKey::of(object.as_ref()), error)
 }
 
 /// The Budget is gone: nothing is remembered of it.
 pub fn forget(key: &ObjectKey, context: &Context) {
-    context.forget(CONTROLLER, key);
+    context.forget(CONTROLLER_NAME, key);
     context.budget_gate.forget(key);
 }
 
 async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     if !context.budget_gate.open(key, budget.metadata.resource_version.as_deref()) {
-        context.metrics.gated(CONTROLLER);
-        return Ok(NextLook::After(GATE_RETRY));
+        context.metrics.gated(CONTROLLER_NAME);
+        return Ok(NextLook::After(GATE_RETRY_DELAY));
     }
     if !seen(&context.stores.quotas, key, context) || !seen(&context.stores.ranges, key, context) {
-        context.metrics.gated(CONTROLLER);
-        return Ok(NextLook::After(GATE_RETRY));
+        context.metrics.gated(CONTROLLER_NAME);
+        return Ok(NextLook::After(GATE_RETRY_DELAY));
     }
     if defaults::remove_unused(budget, key, context).await? {
         return Ok(NextLook::OnChange);
@@ -96,7 +96,7 @@ async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<Next
     Ok(match outcome {
         Outcome::Failed(..) | Outcome::Waits(_) if binds => NextLook::Later,
         Outcome::Failed(..) | Outcome::Waits(_) | Outcome::Unsaid | Outcome::Applied(_) | Outcome::Conflict(_) => {
-            NextLook::After(jittered(LOOK_AGAIN))
+            NextLook::After(jittered(RESYNC_INTERVAL))
         }
     })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::cluster::clock::BootTime;
 
 /// So long a namespace is without any: whoever applies pools from Git applies the others with them.
-pub const AFTER: Duration = Duration::from_secs(60);
+pub const DEFAULT_CREATION_DELAY: Duration = Duration::from_secs(60);
 
 /// Since when namespaces with a pool are without any of a kind: in memory, for as long as we lead.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl WaitingNamespaces {
     pub fn left(&self, kind: &str, namespace: &str) -> Option<Duration> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = all.entry((kind.to_owned(), namespace.to_owned())).or_insert_with(BootTime::now);
-        AFTER.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
+        DEFAULT_CREATION_DELAY.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
     }
 
     /// It has one, or was given one.
@@ -34,6 +34,6 @@ mod tests {
     #[test]
     fn a_namespace_waits_from_the_first_look() {
         let waiting = WaitingNamespaces::default();
-        assert!(waiting.left("Budget", "n").is_some_and(|left| left <= AFTER && !left.is_zero()));
+        assert!(waiting.left("Budget", "n").is_some_and(|left| left <= DEFAULT_CREATION_DELAY && !left.is_zero()));
     }
 }

@@ -20,7 +20,7 @@ use super::capacity;
 use super::due;
 use super::fleet::Fleet;
 use super::node_judgements::NodeJudgements;
-use super::stores::{AgentObject, BudgetObject, NODE_LEASES, PoolObject, Stores};
+use super::stores::{AgentObject, BudgetObject, NODE_LEASE_NAMESPACE, PoolObject, Stores};
 use super::wake::{Wake, in_namespace, without_pod};
 use crate::api::{Agent, Toolset, WorkQueue, names};
 use crate::cluster::ObjectKey;
@@ -59,7 +59,7 @@ pub fn watch_all(
     let breakers = limits::watch_breakers(tasks, scoped(client, namespace), breakers_changed.clone());
     let pods = watch_pods(tasks, scoped(client, namespace), wake.clone(), agents.clone(), disappearances.clone());
     let node_judgements = NodeJudgements::default();
-    let of_nodes = (Api::all(client.clone()), Api::namespaced(client.clone(), NODE_LEASES));
+    let of_nodes = (Api::all(client.clone()), Api::namespaced(client.clone(), NODE_LEASE_NAMESPACE));
     let (nodes, node_leases) = watch_nodes(tasks, of_nodes, &node_judgements, wake.clone(), pods.clone(), metrics.clone());
     let limits_changed = Arc::new(Notify::new());
     let budgets = limits::watch_budgets(tasks, scoped(client, namespace), &wake, &pools, &agents, limits_changed.clone());
@@ -77,7 +77,8 @@ pub fn watch_all(
     let toolsets = references::<Toolset>(tasks, client, namespace, &wake, &pools);
     let ours = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
     let named = |name: &str| config().fields(&format!("metadata.name={name}"));
-    let policies = watch_walls::<NetworkPolicy>(tasks, scoped(client, namespace), named(names::WALL), &wake, &pools, &agents);
+    let policies =
+        watch_walls::<NetworkPolicy>(tasks, scoped(client, namespace), named(names::AGENTS_NETWORK_POLICY), &wake, &pools, &agents);
     let labelled = || config().labels(&ours);
     let quotas = limits::watch_compute::<ResourceQuota>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let ranges = limits::watch_compute::<LimitRange>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
@@ -187,7 +188,7 @@ fn watch_pools(
                 generations.forget(pool);
                 told.notify_one();
                 // It may have been the last of its namespace.
-                wake.budget(&key.namespace, names::DEFAULT);
+                wake.budget(&key.namespace, names::DEFAULT_OBJECT_NAME);
                 wake.short_agents(&agents);
             }
             Change::Listed(pools) => {
@@ -258,7 +259,7 @@ fn keep_name(object: &mut impl ResourceExt) {
 }
 
 /// Annotations that are read of what must stand before a pod is made.
-const OURS: [&str; 2] = [names::DEFAULT_MADE_ANNOTATION, names::DEFAULT_BREAKER_MADE_ANNOTATION];
+const READ_ANNOTATIONS: [&str; 2] = [names::DEFAULT_MADE_ANNOTATION, names::DEFAULT_BREAKER_MADE_ANNOTATION];
 
 /// Watches what must stand before a pod is made: its pools repair it, and its agents wait for it.
 fn watch_walls<K>(
@@ -274,7 +275,7 @@ where
 {
     let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
     // Of annotations only our own are read.
-    let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| OURS.contains(&name.as_str()));
+    let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| READ_ANNOTATIONS.contains(&name.as_str()));
     start(tasks, watcher(api, config), drop_annotations, move |change| match change {
         Change::Present(object) | Change::Deleted(object) => {
             let namespace = object.namespace().unwrap_or_default();

@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt};
 use tokio::task::JoinSet;
 
 use crate::cluster::watch::{Change, config, start};
-use crate::controller::node_judgements::{NodeJudgements, READY, ready, reported};
+use crate::controller::node_judgements::{NODE_READY_CONDITION, NodeJudgements, ready, reported};
 use crate::controller::wake::Wake;
 use crate::policy::node_liveness::{self, NodeReach};
 use crate::telemetry::Metrics;
@@ -147,7 +147,7 @@ fn prune_node(node: &mut Node) {
         status.capacity = None;
         status.volumes_attached = None;
         status.volumes_in_use = None;
-        let others = status.conditions.iter_mut().flatten().filter(|condition| condition.type_ != READY);
+        let others = status.conditions.iter_mut().flatten().filter(|condition| condition.type_ != NODE_READY_CONDITION);
         others.for_each(|condition| condition.last_heartbeat_time = None);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::wire::headers::{HOPS, stays};
+use crate::wire::headers::{HOP_BY_HOP_HEADERS, stays};
 use crate::wire::shortage::LimitRoom;
 
 /// What published clients send and providers use, whatever the team's credential is. Everything else stays behind: a header may
@@ -111,7 +111,7 @@ pub fn inward(provider: &HeaderMap, room: Option<&LimitRoom>) -> HeaderMap {
     for (name, value) in provider {
         let text = name.as_str();
         let budget = text.starts_with("x-budget-");
-        if !HOPS.contains(&text) && !DROPPED_RESPONSE_HEADERS.contains(&text) && !named.contains(name) && !budget {
+        if !HOP_BY_HOP_HEADERS.contains(&text) && !DROPPED_RESPONSE_HEADERS.contains(&text) && !named.contains(name) && !budget {
             passed.append(name.clone(), value.clone());
         }
     }
@@ -132,7 +132,7 @@ fn connection_names(headers: &HeaderMap) -> Vec<HeaderName> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::headers::CREDENTIALS;
+    use crate::wire::headers::CREDENTIAL_HEADERS;
 
     fn map(all: &[(&'static str, &'static str)]) -> HeaderMap {
         all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
@@ -178,8 +178,11 @@ mod tests {
             ("session-id", "s"),
         ];
         let mut client = map(&kept);
-        let dropped =
-            HOPS.iter().chain(&CREDENTIALS).chain(&GATEWAY_HEADERS).chain(&STEERING).chain(&["host", "spillway-item", "x-of-hop"]);
+        let dropped = HOP_BY_HOP_HEADERS.iter().chain(&CREDENTIAL_HEADERS).chain(&GATEWAY_HEADERS).chain(&STEERING).chain(&[
+            "host",
+            "spillway-item",
+            "x-of-hop",
+        ]);
         for name in dropped {
             client.insert(HeaderName::from_static(name), HeaderValue::from_static("secret"));
         }

@@ -44,7 +44,7 @@ use super::state::Gateway;
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
 use crate::serve::fair_semaphore::QueueFull;
-use crate::wire::meter::{CONVERSATION, Dialect, ITEM, ModelRoute, Target};
+use crate::wire::meter::{CONVERSATION_HEADER, Dialect, ITEM_HEADER, ModelRoute, Target};
 use crate::wire::work::LeaseRef as Lease;
 use crate::wire::{Code, Refusal};
 
@@ -101,9 +101,9 @@ pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
         }
     };
     // Also of a refusal: the program went on with it. No provider says it.
-    response.headers_mut().remove(CONVERSATION);
+    response.headers_mut().remove(CONVERSATION_HEADER);
     if let Some(conversation) = refusal_format.conversation.and_then(|number| HeaderValue::try_from(format!("{number:016x}")).ok()) {
-        response.headers_mut().insert(CONVERSATION, conversation);
+        response.headers_mut().insert(CONVERSATION_HEADER, conversation);
     }
     response
 }
@@ -186,7 +186,7 @@ fn not_served(method: &str, entry: &str, path: &str) -> Refusal {
     let message = format!(
         "{method} {path} is not passed on for models: only calls are whose tokens can be counted. Below the base URL of the entry {entry} \
          (/{entry}) there are {}",
-        spillway_dialect::SERVED.join(", ")
+        spillway_dialect::SERVED_PATHS.join(", ")
     );
     Refusal::new(Code::NoSuchCall, message).field("(path)")
 }
@@ -230,12 +230,12 @@ async fn beside<T: Send + 'static>(
 
 /// The item that the sidecar says is worked on.
 fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
-    let Some(value) = headers.get(ITEM) else { return Ok(None) };
+    let Some(value) = headers.get(ITEM_HEADER) else { return Ok(None) };
     let read = || {
         let (uid, epoch) = value.to_str().ok()?.rsplit_once('/')?;
         Some(Lease { uid: uid.to_owned(), epoch: epoch.parse().ok()? })
     };
-    let wrong = || Refusal::new(Code::InvalidBody, format!("the header {ITEM} is not UID/EPOCH")).field(ITEM);
+    let wrong = || Refusal::new(Code::InvalidBody, format!("the header {ITEM_HEADER} is not UID/EPOCH")).field(ITEM_HEADER);
     read().ok_or_else(wrong).map(Some)
 }
 

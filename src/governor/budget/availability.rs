@@ -92,7 +92,7 @@ fn of(agent: Option<&str>, pool: &AgentPool, context: &Context) -> TokenAvailabi
     let meter = &context.meter;
     let namespace = pool.metadata.namespace.as_deref().unwrap_or_default();
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
-    let exists = context.stores.budget(namespace, named.unwrap_or(names::DEFAULT)).is_some();
+    let exists = context.stores.budget(namespace, named.unwrap_or(names::DEFAULT_OBJECT_NAME)).is_some();
     if !meter.is_ready() {
         return TokenAvailability::Unknown;
     }
@@ -123,7 +123,7 @@ pub fn reason(obstacle: &Blocker) -> &'static str {
 /// Whether an agent of this pool whose life's tokens are over says goodbye when it has no item in hand, so that another one
 /// comes: where agents work from queues. A scheduler is kept, and so is one that serves a person.
 pub fn leaves_when_spent(pool: &AgentPool) -> bool {
-    !queues_of(pool).is_empty() && pool.spec.type_ != names::SCHEDULER
+    !queues_of(pool).is_empty() && pool.spec.type_ != names::SCHEDULER_TYPE
 }
 
 /// Whether an agent that was paused when the limit of its life was `paused_at` has more since: a Grant, a raised
@@ -132,7 +132,7 @@ pub fn has_more(agent: &Agent, pool: &AgentPool, paused_at: i64, context: &Conte
     let Some(uid) = agent.metadata.uid.as_deref().filter(|_| context.meter.is_ready()) else { return false };
     let namespace = pool.metadata.namespace.as_deref().unwrap_or_default();
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
-    let exists = context.stores.budget(namespace, named.unwrap_or(names::DEFAULT)).is_some();
+    let exists = context.stores.budget(namespace, named.unwrap_or(names::DEFAULT_OBJECT_NAME)).is_some();
     let Some(above) = context.meter.above(namespace, named, exists) else { return false };
     // No call of it comes that would say how long its life is now.
     let defaults = context.meter.defaults(namespace);

@@ -265,7 +265,7 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
                     return finish(caller, uid, epoch, StatusExtras::default(), context, decide).await;
                 }
             };
-            let is_final = pool.spec.type_ == names::DRONE;
+            let is_final = pool.spec.type_ == names::DRONE_TYPE;
             let decide = |entry: &Entry, fence: Fence, judges: FailureJudges| {
                 lease::fail(&entry.record, fence, &failure, FailureJudges { is_final, ..judges }, now())
             };

@@ -24,7 +24,7 @@ pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderState {
     let (reason, message) = why.map_or(("AgentEnded".to_owned(), String::new()), |why| (why.reason.clone(), why.message.clone()));
     if reason == reasons::TOKENS_EXHAUSTED {
         let labels = agent.metadata.labels.as_ref();
-        let is_final = labels.and_then(|labels| labels.get(names::TYPE_LABEL)).is_some_and(|type_| type_ == names::DRONE);
+        let is_final = labels.and_then(|labels| labels.get(names::TYPE_LABEL)).is_some_and(|type_| type_ == names::DRONE_TYPE);
         return HolderState::Failed { reason, message, is_final };
     }
     let verb = match (given_up.map(|given_up| given_up.reason.as_str()), status.goodbye.is_some() || asleep) {

@@ -114,7 +114,7 @@ fn is_drone(caller: &Caller, context: &Context) -> bool {
     let agent = context.stores.agent(&caller.key);
     let pool = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).map(|agent| agent.spec.pool_ref.name.clone());
     let pool = pool.and_then(|pool| context.stores.pool(&caller.key.namespace, &pool));
-    pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).is_some_and(|pool| pool.spec.type_ == names::DRONE)
+    pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).is_some_and(|pool| pool.spec.type_ == names::DRONE_TYPE)
 }
 
 /// An agent finished an item that does not exist any more: an event says so.

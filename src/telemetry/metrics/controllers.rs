@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use super::{Metrics, Timed, registered};
 
 /// Seconds that a write waited for its turn: from not at all to when it is not sent any more.
-const TURN_BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
+const WRITE_WAIT_BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
 /// Seconds of a reconcile: from a look into memory to a burst of calls.
 const RECONCILE_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
@@ -81,7 +81,7 @@ impl Controllers {
                 registry,
                 "api_write_wait_seconds",
                 "Time that a write waited for its namespace's others",
-                Histogram::new(TURN_BUCKETS),
+                Histogram::new(WRITE_WAIT_BUCKETS),
             ),
             at_once: registered(
                 registry,

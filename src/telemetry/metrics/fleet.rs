@@ -16,11 +16,11 @@ use super::names::{Bounds, Names, Series};
 use super::{Metrics, registered};
 
 /// Pools that have series of their own. One has about thirty.
-const POOLS: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
+const POOL_SERIES_BOUNDS: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
 /// Types of agents that have series of their own.
-const TYPES: usize = 32;
+const MAX_TYPE_SERIES: usize = 32;
 /// Types belong to no namespace.
-const ALL_TYPES: Bounds = Bounds { all: TYPES, of_one: TYPES, namespaces: 1 };
+const TYPE_SERIES_BOUNDS: Bounds = Bounds { all: MAX_TYPE_SERIES, of_one: MAX_TYPE_SERIES, namespaces: 1 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct PoolLabels {
@@ -138,8 +138,8 @@ pub(super) struct Fleet {
 impl Fleet {
     pub(super) fn register(registry: &mut Registry) -> Self {
         Self {
-            names: Mutex::new(Names::new(POOLS)),
-            types: Mutex::new(Names::new(ALL_TYPES)),
+            names: Mutex::new(Names::new(POOL_SERIES_BOUNDS)),
+            types: Mutex::new(Names::new(TYPE_SERIES_BOUNDS)),
             shown: Mutex::default(),
             desired: registered(registry, "pool_agents_desired", "Agents that a pool wants", Family::default()),
             live: registered(registry, "pool_agents_live", "Agents of a pool that have not ended", Family::default()),
@@ -286,7 +286,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::names::{NONE, OTHER};
+    use crate::telemetry::metrics::names::{NO_OBJECT_LABEL, OTHER_LABEL};
 
     fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
         let text = metrics.text().expect("encodes");
@@ -354,8 +354,8 @@ mod tests {
     fn pools_and_types_beyond_the_bound_share_series_and_add_up_there() {
         let metrics = Metrics::default();
         let mut standing = FleetCounts::default();
-        for namespace in 0..POOLS.namespaces + 10 {
-            for name in 0..POOLS.of_one + 2 {
+        for namespace in 0..POOL_SERIES_BOUNDS.namespaces + 10 {
+            for name in 0..POOL_SERIES_BOUNDS.of_one + 2 {
                 let series = metrics.pool(&format!("n{namespace}"), Some(&format!("p{name}")));
                 let type_ = metrics.agent_type(Some(&format!("t{namespace}-{name}")));
                 metrics.agent_started(series.clone(), type_.clone());
@@ -364,17 +364,17 @@ mod tests {
             }
         }
         metrics.fleet(standing);
-        let most = POOLS.all + POOLS.namespaces + 1;
+        let most = POOL_SERIES_BOUNDS.all + POOL_SERIES_BOUNDS.namespaces + 1;
         for metric in ["pool_agents_desired", "pool_agents_live", "pool_agents{", "pool_agent_starts_total", "pool_agent_ends_total"] {
             assert!((most / 2..=most).contains(&lines(&metrics, &format!("spillway_{metric}")).len()), "{metric}");
         }
         for metric in ["agents{", "agent_starts_total", "agent_ends_total"] {
-            assert_eq!(lines(&metrics, &format!("spillway_{metric}")).len(), TYPES + 1, "{metric}");
+            assert_eq!(lines(&metrics, &format!("spillway_{metric}")).len(), MAX_TYPE_SERIES + 1, "{metric}");
         }
-        let beyond = format!("spillway_pool_agents_live{{namespace=\"{OTHER}\",pool=\"{OTHER}\"}}");
-        assert_eq!(lines(&metrics, &beyond), [format!("{beyond} {}", 10 * (POOLS.of_one + 2))]);
-        let all = (POOLS.namespaces + 10) * (POOLS.of_one + 2) - TYPES;
-        let beyond = format!("spillway_agents{{type=\"{OTHER}\",phase=\"Idle\"}}");
+        let beyond = format!("spillway_pool_agents_live{{namespace=\"{OTHER_LABEL}\",pool=\"{OTHER_LABEL}\"}}");
+        assert_eq!(lines(&metrics, &beyond), [format!("{beyond} {}", 10 * (POOL_SERIES_BOUNDS.of_one + 2))]);
+        let all = (POOL_SERIES_BOUNDS.namespaces + 10) * (POOL_SERIES_BOUNDS.of_one + 2) - MAX_TYPE_SERIES;
+        let beyond = format!("spillway_agents{{type=\"{OTHER_LABEL}\",phase=\"Idle\"}}");
         assert_eq!(lines(&metrics, &beyond), [format!("{beyond} {all}")]);
     }
 
@@ -384,8 +384,11 @@ mod tests {
         metrics.agent_started(metrics.pool("n", None), metrics.agent_type(None));
         assert_eq!(
             lines(&metrics, "spillway_pool_agent_starts_total"),
-            [format!("spillway_pool_agent_starts_total{{namespace=\"n\",pool=\"{NONE}\"}} 1")]
+            [format!("spillway_pool_agent_starts_total{{namespace=\"n\",pool=\"{NO_OBJECT_LABEL}\"}} 1")]
         );
-        assert_eq!(lines(&metrics, "spillway_agent_starts_total"), [format!("spillway_agent_starts_total{{type=\"{NONE}\"}} 1")]);
+        assert_eq!(
+            lines(&metrics, "spillway_agent_starts_total"),
+            [format!("spillway_agent_starts_total{{type=\"{NO_OBJECT_LABEL}\"}} 1")]
+        );
     }
 }

@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use super::{Metrics, Timed, registered};
 
 /// Seconds of a model call: from a refusal to an hour of streaming.
-const MODEL_BUCKETS: [f64; 12] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3600.0];
+const MODEL_CALL_BUCKETS: [f64; 12] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3600.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ModelCallLabels {
@@ -68,13 +68,13 @@ impl Gateways {
                 registry,
                 "gateway_request_seconds",
                 "Duration of a model call, by dialect and outcome",
-                Family::new_with_constructor(|| Histogram::new(MODEL_BUCKETS)),
+                Family::new_with_constructor(|| Histogram::new(MODEL_CALL_BUCKETS)),
             ),
             first_bytes: registered(
                 registry,
                 "gateway_ttft_seconds",
                 "Time from a model call to the first part of its answer",
-                Family::new_with_constructor(|| Histogram::new(MODEL_BUCKETS)),
+                Family::new_with_constructor(|| Histogram::new(MODEL_CALL_BUCKETS)),
             ),
             open: registered(registry, "connections", "Connections by listener and class: strange, or known by a token", Family::default()),
             turned_away: registered(

@@ -14,7 +14,7 @@ use super::{Metrics, registered};
 use crate::policy::breaker::State;
 
 /// Tokens of input that a call used, by those that were estimated: from far too many to many times too few.
-const ESTIMATE_BUCKETS: [f64; 11] = [0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 5.0];
+const ESTIMATE_RATIO_BUCKETS: [f64; 11] = [0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 5.0];
 
 /// A limit of a budget.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -106,7 +106,7 @@ impl Budgets {
                 registry,
                 "budget_estimate_error_ratio",
                 "Tokens of input that a model call used, by those that were estimated for it",
-                Histogram::new(ESTIMATE_BUCKETS),
+                Histogram::new(ESTIMATE_RATIO_BUCKETS),
             ),
         }
     }

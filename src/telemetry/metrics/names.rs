@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names beyond the bound share this one.
-pub const OTHER: &str = "_other";
+pub const OTHER_LABEL: &str = "_other";
 /// What belongs to no object that there is.
-pub const NONE: &str = "_none";
+pub const NO_OBJECT_LABEL: &str = "_none";
 
 /// How many names have series of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +52,17 @@ impl Names {
     /// Under which labels this counts. `None`: it belongs to no object that there is.
     pub fn series(&mut self, namespace: &str, name: Option<&str>) -> Series {
         if !self.known.contains_key(namespace) && self.known.len() >= self.bounds.namespaces {
-            return Series::new(OTHER, OTHER);
+            return Series::new(OTHER_LABEL, OTHER_LABEL);
         }
         let known = self.known.entry(namespace.to_owned()).or_default();
-        let Some(name) = name else { return Series::new(namespace, NONE) };
+        let Some(name) = name else { return Series::new(namespace, NO_OBJECT_LABEL) };
         if known.contains(name) {
             return Series::new(namespace, name);
         }
         // All are counted for a new name only: this is asked for each thing that happens.
         let room = known.len() < self.bounds.of_one && self.known.values().map(BTreeSet::len).sum::<usize>() < self.bounds.all;
         if !room {
-            return Series::new(namespace, OTHER);
+            return Series::new(namespace, OTHER_LABEL);
         }
         self.known.entry(namespace.to_owned()).or_default().insert(name.to_owned());
         Series::new(namespace, name)
@@ -77,7 +77,7 @@ impl Names {
     /// Nothing is left in a namespace: its series.
     pub fn forget_namespace(&mut self, namespace: &str) -> Vec<Series> {
         let Some(known) = self.known.remove(namespace) else { return Vec::new() };
-        let names = known.iter().map(String::as_str).chain([OTHER, NONE]);
+        let names = known.iter().map(String::as_str).chain([OTHER_LABEL, NO_OBJECT_LABEL]);
         names.map(|name| Series::new(namespace, name)).collect()
     }
 }
@@ -104,12 +104,12 @@ mod tests {
         assert_eq!((shown(&mut names, "b", "1"), shown(&mut names, "b", "2")), ("b/1".into(), "b/2".into()));
         assert_eq!(shown(&mut names, "c", "1"), "c/_other", "there are as many as may be in all");
         assert_eq!(shown(&mut names, "d", "1"), "_other/_other", "and as many namespaces");
-        assert_eq!(names.series("b", None), Series::new("b", NONE));
-        assert_eq!(names.series("d", None), Series::new(OTHER, OTHER));
+        assert_eq!(names.series("b", None), Series::new("b", NO_OBJECT_LABEL));
+        assert_eq!(names.series("d", None), Series::new(OTHER_LABEL, OTHER_LABEL));
         assert_eq!((names.forget("a", "1"), names.forget("a", "4")), (Some(Series::new("a", "1")), None));
         assert_eq!(shown(&mut names, "c", "1"), "c/1");
         let gone: Vec<String> = names.forget_namespace("b").into_iter().map(|series| series.name).collect();
-        assert_eq!(gone, ["1", "2", OTHER, NONE]);
+        assert_eq!(gone, ["1", "2", OTHER_LABEL, NO_OBJECT_LABEL]);
         assert_eq!(shown(&mut names, "d", "1"), "d/1");
         assert_eq!(names.forget_namespace("unknown"), []);
     }

@@ -22,9 +22,9 @@ use crate::policy::work::item_index::Removal;
 use crate::policy::work::tally::{AttemptEnd, ItemEnd, ItemEvent};
 
 /// Queues that have series of their own. One has about sixty.
-const QUEUES: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
+const QUEUE_SERIES_BOUNDS: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
 /// Seconds an item was ready before it was claimed: from at once to a day.
-const WAIT_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0];
+const ITEM_WAIT_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0];
 /// The same of one queue, of which there are many.
 const QUEUE_WAIT_BUCKETS: [f64; 8] = [0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
 /// Seconds of an attempt: from a command to as long as one may take.
@@ -108,7 +108,12 @@ impl Work {
     pub(super) fn register(registry: &mut Registry) -> Self {
         Self {
             items: registered(registry, "items", "Items of work by the phase that was written", Family::default()),
-            waits: registered(registry, "item_wait_seconds", "Time from an item's being ready to its claim", Histogram::new(WAIT_BUCKETS)),
+            waits: registered(
+                registry,
+                "item_wait_seconds",
+                "Time from an item's being ready to its claim",
+                Histogram::new(ITEM_WAIT_BUCKETS),
+            ),
             missed: registered(
                 registry,
                 "objectives_missed",
@@ -116,7 +121,7 @@ impl Work {
                 Family::default(),
             ),
             collected: CollectedItems::register(registry),
-            names: Mutex::new(Names::new(QUEUES)),
+            names: Mutex::new(Names::new(QUEUE_SERIES_BOUNDS)),
             shown: Mutex::default(),
             depths: registered(registry, "queue_items", "Items of a queue by their phase now", Family::default()),
             oldest: registered(
@@ -259,7 +264,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::names::{NONE, OTHER};
+    use crate::telemetry::metrics::names::{NO_OBJECT_LABEL, OTHER_LABEL};
 
     fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
         let text = metrics.text().expect("encodes");
@@ -313,7 +318,10 @@ mod tests {
         assert_eq!(shown.len(), 2 * Phase::ALL.len(), "{shown:?}");
         assert!(shown.contains(&r#"spillway_queue_items{namespace="n",queue="q",phase="Ready"} 3"#.to_owned()), "{shown:?}");
         assert!(shown.contains(&r#"spillway_queue_items{namespace="n",queue="q",phase="Blocked"} 0"#.to_owned()), "{shown:?}");
-        assert!(shown.contains(&format!("spillway_queue_items{{namespace=\"n\",queue=\"{NONE}\",phase=\"Pending\"}} 2")), "{shown:?}");
+        assert!(
+            shown.contains(&format!("spillway_queue_items{{namespace=\"n\",queue=\"{NO_OBJECT_LABEL}\",phase=\"Pending\"}} 2")),
+            "{shown:?}"
+        );
         assert!(
             lines(&metrics, "spillway_queue_oldest")
                 .contains(&r#"spillway_queue_oldest_ready_seconds{namespace="n",queue="q"} 9"#.to_owned())
@@ -328,29 +336,29 @@ mod tests {
     fn queues_beyond_the_bound_share_series_and_add_up_there() {
         let metrics = Metrics::default();
         let mut depths = Depths::default();
-        for namespace in 0..QUEUES.namespaces + 50 {
-            for queue in 0..QUEUES.of_one + 5 {
+        for namespace in 0..QUEUE_SERIES_BOUNDS.namespaces + 50 {
+            for queue in 0..QUEUE_SERIES_BOUNDS.of_one + 5 {
                 let series = metrics.queue(&format!("n{namespace}"), Some(&format!("q{queue}")));
                 metrics.happened(&series, ItemEvent::Arrived);
                 depths.add(series, [(Phase::Ready, 1)], Duration::from_secs(u64::try_from(namespace).expect("a number")));
             }
         }
         metrics.depths(depths);
-        let most = QUEUES.all + QUEUES.namespaces + 1;
+        let most = QUEUE_SERIES_BOUNDS.all + QUEUE_SERIES_BOUNDS.namespaces + 1;
         assert!(lines(&metrics, "spillway_queue_arrivals_total").len() <= most);
         assert!(lines(&metrics, "spillway_queue_items").len() <= most * Phase::ALL.len());
-        let beyond = format!("namespace=\"{OTHER}\",queue=\"{OTHER}\"");
-        let count = 50 * (QUEUES.of_one + 5);
+        let beyond = format!("namespace=\"{OTHER_LABEL}\",queue=\"{OTHER_LABEL}\"");
+        let count = 50 * (QUEUE_SERIES_BOUNDS.of_one + 5);
         assert_eq!(
             lines(&metrics, &format!("spillway_queue_items{{{beyond},phase=\"Ready\"")),
             [format!("spillway_queue_items{{{beyond},phase=\"Ready\"}} {count}")]
         );
         assert_eq!(
             lines(&metrics, &format!("spillway_queue_oldest_ready_seconds{{{beyond}")),
-            [format!("spillway_queue_oldest_ready_seconds{{{beyond}}} {}", QUEUES.namespaces + 49)],
+            [format!("spillway_queue_oldest_ready_seconds{{{beyond}}} {}", QUEUE_SERIES_BOUNDS.namespaces + 49)],
             "the oldest of all"
         );
-        let fifth = format!("namespace=\"n0\",queue=\"{OTHER}\"");
+        let fifth = format!("namespace=\"n0\",queue=\"{OTHER_LABEL}\"");
         assert_eq!(
             lines(&metrics, &format!("spillway_queue_arrivals_total{{{fifth}")),
             [format!("spillway_queue_arrivals_total{{{fifth}}} 5")],

@@ -7,14 +7,14 @@ use super::{Member, Node, Text, Value};
 use crate::Fault;
 
 /// The deepest nesting; what serde_json takes too.
-const DEPTH: usize = 128;
+const MAX_JSON_DEPTH: usize = 128;
 /// The most values: a body of nothing but brackets must not cost a hundred times its size. A full context window of a long
 /// conversation with tools has a third of it.
-pub(crate) const VALUES: usize = 100_000;
+pub(crate) const MAX_JSON_VALUES: usize = 100_000;
 /// Objects with more keys are searched for repeated ones by a set.
-const FEW: usize = 16;
+const KEY_SET_THRESHOLD: usize = 16;
 /// Bytes of a string that are looked at together.
-pub(super) const CHUNK: usize = 32;
+pub(super) const STRING_CHUNK_BYTES: usize = 32;
 
 /// Why a text is not read: where, as far as it is known, and what is wrong.
 #[derive(Debug)]
@@ -89,11 +89,11 @@ impl<'a> Reader<'a> {
     fn value(&mut self, depth: usize) -> Result<Node<'a>, JsonError> {
         self.blank();
         self.values += 1;
-        if self.values > VALUES {
-            return Err(self.wrong(format_args!("more than {VALUES} values")));
+        if self.values > MAX_JSON_VALUES {
+            return Err(self.wrong(format_args!("more than {MAX_JSON_VALUES} values")));
         }
-        if depth >= DEPTH {
-            return Err(self.wrong(format_args!("nested deeper than {DEPTH}")));
+        if depth >= MAX_JSON_DEPTH {
+            return Err(self.wrong(format_args!("nested deeper than {MAX_JSON_DEPTH}")));
         }
         let at = self.at;
         let value = match self.next() {
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
             // Most of a large body is here: a chunk is looked at together, without an early end.
             let special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
             let none = |chunk: &&[u8]| !chunk.iter().fold(false, |found, byte| found | special(byte));
-            self.at += CHUNK * self.bytes[self.at..].chunks_exact(CHUNK).take_while(none).count();
+            self.at += STRING_CHUNK_BYTES * self.bytes[self.at..].chunks_exact(STRING_CHUNK_BYTES).take_while(none).count();
             let plain = self.bytes[self.at..].iter().position(special);
             self.at = plain.map_or(self.bytes.len(), |plain| self.at + plain);
             match self.next() {
@@ -259,7 +259,7 @@ fn place(at: usize) -> u32 {
 
 /// A key that stands twice.
 fn repeated<'m>(members: &'m [Member<'_>]) -> Option<&'m str> {
-    if members.len() <= FEW {
+    if members.len() <= KEY_SET_THRESHOLD {
         let twice = |(index, member): &(usize, &Member<'_>)| members[..*index].iter().any(|other| other.key == member.key);
         return members.iter().enumerate().find(twice).map(|(_, member)| member.key.as_ref());
     }

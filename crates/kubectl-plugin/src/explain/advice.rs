@@ -8,7 +8,7 @@ mod table;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::conditions::types;
-use table::TABLE;
+use table::ADVICE_BY_REASON;
 
 /// What a person may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ use Advice::{Do, Nothing};
 pub fn of(reason: &str) -> Option<Advice> {
     // Of a violated rule the reason names the rule too.
     let reason = reason.split('/').next().unwrap_or(reason);
-    TABLE.iter().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
+    ADVICE_BY_REASON.iter().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
 }
 
 /// Whether a condition tells of something that is not as one would have it, or that explains a wait.
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn no_reason_stands_twice_and_every_place_has_a_name() {
-        for (at, (reason, advice)) in TABLE.iter().enumerate() {
-            assert!(TABLE[..at].iter().all(|(other, _)| other != reason), "{reason} stands twice");
+        for (at, (reason, advice)) in ADVICE_BY_REASON.iter().enumerate() {
+            assert!(ADVICE_BY_REASON[..at].iter().all(|(other, _)| other != reason), "{reason} stands twice");
             let (Do(text) | Nothing(text)) = advice;
             let names = [("agent", Some("a")), ("pool", Some("p")), ("namespace", Some("n")), ("node", None), ("ended", None)];
             let text = filled(text, &names);

@@ -13,7 +13,7 @@ use crate::api::{Agent, AgentPool};
 use crate::find;
 
 /// The agents of a pool that are told of.
-const AGENTS: usize = 10;
+const MAX_SHOWN_AGENTS: usize = 10;
 
 /// The report on a pool.
 pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
@@ -34,7 +34,7 @@ pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
         hints.unobserved();
     }
     telling.iter().for_each(|condition| hints.condition(condition));
-    for agent in waiting.iter().take(AGENTS) {
+    for agent in waiting.iter().take(MAX_SHOWN_AGENTS) {
         let conditions = agent.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let node = agent.status.as_ref().and_then(|status| status.node.clone());
         hints.places = [("agent", Some(agent.name_any())), places[1].clone(), places[2].clone(), ("node", node), places[4].clone()];
@@ -57,7 +57,7 @@ pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
         since: loudest.map(|condition| condition.last_transition_time.clone()),
         facts: pool_facts(pool, agents),
         conditions: status.conditions.iter().map(told).collect(),
-        agents: waiting.iter().take(AGENTS).map(|agent| waits(agent)).collect(),
+        agents: waiting.iter().take(MAX_SHOWN_AGENTS).map(|agent| waits(agent)).collect(),
         advice: hints.done(),
         ..Report::default()
     }

@@ -10,7 +10,7 @@ use crate::connect::Cluster;
 use crate::error::Error;
 
 /// The newest events that are told.
-const EVENTS: usize = 12;
+const MAX_SHOWN_EVENTS: usize = 12;
 /// Reads the events of these objects. They are kept for an hour or so: no events means little.
 pub(super) async fn read(cluster: &Cluster, uids: Vec<Option<String>>, facts: &mut Facts) {
     for uid in uids.into_iter().flatten().filter(|uid| !uid.is_empty()) {
@@ -49,6 +49,6 @@ pub(super) fn happened(events: &[Event]) -> Vec<HistoryEntry> {
         })
         .collect();
     told.sort_by_key(|event| event.time.as_ref().map(|time| time.0));
-    told.drain(..told.len().saturating_sub(EVENTS));
+    told.drain(..told.len().saturating_sub(MAX_SHOWN_EVENTS));
     told
 }

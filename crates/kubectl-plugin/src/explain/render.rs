@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::table::{age, indented, one_line, or_nothing, printable};
 
 /// Characters of a message in a table; the state above tells its own whole, and JSON tells all.
-const MESSAGE: usize = 200;
+const MAX_MESSAGE_CHARS: usize = 200;
 
 /// Characters of the end of an attempt's message: a program's last words come first, and what they were caused by last.
-const ENDING: usize = 320;
+const MAX_MESSAGE_TAIL_CHARS: usize = 320;
 
 /// The report as it was asked for.
 pub fn render(report: &Report, format: Option<Format>, now: Timestamp) -> Result<Output, Error> {
@@ -125,10 +125,10 @@ fn row(told: &EventReport, state: &str, now: Timestamp) -> Vec<String> {
 /// A message, shortened where it is long and where the report's first lines have told it.
 fn message(text: &str, state: &str) -> String {
     let text = text.trim_end();
-    if text.chars().count() > MESSAGE / 4 && state.contains(text) {
+    if text.chars().count() > MAX_MESSAGE_CHARS / 4 && state.contains(text) {
         return "(as above)".to_owned();
     }
-    match text.char_indices().nth(MESSAGE) {
+    match text.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((end, _)) => format!("{}\u{2026}", &text[..end]),
         None => text.to_owned(),
     }
@@ -138,10 +138,10 @@ fn message(text: &str, state: &str) -> String {
 fn ending(text: &str, state: &str) -> String {
     let text = one_line(text);
     let count = text.chars().count();
-    if count > MESSAGE / 4 && state.contains(&text) {
+    if count > MAX_MESSAGE_CHARS / 4 && state.contains(&text) {
         return "(as above)".to_owned();
     }
-    match count.checked_sub(ENDING).filter(|over| *over > 0) {
+    match count.checked_sub(MAX_MESSAGE_TAIL_CHARS).filter(|over| *over > 0) {
         Some(over) => format!("\u{2026}{}", text.chars().skip(over).collect::<String>()),
         None => text,
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::request::{PAUSED, PauseRequest, Verb};
+use super::request::{PAUSED_CONDITION, PauseRequest, Verb};
 use crate::api::Agent;
 use crate::api::agent::AgentPhase;
 use crate::find;
@@ -42,7 +42,7 @@ pub fn decide(verb: Verb, agent: &Agent) -> Decision {
 
 /// Whether the operator says that it is paused.
 fn shows_paused(agent: &Agent) -> bool {
-    let paused = agent.status.as_ref().and_then(|status| find::condition(&status.conditions, PAUSED));
+    let paused = agent.status.as_ref().and_then(|status| find::condition(&status.conditions, PAUSED_CONDITION));
     find::phase(agent) == Some(AgentPhase::Paused) || paused.is_some_and(|paused| paused.status == "True")
 }
 
@@ -52,7 +52,7 @@ pub fn seen(verb: Verb, agent: &Agent, asked: &PauseRequest) -> Check<Result<(),
         return Check::Done(Err(format!("has ended: {}", find::state(agent))));
     }
     let status = agent.status.clone().unwrap_or_default();
-    let Some(paused) = find::condition(&status.conditions, PAUSED) else {
+    let Some(paused) = find::condition(&status.conditions, PAUSED_CONDITION) else {
         // Where nothing was ever paused there may be no such condition.
         let looked = status.observed_generation.is_some_and(|generation| generation >= asked.generation);
         return match verb {
@@ -68,7 +68,7 @@ pub fn seen(verb: Verb, agent: &Agent, asked: &PauseRequest) -> Check<Result<(),
     if paused.status == wanted && looked {
         return Check::Done(Ok(()));
     }
-    Check::NotYet(format!("{PAUSED} is {}, {}", paused.status, find::why(paused)))
+    Check::NotYet(format!("{PAUSED_CONDITION} is {}, {}", paused.status, find::why(paused)))
 }
 
 #[cfg(test)]

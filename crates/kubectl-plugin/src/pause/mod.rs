@@ -149,7 +149,7 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
     let mut waited = Waited { namespace: report.namespace.clone(), verb: report.verb, done: Vec::new(), failures: Vec::new() };
     for asked in &report.asked {
         let named = format!("{} \"{}\"", asked.kind.word(), asked.name);
-        match wait::until(deadline, wait::LOOK_AGAIN, async || look(cluster, report.verb, asked).await).await? {
+        match wait::until(deadline, wait::WAIT_POLL_INTERVAL, async || look(cluster, report.verb, asked).await).await? {
             wait::Waited::Done(Ok(())) => waited.done.push(format!("{}.{GROUP}/{}", asked.kind.resource(), asked.name)),
             wait::Waited::Done(Err(words)) => waited.failures.push(format!("{named} {words}")),
             wait::Waited::Late(words) => {

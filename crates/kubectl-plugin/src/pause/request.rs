@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Condition type under which a pause is told.
-pub(super) const PAUSED: &str = "Paused";
+pub(super) const PAUSED_CONDITION: &str = "Paused";
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

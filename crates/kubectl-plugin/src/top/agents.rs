@@ -19,9 +19,9 @@ use crate::find;
 use crate::table::{age, or_nothing};
 
 /// Columns that give way where the screen is narrow.
-const YIELDING: [(&str, usize); 5] = [("ACTION", 8), ("ITEM", 8), ("EXTERNAL", 8), ("POOL", 6), ("DISPLAY", 10)];
+const SHRINKABLE_COLUMNS: [(&str, usize); 5] = [("ACTION", 8), ("ITEM", 8), ("EXTERNAL", 8), ("POOL", 6), ("DISPLAY", 10)];
 /// Pools that are told to be hindered, at most.
-const HINDERED: usize = 3;
+const MAX_HINDERED_POOLS: usize = 3;
 
 /// Which agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,7 +179,7 @@ impl Subject for Agents {
             summary: vec![phases(snapshot), pools(snapshot)],
             header: header(everywhere, external),
             rows: sort.sorted(&snapshot.agents).into_iter().map(|row| (cells(row, everywhere, external, now), style(row.phase))).collect(),
-            yielding: &YIELDING,
+            yielding: &SHRINKABLE_COLUMNS,
         }
     }
 }
@@ -242,8 +242,8 @@ fn pools(snapshot: &Snapshot) -> String {
     let mut text =
         format!("Pools {}  desired {}  agents {}  active {}  idle {}", pools.count, pools.desired, pools.agents, pools.active, pools.idle);
     if !pools.hindered.is_empty() {
-        let told: Vec<String> = pools.hindered.iter().take(HINDERED).map(|(name, reason)| format!("{name} {reason}")).collect();
-        let more = pools.hindered.len().saturating_sub(HINDERED);
+        let told: Vec<String> = pools.hindered.iter().take(MAX_HINDERED_POOLS).map(|(name, reason)| format!("{name} {reason}")).collect();
+        let more = pools.hindered.len().saturating_sub(MAX_HINDERED_POOLS);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         text.push_str(&format!("  hindered: {}{more}", told.join(", ")));
     }

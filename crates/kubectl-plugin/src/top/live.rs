@@ -22,9 +22,9 @@ use crate::connect::Cluster;
 use crate::error::Error;
 
 /// How soon the reader of keys sees that nobody wants them any more.
-const READER: Duration = Duration::from_millis(100);
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Ages grow on the screen also between two looks.
-const REDRAW: Duration = Duration::from_secs(1);
+const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A look that is under way.
 type PendingLook<'a, S> = Pin<Box<dyn Future<Output = Result<S, Error>> + 'a>>;
@@ -51,7 +51,7 @@ async fn session<S: Subject>(
     let mut looks = interval(every);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     looks.reset(); // the first look is the one that came in
-    let mut redraw = interval(REDRAW);
+    let mut redraw = interval(REDRAW_INTERVAL);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut looking: Option<PendingLook<'_, S::Snapshot>> = None;
     while !state.over {
@@ -149,7 +149,7 @@ impl Keys {
         let stop = Arc::clone(&over);
         std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                match event::poll(READER).and_then(|ready| if ready { event::read().map(Some) } else { Ok(None) }) {
+                match event::poll(KEY_POLL_INTERVAL).and_then(|ready| if ready { event::read().map(Some) } else { Ok(None) }) {
                     Ok(None) => {}
                     Ok(Some(event)) => {
                         if send.send(event).is_err() {

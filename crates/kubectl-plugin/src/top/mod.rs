@@ -33,7 +33,7 @@ use super::input;
 pub use subject::{ListedObjects, Subject};
 
 /// The shortest time between two looks: the API server serves others too.
-const SHORTEST: Duration = Duration::from_millis(500);
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Arguments of `top`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
@@ -106,7 +106,7 @@ pub struct Picture {
 
 fn interval(text: &str) -> Result<Duration, String> {
     match input::duration(text)? {
-        short if short < SHORTEST => Err("the API server serves others too: at least 500ms".to_owned()),
+        short if short < MIN_REFRESH_INTERVAL => Err("the API server serves others too: at least 500ms".to_owned()),
         long => Ok(long),
     }
 }

@@ -17,7 +17,7 @@ use crate::find;
 use crate::table::{age, or_nothing};
 
 /// Columns that give way where the screen is narrow.
-const YIELDING: [(&str, usize); 3] = [("REASON", 10), ("TYPE", 6), ("NAME", 10)];
+const SHRINKABLE_COLUMNS: [(&str, usize); 3] = [("REASON", 10), ("TYPE", 6), ("NAME", 10)];
 
 /// Which pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Subject for Pools {
             summary: summary(snapshot),
             header: namespace.into_iter().chain(others).map(Into::into).collect(),
             rows: sort.sorted(&snapshot.rows).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
-            yielding: &YIELDING,
+            yielding: &SHRINKABLE_COLUMNS,
         }
     }
 }

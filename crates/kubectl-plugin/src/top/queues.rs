@@ -18,7 +18,7 @@ use crate::table::{age, or_nothing};
 use spillway_conversion::work as convert;
 
 /// Columns that give way where the screen is narrow.
-const YIELDING: [(&str, usize); 2] = [("STATE", 8), ("NAME", 10)];
+const SHRINKABLE_COLUMNS: [(&str, usize); 2] = [("STATE", 8), ("NAME", 10)];
 
 /// Which queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Subject for Queues {
             summary: summary(snapshot, now),
             header: namespace.into_iter().chain(others).map(Into::into).collect(),
             rows: sort.sorted(&snapshot.rows).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
-            yielding: &YIELDING,
+            yielding: &SHRINKABLE_COLUMNS,
         }
     }
 }

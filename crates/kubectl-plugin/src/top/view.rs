@@ -9,12 +9,12 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::state::{Order, State};
-use crate::table::{NOTHING, printable, table};
+use crate::table::{EMPTY_COLUMN, printable, table};
 
 /// Between two columns.
-const GAP: usize = 2;
+const COLUMN_GAP: usize = 2;
 /// The last line.
-const KEYS: &str = "q quit  s sort  p hold  arrows scroll";
+const KEY_HELP: &str = "q quit  s sort  p hold  arrows scroll";
 
 /// What is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Sheet {
 
 impl Sheet {
     fn cells(&self) -> Vec<Vec<String>> {
-        let safe = |cell: &String| if cell.is_empty() { NOTHING.to_owned() } else { printable(cell) };
+        let safe = |cell: &String| if cell.is_empty() { EMPTY_COLUMN.to_owned() } else { printable(cell) };
         self.rows.iter().map(|(cells, _)| cells.iter().map(safe).collect()).collect()
     }
 }
@@ -94,7 +94,7 @@ fn title(sheet: &Sheet, state: &State<impl Order>) -> Line<'static> {
 
 fn keys(rows: usize, room: usize, state: &State<impl Order>) -> String {
     let last = state.offset.saturating_add(room).min(rows);
-    if room >= rows { KEYS.to_owned() } else { format!("{KEYS}  {}-{last} of {rows}", state.offset.saturating_add(1).min(last)) }
+    if room >= rows { KEY_HELP.to_owned() } else { format!("{KEY_HELP}  {}-{last} of {rows}", state.offset.saturating_add(1).min(last)) }
 }
 
 /// The columns' widths: what they need, less what the screen has not.
@@ -102,7 +102,7 @@ fn widths(sheet: &Sheet, cells: &[Vec<String>], width: usize) -> Vec<usize> {
     let header = &sheet.header;
     let widest = |at: usize| cells.iter().filter_map(|row| row.get(at)).map(|cell| across(cell)).max().unwrap_or(0);
     let mut widths: Vec<usize> = header.iter().enumerate().map(|(at, name)| across(name).max(widest(at))).collect();
-    let whole = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+    let whole = |widths: &[usize]| widths.iter().sum::<usize>() + COLUMN_GAP * widths.len().saturating_sub(1);
     for (name, least) in sheet.yielding {
         let missing = whole(&widths).saturating_sub(width);
         if let Some(column) = header.iter().position(|column| column == name).and_then(|at| widths.get_mut(at)) {
@@ -115,7 +115,7 @@ fn widths(sheet: &Sheet, cells: &[Vec<String>], width: usize) -> Vec<usize> {
 /// Cells beside each other, each as wide as its column.
 fn joined(cells: &[impl AsRef<str>], widths: &[usize]) -> String {
     let padded = cells.iter().zip(widths).map(|(cell, width)| fitted(cell.as_ref(), *width));
-    padded.collect::<Vec<_>>().join(&" ".repeat(GAP))
+    padded.collect::<Vec<_>>().join(&" ".repeat(COLUMN_GAP))
 }
 
 /// The text in exactly this width, its end replaced where it is too long.

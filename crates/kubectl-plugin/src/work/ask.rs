@@ -28,7 +28,7 @@ use spillway_conversion::work as convert;
 use spillway_wire::ask as talk;
 
 /// The type of what is asked.
-pub const TYPE: &str = "ask";
+pub const ASK_ITEM_TYPE: &str = "ask";
 
 /// Arguments of `ask`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -126,8 +126,8 @@ fn conversation(before: &WorkItem, words: &str) -> Result<String, Error> {
     let name = before.name_any();
     let result = before.status.as_ref().and_then(|status| status.result.as_deref()).filter(|_| life::phase(before) == Phase::Succeeded);
     match result {
-        Some(result) if before.spec.type_.as_deref() == Some(TYPE) => Ok(talk::answered(&before.spec.payload, result, words)),
-        Some(_) => Err(Error::Usage(format!("{name} asked nothing back: its type is not {TYPE}"))),
+        Some(result) if before.spec.type_.as_deref() == Some(ASK_ITEM_TYPE) => Ok(talk::answered(&before.spec.payload, result, words)),
+        Some(_) => Err(Error::Usage(format!("{name} asked nothing back: its type is not {ASK_ITEM_TYPE}"))),
         None => Err(Error::Usage(format!("{name} asked nothing back: it is {}, and has no answer", life::phase(before).name()))),
     }
 }
@@ -142,10 +142,10 @@ pub async fn ask(cluster: &Cluster, words: &str, now: Timestamp, console: &mut d
         return Err(Error::Usage(payload::too_large(words.len(), most)));
     }
     let item = WorkItem {
-        metadata: ObjectMeta { generate_name: Some(format!("{TYPE}-")), ..ObjectMeta::default() },
+        metadata: ObjectMeta { generate_name: Some(format!("{ASK_ITEM_TYPE}-")), ..ObjectMeta::default() },
         spec: WorkItemSpec {
             queue_ref: Some(LocalRef { name: name.clone() }),
-            type_: Some(TYPE.to_owned()),
+            type_: Some(ASK_ITEM_TYPE.to_owned()),
             payload: words.to_owned(),
             submit_time: Some(MicroTime(now)),
             ..WorkItemSpec::default()
@@ -178,7 +178,7 @@ pub async fn ask(cluster: &Cluster, words: &str, now: Timestamp, console: &mut d
 fn accepting(queues: &[WorkQueue]) -> Option<&WorkQueue> {
     let accepts = |queue: &&WorkQueue| {
         let types = queue.spec.accepts.as_ref().and_then(|accepts| accepts.types.as_ref());
-        queue.metadata.deletion_timestamp.is_none() && types.is_some_and(|types| types.iter().any(|type_| type_ == TYPE))
+        queue.metadata.deletion_timestamp.is_none() && types.is_some_and(|types| types.iter().any(|type_| type_ == ASK_ITEM_TYPE))
     };
     queues.iter().filter(accepts).min_by_key(|queue| (Reverse(queue.spec.priority.unwrap_or(0)), queue.name_any()))
 }
@@ -186,14 +186,14 @@ fn accepting(queues: &[WorkQueue]) -> Option<&WorkQueue> {
 fn works_from(pool: &AgentPool, queue: &str) -> bool {
     pool.spec.queues.iter().flatten().any(|named| {
         let types = named.types.as_deref().unwrap_or_default();
-        named.name == queue && (types.is_empty() || types.iter().any(|type_| type_ == TYPE))
+        named.name == queue && (types.is_empty() || types.iter().any(|type_| type_ == ASK_ITEM_TYPE))
     })
 }
 
 fn nobody_hears(namespace: &str) -> Error {
     Error::Usage(format!(
-        "nobody hears what is asked in namespace \"{namespace}\": no WorkQueue accepts the type {TYPE} by name \
-         (spec.accepts.types: [{TYPE}]). Apply one, and an AgentPool that works from it: config/samples/workqueues.yaml \
+        "nobody hears what is asked in namespace \"{namespace}\": no WorkQueue accepts the type {ASK_ITEM_TYPE} by name \
+         (spec.accepts.types: [{ASK_ITEM_TYPE}]). Apply one, and an AgentPool that works from it: config/samples/workqueues.yaml \
          and config/samples/agentpool-scheduler.yaml have both"
     ))
 }

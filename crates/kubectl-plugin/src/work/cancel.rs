@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::{AT_ONCE, life, many};
+use super::{MAX_CONCURRENT_WRITES, life, many};
 use crate::api::work_queue::CancelledGroup;
 use crate::api::{GROUP, WorkItem, WorkQueue};
 use crate::connect::Cluster;
@@ -22,7 +22,7 @@ use crate::write::{self, Decision, WriteOutcome, WriteTarget};
 use spillway_conversion::work as convert;
 
 /// The most entries that a queue takes; the schema's bound.
-const GROUPS: usize = 64;
+const MAX_CANCELLED_GROUPS: usize = 64;
 
 /// Arguments of `cancel`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -174,7 +174,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
             let cancels = names
                 .iter()
                 .map(|name| async move { (name, write::settle::<WorkItem>(cluster, "item", name, WriteTarget::Uid, life::cancel).await) });
-            let mut done = futures::stream::iter(cancels).buffered(AT_ONCE);
+            let mut done = futures::stream::iter(cancels).buffered(MAX_CONCURRENT_WRITES);
             while let Some((name, done)) = done.next().await {
                 match done? {
                     WriteOutcome::Written(_) => output.line(format!("workitem.{GROUP}/{name} asked to end")),
@@ -215,9 +215,9 @@ pub fn entries(queue: &WorkQueue, group: &str, time: Timestamp, items: &[WorkIte
     };
     let stored = queue.spec.cancel_groups.iter().flatten();
     let mut entries: Vec<CancelledGroup> = stored.filter(|entry| entry.group != group && needed(entry)).cloned().collect();
-    if entries.len() >= GROUPS {
+    if entries.len() >= MAX_CANCELLED_GROUPS {
         return Decision::Refuse(format!(
-            "has {GROUPS} groups that are cancelled and still have living items (spec.cancelGroups): wait until some have ended, or cancel the items: `kubectl spillway cancel ITEM...`"
+            "has {MAX_CANCELLED_GROUPS} groups that are cancelled and still have living items (spec.cancelGroups): wait until some have ended, or cancel the items: `kubectl spillway cancel ITEM...`"
         ));
     }
     entries.push(CancelledGroup { group: group.to_owned(), time: Time(time) });

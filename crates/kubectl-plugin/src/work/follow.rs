@@ -15,11 +15,11 @@ use crate::table::{printable, printable_line};
 use crate::wait::{self, Check};
 
 /// As many items are looked at one by one; more are listed, and less often.
-const FEW: usize = 4;
+const MAX_SINGLE_READS: usize = 4;
 /// Between two looks at many items.
-const LIST_AGAIN: Duration = Duration::from_secs(2);
+const LIST_INTERVAL: Duration = Duration::from_secs(2);
 /// Items that are named where time is up.
-const NAMED: usize = 5;
+const MAX_NAMED_ITEMS: usize = 5;
 
 /// Where what is seen is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub async fn run(
     let queue = items.first().and_then(|item| item.spec.queue_ref.as_ref());
     let queue = queue.filter(|queue| items.iter().all(|item| item.spec.queue_ref.as_ref() == Some(queue)));
     let queue = queue.map(|queue| format!("spec.queueRef.name={}", queue.name));
-    let pause = if left.len() > FEW { LIST_AGAIN } else { wait::LOOK_AGAIN };
+    let pause = if left.len() > MAX_SINGLE_READS { LIST_INTERVAL } else { wait::WAIT_POLL_INTERVAL };
     let mut heard = true;
     let all = wait::until(deadline, pause, async || {
         let mut output = Output::default();
@@ -95,7 +95,7 @@ pub async fn run(
 }
 
 async fn look(cluster: &Cluster, left: &[Followed], queue: Option<&str>) -> Result<Vec<WorkItem>, Error> {
-    if left.len() > FEW {
+    if left.len() > MAX_SINGLE_READS {
         return Ok(super::items(cluster, queue).await?.objects);
     }
     let mut seen = Vec::new();
@@ -143,8 +143,8 @@ fn attempt(item: &WorkItem) -> String {
 }
 
 fn waiting(left: &[Followed]) -> String {
-    let named: Vec<String> = left.iter().take(NAMED).map(|one| format!("{} ({})", one.name, one.told)).collect();
-    let more = if left.len() > NAMED { format!(" and {} more", left.len() - NAMED) } else { String::new() };
+    let named: Vec<String> = left.iter().take(MAX_NAMED_ITEMS).map(|one| format!("{} ({})", one.name, one.told)).collect();
+    let more = if left.len() > MAX_NAMED_ITEMS { format!(" and {} more", left.len() - MAX_NAMED_ITEMS) } else { String::new() };
     printable(&format!("{}{more}", named.join(", ")))
 }
 

@@ -30,9 +30,9 @@ use super::error::Error;
 use crate::api::{WorkItem, WorkQueue};
 
 /// Objects asked for at once: a list of all items with their payloads may be too large for one answer.
-const PAGE: u32 = 500;
+const LIST_PAGE_SIZE: u32 = 500;
 /// Items written at once: a queue of thousands is done in seconds, and the API server stays free for others.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_WRITES: usize = 8;
 
 /// What a list has.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ where
     K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<DeserializeGuard<K>> = if everywhere { Api::all(cluster.client.clone()) } else { cluster.api() };
-    let mut params = ListParams { field_selector: fields.map(str::to_owned), ..ListParams::default().limit(PAGE) };
+    let mut params = ListParams { field_selector: fields.map(str::to_owned), ..ListParams::default().limit(LIST_PAGE_SIZE) };
     let mut found = ListedObjects { objects: Vec::new(), unreadable: Vec::new() };
     loop {
         let page = api.list(&params).await.map_err(Error::of::<K>(&cluster.namespace, ""))?;

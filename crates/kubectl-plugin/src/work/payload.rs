@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use crate::error::Error;
 
 /// Bytes that are read at most. Larger than any payload may be, so that the size can be told where it is not absurd.
-const READ: u64 = 1 << 20;
+const MAX_READ_BYTES: u64 = 1 << 20;
 /// U+FEFF in UTF-8, at the beginning of a file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -23,9 +23,12 @@ pub fn stdin() -> Result<String, Error> {
 
 fn text(what: &str, from: impl Read) -> Result<String, Error> {
     let mut bytes = Vec::new();
-    from.take(READ).read_to_end(&mut bytes).map_err(|error| Error::Usage(format!("cannot read {what}: {error}")))?;
-    if bytes.len() as u64 == READ {
-        return Err(Error::Usage(format!("{what} holds at least {READ} bytes: {}", mend(crate::api::work_queue::MAX_PAYLOAD_BYTES))));
+    from.take(MAX_READ_BYTES).read_to_end(&mut bytes).map_err(|error| Error::Usage(format!("cannot read {what}: {error}")))?;
+    if bytes.len() as u64 == MAX_READ_BYTES {
+        return Err(Error::Usage(format!(
+            "{what} holds at least {MAX_READ_BYTES} bytes: {}",
+            mend(crate::api::work_queue::MAX_PAYLOAD_BYTES)
+        )));
     }
     // Editors and shells on Windows begin a text with a mark that says how it is encoded: it is no part of the text.
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes).to_vec();

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
 
-use super::{AT_ONCE, life, many};
+use super::{MAX_CONCURRENT_WRITES, life, many};
 use crate::api::{GROUP, WorkItem};
 use crate::connect::Cluster;
 use crate::console::{Console, Output};
@@ -182,7 +182,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan, priority: i32) -> Result<Output
         let done = write::settle::<WorkItem>(cluster, "item", name, WriteTarget::Uid, decide).await;
         (name, before.get(), done)
     });
-    let (mut output, mut done) = (Output::default(), futures::stream::iter(changes).buffered(AT_ONCE));
+    let (mut output, mut done) = (Output::default(), futures::stream::iter(changes).buffered(MAX_CONCURRENT_WRITES));
     while let Some((name, before, done)) = done.next().await {
         match done? {
             WriteOutcome::Written(item) => {

@@ -20,7 +20,7 @@ use crate::write::{self, Decision, WriteOutcome, WriteTarget};
 use spillway_conversion::work as convert;
 
 /// The taint by which a person vouches that a machine is off.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
 /// Arguments of `release`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -190,7 +190,7 @@ fn pod_words(pod: &Pod) -> String {
 /// What a node says of itself.
 pub fn node_is(node: &Node) -> NodeIs {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    if taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE) {
+    if taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT) {
         return NodeIs::OutOfService;
     }
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -306,7 +306,7 @@ mod tests {
         };
         assert_eq!(node_is(&node(json!([]), "True")), NodeIs::Ready);
         assert_eq!(node_is(&node(json!([]), "Unknown")), NodeIs::NotReady);
-        assert_eq!(node_is(&node(json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]), "True")), NodeIs::OutOfService);
+        assert_eq!(node_is(&node(json!([{"key": OUT_OF_SERVICE_TAINT, "effect": "NoExecute"}]), "True")), NodeIs::OutOfService);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::table::{age, indented, pairs, table};
 use spillway_conversion::work as convert;
 
 /// Which parts of the times are told.
-const PERCENTILES: [u64; 3] = [50, 95, 99];
+const SHOWN_PERCENTILES: [u64; 3] = [50, 95, 99];
 
 /// A queue's rates and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ fn short(time: Duration) -> String {
 }
 
 fn times(sorted: &[Duration]) -> Vec<String> {
-    PERCENTILES.iter().map(|percent| percentile(sorted, *percent).map_or_else(String::new, short)).collect()
+    SHOWN_PERCENTILES.iter().map(|percent| percentile(sorted, *percent).map_or_else(String::new, short)).collect()
 }
 
 /// Several queues as a table.
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn percentiles_are_times_that_were_measured() {
         let all: Vec<Duration> = (1..=200).map(Duration::from_secs).collect();
-        let of = |sorted: &[Duration]| PERCENTILES.map(|percent| percentile(sorted, percent).map_or(0, |time| time.as_secs()));
+        let of = |sorted: &[Duration]| SHOWN_PERCENTILES.map(|percent| percentile(sorted, percent).map_or(0, |time| time.as_secs()));
         assert_eq!(of(&all), [100, 190, 198]);
         assert_eq!(of(&all[..1]), [1, 1, 1]);
         assert_eq!(of(&all[..2]), [1, 2, 2]);

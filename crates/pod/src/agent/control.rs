@@ -15,10 +15,10 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::{MAX_ORDER, agent_says, lines};
+use crate::{MAX_ORDER_BYTES, agent_says, lines};
 
 /// First and longest pause between two tries to connect.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+const CONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// What the sidecar should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub async fn keep(
     orders: mpsc::Sender<Order>,
 ) {
     let mut key = None;
-    let mut pause = PAUSE.0;
+    let mut pause = CONNECT_BACKOFF.0;
     let mut complained = false;
     loop {
         match UnixStream::connect(&socket).await {
@@ -52,10 +52,10 @@ pub async fn keep(
                 let heard = tokio::select! {
                     heard = &mut listening => heard,
                     // A sidecar that died may have said something before, the key among it.
-                    () = telling => timeout(PAUSE.1, listening).await.unwrap_or(false),
+                    () = telling => timeout(CONNECT_BACKOFF.1, listening).await.unwrap_or(false),
                 };
                 if heard {
-                    pause = PAUSE.0;
+                    pause = CONNECT_BACKOFF.0;
                     complained = false;
                 }
             }
@@ -66,7 +66,7 @@ pub async fn keep(
             Err(_) => {}
         }
         sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause = (pause * 2).min(CONNECT_BACKOFF.1);
     }
 }
 
@@ -74,7 +74,7 @@ pub async fn keep(
 async fn listen(reader: OwnedReadHalf, key: &mut Option<String>, orders: &mpsc::Sender<Order>) -> bool {
     let mut reader = BufReader::with_capacity(1024, reader);
     let mut heard = false;
-    while let Ok(Some(line)) = lines::read(&mut reader, MAX_ORDER).await {
+    while let Ok(Some(line)) = lines::read(&mut reader, MAX_ORDER_BYTES).await {
         match serde_json::from_slice::<Order>(&line) {
             Ok(Order::Key(given)) => {
                 heard = true;

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use spillway_wire::work::Assignment;
 
-use super::item_files::{PAYLOAD, RESULT};
+use super::item_files::{PAYLOAD_FILE, RESULT_FILE};
 use crate::process::shells;
-use crate::{DATA_DIR_VARIABLE, FIRST_PORT};
+use crate::{DATA_DIR_VARIABLE, FIRST_LOOPBACK_PORT};
 
 /// Taken over from the container, where it has them.
-const KEPT: [&str; 9] = [
+const INHERITED_VARIABLES: [&str; 9] = [
     "SPILLWAY_AGENT_ID",
     "SPILLWAY_AGENT_NAME",
     "SPILLWAY_AGENT_TYPE",
@@ -26,33 +26,33 @@ const KEPT: [&str; 9] = [
 /// puts the real one in.
 ///
 /// Of Google's two names for a key one is set: with both, its clients warn at each start, and choose.
-const MODELS: [(&str, &str); 3] =
+const MODEL_VARIABLES: [(&str, &str); 3] =
     [("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"), ("OPENAI_BASE_URL", "OPENAI_API_KEY"), ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")];
 /// What stands where a key is expected.
-const PLACEHOLDER: &str = "held-by-spillway";
+const PLACEHOLDER_KEY: &str = "held-by-spillway";
 /// Never sent through the proxy.
-const NO_PROXY: &str = "localhost,127.0.0.1,::1";
+const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,::1";
 /// Where an image that says nothing keeps its programs.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The environment of the program. `own` looks a name up in the supervisor's; `pass` are the names of the pool's
 /// `agent.env`, which lose against ours.
 pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path, data: &Path, tty: bool) -> BTreeMap<String, OsString> {
     let mut built: BTreeMap<String, OsString> = pass.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
     let mut set = |name: &str, value: OsString| built.insert(name.to_owned(), value);
-    for name in KEPT {
+    for name in INHERITED_VARIABLES {
         if let Some(value) = own(name) {
             set(name, value);
         }
     }
-    for (url, key) in MODELS {
+    for (url, key) in MODEL_VARIABLES {
         if let Some(value) = own(url) {
             set(url, value);
-            set(key, PLACEHOLDER.into());
+            set(key, PLACEHOLDER_KEY.into());
         }
     }
-    let proxy = OsString::from(format!("http://127.0.0.1:{}", FIRST_PORT + 1));
-    for (name, value) in [("HTTP_PROXY", &proxy), ("HTTPS_PROXY", &proxy), ("NO_PROXY", &NO_PROXY.into())] {
+    let proxy = OsString::from(format!("http://127.0.0.1:{}", FIRST_LOOPBACK_PORT + 1));
+    for (name, value) in [("HTTP_PROXY", &proxy), ("HTTPS_PROXY", &proxy), ("NO_PROXY", &NO_PROXY_HOSTS.into())] {
         let value = own(name).unwrap_or_else(|| value.clone());
         set(&name.to_lowercase(), value.clone());
         set(name, value);
@@ -60,7 +60,7 @@ pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path
     set(DATA_DIR_VARIABLE, data.into());
     let mut path = bin.as_os_str().to_owned();
     path.push(":");
-    path.push(own("PATH").filter(|path| !path.is_empty()).unwrap_or_else(|| PATH.into()));
+    path.push(own("PATH").filter(|path| !path.is_empty()).unwrap_or_else(|| DEFAULT_PATH.into()));
     set("PATH", path);
     if tty {
         set("TERM", own("TERM").unwrap_or_else(|| "xterm-256color".into()));
@@ -74,8 +74,8 @@ pub fn with_timed_shells(path: Option<&OsString>, bin: &Path, is_there: impl Fn(
     let path = path?;
     let has = |shell: &str| std::env::split_paths(path).any(|folder| is_there(&folder.join(shell)));
     let folder = match (has("sh"), has("bash")) {
-        (true, true) => shells::FOLDER,
-        (true, false) => shells::FOLDER_OF_SH,
+        (true, true) => shells::SHELLS_FOLDER,
+        (true, false) => shells::SH_ONLY_FOLDER,
         (false, _) => return None,
     };
     let folder = bin.join(folder);
@@ -98,7 +98,7 @@ pub fn of_item(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<String, Os
         ("SPILLWAY_CHECKPOINT", checkpoint_ref.clone()),
         ("SPILLWAY_TURN", Some(turn.to_string())),
     ];
-    let files = [("SPILLWAY_PAYLOAD_FILE", data.join(PAYLOAD)), ("SPILLWAY_RESULT_FILE", data.join(RESULT))];
+    let files = [("SPILLWAY_PAYLOAD_FILE", data.join(PAYLOAD_FILE)), ("SPILLWAY_RESULT_FILE", data.join(RESULT_FILE))];
     let text = text.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
     text.chain(files.into_iter().map(|(name, path)| (name.to_owned(), path.into()))).collect()
 }
@@ -201,7 +201,7 @@ mod tests {
     fn a_model_brings_its_url_and_a_key_that_opens_nothing() {
         let built =
             names(&[("OPENAI_BASE_URL", "http://127.0.0.1:4101/m"), ("OPENAI_API_KEY", "real")], &["OPENAI_API_KEY", "PATH"], false);
-        assert_eq!((built["OPENAI_BASE_URL"].as_str(), built["OPENAI_API_KEY"].as_str()), ("http://127.0.0.1:4101/m", PLACEHOLDER));
+        assert_eq!((built["OPENAI_BASE_URL"].as_str(), built["OPENAI_API_KEY"].as_str()), ("http://127.0.0.1:4101/m", PLACEHOLDER_KEY));
         assert!(!built.contains_key("ANTHROPIC_API_KEY"));
         let google = names(&[("GOOGLE_GEMINI_BASE_URL", "http://127.0.0.1:4101/g")], &[], false);
         let keys: Vec<&str> = google.keys().map(String::as_str).filter(|name| name.ends_with("_KEY")).collect();

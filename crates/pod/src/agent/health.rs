@@ -10,7 +10,7 @@ use spillway_wire::agent::{Program, Report};
 use crate::clock::{BootTime, millis};
 
 /// A terminal counts as attached for so long after it was used.
-const ATTACHED: Duration = Duration::from_secs(60);
+const TERMINAL_ATTACHED_TTL: Duration = Duration::from_secs(60);
 
 /// What is known of the program.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ impl Health {
             silent_ms: if self.program == Program::Waiting { 0 } else { millis(now.since(self.active)) },
             frozen_ms: self.frozen.map_or(0, |since| millis(now.since(since))),
             action: self.action.clone(),
-            attached: self.terminal.is_some_and(|used| now.since(used) < ATTACHED),
+            attached: self.terminal.is_some_and(|used| now.since(used) < TERMINAL_ATTACHED_TTL),
             reachable: Vec::new(),
             notices_seen: self.notices_seen,
             held: None,                   // the supervisor's book of items knows it

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::files;
 
 /// The most bytes of one file: a ConfigMap has at most 1 MiB.
-const MAX_FILE: usize = 1024 * 1024;
+const MAX_FILE_BYTES: usize = 1024 * 1024;
 
 /// What is to be made.
 #[derive(Clone, Debug, Default)]
@@ -41,8 +41,8 @@ fn own(folder: &Path) -> io::Result<()> {
 }
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let content =
-        files::read(from, MAX_FILE)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", from.display())))?;
+    let content = files::read(from, MAX_FILE_BYTES)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", from.display())))?;
     if let Some(folder) = to.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }

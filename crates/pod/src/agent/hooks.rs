@@ -14,11 +14,11 @@ use crate::agent_says;
 use crate::clock::BootTime;
 
 /// For one run of the warn hook.
-const WARN_WITHIN: Duration = Duration::from_secs(10);
+const WARN_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// For one run of the checkpoint hook: less than the governor waits for what came of it.
-const CHECKPOINT_WITHIN: Duration = Duration::from_secs(120);
+const CHECKPOINT_HOOK_TIMEOUT: Duration = Duration::from_secs(120);
 /// Notices that wait for the warn hook; the oldest gives way.
-pub(super) const WARNINGS: usize = 32;
+pub(super) const MAX_PENDING_WARNINGS: usize = 32;
 
 impl Supervisor {
     /// What we started beside the program: nobody's orphans.
@@ -48,7 +48,7 @@ impl Supervisor {
             if now >= hook.until {
                 agent_says!("the warn hook takes too long and is killed");
                 self.init.kill_group(hook.pid);
-                hook.until = now.after(WARN_WITHIN);
+                hook.until = now.after(WARN_HOOK_TIMEOUT);
             }
             return;
         }
@@ -62,7 +62,7 @@ impl Supervisor {
             let input = crate::lines::line(&notice).unwrap_or_default();
             match self.start_hook(&self.warn_hook, &input) {
                 Ok(pid) => {
-                    self.warning = Some(Hook { pid, until: now.after(WARN_WITHIN) });
+                    self.warning = Some(Hook { pid, until: now.after(WARN_HOOK_TIMEOUT) });
                     return;
                 }
                 Err(error) => agent_says!("the warn hook cannot be started: {error}"),
@@ -78,7 +78,7 @@ impl Supervisor {
             return self.checkpointed(Ok(CheckpointState::NoHook));
         }
         match self.start_hook(&self.checkpoint_hook, b"") {
-            Ok(pid) => self.checkpointing = Some((Hook { pid, until: now.after(CHECKPOINT_WITHIN) }, false)),
+            Ok(pid) => self.checkpointing = Some((Hook { pid, until: now.after(CHECKPOINT_HOOK_TIMEOUT) }, false)),
             Err(error) => self.checkpointed(Err(format!("cannot be started: {error}"))),
         }
     }
@@ -88,7 +88,7 @@ impl Supervisor {
         let Some((_, late)) = self.checkpointing.take_if(|(hook, _)| hook.pid == pid) else { return false };
         self.checkpointed(match code {
             0 => Ok(CheckpointState::Taken),
-            _ if late => Err(format!("took longer than {} s and was killed", CHECKPOINT_WITHIN.as_secs())),
+            _ if late => Err(format!("took longer than {} s and was killed", CHECKPOINT_HOOK_TIMEOUT.as_secs())),
             code => Err(format!("ended with {code}")),
         });
         true
@@ -113,7 +113,7 @@ impl Supervisor {
         if let Some((hook, late)) = self.checkpointing.as_mut().filter(|(hook, _)| now >= hook.until) {
             *late = true;
             self.init.kill_group(hook.pid);
-            hook.until = now.after(WARN_WITHIN);
+            hook.until = now.after(WARN_HOOK_TIMEOUT);
         }
     }
 }

@@ -10,10 +10,10 @@ use super::supervisor::Supervisor;
 use super::watchdog::Limits;
 use super::{processes, watchdog};
 use crate::clock::BootTime;
-use crate::{COMMAND_FIELDS, agent_says};
+use crate::{COMMAND_FIELDS_HELP, agent_says};
 
 /// Looks in a row that find something new to stop, before everything is killed anyhow.
-const STOPS: usize = 64;
+const MAX_STOP_ROUNDS: usize = 64;
 
 /// How long commands may take, as the settings say it. Where there is a terminal the program may wait for a person rather than for what
 /// it started.
@@ -45,7 +45,7 @@ impl Supervisor {
             match action {
                 watchdog::Action::Hung { pid, started, name, ended } => {
                     self.hung = self.hung.saturating_add(1);
-                    let what = format!("{name} ran for longer than a command may ({COMMAND_FIELDS})");
+                    let what = format!("{name} ran for longer than a command may ({COMMAND_FIELDS_HELP})");
                     if ended {
                         agent_says!("{what}: it is ended, with all that it started");
                         let told = format!("{what}: it was ended, with all that it had started");
@@ -63,7 +63,7 @@ impl Supervisor {
                 }),
                 watchdog::Action::Kill(mut all) => {
                     // First nobody may fork any more, until a look finds nobody new.
-                    for _ in 0..STOPS {
+                    for _ in 0..MAX_STOP_ROUNDS {
                         all.iter().for_each(|(pid, started)| processes::signal(*pid, *started, Signal::STOP));
                         let found = self.watchdog.with_these(&self.init.list(), &all, self.program, &own);
                         let before = all.len();

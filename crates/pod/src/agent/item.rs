@@ -21,16 +21,16 @@ use outcome::{cancelled, lost, release};
 pub use outcome::result_of;
 
 /// From being asked to being killed: of what a run leaves behind, and of a program whose item is another's by now.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT_KILL_GRACE: Duration = Duration::from_secs(2);
 /// The same of a program whose item was cancelled, unless the pool's grace is shorter.
-const CANCELLED_WITHIN: Duration = Duration::from_secs(10);
+const CANCEL_KILL_GRACE: Duration = Duration::from_secs(10);
 /// Between two kills of everything.
-const KILL_EACH: Duration = Duration::from_millis(50);
+const KILL_INTERVAL: Duration = Duration::from_millis(50);
 /// For the last of a run's output, which others read as slowly as they like.
-const COPY_WITHIN: Duration = Duration::from_secs(2);
+const OUTPUT_COPY_TIMEOUT: Duration = Duration::from_secs(2);
 /// So long after the last process is gone its end is not judged: what it told the sidecar before may be on its way to us, in
 /// the socket, which is read before a timer fires.
-const LISTEN: Duration = Duration::from_millis(2);
+const LAST_REPORT_GRACE: Duration = Duration::from_millis(2);
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -146,7 +146,7 @@ impl Items {
     /// It matters that all output was read, and that was not said yet.
     pub fn copying(&self) -> bool {
         let stage = self.current.as_ref().map(|current| &current.stage);
-        matches!(stage, Some(Stage::Copying { since, until }) if *until > since.after(LISTEN))
+        matches!(stage, Some(Stage::Copying { since, until }) if *until > since.after(LAST_REPORT_GRACE))
     }
 
     /// When to say [`Event::Tick`] at the latest.
@@ -183,12 +183,12 @@ impl Items {
                 if let Some(current) = &mut self.current
                     && matches!(current.stage, Stage::Asked { .. } | Stage::Killing { .. })
                 {
-                    current.stage = Stage::Copying { since: now, until: now.after(COPY_WITHIN) };
+                    current.stage = Stage::Copying { since: now, until: now.after(OUTPUT_COPY_TIMEOUT) };
                 }
             }
             Event::Copied => {
                 if let Some(Current { stage: Stage::Copying { since, until }, .. }) = &mut self.current {
-                    *until = since.after(LISTEN);
+                    *until = since.after(LAST_REPORT_GRACE);
                 }
             }
             Event::Draining => self.drain(),
@@ -293,7 +293,7 @@ impl Items {
                 // The container ends with its program.
                 current.stage = Stage::Ending;
             } else {
-                current.stage = Stage::Asked { kill_at: now.after(SHORT) };
+                current.stage = Stage::Asked { kill_at: now.after(SHORT_KILL_GRACE) };
                 actions.push(Action::AskAll);
             }
         }
@@ -336,7 +336,7 @@ impl Items {
         }
         // Nobody wants to hear of it any more, and its program still runs.
         (current.settled, current.lost) = (true, true);
-        current.interrupt(now.after(SHORT), actions);
+        current.interrupt(now.after(SHORT_KILL_GRACE), actions);
     }
 
     fn forget(&mut self, now: BootTime, actions: &mut Vec<Action>) {
@@ -351,7 +351,7 @@ impl Items {
         let Some(current) = &mut self.current else { return };
         match current.stage {
             Stage::Asked { kill_at: at } | Stage::Killing { again: at } if now >= at => {
-                current.stage = Stage::Killing { again: now.after(KILL_EACH) };
+                current.stage = Stage::Killing { again: now.after(KILL_INTERVAL) };
                 actions.push(Action::KillAll);
             }
             Stage::Copying { since: _, until } if now >= until => self.decide(actions),

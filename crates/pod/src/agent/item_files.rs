@@ -15,9 +15,9 @@ use spillway_wire::work::MAX_RESULT_BYTES;
 use super::notices::clear;
 
 /// The task.
-pub const PAYLOAD: &str = "payload";
+pub const PAYLOAD_FILE: &str = "payload";
 /// The result.
-pub const RESULT: &str = "result";
+pub const RESULT_FILE: &str = "result";
 
 /// The folder.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl ItemFiles {
 
     /// The result, and a little more where it is too long. Nothing, if there is no plain file of that name.
     pub fn result(&self) -> Vec<u8> {
-        self.read(RESULT).unwrap_or_default()
+        self.read(RESULT_FILE).unwrap_or_default()
     }
 
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
@@ -66,7 +66,7 @@ mod tests {
     fn links_pipes_and_folders_are_neither_followed_nor_waited_for() {
         let folder = std::env::temp_dir().join(format!("spillway-papers-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
-        let (result, victim) = (folder.join(RESULT), folder.join("victim"));
+        let (result, victim) = (folder.join(RESULT_FILE), folder.join("victim"));
         fs::write(&victim, "mine").expect("written");
         let item_files = ItemFiles::open(&folder).expect("the folder");
         assert_eq!(item_files.result(), b"", "there is none");
@@ -78,7 +78,7 @@ mod tests {
         for make in hostile {
             make();
             assert_eq!(item_files.result(), b"");
-            item_files.put(RESULT, b"").expect("made anew");
+            item_files.put(RESULT_FILE, b"").expect("made anew");
             fs::write(&result, "done").expect("the program writes");
             assert_eq!(item_files.result(), b"done");
             fs::remove_file(&result).expect("a plain file");

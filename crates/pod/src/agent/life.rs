@@ -10,23 +10,23 @@ use std::time::Duration;
 use spillway_wire::agent::{Directive, Run, Settings};
 use spillway_wire::link::Order;
 
-use crate::EXIT_CLOSED;
+use crate::FAIL_CLOSED_EXIT_CODE;
 use crate::clock::BootTime;
 
 /// The grace before anybody said another.
-const GRACE: Duration = Duration::from_secs(15);
+const DEFAULT_GRACE: Duration = Duration::from_secs(15);
 /// So much of the grace is ours: who counts it kills us at its end.
-const MARGIN: Duration = Duration::from_secs(1);
+const GRACE_MARGIN: Duration = Duration::from_secs(1);
 /// From being asked to being killed: of what the program leaves behind, and of a program that has to go now.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT_KILL_GRACE: Duration = Duration::from_secs(2);
 /// How long killing is tried.
-const KILLING: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two kills of everything.
-const KILL_EACH: Duration = Duration::from_millis(50);
+const KILL_INTERVAL: Duration = Duration::from_millis(50);
 /// 128 and the number of SIGTERM.
-const TERMINATED: u8 = 143;
+const SIGTERM_EXIT_CODE: u8 = 143;
 /// 128 and the number of SIGKILL.
-const KILLED: u8 = 137;
+const SIGKILL_EXIT_CODE: u8 = 137;
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -108,7 +108,15 @@ pub struct Life {
 
 impl Default for Life {
     fn default() -> Self {
-        Self { stage: Stage::Waiting, grace: GRACE, drain_hook: Vec::new(), code: None, closed: false, terminated: false, own: KILLED }
+        Self {
+            stage: Stage::Waiting,
+            grace: DEFAULT_GRACE,
+            drain_hook: Vec::new(),
+            code: None,
+            closed: false,
+            terminated: false,
+            own: SIGKILL_EXIT_CODE,
+        }
     }
 }
 
@@ -127,7 +135,7 @@ impl Life {
                 Stage::Serving { .. } => self.stage = Stage::Serving { busy: false },
                 Stage::Running => {
                     self.code = Some(code);
-                    self.ask(now.after(SHORT), &mut actions);
+                    self.ask(now.after(SHORT_KILL_GRACE), &mut actions);
                 }
                 Stage::Waiting | Stage::Draining { .. } | Stage::Asked { .. } | Stage::Killing { .. } | Stage::Over => {
                     self.code = Some(code);
@@ -188,7 +196,7 @@ impl Life {
             }
             Order::WallsDown(reachable) => {
                 let why = format!("the network is not walled in: {} can be reached", reachable.join(", "));
-                self.close(now, &why, (None, now.after(SHORT)), actions);
+                self.close(now, &why, (None, now.after(SHORT_KILL_GRACE)), actions);
             }
             Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
         }
@@ -218,7 +226,7 @@ impl Life {
         if matches!(self.stage, Stage::Running | Stage::Serving { .. }) {
             actions.push(Action::Say("told to stop".into()));
         }
-        self.end(now, Some(now.after(SHORT / 2)), now.after(SHORT), actions);
+        self.end(now, Some(now.after(SHORT_KILL_GRACE / 2)), now.after(SHORT_KILL_GRACE), actions);
     }
 
     /// The program must not run, or not any more.
@@ -250,7 +258,7 @@ impl Life {
 
     /// Until when the hook may run, and when everything is killed, if the pod's grace began now.
     fn deadlines(&self, now: BootTime) -> (Option<BootTime>, BootTime) {
-        let kill_at = now.after(self.grace.saturating_sub(MARGIN.min(self.grace / 2)));
+        let kill_at = now.after(self.grace.saturating_sub(GRACE_MARGIN.min(self.grace / 2)));
         (Some(now.after(self.grace / 2).min(kill_at)), kill_at)
     }
 
@@ -260,7 +268,7 @@ impl Life {
             Stage::Waiting => self.leave(actions),
             // There is nobody whom a hook could help, and no program whose code could be given.
             Stage::Serving { busy: false } => {
-                self.own = TERMINATED;
+                self.own = SIGTERM_EXIT_CODE;
                 self.ask(kill_at, actions);
             }
             Stage::Running | Stage::Serving { busy: true } => match hook {
@@ -285,7 +293,7 @@ impl Life {
     }
 
     fn kill(&mut self, now: BootTime, actions: &mut Vec<Action>) {
-        self.stage = Stage::Killing { again: now.after(KILL_EACH), give_up: now.after(KILLING) };
+        self.stage = Stage::Killing { again: now.after(KILL_INTERVAL), give_up: now.after(KILL_TIMEOUT) };
         actions.push(Action::KillAll);
     }
 
@@ -302,7 +310,7 @@ impl Life {
                 self.leave(actions);
             }
             Stage::Killing { again, give_up } if now >= again => {
-                self.stage = Stage::Killing { again: now.after(KILL_EACH), give_up };
+                self.stage = Stage::Killing { again: now.after(KILL_INTERVAL), give_up };
                 actions.push(Action::KillAll);
             }
             Stage::Waiting
@@ -318,8 +326,8 @@ impl Life {
     fn leave(&mut self, actions: &mut Vec<Action>) {
         let unstarted = self.stage == Stage::Waiting;
         self.stage = Stage::Over;
-        let own = self.code.unwrap_or(if unstarted { TERMINATED } else { self.own });
-        actions.push(Action::Leave(if self.closed { EXIT_CLOSED } else { own }));
+        let own = self.code.unwrap_or(if unstarted { SIGTERM_EXIT_CODE } else { self.own });
+        actions.push(Action::Leave(if self.closed { FAIL_CLOSED_EXIT_CODE } else { own }));
     }
 }
 

@@ -64,7 +64,7 @@ fn what_must_not_run_is_not_started() {
     for event in closed {
         let mut life = Life::default();
         let actions = life.on(at(0), event.clone());
-        assert!(matches!(&actions[..], [Action::Say(_), Action::Leave(EXIT_CLOSED)]), "{event:?}: {actions:?}");
+        assert!(matches!(&actions[..], [Action::Say(_), Action::Leave(FAIL_CLOSED_EXIT_CODE)]), "{event:?}: {actions:?}");
         assert_eq!(life.on(at(1), Event::Order(Order::Start(Box::new(settings(&[]))))), [], "nor later");
     }
     assert_eq!(Life::default().on(at(0), Event::Terminate), [Action::Leave(143)]);
@@ -156,7 +156,7 @@ fn fallen_walls_end_it_at_once_and_silence_with_its_grace() {
     assert_eq!(done(&mut life, 0, Event::Order(Order::WallsDown(vec!["x:1".into()]))), [Action::AskAll], "no hook runs outside walls");
     assert_eq!(life.wake(), Some(at(2_000)));
     life.on(at(1), Event::Ended(0));
-    assert_eq!(done(&mut life, 1, Event::Empty), [Action::Leave(EXIT_CLOSED)]);
+    assert_eq!(done(&mut life, 1, Event::Empty), [Action::Leave(FAIL_CLOSED_EXIT_CODE)]);
     let mut life = running(&["drain"]);
     assert_eq!(done(&mut life, 0, Event::Order(Order::Abandoned)), [Action::DrainHook(vec!["drain".into()])]);
     assert_eq!(done(&mut life, 1, Event::Order(Order::WallsDown(Vec::new()))), [Action::AskAll], "what is worse hastens");
@@ -212,5 +212,5 @@ fn with_an_item_in_hand_it_ends_as_any_program() {
     assert_eq!(done(&mut life, 0, Event::Order(Order::WallsDown(Vec::new()))), [Action::AskAll]);
     assert_eq!(done(&mut life, 2_000, Event::Tick), [Action::KillAll]);
     life.on(at(2_001), Event::Ended(137));
-    assert_eq!(done(&mut life, 2_001, Event::Empty), [Action::Leave(EXIT_CLOSED)]);
+    assert_eq!(done(&mut life, 2_001, Event::Empty), [Action::Leave(FAIL_CLOSED_EXIT_CODE)]);
 }

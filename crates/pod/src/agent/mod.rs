@@ -38,7 +38,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::BootTime;
 use crate::command::shell;
-use crate::{EXIT_CLOSED, SOCKET, SOCKET_VARIABLE, agent_says};
+use crate::{FAIL_CLOSED_EXIT_CODE, SOCKET_PATH, SOCKET_VARIABLE, agent_says};
 use control::SupervisorReport;
 use hung::{limits_of, mode_of};
 use item::RunOutput;
@@ -50,14 +50,14 @@ use supervisor::Supervisor;
 pub use options::Options;
 
 /// Between two looks at the program.
-const LOOK: Duration = Duration::from_secs(1);
+const PROGRAM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Notices that wait to be written.
-const UNWRITTEN: usize = 256;
+const MAX_UNWRITTEN_NOTICES: usize = 256;
 /// Between two tries to write a notice that could not be written.
-const WRITE_AGAIN: Duration = Duration::from_secs(5);
+const NOTICE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// At the end, for what is still in the program's pipes and for the sidecar to be told.
-const LAST: Duration = Duration::from_secs(2);
-const TELL_LAST: Duration = Duration::from_millis(500);
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
+const FINAL_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Runs the supervisor; gives the exit code.
 pub fn run(options: Options) -> io::Result<u8> {
@@ -68,7 +68,7 @@ pub fn run(options: Options) -> io::Result<u8> {
             Some(init) => init,
             None => {
                 agent_says!("not started: the supervisor must be PID 1 of its container");
-                return Ok(EXIT_CLOSED);
+                return Ok(FAIL_CLOSED_EXIT_CODE);
             }
         },
     };
@@ -82,7 +82,7 @@ pub fn run(options: Options) -> io::Result<u8> {
         Some(_) => (std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect(), None),
         None => {
             let mut built = environment::build(|name| std::env::var_os(name), &options.pass, &bin, &options.data, options.tty);
-            if options.socket != Path::new(SOCKET) {
+            if options.socket != Path::new(SOCKET_PATH) {
                 built.insert(SOCKET_VARIABLE.to_owned(), options.socket.clone().into());
             }
             let timed_path = environment::with_timed_shells(built.get("PATH"), &bin, shell::is_program);
@@ -135,7 +135,7 @@ impl Supervisor {
         self.reap();
         let now = BootTime::now();
         if now >= self.look_at {
-            self.look_at = now.after(LOOK);
+            self.look_at = now.after(PROGRAM_CHECK_INTERVAL);
             self.look(now);
         }
         self.on(Event::Tick);
@@ -411,7 +411,7 @@ impl Supervisor {
         if self.checking.is_some() {
             self.init.signal_all(Signal::KILL); // it would be killed with us, and holds its output open until then
         }
-        let _ = timeout(LAST, copied(&mut self.copying)).await; // whoever reads our output may not read any more
+        let _ = timeout(FINAL_OUTPUT_TIMEOUT, copied(&mut self.copying)).await; // whoever reads our output may not read any more
         self.on_item(item::Event::Leave);
         if self.items.per_item() {
             self.health.ended();
@@ -419,7 +419,7 @@ impl Supervisor {
         self.tell(BootTime::now());
         if self.health.report(BootTime::now()).program != Program::Waiting {
             let told = heard.wait_for(|told| told.as_ref().is_some_and(|told| told.ended));
-            let _ = timeout(TELL_LAST, told).await; // it learns from the kubelet then
+            let _ = timeout(FINAL_REPORT_TIMEOUT, told).await; // it learns from the kubelet then
         }
     }
 }

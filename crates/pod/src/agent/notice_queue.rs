@@ -2,26 +2,26 @@
 
 use spillway_wire::agent::{DesiredState, Notice};
 
-use super::hooks::WARNINGS;
+use super::hooks::MAX_PENDING_WARNINGS;
 use super::notices::{self, Notices};
 use super::supervisor::Supervisor;
-use super::{UNWRITTEN, WRITE_AGAIN};
+use super::{MAX_UNWRITTEN_NOTICES, NOTICE_RETRY_DELAY};
 use crate::clock::BootTime;
-use crate::{OWN_NOTICES, agent_says, clock};
+use crate::{FIRST_POD_NOTICE_ID, agent_says, clock};
 
 impl Supervisor {
     /// A notice of our own.
     pub(super) fn notice(&mut self, now: BootTime, about: &str, text: String) {
         self.own_notices += 1;
-        let notice = Notice { id: OWN_NOTICES + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
-        notices::queue_own(&mut self.unwritten, notice, UNWRITTEN);
+        let notice = Notice { id: FIRST_POD_NOTICE_ID + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
+        notices::queue_own(&mut self.unwritten, notice, MAX_UNWRITTEN_NOTICES);
         self.write_at = now;
     }
 
     /// Queues the notices that are new.
     pub(super) fn note(&mut self, wanted: &DesiredState) {
-        let newest = self.unwritten.iter().rev().map(|notice| notice.id).find(|id| *id < OWN_NOTICES).unwrap_or(self.health.seen());
-        let room = UNWRITTEN.saturating_sub(self.unwritten.len());
+        let newest = self.unwritten.iter().rev().map(|notice| notice.id).find(|id| *id < FIRST_POD_NOTICE_ID).unwrap_or(self.health.seen());
+        let room = MAX_UNWRITTEN_NOTICES.saturating_sub(self.unwritten.len());
         // What finds no room is not acknowledged either, and comes again.
         self.unwritten.extend(wanted.notices.iter().filter(|notice| notice.id > newest).take(room).cloned());
         self.write_at = BootTime::now();
@@ -40,12 +40,12 @@ impl Supervisor {
                 agent_says!("notice {} cannot be written: {error}; trying again", notice.id);
                 break;
             }
-            if notice.id < OWN_NOTICES {
+            if notice.id < FIRST_POD_NOTICE_ID {
                 self.health.notices_seen(notice.id);
             }
             self.warnings.extend(self.unwritten.pop_front());
         }
-        notices::keep_last(&mut self.warnings, WARNINGS);
-        self.write_at = now.after(WRITE_AGAIN);
+        notices::keep_last(&mut self.warnings, MAX_PENDING_WARNINGS);
+        self.write_at = now.after(NOTICE_RETRY_DELAY);
     }
 }

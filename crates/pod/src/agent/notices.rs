@@ -13,19 +13,19 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, openat, renameat, unlinkat};
 use spillway_wire::agent::Notice;
 
-use crate::{NOTICES_FILE, OWN_NOTICES};
+use crate::{FIRST_POD_NOTICE_ID, NOTICES_FILE};
 
 /// The file is never larger.
-const MOST: u64 = 1024 * 1024;
+const MAX_NOTICES_BYTES: u64 = 1024 * 1024;
 /// What stays of a file that became too large.
-const KEPT: u64 = MOST / 2;
+const KEPT_NOTICES_BYTES: u64 = MAX_NOTICES_BYTES / 2;
 /// The name under which a shortened file is made.
-const BESIDE: &str = ".notices.jsonl.new";
+const NEW_NOTICES_FILE: &str = ".notices.jsonl.new";
 
 /// Queues a notice of our own, of which `most` wait to be written: of more the oldest is lost. One of the governor's is not, which
 /// would not come again once a later one is written.
 pub fn queue_own(unwritten: &mut VecDeque<Notice>, notice: Notice, most: usize) {
-    let own = |notice: &Notice| notice.id >= OWN_NOTICES;
+    let own = |notice: &Notice| notice.id >= FIRST_POD_NOTICE_ID;
     if unwritten.iter().filter(|notice| own(notice)).count() >= most
         && let Some(oldest) = unwritten.iter().position(own)
     {
@@ -50,7 +50,7 @@ impl Notices {
     /// In `folder`.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let folder = open(folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { folder, most: MOST })
+        Ok(Self { folder, most: MAX_NOTICES_BYTES })
     }
 
     /// Appends a notice.
@@ -65,7 +65,8 @@ impl Notices {
         // A crash of ours, or the program, may have left half a line.
         let broken = size > 0 && !ends_a_line(&mut file, size)?;
         if size + length + u64::from(broken) > self.most {
-            file = self.shortened(&mut file, size, self.most.saturating_sub(length).min(self.most * KEPT / MOST))?;
+            file =
+                self.shortened(&mut file, size, self.most.saturating_sub(length).min(self.most * KEPT_NOTICES_BYTES / MAX_NOTICES_BYTES))?;
         } else if broken {
             file.write_all(b"\n")?;
         }
@@ -93,11 +94,11 @@ impl Notices {
         file.take(keep).read_to_end(&mut kept)?;
         let first = if size > keep { kept.iter().position(|byte| *byte == b'\n').map_or(kept.len(), |end| end + 1) } else { 0 };
         let last = kept.iter().rposition(|byte| *byte == b'\n').map_or(first, |end| end + 1).max(first);
-        clear(&self.folder, BESIDE)?;
+        clear(&self.folder, NEW_NOTICES_FILE)?;
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut shorter = File::from(openat(&self.folder, BESIDE, flags, Mode::from_raw_mode(0o644))?);
+        let mut shorter = File::from(openat(&self.folder, NEW_NOTICES_FILE, flags, Mode::from_raw_mode(0o644))?);
         shorter.write_all(kept.get(first..last).unwrap_or_default())?;
-        renameat(&self.folder, BESIDE, &self.folder, NOTICES_FILE)?;
+        renameat(&self.folder, NEW_NOTICES_FILE, &self.folder, NOTICES_FILE)?;
         Ok(shorter)
     }
 }
@@ -159,13 +160,13 @@ mod tests {
     fn our_own_notices_that_cannot_be_written_are_bounded_and_push_out_none_of_the_governors() {
         let notice = |id| Notice { id, time: String::new(), about: "a".into(), text: "t".into() };
         let mut unwritten: VecDeque<Notice> = (1..=5).map(notice).collect();
-        (0..1_000).for_each(|at| queue_own(&mut unwritten, notice(OWN_NOTICES + at), 256));
+        (0..1_000).for_each(|at| queue_own(&mut unwritten, notice(FIRST_POD_NOTICE_ID + at), 256));
         assert_eq!(unwritten.len(), 5 + 256);
-        assert!(unwritten.iter().take(5).all(|notice| notice.id < OWN_NOTICES));
-        assert_eq!(unwritten.back().map(|notice| notice.id), Some(OWN_NOTICES + 999));
+        assert!(unwritten.iter().take(5).all(|notice| notice.id < FIRST_POD_NOTICE_ID));
+        assert_eq!(unwritten.back().map(|notice| notice.id), Some(FIRST_POD_NOTICE_ID + 999));
         keep_last(&mut unwritten, 32);
         let last: Vec<u64> = unwritten.iter().map(|notice| notice.id).collect();
-        assert_eq!(last, (OWN_NOTICES + 968..OWN_NOTICES + 1_000).collect::<Vec<_>>());
+        assert_eq!(last, (FIRST_POD_NOTICE_ID + 968..FIRST_POD_NOTICE_ID + 1_000).collect::<Vec<_>>());
         keep_last(&mut unwritten, 64);
         assert_eq!(unwritten.len(), 32);
     }

@@ -14,13 +14,13 @@ use super::plain_text::PlainText;
 use crate::clock::BootTime;
 
 /// A thread's stack: it does nothing but copy.
-const STACK: usize = 64 * 1024;
+const THREAD_STACK_BYTES: usize = 64 * 1024;
 /// Read at once.
-const CHUNK: usize = 16 * 1024;
+const READ_CHUNK_BYTES: usize = 16 * 1024;
 /// Bytes that are kept beyond what is told: the space at the end is not told.
-const CUT: usize = 256;
+const TRIM_MARGIN_BYTES: usize = 256;
 /// Bytes that are kept of the end of both streams together: what is said of a program that failed.
-const LAST_WORDS: usize = 1024;
+const MAX_LAST_WORDS_BYTES: usize = 1024;
 
 /// When a run of the program last wrote something, and what.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +52,7 @@ impl LastOutput {
 
     /// The last of both streams, at most 1024 bytes, as plain text and without the space around it.
     pub fn tail(&self) -> String {
-        text(&self.0.both, LAST_WORDS)
+        text(&self.0.both, MAX_LAST_WORDS_BYTES)
     }
 
     /// The last of standard output, at most as long as a result may be, as plain text and without the space around it.
@@ -64,7 +64,7 @@ impl LastOutput {
         self.0.at.store(BootTime::now().millis(), Ordering::Relaxed);
         // The two may be cut at different places of a sequence: both are read from the same state.
         let before = plain.clone();
-        keep(&self.0.both, LAST_WORDS, chunk, plain);
+        keep(&self.0.both, MAX_LAST_WORDS_BYTES, chunk, plain);
         match stream {
             Stream::Out => keep(&self.0.out, MAX_RESULT_BYTES, chunk, &mut before.clone()),
             Stream::Err => {}
@@ -76,7 +76,7 @@ impl LastOutput {
 fn keep(kept: &Mutex<Vec<u8>>, most: usize, chunk: &[u8], plain: &mut PlainText) {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     plain.push(chunk, &mut kept);
-    let over = kept.len().saturating_sub(most + CUT);
+    let over = kept.len().saturating_sub(most + TRIM_MARGIN_BYTES);
     kept.drain(..over);
 }
 
@@ -104,7 +104,7 @@ pub fn copy(
 ) -> io::Result<()> {
     let copying = move || {
         let _ended = ended;
-        let mut chunk = vec![0_u8; CHUNK];
+        let mut chunk = vec![0_u8; READ_CHUNK_BYTES];
         let mut plain = PlainText::default();
         let mut lost = false;
         loop {
@@ -118,7 +118,7 @@ pub fn copy(
             lost = lost || to.write_all(read).and_then(|()| to.flush()).is_err();
         }
     };
-    std::thread::Builder::new().name("output".into()).stack_size(STACK).spawn(copying).map(|_| ())
+    std::thread::Builder::new().name("output".into()).stack_size(THREAD_STACK_BYTES).spawn(copying).map(|_| ())
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(last.tail(), "one\ntwo");
         wrote(&last, &[b'x'; 5000]);
         wrote(&last, b"end\n\n");
-        assert_eq!(last.tail(), format!("{}end", "x".repeat(LAST_WORDS - 3)));
+        assert_eq!(last.tail(), format!("{}end", "x".repeat(MAX_LAST_WORDS_BYTES - 3)));
         wrote(&last, "\u{20ac}".repeat(400).as_bytes());
         assert_eq!(last.tail(), "\u{20ac}".repeat(341), "1024 bytes are 341 of them and a broken one, which is left out");
     }
@@ -160,8 +160,8 @@ mod tests {
         for chunk in [vec![0xff_u8; 100_000], vec![b'x'; 100_000], vec![0x1b; 100_000], vec![b'\n'; 100_000], vec![0xff_u8; 100_000]] {
             wrote(&last, &chunk);
             let (both, out) = (last.0.both.lock().expect("both").len(), last.0.out.lock().expect("out").len());
-            assert!(both <= LAST_WORDS + CUT && out <= MAX_RESULT_BYTES + CUT, "{both}, {out}");
-            assert!(last.tail().len() <= LAST_WORDS && last.standard_output().len() <= MAX_RESULT_BYTES);
+            assert!(both <= MAX_LAST_WORDS_BYTES + TRIM_MARGIN_BYTES && out <= MAX_RESULT_BYTES + TRIM_MARGIN_BYTES, "{both}, {out}");
+            assert!(last.tail().len() <= MAX_LAST_WORDS_BYTES && last.standard_output().len() <= MAX_RESULT_BYTES);
         }
     }
 }

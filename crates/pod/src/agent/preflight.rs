@@ -13,13 +13,13 @@ use super::processes::Exit;
 use crate::clock::BootTime;
 
 /// For one run: what asks a question that nobody answers must not hang for ever.
-const WITHIN: Duration = Duration::from_secs(30);
+const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(30);
 /// First and longest pause between two runs.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(120));
+const PREFLIGHT_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(120));
 /// Between two kills of everything.
-const KILL_EACH: Duration = Duration::from_millis(50);
+const KILL_INTERVAL: Duration = Duration::from_millis(50);
 /// For the last of a run's output, which others read as slowly as they like.
-const COPY_WITHIN: Duration = Duration::from_secs(2);
+const OUTPUT_COPY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ impl Preflight {
             }
             (Event::Ended(exit), Stage::Running { .. }) => self.clear(now, End::Exit(exit)),
             (Event::Empty, Stage::Clearing { end, .. }) => {
-                self.stage = Stage::Copying { end: end.clone(), until: now.after(COPY_WITHIN) };
+                self.stage = Stage::Copying { end: end.clone(), until: now.after(OUTPUT_COPY_TIMEOUT) };
                 Vec::new()
             }
             (Event::Copied, Stage::Copying { until, .. }) => {
@@ -125,7 +125,7 @@ impl Preflight {
         match &mut self.stage {
             Stage::Running { until } if now >= *until => self.clear(now, End::TooLong),
             Stage::Clearing { again, .. } if now >= *again => {
-                *again = now.after(KILL_EACH);
+                *again = now.after(KILL_INTERVAL);
                 vec![Action::KillAll]
             }
             Stage::Copying { end, until } if now >= *until => {
@@ -144,12 +144,12 @@ impl Preflight {
     }
 
     fn run(&mut self, now: BootTime) -> Vec<Action> {
-        self.stage = Stage::Running { until: now.after(WITHIN) };
+        self.stage = Stage::Running { until: now.after(PREFLIGHT_TIMEOUT) };
         vec![Action::Run(self.command.clone())]
     }
 
     fn clear(&mut self, now: BootTime, end: End) -> Vec<Action> {
-        self.stage = Stage::Clearing { end, again: now.after(KILL_EACH) };
+        self.stage = Stage::Clearing { end, again: now.after(KILL_INTERVAL) };
         vec![Action::KillAll]
     }
 
@@ -163,13 +163,13 @@ impl Preflight {
                 return vec![Action::Start];
             }
             End::Exit(Exit { code, killed: _ }) => format!("the preflight command ended with exit code {code}"),
-            End::TooLong => format!("the preflight command did not end within {} s and was killed", WITHIN.as_secs()),
+            End::TooLong => format!("the preflight command did not end within {} s and was killed", PREFLIGHT_TIMEOUT.as_secs()),
             End::NotStarted(why) => format!("the preflight command was not started: {why}"),
         };
         let words = if tail.is_empty() { how } else { format!("{how}: {tail}") };
-        self.message = words.chars().take(Told::MAX_MESSAGE).collect();
+        self.message = words.chars().take(Told::MAX_MESSAGE_CHARS).collect();
         self.failures = self.failures.saturating_add(1);
-        let pause = AGAIN.0.saturating_mul(1 << (self.failures - 1).min(16)).min(AGAIN.1);
+        let pause = PREFLIGHT_RETRY_BACKOFF.0.saturating_mul(1 << (self.failures - 1).min(16)).min(PREFLIGHT_RETRY_BACKOFF.1);
         self.stage = Stage::Resting { until: now.after(pause) };
         Vec::new()
     }

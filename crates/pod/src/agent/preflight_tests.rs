@@ -93,7 +93,7 @@ fn what_cannot_be_started_fails_like_any_other_and_its_words_are_bounded() {
     assert_eq!(preflight.failure(), Some("the preflight command was not started: no such file"));
     assert_eq!(preflight.on(at(10), Event::Tick), run());
     ends(&mut preflight, at(11), BAD, &"\u{20ac}".repeat(5_000));
-    assert_eq!(preflight.failure().map(|words| words.chars().count()), Some(Told::MAX_MESSAGE));
+    assert_eq!(preflight.failure().map(|words| words.chars().count()), Some(Told::MAX_MESSAGE_CHARS));
 }
 
 #[test]

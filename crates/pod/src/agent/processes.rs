@@ -18,7 +18,7 @@ use rustix::process::{
 use super::watchdog::Process;
 use crate::files::reading;
 use crate::process::kind::{self, OwnBinary};
-use crate::process::tree::{TICK, Tree, stat};
+use crate::process::tree::{PROC_TICK_MS, Tree, stat};
 
 /// Proof that we are PID 1, or get all orphans of what we start: without either nothing can be killed.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ pub struct Init {
 }
 
 /// Processes beyond the program's own that we may start: hooks.
-const RESERVE: u64 = 8;
+const RESERVED_PROCESSES: u64 = 8;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Init {
         let Some(limit) = self.max_processes.map(|limit| ours.maximum.map_or(limit, |most| limit.min(most))) else {
             return prepared.spawn();
         };
-        let reserved = ours.maximum.map_or(limit + RESERVE, |most| most.min(limit + RESERVE));
+        let reserved = ours.maximum.map_or(limit + RESERVED_PROCESSES, |most| most.min(limit + RESERVED_PROCESSES));
         setrlimit(Resource::Nproc, Rlimit { current: Some(reserved), maximum: ours.maximum })?;
         let child = prepared.spawn();
         setrlimit(Resource::Nproc, ours)?;
@@ -235,7 +235,7 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
     if matches!(*fields.first()?, "Z" | "X" | "x") {
         return None;
     }
-    let started = fields.get(19)?.parse::<u64>().ok()?.saturating_mul(TICK);
+    let started = fields.get(19)?.parse::<u64>().ok()?.saturating_mul(PROC_TICK_MS);
     let name = head.split_once('(')?.1.to_owned();
     Some(Process { pid, parent: number(1)?, group: number(2)?, session: number(3)?, started, name, ..Process::default() })
 }

@@ -10,7 +10,7 @@ use spillway_wire::agent::{Input, Settings};
 use spillway_wire::link::Order;
 use tokio::sync::mpsc;
 
-use super::item_files::{ItemFiles, PAYLOAD, RESULT};
+use super::item_files::{ItemFiles, PAYLOAD_FILE, RESULT_FILE};
 use super::life::Event;
 use super::output::{self, LastOutput, Stream};
 use super::processes::Started;
@@ -70,9 +70,9 @@ impl Supervisor {
         let files = self.item_files.as_ref().ok_or_else(|| io::Error::other("there is no such folder"));
         let put = files.and_then(|files| {
             if turn == 1 {
-                files.put(RESULT, b"")?;
+                files.put(RESULT_FILE, b"")?;
             }
-            if turn == 1 || input == Input::File { files.put(PAYLOAD, text.as_bytes()) } else { Ok(()) }
+            if turn == 1 || input == Input::File { files.put(PAYLOAD_FILE, text.as_bytes()) } else { Ok(()) }
         });
         put.map_err(|error| (126, format!("cannot write the item to {}: {error}", self.options.data.display())))?;
         let of_item = environment::of_item(item, turn, &self.options.data);

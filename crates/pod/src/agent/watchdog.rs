@@ -26,26 +26,26 @@ use spillway_wire::command::{BreakerMode, TimeExemptions};
 use spillway_wire::link::{Conversation, ModelCalls};
 
 use crate::clock::{BootTime, millis};
-use crate::install::COMMAND;
+use crate::install::COMMAND_NAME;
 use crate::process::kind::Kind;
-use crate::process::tree::TICK;
+use crate::process::tree::PROC_TICK_MS;
 
 /// Longest and shortest time between two looks at processes while nothing is being ended; between them a part of what a command may
 /// take. One that is known is ended at its time.
-const LOOK_EACH: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(1));
+const PROCESS_CHECK_INTERVALS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(1));
 /// Looks in the time that a command has.
-const LOOKS: u32 = 4;
+const CHECKS_PER_COMMAND_TIME: u32 = 4;
 /// Between being asked to end and being killed, as for a command that is timed.
-const GRACE: Duration = Duration::from_secs(2);
+const KILL_GRACE: Duration = Duration::from_secs(2);
 /// What cannot be killed for so long is left: the kernel holds it.
-const UNKILLABLE: Duration = Duration::from_secs(5);
+const UNKILLABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two kills.
-const KILL_EACH: Duration = Duration::from_millis(20);
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A command that an answer asked for is started at most so long (milliseconds) after its end ...
-const STARTED_AFTER: u64 = 2_000;
+const MAX_START_AFTER_ANSWER_MS: u64 = 2_000;
 /// ... or so long before it: a client reads that it is the end before the connection ends.
-const STARTED_BEFORE: u64 = 1_000;
+const MAX_START_BEFORE_ANSWER_MS: u64 = 1_000;
 
 /// A process, as the kernel lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl Watchdog {
     /// Since when a shell that was given a command runs one for the program; none: not yet.
     fn commands_since(&self, limits: &Limits) -> Option<u64> {
         // When a process was started is known to a tick.
-        let answered = self.answered.map(|answered| answered.saturating_sub(TICK));
+        let answered = self.answered.map(|answered| answered.saturating_sub(PROC_TICK_MS));
         if limits.untimed.until_answer { answered } else { Some(0) }
     }
 
@@ -188,13 +188,13 @@ impl Watchdog {
             return self.go_on(now, table, program, own);
         }
         let (Some(limits), Some(program)) = (&self.limits, program) else {
-            self.look_at = now.after(LOOK_EACH.0);
+            self.look_at = now.after(PROCESS_CHECK_INTERVALS.0);
             return Vec::new();
         };
         let commands_since = self.commands_since(limits);
         let ProgramProcesses { hung: mut roots, left, next } =
             Judge { table, limits, commands_since, called: self.called.as_ref(), now }.below(program);
-        let each = (limits.command / LOOKS).clamp(LOOK_EACH.1, LOOK_EACH.0);
+        let each = (limits.command / CHECKS_PER_COMMAND_TIME).clamp(PROCESS_CHECK_INTERVALS.1, PROCESS_CHECK_INTERVALS.0);
         self.look_at = next.map_or(now.after(each), |next| now.after(each).min(next));
         let alive = |pid: &i32, started: &mut u64| table.iter().any(|one| one.pid == *pid && one.started == *started);
         self.observed.retain(alive);
@@ -213,8 +213,8 @@ impl Watchdog {
         }
         let members = tree(table, &roots, &excluded(program, own));
         actions.push(Action::Ask(members.clone()));
-        let kill_at = now.after(GRACE);
-        self.ending = Some(Ending { members, since: now.millis(), kill_at, give_up: kill_at.after(UNKILLABLE) });
+        let kill_at = now.after(KILL_GRACE);
+        self.ending = Some(Ending { members, since: now.millis(), kill_at, give_up: kill_at.after(UNKILLABLE_TIMEOUT) });
         actions
     }
 
@@ -241,7 +241,7 @@ impl Watchdog {
             self.ending = None;
             return vec![Action::Left(left)];
         }
-        ending.kill_at = now.after(KILL_EACH);
+        ending.kill_at = now.after(KILL_INTERVAL);
         vec![Action::Kill(ending.members.clone())]
     }
 
@@ -271,7 +271,9 @@ fn hangs(started: u64, called: &ModelCalls, now: u64, limit: u64) -> bool {
 
 /// Whether a conversation waits for a process that was started at this time, whatever others do.
 fn waits_for(started: u64, called: &ModelCalls) -> bool {
-    let had_just_ended = |ended: u64| ended <= started.saturating_add(STARTED_BEFORE) && started <= ended.saturating_add(STARTED_AFTER);
+    let had_just_ended = |ended: u64| {
+        ended <= started.saturating_add(MAX_START_BEFORE_ANSWER_MS) && started <= ended.saturating_add(MAX_START_AFTER_ANSWER_MS)
+    };
     let waits = |one: &Conversation| one.begun < started && one.ended.is_some_and(had_just_ended);
     let of_another = |one: &Conversation| one.begun <= started || one.first <= started;
     called.unknown.is_none_or(|unknown| unknown <= started)
@@ -343,7 +345,7 @@ impl<'a> Judge<'a> {
         let mut ahead = vec![one];
         while let Some(one) = ahead.pop() {
             // Not our shells: those have the same time as what waits for them.
-            if one.kind.is_one_of(names) || (one.ours && one.name == COMMAND) {
+            if one.kind.is_one_of(names) || (one.ours && one.name == COMMAND_NAME) {
                 return true;
             }
             ahead.extend(children.get(&one.pid).into_iter().flatten().filter(|child| seen.insert(child.pid)));

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use spillway_wire::link::{Answer, Ask, Hello};
 use spillway_wire::{Code, Refusal};
 
-use crate::{MAX_ORDER, lines, random};
+use crate::{MAX_ORDER_BYTES, lines, random};
 
 /// A little more than the sidecar takes for any question.
-const WITHIN: Duration = Duration::from_secs(35);
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// A sidecar that is being restarted is asked again for so long. Every question may be repeated.
-const RESTART: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(50);
+const SIDECAR_RESTART_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The key under which a repetition of a question makes nothing twice: this one, or a new one.
 pub fn key_or_new(key: Option<String>) -> Result<String, Refusal> {
@@ -27,7 +27,7 @@ pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let began = Instant::now();
     loop {
         match once(socket, ask) {
-            Err(error) if restarting(&error) && began.elapsed() < RESTART => std::thread::sleep(PAUSE),
+            Err(error) if restarting(&error) && began.elapsed() < SIDECAR_RESTART_TIMEOUT => std::thread::sleep(RETRY_DELAY),
             answer => return answer,
         }
     }
@@ -42,11 +42,11 @@ fn restarting(error: &io::Error) -> bool {
 /// Asks once: a sidecar that is not there now is not waited for.
 pub fn once(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", socket.display())))?;
-    stream.set_read_timeout(Some(WITHIN))?;
-    stream.set_write_timeout(Some(WITHIN))?;
+    stream.set_read_timeout(Some(QUESTION_TIMEOUT))?;
+    stream.set_write_timeout(Some(QUESTION_TIMEOUT))?;
     stream.write_all(&lines::line(&Hello::Ask(ask.clone()))?)?;
     let mut line = Vec::new();
-    BufReader::new(stream.take(MAX_ORDER as u64)).read_until(b'\n', &mut line)?;
+    BufReader::new(stream.take(MAX_ORDER_BYTES as u64)).read_until(b'\n', &mut line)?;
     if line.is_empty() {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer"));
     }

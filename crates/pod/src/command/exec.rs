@@ -20,7 +20,7 @@ use super::ask;
 use super::new_notices::tell_notices;
 use super::output::{print, tell};
 use super::place::SidecarPaths;
-use crate::COMMAND_FIELDS;
+use crate::COMMAND_FIELDS_HELP;
 use crate::clock::millis;
 use crate::process::tree::{self, Exit};
 use crate::process::{self, Job, ProcessEnd, RunResult, RunTarget};
@@ -34,7 +34,7 @@ const EXIT_NOT_STARTED: u8 = 126;
 /// There is no such program.
 const EXIT_MISSING: u8 = 127;
 /// A day: the longest time that can be asked for.
-const MOST: f64 = 86_400.0;
+const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 
 /// A command.
 #[derive(Debug, Args)]
@@ -66,8 +66,8 @@ enum Output {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=MOST).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("a number of seconds, at most {MOST}"))
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=MAX_TIMEOUT_SECONDS).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("a number of seconds, at most {MAX_TIMEOUT_SECONDS}"))
 }
 
 /// What is printed of a command that was run.
@@ -152,7 +152,7 @@ pub fn run_unasked(place: &SidecarPaths, shell: &'static str, arguments: &[OsStr
     };
     words(&ran, shell, within).into_iter().for_each(|line| tell(&line));
     if ran.timed_out {
-        tell(&format!("({COMMAND_FIELDS})"));
+        tell(&format!("({COMMAND_FIELDS_HELP})"));
     }
     Some(exit_code(&ran))
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use spillway_wire::Refusal;
-use spillway_wire::body::{self, BoundedBody as _, MAX_BYTES};
+use spillway_wire::body::{self, BoundedBody as _, MAX_BODY_BYTES};
 use spillway_wire::follow::{Inbox, InboxQuery, ListWork};
 use spillway_wire::link::{Answer, Ask};
 use spillway_wire::plan::Plan;
-use spillway_wire::work::MAX_WAIT_SECONDS;
+use spillway_wire::work::MAX_CLAIM_WAIT_SECONDS;
 
 use super::answer::{message_line, show};
 use super::ask::{self, key_or_new};
@@ -18,9 +18,9 @@ use super::output::{EXIT_REFUSED, print, refused, tell, unreachable_sidecar};
 use crate::files;
 
 /// Holds the cursor of the last answer that was printed. The program's own to spoil: then it hears again what it heard.
-const CURSOR: &str = ".inbox-printed";
+const CURSOR_FILE: &str = ".inbox-printed";
 /// Between two questions that were answered with nothing.
-const PAUSE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A plan.
 #[derive(Debug, Args)]
@@ -65,9 +65,9 @@ pub struct InboxArguments {
 pub fn plan(socket: &Path, PlanArguments { file, key }: PlanArguments) -> u8 {
     let mut text = Vec::new();
     let read = if file.as_os_str() == "-" {
-        std::io::stdin().take(MAX_BYTES as u64 + 1).read_to_end(&mut text)
+        std::io::stdin().take(MAX_BODY_BYTES as u64 + 1).read_to_end(&mut text)
     } else {
-        std::fs::File::open(&file).and_then(|opened| opened.take(MAX_BYTES as u64 + 1).read_to_end(&mut text))
+        std::fs::File::open(&file).and_then(|opened| opened.take(MAX_BODY_BYTES as u64 + 1).read_to_end(&mut text))
     };
     let read = read.map_err(|error| Refusal::new(spillway_wire::Code::InvalidBody, format!("{}: {error}", file.display())));
     let asked = read.and_then(|_| body::read::<Plan>(&text)).and_then(|request| Ok((key_or_new(key)?, request)));
@@ -102,7 +102,7 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
     loop {
         let left = wait.saturating_sub(began.elapsed());
         let wait_seconds =
-            if printed { 0 } else { u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_WAIT_SECONDS) };
+            if printed { 0 } else { u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_CLAIM_WAIT_SECONDS) };
         match ask::ask(socket, &Ask::Inbox(InboxQuery { after: after.clone(), wait_seconds })) {
             Ok(Answer::Inbox(Inbox { messages, cursor })) => {
                 messages.iter().for_each(|message| print(&message_line(message, json)));
@@ -111,7 +111,7 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
                 after = Some(cursor); // there may be more than fits one answer
             }
             Ok(Answer::Done) if printed => return 0,
-            Ok(Answer::Done) if began.elapsed() < wait => std::thread::sleep(PAUSE),
+            Ok(Answer::Done) if began.elapsed() < wait => std::thread::sleep(POLL_INTERVAL),
             Ok(Answer::Done) => {
                 tell("there is no message");
                 return EXIT_REFUSED;
@@ -124,7 +124,7 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
 
 /// The file that says up to where the inbox was printed.
 pub fn cursor_file(data: &Path) -> PathBuf {
-    data.join(CURSOR)
+    data.join(CURSOR_FILE)
 }
 
 /// Up to where it was printed; none: from the beginning.

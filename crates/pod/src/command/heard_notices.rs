@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use spillway_wire::agent::Notice;
 
-use crate::{NOTICES_FILE, OWN_NOTICES, files};
+use crate::{FIRST_POD_NOTICE_ID, NOTICES_FILE, files};
 
 /// Holds the numbers of the highest notices that were printed: the controller's, and the pod's own.
-const CURSOR: &str = ".notices-printed";
+const CURSOR_FILE: &str = ".notices-printed";
 /// More than the file of notices may have.
-const MOST: usize = 2 * 1024 * 1024;
+const MAX_READ_BYTES: usize = 2 * 1024 * 1024;
 
 /// The notices, as far as they are known.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct HeardNotices {
 impl HeardNotices {
     /// With the data folder.
     pub fn new(folder: &Path) -> Self {
-        let cursor = files::read(&folder.join(CURSOR), 64).ok().flatten();
+        let cursor = files::read(&folder.join(CURSOR_FILE), 64).ok().flatten();
         let text = cursor.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         let mut numbers = text.split_whitespace().map(|number| number.parse().unwrap_or(0));
         let printed = [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)];
@@ -31,7 +31,7 @@ impl HeardNotices {
 
     /// All that are known, the oldest first. Lines of the file that are no notices are left out.
     pub fn all(&self, mut known: Vec<Notice>) -> Vec<Notice> {
-        let file = files::read(&self.folder.join(NOTICES_FILE), MOST).ok().flatten().unwrap_or_default();
+        let file = files::read(&self.folder.join(NOTICES_FILE), MAX_READ_BYTES).ok().flatten().unwrap_or_default();
         known.extend(file.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Notice>(line).ok()));
         known.sort_by_key(|notice| notice.id);
         known.dedup_by_key(|notice| notice.id);
@@ -54,14 +54,14 @@ impl HeardNotices {
         }
         if self.printed != before {
             let [theirs, own] = self.printed;
-            let _ = files::write(&self.folder.join(CURSOR), format!("{theirs} {own}").as_bytes(), 0o644);
+            let _ = files::write(&self.folder.join(CURSOR_FILE), format!("{theirs} {own}").as_bytes(), 0o644);
         }
     }
 }
 
 /// Which row of numbers a notice counts in.
 fn row(notice: &Notice) -> usize {
-    usize::from(notice.id >= OWN_NOTICES)
+    usize::from(notice.id >= FIRST_POD_NOTICE_ID)
 }
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
         heard.remember(&new);
         let again = HeardNotices::new(&folder);
         assert_eq!(ids(&again.new_ones(vec![notice(3), notice(4)])), [4]);
-        let own = OWN_NOTICES + 1;
+        let own = FIRST_POD_NOTICE_ID + 1;
         let mut again = again;
         assert_eq!(ids(&again.new_ones(vec![notice(3), notice(own)])), [own]);
         again.remember(&[notice(own)]);

@@ -20,7 +20,7 @@ use std::io::Read as _;
 
 use clap::{Args, Parser, Subcommand};
 use spillway_wire::agent::{Goodbye, Spawn};
-use spillway_wire::body::MAX_BYTES;
+use spillway_wire::body::MAX_BODY_BYTES;
 use spillway_wire::link::{Answer, Ask, Progress};
 use spillway_wire::work::{NotifyOn, Requires, Submit};
 use spillway_wire::{Code, Refusal};
@@ -216,7 +216,7 @@ fn submit(arguments: SubmitArguments) -> Result<(String, Submit), Refusal> {
     let payload = match payload {
         Some(payload) if payload == "-" => {
             let mut text = String::new();
-            let read = std::io::stdin().take(MAX_BYTES as u64).read_to_string(&mut text);
+            let read = std::io::stdin().take(MAX_BODY_BYTES as u64).read_to_string(&mut text);
             read.map_err(|error| Refusal::new(Code::InvalidBody, format!("payload: {error}")).field("payload"))?;
             text
         }

@@ -15,10 +15,10 @@ use super::output::tell;
 use super::shell::is_program;
 use super::think::dialect::Dialect;
 use super::think::model::{GetAnswer, get};
-use crate::FIRST_PORT;
+use crate::FIRST_LOOPBACK_PORT;
 
 /// For one answer: all are asked at once, and the whole preflight has 30 s.
-const WITHIN: Duration = Duration::from_secs(20);
+const MODEL_PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is looked at.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub struct PreflightArguments {
     #[arg(long, value_name = "ENTRY", value_parser = url)]
     url: Vec<(Entry, String)>,
     /// The sidecar's port for models
-    #[arg(long, hide = true, default_value_t = FIRST_PORT)]
+    #[arg(long, hide = true, default_value_t = FIRST_LOOPBACK_PORT)]
     models_port: u16,
     /// The pool's own command: run when all of it holds
     #[arg(last = true)]
@@ -101,7 +101,7 @@ fn list_models(entry: &Entry, port: u16) -> Result<GetAnswer, String> {
         Dialect::Anthropic => &[("anthropic-version", "2023-06-01")],
         Dialect::OpenAIChat | Dialect::OpenAIResponses | Dialect::Gemini => &[],
     };
-    get(&format!("http://127.0.0.1:{port}/{}/{path}", entry.name), headers, WITHIN)
+    get(&format!("http://127.0.0.1:{port}/{}/{path}", entry.name), headers, MODEL_PROBE_TIMEOUT)
 }
 
 fn no_model(Entry { name, dialect: _ }: &Entry, answered: &Result<GetAnswer, String>) -> Option<String> {

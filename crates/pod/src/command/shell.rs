@@ -23,14 +23,14 @@ use super::exec;
 use super::output::tell;
 use super::place::SidecarPaths;
 use crate::process::kind;
-use crate::process::shells::{self, SHELLS, TIMED, TIMED_BY};
+use crate::process::shells::{self, TIMED_BY_VARIABLE, TIMED_SHELLS, TIMED_VARIABLE};
 
 /// The shell that we were called as, if it is one.
 pub fn called(name: Option<&OsStr>) -> Option<&'static str> {
     let name = Path::new(name?).file_name()?.as_bytes();
     // A shell for a login is called with a dash before its name.
     let name = name.strip_prefix(b"-").unwrap_or(name);
-    SHELLS.into_iter().find(|shell| shell.as_bytes() == name)
+    TIMED_SHELLS.into_iter().find(|shell| shell.as_bytes() == name)
 }
 
 /// Runs the shell that was called by this name; gives the exit code, if we are still there.
@@ -40,7 +40,7 @@ pub fn run(shell: &'static str, name: &OsStr, arguments: Vec<OsString>) -> u8 {
         return 126;
     }
     let asks = getppid() != Some(Pid::INIT)
-        && env::var_os(TIMED).is_none()
+        && env::var_os(TIMED_VARIABLE).is_none()
         && kind::runs_command(arguments.iter().map(|argument| argument.as_bytes()))
         && !io::stdin().is_terminal();
     if asks && let Some(code) = exec::run_unasked(&SidecarPaths::of_pod(), shell, &arguments) {
@@ -61,7 +61,7 @@ fn become_real(shell: &str, name: &OsStr, arguments: &[OsString]) -> u8 {
     };
     // Its name says whether it is a shell for a login; where it was found is nobody's concern.
     let name = Path::new(name).file_name().unwrap_or(name);
-    let error = Command::new(&real).arg0(name).args(arguments).env_remove(TIMED_BY).exec();
+    let error = Command::new(&real).arg0(name).args(arguments).env_remove(TIMED_BY_VARIABLE).exec();
     tell(&format!("error: {}: {error}", real.display()));
     126
 }

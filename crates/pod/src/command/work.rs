@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use spillway_wire::link::{Answer, Ask};
-use spillway_wire::work::{MAX_WAIT_SECONDS, Outcome};
+use spillway_wire::work::{MAX_CLAIM_WAIT_SECONDS, Outcome};
 
 use super::answer::{show, show_item};
 use super::ask;
 use super::output::unreachable_sidecar;
 
 /// Between two questions for an item that were answered with none.
-const PAUSE: Duration = Duration::from_millis(100);
+const NEXT_ITEM_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -20,7 +20,7 @@ pub enum Verb {
     /// Print the next item's task, or the item in hand again; only for programs that run all the time (agent.run: LongRunning)
     Next {
         /// How long to wait for one
-        #[arg(long, value_name = "SECONDS", default_value_t = MAX_WAIT_SECONDS)]
+        #[arg(long, value_name = "SECONDS", default_value_t = MAX_CLAIM_WAIT_SECONDS)]
         wait: u32,
         /// Print all that is known of it, as JSON
         #[arg(long)]
@@ -74,9 +74,9 @@ fn next(socket: &Path, wait: Duration, json: bool) -> u8 {
     let began = Instant::now();
     loop {
         let left = wait.saturating_sub(began.elapsed());
-        let wait_seconds = u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_WAIT_SECONDS);
+        let wait_seconds = u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_CLAIM_WAIT_SECONDS);
         match ask::ask(socket, &Ask::Next { wait_seconds }) {
-            Ok(Answer::Item(None)) if began.elapsed() < wait => std::thread::sleep(PAUSE),
+            Ok(Answer::Item(None)) if began.elapsed() < wait => std::thread::sleep(NEXT_ITEM_POLL_INTERVAL),
             Ok(Answer::Item(item)) => return show_item(item.as_deref(), json),
             Ok(answer) => return show(&answer, None),
             Err(error) => return unreachable_sidecar(&error),

@@ -11,39 +11,39 @@ use spillway_wire::command::{EndTry, TryAnswer, TryCommand};
 use spillway_wire::follow::{Inbox, InboxQuery, ListWork, WorkList};
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::plan::{Plan, Planned};
-use spillway_wire::work::{Assignment, Claim, LeaseRef, MAX_WAIT_SECONDS, Outcome, ProgressUpdate, Submit, Submitted};
+use spillway_wire::work::{Assignment, Claim, LeaseRef, MAX_CLAIM_WAIT_SECONDS, Outcome, ProgressUpdate, Submit, Submitted};
 use spillway_wire::{Code, Refusal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::gateway::{Answer, Call, Gateway, Silence, escape, not_understood};
 use super::input::Input;
-use super::retry::{BACKOFF, CallOutcome, lasting};
+use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, lasting};
 use crate::{VERSION, random};
 
 /// For a call that is answered at once.
-const CALL: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the long poll, which is answered within 30 s.
-const POLL: Duration = Duration::from_secs(40);
+const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(40);
 /// For a claim, which is answered a little after the time that it waits.
-const CLAIM: Duration = Duration::from_secs(MAX_WAIT_SECONDS as u64 + 10);
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(MAX_CLAIM_WAIT_SECONDS as u64 + 10);
 /// For a child or an item, with all repetitions: less than the socket gives a question.
-const CARRY: Duration = Duration::from_secs(25);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(25);
 /// For the right to try a command: nobody's command waits longer for us.
-const TRY: Duration = Duration::from_secs(5);
+const COMMAND_TRY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most seconds that a question for the inbox waits, so that its answer comes before the time for it is over.
-const LISTEN: u32 = 15;
+const MAX_INBOX_WAIT_SECONDS: u32 = 15;
 /// Between the starts of two polls that told nothing new, whatever the other side does.
-const POLL_GAP: Duration = Duration::from_secs(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Children that are asked for at once ...
-const SPAWNS: usize = 4;
+const MAX_CONCURRENT_SPAWNS: usize = 4;
 /// ... each of which takes at least so long, and goodbyes too: an agent may call its gateway only so often, and what the
 /// program asks must leave room for what keeps it alive.
-const PACE: Duration = Duration::from_millis(500);
+const MIN_REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 /// The longest wait that a gateway may ask for.
-const MOST_ASKED: Duration = Duration::from_secs(60);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The most characters of an idempotency key.
-const MAX_KEY: usize = 128;
+const MAX_IDEMPOTENCY_KEY_CHARS: usize = 128;
 
 /// `register`; without a sandbox for who runs `outside` the cluster.
 pub fn register(outside: bool) -> Call {
@@ -51,28 +51,28 @@ pub fn register(outside: bool) -> Call {
     let missing = ["Landlock", "AgentStrict"].map(str::to_owned).to_vec();
     let sandbox = (!outside).then(|| Sandbox { tier: "Pod".to_owned(), missing });
     let register = Register { version: VERSION.to_owned(), sandbox };
-    Call::post("/agent/v1/register", json(&register), CALL)
+    Call::post("/agent/v1/register", json(&register), CALL_TIMEOUT)
 }
 
 /// `report`.
 pub fn report(report: &Report) -> Call {
-    Call::post("/agent/v1/report", json(report), CALL)
+    Call::post("/agent/v1/report", json(report), CALL_TIMEOUT)
 }
 
 /// `work/claim`.
 pub fn claim(wait_seconds: u32) -> Call {
-    Call::post("/agent/v1/work/claim", json(&Claim { wait_seconds }), CLAIM)
+    Call::post("/agent/v1/work/claim", json(&Claim { wait_seconds }), CLAIM_TIMEOUT)
 }
 
 /// `work/{uid}/progress`.
 pub fn advance(held: &LeaseRef, advance: &ProgressUpdate) -> Call {
-    Call::post(&format!("/agent/v1/work/{}/progress", escape(&held.uid)), json(advance), CALL)
+    Call::post(&format!("/agent/v1/work/{}/progress", escape(&held.uid)), json(advance), CALL_TIMEOUT)
 }
 
 /// `work/{uid}/complete`, `fail` or `release`.
 pub fn finish(held: &LeaseRef, outcome: &Outcome) -> Call {
     let (verb, body) = outcome.call(held.epoch);
-    Call::post(&format!("/agent/v1/work/{}/{verb}", escape(&held.uid)), json(&body), CALL)
+    Call::post(&format!("/agent/v1/work/{}/{verb}", escape(&held.uid)), json(&body), CALL_TIMEOUT)
 }
 
 /// What a claim was answered with.
@@ -98,7 +98,7 @@ pub fn taken(result: &Result<Answer, Silence>) -> CallOutcome<()> {
 }
 
 fn goodbye(goodbye: &Goodbye) -> Call {
-    Call::post("/agent/v1/goodbye", json(goodbye), CALL)
+    Call::post("/agent/v1/goodbye", json(goodbye), CALL_TIMEOUT)
 }
 
 /// Our own types have no value that JSON cannot say.
@@ -109,14 +109,14 @@ fn json(value: &impl serde::Serialize) -> Vec<u8> {
 /// How long the gateway asks us to wait.
 pub fn asked_to_wait(result: &Result<Answer, Silence>) -> Duration {
     match result {
-        Ok(Answer::Refused(refusal)) => Duration::from_secs(refusal.retry_after_seconds.unwrap_or(0).into()).min(MOST_ASKED),
+        Ok(Answer::Refused(refusal)) => Duration::from_secs(refusal.retry_after_seconds.unwrap_or(0).into()).min(MAX_RETRY_AFTER),
         Ok(Answer::Done(_) | Answer::Nothing) | Err(_) => Duration::ZERO,
     }
 }
 
 /// The pause before the next try.
 fn pause(failures: u32, result: &Result<Answer, Silence>) -> Duration {
-    backoff::delay(failures, BACKOFF.0, BACKOFF.1, random::fraction()).max(asked_to_wait(result))
+    backoff::delay(failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random::fraction()).max(asked_to_wait(result))
 }
 
 /// Asks what is wanted, again and again, beyond the revision that is known; waits while there is none.
@@ -128,11 +128,11 @@ pub async fn wait(gateway: Arc<Gateway>, mut revision: watch::Receiver<Option<St
             Err(_) => return,
         };
         let began = Instant::now();
-        let result = gateway.call(&Call::get(format!("/agent/v1/wanted?after={}", escape(&beyond)), POLL)).await;
+        let result = gateway.call(&Call::get(format!("/agent/v1/wanted?after={}", escape(&beyond)), LONG_POLL_TIMEOUT)).await;
         let wait = match &result {
             Ok(Answer::Done(_) | Answer::Nothing) => {
                 failures = 0;
-                POLL_GAP.saturating_sub(began.elapsed())
+                MIN_POLL_INTERVAL.saturating_sub(began.elapsed())
             }
             Ok(Answer::Refused(_)) | Err(_) => {
                 failures = failures.saturating_add(1);
@@ -173,7 +173,7 @@ pub async fn deliver(gateway: Arc<Gateway>, mut kept: watch::Receiver<Option<Goo
             changed = kept.changed() => if changed.is_err() { return },
             () = sleep(wait) => {}
         }
-        sleep(PACE.saturating_sub(began.elapsed())).await;
+        sleep(MIN_REQUEST_INTERVAL.saturating_sub(began.elapsed())).await;
     }
 }
 
@@ -183,7 +183,7 @@ pub struct Spawning(Arc<Semaphore>);
 
 impl Default for Spawning {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(SPAWNS)))
+        Self(Arc::new(Semaphore::new(MAX_CONCURRENT_SPAWNS)))
     }
 }
 
@@ -197,19 +197,19 @@ pub struct Delivery {
 impl Delivery {
     /// A child, under a key that makes repetitions harmless.
     pub fn spawn(key: String, request: &Spawn, spawning: Spawning) -> Result<Self, Refusal> {
-        let call = keyed(Call::post("/agent/v1/agents", json(request), CALL), key)?;
+        let call = keyed(Call::post("/agent/v1/agents", json(request), CALL_TIMEOUT), key)?;
         Ok(Self { call, read: |body| serde_json::from_slice::<Spawned>(body).map(Reply::Spawned), spawning })
     }
 
     /// An item of work, under a key that makes repetitions harmless.
     pub fn submit(key: String, request: &Submit, spawning: Spawning) -> Result<Self, Refusal> {
-        let call = keyed(Call::post("/agent/v1/work", json(request), CALL), key)?;
+        let call = keyed(Call::post("/agent/v1/work", json(request), CALL_TIMEOUT), key)?;
         Ok(Self { call, read: |body| serde_json::from_slice::<Submitted>(body).map(Reply::Submitted), spawning })
     }
 
     /// A plan, under a key that makes repetitions harmless.
     pub fn plan(key: String, request: &Plan, spawning: Spawning) -> Result<Self, Refusal> {
-        let call = keyed(Call::post("/agent/v1/plan", json(request), CALL), key)?;
+        let call = keyed(Call::post("/agent/v1/plan", json(request), CALL_TIMEOUT), key)?;
         Ok(Self { call, read: |body| serde_json::from_slice::<Planned>(body).map(Reply::Planned), spawning })
     }
 
@@ -217,33 +217,33 @@ impl Delivery {
     pub fn list(request: &ListWork, listening: Spawning) -> Self {
         let ListWork { submitted_by, group, plan } = request;
         let query = query(&[("submittedBy", submitted_by.as_deref()), ("group", group.as_deref()), ("plan", plan.as_deref())]);
-        let call = Call::get(format!("/agent/v1/work{query}"), CALL);
+        let call = Call::get(format!("/agent/v1/work{query}"), CALL_TIMEOUT);
         Self { call, read: |body| serde_json::from_slice::<WorkList>(body).map(Reply::Listed), spawning: listening }
     }
 
     /// What of that ended.
     pub fn inbox(request: &InboxQuery, listening: Spawning) -> Self {
-        let wait = request.wait_seconds.min(LISTEN);
+        let wait = request.wait_seconds.min(MAX_INBOX_WAIT_SECONDS);
         let query = query(&[("after", request.after.as_deref()), ("waitSeconds", Some(&wait.to_string()))]);
-        let call = Call::get(format!("/agent/v1/inbox{query}"), CALL + Duration::from_secs(wait.into()));
+        let call = Call::get(format!("/agent/v1/inbox{query}"), CALL_TIMEOUT + Duration::from_secs(wait.into()));
         Self { call, read: |body| serde_json::from_slice::<Inbox>(body).map(Reply::Inbox), spawning: listening }
     }
 
     /// What is left of the budgets over the agent.
     pub fn budget(listening: Spawning) -> Self {
-        let call = Call::get("/agent/v1/budget".to_owned(), CALL);
+        let call = Call::get("/agent/v1/budget".to_owned(), CALL_TIMEOUT);
         Self { call, read: |body| serde_json::from_slice::<RemainingTokens>(body).map(Reply::Budget), spawning: listening }
     }
 
     /// More tokens. To say it again changes nothing.
     pub fn ask_tokens(request: &AskTokens, spawning: Spawning) -> Self {
-        let call = Call::post("/agent/v1/budget/request", json(request), CALL);
+        let call = Call::post("/agent/v1/budget/request", json(request), CALL_TIMEOUT);
         Self { call, read: |body| serde_json::from_slice::<Acknowledgement>(body).map(|Acknowledgement {}| Reply::Done), spawning }
     }
 
     /// Asks until there is an answer that stays, or no time is left.
     pub async fn carry(self, gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, reply: oneshot::Sender<Reply>) {
-        let end = Instant::now() + CARRY;
+        let end = Instant::now() + REQUEST_TIMEOUT;
         let mut failures = 0_u32;
         let mut answer = Reply::Refused(Refusal::new(Code::GovernorAway, "nobody answers; try again with the same key"));
         let place = timeout_at(end, self.spawning.0.acquire()).await;
@@ -276,15 +276,15 @@ impl Delivery {
             sleep(wait).await;
         }
         let _ = reply.send(answer); // who asked may have gone
-        sleep(PACE.saturating_sub(began.elapsed())).await;
+        sleep(MIN_REQUEST_INTERVAL.saturating_sub(began.elapsed())).await;
         drop(place);
     }
 }
 
 /// Asks for the right to try a command, for as long as whoever runs it waits.
 pub async fn try_command(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, command: TryCommand, reply: oneshot::Sender<Reply>) {
-    let call = Call::post("/agent/v1/commands/try", json(&command), CALL);
-    let body = until_it_stays(&gateway, &inputs, &call, TRY).await;
+    let call = Call::post("/agent/v1/commands/try", json(&command), CALL_TIMEOUT);
+    let body = until_it_stays(&gateway, &inputs, &call, COMMAND_TRY_TIMEOUT).await;
     let answer = body.and_then(|body| serde_json::from_slice::<TryAnswer>(&body).ok()).map(|tried| match tried {
         TryAnswer::Permit(permit) => Ok(permit),
         TryAnswer::Rejected(rejected) => Err(rejected),
@@ -294,8 +294,8 @@ pub async fn try_command(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, com
 
 /// Tells how that ended. What nobody hears of has failed when its time is over.
 pub async fn end_try(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, told: EndTry) {
-    let call = Call::post("/agent/v1/commands/end", json(&told), CALL);
-    drop(until_it_stays(&gateway, &inputs, &call, CARRY).await);
+    let call = Call::post("/agent/v1/commands/end", json(&told), CALL_TIMEOUT);
+    drop(until_it_stays(&gateway, &inputs, &call, REQUEST_TIMEOUT).await);
 }
 
 /// Makes a call, again and again, until its answer stays or this time is over; its body, if it was done.
@@ -331,8 +331,8 @@ fn query(pairs: &[(&str, Option<&str>)]) -> String {
 }
 
 fn keyed(call: Call, key: String) -> Result<Call, Refusal> {
-    if key.is_empty() || key.len() > MAX_KEY || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let message = format!("key: 1 to {MAX_KEY} printable ASCII characters without spaces");
+    if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_CHARS || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let message = format!("key: 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters without spaces");
         return Err(Refusal::new(Code::InvalidBody, message).field("key"));
     }
     Ok(call.key(key))

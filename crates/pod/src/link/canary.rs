@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// For one connection.
-const WITHIN: Duration = Duration::from_millis(250);
+const CANARY_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Those of `targets` (`ip:port`) that can be reached. A target that is no address cannot be tried, and what cannot be tried
 /// counts as reachable: the pod fails closed, and the report says why.
@@ -21,7 +21,7 @@ pub async fn probe(targets: Vec<String>) -> Vec<String> {
             None => reached.push((position, format!("{target} (not an IP address and port: it cannot be tried)"))),
             Some(address) => {
                 trials.spawn(async move {
-                    let connected = timeout(WITHIN, TcpStream::connect(address)).await;
+                    let connected = timeout(CANARY_CONNECT_TIMEOUT, TcpStream::connect(address)).await;
                     matches!(connected, Ok(Ok(_))).then_some((position, target))
                 });
             }

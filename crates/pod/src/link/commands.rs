@@ -29,9 +29,9 @@ use crate::clock::{BootTime, millis};
 use crate::link_says;
 
 /// Beyond its own time a command that is tried has so long to be ended and to say so.
-const TO_SAY_SO: u64 = 10_000;
+const COMMAND_REPORT_GRACE_MS: u64 = 10_000;
 /// Commands that are tried for the namespace and whose end is awaited; of more the oldest is forgotten, and has failed.
-const TRIED: usize = 64;
+const MAX_PENDING_PROBES: usize = 64;
 
 /// The breaker, as it is kept over a restart of ours. Its time is that of the machine's clock since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,7 +205,7 @@ impl Commands {
         let at = at(now, random);
         self.circuit.tick(at);
         self.keep(now, &keep);
-        let answer = self.circuit.admit(at, within.saturating_add(TO_SAY_SO));
+        let answer = self.circuit.admit(at, within.saturating_add(COMMAND_REPORT_GRACE_MS));
         self.keep(now, &keep);
         let permit = match answer {
             Answer::Permit(permit) => permit,
@@ -257,7 +257,7 @@ impl Commands {
                 Reply::CommandRejected(rejected)
             }
             Some(Ok(permit)) => {
-                while self.tried.len() >= TRIED {
+                while self.tried.len() >= MAX_PENDING_PROBES {
                     self.tried.pop_first();
                 }
                 self.tried.insert(command, permit);

@@ -197,11 +197,11 @@ fn while_that_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried() {
 #[test]
 fn rights_to_try_whose_commands_never_end_are_bounded() {
     let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
-    for id in 0..10 * TRIED as u64 {
+    for id in 0..10 * MAX_PENDING_PROBES as u64 {
         let command = TryCommand { command: CommandPermit { owner: 1, epoch: 1, id }, timeout_milliseconds: 1_000 };
         commands.asked(time(0), 0.5, command, Some(Ok(CommandPermit { owner: 9, epoch: 8, id })));
     }
-    assert_eq!(commands.tried.len(), TRIED);
+    assert_eq!(commands.tried.len(), MAX_PENDING_PROBES);
 }
 
 #[test]

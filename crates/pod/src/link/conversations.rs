@@ -13,7 +13,7 @@ use spillway_wire::link::{Conversation, ModelCalls};
 use crate::clock::BootTime;
 
 /// Conversations that are remembered.
-const CONVERSATIONS: usize = 16;
+const MAX_CONVERSATIONS: usize = 16;
 
 /// A call that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ impl Call {
         let new = Conversation { first: call.begun, begun: call.begun, ended: None };
         let known = state.conversations.entry(conversation).or_insert(new);
         (known.begun, known.ended) = (known.begun.max(call.begun), None);
-        if state.conversations.len() > CONVERSATIONS {
+        if state.conversations.len() > MAX_CONVERSATIONS {
             // Of those whose answers have ended the one that ended first.
             let oldest = state.conversations.iter().filter_map(|(number, known)| Some((known.ended?, *number))).min();
             let forgotten = oldest.and_then(|(_, number)| state.conversations.remove(&number));
@@ -182,7 +182,7 @@ mod tests {
         running.goes_on_with(u64::MAX);
         for number in 0..10_000 {
             call(&all, Some(number), 10 + number, 11 + number);
-            assert!(all.calls().conversations.len() <= CONVERSATIONS);
+            assert!(all.calls().conversations.len() <= MAX_CONVERSATIONS);
         }
         assert!(all.calls().conversations.contains(&of(1, 1, None)), "one that is under way is not forgotten");
         assert_eq!(all.calls().unknown, Some(9_994), "that the forgotten ones were there is not");

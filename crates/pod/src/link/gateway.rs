@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use spillway_wire::external::{EXTERNAL, ExternalAgent};
+use spillway_wire::external::{EXTERNAL_HEADER, ExternalAgent};
 use spillway_wire::{Code, GATEWAY_TLS_NAME, Refusal};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -27,17 +27,17 @@ use tokio_rustls::client::TlsStream;
 use crate::files;
 
 /// For TCP and TLS together.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A kept connection that was not used for so long is not used again.
-const KEEP: Duration = Duration::from_secs(50);
+const MAX_CONNECTION_IDLE: Duration = Duration::from_secs(50);
 /// Connections that are kept.
-const KEPT: usize = 2;
+const MAX_IDLE_CONNECTIONS: usize = 2;
 /// The most bytes of an answer that are read.
-const MAX_ANSWER: usize = 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// The most bytes of a token or a list of certificates.
-const MAX_FILE: usize = 256 * 1024;
+const MAX_FILE_BYTES: usize = 256 * 1024;
 /// Header that makes a repetition harmless.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
 /// What a gateway said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Gateway {
 
     fn token(&self) -> Result<String, Silence> {
         let trouble = |source| Silence::File { path: self.token.clone(), source };
-        let bytes = files::read(&self.token, MAX_FILE).map_err(trouble)?;
+        let bytes = files::read(&self.token, MAX_FILE_BYTES).map_err(trouble)?;
         let bytes = bytes.ok_or_else(|| trouble(std::io::ErrorKind::NotFound.into()))?;
         let text = String::from_utf8(bytes).map_err(|error| trouble(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))?;
         Ok(text.trim().to_owned())
@@ -191,7 +191,7 @@ impl Gateway {
 
     async fn read(&self, sender: Sender, response: Response<Incoming>) -> Result<Answer, Silence> {
         let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(Silence::Body)?.to_bytes();
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(Silence::Body)?.to_bytes();
         self.keep(sender);
         Ok(match status.as_u16() {
             204 => Answer::Nothing,
@@ -203,7 +203,7 @@ impl Gateway {
     /// A kept connection that is still good.
     fn take(&self) -> Option<Sender> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|(sender, used)| !sender.is_closed() && used.elapsed() < KEEP);
+        kept.retain(|(sender, used)| !sender.is_closed() && used.elapsed() < MAX_CONNECTION_IDLE);
         let ready = kept.iter().rposition(|(sender, _)| sender.is_ready())?;
         Some(kept.remove(ready).0)
     }
@@ -211,7 +211,7 @@ impl Gateway {
     fn keep(&self, sender: Sender) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push((sender, Instant::now()));
-        if kept.len() > KEPT {
+        if kept.len() > MAX_IDLE_CONNECTIONS {
             kept.remove(0);
         }
     }
@@ -233,7 +233,7 @@ impl Gateway {
         headers.insert(HOST, HeaderValue::from_static(GATEWAY_TLS_NAME));
         headers.insert(AUTHORIZATION, bearer);
         if let Some(place) = self.place() {
-            headers.insert(EXTERNAL, place);
+            headers.insert(EXTERNAL_HEADER, place);
         }
         let (mut sender, connection) = handshake(TokioIo::new(self.secure().await?)).await?;
         tokio::spawn(async move {
@@ -250,13 +250,13 @@ impl Gateway {
             stream.set_nodelay(true)?;
             TlsConnector::from(config).connect(name, stream).await
         };
-        timeout(CONNECT, connecting).await.map_err(|_| Silence::TimeOut)?.map_err(Silence::Connect)
+        timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| Silence::TimeOut)?.map_err(Silence::Connect)
     }
 
     /// Our certificates, as they are now: the file is read for each connection, and used anew when it says something else.
     fn trusted(&self) -> Result<Arc<ClientConfig>, Silence> {
         let trouble = |source| Silence::File { path: self.ca.clone(), source };
-        let pem = files::read(&self.ca, MAX_FILE).map_err(trouble)?.ok_or_else(|| trouble(std::io::ErrorKind::NotFound.into()))?;
+        let pem = files::read(&self.ca, MAX_FILE_BYTES).map_err(trouble)?.ok_or_else(|| trouble(std::io::ErrorKind::NotFound.into()))?;
         let mut trust = self.trust.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, config)) = &*trust
             && *known == pem
@@ -299,10 +299,10 @@ fn request(call: &Call, token: &str, place: Option<HeaderValue>) -> Result<Reque
         request = request.header(CONTENT_TYPE, "application/json");
     }
     if let Some(key) = &call.key {
-        request = request.header(IDEMPOTENCY_KEY, key);
+        request = request.header(IDEMPOTENCY_KEY_HEADER, key);
     }
     if let Some(place) = place {
-        request = request.header(EXTERNAL, place);
+        request = request.header(EXTERNAL_HEADER, place);
     }
     Ok(request.body(Full::new(Bytes::from(call.body.clone())))?)
 }

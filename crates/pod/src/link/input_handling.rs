@@ -21,9 +21,9 @@ use crate::clock::BootTime;
 use crate::{link_says, random};
 
 /// A goodbye is tried for so long before its caller is told that it is kept.
-const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two lines about the same trouble with the gateway.
-const SAY_EACH: Duration = Duration::from_secs(60);
+const REPEATED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Sidecar {
     /// Takes what comes to the loop.
@@ -126,7 +126,8 @@ impl Sidecar {
                 }
             }
             Some(trouble) => {
-                let known = self.trouble_said.as_ref().is_some_and(|(text, said)| *text == trouble && now.since(*said) < SAY_EACH);
+                let known =
+                    self.trouble_said.as_ref().is_some_and(|(text, said)| *text == trouble && now.since(*said) < REPEATED_LOG_INTERVAL);
                 if !known {
                     link_says!("{trouble}; trying again");
                     self.trouble_said = Some((trouble, now));
@@ -331,7 +332,7 @@ impl Sidecar {
         self.farewells.push(waiting);
         let kept = self.keep_goodbye(goodbye);
         tokio::spawn(async move {
-            let answer = tokio::time::timeout(GOODBYE_WITHIN, answer).await.ok().and_then(Result::ok);
+            let answer = tokio::time::timeout(GOODBYE_TIMEOUT, answer).await.ok().and_then(Result::ok);
             let _ = reply.send(answer.unwrap_or_else(|| if kept { Reply::Kept } else { unkept() })); // who asked may have gone
         });
     }

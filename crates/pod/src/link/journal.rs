@@ -22,16 +22,16 @@ use crate::clock::BootTime;
 use crate::files::{self, Steps, System};
 use crate::link_says;
 
-const GOODBYE: &str = "goodbye.json";
-const ACTION: &str = "action.json";
-const WORK: &str = "work.json";
-const SETTINGS: &str = "settings.json";
-const COMMANDS: &str = "commands.json";
-const KEY: &str = "key";
-const STARTED: &str = "started";
-const HEARD: &str = "heard";
+const GOODBYE_FILE: &str = "goodbye.json";
+const ACTION_FILE: &str = "action.json";
+const WORK_FILE: &str = "work.json";
+const SETTINGS_FILE: &str = "settings.json";
+const COMMANDS_FILE: &str = "commands.json";
+const KEY_FILE: &str = "key";
+const STARTED_FILE: &str = "started";
+const LAST_HEARD_FILE: &str = "heard";
 /// Larger than any file of ours.
-const MOST: usize = crate::MAX_ORDER;
+const MAX_JOURNAL_FILE_BYTES: usize = crate::MAX_ORDER_BYTES;
 
 /// The folder.
 #[derive(Debug)]
@@ -78,79 +78,79 @@ impl<S: Steps> Journal<S> {
 
     /// What an earlier process left.
     pub fn remembered(&self) -> KeptState {
-        let heard = self.bytes(HEARD).and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok());
+        let heard = self.bytes(LAST_HEARD_FILE).and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok());
         KeptState {
-            settings: self.json::<Settings>(SETTINGS),
+            settings: self.json::<Settings>(SETTINGS_FILE),
             heard: heard.map(BootTime::from_millis),
-            let_start: self.bytes(STARTED).is_some(),
-            action: self.json::<String>(ACTION),
-            work: self.json::<KeptWork>(WORK).unwrap_or_default(),
+            let_start: self.bytes(STARTED_FILE).is_some(),
+            action: self.json::<String>(ACTION_FILE),
+            work: self.json::<KeptWork>(WORK_FILE).unwrap_or_default(),
         }
     }
 
     /// A goodbye that no gateway took yet.
     pub fn goodbye(&self) -> Option<Goodbye> {
-        self.json(GOODBYE)
+        self.json(GOODBYE_FILE)
     }
 
     /// The key that the supervisor has.
     pub fn key(&self) -> Option<String> {
-        self.bytes(KEY).and_then(|bytes| String::from_utf8(bytes).ok())
+        self.bytes(KEY_FILE).and_then(|bytes| String::from_utf8(bytes).ok())
     }
 
     /// The breaker of commands.
     pub fn commands(&self) -> Option<commands::KeptBreaker> {
-        self.json(COMMANDS)
+        self.json(COMMANDS_FILE)
     }
 
     /// Keeps the breaker of commands.
     pub fn keep_commands(&self, kept: &commands::KeptBreaker) {
-        self.say(COMMANDS, self.write_json(COMMANDS, kept));
+        self.say(COMMANDS_FILE, self.write_json(COMMANDS_FILE, kept));
     }
 
     /// Keeps a goodbye.
     pub fn keep_goodbye(&self, goodbye: &Goodbye) -> io::Result<()> {
-        self.write_json(GOODBYE, goodbye)
+        self.write_json(GOODBYE_FILE, goodbye)
     }
 
     /// The goodbye was taken.
     pub fn forget_goodbye(&self) {
-        self.say(GOODBYE, self.keep(GOODBYE, None));
+        self.say(GOODBYE_FILE, self.keep(GOODBYE_FILE, None));
     }
 
     /// Keeps what the program says it does.
     pub fn keep_action(&self, action: &str) -> io::Result<()> {
-        self.write_json(ACTION, &action)
+        self.write_json(ACTION_FILE, &action)
     }
 
     /// What the program said it does was about an item that ended.
     pub fn forget_action(&self) {
-        self.say(ACTION, self.keep(ACTION, None));
+        self.say(ACTION_FILE, self.keep(ACTION_FILE, None));
     }
 
     /// Keeps the item in hand, and what became of the one before.
     pub fn keep_work(&self, work: &KeptWork) {
-        self.say(WORK, self.write_json(WORK, work));
+        self.say(WORK_FILE, self.write_json(WORK_FILE, work));
     }
 
     /// Keeps the supervisor's key.
     pub fn keep_key(&self, key: &str) -> io::Result<()> {
-        self.write(KEY, key.as_bytes())
+        self.write(KEY_FILE, key.as_bytes())
     }
 
     /// Keeps the settings.
     pub fn keep_settings(&self, settings: &Settings) {
-        self.say(SETTINGS, self.write_json(SETTINGS, settings));
+        self.say(SETTINGS_FILE, self.write_json(SETTINGS_FILE, settings));
     }
 
     /// Keeps that the program was let start.
     pub fn keep_start(&self) {
-        self.say(STARTED, self.write(STARTED, b""));
+        self.say(STARTED_FILE, self.write(STARTED_FILE, b""));
     }
 
     /// Keeps when somebody last answered.
     pub fn keep_heard(&self, heard: BootTime) {
-        self.say(HEARD, self.write(HEARD, heard.millis().to_string().as_bytes()));
+        self.say(LAST_HEARD_FILE, self.write(LAST_HEARD_FILE, heard.millis().to_string().as_bytes()));
     }
 
     fn write_json(&self, name: &'static str, value: &impl Serialize) -> io::Result<()> {
@@ -185,7 +185,10 @@ impl<S: Steps> Journal<S> {
 
     fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         let path: &Path = &self.folder.join(name);
-        files::read(path, MOST).inspect_err(|error| link_says!("{} in the journal cannot be read: {error}", name)).ok().flatten()
+        files::read(path, MAX_JOURNAL_FILE_BYTES)
+            .inspect_err(|error| link_says!("{} in the journal cannot be read: {error}", name))
+            .ok()
+            .flatten()
     }
 
     /// Without its journal the sidecar goes on; only its own restart before it [catches up](Self::catch_up) would lose something.

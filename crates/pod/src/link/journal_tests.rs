@@ -19,7 +19,7 @@ fn what_was_kept_is_there_and_what_is_broken_is_absent() {
     journal.keep_action("testing").expect("kept");
     journal.keep_start();
     journal.keep_heard(BootTime::from_millis(77));
-    std::fs::write(folder.join(SETTINGS), b"{\"agent\": ").expect("half a file");
+    std::fs::write(folder.join(SETTINGS_FILE), b"{\"agent\": ").expect("half a file");
     let again = Journal::new(folder.clone());
     assert_eq!(again.goodbye().map(|goodbye| goodbye.reason).as_deref(), Some("done"));
     let remembered = again.remembered();
@@ -152,7 +152,7 @@ impl PossibleValues {
 }
 
 fn action_of<S: Steps>(journal: &Journal<S>) -> Option<String> {
-    journal.json(ACTION)
+    journal.json(ACTION_FILE)
 }
 
 fn goodbye_of<S: Steps>(journal: &Journal<S>) -> Option<String> {

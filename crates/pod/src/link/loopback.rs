@@ -15,24 +15,24 @@ use super::models::{self, Models};
 use crate::link_says;
 
 /// What each port is for, from [`crate::FIRST_PORT`] on.
-pub const PORTS: [&str; 4] = ["models", "egress", "git", "tools"];
+pub const PORT_NAMES: [&str; 4] = ["models", "egress", "git", "tools"];
 /// The most bytes of a request's head that are read.
-const MAX_HEAD: usize = 16 * 1024;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// The most bytes of its body that are read, so that the client reads the answer before it sees the end.
-const MAX_REST: usize = 1024 * 1024;
+const MAX_DISCARDED_BODY_BYTES: usize = 1024 * 1024;
 /// For one request.
-const WITHIN: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests at once, on each port that serves nothing.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 /// How a client begins that speaks HTTP/2 without TLS.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of it by which it is known.
-const HTTP2_KNOWN: usize = 16;
+const HTTP2_PREFIX_BYTES: usize = 16;
 /// Between two looks at a connection whose first bytes came in pieces.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const PREFACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Said to such a client, in the frame that ends its connection.
-const HTTP2_REFUSED: &[u8] = b"this port speaks HTTP/1.1";
+const HTTP2_REFUSAL_MESSAGE: &[u8] = b"this port speaks HTTP/1.1";
 
 /// Serves the ports from `first` on, until the runtime ends; none for 0.
 pub fn serve(first: u16, models: Models) {
@@ -40,14 +40,14 @@ pub fn serve(first: u16, models: Models) {
         return;
     }
     let mut models = Some(models); // the first port is theirs
-    for (offset, what) in (0..).zip(PORTS) {
+    for (offset, what) in (0..).zip(PORT_NAMES) {
         tokio::spawn(serve_one(SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset))), what, models.take()));
     }
 }
 
 /// Serves models alone, at a port that is bound, until the runtime ends.
 pub fn serve_models(listener: TcpListener, models: Models) {
-    tokio::spawn(take(listener, PORTS[0], Some(models), Arc::new(Semaphore::new(models::AT_ONCE))));
+    tokio::spawn(take(listener, PORT_NAMES[0], Some(models), Arc::new(Semaphore::new(models::MAX_CONCURRENT_REQUESTS))));
 }
 
 async fn serve_one(address: SocketAddr, what: &'static str, models: Option<Models>) {
@@ -62,7 +62,7 @@ async fn serve_one(address: SocketAddr, what: &'static str, models: Option<Model
             }
         }
     };
-    let places = Arc::new(Semaphore::new(if models.is_some() { models::AT_ONCE } else { AT_ONCE }));
+    let places = Arc::new(Semaphore::new(if models.is_some() { models::MAX_CONCURRENT_REQUESTS } else { MAX_CONCURRENT_REQUESTS }));
     take(listener, what, models, places).await;
 }
 
@@ -75,14 +75,14 @@ async fn take(listener: TcpListener, what: &'static str, models: Option<Models>,
             Ok((stream, _)) => {
                 let models = models.clone();
                 tokio::spawn(async move {
-                    if timeout(WITHIN, begins_http2(&stream)).await.unwrap_or(false) {
-                        drop(timeout(WITHIN, refuse_http2(stream)).await);
+                    if timeout(REQUEST_TIMEOUT, begins_http2(&stream)).await.unwrap_or(false) {
+                        drop(timeout(REQUEST_TIMEOUT, refuse_http2(stream)).await);
                         drop(place);
                         return;
                     }
                     match models {
                         Some(models) => models.serve(stream).await,
-                        None => drop(timeout(WITHIN, answer(stream, what)).await), // a client that went away is no concern of ours
+                        None => drop(timeout(REQUEST_TIMEOUT, answer(stream, what)).await), // a client that went away is no concern of ours
                     }
                     drop(place);
                 });
@@ -101,23 +101,23 @@ async fn begins_http2(stream: &TcpStream) -> bool {
         if begun.is_empty() || !HTTP2_PREFACE.starts_with(begun) {
             return false;
         }
-        if count >= HTTP2_KNOWN {
+        if count >= HTTP2_PREFIX_BYTES {
             return true;
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(PREFACE_CHECK_INTERVAL).await;
     }
 }
 
 /// Ends a connection of HTTP/2 in its own words: the client fails at once, and knows why, instead of trying again.
 async fn refuse_http2(mut stream: TcpStream) -> std::io::Result<()> {
     /// SETTINGS without any, with which a server begins.
-    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const HTTP2_EMPTY_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     /// The type of the frame GOAWAY, and its error HTTP_1_1_REQUIRED.
-    const GOAWAY: (u8, u8) = (7, 13);
-    let length = u8::try_from(8 + HTTP2_REFUSED.len()).unwrap_or(8);
-    let (frame, error) = GOAWAY;
+    const HTTP2_GOAWAY: (u8, u8) = (7, 13);
+    let length = u8::try_from(8 + HTTP2_REFUSAL_MESSAGE.len()).unwrap_or(8);
+    let (frame, error) = HTTP2_GOAWAY;
     let head = [0, 0, length, frame, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, error];
-    stream.write_all(&[&SETTINGS[..], &head, HTTP2_REFUSED].concat()).await?;
+    stream.write_all(&[&HTTP2_EMPTY_SETTINGS[..], &head, HTTP2_REFUSAL_MESSAGE].concat()).await?;
     stream.shutdown().await?;
     read_rest(&mut stream).await
 }
@@ -126,7 +126,7 @@ async fn refuse_http2(mut stream: TcpStream) -> std::io::Result<()> {
 async fn read_rest(stream: &mut TcpStream) -> std::io::Result<()> {
     let mut rest = [0_u8; 4096];
     let mut read = 0;
-    while read < MAX_REST {
+    while read < MAX_DISCARDED_BODY_BYTES {
         match stream.read(&mut rest).await? {
             0 => break,
             more => read += more,
@@ -138,7 +138,7 @@ async fn read_rest(stream: &mut TcpStream) -> std::io::Result<()> {
 async fn answer(mut stream: TcpStream, what: &str) -> std::io::Result<()> {
     let mut head = Vec::with_capacity(1024);
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
+        if head.len() > MAX_HEAD_BYTES || stream.read_buf(&mut head).await? == 0 {
             return Ok(());
         }
     }
@@ -174,24 +174,24 @@ mod tests {
             let mut client = TcpStream::connect(address).await.expect("a connection");
             for piece in pieces {
                 client.write_all(piece).await.expect("sent");
-                sleep(LOOK_AGAIN).await;
+                sleep(PREFACE_CHECK_INTERVAL).await;
             }
             client.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.expect("settings");
-            let mut said = [0_u8; 9 + 17 + HTTP2_REFUSED.len()];
-            timeout(WITHIN, client.read_exact(&mut said)).await.expect("at once").expect("two frames");
+            let mut said = [0_u8; 9 + 17 + HTTP2_REFUSAL_MESSAGE.len()];
+            timeout(REQUEST_TIMEOUT, client.read_exact(&mut said)).await.expect("at once").expect("two frames");
             assert_eq!((said[3], said[12], said[25]), (4, 7, 13), "SETTINGS, and GOAWAY for HTTP_1_1_REQUIRED");
             assert_eq!(usize::from(said[11]), said.len() - 18, "as long as it says");
-            assert!(said.ends_with(HTTP2_REFUSED));
-            let end = timeout(WITHIN, client.read(&mut said)).await.expect("at once").expect("the end");
+            assert!(said.ends_with(HTTP2_REFUSAL_MESSAGE));
+            let end = timeout(REQUEST_TIMEOUT, client.read(&mut said)).await.expect("at once").expect("the end");
             assert_eq!(end, 0);
         }
         // A request whose first letters are those of the preface is none.
         let mut client = TcpStream::connect(address).await.expect("a connection");
         client.write_all(b"P").await.expect("sent");
-        sleep(LOOK_AGAIN).await;
+        sleep(PREFACE_CHECK_INTERVAL).await;
         client.write_all(b"UT / HTTP/1.1\r\n\r\n").await.expect("sent");
         let mut first = [0_u8; 12];
-        timeout(WITHIN, client.read_exact(&mut first)).await.expect("at once").expect("an answer");
+        timeout(REQUEST_TIMEOUT, client.read_exact(&mut first)).await.expect("at once").expect("an answer");
         assert_eq!(&first, b"HTTP/1.1 501");
     }
 
@@ -216,7 +216,7 @@ mod tests {
         let mut first = [0_u8; 1];
         assert!(third.try_read(&mut first).is_err(), "there is no place for it");
         drop(idle.pop());
-        timeout(WITHIN, third.read_exact(&mut first)).await.expect("a place").expect("an answer");
+        timeout(REQUEST_TIMEOUT, third.read_exact(&mut first)).await.expect("a place").expect("an answer");
         let mut answer = Vec::new();
         third.shutdown().await.expect("all is said");
         third.read_to_end(&mut answer).await.expect("the rest");

@@ -39,9 +39,9 @@ use sidecar::Sidecar;
 pub use options::{ExternalOptions, Options};
 
 /// After SIGTERM, for what was not told yet.
-const FLUSH_WITHIN: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// For a goodbye with which everything ends: it is answered when it is stored.
-const FAREWELL_WITHIN: Duration = Duration::from_secs(10);
+const FINAL_GOODBYE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the sidecar until SIGTERM.
 pub fn run(options: &Options) -> io::Result<()> {
@@ -78,7 +78,7 @@ pub async fn serve(
     }
     link_says!("started; the gateway is {}", options.gateway);
     let goodbye = sidecar.run(&mut received, end).await;
-    let within = if goodbye.is_some() { FAREWELL_WITHIN } else { FLUSH_WITHIN };
+    let within = if goodbye.is_some() { FINAL_GOODBYE_TIMEOUT } else { FLUSH_TIMEOUT };
     if let Some(goodbye) = goodbye {
         sidecar.keep_goodbye(goodbye);
     }

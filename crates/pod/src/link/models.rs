@@ -17,7 +17,7 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use spillway_wire::headers;
 use spillway_wire::link::ModelCalls;
-use spillway_wire::meter::{CONVERSATION, ITEM};
+use spillway_wire::meter::{CONVERSATION_HEADER, ITEM_HEADER};
 use spillway_wire::work::LeaseRef;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -30,15 +30,15 @@ use crate::clock::BootTime;
 use crate::{link_says, random};
 
 /// Requests at once. The gateway takes fewer of one agent and says so, which is clearer than a queue that does not move.
-pub const AT_ONCE: usize = 32;
+pub const MAX_CONCURRENT_REQUESTS: usize = 32;
 /// For the head of a request.
-const HEAD: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A little longer than the gateway waits for a provider: it answers before.
-const SILENCE: Duration = Duration::from_secs(660);
+const PROVIDER_SILENCE_TIMEOUT: Duration = Duration::from_secs(660);
 /// Between two words about the program's being active while an answer comes.
-const ACTIVE_EACH: Duration = Duration::from_secs(1);
+const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 /// Where this is of the path, its clients wait out a 429 and flood at a 503.
-const RESPONSES: &str = "/responses";
+const RESPONSES_PATH_SUFFIX: &str = "/responses";
 
 /// The port's own.
 #[derive(Clone, Debug)]
@@ -71,12 +71,12 @@ impl Models {
             async move { Ok::<_, std::convert::Infallible>(models.answer(request).await) }
         });
         let mut builder = http1::Builder::new();
-        builder.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(64 * 1024);
+        builder.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(64 * 1024);
         let _ = builder.serve_connection(TokioIo::new(stream), service).await; // a client that went away is no concern of ours
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let patient = request.uri().path().ends_with(RESPONSES);
+        let patient = request.uri().path().ends_with(RESPONSES_PATH_SUFFIX);
         if request.method() == Method::CONNECT {
             return said(StatusCode::METHOD_NOT_ALLOWED, "this is the port of models, and no proxy");
         }
@@ -87,7 +87,7 @@ impl Models {
         let call = (request.method() == Method::POST).then(|| self.conversations.begin(BootTime::now()));
         self.tell(None);
         let carried = match self.prepare(request, &path) {
-            Ok(request) => timeout(SILENCE, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut)),
+            Ok(request) => timeout(PROVIDER_SILENCE_TIMEOUT, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut)),
             Err(error) => return said(StatusCode::BAD_REQUEST, &error.to_string()),
         };
         match carried {
@@ -96,7 +96,8 @@ impl Models {
                 let answered = call.is_some() && answer.status().is_success();
                 let (mut head, body) = answer.into_parts();
                 head.headers.remove(CONNECTION);
-                let conversation = head.headers.remove(CONVERSATION).and_then(|number| u64::from_str_radix(number.to_str().ok()?, 16).ok());
+                let conversation =
+                    head.headers.remove(CONVERSATION_HEADER).and_then(|number| u64::from_str_radix(number.to_str().ok()?, 16).ok());
                 if let (Some(call), Some(conversation)) = (&call, conversation) {
                     call.goes_on_with(conversation);
                 }
@@ -129,7 +130,7 @@ impl Models {
         strip(request.headers_mut());
         let item = self.item.borrow().as_ref().map(|LeaseRef { uid, epoch }| format!("{uid}/{epoch}"));
         if let Some(item) = item {
-            request.headers_mut().insert(ITEM, HeaderValue::try_from(item)?);
+            request.headers_mut().insert(ITEM_HEADER, HeaderValue::try_from(item)?);
         }
         Ok(request)
     }
@@ -176,7 +177,7 @@ impl AnswerBody {
     fn new(body: Incoming, models: Models, call: Option<Call>) -> Self {
         // From here on it is known which conversation it is of.
         models.tell(None);
-        Self { body, models, call, told: Instant::now(), silence: Box::pin(sleep(SILENCE)) }
+        Self { body, models, call, told: Instant::now(), silence: Box::pin(sleep(PROVIDER_SILENCE_TIMEOUT)) }
     }
 }
 
@@ -198,8 +199,8 @@ impl Body for AnswerBody {
             return Poll::Ready(Some(Err("nothing came from the gateway any more".into())));
         };
         let now = Instant::now();
-        this.silence.as_mut().reset(now + SILENCE);
-        if now.duration_since(this.told) >= ACTIVE_EACH {
+        this.silence.as_mut().reset(now + PROVIDER_SILENCE_TIMEOUT);
+        if now.duration_since(this.told) >= ACTIVITY_INTERVAL {
             this.told = now;
             this.call.iter().for_each(|call| call.seen(BootTime::now()));
             this.models.tell(None);
@@ -223,7 +224,12 @@ mod tests {
     #[test]
     fn what_is_of_the_connection_or_a_key_stays_here() {
         let mut sent = HeaderMap::new();
-        for name in headers::HOPS.iter().chain(&headers::CREDENTIALS).chain(&["host", "spillway-item", "x-of-hop", "content-length"]) {
+        for name in headers::HOP_BY_HOP_HEADERS.iter().chain(&headers::CREDENTIAL_HEADERS).chain(&[
+            "host",
+            "spillway-item",
+            "x-of-hop",
+            "content-length",
+        ]) {
             sent.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
         }
         sent.insert(CONNECTION, HeaderValue::from_static("close, X-Of-Hop"));

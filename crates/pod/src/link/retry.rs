@@ -5,7 +5,7 @@ use std::time::Duration;
 use spillway_wire::{Code, Refusal};
 
 /// First and longest pause while nobody answers.
-pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+pub const CALL_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// What a gateway made of a call.
 #[derive(Clone, Debug)]
 pub enum CallOutcome<T> {

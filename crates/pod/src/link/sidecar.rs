@@ -28,11 +28,11 @@ use crate::clock::BootTime;
 use crate::link_says;
 
 /// After SIGTERM, for the supervisor's last lines, which are on their way.
-const LAST_LINES: Duration = Duration::from_millis(50);
+const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(50);
 /// Between two notes of when somebody last answered.
-const HEARD_EACH: Duration = Duration::from_secs(5);
+const LAST_HEARD_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two tries to write what could not be written to the journal.
-const CATCH_UP_EACH: Duration = Duration::from_secs(1);
+const JOURNAL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The state of the loop.
 pub(super) struct Sidecar {
@@ -135,10 +135,10 @@ impl Sidecar {
             let wake = self.act();
             let passed = BootTime::now().since(began);
             let told = self.goodbye.borrow().is_none() && self.state.all_told(BootTime::now());
-            if passed >= within || (told && passed >= LAST_LINES) {
+            if passed >= within || (told && passed >= LAST_LINES_TIMEOUT) {
                 return;
             }
-            let left = if told { LAST_LINES.saturating_sub(passed) } else { within.saturating_sub(passed) };
+            let left = if told { LAST_LINES_TIMEOUT.saturating_sub(passed) } else { within.saturating_sub(passed) };
             tokio::select! {
                 Some(input) = received.recv() => self.take(input),
                 () = tokio::time::sleep(wake.min(left)) => {}
@@ -162,7 +162,7 @@ impl Sidecar {
         }
         let held = self.state.sidecar_work().held();
         self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
-        if self.state.heard().since(self.heard_kept) >= HEARD_EACH {
+        if self.state.heard().since(self.heard_kept) >= LAST_HEARD_WRITE_INTERVAL {
             self.heard_kept = self.state.heard();
             self.journal.keep_heard(self.heard_kept);
         }
@@ -180,7 +180,7 @@ impl Sidecar {
             if self.journal.catch_up() {
                 return None;
             }
-            self.catch_up_at = now.after(CATCH_UP_EACH);
+            self.catch_up_at = now.after(JOURNAL_RETRY_INTERVAL);
         }
         Some(self.catch_up_at)
     }

@@ -21,18 +21,18 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::input::{Candidate, Input};
-use crate::{MAX_LINE, lines, link_says, random};
+use crate::{MAX_LINE_BYTES, lines, link_says, random};
 
 /// Questions that are answered at once.
-pub const ASKS: usize = 64;
+pub const MAX_CONCURRENT_QUESTIONS: usize = 64;
 /// For one question, from the connection to the answer.
-pub const ASK_WITHIN: Duration = Duration::from_secs(30);
+pub const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections that have not said yet what they want. Each may hold most of a line.
-const UNDECIDED: usize = 32;
+const MAX_UNDECIDED_CONNECTIONS: usize = 32;
 /// So much time has each of them, however many wait behind it ...
-const DECIDE_WITHIN: Duration = Duration::from_millis(250);
+const FIRST_LINE_TIMEOUT: Duration = Duration::from_millis(250);
 /// ... and so often it is looked whether there is room.
-const LOOK_FOR_ROOM: Duration = Duration::from_millis(5);
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// What is to be told to the supervisor, in this order.
 #[derive(Debug)]
 enum Line {
@@ -42,7 +42,7 @@ enum Line {
 }
 
 /// Orders that wait for a supervisor that does not read. It is dropped then, and told everything when it comes again.
-const ORDERS: usize = 64;
+const MAX_PENDING_ORDERS: usize = 64;
 
 /// Whether a connection may be the supervisor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,18 +78,18 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 
 /// Takes connections until the runtime ends.
 pub async fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>) {
-    let asks = Arc::new(Semaphore::new(ASKS));
+    let asks = Arc::new(Semaphore::new(MAX_CONCURRENT_QUESTIONS));
     let mut undecided: VecDeque<NewConnection> = VecDeque::new();
     loop {
         undecided.retain(|connection| !connection.decided.is_closed());
-        if undecided.len() >= UNDECIDED {
+        if undecided.len() >= MAX_UNDECIDED_CONNECTIONS {
             match undecided.front() {
-                Some(oldest) if oldest.since.elapsed() >= DECIDE_WITHIN => {
+                Some(oldest) if oldest.since.elapsed() >= FIRST_LINE_TIMEOUT => {
                     oldest.task.abort();
                     undecided.pop_front();
                 }
                 Some(_) | None => {
-                    sleep(LOOK_FOR_ROOM).await;
+                    sleep(ROOM_CHECK_INTERVAL).await;
                     continue;
                 }
             }
@@ -120,7 +120,7 @@ async fn receive(stream: UnixStream, inputs: mpsc::Sender<Input>, asks: Arc<Sema
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(1024, reader);
     let answering = async {
-        let hello = lines::read(&mut reader, MAX_LINE).await;
+        let hello = lines::read(&mut reader, MAX_LINE_BYTES).await;
         drop(undecided);
         let ask = match hello {
             Ok(None) => return None,
@@ -130,7 +130,7 @@ async fn receive(stream: UnixStream, inputs: mpsc::Sender<Input>, asks: Arc<Sema
                 Err(refusal) => Err(refusal),
             },
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                Err(Refusal::new(Code::BodyTooLarge, format!("a question takes at most {MAX_LINE} bytes")).field("(body)"))
+                Err(Refusal::new(Code::BodyTooLarge, format!("a question takes at most {MAX_LINE_BYTES} bytes")).field("(body)"))
             }
             Err(_) => return None,
         };
@@ -141,14 +141,14 @@ async fn receive(stream: UnixStream, inputs: mpsc::Sender<Input>, asks: Arc<Sema
         let _ = lines::write(&mut writer, &answer).await; // who asked may have gone
         None
     };
-    if let Ok(Some(key)) = timeout(ASK_WITHIN, answering).await {
+    if let Ok(Some(key)) = timeout(QUESTION_TIMEOUT, answering).await {
         let _ = inputs.send(Input::Candidate(Candidate { key, reader, writer })).await; // we are ending
     }
 }
 
 async fn question(ask: Ask, inputs: &mpsc::Sender<Input>, asks: &Semaphore) -> Answer {
     let Ok(_place) = asks.try_acquire() else {
-        let message = format!("{ASKS} questions are being answered already");
+        let message = format!("{MAX_CONCURRENT_QUESTIONS} questions are being answered already");
         return Answer::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(1));
     };
     let (reply, answer) = oneshot::channel();
@@ -179,9 +179,9 @@ impl Supervisor {
     /// [`Input::Gone`].
     pub fn accept(candidate: Candidate, number: u64, inputs: mpsc::Sender<Input>) -> Self {
         let Candidate { key: _, mut reader, mut writer } = candidate;
-        let (orders, mut waiting) = mpsc::channel::<Line>(ORDERS);
+        let (orders, mut waiting) = mpsc::channel::<Line>(MAX_PENDING_ORDERS);
         let reading = tokio::spawn(async move {
-            while let Ok(Some(line)) = lines::read(&mut reader, MAX_LINE).await {
+            while let Ok(Some(line)) = lines::read(&mut reader, MAX_LINE_BYTES).await {
                 match serde_json::from_slice::<Control>(&line) {
                     Ok(said) => {
                         if inputs.send(Input::Control(number, said)).await.is_err() {

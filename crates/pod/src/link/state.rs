@@ -19,31 +19,31 @@ use spillway_wire::work::{LeaseRef, Outcome};
 
 use super::action::Action;
 use super::kept_state::KeptState;
-use super::retry::BACKOFF;
+use super::retry::CALL_RETRY_BACKOFF;
 use super::work::{self, SidecarWork};
 use crate::clock::BootTime;
 use report::UrgentParts;
 
 /// Between two reports at least.
-const REPORT_GAP: Duration = Duration::from_secs(1);
+const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two words about the program's questions, of which it can ask thousands.
-const ACTIVITY_GAP: Duration = Duration::from_secs(1);
+const MIN_ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks at walls that did not stand.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const EGRESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Looks in a row that find the walls open before a program that runs is ended.
-const OPEN_TWICE: u32 = 2;
+const OPEN_EGRESS_THRESHOLD: u32 = 2;
 /// "This is no agent" has to be said so often ...
-const DISMISSALS: u32 = 3;
+const MIN_DISMISSALS: u32 = 3;
 /// ... with so much time between two that count (a new leader, or a late cache, may say it for a moment) ...
-const DISMISSAL_GAP: Duration = Duration::from_secs(5);
+const MIN_DISMISSAL_INTERVAL: Duration = Duration::from_secs(5);
 /// ... or to stand for so long.
-const DISMISSAL_STANDS: Duration = Duration::from_secs(60);
+const DISMISSAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Calls that nobody answered, before silence is believed: a machine that slept asks first.
-const UNANSWERED: u32 = 3;
+const MIN_UNANSWERED_CALLS: u32 = 3;
 /// Notices that are remembered for the program's questions.
-const NOTICES: usize = 64;
+const MAX_REMEMBERED_NOTICES: usize = 64;
 /// Targets, and characters of each, that a report carries.
-const REACHABLE: (usize, usize) = (16, 260);
+const REACHABLE_BOUNDS: (usize, usize) = (16, 260);
 
 /// Why the program has to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl Link {
             return;
         }
         let said = self.dismissal.get_or_insert(Dismissal { first: now, counted: now, count: 1 });
-        if now.since(said.counted) >= DISMISSAL_GAP {
+        if now.since(said.counted) >= MIN_DISMISSAL_INTERVAL {
             said.counted = now;
             said.count += 1;
         }
@@ -195,7 +195,7 @@ impl Link {
     pub fn call_failed(&mut self, now: BootTime, at_least: Duration, random: f64) {
         self.lane.busy = false;
         self.lane.failures = self.lane.failures.saturating_add(1);
-        let wait = backoff::delay(self.lane.failures, BACKOFF.0, BACKOFF.1, random);
+        let wait = backoff::delay(self.lane.failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random);
         self.lane.not_before = now.after(wait.max(at_least));
     }
 
@@ -248,7 +248,7 @@ impl Link {
                 self.notices.push_back(notice.clone());
             }
         }
-        while self.notices.len() > NOTICES {
+        while self.notices.len() > MAX_REMEMBERED_NOTICES {
             self.notices.pop_front();
         }
     }
@@ -256,9 +256,9 @@ impl Link {
     /// A look at the walls is over; `reachable` was reached.
     pub fn probed(&mut self, now: BootTime, mut reachable: Vec<String>) {
         let registered = self.walls.looking.take().unwrap_or(false);
-        reachable.truncate(REACHABLE.0);
+        reachable.truncate(REACHABLE_BOUNDS.0);
         for target in &mut reachable {
-            *target = target.chars().take(REACHABLE.1).collect();
+            *target = target.chars().take(REACHABLE_BOUNDS.1).collect();
         }
         if reachable.is_empty() {
             self.walls.open = 0;
@@ -268,8 +268,8 @@ impl Link {
         } else {
             self.walls.open = self.walls.open.saturating_add(1);
             self.walls.stand = false;
-            self.walls.next = now.after(LOOK_AGAIN);
-            if self.let_start && self.walls.open >= OPEN_TWICE {
+            self.walls.next = now.after(EGRESS_CHECK_INTERVAL);
+            if self.let_start && self.walls.open >= OPEN_EGRESS_THRESHOLD {
                 self.end.get_or_insert(End::WallsDown(reachable.clone()));
             }
         }

@@ -16,22 +16,22 @@ use spillway_wire::{Code, Refusal};
 
 use super::action::WorkAction;
 use super::kept_state::{KeptItem, KeptWork, LastItem};
-use super::retry::{BACKOFF, CallOutcome, lasting};
+use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, lasting};
 use crate::clock::BootTime;
 
 /// Between the starts of two claims that found nothing, whatever the other side does.
-const CLAIM_GAP: Duration = Duration::from_secs(1);
+const MIN_EMPTY_CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 /// Between the starts of two claims that found something: with an end and a word about progress for each item that leaves
 /// room, of what a gateway takes from one agent, for what keeps it alive.
-const CLAIM_EACH: Duration = Duration::from_millis(200);
+const MIN_CLAIM_INTERVAL: Duration = Duration::from_millis(200);
 /// Between two words about the progress of an item.
-const ADVANCE_GAP: Duration = Duration::from_secs(1);
+const MIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Beyond the time that was asked for, for an answer that is on its way.
-const SLACK: Duration = Duration::from_secs(3);
+const CLAIM_ANSWER_GRACE: Duration = Duration::from_secs(3);
 /// Who says how its item ended waits so long before it is told that this is kept.
-const FINISH_WITHIN: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why an agent whose items are done says goodbye.
-const ITEMS_DONE: &str = "its items are done (agent.maxItems)";
+const ITEMS_DONE_REASON: &str = "its items are done (agent.maxItems)";
 
 /// What the supervisor said and was told on its present connection.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +90,7 @@ impl Lane {
     fn failed(&mut self, now: BootTime, at_least: Duration, random: f64) {
         self.busy = false;
         self.failures = self.failures.saturating_add(1);
-        self.not_before = now.after(backoff::delay(self.failures, BACKOFF.0, BACKOFF.1, random).max(at_least));
+        self.not_before = now.after(backoff::delay(self.failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random).max(at_least));
     }
 
     fn passed(&mut self, not_before: BootTime) {
@@ -152,11 +152,11 @@ impl SidecarWork {
     pub fn claimed(&mut self, now: BootTime, taken: CallOutcome<Option<Assignment>>, at_least: Duration, random: f64) {
         let (trouble, lasts) = match taken {
             CallOutcome::Done(Some(assignment)) => {
-                self.claim.passed(self.claimed_at.after(CLAIM_EACH).max(now));
+                self.claim.passed(self.claimed_at.after(MIN_CLAIM_INTERVAL).max(now));
                 return self.take(assignment);
             }
             CallOutcome::Done(None) => {
-                self.claim.passed(self.claimed_at.after(CLAIM_GAP).max(now));
+                self.claim.passed(self.claimed_at.after(MIN_EMPTY_CLAIM_INTERVAL).max(now));
                 (None, false)
             }
             CallOutcome::Refused(refusal) => {
@@ -335,7 +335,7 @@ impl SidecarWork {
             }
             (Some(_), _) => {}
         }
-        self.talkers.push(EndReporter { number, until: now.after(FINISH_WITHIN) });
+        self.talkers.push(EndReporter { number, until: now.after(FINISH_TIMEOUT) });
         None
     }
 

@@ -429,11 +429,11 @@ fn after_so_many_items_it_says_goodbye_once() {
     room.plan(1_000);
     room.says(Some(2));
     end(&mut room, 2);
-    assert_eq!(room.plan(2_000).1, [WorkAction::Goodbye(ITEMS_DONE.into())]);
+    assert_eq!(room.plan(2_000).1, [WorkAction::Goodbye(ITEMS_DONE_REASON.into())]);
     assert_eq!(room.plan(3_000), nothing());
     room.restart();
     room.connect(None);
-    assert_eq!(room.plan(4_000).1, [WorkAction::Goodbye(ITEMS_DONE.into())], "the count survives, and the first reason stays");
+    assert_eq!(room.plan(4_000).1, [WorkAction::Goodbye(ITEMS_DONE_REASON.into())], "the count survives, and the first reason stays");
 }
 
 #[test]

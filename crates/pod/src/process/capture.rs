@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// Kept of the beginning, and as much of the end.
-pub const KEPT: usize = 64 * 1024;
+pub const KEPT_OUTPUT_BYTES: usize = 64 * 1024;
 
 /// One stream.
 #[derive(Debug, Default)]
@@ -17,11 +17,11 @@ pub struct Capture {
 impl Capture {
     /// It wrote this.
     pub fn push(&mut self, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(bytes.len().min(KEPT - self.head.len()));
+        let (first, rest) = bytes.split_at(bytes.len().min(KEPT_OUTPUT_BYTES - self.head.len()));
         self.head.extend_from_slice(first);
         // Of one that is longer than the tail only its end can stay.
-        let (passed, last) = rest.split_at(rest.len().saturating_sub(KEPT));
-        let over = (self.tail.len() + last.len()).saturating_sub(KEPT);
+        let (passed, last) = rest.split_at(rest.len().saturating_sub(KEPT_OUTPUT_BYTES));
+        let over = (self.tail.len() + last.len()).saturating_sub(KEPT_OUTPUT_BYTES);
         self.tail.drain(..over);
         self.tail.extend(last);
         self.left_out += (passed.len() + over) as u64;
@@ -57,8 +57,8 @@ mod tests {
         }
         assert_eq!((capture.text().as_str(), capture.truncated()), ("one tw\u{f6}", false));
         let mut full = Capture::default();
-        full.push(&vec![b'x'; 2 * KEPT]);
-        assert_eq!((full.text().len(), full.truncated()), (2 * KEPT, false));
+        full.push(&vec![b'x'; 2 * KEPT_OUTPUT_BYTES]);
+        assert_eq!((full.text().len(), full.truncated()), (2 * KEPT_OUTPUT_BYTES, false));
     }
 
     #[test]
@@ -68,14 +68,16 @@ mod tests {
         for chunk in [1000, 4096, 100_000, all.len()] {
             let mut capture = Capture::default();
             all.chunks(chunk).for_each(|part| capture.push(part));
-            assert!(capture.truncated() && capture.head.len() + capture.tail.len() == 2 * KEPT);
+            assert!(capture.truncated() && capture.head.len() + capture.tail.len() == 2 * KEPT_OUTPUT_BYTES);
             texts.push(capture.text());
         }
         texts.dedup();
         let [text] = &texts[..] else { panic!("{} different texts", texts.len()) };
-        let left_out = format!("[... {} bytes left out ...]", all.len() - 2 * KEPT);
+        let left_out = format!("[... {} bytes left out ...]", all.len() - 2 * KEPT_OUTPUT_BYTES);
         assert!(
-            text.as_bytes().starts_with(&all[..KEPT]) && text.as_bytes().ends_with(&all[all.len() - KEPT..]) && text.contains(&left_out)
+            text.as_bytes().starts_with(&all[..KEPT_OUTPUT_BYTES])
+                && text.as_bytes().ends_with(&all[all.len() - KEPT_OUTPUT_BYTES..])
+                && text.contains(&left_out)
         );
     }
 }

@@ -12,15 +12,15 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 
 /// Read of a process's words: a shell's options and the beginning of its command stand at their beginning.
-pub const MAX_WORDS: u64 = 4096;
+pub const MAX_COMMAND_LINE_BYTES: u64 = 4096;
 /// Read of a process's environment.
-pub const MAX_ENVIRONMENT: u64 = 16 * 1024;
+pub const MAX_ENVIRONMENT_BYTES: u64 = 16 * 1024;
 /// The most characters of a name.
-const MAX_NAME: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 /// Nobody nests shells so deep; a number is anybody's to set.
-const MAX_DEPTH: u32 = 10_000;
+const MAX_SHELL_DEPTH: u32 = 10_000;
 /// Shells, by their names.
-const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"];
+const SHELL_NAMES: [&str; 8] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"];
 
 /// What shells leave in an environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,12 +119,12 @@ impl Kind {
 pub fn read(pid: i32) -> Kind {
     let mut words = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
-        let _ = file.take(MAX_WORDS).read_to_end(&mut words); // it may have ended
+        let _ = file.take(MAX_COMMAND_LINE_BYTES).read_to_end(&mut words); // it may have ended
     }
     let name = name(pid);
     let mut environment = Vec::new();
     let readable =
-        File::open(format!("/proc/{pid}/environ")).and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut environment)).is_ok();
+        File::open(format!("/proc/{pid}/environ")).and_then(|file| file.take(MAX_ENVIRONMENT_BYTES).read_to_end(&mut environment)).is_ok();
     let input = fs::read_link(format!("/proc/{pid}/fd/0")).unwrap_or_default();
     let input = input_of(input.as_os_str().as_bytes());
     Kind::of(&String::from_utf8_lossy(&name), &words, readable.then_some(&environment), input)
@@ -181,7 +181,7 @@ fn traces(environment: &[u8], names: &[String]) -> Traces {
     };
     let depth = value(b"SHLVL").and_then(|depth| std::str::from_utf8(depth).ok()?.parse::<u32>().ok());
     Traces {
-        depth: depth.unwrap_or(0).min(MAX_DEPTH),
+        depth: depth.unwrap_or(0).min(MAX_SHELL_DEPTH),
         folder: value(b"PWD").is_some(),
         started: value(b"_").map(hash),
         names_it: value(b"_").is_some_and(|program| names.contains(&base_name(program))),
@@ -217,14 +217,14 @@ fn shell_arguments<'a>(words: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
         name = words.next().map(base_name)?;
     }
     // A shell for a login is called with a dash before its name.
-    SHELLS.contains(&name.trim_start_matches('-')).then(|| words.collect())
+    SHELL_NAMES.contains(&name.trim_start_matches('-')).then(|| words.collect())
 }
 
 /// The name of a program: some write a whole title where its path stands.
 fn base_name(word: &[u8]) -> String {
     let text = String::from_utf8_lossy(word);
     let first = text.split_whitespace().next().unwrap_or_default();
-    first.rsplit('/').next().unwrap_or_default().chars().take(MAX_NAME).collect()
+    first.rsplit('/').next().unwrap_or_default().chars().take(MAX_NAME_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -302,7 +302,7 @@ mod tests {
         }
         assert!(of(&["node", "vite"]).is_one_of(&["vite".into()]) && !of(&["node", "vite"]).is_one_of(&["vit".into()]));
         let long = of(&["x".repeat(1000).as_str()]);
-        assert_eq!(long.names[1].len(), MAX_NAME);
+        assert_eq!(long.names[1].len(), MAX_NAME_CHARS);
     }
 
     #[test]
@@ -413,7 +413,7 @@ mod tests {
         child.kill().expect("killed");
         child.wait().expect("reaped");
         let mut words = format!("sh\0-c\0read line; :\0{long}");
-        words.truncate(usize::try_from(MAX_WORDS).expect("few"));
+        words.truncate(usize::try_from(MAX_COMMAND_LINE_BYTES).expect("few"));
         let known = Kind::of("sh", words.as_bytes(), None, Input::Other);
         assert_eq!((found.words, found.names, found.shell_command), (known.words, known.names, true));
         assert_eq!(read(i32::MAX), Kind::of("", b"", None, Input::Other));

@@ -15,25 +15,25 @@ use tokio::time::{Instant, sleep_until};
 
 use super::capture::Capture;
 use super::kind::{self, OwnBinary};
-use super::shells::{self, TIMED};
+use super::shells::{self, TIMED_VARIABLE};
 use super::tree::{Exit, Reaped, Tree};
-use crate::install::COMMAND;
+use crate::install::COMMAND_NAME;
 
 /// Between being asked to end and being killed.
-const GRACE: Duration = Duration::from_secs(2);
+const KILL_GRACE: Duration = Duration::from_secs(2);
 /// What is left when the command's own process ends may be about to end too, and have something to write still (a `tee` that
 /// a shell does not wait for).
-const LEAVE: Duration = Duration::from_millis(100);
+const LEFTOVER_GRACE: Duration = Duration::from_millis(100);
 /// What cannot be killed for so long is left: the kernel holds it.
-const UNKILLABLE: Duration = Duration::from_secs(5);
+const UNKILLABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two kills of everything.
-const KILL_EACH: Duration = Duration::from_millis(10);
+const KILL_INTERVAL: Duration = Duration::from_millis(10);
 /// Signals may be blocked by whoever started us: it is looked at least so often.
-const LOOK_EACH: Duration = Duration::from_secs(1);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Read at once.
-const CHUNK: usize = 16 * 1024;
+const READ_CHUNK_BYTES: usize = 16 * 1024;
 /// Read of a pipe at a time: no pipe holds more, and whoever is left alive may write on for ever.
-const LAST: usize = 1024 * 1024;
+const MAX_PIPE_READ_BYTES: usize = 1024 * 1024;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -173,10 +173,10 @@ impl Pipe {
     }
 
     fn read_by(&mut self, by: impl Fn(&Receiver, &mut [u8]) -> io::Result<usize>) {
-        let mut chunk = [0; CHUNK];
+        let mut chunk = [0; READ_CHUNK_BYTES];
         let mut read = 0;
         while let Some(from) = &self.from
-            && read < LAST
+            && read < MAX_PIPE_READ_BYTES
         {
             match by(from, &mut chunk) {
                 Ok(0) => self.from = None,
@@ -251,7 +251,7 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
         }
         RunTarget::Shell { name, arguments } => shells::below_timer(name, arguments),
     };
-    command.env(TIMED, "1");
+    command.env(TIMED_VARIABLE, "1");
     if let Some(path) = shells::plain_path() {
         command.env("PATH", path);
     }
@@ -313,25 +313,25 @@ impl Running {
         }
         match self.stage {
             Stage::Running(_) | Stage::Staying if self.exit.is_some() => {
-                self.stage = Stage::Leaving(now + LEAVE);
-                Some(now + LEAVE)
+                self.stage = Stage::Leaving(now + LEFTOVER_GRACE);
+                Some(now + LEFTOVER_GRACE)
             }
-            Stage::Running(until) if now < until => Some(until.min(now + LOOK_EACH)),
-            Stage::Staying => Some(now + LOOK_EACH),
+            Stage::Running(until) if now < until => Some(until.min(now + SIGNAL_CHECK_INTERVAL)),
+            Stage::Staying => Some(now + SIGNAL_CHECK_INTERVAL),
             Stage::Running(_) if self.is_meant_to_stay() => {
                 self.stage = Stage::Staying;
-                Some(now + LOOK_EACH)
+                Some(now + SIGNAL_CHECK_INTERVAL)
             }
             Stage::Running(_) if !self.again.is_zero() && self.holds_timed() => {
                 self.stage = Stage::Running(now + self.again);
-                Some(now + self.again.min(LOOK_EACH))
+                Some(now + self.again.min(SIGNAL_CHECK_INTERVAL))
             }
             Stage::Running(_) => {
                 self.ran.timed_out = true;
                 Some(self.ask(now))
             }
-            Stage::Leaving(until) | Stage::Asked(until) if now < until => Some(until.min(now + LOOK_EACH)),
-            Stage::Leaving(_) | Stage::Asked(_) => Some(self.kill(now, now + UNKILLABLE)),
+            Stage::Leaving(until) | Stage::Asked(until) if now < until => Some(until.min(now + SIGNAL_CHECK_INTERVAL)),
+            Stage::Leaving(_) | Stage::Asked(_) => Some(self.kill(now, now + UNKILLABLE_TIMEOUT)),
             Stage::Killing { until, .. } if now >= until => {
                 self.ran.left = self.tree.living().len();
                 None
@@ -379,18 +379,18 @@ impl Running {
     /// `spillway exec` runs in it, whose command has a time that was asked for.
     fn holds_timed(&self) -> bool {
         let own = OwnBinary::find();
-        self.tree.living().into_iter().any(|pid| own.is_run_by(pid) && kind::name(pid) == COMMAND.as_bytes())
+        self.tree.living().into_iter().any(|pid| own.is_run_by(pid) && kind::name(pid) == COMMAND_NAME.as_bytes())
     }
 
     fn ask(&mut self, now: Instant) -> Instant {
         self.tree.ask();
-        self.stage = Stage::Asked(now + GRACE);
-        now + GRACE
+        self.stage = Stage::Asked(now + KILL_GRACE);
+        now + KILL_GRACE
     }
 
     fn kill(&mut self, now: Instant, until: Instant) -> Instant {
         self.killed.extend(self.tree.kill());
-        let again = now + KILL_EACH;
+        let again = now + KILL_INTERVAL;
         self.stage = Stage::Killing { until, again };
         again
     }

@@ -17,7 +17,7 @@ use rustix::process::{
 const MAX_ANCESTORS: usize = 1000;
 
 /// Walks in a row that find something new to stop, before everything is killed anyhow.
-const STOPS: usize = 64;
+const MAX_STOP_ROUNDS: usize = 64;
 
 /// We, who get the orphans of all that we start. All of our children are taken for the command's.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ impl Tree {
     /// Kills everything: first nobody may fork any more, until a walk finds nobody new, then all die. Gives who was there.
     pub fn kill(&self) -> BTreeSet<i32> {
         let mut found = BTreeSet::new();
-        for _ in 0..STOPS {
+        for _ in 0..MAX_STOP_ROUNDS {
             let new: Vec<i32> = self.living().into_iter().filter(|pid| found.insert(*pid)).collect();
             if new.is_empty() {
                 break;
@@ -156,7 +156,7 @@ impl Tree {
 }
 
 /// Milliseconds of a tick in which /proc counts, which Linux fixes for all programs.
-pub const TICK: u64 = 10;
+pub const PROC_TICK_MS: u64 = 10;
 
 /// When the program that we were started by, however many processes are between, was started (milliseconds since boot): the
 /// topmost of our ancestors below the first process. `None`: it cannot be found.
@@ -177,7 +177,7 @@ pub fn program_started() -> Option<u64> {
 /// When a process was started, by a line of `/proc/PID/stat` (milliseconds since boot).
 fn parse_started(stat: &str) -> Option<u64> {
     let ticks = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse::<u64>().ok()?;
-    Some(ticks.saturating_mul(TICK))
+    Some(ticks.saturating_mul(PROC_TICK_MS))
 }
 
 /// Who is below `root`, where `children` says who is whose.

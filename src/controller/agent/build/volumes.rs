@@ -8,7 +8,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::{BIN, DATA, FILE, FILES, RUN, SCRATCH, SHM_SIZE, TOKEN_SECONDS, WORKSPACE, WORKSPACE_SIZE};
+use super::{
+    BIN_DIR, DATA_DIR, FILE_NAME, FILES_DIR, RUN_DIR, SCRATCH_VOLUMES, SHM_SIZE, TOKEN_TTL_SECONDS, WORKSPACE_DIR, WORKSPACE_SIZE,
+};
 use crate::api::agent_pool::ProgramFile;
 use crate::api::owner::owner;
 use crate::api::{Agent, AgentPool, names};
@@ -50,12 +52,12 @@ pub(super) fn volumes(agent: &Agent, pool: &AgentPool, files: &[ProgramFile]) ->
     };
     let mut all = vec![workspace, scratch("shm", SHM_SIZE, Some("Memory"))];
     all.extend(own_volumes());
-    all.extend(SCRATCH.iter().map(|(name, _, size)| scratch(name, size, None)));
+    all.extend(SCRATCH_VOLUMES.iter().map(|(name, _, size)| scratch(name, size, None)));
     all.extend(files.iter().enumerate().map(|(at, file)| Volume {
         name: format!("file-{at}"),
         config_map: Some(ConfigMapVolumeSource {
             name: file.config_map_key_ref.name.clone(),
-            items: Some(vec![KeyToPath { key: file.config_map_key_ref.key.clone(), path: FILE.into(), mode: None }]),
+            items: Some(vec![KeyToPath { key: file.config_map_key_ref.key.clone(), path: FILE_NAME.into(), mode: None }]),
             ..ConfigMapVolumeSource::default()
         }),
         ..Volume::default()
@@ -67,7 +69,7 @@ pub(super) fn volumes(agent: &Agent, pool: &AgentPool, files: &[ProgramFile]) ->
 fn own_volumes() -> Vec<Volume> {
     let token = ServiceAccountTokenProjection {
         audience: Some(crate::wire::GATEWAY_AUDIENCE.into()),
-        expiration_seconds: Some(TOKEN_SECONDS),
+        expiration_seconds: Some(TOKEN_TTL_SECONDS),
         path: "token".into(),
     };
     let token = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
@@ -93,10 +95,10 @@ fn own_volumes() -> Vec<Volume> {
 pub(super) fn mounts(files: &[ProgramFile]) -> Vec<VolumeMount> {
     let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
     let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
-    let mut all = vec![mount("workspace", WORKSPACE), mount("shm", "/dev/shm"), mount("spillway-data", DATA)];
+    let mut all = vec![mount("workspace", WORKSPACE_DIR), mount("shm", "/dev/shm"), mount("spillway-data", DATA_DIR)];
     // A socket on a mount that is read-only can be connected to and not replaced.
-    all.extend([read("spillway-bin", BIN), read("spillway-run", RUN)]);
-    all.extend(SCRATCH.iter().map(|(name, path, _)| mount(name, path)));
-    all.extend((0..files.len()).map(|at| read(&format!("file-{at}"), &format!("{FILES}/{at}"))));
+    all.extend([read("spillway-bin", BIN_DIR), read("spillway-run", RUN_DIR)]);
+    all.extend(SCRATCH_VOLUMES.iter().map(|(name, path, _)| mount(name, path)));
+    all.extend((0..files.len()).map(|at| read(&format!("file-{at}"), &format!("{FILES_DIR}/{at}"))));
     all
 }

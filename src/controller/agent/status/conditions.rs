@@ -3,7 +3,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::{NOT_REGISTERED, StatusFacts, UNANSWERED};
+use super::{CHECKPOINT_TIMEOUT_SECONDS, NOT_REGISTERED_MESSAGE, StatusFacts};
 use crate::api::AgentStatus;
 use crate::api::agent::{AgentPhase, SandboxReport};
 use crate::api::conditions::{reasons, types};
@@ -24,10 +24,9 @@ pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, pha
         State::Condemned(Some((GiveUpReason::HeartbeatLost, words))) => say("False", reasons::HEARTBEAT_LOST, words),
         State::Condemned(Some((GiveUpReason::ProgramSilent, words))) => say("False", reasons::PROGRAM_SILENT, words),
         // Not ready, and not heard of: that it runs is no sign of life.
-        State::Running(Activity::Starting) if told.view.is_none_or(|view| !view.registered) => {
-            stored.or_else(|| conditions.with_status(types::HEARTBEATING, "Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED).into())
-        }
-        State::Running(Activity::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED),
+        State::Running(Activity::Starting) if told.view.is_none_or(|view| !view.registered) => stored
+            .or_else(|| conditions.with_status(types::HEARTBEATING, "Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED_MESSAGE).into()),
+        State::Running(Activity::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED_MESSAGE),
         State::Running(_) => match told.view.map(|view| view.finding) {
             Some(Finding::SilentWithMany) => say(
                 "Unknown",
@@ -126,7 +125,7 @@ pub(super) fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> 
             say("False", reasons::NO_CHECKPOINT_HOOK, "its pool has no agent.hooks.checkpoint; everything is kept all the same".to_owned())
         }
         Some(Checkpoint { state: CheckpointState::Running, .. }) | None
-            if since.is_some_and(|since| told.now.duration_since(since).as_secs() > UNANSWERED) =>
+            if since.is_some_and(|since| told.now.duration_since(since).as_secs() > CHECKPOINT_TIMEOUT_SECONDS) =>
         {
             let words = "its pod has not said what came of hooks.checkpoint; everything is kept all the same";
             say("False", reasons::CHECKPOINT_UNANSWERED, words.to_owned())

@@ -118,7 +118,7 @@ fn running(doing: &Activity) -> (AgentPhase, bool, &'static str, String) {
 }
 
 /// Every kind of hindrance with the reason under which it is shown, on the Agent and as Blocked on its pool.
-pub(super) const HINDRANCES: [(HindranceKind, &str); 11] = [
+pub(super) const HINDRANCE_REASONS: [(HindranceKind, &str); 11] = [
     (HindranceKind::QuotaExceeded, reasons::QUOTA_EXCEEDED),
     (HindranceKind::BudgetExhausted, reasons::BUDGET_EXHAUSTED),
     (HindranceKind::ProjectLimit, reasons::PROJECT_LIMIT),
@@ -134,10 +134,10 @@ pub(super) const HINDRANCES: [(HindranceKind, &str); 11] = [
 
 /// The reason under which a hindrance is shown.
 pub fn hindrance_reason(kind: HindranceKind) -> &'static str {
-    HINDRANCES.iter().find(|(known, _)| *known == kind).map_or(reasons::POD_REFUSED, |(_, reason)| reason)
+    HINDRANCE_REASONS.iter().find(|(known, _)| *known == kind).map_or(reasons::POD_REFUSED, |(_, reason)| reason)
 }
 
 /// The hindrance that is shown under a reason.
 pub fn hindrance_of(reason: &str) -> Option<HindranceKind> {
-    HINDRANCES.iter().find(|(_, known)| *known == reason).map(|(kind, _)| *kind)
+    HINDRANCE_REASONS.iter().find(|(_, known)| *known == reason).map(|(kind, _)| *kind)
 }

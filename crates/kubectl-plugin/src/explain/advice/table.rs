@@ -6,7 +6,7 @@ use crate::api::conditions::reasons;
 
 /// Every reason with its advice. `{agent}`, `{pool}`, `{namespace}`, `{node}` and
 /// `{ended}` (an agent of the pool that ended) stand for the names.
-pub(super) const TABLE: &[(&str, Advice)] = &[
+pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
     // The size of a pool.
     (reasons::AS_DESIRED, Nothing("all is as wanted")),
     (reasons::SCALING, Nothing("agents are being made or ended; if it takes long, the agents say what they wait for")),

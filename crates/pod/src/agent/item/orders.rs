@@ -4,7 +4,7 @@ use spillway_wire::work::ItemOrder;
 
 use super::current::Stage;
 use super::outcome::{cancelled, lost};
-use super::{Action, CANCELLED_WITHIN, Items, SHORT};
+use super::{Action, CANCEL_KILL_GRACE, Items, SHORT_KILL_GRACE};
 use crate::clock::BootTime;
 
 impl Items {
@@ -47,8 +47,8 @@ impl Items {
                 actions.push(Action::Notice("ItemLost", text));
                 self.forget(now, actions);
             }
-            (false, ItemOrder::Cancel) => current.interrupt(now.after(grace.min(CANCELLED_WITHIN)), actions),
-            (false, ItemOrder::Lost) => current.interrupt(now.after(SHORT), actions),
+            (false, ItemOrder::Cancel) => current.interrupt(now.after(grace.min(CANCEL_KILL_GRACE)), actions),
+            (false, ItemOrder::Lost) => current.interrupt(now.after(SHORT_KILL_GRACE), actions),
             (_, ItemOrder::Pause(_)) => {}
         }
     }
@@ -99,7 +99,7 @@ impl Items {
         let Some(current) = &mut self.current else { return };
         current.hook = false;
         if current.stage == Stage::Hooked {
-            current.stage = Stage::Asked { kill_at: now.after(SHORT) };
+            current.stage = Stage::Asked { kill_at: now.after(SHORT_KILL_GRACE) };
             actions.push(Action::AskAll);
         }
         match current.paused {

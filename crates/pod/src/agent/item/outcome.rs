@@ -3,7 +3,7 @@
 use spillway_wire::work::{MAX_RESULT_BYTES, Outcome};
 
 /// The most characters of a message.
-const MAX_MESSAGE: usize = 1024;
+const MAX_MESSAGE_CHARS: usize = 1024;
 
 pub(super) fn cancelled() -> Outcome {
     release("Cancelled", "the item was cancelled")
@@ -19,7 +19,7 @@ pub(super) fn release(reason: &str, message: &str) -> Outcome {
 }
 
 pub(super) fn fail(reason: &str, message: &str, code: u8) -> Outcome {
-    let message = message.chars().take(MAX_MESSAGE).collect();
+    let message = message.chars().take(MAX_MESSAGE_CHARS).collect();
     Outcome::Fail { reason: reason.to_owned(), message, exit_code: Some(code.into()) }
 }
 

@@ -30,13 +30,13 @@ use protocol::MessageKind;
 use tool::{Call, CommandResult};
 
 /// Commands at once.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_COMMANDS: usize = 8;
 /// The most bytes of a message: a command and what it is given to read.
-const MAX_MESSAGE: usize = 1024 * 1024;
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 /// Messages that are read ahead of what is done.
-const AHEAD: usize = 8;
+const MAX_MESSAGES_AHEAD: usize = 8;
 /// Read of what a command's process wrote: more than it ever does.
-const MAX_OUTPUT: u64 = 4 * 1024 * 1024;
+const MAX_OUTPUT_BYTES: u64 = 4 * 1024 * 1024;
 
 /// What happens.
 enum Event {
@@ -88,7 +88,7 @@ pub fn run(place: &SidecarPaths) -> u8 {
             return 1;
         }
     };
-    let (events, happened) = sync_channel(AHEAD);
+    let (events, happened) = sync_channel(MAX_MESSAGES_AHEAD);
     let said = events.clone();
     std::thread::spawn(move || read(io::stdin().lock(), &said));
     let mut server = Server { place: place.clone(), binary, events, running: HashMap::new() };
@@ -121,13 +121,13 @@ fn read(mut from: impl BufRead, events: &SyncSender<Event>) {
 /// The next line; nothing in it: it was too long, and passed over.
 fn line(from: &mut impl BufRead) -> io::Result<Option<Option<Vec<u8>>>> {
     let mut line = Vec::new();
-    from.by_ref().take(MAX_MESSAGE as u64).read_until(b'\n', &mut line)?;
+    from.by_ref().take(MAX_MESSAGE_BYTES as u64).read_until(b'\n', &mut line)?;
     match line.last() {
         None => return Ok(None),
         Some(b'\n') => return Ok(Some(Some(line))),
         Some(_) => {}
     }
-    if line.len() < MAX_MESSAGE {
+    if line.len() < MAX_MESSAGE_BYTES {
         return Ok(Some(Some(line))); // the last one has no end
     }
     from.skip_until(b'\n')?;
@@ -149,7 +149,7 @@ impl Server {
             let Ok(event) = happened.recv() else { return Ok(()) };
             let answer = match event {
                 Event::Line(line) => self.take(protocol::read(&line)),
-                Event::TooLong => Some(protocol::refused(&Value::Null, protocol::INVALID, "a message takes at most 1 MiB")),
+                Event::TooLong => Some(protocol::refused(&Value::Null, protocol::INVALID_REQUEST, "a message takes at most 1 MiB")),
                 Event::Closed => {
                     closed = true;
                     self.running.values().for_each(Running::cancel);
@@ -187,10 +187,10 @@ impl Server {
     fn begin(&mut self, id: Value, call: Call) -> Option<Value> {
         let key = id.to_string();
         if self.running.contains_key(&key) {
-            return Some(protocol::refused(&id, protocol::INVALID, "a request with this id is being answered"));
+            return Some(protocol::refused(&id, protocol::INVALID_REQUEST, "a request with this id is being answered"));
         }
-        if self.running.len() >= AT_ONCE {
-            let words = format!("{AT_ONCE} commands are running already: wait until one of them has ended");
+        if self.running.len() >= MAX_CONCURRENT_COMMANDS {
+            let words = format!("{MAX_CONCURRENT_COMMANDS} commands are running already: wait until one of them has ended");
             return Some(protocol::answer(&id, tool::wrong(&words)));
         }
         let running = Running(Arc::new(Mutex::new(Stage::Coming)));
@@ -260,7 +260,7 @@ fn follow(command: &mut Command, running: &Running) -> io::Result<Option<ExitSta
 fn text(file: &mut File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.rewind()?;
-    BufReader::new(file).take(MAX_OUTPUT).read_to_end(&mut bytes)?;
+    BufReader::new(file).take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_passed_over_and_the_next_one_is_read() {
-        let long = vec![b'x'; 3 * MAX_MESSAGE];
+        let long = vec![b'x'; 3 * MAX_MESSAGE_BYTES];
         let text = [&b"one\n"[..], &long, b"\ntwo\nlast"].concat();
         let mut from = BufReader::with_capacity(7, &text[..]);
         let mut lines = Vec::new();

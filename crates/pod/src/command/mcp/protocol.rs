@@ -8,18 +8,18 @@ use super::tool::{self, Call};
 use crate::VERSION;
 
 /// The revisions that are spoken, the newest first.
-const REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+const PROTOCOL_REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// It is no JSON.
-const NO_JSON: i32 = -32700;
+const PARSE_ERROR: i32 = -32700;
 /// It is no request.
-pub const INVALID: i32 = -32600;
+pub const INVALID_REQUEST: i32 = -32600;
 /// There is no such method.
-const NO_METHOD: i32 = -32601;
+const METHOD_NOT_FOUND: i32 = -32601;
 /// The method does not take this.
-const PARAMS: i32 = -32602;
+const INVALID_PARAMS: i32 = -32602;
 /// The most characters of an id.
-const MAX_ID: usize = 256;
+const MAX_ID_CHARS: usize = 256;
 
 /// What a message comes to.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,23 +51,23 @@ pub fn read(line: &[u8]) -> MessageKind {
     }
     let mut message = match serde_json::from_slice::<Value>(line) {
         Ok(Value::Object(message)) => message,
-        Ok(_) => return MessageKind::Answer(refused(&Value::Null, INVALID, "a message is one object")),
-        Err(error) => return MessageKind::Answer(refused(&Value::Null, NO_JSON, &error.to_string())),
+        Ok(_) => return MessageKind::Answer(refused(&Value::Null, INVALID_REQUEST, "a message is one object")),
+        Err(error) => return MessageKind::Answer(refused(&Value::Null, PARSE_ERROR, &error.to_string())),
     };
     let id = message.remove("id");
     let known = match &id {
         None => true,
-        Some(Value::String(id)) => id.len() <= MAX_ID,
+        Some(Value::String(id)) => id.len() <= MAX_ID_CHARS,
         Some(id) => id.is_i64() || id.is_u64(),
     };
     if !known || message.get("jsonrpc") != Some(&json!("2.0")) {
         let words = "a request has \"jsonrpc\": \"2.0\" and an id that is an integer or a short string";
-        return MessageKind::Answer(refused(&Value::Null, INVALID, words));
+        return MessageKind::Answer(refused(&Value::Null, INVALID_REQUEST, words));
     }
     let params = match message.remove("params") {
         None => Map::new(),
         Some(Value::Object(params)) => params,
-        Some(_) => return id.map_or(MessageKind::Nothing, |id| MessageKind::Answer(refused(&id, PARAMS, "params: an object"))),
+        Some(_) => return id.map_or(MessageKind::Nothing, |id| MessageKind::Answer(refused(&id, INVALID_PARAMS, "params: an object"))),
     };
     match (message.get("method").and_then(Value::as_str), id) {
         (Some(method), Some(id)) => request(method, id, params),
@@ -75,7 +75,7 @@ pub fn read(line: &[u8]) -> MessageKind {
         // We ask nothing, so an answer is nobody's.
         (Some(_), None) | (None, None) => MessageKind::Nothing,
         (None, Some(_)) if message.contains_key("result") || message.contains_key("error") => MessageKind::Nothing,
-        (None, Some(id)) => MessageKind::Answer(refused(&id, INVALID, "a request has a method")),
+        (None, Some(id)) => MessageKind::Answer(refused(&id, INVALID_REQUEST, "a request has a method")),
     }
 }
 
@@ -83,21 +83,23 @@ fn request(method: &str, id: Value, mut params: Map<String, Value>) -> MessageKi
     let result = match method {
         "initialize" => hello(params.get("protocolVersion").and_then(Value::as_str)),
         "ping" => json!({}),
-        "tools/list" if params.contains_key("cursor") => return MessageKind::Answer(refused(&id, PARAMS, "cursor: there is one page")),
+        "tools/list" if params.contains_key("cursor") => {
+            return MessageKind::Answer(refused(&id, INVALID_PARAMS, "cursor: there is one page"));
+        }
         "tools/list" => json!({"tools": [tool::description()]}),
-        "tools/call" if params.get("name").and_then(Value::as_str) != Some(tool::NAME) => {
-            return MessageKind::Answer(refused(&id, PARAMS, &format!("name: the only tool is {}", tool::NAME)));
+        "tools/call" if params.get("name").and_then(Value::as_str) != Some(tool::TOOL_NAME) => {
+            return MessageKind::Answer(refused(&id, INVALID_PARAMS, &format!("name: the only tool is {}", tool::TOOL_NAME)));
         }
         "tools/call" => return MessageKind::Call(id, tool::read(params.remove("arguments").unwrap_or_else(|| json!({})))),
-        _ => return MessageKind::Answer(refused(&id, NO_METHOD, "there is no such method")),
+        _ => return MessageKind::Answer(refused(&id, METHOD_NOT_FOUND, "there is no such method")),
     };
     MessageKind::Answer(answer(&id, result))
 }
 
 /// Who we are. A client that wants another revision is offered our newest.
 fn hello(wanted: Option<&str>) -> Value {
-    let [newest, ..] = REVISIONS;
-    let revision = REVISIONS.into_iter().find(|revision| Some(*revision) == wanted).unwrap_or(newest);
+    let [newest, ..] = PROTOCOL_REVISIONS;
+    let revision = PROTOCOL_REVISIONS.into_iter().find(|revision| Some(*revision) == wanted).unwrap_or(newest);
     json!({
         "protocolVersion": revision,
         "capabilities": {"tools": {}},

@@ -6,20 +6,20 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 /// Its name.
-pub const NAME: &str = "run_command";
+pub const TOOL_NAME: &str = "run_command";
 /// The longest argument that the kernel takes is a little longer.
-const MAX_ARGUMENT: usize = 120 * 1024;
+const MAX_ARGUMENT_BYTES: usize = 120 * 1024;
 /// Arguments of a command.
 const MAX_ARGUMENTS: usize = 4096;
 /// The most seconds that can be asked for, as with `exec`.
-const MOST: f64 = 86_400.0;
+const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 /// The most characters of a folder's name.
-const MAX_FOLDER: usize = 4096;
+const MAX_FOLDER_CHARS: usize = 4096;
 
 /// What a client sees of it.
 pub fn description() -> Value {
     json!({
-        "name": NAME,
+        "name": TOOL_NAME,
         "title": "Run a command",
         "description": "Runs a command with a time limit and returns when it has ended. When its time is over it is ended with everything \
             that it started, and so is what it leaves behind in the background. A string is given to a shell, an array is run as it is. \
@@ -37,9 +37,9 @@ pub fn description() -> Value {
                 },
                 "timeoutSeconds": {
                     "description": "How long it may take, at most what the agent's pool allows; unset: the pool's time for commands",
-                    "type": "number", "minimum": 0.001, "maximum": MOST,
+                    "type": "number", "minimum": 0.001, "maximum": MAX_TIMEOUT_SECONDS,
                 },
-                "cwd": {"description": "The folder to run it in", "type": "string", "minLength": 1, "maxLength": MAX_FOLDER},
+                "cwd": {"description": "The folder to run it in", "type": "string", "minLength": 1, "maxLength": MAX_FOLDER_CHARS},
                 "stdin": {"description": "What it reads on standard input; unset: nothing", "type": "string"},
             },
             "required": ["command"],
@@ -116,16 +116,16 @@ pub fn read(arguments: Value) -> Result<Call, String> {
         Line::Shell(line) => vec!["sh".to_owned(), "-c".to_owned(), line],
         Line::Program(command) => command,
     };
-    if command.len() > MAX_ARGUMENTS || command.iter().any(|argument| argument.len() > MAX_ARGUMENT) {
-        return Err(format!("command: at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT} bytes; give it longer text on stdin"));
+    if command.len() > MAX_ARGUMENTS || command.iter().any(|argument| argument.len() > MAX_ARGUMENT_BYTES) {
+        return Err(format!("command: at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes; give it longer text on stdin"));
     }
     if command.iter().any(|argument| argument.contains('\0')) {
         return Err("command: no argument can hold a NUL".to_owned());
     }
-    if timeout_seconds.is_some_and(|seconds| !(0.001..=MOST).contains(&seconds)) {
-        return Err(format!("timeoutSeconds: a number of seconds from 0.001 to {MOST}"));
+    if timeout_seconds.is_some_and(|seconds| !(0.001..=MAX_TIMEOUT_SECONDS).contains(&seconds)) {
+        return Err(format!("timeoutSeconds: a number of seconds from 0.001 to {MAX_TIMEOUT_SECONDS}"));
     }
-    let folder = |name: &String| name.len() <= MAX_FOLDER && !name.contains('\0') && PathBuf::from(name).is_dir();
+    let folder = |name: &String| name.len() <= MAX_FOLDER_CHARS && !name.contains('\0') && PathBuf::from(name).is_dir();
     if cwd.as_ref().is_some_and(|name| !folder(name)) {
         return Err("cwd: there is no such folder".to_owned());
     }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_run_is_refused_by_name() {
-        let long = "x".repeat(MAX_ARGUMENT + 1);
+        let long = "x".repeat(MAX_ARGUMENT_BYTES + 1);
         for (arguments, field) in [
             (json!({}), "command"),
             (json!(["ls", 5, "/", ""]), "arguments"),

@@ -13,9 +13,9 @@ use super::thinker::{ThinkResult, Thinker, note};
 use crate::command::output::print;
 
 /// The most bytes of a line; a terminal gives no more than 4,096.
-const MAX_LINE: u64 = 16 * 1024;
+const MAX_LINE_BYTES: u64 = 16 * 1024;
 /// The most bytes of a conversation that the model is told again: what is older is forgotten.
-const MAX_REMEMBERED: usize = 32 * 1024;
+const MAX_CONVERSATION_BYTES: usize = 32 * 1024;
 
 /// Talks until its input ends; gives the exit code.
 pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
@@ -27,7 +27,7 @@ pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
     loop {
         show_prompt();
         let mut line = Vec::new();
-        match input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+        match input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return 0,
             Ok(_) => {}
         }
@@ -77,7 +77,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>,
 fn remember(conversation: &mut Vec<Message>, words: &str, said: String) {
     conversation.extend([Message::asked(words.to_owned()), Message::said(said)]);
     let size = |messages: &[Message]| messages.iter().map(|message| message.text.len()).sum::<usize>();
-    while size(conversation) > MAX_REMEMBERED && conversation.len() > 2 {
+    while size(conversation) > MAX_CONVERSATION_BYTES && conversation.len() > 2 {
         conversation.drain(..2);
     }
 }

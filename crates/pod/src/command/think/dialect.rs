@@ -55,7 +55,7 @@ pub struct Question {
 
 impl Dialect {
     /// Those that have a base URL of their own, in the order in which one is chosen where none was named.
-    pub const CHOSEN: [Self; 3] = [Self::Anthropic, Self::OpenAIChat, Self::Gemini];
+    pub const WITH_OWN_BASE_URL: [Self; 3] = [Self::Anthropic, Self::OpenAIChat, Self::Gemini];
 
     /// The variables that hold its base URL and its key.
     pub fn variables(self) -> (&'static str, &'static str) {

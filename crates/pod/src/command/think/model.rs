@@ -16,13 +16,13 @@ use super::decision::cut;
 use super::dialect::{Dialect, Message, Question};
 
 /// The most bytes of an answer that are read.
-const MAX_ANSWER: usize = 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// The most tries of one question.
-const MAX_TRIES: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 /// The most bytes of an error's words.
-const MAX_WORDS: usize = 400;
+const MAX_ERROR_BYTES: usize = 400;
 /// Before a try after one that nobody answered.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A model.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl Model {
             tries += 1;
             match self.try_once(&question, self.within.saturating_sub(began.elapsed())) {
                 ModelTry::Said(text) => return Ok(text),
-                ModelTry::Again(_, pause) if tries < MAX_TRIES && began.elapsed() + pause < self.within => std::thread::sleep(pause),
+                ModelTry::Again(_, pause) if tries < MAX_ATTEMPTS && began.elapsed() + pause < self.within => std::thread::sleep(pause),
                 ModelTry::Again(why, _) | ModelTry::Never(why) => return Err(why),
             }
         }
@@ -70,7 +70,7 @@ impl Model {
         let headers: Vec<(&str, &str)> = question.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         match exchange(Method::POST, &url, &headers, question.body.to_string(), within) {
             Ok(exchanged) => self.judge(&exchanged),
-            Err(Silence::Unreachable(error)) => ModelTry::Again(format!("the model cannot be reached: {error}"), PAUSE),
+            Err(Silence::Unreachable(error)) => ModelTry::Again(format!("the model cannot be reached: {error}"), RETRY_DELAY),
             Err(Silence::Late) => ModelTry::Never(format!("the model did not answer within {} s", self.within.as_secs())),
         }
     }
@@ -123,7 +123,7 @@ enum Silence {
 /// The words of an error, as all providers and Spillway write them, in one line.
 fn words(answer: &Value) -> String {
     let message = answer.pointer("/error/message").or_else(|| answer.get("message")).and_then(Value::as_str).unwrap_or_default();
-    cut(&message.split_whitespace().collect::<Vec<_>>().join(" "), MAX_WORDS).to_owned()
+    cut(&message.split_whitespace().collect::<Vec<_>>().join(" "), MAX_ERROR_BYTES).to_owned()
 }
 
 fn exchange(method: Method, url: &str, headers: &[(&str, &str)], body: String, within: Duration) -> Result<HttpExchange, Silence> {
@@ -158,6 +158,6 @@ async fn send(
     let told = header(RETRY_AFTER.as_str()).map(|seconds| seconds.trim().parse().unwrap_or(1));
     let retry = if header("x-should-retry") == Some("false") { None } else { told.or(Some(1)) };
     let status = answer.status().as_u16();
-    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await?.to_bytes();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await?.to_bytes();
     Ok(HttpExchange { status, retry, answer: serde_json::from_slice(&body).unwrap_or_default() })
 }

@@ -15,11 +15,11 @@ use crate::command::output::{EXIT_UNREACHABLE, tell};
 use crate::files;
 
 /// The most bytes of an idea.
-const MAX_IDEA: u64 = 256 * 1024;
+const MAX_IDEA_BYTES: u64 = 256 * 1024;
 /// The most bytes of an idea that are put into a document by rules.
-const MAX_QUOTED: usize = 2500;
+const MAX_QUOTED_BYTES: usize = 2500;
 /// The most bytes of a document's title by rules.
-const MAX_TITLE: usize = 80;
+const MAX_TITLE_BYTES: usize = 80;
 
 /// Writes one document; gives the exit code.
 pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Option<String>) -> u8 {
@@ -35,7 +35,8 @@ pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Opti
         Err(trouble) => {
             tell(&format!("error: {}", trouble.words()));
             // Nobody's fault: another attempt is made later.
-            sidecar.conclude(&Outcome::Release { reason: "Released".to_owned(), message: cut(trouble.words(), MAX_TITLE).to_owned() });
+            sidecar
+                .conclude(&Outcome::Release { reason: "Released".to_owned(), message: cut(trouble.words(), MAX_TITLE_BYTES).to_owned() });
             return EXIT_UNREACHABLE;
         }
     };
@@ -53,8 +54,8 @@ pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Opti
 fn read_idea(file: Option<&str>) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     match file {
-        Some(file) => std::fs::File::open(file)?.take(MAX_IDEA).read_to_end(&mut bytes)?,
-        None => std::io::stdin().take(MAX_IDEA).read_to_end(&mut bytes)?,
+        Some(file) => std::fs::File::open(file)?.take(MAX_IDEA_BYTES).read_to_end(&mut bytes)?,
+        None => std::io::stdin().take(MAX_IDEA_BYTES).read_to_end(&mut bytes)?,
     };
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -88,12 +89,12 @@ fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, u
 /// A document without a model: the idea in its own words, and what has to be found out.
 fn by_rules(idea: &str) -> String {
     let idea = idea.trim();
-    let title = cut(idea.lines().next().unwrap_or_default(), MAX_TITLE);
+    let title = cut(idea.lines().next().unwrap_or_default(), MAX_TITLE_BYTES);
     let title = if title.is_empty() { "An idea without words" } else { title };
     format!(
         "# {title}\n\n## The idea\n{}\n\n## Open\n- Whose problem is it, and what do they do today?\n- How does one see that it is \
          done?\n- What is not part of it?",
-        cut(idea, MAX_QUOTED)
+        cut(idea, MAX_QUOTED_BYTES)
     )
 }
 

@@ -4,14 +4,14 @@
 use spillway_wire::follow::WorkList;
 
 use super::arguments::Role;
-use super::reply::{MAX_DOCUMENT, MAX_QUESTIONS, MAX_STEPS, named};
+use super::reply::{MAX_DOCUMENT_BYTES, MAX_QUESTIONS, MAX_STEPS, named};
 use super::routes::{Route, Routes};
 use crate::command::answer::item_line;
 
 /// The most items that a summary of the work names.
-const MAX_LISTED: usize = 20;
+const MAX_LISTED_ITEMS: usize = 20;
 /// Phases in which an item has ended.
-const ENDED: [&str; 6] = ["Succeeded", "Failed", "DeadLettered", "Cancelled", "Expired", "Rejected"];
+const ENDED_PHASES: [&str; 6] = ["Succeeded", "Failed", "DeadLettered", "Cancelled", "Expired", "Rejected"];
 
 /// What a program with this role is told where its team says nothing.
 pub fn usual(role: Role) -> &'static str {
@@ -38,7 +38,7 @@ pub fn usual(role: Role) -> &'static str {
 /// All that the model is told: `words` of the team, the form of the answer, the types.
 pub fn system(words: &str, role: Role, routes: &Routes) -> String {
     let document = match role {
-        Role::Prd => format!(", \"document\": \"...\"}}\n- document: the document, in Markdown, at most {MAX_DOCUMENT} bytes."),
+        Role::Prd => format!(", \"document\": \"...\"}}\n- document: the document, in Markdown, at most {MAX_DOCUMENT_BYTES} bytes."),
         Role::Scheduler | Role::Buddy => "}".to_owned(),
     };
     let types: Vec<String> = routes.types.iter().map(row).collect();
@@ -79,8 +79,8 @@ pub fn correction(trouble: &str) -> String {
 pub fn work(listed: &WorkList) -> String {
     let counts: Vec<String> = listed.counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let mut lines = vec![if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") }];
-    let going = listed.items.iter().filter(|item| !ENDED.contains(&item.phase.as_str()));
-    lines.extend(going.take(MAX_LISTED).map(|item| item_line(item, false)));
+    let going = listed.items.iter().filter(|item| !ENDED_PHASES.contains(&item.phase.as_str()));
+    lines.extend(going.take(MAX_LISTED_ITEMS).map(|item| item_line(item, false)));
     lines.join("\n")
 }
 
@@ -114,7 +114,7 @@ mod tests {
         let listed = WorkList { counts, items: items.clone() };
         assert_eq!(work(&listed), "1 Ready, 1 Succeeded\nb: Ready (Redriven), 3 before it");
         items.extend((0..50).map(|at| line(&at.to_string(), "Blocked")));
-        assert_eq!(work(&WorkList { items, ..listed }).lines().count(), 1 + MAX_LISTED);
+        assert_eq!(work(&WorkList { items, ..listed }).lines().count(), 1 + MAX_LISTED_ITEMS);
         assert_eq!(work(&WorkList::default()), "nothing was submitted");
     }
 }

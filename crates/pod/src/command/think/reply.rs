@@ -13,9 +13,9 @@ pub const MAX_STEPS: usize = 50;
 /// The most questions.
 pub const MAX_QUESTIONS: usize = 5;
 /// The most bytes of a document: it is the item's result, which has a limit.
-pub const MAX_DOCUMENT: usize = 3500;
+pub const MAX_DOCUMENT_BYTES: usize = 3500;
 /// The most bytes of a task, as queues take it.
-const MAX_TASK: usize = 16 * 1024;
+const MAX_TASK_BYTES: usize = 16 * 1024;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -61,14 +61,14 @@ impl BoundedBody for Reply {
             return Err(("questions", "ask first and queue nothing, or queue and ask nothing".into()));
         }
         for ReplyStep { key, task, .. } in steps {
-            if task.trim().is_empty() || task.len() > MAX_TASK {
-                return Err(("steps.task", format!("{key:?}: {} bytes; 1 to {MAX_TASK} are taken", task.len())));
+            if task.trim().is_empty() || task.len() > MAX_TASK_BYTES {
+                return Err(("steps.task", format!("{key:?}: {} bytes; 1 to {MAX_TASK_BYTES} are taken", task.len())));
             }
         }
         if let Some(document) = document
-            && (document.trim().is_empty() || document.len() > MAX_DOCUMENT)
+            && (document.trim().is_empty() || document.len() > MAX_DOCUMENT_BYTES)
         {
-            return Err(("document", format!("{} bytes; 1 to {MAX_DOCUMENT} are taken", document.len())));
+            return Err(("document", format!("{} bytes; 1 to {MAX_DOCUMENT_BYTES} are taken", document.len())));
         }
         let empty = say.trim().is_empty() && questions.is_empty() && steps.is_empty() && document.is_none();
         if empty { Err(("say", "there is nothing: no say, no questions, no steps".into())) } else { Ok(()) }
@@ -187,7 +187,7 @@ mod tests {
         let read = |reply: Value| read(&reply.to_string(), &routes(), Role::Prd).map(|decision| decision.document);
         assert_eq!(read(json!({"document": "# A"})), Ok(Some("# A".to_owned())));
         assert!(read(json!({"say": "x"})).expect_err("none").starts_with("document: "));
-        assert!(read(json!({"document": "x".repeat(MAX_DOCUMENT + 1)})).expect_err("long").starts_with("document: 3501 bytes"));
+        assert!(read(json!({"document": "x".repeat(MAX_DOCUMENT_BYTES + 1)})).expect_err("long").starts_with("document: 3501 bytes"));
         assert!(read(json!({"document": "x", "questions": ["?"]})).expect_err("asks").starts_with("questions: "));
     }
 }

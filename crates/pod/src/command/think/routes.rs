@@ -9,11 +9,11 @@ use spillway_wire::body::{self, BoundedBody, at_most};
 use crate::files;
 
 /// The most bytes of the file.
-const MAX_FILE: usize = 64 * 1024;
+const MAX_FILE_BYTES: usize = 64 * 1024;
 /// The most types.
 const MAX_TYPES: usize = 32;
 /// The most queues, first words or words of one type.
-const MAX_LIST: usize = 64;
+const MAX_LIST_ENTRIES: usize = 64;
 
 /// The table.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -68,8 +68,8 @@ impl BoundedBody for Routes {
                 return Err(("types.maxPriority", format!("{type_:?}: it is below priority, {priority}")));
             }
             for (field, list) in [("types.queues", queues), ("types.firstWords", first_words), ("types.words", words)] {
-                if list.len() > MAX_LIST {
-                    return Err((field, format!("{type_:?}: {} entries; at most {MAX_LIST} are taken", list.len())));
+                if list.len() > MAX_LIST_ENTRIES {
+                    return Err((field, format!("{type_:?}: {} entries; at most {MAX_LIST_ENTRIES} are taken", list.len())));
                 }
                 list.iter().try_for_each(|entry| at_most(field, entry, 253))?;
             }
@@ -110,7 +110,7 @@ impl Routes {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, String> {
         let trouble = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let bytes = files::read(path, MAX_FILE).map_err(|error| trouble(&error))?.ok_or_else(|| trouble(&"there is no such file"))?;
+        let bytes = files::read(path, MAX_FILE_BYTES).map_err(|error| trouble(&error))?.ok_or_else(|| trouble(&"there is no such file"))?;
         body::read(&bytes).map_err(|refusal| trouble(&refusal.message))
     }
 

@@ -161,7 +161,7 @@ fn after_then(text: &str) -> Option<&str> {
 }
 
 /// How a question begins that has no mark at its end.
-const BEGINNINGS: [&str; 24] = [
+const QUESTION_PREFIXES: [&str; 24] = [
     "how far ",
     "how many ",
     "how much ",
@@ -197,7 +197,7 @@ fn is_question(text: &str) -> bool {
     if text.trim_end_matches([' ', '\t', '"', '\'', ')']).ends_with('?') {
         return true;
     }
-    asks_status(&text) || BEGINNINGS.iter().any(|beginning| text.starts_with(beginning))
+    asks_status(&text) || QUESTION_PREFIXES.iter().any(|beginning| text.starts_with(beginning))
 }
 
 /// `status`, `the current progress please`, `show me the status`, `news of the login`.

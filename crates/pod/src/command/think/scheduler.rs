@@ -18,7 +18,7 @@ use super::thinker::{ThinkResult, Thinker, note};
 use crate::command::output::print;
 
 /// The most bytes of a message about a failure.
-const MAX_MESSAGE: usize = 1000;
+const MAX_MESSAGE_BYTES: usize = 1000;
 
 /// Serves what is asked, for ever.
 pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
@@ -43,9 +43,11 @@ fn serve(thinker: &Thinker, sidecar: &Sidecar, item: &Assignment) -> Outcome {
     match answer(thinker, sidecar, item) {
         Ok(answer) => Outcome::Complete { result: Some(cut(&answer, MAX_RESULT_BYTES).to_owned()) },
         // Somebody may answer, later.
-        Err(SidecarError::Away(words)) => Outcome::Release { reason: "Released".to_owned(), message: cut(&words, MAX_MESSAGE).to_owned() },
+        Err(SidecarError::Away(words)) => {
+            Outcome::Release { reason: "Released".to_owned(), message: cut(&words, MAX_MESSAGE_BYTES).to_owned() }
+        }
         Err(SidecarError::Known(words) | SidecarError::Refused(words)) => {
-            Outcome::Fail { reason: "Refused".to_owned(), message: cut(&words, MAX_MESSAGE).to_owned(), exit_code: None }
+            Outcome::Fail { reason: "Refused".to_owned(), message: cut(&words, MAX_MESSAGE_BYTES).to_owned(), exit_code: None }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillway_wire::follow::{Inbox, InboxQuery, ListWork, Message, WorkList};
 use spillway_wire::link::{Answer, Ask};
 use spillway_wire::plan::PlannedItem;
-use spillway_wire::work::{Assignment, MAX_WAIT_SECONDS, Outcome};
+use spillway_wire::work::{Assignment, MAX_CLAIM_WAIT_SECONDS, Outcome};
 use spillway_wire::{Code, Refusal};
 
 use super::decision::{Queueing, Step, queueing};
@@ -17,17 +17,17 @@ use crate::command::follow;
 use crate::command::place::SidecarPaths;
 
 /// Times that a question is asked while nobody can answer it.
-const MAX_TRIES: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 /// Between two of them.
-const PAUSE: Duration = Duration::from_secs(2);
+const QUESTION_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Between two tries to say how an item ended.
-const CONCLUDE_PAUSE: Duration = Duration::from_secs(1);
+const CONCLUDE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// What is said of an answer to another question.
-const OTHER_ANSWER: &str = "the sidecar answers another question";
+const WRONG_ANSWER_MESSAGE: &str = "the sidecar answers another question";
 
 /// Between two questions for an item that were answered with none.
-const NEXT_PAUSE: Duration = Duration::from_millis(100);
+const NEXT_ITEM_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The sidecar.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ impl Sidecar {
                 Err(error) => SidecarError::Away(format!("the sidecar cannot be reached: {error}")),
             };
             match trouble {
-                SidecarError::Away(_) if tries < MAX_TRIES => std::thread::sleep(PAUSE),
+                SidecarError::Away(_) if tries < MAX_ATTEMPTS => std::thread::sleep(QUESTION_RETRY_DELAY),
                 trouble => return Err(trouble),
             }
         }
@@ -119,7 +119,7 @@ impl Sidecar {
                 let queued = |PlannedItem { key, name, uid: _, queue }| Queued { name, type_: type_of(&key), queue };
                 Ok(planned.items.into_iter().map(queued).collect())
             }
-            _ => Err(SidecarError::Refused(OTHER_ANSWER.to_owned())),
+            _ => Err(SidecarError::Refused(WRONG_ANSWER_MESSAGE.to_owned())),
         }
     }
 
@@ -128,22 +128,22 @@ impl Sidecar {
         let question = Ask::ListWork(ListWork { submitted_by: None, group: group.map(str::to_owned), plan: None });
         match self.ask(&question)? {
             Answer::Listed(listed) => Ok(listed),
-            _ => Err(SidecarError::Refused(OTHER_ANSWER.to_owned())),
+            _ => Err(SidecarError::Refused(WRONG_ANSWER_MESSAGE.to_owned())),
         }
     }
 
     /// The next item, or the one in hand; none: there is none yet.
     pub fn next(&self) -> Option<Box<Assignment>> {
-        match ask::ask(&self.socket, &Ask::Next { wait_seconds: MAX_WAIT_SECONDS }) {
+        match ask::ask(&self.socket, &Ask::Next { wait_seconds: MAX_CLAIM_WAIT_SECONDS }) {
             Ok(Answer::Item(Some(item))) => Some(item),
             // It was waited for; a sidecar that does not wait is not asked without a pause.
             Ok(Answer::Item(None)) => {
-                std::thread::sleep(NEXT_PAUSE);
+                std::thread::sleep(NEXT_ITEM_POLL_INTERVAL);
                 None
             }
             // Not yet, or not now: that was said at once.
             Ok(_) | Err(_) => {
-                std::thread::sleep(CONCLUDE_PAUSE);
+                std::thread::sleep(CONCLUDE_RETRY_DELAY);
                 None
             }
         }
@@ -153,7 +153,7 @@ impl Sidecar {
     /// answers then.
     pub fn conclude(&self, outcome: &Outcome) {
         while ask::ask(&self.socket, &Ask::Finish(outcome.clone())).is_err() {
-            std::thread::sleep(CONCLUDE_PAUSE);
+            std::thread::sleep(CONCLUDE_RETRY_DELAY);
         }
     }
 
@@ -172,13 +172,13 @@ impl Sidecar {
         let file = follow::cursor_file(&self.data);
         let mut after = follow::cursor(&file);
         loop {
-            match ask::ask(&self.socket, &Ask::Inbox(InboxQuery { after: after.clone(), wait_seconds: MAX_WAIT_SECONDS })) {
+            match ask::ask(&self.socket, &Ask::Inbox(InboxQuery { after: after.clone(), wait_seconds: MAX_CLAIM_WAIT_SECONDS })) {
                 Ok(Answer::Inbox(Inbox { messages, cursor })) => {
                     messages.iter().for_each(|message| told(&in_words(message)));
                     follow::remember(&file, &cursor);
                     after = Some(cursor);
                 }
-                Ok(_) | Err(_) => std::thread::sleep(CONCLUDE_PAUSE),
+                Ok(_) | Err(_) => std::thread::sleep(CONCLUDE_RETRY_DELAY),
             }
         }
     }

@@ -15,9 +15,9 @@ use crate::command::output::tell;
 use crate::files;
 
 /// The most bytes of a prompt.
-const MAX_PROMPT: usize = 64 * 1024;
+const MAX_PROMPT_BYTES: usize = 64 * 1024;
 /// Answers of one request that cannot be used, before rules are used.
-const MAX_ANSWERS: u32 = 2;
+const MAX_UNUSABLE_ANSWERS: u32 = 2;
 
 /// What came of thinking.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Thinker {
         }
         if let Some(path) = &self.prompt_file {
             let trouble = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-            let bytes = files::read(path, MAX_PROMPT).map_err(|error| trouble(&error))?;
+            let bytes = files::read(path, MAX_PROMPT_BYTES).map_err(|error| trouble(&error))?;
             let bytes = bytes.ok_or_else(|| trouble(&"there is no such file"))?;
             self.prompt = String::from_utf8(bytes).map_err(|error| trouble(&error))?;
         }
@@ -92,7 +92,7 @@ impl Thinker {
         };
         let system = prompt::system(&self.prompt, self.role, &self.routes);
         let mut trouble = String::new();
-        for _ in 0..MAX_ANSWERS {
+        for _ in 0..MAX_UNUSABLE_ANSWERS {
             let bytes = system.len() + messages.iter().map(|message| message.text.len()).sum::<usize>();
             if let Some(short) = sidecar.short_of_tokens(bytes) {
                 return ThinkResult::ByRules(Some(short));
@@ -126,7 +126,7 @@ fn at_hand(
         Some(dialect) => {
             address(dialect).ok_or_else(|| format!("{} is not set: the pool has no such entry in models", dialect.variables().0))?
         }
-        None => Dialect::CHOSEN.into_iter().find_map(address).ok_or("the pool has no models")?,
+        None => Dialect::WITH_OWN_BASE_URL.into_iter().find_map(address).ok_or("the pool has no models")?,
     };
     let key = variable(dialect.variables().1).unwrap_or_default();
     Ok(Model { dialect, name, base, key, max_output, within })

@@ -7,7 +7,7 @@ use spillway_wire::link::Order;
 use spillway_wire::{Code, Refusal};
 
 use super::report::UrgentParts;
-use super::{ACTIVITY_GAP, DISMISSAL_STANDS, DISMISSALS, End, Link, UNANSWERED};
+use super::{DISMISSAL_TIMEOUT, End, Link, MIN_ACTIVITY_INTERVAL, MIN_DISMISSALS, MIN_UNANSWERED_CALLS};
 use crate::clock::BootTime;
 use crate::link::action::Action;
 use crate::link::work;
@@ -33,12 +33,12 @@ impl Link {
         let over = self.heard.after(silence);
         if now < over {
             *wake = over.min(*wake);
-        } else if self.unanswered >= UNANSWERED {
+        } else if self.unanswered >= MIN_UNANSWERED_CALLS {
             self.end.get_or_insert(End::Abandoned);
         }
         if let Some(said) = &self.dismissal {
-            let stands = said.first.after(DISMISSAL_STANDS);
-            if said.count >= DISMISSALS || now >= stands {
+            let stands = said.first.after(DISMISSAL_TIMEOUT);
+            if said.count >= MIN_DISMISSALS || now >= stands {
                 self.end.get_or_insert(End::Dismissed);
             } else {
                 *wake = stands.min(*wake);
@@ -78,7 +78,7 @@ impl Link {
         if self.activity.is_none() || self.supervisor.is_none() {
             return;
         }
-        let due = self.activity_told.map_or(now, |told| told.after(ACTIVITY_GAP));
+        let due = self.activity_told.map_or(now, |told| told.after(MIN_ACTIVITY_INTERVAL));
         if now < due {
             *wake = due.min(*wake);
         } else if let Some(action) = self.activity.take() {

@@ -6,7 +6,7 @@ use spillway_wire::agent::{Checkpoint, Preflight, Program, Report, Run};
 use spillway_wire::command::{BreakerState, CommandCounts};
 use spillway_wire::work::LeaseRef;
 
-use super::{Link, OPEN_TWICE, REPORT_GAP};
+use super::{Link, MIN_REPORT_INTERVAL, OPEN_EGRESS_THRESHOLD};
 use crate::clock::{BootTime, millis};
 
 /// The parts of a report whose change is reported at once.
@@ -57,7 +57,7 @@ impl Link {
         {
             return *sent;
         }
-        sent.after(if changed { REPORT_GAP } else { Duration::from_secs(period.into()) })
+        sent.after(if changed { MIN_REPORT_INTERVAL } else { Duration::from_secs(period.into()) })
     }
 
     /// How the agent is, now. `None`: a program was let start and the supervisor has not said how it is.
@@ -72,7 +72,7 @@ impl Link {
         let since = millis(now.since(at));
         let frozen_ms = if said.program == Program::Frozen { said.frozen_ms.saturating_add(since) } else { said.frozen_ms };
         let silent_ms = if said.program == Program::Waiting { 0 } else { said.silent_ms.saturating_add(since) };
-        let reachable = if !self.let_start || self.walls.open >= OPEN_TWICE { self.walls.reachable.clone() } else { Vec::new() };
+        let reachable = if !self.let_start || self.walls.open >= OPEN_EGRESS_THRESHOLD { self.walls.reachable.clone() } else { Vec::new() };
         let action = self.action.clone().or_else(|| said.action.clone());
         let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
         // Of a lease we know before the supervisor does, and until its end is settled.

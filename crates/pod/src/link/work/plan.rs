@@ -3,9 +3,9 @@
 
 use spillway_wire::agent::Run;
 use spillway_wire::link::{Answer, Order};
-use spillway_wire::work::{ItemOrder, LeaseRef, MAX_WAIT_SECONDS, Outcome};
+use spillway_wire::work::{ItemOrder, LeaseRef, MAX_CLAIM_WAIT_SECONDS, Outcome};
 
-use super::{ADVANCE_GAP, ITEMS_DONE, SLACK, SidecarWork, SupervisorView, WorkFacts, died};
+use super::{CLAIM_ANSWER_GRACE, ITEMS_DONE_REASON, MIN_PROGRESS_INTERVAL, SidecarWork, SupervisorView, WorkFacts, died};
 use crate::clock::BootTime;
 use crate::link::action::{Action, WorkAction};
 
@@ -22,7 +22,7 @@ impl SidecarWork {
         }
         let over = facts.how.max_items.is_some_and(|most| self.kept.done >= most.max(1)) && self.kept.item.is_none();
         if over && facts.registered && !std::mem::replace(&mut self.farewell, true) {
-            self.news.push(WorkAction::Goodbye(ITEMS_DONE.to_owned()));
+            self.news.push(WorkAction::Goodbye(ITEMS_DONE_REASON.to_owned()));
         }
         if std::mem::take(&mut self.dirty) {
             actions.push(Action::Work(WorkAction::Remember(Box::new(self.kept.clone()))));
@@ -113,13 +113,13 @@ impl SidecarWork {
         let wait = match facts.how.run {
             Run::PerItem => {
                 let idle = matches!(&facts.supervisor, Some((SupervisorView { held: Some(None), .. }, true)));
-                (idle && self.kept.item.is_none()).then_some(MAX_WAIT_SECONDS)
+                (idle && self.kept.item.is_none()).then_some(MAX_CLAIM_WAIT_SECONDS)
             }
             Run::LongRunning => {
                 // A lease whose task our journal lost is claimed again.
                 let free = self.kept.item.as_ref().is_none_or(|item| item.assignment.is_none() && item.finish.is_none());
                 let left = self.waiters.iter().map(|waiter| waiter.until.since(now).as_millis().div_ceil(1000)).max();
-                left.filter(|_| free).map(|left| u32::try_from(left).unwrap_or(MAX_WAIT_SECONDS).min(MAX_WAIT_SECONDS))
+                left.filter(|_| free).map(|left| u32::try_from(left).unwrap_or(MAX_CLAIM_WAIT_SECONDS).min(MAX_CLAIM_WAIT_SECONDS))
             }
         };
         let Some(wait) = wait else { return };
@@ -143,7 +143,7 @@ impl SidecarWork {
         let assignment = item.and_then(|item| item.assignment.as_ref());
         let news = &mut self.news;
         self.waiters.retain(|waiter| {
-            let due = if waiter.tried || !welcome { waiter.until } else { waiter.until.after(SLACK) };
+            let due = if waiter.tried || !welcome { waiter.until } else { waiter.until.after(CLAIM_ANSWER_GRACE) };
             let answer = match (assignment, &waiter.trouble) {
                 (Some(assignment), _) => Answer::Item(Some(assignment.clone())),
                 (None, _) if now < due => {
@@ -171,7 +171,7 @@ impl SidecarWork {
         let Some(item) = self.kept.item.as_ref().filter(|item| !item.lost && !self.calls.busy) else { return };
         let (action, due) = match (&item.advance, &item.finish) {
             (Some(advance), finish) => {
-                let gap = self.advanced.filter(|_| finish.is_none()).map_or(now, |told| told.after(ADVANCE_GAP));
+                let gap = self.advanced.filter(|_| finish.is_none()).map_or(now, |told| told.after(MIN_PROGRESS_INTERVAL));
                 (WorkAction::Advance(item.held.clone(), advance.clone()), gap)
             }
             (None, Some(finish)) => (WorkAction::Finish(item.held.clone(), finish.clone()), now),
