@@ -1,12 +1,15 @@
 //! A small world for the ledger: an API server that stores records, leaders of which one may not know that it was replaced,
 //! gateways with journals, a network that loses, doubles and reorders. What really was spent is known here, and compared.
 
+mod end;
+mod network;
+mod writes;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use super::estimate::{HoldRequest, Quality, Usage, Weights};
 use super::facts::{BudgetFacts, ClusterFacts, Reservation, TokenLimit, Tokens};
 use super::hold::Settle;
-use super::holding::{HoldAnswer, SettleOutcome};
 use super::ledger::Ledger;
 use super::node::{Key, LimitSpec, NodeSpec, Threshold};
 use super::persisted::{PersistedRecord, RecordDraft};
@@ -16,6 +19,8 @@ use super::share::{Lifetime, agent};
 use super::thresholds::Event;
 use super::tree::build;
 use super::window::{Clock, Window};
+
+pub use end::audit;
 
 pub const START: i64 = 1_790_000_000_000;
 
@@ -288,115 +293,6 @@ impl Simulation {
         self.send(Message::Hold { gateway: index, to, session, id, route, ask });
     }
 
-    fn deliver(&mut self, with: u32, double: bool) {
-        if self.network.is_empty() {
-            return;
-        }
-        let at = with as usize % self.network.len();
-        let message = if double { self.network[at].clone() } else { self.network.swap_remove(at) };
-        self.receive(message);
-    }
-
-    fn receive(&mut self, message: Message) {
-        match message {
-            Message::Begin { gateway, to, log } => {
-                let Some(leader) = self.leader(to) else { return };
-                let now = self.now(leader);
-                let (session, acked) = self.leaders[leader].ledger.begin(now, &self.gateways[gateway].name, &log);
-                self.send(Message::Began { gateway, epoch: to, session });
-                self.send(Message::Acked { gateway, seq: acked });
-            }
-            Message::Began { gateway, epoch, session } => {
-                let gateway = &mut self.gateways[gateway];
-                if gateway.epoch == epoch {
-                    gateway.session = Some(session);
-                }
-            }
-            Message::Hold { gateway, to, session, id, route, ask } => {
-                if let Some(leader) = self.leader(to) {
-                    self.hold(leader, gateway, session, id, route, ask);
-                }
-            }
-            Message::Answered { gateway: index, epoch, id, open } => {
-                let gateway = &mut self.gateways[index];
-                // An answer of a leader that was replaced is not believed, nor one to a question that was given up.
-                if gateway.alive && epoch == gateway.epoch && gateway.asked.remove(&id).is_some() {
-                    if let Some(open) = open {
-                        gateway.open.insert(id, self.calls.len());
-                        self.calls.push(Call { open, usage: None });
-                        self.given += 1;
-                    } else {
-                        self.refused += 1;
-                    }
-                }
-            }
-            Message::Extend { gateway, to, session, id, output } => {
-                if let Some(leader) = self.leader(to) {
-                    self.extend_at(leader, gateway, session, id, output);
-                }
-            }
-            Message::Extended { gateway: index, epoch, id, output } => {
-                let gateway = &self.gateways[index];
-                let call = gateway.open.get(&id).filter(|_| gateway.alive && epoch == gateway.epoch);
-                if let Some(call) = call {
-                    let open = &mut self.calls[*call].open;
-                    self.extended += usize::from(output > open.output);
-                    open.output = open.output.max(output);
-                }
-            }
-            Message::Settle { gateway, to, session, settle } => {
-                let Some(leader) = self.leader(to) else { return };
-                let now = self.now(leader);
-                let settled = self.leaders[leader].ledger.settle(now, session, &settle);
-                let known = self.gateways[gateway].acked >= settle.seq || settled != SettleOutcome::Unknown;
-                assert!(known, "a hold that is open is known: {settle:?}");
-            }
-            Message::Acked { gateway, seq } => {
-                let gateway = &mut self.gateways[gateway];
-                assert!(seq <= gateway.seq, "nobody acknowledges what was not told");
-                while gateway.acked < seq {
-                    gateway.acked += 1;
-                    gateway.settles.pop_front();
-                }
-            }
-        }
-    }
-
-    fn hold(&mut self, leader: usize, gateway: usize, session: SessionId, id: u64, route: usize, ask: HoldRequest) {
-        let now = self.now(leader);
-        let Leader { ledger, routes, epoch, waiting, .. } = &mut self.leaders[leader];
-        let epoch = *epoch;
-        // It was given before, and may have been extended since.
-        let again = ledger.given(session, id).is_some();
-        let open = match ledger.hold(now, session, id, &mut routes[route], &ask) {
-            HoldAnswer::Given(given) => {
-                let path = ledger.path(session, id).expect("it is held");
-                assert!(given.input == ask.input && (given.output <= ask.output || again) && given.output >= ask.least);
-                Some(JournaledHold { id, at: given.at, path, input: given.input, output: given.output })
-            }
-            HoldAnswer::Write(keys) => {
-                assert!(!keys.is_empty());
-                waiting.push((gateway, session, id, route, ask));
-                return;
-            }
-            HoldAnswer::Refused(_) => None,
-            HoldAnswer::Closed | HoldAnswer::Unattached => return,
-        };
-        self.send(Message::Answered { gateway, epoch, id, open });
-    }
-
-    fn extend_at(&mut self, leader: usize, gateway: usize, session: SessionId, id: u64, output: i64) {
-        let now = self.now(leader);
-        let Leader { ledger, epoch, extending, .. } = &mut self.leaders[leader];
-        let epoch = *epoch;
-        match ledger.extend(now, session, id, output) {
-            HoldAnswer::Given(given) => self.send(Message::Extended { gateway, epoch, id, output: given.output }),
-            HoldAnswer::Write(_) => extending.push((gateway, session, id, output)),
-            // The call may finish in any case.
-            HoldAnswer::Refused(_) | HoldAnswer::Closed | HoldAnswer::Unattached => {}
-        }
-    }
-
     /// A call ends: it used what it was held for, or less; or more, where that may be.
     fn finish(&mut self, with: u32) {
         let Some(index) = self.gateway(with) else { return };
@@ -507,72 +403,6 @@ impl Simulation {
         self.send(Message::Begin { gateway: index, to, log });
     }
 
-    fn draft(&mut self, with: u32) {
-        if self.leaders.is_empty() {
-            return;
-        }
-        let leader = with as usize % self.leaders.len();
-        let now = self.now(leader);
-        let Leader { ledger, drafts, .. } = &mut self.leaders[leader];
-        for (which, key) in ledger.due(now).iter().enumerate() {
-            if (with >> (4 + which % 16)) & 3 > 0 {
-                drafts.extend(ledger.draft(now, key));
-            }
-        }
-    }
-
-    /// What becomes of a write: it lands and that is known, or nobody knows, or it did not.
-    fn outcome(&mut self, with: u32) {
-        let busy: Vec<usize> = (0..self.leaders.len()).filter(|leader| !self.leaders[*leader].drafts.is_empty()).collect();
-        if busy.is_empty() {
-            return;
-        }
-        let leader = busy[with as usize % busy.len()];
-        let most = if (with >> 7).is_multiple_of(4) { 1 } else { 5 };
-        for _ in 0..most {
-            if self.leaders.get(leader).is_some_and(|leader| !leader.drafts.is_empty()) {
-                self.one_outcome(leader, with >> 4);
-            }
-        }
-    }
-
-    fn one_outcome(&mut self, leader: usize, with: u32) {
-        let draft = self.leaders[leader].drafts.remove(0);
-        let (epoch, versions) = (self.leaders[leader].epoch, self.leaders[leader].versions.clone());
-        let how = with % 8;
-        let landed = how != 0 && self.store(epoch, &versions, &draft);
-        let (version, stored_by) = self.store.get(&draft.record).map(|stored| (stored.version, stored.epoch)).expect("it exists");
-        if landed && how > 1 {
-            let written = self.leaders[leader].ledger.written(&draft);
-            self.leaders[leader].versions.insert(draft.record.clone(), version);
-            self.events.extend(written.events);
-            for (name, seq) in written.acked {
-                let waits = |gateway: &Gateway| gateway.name == name && gateway.acked < seq;
-                if let Some(gateway) = self.gateways.iter().position(waits) {
-                    self.send(Message::Acked { gateway, seq });
-                }
-            }
-            for (gateway, session, id, route, ask) in std::mem::take(&mut self.leaders[leader].waiting) {
-                self.hold(leader, gateway, session, id, route, ask);
-            }
-            for (gateway, session, id, output) in std::mem::take(&mut self.leaders[leader].extending) {
-                self.extend_at(leader, gateway, session, id, output);
-            }
-            return;
-        }
-        if stored_by > epoch {
-            // Another one leads: the process ends.
-            self.leaders.remove(leader);
-        } else if stored_by < epoch && Some(&version) != versions.get(&draft.record) {
-            // Whoever led before wrote after we read: all anew.
-            self.leaders.remove(leader);
-            self.take_over(1);
-        } else {
-            self.leaders[leader].versions.insert(draft.record.clone(), version);
-            self.leaders[leader].ledger.failed(&draft);
-        }
-    }
-
     fn pass(&mut self, with: u32) {
         let passed = u64::from(with % 16) * 1000;
         self.ticks += passed;
@@ -623,110 +453,8 @@ impl Simulation {
             _ => self.ticks += 25_000,
         }
     }
-
-    /// Nothing goes wrong any more: all that can be settled is, and written.
-    pub fn quiet(&mut self) {
-        self.take_over(0);
-        self.network.clear();
-        for round in 0..3 {
-            for index in 0..self.gateways.len() {
-                self.gateways[index].silent = false;
-                if self.gateways[index].alive {
-                    if self.gateways[index].session.is_none() || round == 0 {
-                        self.begin(index as u32);
-                        self.drain();
-                    }
-                    let open: Vec<u64> = self.gateways[index].open.keys().copied().collect();
-                    open.into_iter().for_each(|id| self.finish_call(index, id, 3));
-                    self.tell_again(index as u32);
-                    self.drain();
-                    self.heartbeat(index as u32);
-                }
-            }
-            // The dead are dead after a minute; everything is written after half of one.
-            self.ticks += 31_000;
-            self.wall += 1000;
-            self.tick();
-            (0..self.gateways.len()).for_each(|index| self.heartbeat(index as u32));
-            for _ in 0..4 {
-                let now = self.now(0) + 31_000;
-                while let Some(key) = self.leaders[0].ledger.due(now).first().cloned() {
-                    let now = self.now(0);
-                    let draft = self.leaders[0].ledger.draft(now, &key).expect("it is due");
-                    self.leaders[0].drafts.push(draft);
-                    self.outcome(7 << 4);
-                }
-                self.drain();
-            }
-        }
-    }
-
-    fn drain(&mut self) {
-        while !self.network.is_empty() {
-            let message = self.network.remove(0);
-            self.receive(message);
-        }
-    }
-
-    /// What really was spent, or may have been, in each window of a limit: at the most.
-    pub fn truth(&self, key: &Key, limit: &LimitSpec, weights: &Weights) -> BTreeMap<i64, i64> {
-        let mut truth = BTreeMap::new();
-        for call in self.calls.iter().filter(|call| call.open.path.contains(key)) {
-            let bound = weights.bound(call.open.input, call.open.output);
-            let spent = call.usage.map_or(bound, |(usage, quality)| quality.charged(weights.charge(&usage), bound));
-            *truth.entry(limit.window.at(call.open.at).index).or_insert(0) += spent;
-        }
-        truth
-    }
-
-    /// I3, I13: whatever happened, no window of any limit has more than it may.
-    pub fn check_spent(&self) {
-        for (key, limit, weights) in &self.limits {
-            for (index, spent) in self.truth(key, limit, weights) {
-                assert!(spent <= limit.tokens, "I3: {spent} of {} at {key}, {} {index}", limit.tokens, limit.name);
-            }
-        }
-    }
-
-    /// What each leader believes is consistent with itself.
-    pub fn check_books(&self) {
-        for leader in self.leaders.iter().filter(|leader| !leader.ledger.unlinked) {
-            // A hold that was charged when its gateway was dead may count once more at the leader after the next: too much is
-            // counted then, never too little.
-            audit(&leader.ledger, !self.may.exceed && !self.may.die);
-        }
-    }
 }
 
 fn gateway_last(gateway: &Gateway) -> usize {
     gateway.settles.len().saturating_sub(1)
-}
-
-/// Counts anew, from the holds, what is kept as sums.
-pub fn audit(ledger: &Ledger, within: bool) {
-    let open: Vec<_> = ledger.sessions.iter().flat_map(|session| session.ring.iter()).map(|(_, slot)| &ledger.holds[slot]).collect();
-    for (index, node) in ledger.nodes.iter().enumerate() {
-        for limit in &node.limits {
-            for cell in limit.cells() {
-                let ours = open.iter().filter(|hold| cell.contains(hold.at) && hold.serial >= limit.born);
-                let here = |lost: bool| {
-                    let steps = ours.clone().filter(|hold| hold.lost == lost).flat_map(|hold| &hold.steps);
-                    steps.filter(|step| step.node == index && step.generation == node.generation).map(|step| step.estimate).sum::<i64>()
-                };
-                assert_eq!(cell.held, here(false), "I1: held at {} is what its holds hold", node.spec.key);
-                assert!(cell.lost >= here(true), "I1: lost at {}", node.spec.key);
-                assert!(cell.used >= 0 && cell.rest >= 0 && cell.carried >= 0);
-                // What a leader before us gave is covered by its own durable word, from which we give nothing.
-                assert!(
-                    !within || cell.high == 0 || cell.own() <= cell.high.max(cell.raising.unwrap_or(0)).max(limit.height),
-                    "durable first: {cell:?}"
-                );
-            }
-            let below = ledger.nodes.iter().filter(|child| child.guards && child.parent == Some(index));
-            let position = node.limits.iter().position(|other| other.spec.name == limit.spec.name).expect("it is there");
-            let unspent: i64 =
-                below.flat_map(|child| &child.limits).filter(|child| child.lifts.contains(&position)).map(|child| child.unspent()).sum();
-            assert_eq!(limit.cell.reserved, unspent, "I8: what is kept at {} is what is unspent below", node.spec.key);
-        }
-    }
 }
