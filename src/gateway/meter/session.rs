@@ -3,6 +3,8 @@
 //! What always holds: a number of a hold is used once; settles have numbers without gaps, in the order in which they were
 //! written down; what is told of as over never comes back.
 
+mod connection;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +18,7 @@ pub use super::shares::ShareFull;
 use super::shares::Shares;
 use crate::policy::history::History;
 use crate::policy::lease::REPLAY_HISTORY_TTL;
-use crate::wire::meter::{
-    Begin, CallEnd, JournaledHold, JournaledSettle, MAX_BEGIN_BYTES, MAX_SETTLES, Quality, ReplayedSettle, Settle, Settles, Usage,
-};
+use crate::wire::meter::{Begin, CallEnd, JournaledHold, JournaledSettle, MAX_BEGIN_BYTES, Quality, ReplayedSettle, Settles, Usage};
 
 /// Numbers of holds that are taken from the journal at once.
 const HOLD_NUMBER_BATCH: u64 = 1024;
@@ -342,29 +342,6 @@ impl Session {
         JournaledSettle { open: self.open_of(&ended.hold), usage: ended.usage, quality: ended.quality, end: ended.end }
     }
 
-    /// There is this connection to a governor, or none.
-    pub fn connected(&mut self, connection: Option<u64>) {
-        if self.connection != connection {
-            self.connection = connection;
-            (self.attached, self.failures, self.not_before) = (None, 0, Duration::ZERO);
-        }
-    }
-
-    /// Whether the next [`Begin`] replays acknowledged settles.
-    pub fn set_replay(&mut self, replays: bool) {
-        self.replays = replays;
-    }
-
-    /// The governor does not know the session.
-    pub fn detached(&mut self) {
-        self.attached = None;
-    }
-
-    /// The governor knows it.
-    pub fn is_attached(&self) -> bool {
-        self.connection.is_some() && self.attached == self.connection
-    }
-
     /// Every hold with a smaller number is over, and its settle acknowledged.
     fn floor(&self) -> u64 {
         let open = self.open.keys().next().copied();
@@ -378,110 +355,6 @@ impl Session {
         self.written = (self.floor(), self.acked);
     }
 
-    /// What to do at `now`. `written`: the journal has everything; else nothing of it may be told.
-    pub fn plan(&self, now: Duration, written: bool) -> Plan {
-        if self.connection.is_none() {
-            return Plan::Wait(None);
-        }
-        if now < self.not_before {
-            return Plan::Wait(Some(self.not_before));
-        }
-        if !self.is_attached() {
-            return if written { Plan::Begin(self.begin()) } else { Plan::Wait(Some(now + ACK_POLL_INTERVAL)) };
-        }
-        if written && self.told < self.last() {
-            let next = self.spoke + SETTLE_BATCH_DELAY;
-            return if now >= next { Plan::Tell(self.tell(self.told, written)) } else { Plan::Wait(Some(next)) };
-        }
-        let owed = !self.settles.is_empty();
-        if written && owed && now >= self.progress + SETTLE_RESEND_DELAY {
-            return Plan::Tell(self.tell(self.acked, written));
-        }
-        let next = self.spoke + if owed { ACK_POLL_INTERVAL } else { KEEPALIVE_INTERVAL };
-        if now >= next { Plan::Tell(self.tell(self.last(), written)) } else { Plan::Wait(Some(next)) }
-    }
-
-    /// All that a leader cannot know.
-    pub fn begin(&self) -> Begin {
-        Begin {
-            session: self.name.clone(),
-            // A number that is being asked for may be asked for again.
-            next_hold: self.asking.keys().next().copied().unwrap_or(self.next_hold),
-            acked: self.acked,
-            settles: self.settles.iter().map(|ended| self.told_of(ended)).collect(),
-            open: self.open.values().map(|entry| self.open_of(&entry.hold)).collect(),
-            replayed: if self.replays { self.acknowledged.all().into_iter().cloned().collect() } else { Vec::new() },
-        }
-    }
-
-    fn tell(&self, after: u64, written: bool) -> Settles {
-        // Their numbers have no gaps.
-        let told = usize::try_from(after.saturating_sub(self.acked)).unwrap_or(usize::MAX);
-        let untold = self.settles.iter().skip(told).take(MAX_SETTLES);
-        let settles = untold.map(|ended| {
-            let EndedHold { seq, hold, unanswered: _, usage, quality, end, model, bytes, cost: _ } = ended.as_ref();
-            Settle {
-                seq: *seq,
-                hold: hold.id,
-                usage: *usage,
-                quality: *quality,
-                input: hold.input,
-                output: hold.output,
-                end: *end,
-                model: model.clone(),
-                bytes: *bytes,
-            }
-        });
-        // What a process after this one would not know must not be relied on.
-        let (floor, confirmed) = if written { (self.floor(), self.acked) } else { self.written };
-        Settles { session: self.name.clone(), settles: settles.collect(), floor, confirmed }
-    }
-
-    /// The governor answered [`Plan::Begin`], which was made on `connection`, and has acknowledged settles up to `acked`.
-    pub fn began(&mut self, now: Duration, connection: Option<u64>, begin: &Begin, acked: u64) -> Option<Line> {
-        self.attached = connection;
-        self.told = begin.acked + u64::try_from(begin.settles.len()).unwrap_or(u64::MAX);
-        (self.spoke, self.progress, self.failures) = (now, now, 0);
-        self.acknowledged(now, acked)
-    }
-
-    /// It answered [`Plan::Tell`].
-    pub fn told(&mut self, now: Duration, settles: &Settles, acked: u64) -> Option<Line> {
-        (self.spoke, self.failures) = (now, 0);
-        if let (Some(first), Some(last)) = (settles.settles.first(), settles.settles.last()) {
-            if first.seq <= self.told || self.told == self.acked {
-                self.progress = now;
-            }
-            self.told = self.told.max(last.seq);
-        }
-        self.acknowledged(now, acked)
-    }
-
-    fn acknowledged(&mut self, now: Duration, acked: u64) -> Option<Line> {
-        // What we never told cannot be acknowledged.
-        let acked = acked.min(self.told);
-        self.replay_pending = acked < self.acked;
-        if !self.replay_pending {
-            self.acknowledged.expire(now);
-        }
-        if acked <= self.acked {
-            return None;
-        }
-        self.record_acknowledged(now, acked);
-        self.drop_acked(acked);
-        self.progress = now;
-        Some(Line::Acked(acked))
-    }
-
-    /// Adds the settles up to `acked` to the history of acknowledged ones. Those that count nowhere are left out.
-    fn record_acknowledged(&mut self, now: Duration, acked: u64) {
-        let ended: Vec<Arc<EndedHold>> = self.settles.iter().take_while(|ended| ended.seq <= acked).cloned().collect();
-        for ended in ended.iter().filter(|ended| !ended.hold.path.is_empty()) {
-            let settle = ReplayedSettle { seq: ended.seq, told: self.told_of(ended) };
-            self.acknowledged.push(now, &ended.hold.of, hold::bytes(&settle), settle);
-        }
-    }
-
     fn drop_acked(&mut self, acked: u64) {
         while let Some(ended) = self.settles.pop_front_if(|ended| ended.seq <= acked) {
             self.settling.remove(&ended.hold.id);
@@ -489,14 +362,6 @@ impl Session {
             self.release(&ended.hold);
         }
         self.acked = self.acked.max(acked);
-    }
-
-    /// A call failed: nobody knows what it did.
-    pub fn failed(&mut self, now: Duration) {
-        let [least, most] = CALL_RETRY_BACKOFF;
-        self.not_before = now + (least * 2_u32.saturating_pow(self.failures.min(8))).min(most);
-        self.failures = self.failures.saturating_add(1);
-        self.told = self.acked;
     }
 }
 
