@@ -38,7 +38,7 @@ use spillway::serve::fair_semaphore::FairSemaphore;
 use spillway::serve::request_body::BodyMemory;
 use spillway::serve::{Bounds, Connection, bind, serve_tls};
 use spillway::telemetry::Metrics;
-use spillway::wire::governor::{CALLER_AGENT_UID, Change, OWNER_EPOCH};
+use spillway::wire::governor::{CALLER_AGENT_UID_HEADER, Change, OWNER_EPOCH_HEADER};
 use spillway::wire::meter::{
     Begin, CallEnd, Dialect, Extend, Extended, Hold, HoldAnswer, JournaledHold, MeterAck, ModelRoute, Settle, Settles, Target,
 };

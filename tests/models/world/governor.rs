@@ -153,7 +153,7 @@ impl Leader {
         } else {
             let (head, body) = request.into_parts();
             let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            let nobodys = head.headers.get(CALLER_AGENT_UID).is_some_and(|uid| uid == "nobody");
+            let nobodys = head.headers.get(CALLER_AGENT_UID_HEADER).is_some_and(|uid| uid == "nobody");
             if path.starts_with("/agent/") {
                 leader.table().agent_calls.push((path.clone(), head.headers));
             }
@@ -172,7 +172,7 @@ impl Leader {
                 answered.map_or_else(|refusal| refused(&refusal), |value| value.to_string().into_response())
             }
         };
-        response.headers_mut().insert(OWNER_EPOCH, 7.into());
+        response.headers_mut().insert(OWNER_EPOCH_HEADER, 7.into());
         response
     }
 }

@@ -410,7 +410,7 @@ fn depths_add_up_to_all_items_whatever_queues_they_name() {
     };
     assert_eq!(
         depths(&world),
-        [r#"Some("a") {Ready: 2, Leased: 1} Some(At(100000))"#, r#"Some("b") {Blocked: 1} None"#, "None {Pending: 1} None",]
+        [r#"Some("a") {Ready: 2, Leased: 1} Some(UnixMillis(100000))"#, r#"Some("b") {Blocked: 1} None"#, "None {Pending: 1} None",]
     );
     assert_eq!((world.index.counts_at("b1"), world.index.counts_at("lost"), world.index.counts_at("?")), (Some("b"), None, None));
     // A queue that is gone keeps no name; its items still count.
