@@ -8,9 +8,9 @@
 //! process may be of writes that are lost. Its leadership ends, and it writes the rollback on the Lease for the next leader
 //! (`docs/adr/0049-store-rollback.md`).
 //!
-//! Here are winning the Lease and the right to act; the task that renews is in `keeper`.
+//! Here are winning the Lease and the right to act; the task that renews is in `renewal`.
 
-mod keeper;
+mod renewal;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -28,7 +28,7 @@ use super::clock::BootTime;
 use super::lease_rollback::{epoch_of, new_rollback, now, stored_rollback, version_of, written_at};
 use crate::policy::lease::{Step, StoreRollback, Takeover, Timing, decide};
 use crate::wire::governor::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, ROLLBACK_ANNOTATION};
-use keeper::keep;
+use renewal::keep;
 
 /// Which Lease, and who we are.
 #[derive(Clone, Debug)]

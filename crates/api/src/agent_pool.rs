@@ -103,7 +103,7 @@ pub struct AgentPoolSpec {
     /// pool.
     pub budget_ref: Option<LocalRef>,
     /// Queues to which the agents may submit items, and pools in which they may spawn agents. If empty, there are none.
-    pub may: Option<May>,
+    pub may: Option<AgentPermissions>,
     /// Program that each agent runs.
     pub agent: AgentProgram,
     /// Model APIs that the agents may call.
@@ -273,7 +273,7 @@ pub struct TopUp {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct May {
+pub struct AgentPermissions {
     /// Queues to which the agents may submit items.
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     pub submit_to: Option<Vec<String>>,
