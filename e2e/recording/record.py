@@ -37,7 +37,7 @@ MOST = 150_000
 NOISE = re.compile(
     r"^\s*(Compiling|Checking|Finished|Fresh|Building|Downloading|Downloaded|Updating|Locking|Blocking|Adding|Running) "
     r"|^make(\[\d+\])?: |^(RUSTFLAGS=|e2e/images/build\.sh |(SPILLWAY_CLUSTER=\S+ )?e2e/cluster/cluster build|env -u )|^target/images/\S+\.tar +localhost/"
-    r"|^(building|built) |^npm "
+    r"|^(building|built) |^npm |^nothing to build: |DEPRECATION: The support for cgroup v1 |^Codex's image "
 )
 CELL, LINE, SIZE, EDGE = 7.8, 18, 13, 12
 
