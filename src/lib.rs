@@ -1,16 +1,16 @@
-//! The map of the house.
+//! The map of the crate.
 //!
 //! Data flows one way: (`api`, `wire`, `policy`) -> (`governor`, `controller`, `gateway`). Only `cluster` and the drivers hold
 //! a Kubernetes client.
 //!
-//! | room | for | must not |
+//! | module | for | must not |
 //! |---|---|---|
 //! | [`api`] (crate) | the custom resources: types, defaults, CEL rules, names | hold a client or async code |
 //! | [`wire`] (crate) | the HTTP APIs: types, refusals, who may make which call | do I/O, decide |
 //! | [`policy`] (crate) | the decisions: size, a pool's plan, an agent's life and silence, leadership | do I/O, read a clock, roll dice |
 //! | `conversion` (crate) | from custom resources to what is decided on, and back to a status | do I/O, decide |
 //! | [`cluster`] | all Kubernetes I/O: client, watches, server-side apply, lease, gate, events, token reviews | decide |
-//! | [`controller`] | one folder a kind: observe, plan, build, apply, status; the walls | hold state that a crash may not lose |
+//! | [`controller`] | one folder a kind: observe, plan, build, apply, status; the setup of namespaces | hold state that a crash may not lose |
 //! | [`governor`] | what must be decided in one place: who is alive, what is wanted of whom | write an agent's status |
 //! | [`gateway`] | all that agents reach: identity, limits, forwarding, long polls | hold state that a restart may not lose |
 //! | [`notify`] | webhooks: what people are told of, sent | wait, or log a secret |

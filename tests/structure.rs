@@ -1,5 +1,5 @@
 //! The structure of the sources, as `CONTRIBUTING.md` promises it: no two files of a crate import each other, but for a module and
-//! its own parts.
+//! its own parts; no file is long; a type and a module are known from their name alone, in another file.
 //!
 //! Files are read as text and by their syntax; nothing of them is run. A path inside a macro is not seen.
 
@@ -9,7 +9,21 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::Visit;
 
-/// The path of a module below its crate: `["work", "book"]`.
+/// The most lines of a file.
+const MAX_LINES: usize = 500;
+
+/// Pronouns, adverbs, bare participles and pictures: no type has such a name, in whatever module. A machine cannot judge a name, but it
+/// can refuse the words that have been bad ones here.
+const NO_TYPES: &str = "About Above After Alike Around Asked Because Before Beings Below Beside Book Desk Doing Done Elsewhere Ended Fate Found Gave Given \
+    Glance Happened Happening Heard Held Here How Judged Kept Late Left Listed Made May Missed Moved Named Next No Observed Of On One \
+    Over Passing Picked Place Places Raised Ran Reached Room Rota Said Second Seen Settled Shorter Shown Slow Something Standing Stored \
+    Taken Taker Telling Then There Things Thought Told Tongue Tried Turning UnderWay Undecided Unread Untold Wanted Watched Way What \
+    When Where Who Whose Why With Won Words Worked World Worth Written";
+/// No module has such a name.
+const NO_MODULES: &str = "asked around attendance beside book descent desk disappear heard hub keeper kept obstacle one pace papers park pieces presence \
+    remembered room rota said seat seen strict talk tell told turns walls way";
+
+/// The path of a module below its crate: `["work", "item_index"]`.
 type Module = Vec<String>;
 
 /// All files with Rust that are ours.
@@ -246,6 +260,18 @@ fn no_two_files_import_each_other() {
 }
 
 #[test]
+fn no_file_is_longer_than_a_reader_keeps_in_mind() {
+    let lines = |path: &PathBuf| fs::read_to_string(path).expect("a source").lines().count();
+    let long: Vec<String> = sources()
+        .iter()
+        .map(|path| (lines(path), path))
+        .filter(|(lines, _)| *lines > MAX_LINES)
+        .map(|(n, path)| format!("{}: {n}", path.display()))
+        .collect();
+    assert!(long.is_empty(), "more than {MAX_LINES} lines: {long:?}. Give what is one subject a file of its own.");
+}
+
+#[test]
 fn a_circle_is_found_and_what_is_none_is_not() {
     let module = |name: &str| vec![name.to_owned()];
     let edges = |pairs: &[(&str, &str)]| {
@@ -259,4 +285,51 @@ fn a_circle_is_found_and_what_is_none_is_not() {
     assert!(circles(&edges(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
     let found = circles(&edges(&[("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]));
     assert_eq!(found, [["a", "b", "c"].map(module).into_iter().collect()]);
+}
+
+/// The names that a file gives to types and modules.
+#[derive(Default)]
+struct Names {
+    types: Vec<String>,
+    modules: Vec<String>,
+}
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        match item {
+            syn::Item::Struct(one) => self.types.push(one.ident.to_string()),
+            syn::Item::Enum(one) => self.types.push(one.ident.to_string()),
+            syn::Item::Trait(one) => self.types.push(one.ident.to_string()),
+            syn::Item::Type(one) => self.types.push(one.ident.to_string()),
+            syn::Item::Mod(one) => self.modules.push(one.ident.to_string()),
+            _ => {}
+        }
+        syn::visit::visit_item(self, item);
+    }
+}
+
+/// The names in a source that are refused.
+fn refused_names(source: &str) -> Vec<String> {
+    let mut names = Names::default();
+    names.visit_file(&syn::parse_file(source).expect("a source"));
+    let is_in = |list: &str, name: &String| list.split_whitespace().any(|word| word == name);
+    let types = names.types.into_iter().filter(|name| is_in(NO_TYPES, name));
+    types.chain(names.modules.into_iter().filter(|name| is_in(NO_MODULES, name))).collect()
+}
+
+#[test]
+fn types_and_modules_are_known_from_their_names() {
+    let mut told = String::new();
+    for file in sources() {
+        let names = refused_names(&fs::read_to_string(&file).expect("a source"));
+        if !names.is_empty() {
+            told += &format!("{}: {}\n", file.display(), names.join(", "));
+        }
+    }
+    assert!(told.is_empty(), "{told}Say what the thing is: a noun that a Kubernetes or Rust engineer knows without its neighbours.");
+}
+
+#[test]
+fn a_planted_name_is_refused_wherever_it_stands() {
+    assert_eq!(refused_names("mod desk; fn f() { struct Told; } enum ItemIndex {}"), ["Told", "desk"]);
 }

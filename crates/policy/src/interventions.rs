@@ -1,6 +1,6 @@
 //! The supervisor hub: from the signals of all monitors to one intervention.
 //!
-//! Monitors report, the hub decides, the pool executes. Several signals at once: the monitor decides first (budget, then
+//! Monitors report, this module decides, the pool executes. Several signals at once: the monitor decides first (budget, then
 //! violation, progress, health), and within one monitor the strongest action. While an agent has no tokens there is no
 //! restart and no requeue: they would only spend more. Out of tokens with an item in hand it is fish or cut bait: what was
 //! done of the item so far is kept, and the agent paused, if it is worth anything; else the agent is ended. A scheduler is
@@ -218,7 +218,7 @@ pub struct Rule {
     pub action: Action,
 }
 
-/// What the hub decided.
+/// The decision about one agent's signals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// About what.

@@ -23,7 +23,7 @@ use crate::policy::interventions::{
     Action, Decision, Mode, RaisedSignal, Rule, Signal, SignalSubject, Violation, WorkAtRisk, chronic, decide as decide_in_hub,
 };
 
-/// What the hub decides now about the agent with the pod `uid`; a signal that goes on standing is answered once. `of_pod`: the signals
+/// The decision of `policy::interventions` about the agent with the pod `uid`; a signal that goes on standing is answered once. `of_pod`: the signals
 /// that its pod raises.
 pub fn decide(
     agent: &Agent,
@@ -202,9 +202,9 @@ pub fn was_started(agent: &Agent) -> bool {
 pub enum Pause {
     /// `spec.paused`.
     Spec,
-    /// The hub.
+    /// Its supervision.
     Supervisor,
-    /// The hub, because its tokens are over.
+    /// Its supervision, because its tokens are over.
     Tokens,
 }
 
@@ -214,7 +214,7 @@ pub fn held_by_supervisor(status: &AgentStatus) -> Option<&str> {
     [reasons::PAUSED_BY_SUPERVISOR, reasons::TOKEN_BUDGET_EXCEEDED].into_iter().find(|reason| *reason == held.reason)
 }
 
-/// Whether the agent is held, and by whom. The hub's pause goes on until `spec.resumePause`, of the agent or of the item that
+/// Whether the agent is held, and by whom. A pause by supervision goes on until `spec.resumePause`, of the agent or of the item that
 /// waits with it, names it; or, where it is for want of tokens, until there are more of them (`has_more`).
 pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&AgentHolding>, has_more: bool) -> Option<Pause> {
     let status = agent.status.as_ref();
@@ -228,7 +228,7 @@ pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&AgentH
     let begins = decision
         .filter(|decision| decision.enforced && decision.action == Action::Pause)
         .map(|decision| if decision.signal == Signal::TokenBudgetExceeded { Pause::Tokens } else { Pause::Supervisor });
-    // The hub's first: what a person adds and takes away beside it must not undo it.
+    // That of supervision first: what a person adds and takes away beside it must not undo it.
     goes_on.or(begins).or_else(|| (agent.spec.paused == Some(true)).then_some(Pause::Spec))
 }
 

@@ -1,4 +1,4 @@
-//! The keeper against an API server that is a variable: what is stored of its circuits, and what a leader after it finds.
+//! The memory of circuits against an API server that is a variable: what is stored of its circuits, and what a leader after it finds.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -40,4 +40,4 @@ mod bounds_tests;
 #[cfg(test)]
 mod calls_tests;
 #[cfg(test)]
-mod keeper_tests;
+mod circuits_tests;

@@ -296,7 +296,7 @@ pub async fn read(client: &Client, object: &Object) -> Result<Option<Object>, Er
     })
 }
 
-/// Writes its status, and gives it as it is then; a WorkItem whole, for who keeps the book of work.
+/// Writes its status, and gives it as it is then; a WorkItem whole, for the index of work.
 pub async fn write(client: &Client, object: &Object, patch: &Value) -> Result<(Object, Option<WorkItem>), Error> {
     let (namespace, name) = object.names();
     Ok(match object {

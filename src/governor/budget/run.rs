@@ -67,7 +67,7 @@ pub async fn run(context: Arc<Context>, home: String) {
     futures::join!(writer.run(), threshold_events::run(context.clone(), told), look(context.clone(), home, untold), tick(context));
 }
 
-/// Every record that is stored. The stores and the desk are full by now.
+/// Every record that is stored. The stores and the index of work are full by now.
 fn read_all(context: &Context) {
     let mut objects = Vec::new();
     let (clusters, budgets) = written(context);

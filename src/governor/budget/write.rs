@@ -35,7 +35,7 @@ pub struct Writer {
     pub leadership: Leadership,
     /// The memory.
     pub meter: Meter,
-    /// The book of work, which is shown what is written into items.
+    /// The index of work, which is shown what is written into items.
     pub work_index: WorkIndex,
     /// What follows from writes.
     pub done: mpsc::UnboundedSender<WriteEffects>,

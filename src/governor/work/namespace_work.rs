@@ -1,4 +1,4 @@
-//! One namespace's book, in memory, and what is known beside it: who waits for work, who is not to get any more, which items
+//! One namespace's index of items, in memory, and what is known beside it: who waits for work, who is not to get any more, which items
 //! are being written. What it decides on is whatever was read last; it must not do I/O, and knows no lock.
 //!
 //! What always holds: what is known of an item never goes back to an older version.

@@ -94,7 +94,7 @@ async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<ObjectKey>)
     }
 }
 
-/// An item waits to be looked at: once, as the desk sees to.
+/// An item waits to be looked at: once, as the index of work sees to.
 fn wait(line: &mut FairQueue<String, ObjectKey>, key: ObjectKey) {
     let _ = line.join(key.namespace.clone(), key); // as many wait as there are items
 }

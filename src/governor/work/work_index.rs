@@ -45,7 +45,7 @@ fn enter(shelf: &SharedNamespace) -> MutexGuard<'_, NamespaceWork> {
     shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held for a moment only, and never while a room's lock is waited for.
+/// Held for a moment only, and never while the lock of a namespace is waited for.
 #[derive(Default)]
 struct State {
     namespaces: HashMap<String, SharedNamespace>,

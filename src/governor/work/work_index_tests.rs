@@ -1,4 +1,4 @@
-//! What the desk says of items, from objects as they are stored.
+//! What the index of work says of items, from objects as they are stored.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::wire::work::ProgressUpdate;
 
 const NAMESPACE: &str = "team";
 
-/// A desk that knows these items, each `(name, version, phase, holder)`, in its first lease.
+/// An index of work with these items, each `(name, version, phase, holder)`, in its first lease.
 fn work_index(items: &[(&str, u64, &str, &str)]) -> WorkIndex {
     let (work_index, _) = WorkIndex::new(Metrics::default());
     work_index.items_listed(&HashSet::new());

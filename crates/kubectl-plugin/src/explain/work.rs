@@ -1,5 +1,5 @@
 //! What is read around an item or a queue, and what is said of the pools that work from a queue. The saying is pure; the
-//! rules are the governor's own, from a [`Book`] made of what was read.
+//! rules are the governor's own, from an [`ItemIndex`] made of what was read.
 
 use std::collections::BTreeMap;
 

@@ -102,7 +102,7 @@ impl Health {
             attached: self.terminal.is_some_and(|used| now.since(used) < TERMINAL_ATTACHED_TTL),
             reachable: Vec::new(),
             notices_seen: self.notices_seen,
-            held: None,                   // the supervisor's book of items knows it
+            held: None,                   // the supervisor's items know it
             preflight: None,              // and what has to pass before knows that
             commands: Default::default(), // the sidecar counts them
             breaker: Default::default(),

@@ -2,7 +2,7 @@
 //!
 //! What always holds: a lease is worked on once; the program is run again, for this item or the next, only when nothing of
 //! its last run is left in the container; how an item ended is said until the sidecar settles it. While the container itself
-//! ends, [`life`](super::life) asks and kills, and this only keeps book.
+//! ends, [`life`](super::life) asks and kills, and this only keeps the state of the item.
 
 mod current;
 mod orders;
@@ -96,7 +96,7 @@ pub struct RunOutput {
     pub tail: String,
 }
 
-/// The supervisor's book of items.
+/// The supervisor's state of its items.
 #[derive(Clone, Debug, Default)]
 pub struct Items {
     how: Option<WorkSettings>,

@@ -78,7 +78,7 @@ enum Stage {
     Passed,
 }
 
-/// The supervisor's book of its preflight.
+/// The supervisor's state of its preflight.
 #[derive(Clone, Debug, Default)]
 pub struct Preflight {
     command: Vec<String>,

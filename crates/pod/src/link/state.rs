@@ -321,7 +321,7 @@ impl Link {
         self.commands = counts;
     }
 
-    /// The book of work, for what its calls came to.
+    /// The sidecar's state of work, to which the results of its calls are told.
     pub fn sidecar_work(&mut self) -> &mut SidecarWork {
         &mut self.sidecar_work
     }

@@ -98,7 +98,7 @@ impl Lane {
     }
 }
 
-/// The sidecar's book of work.
+/// The sidecar's state of work.
 #[derive(Clone, Debug, Default)]
 pub struct SidecarWork {
     kept: KeptWork,

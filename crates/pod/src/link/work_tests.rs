@@ -1,4 +1,4 @@
-//! Tables and small histories of the sidecar's book of work, without a clock, a supervisor or a gateway.
+//! Tables and small histories of the sidecar's state of work, without a clock, a supervisor or a gateway.
 
 use super::*;
 use crate::link::action::Action;
@@ -36,7 +36,7 @@ fn refusal(code: Code) -> CallOutcome<()> {
     CallOutcome::Refused(Refusal::new(code, "as the test says"))
 }
 
-/// A desk and what is around it.
+/// The sidecar's state of work, and the facts that it decides on.
 struct Fixture {
     sidecar_work: SidecarWork,
     how: How,

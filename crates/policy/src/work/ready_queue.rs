@@ -1,4 +1,4 @@
-//! One queue's items by what they do, and the small indexes that a book is made of. Nothing is decided here.
+//! One queue's items by what they do, and the small indexes that the index of items is made of. Nothing is decided here.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,4 +1,4 @@
-//! What a book can be asked: how many, which, why not. Nothing is changed here.
+//! The queries of the index: how many items, which, and why not. Nothing is changed here.
 
 use std::collections::BTreeMap;
 
