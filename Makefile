@@ -151,7 +151,7 @@ docs: toolchain $(TOOLS)/bin/mdbook $(MERMAID) ## the documentation as a site, i
 	$(TOOLS)/bin/mdbook build
 	cp $(MERMAID) target/site/mermaid.min.js
 ifneq ($(SITE_ONLY),1)
-	cargo doc --no-deps --workspace --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace --locked
 	cp -r target/doc target/site/rust
 endif
 	python3 site/check.py target/site

@@ -129,7 +129,7 @@ impl Call {
     }
 
     /// Fails if it asks for something that costs money which its tokens do not show, unless `allows` has the field
-    /// ([`CHARGED`](crate::CHARGED) names them).
+    /// ([`SURCHARGE_MEMBERS`](crate::SURCHARGE_MEMBERS) names them).
     ///
     /// # Errors
     /// A fault for a 400 in the dialect.

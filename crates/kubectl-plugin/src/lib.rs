@@ -14,7 +14,7 @@
 //! | [`connect`] | the usual kubectl flags, and the client they lead to |
 //! | [`error`] | what can go wrong, told with the way to mend it |
 //! | [`input`] | names, quantities, durations and times as people write them |
-//! | [`write`] | looking at one object, deciding, one merge patch |
+//! | [`write`](mod@write) | looking at one object, deciding, one merge patch |
 //! | [`wait`] | looking again until something is so |
 //! | [`table`] | columns, ages, and text that is safe to print |
 //! | [`console`] | standard output, standard error, and questions |

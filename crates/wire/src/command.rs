@@ -298,7 +298,7 @@ impl Default for CommandLimits {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TimeExemptions {
-    /// Those that one of these programs belongs to. [`ALL`](Self::ALL): every command.
+    /// Those that one of these programs belongs to. [`ALL_COMMANDS`](Self::ALL_COMMANDS): every command.
     #[serde(default)]
     pub names: Vec<String>,
     /// Those that began before a model answered the program for the first time: a model has it run commands.

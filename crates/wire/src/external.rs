@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::{BoundedBody, at_most};
 use crate::meter::Dialect;
 
-/// On each call of an agent outside the cluster: which one it is, as [`Place`] is written.
+/// On each call of an agent outside the cluster: which one it is, as [`ExternalAgent`] is written.
 pub const EXTERNAL_HEADER: &str = "spillway-external";
 
 /// The most bytes of each part of a [`Place`].

@@ -10,7 +10,7 @@ pub const CALLER_POD_HEADER: &str = "spillway-caller-pod";
 /// Namespace of that pod.
 pub const CALLER_NAMESPACE_HEADER: &str = "spillway-caller-namespace";
 /// Of a call from outside the cluster: the user of its token, as the API server vouched for it. Namespace and pod are then what the
-/// caller says of itself, and instead of [`CALLER_UID`] comes [`CALLER_AGENT_UID`].
+/// caller says of itself, and instead of [`CALLER_UID_HEADER`] comes [`CALLER_AGENT_UID_HEADER`].
 pub const CALLER_USER_HEADER: &str = "spillway-caller-user";
 /// The uid of the Agent that a caller outside the cluster says it is. Never under the name of a pod's, which is proved: a leader that
 /// does not know of such callers finds no uid, and refuses.
@@ -26,7 +26,7 @@ pub const LEASE_VERSION_HEADER: &str = "spillway-lease-version";
 /// On the answer to the request for the stream of changes: the cluster's store was rolled back in the last minutes. The gateway
 /// replays what earlier leaders acknowledged.
 pub const ROLLED_BACK_HEADER: &str = "spillway-rolled-back";
-/// On the request for the stream of changes: the highest [`LEASE_VERSION`] that the last leader sent to this gateway.
+/// On the request for the stream of changes: the highest [`LEASE_VERSION_HEADER`] that the last leader sent to this gateway.
 pub const SEEN_VERSION_HEADER: &str = "spillway-seen-version";
 /// On the same request: the owner epoch of that leader.
 pub const SEEN_EPOCH_HEADER: &str = "spillway-seen-epoch";

@@ -92,7 +92,7 @@ impl Credentials {
         Ok(token)
     }
 
-    /// The provider wants no calls of this model with it for so long, which is believed up to [`MAX_PROVIDER_PAUSE`]. Providers count by
+    /// The provider wants no calls of this model with it for so long, which is believed up to `MAX_PROVIDER_PAUSE`. Providers count by
     /// model, mostly; where one counts all together, each model finds that out with a call.
     pub fn pause(&self, namespace: &str, name: &str, model: &str, within: Duration) {
         self.paused.pause((namespace.to_owned(), name.to_owned()), model, Instant::now() + within.min(MAX_PROVIDER_PAUSE));

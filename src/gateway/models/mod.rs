@@ -11,7 +11,7 @@
 //! | `model_slot` | an agent's place among its calls in flight |
 //! | `forward` | from there: a task of its own, which a client that goes does not end |
 //! | `failure` | why there is no answer to pass on |
-//! | [`response`] | writing answers: whole where they are small, else as they come |
+//! | `response` | writing answers: whole where they are small, else as they come |
 //! | [`headers`] | which headers go out and come back |
 //! | [`origins`] | where calls may go: origins, addresses |
 //! | [`upstream`] | connections to providers |

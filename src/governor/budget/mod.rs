@@ -16,7 +16,7 @@
 //! | `record` | the record of one object, and the state of its writes |
 //! | [`record_writes`] | which records are written, with what, and what follows |
 //! | [`write_order`] | whose record is written next |
-//! | [`write`] | the one writer |
+//! | [`write`](mod@write) | the one writer |
 //! | [`conditions`] | the conditions of Budgets and ClusterBudgets |
 //! | [`items`] | counts of what calls for items without a share have used |
 //! | [`grants`] | Grants: when they count |

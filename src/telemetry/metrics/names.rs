@@ -24,9 +24,9 @@ pub struct Bounds {
 /// The labels of one set of series.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Series {
-    /// A namespace, or [`OTHER`].
+    /// A namespace, or `OTHER_LABEL`.
     pub namespace: String,
-    /// A name in it, [`OTHER`] or [`NONE`].
+    /// A name in it, `OTHER_LABEL` or `NO_OBJECT_LABEL`.
     pub name: String,
 }
 

@@ -1,4 +1,4 @@
-//! What to do about a reason, by one table ([`table`]) of all reasons that can stand on an Agent or an AgentPool. Pure.
+//! What to do about a reason, by one table (`table`) of all reasons that can stand on an Agent or an AgentPool. Pure.
 //!
 //! A reason without an entry still gets advice, from the condition it stands in: a newer operator may know more reasons
 //! than this plugin.

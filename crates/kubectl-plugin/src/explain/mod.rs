@@ -4,16 +4,16 @@
 //! | file | for |
 //! |---|---|
 //! | this one | what is read: the object, its pool or its agents, its pod; and the report on it |
-//! | [`arguments`] | arguments |
+//! | `arguments` | arguments |
 //! | [`facts`] | what was read, as data |
-//! | [`events`] | events |
+//! | `events` | events |
 //! | [`work`] | what is read around an item or a queue, and what is said of pools |
-//! | [`report`] | the report, as data |
-//! | [`agent`], [`agent_pool`], [`item`], [`queue`] | the report on each. Pure |
-//! | [`hints`] | the advice of a report, each reason once. Pure |
-//! | [`failures`] | what has to change before an item that failed is started again. Pure |
+//! | [`report`](mod@report) | the report, as data |
+//! | `agent`, `agent_pool`, `item`, `queue` | the report on each. Pure |
+//! | `hints` | the advice of a report, each reason once. Pure |
+//! | `failures` | what has to change before an item that failed is started again. Pure |
 //! | [`advice`] | reasons to advice. Pure |
-//! | [`render`] | the report in words. Pure |
+//! | [`render`](mod@render) | the report in words. Pure |
 //!
 //! Whoever may read the object gets a report: what else cannot be read is said in it.
 

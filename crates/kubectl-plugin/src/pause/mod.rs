@@ -8,9 +8,9 @@
 //! | file | for |
 //! |---|---|
 //! | this one | arguments, what is written, waiting, the words |
-//! | [`asked`] | what was asked for of one object |
-//! | [`agent`] | what is written to an agent, and what its status says to that. Pure |
-//! | [`work`] | the same for items and queues. Pure |
+//! | `request` | what was asked for of one object |
+//! | `agent` | what is written to an agent, and what its status says to that. Pure |
+//! | `work` | the same for items and queues. Pure |
 
 mod agent;
 mod request;

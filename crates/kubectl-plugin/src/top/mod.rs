@@ -3,7 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | this one | arguments |
-//! | [`subject`] | what each subject has to bring, and what all share |
+//! | `subject` | what each subject has to bring, and what all share |
 //! | [`agents`], [`pools`], [`queues`] | one subject each: the look at the cluster as a typed snapshot, and its columns |
 //! | [`state`] | what its user chose: sort order, pause, scrolling; keys to choices. Pure |
 //! | [`view`] | a sheet of rows, size and state to lines. Pure |

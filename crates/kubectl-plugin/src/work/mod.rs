@@ -3,7 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | this one | what several of them read |
-//! | [`ask`], [`submit`], [`queue`], [`cancel`], [`priority`], [`redrive`], [`release`] | one command each |
+//! | [`ask`], [`submit`], [`queue`](mod@queue), [`cancel`], [`priority`], [`redrive`], [`release`] | one command each |
 //! | [`payload`], [`follow`] | of `submit` and `ask`: reading the task, telling what becomes of the items |
 //! | [`stats`] | of `queue`: rates and times. Pure |
 //! | [`life`] | an item in a few words, the order of items, what can be done with one. Pure |

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::models::{self, Models};
 use crate::link_says;
 
-/// What each port is for, from [`crate::FIRST_PORT`] on.
+/// What each port is for, from [`crate::FIRST_LOOPBACK_PORT`] on.
 pub const PORT_NAMES: [&str; 4] = ["models", "egress", "git", "tools"];
 /// The most bytes of a request's head that are read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;

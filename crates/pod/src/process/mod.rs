@@ -8,7 +8,7 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | [`run`] | one command, from its start to its result |
+//! | [`run`](mod@run) | one command, from its start to its result |
 //! | [`tree`] | what is below us: finding, signalling, reaping |
 //! | [`capture`] | the beginning and the end of an output |
 //! | [`kind`] | what a process is, by its words and its environment |

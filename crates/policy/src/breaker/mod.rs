@@ -8,7 +8,7 @@
 //! [`Answer::Store`]. Counts are memory and may be lost at any time.
 //!
 //! Times are milliseconds of a clock that never jumps; time and dice come in as an argument ([`Moment`]). The wall clock is only
-//! in what is [saved]. Nothing here knows who stores it, or what is guarded.
+//! in what is [`persisted`]. Nothing here knows who stores it, or what is guarded.
 //!
 //! | file | for |
 //! |---|---|

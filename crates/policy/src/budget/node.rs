@@ -192,7 +192,7 @@ pub enum Block {
     ParentMissing(String),
     /// It is its own ancestor, by way of these.
     Cycle(Vec<String>),
-    /// With it more than [`super::CHAIN`] Budgets are above one another.
+    /// With it more than [`super::MAX_BUDGET_DEPTH`] Budgets are above one another.
     TooDeep,
 }
 
