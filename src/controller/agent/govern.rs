@@ -144,7 +144,7 @@ fn escalate(agent: &Agent, observed: &AgentObservation, context: &Context, decis
         text: decision.message.chars().take(1024).collect(),
         item: item.clone(),
     };
-    let submitter = item.and_then(|item| context.work_index.with(&namespace, |room| room.index.get(&item)?.spec.submitted_by.clone()));
+    let submitter = item.and_then(|item| context.work_index.with(&namespace, |work| work.index.get(&item)?.spec.submitted_by.clone()));
     let schedulers = || {
         let pools = context.stores.pools.state().into_iter();
         let here = pools.filter_map(|pool| pool.0.as_ref().ok().cloned()).filter(|pool| pool.namespace().as_deref() == Some(&namespace));

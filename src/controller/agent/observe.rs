@@ -111,7 +111,7 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     let idle = Idle { holds: holding.is_some(), paused, leaves: live_pool.is_some_and(availability::leaves_when_spent), quiet };
     let spent = is_spent(agent, view.as_ref(), &tokens, idle)
         // From here on it gets nothing; it may have got something a moment ago.
-        && uid.is_some_and(|uid| context.work_index.with(&key.namespace, |room| room.retire(uid)));
+        && uid.is_some_and(|uid| context.work_index.with(&key.namespace, |work| work.retire(uid)));
     let expelled = outside && live_pool.is_some_and(|pool| pool.spec.external.is_none());
     let facts = Facts {
         goodbye: parent_ended || spent || expelled || status.is_some_and(|status| status.goodbye.is_some()),

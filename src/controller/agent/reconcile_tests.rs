@@ -88,8 +88,8 @@ async fn escalated(held: Option<WorkItem>, mode: &str) -> (Leader, HashMap<&'sta
     leader.context.live.registered("POD-a", "g", None);
     leader.context.live.timed_out("POD-a", Timeout::ModelTurn);
     leader.looks_at("a").await;
-    let told = leader.context.work_index.with(TEAM, |room| {
-        let of = |pool| (pool, room.messages.after(pool, 0).map(|(_, message)| message.clone()).collect());
+    let told = leader.context.work_index.with(TEAM, |work| {
+        let of = |pool| (pool, work.messages.after(pool, 0).map(|(_, message)| message.clone()).collect());
         ["p", "planner", "lead"].map(of)
     });
     (leader, HashMap::from(told))

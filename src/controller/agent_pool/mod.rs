@@ -234,7 +234,7 @@ async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Pla
 
 /// From here an Agent gets no work any more. No: it just got some, and is left alone.
 fn retired(member: &Member, key: &ObjectKey, context: &Context) -> bool {
-    member.caller.as_ref().is_none_or(|uid| context.work_index.with(&key.namespace, |room| room.retire(uid)))
+    member.caller.as_ref().is_none_or(|uid| context.work_index.with(&key.namespace, |work| work.retire(uid)))
 }
 
 /// Puts the planned Agents to sleep, after a renewal of our lease that began after the decision: their pods go.

@@ -118,7 +118,7 @@ pub fn look(context: &Context, known: &mut KnownCircuits) {
     *known = now;
     for namespace in context.work_index.namespaces() {
         let pools = stopped.remove(&namespace).unwrap_or_default();
-        if context.work_index.with(&namespace, |room| room.stop(pools)) {
+        if context.work_index.with(&namespace, |work| work.stop(pools)) {
             context.work_index.look(&namespace, ""); // at no item: those who can be called are, after each look
         }
     }

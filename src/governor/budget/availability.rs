@@ -177,7 +177,7 @@ pub fn look(context: &Context, known: &mut KnownPools) {
     release(context);
     for namespace in context.work_index.namespaces() {
         let pools = held_back.remove(&namespace).unwrap_or_default();
-        if context.work_index.with(&namespace, |room| room.hold_back(pools)) {
+        if context.work_index.with(&namespace, |work| work.hold_back(pools)) {
             context.work_index.look(&namespace, ""); // at no item: those who can be called are, after each look
         }
     }

@@ -225,9 +225,9 @@ fn allowed(caller: &Caller, agent: &Agent, model_route: &ModelRoute, context: &C
 
 /// The lease that a call is for: the one that it names, if that is the pod's, else the one that the pod holds.
 fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option<Lease> {
-    context.work_index.with(&caller.key.namespace, |room| {
-        let named = named.cloned().filter(|lease| room.holds(&caller.uid, lease));
-        named.or_else(|| room.holding(&caller.uid).map(|holding| holding.held))
+    context.work_index.with(&caller.key.namespace, |work| {
+        let named = named.cloned().filter(|lease| work.holds(&caller.uid, lease));
+        named.or_else(|| work.holding(&caller.uid).map(|holding| holding.held))
     })
 }
 
@@ -371,7 +371,7 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
     let mut leafs = Vec::new();
     let lease = lease_of(caller, item, context);
     let share = lease.clone().and_then(|held| {
-        context.work_index.with(namespace, |room| room.share(&held.uid).map(|(tokens, item)| (held, *tokens, item.clone())))
+        context.work_index.with(namespace, |work| work.share(&held.uid).map(|(tokens, item)| (held, *tokens, item.clone())))
     });
     let item = lease.filter(|_| share.is_none()).map(|held| held.uid);
     if let Some((held, tokens, item)) = share {

@@ -85,8 +85,8 @@ fn read_all(context: &Context) {
         }
     }
     for namespace in context.work_index.namespaces() {
-        context.work_index.with(&namespace, |room| {
-            for ((_, item), epoch) in room.shares() {
+        context.work_index.with(&namespace, |work| {
+            for ((_, item), epoch) in work.shares() {
                 let share = item.tokens.as_ref().and_then(|tokens| tokens.share.as_ref());
                 if share.is_some_and(|share| share.epoch == epoch) {
                     objects.push((Key::Task { item: item.uid.clone(), epoch }, Object::Item(item.clone())));
@@ -110,7 +110,7 @@ fn place_known(context: &Context) {
     }
     for namespace in context.work_index.namespaces() {
         let shares: Vec<_> =
-            context.work_index.with(&namespace, |room| room.shares().map(|(share, epoch)| (share.clone(), epoch)).collect());
+            context.work_index.with(&namespace, |work| work.shares().map(|(share, epoch)| (share.clone(), epoch)).collect());
         for ((tokens, item), epoch) in shares {
             if all || context.meter.knows(&Key::Task { item: item.uid.clone(), epoch }) {
                 context.meter.place_task(&Object::Item(item), epoch, tokens);
