@@ -92,6 +92,17 @@ done < <(grep -oE '`(crates|e2e|src|tests)/[A-Za-z0-9_./-]+::[^`]+`' "${pages[@]
 [ "$named" -gt 0 ] || unknown="no page names a test"$'\n'
 if [ -z "$unknown" ]; then ok "every test that a page names exists"; else bad "every test that a page names exists" "${unknown%$'\n'}"; fi
 
+# A path of ours that a page names, without a word in capitals for what its reader chooses, and outside of what is built.
+unknown='' named=0
+while IFS= read -r line; do
+    page=${line%%:\`*} path=${line#*:\`} path=${path%\`}
+    [[ $path =~ (^|/)target/|[A-Z]{4} && ! -e $path ]] && continue
+    named=$((named + 1))
+    [ -e "$path" ] || unknown+="$page: $path"$'\n'
+done < <(grep -oE '`(src|crates|e2e|tests|charts|config|crds|fuzz|site|supply-chain)/[A-Za-z0-9_./-]+`' "${pages[@]}")
+[ "$named" -gt 0 ] || unknown="no page names a file"$'\n'
+if [ -z "$unknown" ]; then ok "every file that a page names exists"; else bad "every file that a page names exists" "${unknown%$'\n'}"; fi
+
 # Each row of the page of bounds, but those of what others bound, names a test; what stands there in capitals is a constant.
 bounds=docs/reference/bounds.md
 without=$(awk '/^## What is bounded by others/ { exit } /^\|/' "$bounds" | grep -vE '^[-|]+$|^\| what \|' | grep -vE '`[^`]+::[^`]+` \|$')
@@ -101,6 +112,12 @@ while IFS= read -r name; do
     grep -rqE --include='*.rs' "\b(const|static) $name\b" src crates || unknown+="$name"$'\n'
 done < <(grep -oE '`[A-Z][A-Z_]+`' "$bounds" | tr -d '`' | sort -u)
 if [ -z "$unknown" ]; then ok "every constant of a bound exists"; else bad "every constant of a bound exists" "${unknown%$'\n'}"; fi
+# The table of ordinary changes names constants too, and variables of the environment.
+unknown=''
+while IFS= read -r name; do
+    grep -rqE --include='*.rs' "\b(const|static) $name\b|\"$name\"" src crates e2e || unknown+="$name"$'\n'
+done < <(sed -n '/^## Ordinary changes/,$p' CONTRIBUTING.md | grep -oE '`[A-Z][A-Z_]+`' | tr -d '`' | sort -u)
+if [ -z "$unknown" ]; then ok "every constant of an ordinary change exists"; else bad "every constant of an ordinary change exists" "${unknown%$'\n'}"; fi
 
 # --- examples ---------------------------------------------------------------------------------------------------------
 # Blocks marked yaml, and what is fed to a command that stands without a prompt, where they hold an object of ours. (With
