@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Why a body may be refused that serde_json reads.
 const ON_PURPOSE: [&str; 6] =
-    ["stands twice", "half a character", "nested deeper", "more than", "some servers read it as", "something stands after the end"];
+    ["occurs twice", "unpaired surrogate", "nested deeper", "more than", "some servers read it as", "data after the end"];
 
 fuzz_target!(|data: &[u8]| {
     let Some(route) = spillway_dialect::route("POST", "/v1/chat/completions", None) else { return };

@@ -45,15 +45,15 @@ use crate::shared::LocalRef;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.poolRef == oldSelf.poolRef").message("poolRef cannot be changed: make another Agent").field_path(".poolRef"),
+    validation = Rule::new("self.poolRef == oldSelf.poolRef").message("poolRef cannot be changed: create another Agent").field_path(".poolRef"),
     validation = Rule::new("has(self.sequence) == has(oldSelf.sequence) && (!has(self.sequence) || self.sequence == oldSelf.sequence)")
         .message("sequence cannot be changed").field_path(".sequence"),
     validation = Rule::new("!has(self.hibernated) || !self.hibernated || has(self.sequence)")
-        .message("hibernated is for agents that their pool made: nobody would wake one that was made by hand").field_path(".hibernated"),
+        .message("hibernated needs sequence: a pool wakes only the agents that it created").field_path(".hibernated"),
     validation = Rule::new("has(self.manual) == has(oldSelf.manual) && (!has(self.manual) || self.manual == oldSelf.manual)")
         .message("manual cannot be changed"),
     validation = Rule::new("has(self.external) == has(oldSelf.external) && (!has(self.external) || self.external == oldSelf.external)")
-        .message("external cannot be changed: an agent runs in a pod or outside the cluster, and for one user").field_path(".external"),
+        .message("external cannot be changed: an agent always runs in the same place and for the same user").field_path(".external"),
     validation = Rule::new("!has(self.external) || !(has(self.sequence) || has(self.parentRef) || has(self.resources))")
         .message("external agents have no pod: sequence, parentRef and resources must be unset").field_path(".external"),
 )]

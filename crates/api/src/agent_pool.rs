@@ -49,31 +49,31 @@ pub use crate::supervision::{Gang, Intervention, Signal, Supervision, Supervisio
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.workspace) || !has(self.workspace.claimName) || ((has(self.replicas) ? self.replicas : ((has(self.scaling) && has(self.scaling.max)) ? self.scaling.max : 1)) <= 1)")
-        .message("workspace.claimName is one volume: it needs scaling.max (or replicas) of at most 1; use volumeClaimTemplate for more")
+        .message("workspace.claimName is one volume for one agent: set scaling.max (or replicas) to at most 1, or use workspace.volumeClaimTemplate")
         .field_path(".workspace"),
     validation = Rule::new("!has(self.mode) || self.mode != 'Chat' || !has(self.scaling) || !has(self.scaling.workAware) || !self.scaling.workAware")
-        .message("scaling.workAware must be false in a Chat pool: it takes no work")
+        .message("scaling.workAware must be false or unset in a Chat pool: its agents take no items from queues")
         .field_path(".scaling"),
     validation = Rule::new("self.type != 'drone' || !has(self.agent.maxItems) || self.agent.maxItems == 1")
-        .message("agent.maxItems must be 1 or unset in a pool of type drone: a drone does one item")
+        .message("agent.maxItems must be 1 or unset in a pool of type drone: each drone works on one item")
         .field_path(".agent.maxItems"),
     validation = Rule::new("!has(self.whenEmpty) || self.whenEmpty.action != 'Hibernate' || (has(self.workspace) && has(self.workspace.volumeClaimTemplate))")
-        .message("whenEmpty.action Hibernate needs workspace.volumeClaimTemplate: nothing else outlives the pod")
+        .message("whenEmpty.action Hibernate needs workspace.volumeClaimTemplate: a hibernated agent has no pod and keeps only its own volume")
         .field_path(".whenEmpty"),
     validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.software) || !has(self.sandbox.software.requireDigest) || !self.sandbox.software.requireDigest || self.agent.image.matches('@sha256:[0-9a-f]{64}$')")
         .message("agent.image must name a digest (@sha256:...) while sandbox.software.requireDigest is true")
         .field_path(".agent.image"),
     validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.changeset) || !has(self.sandbox.changeset.driver) || self.sandbox.changeset.driver != 'Git' || (has(self.workspace) && has(self.workspace.git))")
-        .message("sandbox.changeset.driver Git needs workspace.git: it says what is cloned")
+        .message("sandbox.changeset.driver Git needs workspace.git, which names the repository to clone")
         .field_path(".sandbox.changeset"),
     validation = Rule::new("!has(self.models) || !has(self.sandbox) || !has(self.sandbox.outputs) || !has(self.sandbox.outputs.allow) || !self.models.exists(model, self.sandbox.outputs.allow.exists(entry, entry.startsWith(model.origin.lowerAscii().substring(8))))")
-        .message("sandbox.outputs.allow must not hold the host of a model: calls beside the gateway would not be counted")
+        .message("sandbox.outputs.allow must not hold the host of a model: calls that bypass the gateway would not be counted")
         .field_path(".sandbox.outputs"),
     validation = Rule::new("self.type != 'scheduler' || !has(self.supervision) || !has(self.supervision.rules) || !self.supervision.rules.exists(rule, rule.signal in ['TokenBudgetExceeded', 'BudgetNearLimit'] && rule.do == 'Reap')")
-        .message("supervision.rules must not reap on budget signals in a pool of type scheduler: schedulers are paused")
+        .message("supervision.rules must not use do: Reap with TokenBudgetExceeded or BudgetNearLimit in a pool of type scheduler: use do: Pause")
         .field_path(".supervision.rules"),
     validation = Rule::new("!has(self.external) || !has(self.mode) || self.mode != 'Chat'")
-        .message("external must be unset in a Chat pool: nobody can attach to a process outside the cluster")
+        .message("external must be unset in a Chat pool: people cannot attach to a process outside the cluster")
         .field_path(".external"),
     validation = Rule::new("!has(self.external) || !has(self.preflight) || !has(self.preflight.requireSandbox) || !self.preflight.requireSandbox")
         .message("preflight.requireSandbox must not be true in a pool with external: nothing isolates a program outside the cluster")
@@ -386,9 +386,9 @@ pub struct Scheduling {
     validation = never_falls("governorEpoch")
         .message("governorEpoch must not fall: the writer has lost its leadership"),
     validation = never_falls("spawned")
-        .message("spawned must not fall: a sequence number is never given twice"),
+        .message("spawned must not fall: a sequence number is never used twice"),
     validation = never_falls("collectedBelow")
-        .message("collectedBelow must not fall: what was collected is never made again"),
+        .message("collectedBelow must not fall: sequence numbers below it are never used again"),
 )]
 pub struct AgentPoolStatus {
     /// Generation that this status describes; -1 before the first reconcile.

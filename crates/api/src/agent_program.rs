@@ -76,7 +76,7 @@ pub struct EnvVar {
     /// Name of the variable. Names that Spillway sets are refused.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
     #[x_kube(validation = Rule::new("!self.startsWith('SPILLWAY_') && !(self.upperAscii() in ['HTTP_PROXY', 'HTTPS_PROXY', 'NO_PROXY', 'ALL_PROXY']) && !(self in ['HOME', 'TMPDIR', 'PATH', 'ANTHROPIC_BASE_URL', 'OPENAI_BASE_URL', 'GOOGLE_GEMINI_BASE_URL', 'ANTHROPIC_API_KEY', 'OPENAI_API_KEY', 'GEMINI_API_KEY'])")
-        .message("name is reserved: Spillway sets SPILLWAY_*, HOME, TMPDIR, PATH, the proxy variables, the *_BASE_URL and the *_API_KEY variables of the models itself"))]
+        .message("name is reserved: Spillway sets SPILLWAY_*, HOME, TMPDIR, PATH, the proxy variables, and the *_BASE_URL and *_API_KEY variables of the models"))]
     pub name: String,
     /// Value of the variable.
     #[schemars(length(max = 8192))]

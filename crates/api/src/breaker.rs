@@ -34,7 +34,7 @@ use crate::shared::Mode;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.project) || !has(self.pools) || self.pools.size() == 0")
-        .message("project counts the work of all pools: set it in a Breaker without pools")
+        .message("project must be unset in a Breaker with pools: it counts the failures of all pools of the namespace")
         .field_path(".project"),
 )]
 pub struct BreakerSpec {

@@ -84,7 +84,7 @@ pub struct BudgetSpec {
         .message("the percents of reservations must not add up to more than 100")
         .field_path(".reservations"),
     validation = Rule::new(SHARES_DISJOINT_RULE)
-        .message("a pool type must not stand in two reservations")
+        .message("a pool type must not be in two reservations")
         .field_path(".reservations"),
     validation = Rule::new("(has(self.minOutputTokens) ? self.minOutputTokens : 1024) <= (has(self.maxOutputTokensPerRequest) ? self.maxOutputTokensPerRequest : 16000)")
         .message("minOutputTokens (1024 when unset) must not be greater than maxOutputTokensPerRequest (16000 when unset)")
@@ -226,7 +226,7 @@ pub enum Debt {
         .message("the percents of reservations must not add up to more than 100")
         .field_path(".reservations"),
     validation = Rule::new(SHARES_DISJOINT_RULE)
-        .message("a pool type must not stand in two reservations")
+        .message("a pool type must not be in two reservations")
         .field_path(".reservations"),
 )]
 pub struct AgentLimits {

@@ -30,10 +30,10 @@ use crate::schema::unchanged;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("(self.targetRef.kind == 'Agent') == !has(self.limitName)")
-        .message("limitName names the limit of a Budget or ClusterBudget and must be set for them; an Agent has only its lifetime: leave it out")
+        .message("limitName must be set for a Budget or ClusterBudget, and must be unset for an Agent, which has only its lifetime limit")
         .field_path(".limitName"),
     validation = unchanged(&["targetRef", "limitName", "tokens"])
-        .message("targetRef, limitName and tokens cannot be changed: make another Grant"),
+        .message("targetRef, limitName and tokens cannot be changed: create another Grant"),
 )]
 pub struct GrantSpec {
     /// Object that gets the tokens.

@@ -68,7 +68,7 @@ pub struct Gang {
         .message("rule must be set with signal: RuleViolated, and only with it")
         .field_path(".rule"),
     validation = Rule::new("has(self.count) == has(self.windowSeconds)")
-        .message("count and windowSeconds must be set together: so many times within so many seconds")
+        .message("count and windowSeconds must be set together: the rule applies after count signals within windowSeconds")
         .field_path(".count"),
 )]
 pub struct SupervisionRule {

@@ -36,9 +36,9 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
     Field { kind, path, values, instead }
 }
 
-const NO_SANDBOX_ADVICE: &str = "leave it unset; the walls of the pod stand";
-const NO_CHANGESETS_ADVICE: &str = "leave it unset; the workspace is written to directly";
-const NO_GIT_ADVICE: &str = "leave it unset; a volume can hold the clone (requires.volumes)";
+const NO_SANDBOX_ADVICE: &str = "leave it unset. The pod's own isolation still applies";
+const NO_CHANGESETS_ADVICE: &str = "leave it unset. Agents write to the workspace directly";
+const NO_GIT_ADVICE: &str = "leave it unset. A volume can hold the clone (requires.volumes)";
 
 /// All unsupported fields.
 pub const UNSUPPORTED_FIELDS: [Field; 16] = [
@@ -49,15 +49,15 @@ pub const UNSUPPORTED_FIELDS: [Field; 16] = [
     field("AgentPool", "spec.sandbox.changeset.verify", Values::NotEmpty, NO_CHANGESETS_ADVICE),
     field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX_ADVICE),
     field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX_ADVICE),
-    field("AgentPool", "spec.sandbox.outputs", Values::Any, "leave it unset; agents reach the models of their pool alone"),
-    field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset; PATH of the image is used"),
-    field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset; nothing serves Toolsets"),
-    field("AgentPool", "spec.supervision.rules[].signal", Values::These(&["BadChangeset"]), "take the rule out; nothing raises the signal"),
+    field("AgentPool", "spec.sandbox.outputs", Values::Any, "leave it unset. Agents reach only the models of their pool"),
+    field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset. The PATH of the image applies"),
+    field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
+    field("AgentPool", "spec.supervision.rules[].signal", Values::These(&["BadChangeset"]), "remove the rule. Nothing raises the signal"),
     field(
         "AgentPool",
         "spec.supervision.rules[].rule",
         Values::These(&["NetworkDenied", "ToolRejected", "ForbiddenPath"]),
-        "take the rule out; nothing raises it",
+        "remove the rule. Nothing raises this violation",
     ),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
     field("WorkItem", "spec.requires.repositories", Values::NotEmpty, NO_GIT_ADVICE),

@@ -54,12 +54,12 @@ use crate::work_queue::ItemPolicy;
     validation = unchanged(&["dependsOn", "onDependencyFailure", "requires", "bulkhead", "agentSelector", "notifyOn", "overrides"])
         .message("dependsOn, onDependencyFailure, requires, bulkhead, agentSelector, notifyOn and overrides cannot be changed: submit another item"),
     validation = Rule::new("!has(oldSelf.cancelRequested) || !oldSelf.cancelRequested || (has(self.cancelRequested) && self.cancelRequested)")
-        .message("cancelRequested cannot be taken back: redrive the item instead")
+        .message("cancelRequested cannot be undone: submit another item")
         .field_path(".cancelRequested"),
     validation = never_falls("redrives")
-        .message("redrives must not fall: it counts how often the item was started again"),
+        .message("redrives must not fall: it counts how many times the item is started again"),
     validation = never_falls("releasedEpoch")
-        .message("releasedEpoch must not fall: it says which leases will not come back"),
+        .message("releasedEpoch must not fall: a lease that was released stays released"),
     validation = Rule::new("!has(self.notBeforeTime) || !has(self.deadlineTime) || self.notBeforeTime < self.deadlineTime")
         .message("notBeforeTime must be before deadlineTime")
         .field_path(".notBeforeTime"),
@@ -217,7 +217,7 @@ pub struct Requires {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.changeset) || !has(self.sandbox) || !has(self.sandbox.changeset)")
-        .message("changeset is set twice: here and in sandbox")
+        .message("changeset must not be set both in bulkhead and in bulkhead.sandbox")
         .field_path(".changeset"),
 )]
 pub struct ItemBulkhead {
@@ -384,10 +384,10 @@ pub struct Attempt {
     validation = never_falls("governorEpoch")
         .message("governorEpoch must not fall: the writer has lost its leadership"),
     validation = Rule::new("!has(oldSelf.lease) || !has(oldSelf.lease.leaseTransitions) || (has(self.lease) && has(self.lease.leaseTransitions) && self.lease.leaseTransitions >= oldSelf.lease.leaseTransitions)")
-        .message("lease.leaseTransitions must not fall and lease must not be removed: it is the fence against agents that lost the item")
+        .message("lease.leaseTransitions must not fall and lease must not be removed: leaseTransitions keeps out agents that lost the item")
         .field_path(".lease"),
     validation = Rule::new("!has(oldSelf.phase) || !(oldSelf.phase in ['Succeeded', 'Cancelled']) || (has(self.phase) && self.phase == oldSelf.phase)")
-        .message("phase Succeeded and phase Cancelled are final: nothing finishes an item twice")
+        .message("phase Succeeded and phase Cancelled are final: an item ends only once")
         .field_path(".phase"),
 )]
 pub struct WorkItemStatus {

@@ -243,7 +243,7 @@ pub struct Concurrency {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.waitSeconds) || !has(self.completionSeconds) || self.waitSeconds <= self.completionSeconds")
-        .message("waitSeconds must not be greater than completionSeconds, which includes it")
+        .message("waitSeconds must not be greater than completionSeconds, which includes the wait")
         .field_path(".waitSeconds"),
 )]
 pub struct Objectives {

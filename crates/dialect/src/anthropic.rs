@@ -15,8 +15,8 @@ const CLIENT_TOOL_PREFIXES: [&str; 4] = ["bash_20", "text_editor_20", "computer_
 /// Members of blocks that are text, whatever stands in them: what tools are called with, what is quoted, how tools are described.
 const TEXT_MEMBERS: [&str; 5] = ["input", "citations", "tool", "cache_control", "caller"];
 const REFUSED_MEMBERS: [(&str, &str); 2] = [
-    ("mcp_servers", "the provider would call these servers and read their answers as input that nobody here can count"),
-    ("container", "files and skills of a container are input that does not stand in the body"),
+    ("mcp_servers", "the provider would call these servers and read their answers as input that Spillway cannot count"),
+    ("container", "files and skills of a container are input that is not in the body"),
 ];
 
 pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, Fault> {
@@ -59,7 +59,7 @@ fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fa
             Ok(())
         }
         Some(other) => Err(at.key("type").fault(format_args!(
-            "{other:.64} is run by the provider, which reads its results as input that nobody here can count; take it out of the tools"
+            "the provider runs {other:.64} and reads its results as input that Spillway cannot count. Remove it from the tools"
         ))),
     }
 }
@@ -73,7 +73,7 @@ fn edits(body: &Node<'_>) -> Result<(), Fault> {
         let at = at.item(index);
         let kind = json_spans::text(edit.get("type"), &at.key("type"))?.unwrap_or_default();
         if !kind.starts_with("clear_") {
-            let what = "may run the model once more, outside of max_tokens; only clear_ edits are passed";
+            let what = "may run the model once more, outside of max_tokens. Only edits whose type begins with clear_ are allowed";
             return Err(at.key("type").fault(format_args!("{kind:.64} {what}")));
         }
     }
@@ -97,8 +97,8 @@ fn content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Re
 fn block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     let kind = json_spans::text(node.get("type"), &at.key("type"))?.unwrap_or_default();
     match kind.as_ref() {
-        "container_upload" => return Err(at.fault("a file that the provider keeps is input that does not stand in the body")),
-        "image" | "document" if node.get("source").is_none() => return Err(at.key("source").fault("it is missing")),
+        "container_upload" => return Err(at.fault("a file that the provider stores is input that is not in the body")),
+        "image" | "document" if node.get("source").is_none() => return Err(at.key("source").fault("the field is required")),
         "tool_addition" => {
             if let Some(added) = node.get("tool") {
                 tool(added, &at.key("tool"), found)?;
@@ -114,7 +114,7 @@ fn block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), F
             "source" if kind != "image" && kind != "document" && member.node.text().is_some() => {}
             "source" => source(Some(&member.node), &at, kind == "image", found)?,
             "file_id" if !member.node.is_empty() => {
-                return Err(at.fault("send the data itself: a file that the provider keeps cannot be counted"));
+                return Err(at.fault("send the data itself: Spillway cannot count a file that the provider stores"));
             }
             "content" if member.node.members().is_empty() => content(node.get("content"), &at, found)?,
             _ => within(&member.node, &at, found)?,
@@ -132,12 +132,12 @@ fn within(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), 
 
 /// `is_image`: of an image. Whatever else it is of may be read as a document.
 pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, found: &mut MediaTally) -> Result<(), Fault> {
-    let source = json_spans::object(node, at)?.ok_or_else(|| at.fault("it is missing"))?;
+    let source = json_spans::object(node, at)?.ok_or_else(|| at.fault("the field is required"))?;
     match json_spans::text(source.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
         "base64" => {
             let mime = json_spans::text(source.get("media_type"), &at.key("media_type"))?.unwrap_or_default();
             let at = at.key("data");
-            let data = source.get("data").ok_or_else(|| at.fault("it is missing"))?;
+            let data = source.get("data").ok_or_else(|| at.fault("the field is required"))?;
             json_spans::text(Some(data), &at)?;
             // No document is read as text from base64, and nothing else than an image from an image.
             let mime = if is_image && mime.to_ascii_lowercase().starts_with("image/") { mime.as_ref() } else { "application/octet-stream" };
@@ -146,9 +146,11 @@ pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, fou
         }
         "text" => Ok(()),
         "content" => content(source.get("content"), &at.key("content"), found),
-        "url" => Err(at.key("type").fault("send the data itself, in base64: the provider would fetch the URL, unseen and uncounted")),
-        "file" => Err(at.key("type").fault("send the data itself: a file that the provider keeps cannot be counted")),
-        other => Err(at.key("type").fault(format_args!("{other:.64} is not known here and cannot be counted"))),
+        "url" => {
+            Err(at.key("type").fault("send the data itself, in base64: Spillway cannot count data that the provider fetches from a URL"))
+        }
+        "file" => Err(at.key("type").fault("send the data itself: Spillway cannot count a file that the provider stores")),
+        other => Err(at.key("type").fault(format_args!("{other:.64} is an unknown type, which Spillway cannot count"))),
     }
 }
 

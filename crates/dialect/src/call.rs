@@ -37,7 +37,7 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
     };
     plain(content_type, content_encoding)?;
     let fault = |what: String| Fault::at("(body)".to_owned(), what);
-    let text = std::str::from_utf8(&body).map_err(|error| fault(format!("no UTF-8 at byte {}", error.valid_up_to())))?;
+    let text = std::str::from_utf8(&body).map_err(|error| fault(format!("the body is not valid UTF-8 at byte {}", error.valid_up_to())))?;
     let (node, blanks) = json_spans::read_with_blanks(text)?;
     json_spans::object(Some(&node), &Path::Root).map_err(|error| fault(error.message.trim_start_matches(": ").to_owned()))?;
     let mut found = MediaTally::default();
@@ -67,7 +67,7 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
 
 fn bodiless(route: &Route, body: &[u8]) -> Result<Call, Fault> {
     if !body.is_empty() {
-        return Err(Fault::at("(body)".to_owned(), "this call has none"));
+        return Err(Fault::at("(body)".to_owned(), "must be empty for this call"));
     }
     // Of several dialects: any of them, for nothing of the call depends on it.
     let dialect = route.dialect.unwrap_or(Dialect::OpenAIChat);
@@ -80,7 +80,7 @@ fn plain(content_type: Option<&str>, content_encoding: Option<&str>) -> Result<(
     if let Some(encoding) = content_encoding
         && encoding.split(',').any(|part| !matches!(part.trim().to_ascii_lowercase().as_str(), "" | "identity"))
     {
-        return Err(Fault::at("content-encoding".to_owned(), format_args!("{encoding:.40} is not read: send the body uncompressed")));
+        return Err(Fault::at("content-encoding".to_owned(), format_args!("{encoding:.40} is not supported. Send the body uncompressed")));
     }
     let Some(content_type) = content_type else { return Ok(()) };
     let mut parts = content_type.split(';').map(|part| part.trim().to_ascii_lowercase());
@@ -91,7 +91,7 @@ fn plain(content_type: Option<&str>, content_encoding: Option<&str>) -> Result<(
     for part in parts.filter(|part| part.starts_with("charset")) {
         let charset = part.strip_prefix("charset=").map(|charset| charset.trim_matches('"'));
         if !charset.is_some_and(|charset| matches!(charset, "utf-8" | "utf8" | "us-ascii")) {
-            return Err(Fault::at("content-type".to_owned(), format_args!("{part:.40} is not read: send UTF-8")));
+            return Err(Fault::at("content-type".to_owned(), format_args!("{part:.40} is not supported. Send the body in UTF-8")));
         }
     }
     Ok(())

@@ -12,9 +12,9 @@ use crate::scan::{FoundValues, ValuePath, object, output, value};
 use crate::usage::{UsageConfidence, UsageSoFar};
 
 const REFUSED_MEMBERS: [(&str, &str); 3] = [
-    ("audio", "spoken output costs more than its text and is not passed"),
-    ("prediction", "rejected predictions are charged beside the output limit"),
-    ("n_predict", "some servers take it for the output limit, before max_tokens"),
+    ("audio", "spoken output costs more than its text and is not allowed"),
+    ("prediction", "rejected predictions are charged in addition to the output limit"),
+    ("n_predict", "some servers use it as the output limit instead of max_tokens"),
 ];
 /// Members of messages that are text, whatever stands in them: calls of tools, and what an answer quoted.
 const TEXT_MEMBERS: [&str; 6] = ["tool_calls", "function_call", "annotations", "tools", "parameters", "cache_control"];
@@ -56,7 +56,7 @@ fn modalities(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("modalities");
     for (index, modality) in json_spans::list(body.get("modalities"), &at)?.iter().enumerate() {
         if !modality.is("text") {
-            return Err(at.item(index).fault("output that is no text costs more than its tokens say and is not passed"));
+            return Err(at.item(index).fault("output other than text costs more than its tokens show and is not allowed"));
         }
     }
     Ok(())
@@ -74,8 +74,8 @@ fn tools(body: &Node<'_>, found: &mut MediaTally) -> Result<(), Fault> {
         match json_spans::text(tool.get("type"), &at.key("type"))?.as_deref() {
             None | Some("function" | "custom") => {}
             Some(other) => {
-                let what = "is run by the provider, which reads its results as input that nobody here can count";
-                return Err(at.key("type").fault(format_args!("{other:.64} {what}; take it out of the tools")));
+                let what = "and reads its results as input that Spillway cannot count. Remove it from the tools";
+                return Err(at.key("type").fault(format_args!("the provider runs {other:.64} {what}")));
             }
         }
     }
@@ -88,7 +88,7 @@ fn messages(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Result<(), 
         let at = at.item(index);
         json_spans::object(Some(message), &at)?;
         if message.get("audio").is_some() {
-            return Err(at.key("audio").fault("sound that the provider keeps is input that does not stand in the body"));
+            return Err(at.key("audio").fault("sound that the provider stores is input that is not in the body"));
         }
         if let Some(content) = message.get("content").filter(|content| content.text().is_none()) {
             let at = at.key("content");
@@ -123,7 +123,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) 
                 source(Some(node), &at, part.get("type").is_some_and(|kind| kind.is("image")), found)?
             }
             key if FETCHED_MEMBERS.contains(&key) => {
-                let what = "send the data itself: the provider would fetch it, has kept it, or unpacks what nobody here can count";
+                let what = "send the data itself: Spillway cannot count data that the provider fetches, stores or unpacks";
                 return Err(at.fault(what));
             }
             _ => within(node, &at, model, found)?,

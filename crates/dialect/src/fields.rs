@@ -7,13 +7,14 @@
 use crate::Fault;
 use crate::json_spans::{Node, Path};
 
-const SEARCH_REFUSAL: &str = "the provider would search and read what it finds as input that nobody here can count";
-const OTHER_TARGET_REFUSAL: &str = "another model, host or account than the one that was allowed could answer";
-const STORED_INPUT_REFUSAL: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
-const LATE_ANSWER_REFUSAL: &str = "the answer would come later, and nobody would read what it used";
-const TEMPLATE_REFUSAL: &str = "a template can make more input than stands in the body";
-const MEDIA_REFUSAL: &str = "it changes how many tokens images, sound and films have";
-const MERGED_REFUSAL: &str = "a server may read these as members of the call itself, which nobody checked: put them there";
+const SEARCH_REFUSAL: &str = "the provider would search and read the results as input that Spillway cannot count";
+const OTHER_TARGET_REFUSAL: &str = "another model, host or account than the allowed one could answer";
+const STORED_INPUT_REFUSAL: &str = "data that the provider stores is input that is not in the body. Send the whole input with each call";
+const LATE_ANSWER_REFUSAL: &str = "the answer would come later, and Spillway could not count its tokens";
+const TEMPLATE_REFUSAL: &str = "a template can make more input than the body contains";
+const MEDIA_REFUSAL: &str = "it changes the number of tokens of images, sound and videos";
+const MERGED_REFUSAL: &str =
+    "a server may read this as unchecked members of the call. Set members of the call at the top level of the body";
 
 /// What is refused in each of the three.
 pub(crate) const COMMON_REFUSED_MEMBERS: [(&str, &str); 52] = [
@@ -69,7 +70,7 @@ pub(crate) const COMMON_REFUSED_MEMBERS: [(&str, &str); 52] = [
     ("media_io_kwargs", MEDIA_REFUSAL),
     ("custom_logit_processor", "the server would run it"),
     ("logits_processors", "the server would run it"),
-    ("additional_drop_params", "the output limit could be dropped"),
+    ("additional_drop_params", "it could remove the output limit"),
     ("deferred", LATE_ANSWER_REFUSAL),
     ("provider_options", MERGED_REFUSAL),
     ("providerOptions", MERGED_REFUSAL),
@@ -98,7 +99,7 @@ fn template(body: &Node<'_>) -> Result<(), Fault> {
             member.node.items().is_empty() && member.node.members().is_empty() && member.node.text_bytes() <= MAX_TEMPLATE_CHOICE_BYTES;
         if !plain || (member.key.eq_ignore_ascii_case("chat_template") && !member.node.is_empty()) {
             return Err(at.fault(format_args!(
-                "{TEMPLATE_REFUSAL}; only switches, numbers and words of at most {MAX_TEMPLATE_CHOICE_BYTES} bytes are passed"
+                "{TEMPLATE_REFUSAL}. Only booleans, numbers and texts of at most {MAX_TEMPLATE_CHOICE_BYTES} bytes are allowed"
             )));
         }
     }
@@ -120,7 +121,7 @@ fn extra_body(body: &Node<'_>) -> Result<(), Fault> {
             |inner: &&crate::json_spans::Member<'_>| !ALLOWED_GOOGLE_MEMBERS.contains(&inner.key.as_ref()) && !inner.node.is_empty();
         if let Some(inner) = member.node.members().iter().find(unknown) {
             let known =
-                "only thinking_config, thought_tag_marker and safety_settings are passed: others bring input that does not stand here";
+                "only thinking_config, thought_tag_marker and safety_settings are allowed: others add input that is not in the body";
             return Err(at.key(&inner.key).fault(known));
         }
     }
@@ -162,11 +163,11 @@ impl Charge {
             };
             if !free {
                 let what = match field {
-                    "store" => "the provider keeps the answer".to_owned(),
-                    _ => format!("{:.40} may cost more than its tokens say", text.unwrap_or_else(|| "this".to_owned())),
+                    "store" => "the provider stores the answer".to_owned(),
+                    _ => format!("{:.40} may cost more than its tokens show", text.unwrap_or_else(|| "this value".to_owned())),
                 };
                 let fault = Path::Root.key(key).fault(format_args!(
-                    "{what}, which nobody here counts: leave it out, or ask the administrators of the cluster to allow it \
+                    "{what}, and Spillway does not count this cost. Remove the field, or ask the administrators of the cluster to allow it \
                      (gateway.allowedFields of the chart)"
                 ));
                 found.push(Self { field, fault });

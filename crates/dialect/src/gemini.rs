@@ -37,11 +37,11 @@ fn read_request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut Media
     if let Some(named) = json_spans::text(body.get("model"), &at)?
         && named.strip_prefix("models/").unwrap_or(&named) != model
     {
-        return Err(at.fault("it is not the model of the path"));
+        return Err(at.fault("must be the model that the path names"));
     }
     if pick(body, "cachedContent", root)?.is_some_and(|node| !node.is_empty()) {
         let at = root.key("cachedContent");
-        return Err(at.fault("what the provider keeps is input that does not stand in the body; send the whole input with each call"));
+        return Err(at.fault("data that the provider stores is input that is not in the body. Send the whole input with each call"));
     }
     for key in ["contents", "systemInstruction"] {
         let at = root.key(key);
@@ -64,7 +64,7 @@ fn pick<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option
 fn spelt<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<(String, &'n Node<'a>)>, Fault> {
     let other = snake(key);
     match (object.member(key), object.member(&other)) {
-        (Some(_), Some(_)) if other != key => Err(at.key(key).fault(format_args!("it stands there twice, as {key} and as {other}"))),
+        (Some(_), Some(_)) if other != key => Err(at.key(key).fault(format_args!("the field is set twice, as {key} and as {other}"))),
         (Some(node), _) => Ok(Some((key.to_owned(), node))),
         (None, Some(node)) => Ok(Some((other, node))),
         (None, None) => Ok(None),
@@ -102,7 +102,9 @@ fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Resu
 /// A part, and all that stands in it: an unknown member hides no data.
 fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if pick(part, "fileData", at)?.is_some() {
-        return Err(at.key("fileData").fault("send the data itself, inline: what the provider keeps or fetches cannot be counted"));
+        return Err(at
+            .key("fileData")
+            .fault("send the data itself, as inlineData: Spillway cannot count data that the provider stores or fetches"));
     }
     if let Some(inline) = pick(part, "inlineData", at)? {
         let at = at.key("inlineData");
@@ -140,8 +142,8 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Resu
                 Some("computerUse") => found.known_tool(),
                 Some(_) => {}
                 None => {
-                    let what = "it is run by the provider, which reads its results as input that nobody here can count";
-                    return Err(at.key(&member.key).fault(format_args!("{what}; take it out of the tools")));
+                    let what = "the provider runs this tool and reads its results as input that Spillway cannot count";
+                    return Err(at.key(&member.key).fault(format_args!("{what}. Remove it from the tools")));
                 }
             }
         }
@@ -181,17 +183,17 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
     }
     for key in ["routingConfig", "modelConfig"] {
         if pick(config, key, &at)?.is_some() {
-            return Err(at.key(key).fault("another model than the one that was allowed could answer"));
+            return Err(at.key(key).fault("another model than the allowed one could answer"));
         }
     }
     if pick(config, "enableEnhancedCivicAnswers", &at)?.is_some_and(|node| !node.is_empty()) {
-        return Err(at.key("enableEnhancedCivicAnswers").fault("the provider would read more than stands in the body"));
+        return Err(at.key("enableEnhancedCivicAnswers").fault("the provider would read more input than the body contains"));
     }
     let modalities = pick(config, "responseModalities", &at)?;
     let at = at.key("responseModalities");
     for (index, modality) in many(modalities).iter().enumerate() {
         if !json_spans::text(Some(modality), &at.item(index))?.is_some_and(|modality| modality.eq_ignore_ascii_case("text")) {
-            return Err(at.item(index).fault("output that is no text costs more than its tokens say and is not passed"));
+            return Err(at.item(index).fault("output other than text costs more than its tokens show and is not allowed"));
         }
     }
     Ok(request)

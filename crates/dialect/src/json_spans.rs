@@ -195,7 +195,7 @@ pub(crate) fn integer(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<Option<i
 /// An integer that is not below `least`, or nothing.
 pub(crate) fn count(node: Option<&Node<'_>>, at: &Path<'_>, least: i64) -> Result<Option<i64>, Fault> {
     match integer(node, at)? {
-        Some(number) if number < least => Err(at.fault(format_args!("{number} is less than {least}"))),
+        Some(number) if number < least => Err(at.fault(format_args!("must be at least {least}, but is {number}"))),
         number => Ok(number),
     }
 }
@@ -203,7 +203,7 @@ pub(crate) fn count(node: Option<&Node<'_>>, at: &Path<'_>, least: i64) -> Resul
 /// How many answers are asked for, or nothing. More than any provider gives would be held for as fewer.
 pub(crate) fn choices(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<Option<i64>, Fault> {
     match count(node, at, 1)? {
-        Some(number) if number > MAX_CHOICES => Err(at.fault(format_args!("{number} is more than {MAX_CHOICES}"))),
+        Some(number) if number > MAX_CHOICES => Err(at.fault(format_args!("must be at most {MAX_CHOICES}, but is {number}"))),
         number => Ok(number),
     }
 }

@@ -9,24 +9,24 @@ fn fault(body: &str) -> Fault {
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
     for (body, field, words) in [
-        ("", "(body)", "ends in the middle"),
+        ("", "(body)", "ends before its JSON value"),
         ("{", "(body)", "a key in quotes"),
         ("{\"a\":1,\"a\":2}", "a", "twice"),
         ("{\"m\":[{\"x\":{\"b\":1,\"\\u0062\":2}}]}", "m.[0].x.b", "twice"),
-        ("{\"m\":[1,{\"x\":tru}]}", "m[1].x", "no JSON value"),
+        ("{\"m\":[1,{\"x\":tru}]}", "m[1].x", "not a JSON value"),
         ("{\"a\":1}x", "(body)", "after the end"),
         ("{\"a\":1} {}", "(body)", "after the end"),
         ("{\"a\":01}", "(body)", "a comma"),
         ("{\"a\":1.}", "a", "a digit"),
-        ("{\"a\":+1}", "a", "no JSON value"),
+        ("{\"a\":+1}", "a", "not a JSON value"),
         ("{\"a\":\"\u{1}\"}", "a", "control"),
         ("{\"a\":\"\\x\"}", "a", "escape"),
         ("{\"a\":\"\\u12\"}", "a", "escape"),
-        ("{\"\\ud800\":1}", "(body)", "half a character"),
+        ("{\"\\ud800\":1}", "(body)", "unpaired surrogate"),
         ("{'a':1}", "(body)", "a key in quotes"),
         ("{\"a\":1,}", "(body)", "a key in quotes"),
-        ("\u{feff}{}", "(body)", "no JSON value"),
-        ("{\"a\":NaN}", "a", "no JSON value"),
+        ("\u{feff}{}", "(body)", "not a JSON value"),
+        ("{\"a\":NaN}", "a", "not a JSON value"),
     ] {
         let fault = fault(body);
         assert_eq!(fault.field.as_deref(), Some(field.replace(".[", "[").as_str()), "{body}: {fault}");
@@ -136,7 +136,7 @@ proptest! {
             }
             Err(trouble) => {
                 let fault = Fault::from(trouble);
-                prop_assert!(theirs.is_err() || fault.message.contains("twice") || fault.message.contains("half a character"), "{fault}");
+                prop_assert!(theirs.is_err() || fault.message.contains("twice") || fault.message.contains("unpaired surrogate"), "{fault}");
             }
         }
     }

@@ -139,7 +139,7 @@ impl<'d> Data<'d> {
 /// `data:MIME,DATA`.
 fn data_url<'u>(url: &'u str, at: &Path<'_>) -> Result<(&'u str, &'u str), Fault> {
     let inner = url.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("data:")).and_then(|_| url[5..].split_once(','));
-    inner.ok_or_else(|| at.fault("only data: URLs are passed: the provider would fetch anything else by itself, unseen and uncounted"))
+    inner.ok_or_else(|| at.fault("only data: URLs are allowed: Spillway cannot count data that the provider fetches from other URLs"))
 }
 
 /// The first part of a media type.

@@ -71,19 +71,20 @@ impl OutputLimit {
 /// The model that a body names.
 pub(crate) fn model_name(body: &Node<'_>) -> Result<String, Fault> {
     let at = Path::Root.key("model");
-    let name = json_spans::text(body.get("model"), &at)?.ok_or_else(|| at.fault("a model must be named"))?;
+    let name = json_spans::text(body.get("model"), &at)?.ok_or_else(|| at.fault("the name of a model is required"))?;
     let plain = name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
     match name.len() {
-        0 => Err(at.fault("a model must be named")),
+        0 => Err(at.fault("the name of a model is required")),
         1..=MAX_MODEL_NAME_BYTES if plain && name.to_ascii_lowercase().ends_with(":online") => {
-            Err(at.fault("the provider would search and read what it finds as input that nobody here can count: leave :online out"))
+            Err(at
+                .fault("the provider would search and read the results as input that Spillway cannot count. Remove :online from the name"))
         }
         1..=MAX_MODEL_NAME_BYTES if plain && name.contains("@preset/") => {
-            Err(at.fault("a preset is input that the provider keeps, and may name another model: name the model itself"))
+            Err(at.fault("a preset is input that the provider stores, and it may name another model. Use the name of the model itself"))
         }
         1..=MAX_MODEL_NAME_BYTES if plain => Ok(name.into_owned()),
-        1..=MAX_MODEL_NAME_BYTES => Err(at.fault("no name of a model: it has spaces, quotes or other signs")),
-        length => Err(at.fault(format_args!("{length} bytes; a model's name has at most {MAX_MODEL_NAME_BYTES}"))),
+        1..=MAX_MODEL_NAME_BYTES => Err(at.fault("must contain only visible ASCII characters, without double quotes and backslashes")),
+        length => Err(at.fault(format_args!("must have at most {MAX_MODEL_NAME_BYTES} bytes, but has {length}"))),
     }
 }
 
@@ -124,7 +125,9 @@ pub(crate) fn refuse_members(body: &Node<'_>, refused: &[(&str, &str)]) -> Resul
             && !all().any(|(key, _)| exact(key))
             && (READ_MEMBERS.contains(&folded.as_str()) || all().any(|(key, _)| key.to_lowercase() == folded))
         {
-            return Err(Path::Root.key(&member.key).fault(format_args!("some servers read it as {folded}: spell it so, or leave it out")));
+            return Err(Path::Root
+                .key(&member.key)
+                .fault(format_args!("some servers read it as {folded}. Write {folded}, or remove the field")));
         }
     }
     match all().find(|(key, _)| body.get(key).is_some_and(|node| !node.is_empty())) {

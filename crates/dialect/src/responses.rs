@@ -10,13 +10,13 @@ use crate::request::{BodyEdit, OutputLimit, Request, model_name, refuse_members}
 use crate::scan::{FoundValues, ValuePath, object, output, value};
 use crate::usage::{UsageConfidence, UsageSoFar};
 
-const STORED_INPUT_REFUSAL: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
+const STORED_INPUT_REFUSAL: &str = "data that the provider stores is input that is not in the body. Send the whole input with each call";
 const REFUSED_MEMBERS: [(&str, &str); 5] = [
     ("previous_response_id", STORED_INPUT_REFUSAL),
     ("conversation", STORED_INPUT_REFUSAL),
     ("prompt", STORED_INPUT_REFUSAL),
-    ("background", "nobody would read what the answer used; stream it, or wait for it"),
-    ("context_management", "a summary runs the model once more, outside of the output limit"),
+    ("background", "Spillway could not count the tokens of the answer. Use a stream, or wait for the answer"),
+    ("context_management", "a summary would run the model once more, outside of the output limit"),
 ];
 /// Items that stand for more than they say where they are named by their id: what a tool of the provider found.
 const PROVIDER_TOOL_ITEMS: [&str; 3] = ["web_search_call", "file_search_call", "code_interpreter_call"];
@@ -95,8 +95,8 @@ fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<ToolRunner, Fault> {
 
 fn refused(tool: &Node<'_>, at: &Path<'_>) -> Fault {
     let kind = tool.get("type").and_then(Node::text).unwrap_or_default();
-    let what = "is run by the provider, which reads its results as input that nobody here can count";
-    at.key("type").fault(format_args!("{kind:.64} {what}; take it out of the tools"))
+    let what = "and reads its results as input that Spillway cannot count. Remove it from the tools";
+    at.key("type").fault(format_args!("the provider runs {kind:.64} {what}"))
 }
 
 /// Looks at a list of tools: an edit takes out what programs offer unasked.
@@ -158,8 +158,8 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaT
         Some("reasoning") => {
             let whole = ["encrypted_content", "content"].into_iter().any(|key| item.get(key).is_some_and(|node| !node.is_empty()));
             if keeps && item.get("id").is_some() && !whole {
-                let do_so = "send store: false and include: [\"reasoning.encrypted_content\"]";
-                return Err(at.fault(format_args!("it stands for reasoning that the provider keeps, which nobody here can count; {do_so}")));
+                let do_so = "Send store: false and include: [\"reasoning.encrypted_content\"]";
+                return Err(at.fault(format_args!("it refers to reasoning that the provider stores, which Spillway cannot count. {do_so}")));
             }
             if !whole {
                 nameless(item, text, edits);
@@ -195,7 +195,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) 
         let (node, at) = (&member.node, at.key(&member.key));
         match member.key.as_ref() {
             "file_id" | "file_ids" | "file_url" | "video_url" | "audio_url" => {
-                return Err(at.fault("send the data itself: what the provider keeps or fetches cannot be counted"));
+                return Err(at.fault("send the data itself: Spillway cannot count data that the provider stores or fetches"));
             }
             "image_url" => {
                 let url = json_spans::text(Some(node), &at)?.unwrap_or_default();

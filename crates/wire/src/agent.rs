@@ -44,7 +44,7 @@ impl Sandbox {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("sandbox.tier", &self.tier, 63)?;
         if self.missing.len() > 16 {
-            return Err(("sandbox.missing", format!("{} entries; at most 16 are taken", self.missing.len())));
+            return Err(("sandbox.missing", format!("must have at most 16 entries, but has {}", self.missing.len())));
         }
         self.missing.iter().try_for_each(|one| at_most("sandbox.missing", one, 128))
     }
@@ -295,7 +295,7 @@ impl BoundedBody for Report {
         self.preflight.as_ref().map_or(Ok(()), Preflight::check)?;
         self.checkpoint.as_ref().map_or(Ok(()), Checkpoint::check)?;
         if self.reachable.len() > 16 {
-            return Err(("reachable", format!("{} entries; at most 16 are taken", self.reachable.len())));
+            return Err(("reachable", format!("must have at most 16 entries, but has {}", self.reachable.len())));
         }
         self.reachable.iter().try_for_each(|one| at_most("reachable", one, 260))
     }

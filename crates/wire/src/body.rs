@@ -16,7 +16,7 @@ pub trait BoundedBody: DeserializeOwned {
 /// Reads `bytes` as JSON. An empty body is read as `{}`, so that calls without arguments need none.
 pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
     if bytes.len() > MAX_BODY_BYTES {
-        let message = format!("the body has {} bytes; a call takes at most {MAX_BODY_BYTES}", bytes.len());
+        let message = format!("the body must have at most {MAX_BODY_BYTES} bytes, but has {}", bytes.len());
         return Err(Refusal::new(Code::BodyTooLarge, message).field("(body)"));
     }
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
@@ -32,7 +32,9 @@ pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
         let field = field.filter(|field| !field.is_empty()).unwrap_or_else(|| "(body)".to_owned());
         Refusal::new(Code::InvalidBody, format!("{field}: {}", error.inner())).field(field)
     })?;
-    deserializer.end().map_err(|error| Refusal::new(Code::InvalidBody, format!("after the end of the body: {error}")).field("(body)"))?;
+    deserializer.end().map_err(|error| {
+        Refusal::new(Code::InvalidBody, format!("(body): there is data after the end of the JSON object: {error}")).field("(body)")
+    })?;
     value.check().map_err(|(field, trouble)| Refusal::new(Code::InvalidBody, format!("{field}: {trouble}")).field(field))?;
     Ok(value)
 }
@@ -49,7 +51,7 @@ fn named(error: &serde_json::Error) -> Option<String> {
 /// Refuses a text that is longer than `most` characters.
 pub fn at_most(field: &'static str, text: &str, most: usize) -> Result<(), (&'static str, String)> {
     let length = text.chars().count();
-    if length <= most { Ok(()) } else { Err((field, format!("{length} characters; at most {most} are taken"))) }
+    if length <= most { Ok(()) } else { Err((field, format!("must have at most {most} characters, but has {length}"))) }
 }
 
 #[cfg(test)]

@@ -64,10 +64,10 @@ pub struct AskTokens {
 impl BoundedBody for AskTokens {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if !(0..=MAX_TOKENS).contains(&self.tokens) {
-            return Err(("tokens", format!("{}; 0 to {MAX_TOKENS} can be asked for", self.tokens)));
+            return Err(("tokens", format!("must be from 0 to {MAX_TOKENS}, but is {}", self.tokens)));
         }
         if self.tokens > 0 && self.reason.trim().is_empty() {
-            return Err(("reason", "whoever grants wants to know why".into()));
+            return Err(("reason", "must not be empty: a person decides on the request by its reason".into()));
         }
         at_most("reason", &self.reason, MAX_REASON_CHARS)
     }

@@ -72,7 +72,7 @@ impl BoundedBody for Enrol {
         at_most("version", &self.version, 64)?;
         let Some(name) = &self.display_name else { return Ok(()) };
         if name.is_empty() || name.chars().any(char::is_control) {
-            return Err(("displayName", "must not be empty, nor hold control characters".into()));
+            return Err(("displayName", "must not be empty and must not contain control characters".into()));
         }
         at_most("displayName", name, 63)
     }

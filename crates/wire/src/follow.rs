@@ -31,7 +31,7 @@ pub struct ListWork {
 impl BoundedBody for ListWork {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.submitted_by.as_deref().is_some_and(|whose| whose != "me") {
-            return Err(("submittedBy", "must be me: nobody else's are told".into()));
+            return Err(("submittedBy", "must be me: an agent lists only items of its own pool".into()));
         }
         at_most("group", self.group.as_deref().unwrap_or_default(), 63)?;
         at_most("plan", self.plan.as_deref().unwrap_or_default(), 63)
@@ -101,11 +101,11 @@ pub struct InboxQuery {
 impl BoundedBody for InboxQuery {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.wait_seconds > MAX_CLAIM_WAIT_SECONDS {
-            return Err(("waitSeconds", format!("{}; at most {MAX_CLAIM_WAIT_SECONDS} are waited", self.wait_seconds)));
+            return Err(("waitSeconds", format!("must be at most {MAX_CLAIM_WAIT_SECONDS}, but is {}", self.wait_seconds)));
         }
         let number = |part: &str| (1..=20).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
         let ours = |after: &str| after.split(CURSOR_SEPARATOR).count() <= 3 && after.split(CURSOR_SEPARATOR).all(number);
-        if self.after.as_deref().is_none_or(ours) { Ok(()) } else { Err(("after", "must be the cursor of an earlier answer".into())) }
+        if self.after.as_deref().is_none_or(ours) { Ok(()) } else { Err(("after", "must be the cursor of an earlier response".into())) }
     }
 }
 

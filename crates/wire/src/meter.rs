@@ -103,12 +103,12 @@ pub enum FaultCause {
 impl std::fmt::Display for FaultCause {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unreachable => out.write_str("it could not be reached"),
-            Self::Broken => out.write_str("it broke the connection"),
-            Self::Late => out.write_str("its first token was late"),
-            Self::Idle => out.write_str("its answer stood still"),
-            Self::Status(status) => write!(out, "it answered {status}"),
-            Self::Event => out.write_str("its answer held an error of its own"),
+            Self::Unreachable => out.write_str("the provider could not be reached"),
+            Self::Broken => out.write_str("the provider broke the connection"),
+            Self::Late => out.write_str("the provider's first token was late"),
+            Self::Idle => out.write_str("the provider's answer stopped for too long"),
+            Self::Status(status) => write!(out, "the provider answered with status {status}"),
+            Self::Event => out.write_str("the provider's answer contained an error of the provider"),
         }
     }
 }
@@ -392,6 +392,6 @@ impl BoundedBody for Settles {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("session", &self.session, 128)?;
         let count = self.settles.len();
-        if count <= MAX_SETTLES { Ok(()) } else { Err(("settles", format!("{count} settles; at most {MAX_SETTLES} are taken"))) }
+        if count <= MAX_SETTLES { Ok(()) } else { Err(("settles", format!("must have at most {MAX_SETTLES} entries, but has {count}"))) }
     }
 }

@@ -45,7 +45,7 @@ impl BoundedBody for Plan {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("dedupKey", self.dedup_key.as_deref().unwrap_or_default(), 253)?;
         if self.steps.is_empty() || self.steps.len() > MAX_PLAN_STEPS {
-            return Err(("steps", format!("{} entries; 1 to {MAX_PLAN_STEPS} are taken", self.steps.len())));
+            return Err(("steps", format!("must have 1 to {MAX_PLAN_STEPS} entries, but has {}", self.steps.len())));
         }
         let mut keys = BTreeSet::new();
         for Step { key, after, item } in &self.steps {
@@ -54,23 +54,26 @@ impl BoundedBody for Plan {
                 return Err(("steps.key", "must not be empty".into()));
             }
             if !keys.insert(key.as_str()) {
-                return Err(("steps.key", format!("{key:?} is there twice")));
+                return Err(("steps.key", format!("step {key:?} occurs twice")));
             }
             if after.len() + item.after.len() > 32 {
-                return Err(("steps.after", format!("{key:?} waits for {} items; at most 32 are taken", after.len() + item.after.len())));
+                return Err((
+                    "steps.after",
+                    format!("step {key:?} must wait for at most 32 items, but waits for {}", after.len() + item.after.len()),
+                ));
             }
             // It could be another plan's item, which this one would wait for in vain.
             if item.dedup_key.is_some() {
-                return Err(("steps.item.dedupKey", format!("{key:?} has one; a step of a plan must not")));
+                return Err(("steps.item.dedupKey", format!("step {key:?} must not have a dedupKey: set the one of the plan")));
             }
-            item.check().map_err(|(field, trouble)| (in_step(field), format!("{key:?}: {trouble}")))?;
+            item.check().map_err(|(field, trouble)| (in_step(field), format!("step {key:?}: {trouble}")))?;
         }
         for Step { key, after, .. } in &self.steps {
             if let Some(unknown) = after.iter().find(|other| !keys.contains(other.as_str())) {
-                return Err(("steps.after", format!("{key:?} waits for {unknown:?}, which is no step of the plan")));
+                return Err(("steps.after", format!("step {key:?} waits for {unknown:?}, which is not a step of the plan")));
             }
         }
-        self.cycle().map_or(Ok(()), |key| Err(("steps.after", format!("{key:?} would wait for itself"))))
+        self.cycle().map_or(Ok(()), |key| Err(("steps.after", format!("step {key:?} waits for itself, directly or through other steps"))))
     }
 }
 

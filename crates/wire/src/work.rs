@@ -65,7 +65,7 @@ impl BoundedBody for Claim {
         if self.wait_seconds <= MAX_CLAIM_WAIT_SECONDS {
             return Ok(());
         }
-        Err(("waitSeconds", format!("{}; at most {MAX_CLAIM_WAIT_SECONDS} are waited", self.wait_seconds)))
+        Err(("waitSeconds", format!("must be at most {MAX_CLAIM_WAIT_SECONDS}, but is {}", self.wait_seconds)))
     }
 }
 
@@ -151,14 +151,18 @@ impl BoundedBody for Outcome {
 
 fn check_result(result: Option<&str>) -> Result<(), (&'static str, String)> {
     let length = result.map_or(0, str::len);
-    if length <= MAX_RESULT_BYTES { Ok(()) } else { Err(("result", format!("{length} bytes; at most {MAX_RESULT_BYTES} are taken"))) }
+    if length <= MAX_RESULT_BYTES {
+        Ok(())
+    } else {
+        Err(("result", format!("must have at most {MAX_RESULT_BYTES} bytes, but has {length}")))
+    }
 }
 
 fn check_reason(reason: &str) -> Result<(), (&'static str, String)> {
     let fits = reason.len() <= 64
         && reason.starts_with(|first: char| first.is_ascii_alphabetic())
         && reason.chars().all(|one| one.is_ascii_alphanumeric() || one == '_');
-    if fits { Ok(()) } else { Err(("reason", "must be one word of at most 64 letters, digits and _, beginning with a letter".into())) }
+    if fits { Ok(()) } else { Err(("reason", "must be one word of at most 64 letters, digits and _, and must begin with a letter".into())) }
 }
 
 /// `POST /agent/v1/work/{uid}/complete`: it is done.
@@ -245,7 +249,7 @@ pub struct ProgressUpdate {
 impl BoundedBody for ProgressUpdate {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.percent.is_some_and(|percent| percent > 100) {
-            return Err(("percent", "must be 0 to 100".into()));
+            return Err(("percent", "must be from 0 to 100".into()));
         }
         at_most("message", self.message.as_deref().unwrap_or_default(), MAX_MESSAGE_CHARS)?;
         at_most("checkpointRef", self.checkpoint_ref.as_deref().unwrap_or_default(), MAX_MESSAGE_CHARS)
@@ -356,10 +360,10 @@ impl Requires {
     fn check(&self) -> Result<(), (&'static str, String)> {
         for (field, list, longest) in self.lists() {
             if list.len() > Self::MAX_ENTRIES {
-                return Err((field, format!("{} entries; at most {} are taken", list.len(), Self::MAX_ENTRIES)));
+                return Err((field, format!("must have at most {} entries, but has {}", Self::MAX_ENTRIES, list.len())));
             }
             if list.iter().any(String::is_empty) {
-                return Err((field, "one of them is empty".into()));
+                return Err((field, "must not contain an empty entry".into()));
             }
             list.iter().try_for_each(|entry| at_most(field, entry, longest))?;
         }
@@ -390,11 +394,11 @@ impl BoundedBody for Submit {
         at_most("concurrencyKey", self.concurrency_key.as_deref().unwrap_or_default(), 253)?;
         at_most("dedupKey", self.dedup_key.as_deref().unwrap_or_default(), 253)?;
         if self.after.len() > 32 {
-            return Err(("after", format!("{} entries; at most 32 are taken", self.after.len())));
+            return Err(("after", format!("must have at most 32 entries, but has {}", self.after.len())));
         }
         self.requires.check()?;
         if (1..self.notify_on.len()).any(|at| self.notify_on[..at].contains(&self.notify_on[at])) {
-            return Err(("notifyOn", "names an end twice".into()));
+            return Err(("notifyOn", "must not name the same end twice".into()));
         }
         self.after.iter().try_for_each(|name| at_most("after", name, 253))
     }

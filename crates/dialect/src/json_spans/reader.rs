@@ -52,7 +52,11 @@ pub(crate) fn read_with_blanks(text: &str) -> Result<(Node<'_>, usize), JsonErro
     }
     let node = reader.value(0)?;
     reader.blank();
-    if reader.at < reader.bytes.len() { Err(reader.wrong("something stands after the end of the body")) } else { Ok((node, reader.blanks)) }
+    if reader.at < reader.bytes.len() {
+        Err(reader.wrong("there is data after the end of the JSON value"))
+    } else {
+        Ok((node, reader.blanks))
+    }
 }
 
 struct Reader<'a> {
@@ -90,10 +94,10 @@ impl<'a> Reader<'a> {
         self.blank();
         self.values += 1;
         if self.values > MAX_JSON_VALUES {
-            return Err(self.wrong(format_args!("more than {MAX_JSON_VALUES} values")));
+            return Err(self.wrong(format_args!("the body has more than {MAX_JSON_VALUES} values")));
         }
         if depth >= MAX_JSON_DEPTH {
-            return Err(self.wrong(format_args!("nested deeper than {MAX_JSON_DEPTH}")));
+            return Err(self.wrong(format_args!("the body is nested deeper than {MAX_JSON_DEPTH} levels")));
         }
         let at = self.at;
         let value = match self.next() {
@@ -104,15 +108,15 @@ impl<'a> Reader<'a> {
             Some(b'f') => self.word("false", Value::Bool(false))?,
             Some(b'n') => self.word("null", Value::Null)?,
             Some(b'-' | b'0'..=b'9') => Value::Number(self.number()?),
-            Some(_) => return Err(self.wrong("no JSON value")),
-            None => return Err(self.wrong("the body ends in the middle")),
+            Some(_) => return Err(self.wrong("this is not a JSON value")),
+            None => return Err(self.wrong("the body ends before its JSON value is complete")),
         };
         Ok(Node { at: place(at), end: place(self.at), value })
     }
 
     fn word(&mut self, word: &str, value: Value<'a>) -> Result<Value<'a>, JsonError> {
         if !self.bytes[self.at..].starts_with(word.as_bytes()) {
-            return Err(self.wrong("no JSON value"));
+            return Err(self.wrong("this is not a JSON value"));
         }
         self.at += word.len();
         Ok(value)
@@ -150,7 +154,7 @@ impl<'a> Reader<'a> {
         }
         if let Some(key) = repeated(&members) {
             let step = key.chars().take(64).collect();
-            return Err(JsonError { steps: vec![step], ..self.wrong("the key stands twice in its object") });
+            return Err(JsonError { steps: vec![step], ..self.wrong("the key occurs twice in its object") });
         }
         Ok(members.into_boxed_slice())
     }
@@ -187,7 +191,7 @@ impl<'a> Reader<'a> {
         // Readers differ in what half a character is: a key of it could be another one for the provider.
         match unescape(text.raw) {
             (key, true) => Ok(Cow::Owned(key)),
-            (_, false) => Err(self.wrong("a key with half a character")),
+            (_, false) => Err(self.wrong("the key contains an unpaired surrogate")),
         }
     }
 
@@ -208,8 +212,8 @@ impl<'a> Reader<'a> {
                     escaped = true;
                     self.escape()?;
                 }
-                Some(_) => return Err(self.wrong("a control character in a string")),
-                None => return Err(self.wrong("the body ends in a string")),
+                Some(_) => return Err(self.wrong("a string contains an unescaped control character")),
+                None => return Err(self.wrong("the body ends inside a string")),
             }
         }
         self.at += 1;
@@ -220,7 +224,7 @@ impl<'a> Reader<'a> {
         match self.bytes.get(self.at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
             Some(b'u') if self.bytes.get(self.at + 2..self.at + 6).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) => self.at += 6,
-            Some(_) | None => return Err(self.wrong("no such escape in a string")),
+            Some(_) | None => return Err(self.wrong("a string contains an invalid escape")),
         }
         Ok(())
     }
