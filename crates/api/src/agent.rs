@@ -122,8 +122,9 @@ impl Agent {
     }
 }
 
-/// Phase of the agent. Stopped and ForceStopped are final.
+/// Phase of an agent. Stopped and ForceStopped are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum AgentPhase {
     /// Its pod is created or starts.
     Spawning,
@@ -317,7 +318,10 @@ pub struct InterventionRecord {
 pub struct AgentStatus {
     /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// Phase of the agent. Stopped and ForceStopped are final.
+    /// Phase of the agent: `Spawning` (its pod is created or starts), `Running` (its pod runs, and it may not work
+    /// yet), `Active` (it holds an item, or a person uses its terminal), `Idle` (it is registered and holds no item),
+    /// `Paused`, `Hibernated` (it has no pod), `Goodbye` (its pod ends with a grace period), `Stopped`, `Stale` (it is
+    /// given up, or its node is unreachable) or `ForceStopped`. Stopped and ForceStopped are final.
     pub phase: Option<AgentPhase>,
     /// Pod of the agent, from the response to our own create request.
     pub pod_ref: Option<PodRef>,

@@ -54,16 +54,17 @@ pub struct BreakerSpec {
     pub commands: Option<CommandsGuard>,
     /// Guard of the model provider and of the costs against failing calls.
     pub models: Option<ModelsGuard>,
-    /// State in which a person holds all circuits. If unset, the circuits change their state automatically.
+    /// State in which a person holds all circuits: `Open` refuses everything, and `Closed` lets everything pass. If
+    /// unset, the circuits change their state automatically.
     pub force: Option<Force>,
     /// Epoch up to which a person has approved the openings of circuits. It is needed with `review: Required`.
     #[schemars(range(min = 0))]
     pub approved_epoch: Option<i64>,
 }
 
-/// State in which a person holds all circuits: `Open` refuses everything, and `Closed` lets everything pass. If unset, the circuits change
-/// their state automatically.
+/// State in which a person holds all circuits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum Force {
     /// Everything is refused.
     Open,
@@ -94,7 +95,8 @@ pub struct WorkGuard {
     /// Successful probes that close the circuit. Defaults to 1.
     #[schemars(range(min = 1, max = 100_000))]
     pub success_threshold: Option<i32>,
-    /// Whether an open circuit is probed by itself (Auto) or after a person's approval (Required). Defaults to Auto.
+    /// Whether an open circuit is probed after openSeconds (`Auto`, the default), or only after a person approves it
+    /// with `approvedEpoch` (`Required`).
     pub review: Option<Review>,
     /// Factor by which each consecutive opening multiplies openSeconds. Defaults to 1.
     #[schemars(range(min = 1, max = 10))]
@@ -110,9 +112,9 @@ pub struct WorkGuard {
     pub probe_timeout_seconds: Option<i32>,
 }
 
-/// Whether an open circuit is probed after openSeconds (`Auto`, the default), or only after a person approves it with `approvedEpoch`
-/// (`Required`).
+/// How an open circuit gets to its probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum Review {
     /// The circuit is probed after openSeconds.
     Auto,
@@ -211,8 +213,9 @@ pub struct ModelsGuard {
     pub probe_timeout_seconds: Option<i32>,
 }
 
-/// State of a circuit: everything passes (`Closed`), everything is refused (`Open`), or probes pass (`HalfOpen`).
+/// State of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum CircuitState {
     /// Everything passes.
     Closed,
@@ -234,7 +237,7 @@ pub struct Circuit {
     /// models.
     #[schemars(length(min = 1, max = 128))]
     pub key: String,
-    /// State of the circuit.
+    /// State of the circuit: everything passes (`Closed`), everything is refused (`Open`), or probes pass (`HalfOpen`).
     pub state: CircuitState,
     /// Number that rises with each opening and each half-opening and never falls.
     #[schemars(range(min = 0))]
@@ -257,11 +260,11 @@ pub struct Circuit {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CircuitSummary {
-    /// Worst state of the work circuits, of pools and of the project.
+    /// Worst state of the work circuits, of pools and of the project: `Open`, `HalfOpen` or `Closed`.
     pub work: Option<CircuitState>,
-    /// Worst state of the command circuits.
+    /// Worst state of the command circuits: `Open`, `HalfOpen` or `Closed`.
     pub commands: Option<CircuitState>,
-    /// Worst state of the model circuits.
+    /// Worst state of the model circuits: `Open`, `HalfOpen` or `Closed`.
     pub models: Option<CircuitState>,
     /// Highest number of consecutive openings.
     #[schemars(range(min = 0))]

@@ -105,11 +105,14 @@ pub struct TokenPolicy {
     /// If fewer output tokens are left, a request is refused instead of shortened. Defaults to 1024.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub min_output_tokens: Option<i32>,
-    /// How the input of a request is estimated. Defaults to Ratio.
+    /// How the input of a request is estimated before it is sent. `Ratio` (default): by the learned ratio of tokens to
+    /// bytes, which is close and may be exceeded. `Bytes`: one token a byte, which is never exceeded.
     pub estimate: Option<Estimate>,
-    /// Handling of a request that asks for more output than is left. Defaults to ClampOutput.
+    /// Handling of a request that asks for more output than is left. `ClampOutput` (default): its output is limited.
+    /// `Reject`: it is refused.
     pub on_insufficient: Option<OnInsufficient>,
-    /// Handling of tokens spent beyond a limit. Defaults to Next.
+    /// Handling of tokens spent beyond a limit. `Next` (default): the next window begins with them. `Forgive`: they are
+    /// not counted after their window.
     pub debt: Option<Debt>,
 }
 
@@ -189,9 +192,9 @@ pub struct Weights {
     pub cache_write: Option<i32>,
 }
 
-/// How the input of a request is estimated before it is sent. `Ratio` (default): by the learned ratio of tokens to bytes, which is close
-/// and may be exceeded. `Bytes`: one token a byte, which is never exceeded.
+/// How the input of a request is estimated before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum Estimate {
     /// By the learned ratio of tokens to bytes. It is close and may be exceeded.
     Ratio,
@@ -199,8 +202,9 @@ pub enum Estimate {
     Bytes,
 }
 
-/// Handling of a request that asks for more output than is left. `ClampOutput` (default): its output is limited. `Reject`: it is refused.
+/// Handling of a request that asks for more output than is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum OnInsufficient {
     /// The output of the request is limited to what is left.
     ClampOutput,
@@ -208,8 +212,9 @@ pub enum OnInsufficient {
     Reject,
 }
 
-/// Handling of tokens spent beyond a limit. `Next` (default): the next window begins with them. `Forgive`: they end with their window.
+/// Handling of tokens spent beyond a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum Debt {
     /// The next window begins with them.
     Next,

@@ -106,7 +106,8 @@ pub enum SeccompProfile {
         .field_path(".allow"),
 )]
 pub struct Outputs {
-    /// Hosts that can be reached, other than models, git remote and tools. Defaults to None.
+    /// Hosts that can be reached in addition to models, git remote and tools: none (`None`, the default), those in
+    /// `allow` (`AllowList`), or all public hosts (`Open`).
     pub egress: Option<Egress>,
     /// Hosts that can be reached with egress AllowList, as `host:port` or `*.domain:port`.
     #[schemars(
@@ -114,12 +115,14 @@ pub struct Outputs {
         inner(length(min = 3, max = 260), regex(pattern = "^(\\*\\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?:[0-9]{1,5}$"))
     )]
     pub allow: Option<Vec<String>>,
-    /// Loopback ports of the pod that can be reached. Defaults to Open.
+    /// Loopback ports of the pod that can be reached: all (`Open`, the default), or only those of Spillway's sidecar
+    /// (`LinkOnly`).
     pub loopback: Option<Loopback>,
 }
 
-/// Hosts that can be reached: none (`None`, the default), those in `allow` (`AllowList`), or all public hosts (`Open`).
+/// Hosts that can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum Egress {
     /// No host.
     None,
@@ -129,8 +132,9 @@ pub enum Egress {
     Open,
 }
 
-/// Loopback ports that can be reached: all of the pod (`Open`, the default), or only those of Spillway's sidecar (`LinkOnly`).
+/// Loopback ports that can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum Loopback {
     /// All ports of the pod.
     Open,

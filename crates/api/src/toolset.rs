@@ -105,7 +105,8 @@ pub struct ToolCredential {
         .field_path(".allow"),
 )]
 pub struct ToolsetEgress {
-    /// Hosts that can be reached. Defaults to None.
+    /// Hosts that can be reached: none (`None`, the default), those in `allow` (`AllowList`), or all public hosts
+    /// (`Open`).
     pub mode: Option<Egress>,
     /// Hosts that can be reached with mode AllowList, as `host:port` or `*.domain:port`.
     #[schemars(

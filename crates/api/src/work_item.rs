@@ -244,8 +244,9 @@ pub enum NotifyOn {
     DeadLettered,
 }
 
-/// Phase of the item. Succeeded and Cancelled are final.
+/// Phase of an item. Succeeded and Cancelled are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum WorkItemPhase {
     /// It is not admitted yet.
     Pending,
@@ -393,7 +394,10 @@ pub struct Attempt {
 pub struct WorkItemStatus {
     /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// Phase of the item. Succeeded and Cancelled are final.
+    /// Phase of the item. It waits: `Pending` (for admission), `Suspended` (held back by a person), `Blocked` (for
+    /// other items), `Scheduled` (for a time) or `Ready` (for an agent). An agent holds it: `Leased`, `Paused` or
+    /// `Cancelling` (told to stop). It has ended: `Rejected`, `Succeeded`, `Failed`, `DeadLettered` (waits for a
+    /// person), `Cancelled` or `Expired`. Succeeded and Cancelled are final.
     pub phase: Option<WorkItemPhase>,
     /// Reason for the phase, as one word.
     #[schemars(length(max = 64))]
