@@ -1,6 +1,6 @@
-//! Who may make which call: one table. What is not in it is refused.
+//! The access table: which caller may make which call. A call that is not in the table is refused.
 
-/// Who calls.
+/// The caller of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
     /// The program in the pod and its commands, through the sidecar's unix socket.
@@ -13,10 +13,10 @@ pub enum Caller {
     External,
 }
 
-/// The calls of our APIs, those included that are not served yet: they have their place in the table from the start.
+/// The calls of Spillway's APIs, including those that this version does not serve yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// `POST /agent/v1/external`: an Agent for a process outside the cluster
+    /// `POST /agent/v1/external`: creates an Agent for a process outside the cluster
     Enrol,
     /// `POST /agent/v1/register`
     Register,
@@ -50,15 +50,15 @@ pub enum Call {
     Budget,
     /// `POST /agent/v1/budget/request`
     AskBudget,
-    /// `POST /agent/v1/commands/try`: a command, although the breaker of the namespace is open
+    /// `POST /agent/v1/commands/try`: asks to run a command as a probe while the breaker of the namespace is open
     TryCommand,
-    /// `POST /agent/v1/commands/end`: how that ended
+    /// `POST /agent/v1/commands/end`: reports how the probe ended
     EndTry,
     /// `GET /governor/v1/changes`
     Changes,
     /// `POST /governor/v1/meter/begin`
     MeterBegin,
-    /// `POST /governor/v1/meter/way`: where a call goes that costs nothing
+    /// `POST /governor/v1/meter/way`: asks for the route of a call that costs no tokens
     MeterWay,
     /// `POST /governor/v1/meter/hold`
     MeterHold,
@@ -68,20 +68,20 @@ pub enum Call {
     MeterLate,
     /// `POST /governor/v1/meter/settle`
     MeterSettle,
-    /// `POST /governor/v1/work/replay`: an answer about a lease, after the store was rolled back
+    /// `POST /governor/v1/work/replay`: repeats an earlier answer about a lease, after the store was rolled back
     WorkReplay,
 }
 
-/// One row: a call, its method and path, who may make it, and whether this version serves it.
+/// A row of the table: a call, its method and path, its callers, and whether this version serves it.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The call.
     pub call: Call,
     /// Its method.
     pub method: &'static str,
-    /// Its path; a name in braces stands for one segment.
+    /// Its path. A name in braces stands for one segment.
     pub path: &'static str,
-    /// Who may make it.
+    /// The callers that may make it.
     pub callers: &'static [Caller],
     /// Whether this version serves it.
     pub served: bool,
@@ -91,8 +91,8 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
     Row { call, method, path, callers, served }
 }
 
-/// The table. A program's calls go through the sidecar, so whatever a program may do its sidecar may do for it. An agent outside
-/// the cluster may do what a sidecar may.
+/// The access table. A program's calls go through the sidecar. Therefore the sidecar may make every call that the
+/// program may make. An agent outside the cluster has the rights of a sidecar.
 pub const ACCESS_TABLE: [Row; 27] = [
     row(Call::Enrol, "POST", "/agent/v1/external", &[Caller::External], true),
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
@@ -123,18 +123,18 @@ pub const ACCESS_TABLE: [Row; 27] = [
     row(Call::WorkReplay, "POST", "/governor/v1/work/replay", &[Caller::Gateway], true),
 ];
 
-/// What a request is.
+/// The result of looking up a request in the table.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestMatch {
     /// A row of the table.
     Row(&'static Row),
-    /// The path is there, the method is not.
+    /// The path exists, but not with this method.
     OtherMethod,
     /// There is no such path.
     Nothing,
 }
 
-/// Looks `method` and `path` (without the query) up.
+/// Finds the row for `method` and `path` (without the query).
 pub fn find(method: &str, path: &str) -> RequestMatch {
     let mut seen = false;
     for row in &ACCESS_TABLE {
@@ -148,7 +148,7 @@ pub fn find(method: &str, path: &str) -> RequestMatch {
     if seen { RequestMatch::OtherMethod } else { RequestMatch::Nothing }
 }
 
-/// The methods with which `path` is served, or will be.
+/// The methods of `path` in the table.
 pub fn methods(path: &str) -> Vec<&'static str> {
     ACCESS_TABLE.iter().filter(|row| matches(row.path, path)).map(|row| row.method).collect()
 }
@@ -203,7 +203,7 @@ mod tests {
         ];
         assert!(allowed(External, Enrol) && ![Program, Link, Gateway].iter().any(|caller| allowed(*caller, Enrol)));
         for (call, callers) in cells {
-            assert!(!allowed(External, call), "who is no agent yet makes no other call: {call:?}");
+            assert!(!allowed(External, call), "a process that is not an agent yet makes no other call: {call:?}");
             for (caller, may) in callers {
                 assert_eq!(allowed(caller, call), may, "{caller:?} {call:?}");
             }

@@ -1,7 +1,7 @@
-//! The agents' API, version 1: calls of a pod's sidecar, to the gateway and by it to the governor.
+//! The agents' API, version 1: calls that a pod's sidecar makes to the gateway, which forwards them to the governor.
 //!
-//! Every call is repeatable: an answer that is lost costs a second call and nothing else. `wanted` is a whole state, not a
-//! command: whoever has the newest one knows everything.
+//! Every call can be repeated: a lost answer costs a second call and nothing else. The desired state (`wanted`) is a
+//! whole state and not a command. Therefore the newest one alone is enough.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +9,14 @@ use crate::body::{BoundedBody, at_most};
 use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits, TimeExemptions};
 use crate::work::{ItemWanted, LeaseRef};
 
-/// First call of a sidecar, after each start of its own.
+/// The first call of a sidecar after each of its starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Register {
     /// Version of the programs in the pod.
     pub version: String,
-    /// The sandbox as the pod finds it.
+    /// The sandbox in force, as the pod detected it.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
 }
@@ -28,12 +28,12 @@ impl BoundedBody for Register {
     }
 }
 
-/// The sandbox in force, as the pod finds it.
+/// The sandbox in force, as the pod detected it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Sandbox {
-    /// What isolates the program.
+    /// Name of the isolation of the program.
     pub tier: String,
     /// Guarantees that are missing.
     #[serde(default)]
@@ -50,80 +50,82 @@ impl Sandbox {
     }
 }
 
-/// How the pod's programs behave; the answer to [`Register`].
+/// Settings of the pod's programs. They are the answer to [`Register`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
     /// Name of the Agent.
     pub agent: String,
-    /// Its name for people.
+    /// Name of the agent that is shown to people.
     pub display_name: String,
     /// Seconds between reports.
     pub heartbeat_period_seconds: u32,
-    /// Seconds of silence from everyone after which the pod ends itself.
+    /// Seconds without an answer from any gateway after which the pod ends itself.
     pub heartbeat_timeout_seconds: u32,
-    /// Seconds between being asked to stop and being killed.
+    /// Seconds from the request to stop until the agent is killed.
     pub goodbye_timeout_seconds: u32,
-    /// A person attaches to its terminal.
+    /// Whether a person attaches to the agent's terminal (a Chat pool).
     pub chat: bool,
-    /// What must not be reachable from the pod, as `host:port`.
+    /// Targets that must not be reachable from the pod, each as `host:port`.
     pub canaries: Vec<String>,
-    /// Run before the program is asked to stop.
+    /// Command that runs before the program is asked to stop.
     #[serde(default)]
     pub drain_hook: Vec<String>,
-    /// Run for each warning, which it gets on its standard input.
+    /// Command that runs for each warning, which it gets on its standard input.
     #[serde(default)]
     pub warn_hook: Vec<String>,
-    /// Run before work is paused, so that it can go on from there.
+    /// Command that runs before work is paused, so that the work can continue from that point.
     #[serde(default)]
     pub checkpoint_hook: Vec<String>,
-    /// Has to succeed before the program is started and work is asked for; empty: nothing has to.
+    /// Command that must succeed before the program starts and the agent asks for work. Empty: there is no such
+    /// command.
     #[serde(default)]
     pub preflight_command: Vec<String>,
-    /// How it works from queues; none: it does not, and its program is started once.
+    /// Settings for work from queues. None: the agent takes no items, and its program is started once.
     #[serde(default)]
     pub work: Option<WorkSettings>,
-    /// How long its commands may take.
+    /// Time limits of the agent's commands.
     #[serde(default)]
     pub commands: CommandLimits,
-    /// Which of them have no time unless they ask for one.
+    /// Commands that have no time limit unless they ask for one.
     #[serde(default)]
     pub untimed: TimeExemptions,
-    /// What is wanted now.
+    /// The desired state now.
     pub wanted: DesiredState,
 }
 
-/// How an agent works from queues.
+/// Settings for work from queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkSettings {
-    /// Who asks for an item.
+    /// Which of the pod's programs asks for an item.
     pub run: Run,
-    /// How an item's payload reaches a program that is run for it.
+    /// How the payload of an item reaches the program that runs for it.
     pub input: Input,
-    /// What a program is given that is run again for the same item, because it ended well without a word about the item.
+    /// Prompt for a program that ended with success and did not report the end of its item. It runs again with this
+    /// prompt.
     pub continue_prompt: String,
-    /// How often a program is run for one item at most.
+    /// Maximum number of runs of the program for one item.
     pub max_turns: u32,
-    /// Items after which the agent says goodbye; none: no end.
+    /// Number of items after which the agent says goodbye. None: there is no limit.
     #[serde(default)]
     pub max_items: Option<u32>,
 }
 
-/// Who asks for an item.
+/// Which of the pod's programs asks for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Run {
-    /// The sidecar, and the program is run for each.
+    /// The sidecar asks. The program runs once for each item.
     PerItem,
-    /// The program, which runs all the time.
+    /// The program asks. It runs all the time.
     LongRunning,
 }
 
-/// How an item's payload reaches a program that is run for it.
+/// How the payload of an item reaches the program that runs for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -136,48 +138,48 @@ pub enum Input {
     Argument,
 }
 
-/// Where the program is.
+/// State of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Program {
-    /// It was not started yet, or waits for an item to be run for.
+    /// It has not started yet, or there is no item for it to run for.
     Waiting,
     /// It runs.
     Running,
-    /// It exists and does not run: somebody stopped it with a signal.
+    /// It exists and does not run: a signal stopped it.
     Frozen,
     /// It ended.
     Ended,
 }
 
-/// How the agent's preflight stands.
+/// State of the agent's preflight command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum PreflightState {
-    /// Its command has not ended yet.
+    /// The command has not ended yet.
     Pending,
-    /// Its command succeeded: the program may run, and work may come.
+    /// The command succeeded: the program may run, and the agent may get work.
     Passed,
-    /// Its command failed, and is run again.
+    /// The command failed and runs again.
     Failed,
 }
 
-/// What came of the agent's preflight command.
+/// Result of the agent's preflight command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Preflight {
-    /// How it stands.
+    /// State of the command.
     pub state: PreflightState,
-    /// How the last run failed, and the last that it wrote.
+    /// How the last run failed, and the end of its output.
     #[serde(default)]
     pub message: String,
 }
 
 impl Preflight {
-    /// The most characters of a message.
+    /// Maximum number of characters of a message.
     pub const MAX_MESSAGE_CHARS: usize = 1024;
 
     fn check(&self) -> Result<(), (&'static str, String)> {
@@ -185,33 +187,33 @@ impl Preflight {
     }
 }
 
-/// How a checkpoint stands.
+/// State of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum CheckpointState {
-    /// Its hook runs.
+    /// The hook runs.
     Running,
-    /// Its hook succeeded.
+    /// The hook succeeded.
     Taken,
-    /// Its hook failed, or took too long.
+    /// The hook failed or took too long.
     Failed,
     /// There is no hook.
     NoHook,
 }
 
-/// What came of a checkpoint.
+/// Result of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Checkpoint {
-    /// The lease.
+    /// The lease of the item.
     pub held: LeaseRef,
-    /// The pause that asked for it.
+    /// Number of the pause that asked for the checkpoint.
     pub pause: i64,
-    /// How it stands.
+    /// State of the checkpoint.
     pub state: CheckpointState,
-    /// How the hook failed.
+    /// How the hook failed. Empty if it did not.
     #[serde(default)]
     pub message: String,
 }
@@ -223,52 +225,55 @@ impl Checkpoint {
     }
 }
 
-/// The heartbeat: how the agent is.
+/// The heartbeat: state of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Report {
-    /// Seconds between its reports, as it was told when it registered: a pool that was changed since is not its fault.
+    /// Seconds between reports, as the agent was told when it registered. A later change of the pool is no fault of the
+    /// agent.
     #[serde(default)]
     pub period_seconds: u32,
-    /// Where its program is.
+    /// State of the program.
     pub program: Program,
-    /// Milliseconds since the program last did something that can be seen: output, a `spillway` call, its terminal.
+    /// Milliseconds since the last visible activity of the program: output, a `spillway` call, or its terminal.
     pub silent_ms: u64,
     /// Milliseconds for which the program has been [`Program::Frozen`] without a break.
     #[serde(default)]
     pub frozen_ms: u64,
-    /// What it says it does.
+    /// Current action, as the program reports it.
     #[serde(default)]
     pub action: Option<String>,
-    /// Its terminal was used in the last minute.
+    /// Whether the terminal was used in the last minute.
     #[serde(default)]
     pub attached: bool,
-    /// Targets that must not be reachable from the pod and are.
+    /// Targets that are reachable from the pod and must not be.
     #[serde(default)]
     pub reachable: Vec<String>,
-    /// The highest notice that was delivered in the pod.
+    /// Id of the last notice that was delivered in the pod.
     #[serde(default)]
     pub notices_seen: u64,
-    /// The item that it works on.
+    /// Lease of the item that the agent works on.
     #[serde(default)]
     pub held: Option<LeaseRef>,
-    /// Its preflight; none: it was not asked for one, or not yet. Left out then: a governor of before does not know it.
+    /// Result of the preflight command. None: there is no such command, or it has not run yet. The field is left out
+    /// then, because an older governor does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preflight: Option<Preflight>,
-    /// What its breaker of commands counted. Left out while that is nothing, for the same reason.
+    /// Counts of the pod's command breaker. The field is left out while they are 0, for the same reason.
     #[serde(default, skip_serializing_if = "CommandCounts::is_nothing")]
     pub commands: CommandCounts,
-    /// The state of its breaker of commands. Left out while that is closed, for the same reason.
+    /// State of the pod's command breaker. The field is left out while the breaker is closed, for the same reason.
     #[serde(default, skip_serializing_if = "BreakerState::is_closed")]
     pub breaker: BreakerState,
-    /// What came of the checkpoint that the last pause of its item asked for. Left out for the same reason.
+    /// Result of the checkpoint that the last pause of the item asked for. The field is left out if there is none, for
+    /// the same reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
 }
 
 impl Report {
-    /// What is said of a program of which nothing more is known.
+    /// A report of a program of which only the state is known.
     pub fn of(program: Program) -> Self {
         Self {
             period_seconds: 0,
@@ -301,62 +306,62 @@ impl BoundedBody for Report {
     }
 }
 
-/// What an agent is to do.
+/// Instruction to an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Directive {
-    /// Work.
+    /// Take items and work.
     #[default]
     Run,
-    /// Take nothing new.
+    /// Take no new item.
     Pause,
-    /// Finish and leave: the pod is about to be ended.
+    /// Finish the work and end: the pod ends soon.
     Drain,
-    /// End now.
+    /// End at once.
     Stop,
 }
 
-/// Something the agent, and the model behind it, should know.
+/// A message for the agent and the model behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Notice {
-    /// Rises by one for each agent.
+    /// Number of the notice. It rises by one with each notice of an agent.
     pub id: u64,
-    /// When it was said (RFC 3339).
+    /// Time of the notice (RFC 3339).
     pub time: String,
-    /// What it is about: the name of a signal or an event.
+    /// Subject: the name of a signal or an event.
     pub about: String,
-    /// In words.
+    /// Text of the notice.
     pub text: String,
 }
 
-/// Everything that is wanted of an agent.
+/// The whole desired state of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DesiredState {
-    /// Names this state. Compared for equality only.
+    /// Revision of this state. It is compared for equality only.
     pub revision: String,
-    /// What to do.
+    /// Instruction to the agent.
     pub directive: Directive,
-    /// What it should know and has not acknowledged yet, the oldest first.
+    /// Notices that the agent has not acknowledged yet, oldest first.
     #[serde(default)]
     pub notices: Vec<Notice>,
-    /// What is wanted of the item that it holds, if that is anything but to go on.
+    /// Instruction about the item that the agent holds. None: continue to work on it.
     #[serde(default)]
     pub item: Option<ItemWanted>,
-    /// The breakers of its commands; none: nothing is known of them yet, and what was said before holds.
+    /// State of the command breakers. None: nothing is known about them yet, and the previous state applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands: Option<Box<CommandBreakers>>,
 }
 
-/// The query of `GET /agent/v1/wanted`: the whole wanted state as soon as it is another one.
+/// The query of `GET /agent/v1/wanted`, which answers with the whole desired state when its revision changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DesiredStateQuery {
-    /// The revision that is known; unset: none.
+    /// The revision that the caller knows. Unset: it knows none.
     #[serde(default)]
     pub after: Option<String>,
 }
@@ -367,12 +372,12 @@ impl BoundedBody for DesiredStateQuery {
     }
 }
 
-/// The agent says goodbye: recorded, and nothing is stopped by this call itself.
+/// The goodbye of an agent. It is recorded. The call itself stops nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Goodbye {
-    /// Why, for people.
+    /// Reason of the goodbye, for people.
     pub reason: String,
 }
 
@@ -382,14 +387,14 @@ impl BoundedBody for Goodbye {
     }
 }
 
-/// An agent asks for a child. Repeatable under its `Idempotency-Key` header.
+/// An agent's request for a child agent. It can be repeated with the same `Idempotency-Key` header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spawn {
-    /// The pool whose program, bulkhead and sandbox the child has; one of the parent's pool's `may.spawnIn`.
+    /// Pool whose program, bulkhead and sandbox the child gets. `may.spawnIn` of the parent's pool must list it.
     pub pool: String,
-    /// A name for people.
+    /// Name of the child that is shown to people.
     #[serde(default)]
     pub display_name: Option<String>,
 }
@@ -405,16 +410,16 @@ impl BoundedBody for Spawn {
     }
 }
 
-/// The child.
+/// The child agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Spawned {
-    /// Name of its Agent.
+    /// Name of the child's Agent.
     pub agent: String,
 }
 
-/// An answer that says nothing but that it was done.
+/// An empty answer: the call was carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Acknowledgement {}

@@ -1,28 +1,29 @@
-//! A conversation in words with a scheduler agent, as the task of one item: what was asked, what the agent asked back, and the
-//! answer to that. All of it stands in the item, so that whichever agent takes it knows all.
+//! A text conversation with a scheduler agent, as the task of one item: the request, the agent's question, and the
+//! answer to it. The item contains the whole conversation. Therefore any agent can continue it.
 
-/// Stands alone in a line, before what was asked back.
+/// A line of its own before the agent's question.
 const ASKED_BACK_MARKER: &str = "[asked back]";
-/// Stands alone in a line, before the answer to it.
+/// A line of its own before the answer to the question.
 const ANSWERED_MARKER: &str = "[answered]";
-/// Begins the line that says how to answer.
+/// Start of the line that says how to answer.
 const ANSWER_HINT_PREFIX: &str = "Answer with: kubectl spillway ask --answers ";
-/// Before each line of an answer that is read as a part of the task before it.
+/// Prefix of each line of an answer that is read as a part of the task before it.
 const ANSWER_INDENT: &str = "            ";
 
-/// How a person answers what was asked back about the item of this name.
+/// The line that tells a person how to answer the question about the item of this name.
 pub fn hint(name: &str) -> String {
     format!("{ANSWER_HINT_PREFIX}{name} \"...\"")
 }
 
-/// The task of the item that answers: `task` and `result` of the one that asked back, and the words of the answer.
+/// The task of the item that carries the answer: `task` and `result` of the item that asked, and the words of the
+/// answer.
 pub fn answered(task: &str, result: &str, words: &str) -> String {
     let result: Vec<&str> = result.lines().filter(|line| !line.starts_with(ANSWER_HINT_PREFIX)).collect();
     format!("{}\n\n{ASKED_BACK_MARKER}\n{}\n\n{ANSWERED_MARKER}\n{}", task.trim_end(), result.join("\n"), words.trim())
 }
 
-/// The conversation as one request, for whoever only splits words into tasks: without what was asked back, and with each
-/// answer as a part of the last task.
+/// The conversation as one request, for a program that only splits text into tasks. The agent's questions are left out,
+/// and each answer is a part of the last task.
 pub fn as_one_request(text: &str) -> String {
     if !text.lines().any(|line| line == ASKED_BACK_MARKER) {
         return text.to_owned();
@@ -38,7 +39,7 @@ pub fn as_one_request(text: &str) -> String {
             (_, QueryPart::Answered) => request.push(format!("{ANSWER_INDENT}{line}")),
         }
     }
-    // A task goes on in the next line, not after an empty one.
+    // A task continues in the next line, but not after an empty one.
     let words = request.iter().map(String::as_str).filter(|line| !line.trim().is_empty());
     words.collect::<Vec<_>>().join("\n")
 }

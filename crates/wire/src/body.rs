@@ -1,26 +1,26 @@
-//! Reading a body: every error names the field it is about.
+//! Reads the body of a call. Every error names the field that is wrong.
 
 use serde::de::DeserializeOwned;
 
 use crate::error::{Code, Refusal};
 
-/// The most bytes a call of the agents' API may carry.
+/// Maximum number of bytes of a body of the agents' API.
 pub const MAX_BODY_BYTES: usize = 256 * 1024;
 
-/// A body whose parts have limits that its types do not express.
+/// A body with limits that its types do not express.
 pub trait BoundedBody: DeserializeOwned {
-    /// The first part that is over its limit: its path and what is wrong with it.
+    /// Returns the first field that is over its limit: its path and what is wrong with it.
     fn check(&self) -> Result<(), (&'static str, String)>;
 }
 
-/// Reads `bytes` as JSON. An empty body is read as `{}`, so that calls without arguments need none.
+/// Reads `bytes` as JSON. An empty body is read as `{}`, so that a call without arguments needs no body.
 pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
     if bytes.len() > MAX_BODY_BYTES {
         let message = format!("the body must have at most {MAX_BODY_BYTES} bytes, but has {}", bytes.len());
         return Err(Refusal::new(Code::BodyTooLarge, message).field("(body)"));
     }
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
-    // A list would be read as the fields in order.
+    // serde reads a list as the fields in order.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err(Refusal::new(Code::InvalidBody, "(body): a JSON object is expected").field("(body)"));
     }
@@ -28,7 +28,7 @@ pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
     let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { named(error.inner()) } else { Some(path) };
-        // A member without a name is none that can be named.
+        // A member with an empty name cannot be named as a field.
         let field = field.filter(|field| !field.is_empty()).unwrap_or_else(|| "(body)".to_owned());
         Refusal::new(Code::InvalidBody, format!("{field}: {}", error.inner())).field(field)
     })?;
@@ -39,7 +39,8 @@ pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
     Ok(value)
 }
 
-/// The field that serde names in words (unknown, missing, twice) when it is one of the outermost object.
+/// The field that serde names in its message (unknown, missing, duplicate), if the field is one of the outermost
+/// object.
 fn named(error: &serde_json::Error) -> Option<String> {
     let text = error.to_string();
     if !["unknown field", "missing field", "duplicate field"].iter().any(|words| text.starts_with(words)) {
@@ -48,7 +49,7 @@ fn named(error: &serde_json::Error) -> Option<String> {
     text.split('`').nth(1).map(str::to_owned)
 }
 
-/// Refuses a text that is longer than `most` characters.
+/// Returns an error if the text is longer than `most` characters.
 pub fn at_most(field: &'static str, text: &str, most: usize) -> Result<(), (&'static str, String)> {
     let length = text.chars().count();
     if length <= most { Ok(()) } else { Err((field, format!("must have at most {most} characters, but has {length}"))) }

@@ -1,62 +1,62 @@
-//! Over the agents' API: what is left of the budgets over an agent, and asking for more.
+//! Budgets in the agents' API: the tokens that are left, and requests for more.
 //!
-//! Asking raises nothing: it is written where people see it, and a person grants.
+//! A request raises no limit. It is published, and a person grants it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::body::{BoundedBody, at_most};
 
-/// The most tokens that can be asked for: what a Grant can give.
+/// Maximum number of tokens in a request. It is the maximum of a Grant.
 pub const MAX_TOKENS: i64 = 1_000_000_000_000_000;
-/// The most characters of a reason.
+/// Maximum number of characters of a reason.
 const MAX_REASON_CHARS: usize = 256;
 
-/// The answer to `GET /agent/v1/budget`: every limit that a model call of the caller passes, the nearest first.
+/// The answer to `GET /agent/v1/budget`: every limit that applies to a model call of the caller, the nearest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RemainingTokens {
-    /// The limits. None: nothing limits its calls.
+    /// The limits. Empty: no limit applies to the caller's calls.
     pub limits: Vec<Limit>,
 }
 
-/// One limit.
+/// A token limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Limit {
-    /// Whose, in words: the item's share, the agent's lifetime, a Budget, a ClusterBudget.
+    /// Owner of the limit, as text: the item's share, the agent's lifetime, a Budget, a ClusterBudget.
     pub budget: String,
-    /// Its name.
+    /// Name of the limit.
     pub name: String,
-    /// What it holds for: `Minute`, `Hour`, `Day`, `Week`, `Month` or `Lifetime`.
+    /// Window of the limit: `Minute`, `Hour`, `Day`, `Week`, `Month` or `Lifetime`.
     pub window: String,
-    /// Its tokens, with what was granted.
+    /// Tokens of the limit, including grants.
     pub limit: i64,
-    /// Tokens that are spent, or count as spent.
+    /// Tokens spent, including lost ones.
     pub used: i64,
-    /// Tokens that are held for calls in flight.
+    /// Tokens held for calls in flight.
     pub held: i64,
-    /// Tokens that are left; never below 0.
+    /// Tokens left. It is never below 0.
     pub left: i64,
-    /// When its window ends; a lifetime does not.
+    /// When the window ends. Unset for a lifetime, which does not end.
     #[serde(default)]
     pub resets: Option<String>,
-    /// Whether calls beyond it are refused; else they are only counted.
+    /// Whether calls beyond the limit are refused. Otherwise they are only counted.
     pub enforced: bool,
-    /// Whether a threshold pauses it: calls are refused though something is left.
+    /// Whether a threshold has paused the limit: calls are refused although tokens are left.
     #[serde(default)]
     pub paused: bool,
 }
 
-/// The body of `POST /agent/v1/budget/request`: what the caller would need.
+/// The body of `POST /agent/v1/budget/request`: tokens that the caller needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AskTokens {
-    /// Tokens on top of what it may spend; 0: it needs no more, what it asked for before is taken back.
+    /// Tokens in addition to the current limit. 0 withdraws an earlier request.
     pub tokens: i64,
-    /// Why, for people; at most 256 characters. Needed but to take back.
+    /// Reason, for people; at most 256 characters. It is required unless the request is withdrawn.
     #[serde(default)]
     pub reason: String,
 }

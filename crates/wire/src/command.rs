@@ -1,32 +1,34 @@
-//! Over the unix socket: a program asks whether it may run a command, and says how that ended.
+//! Messages about commands over the unix socket: a program asks whether it may run a command, and reports how the
+//! command ended.
 //!
-//! What it says is its own word, and reaches nobody but the breaker of its own pod; that counts for the namespace what it believed.
-//! How both breakers behave, and whether that of the namespace lets commands pass, is part of what is wanted of an agent.
+//! The report is not trusted. It reaches only the breaker of its own pod. That breaker reports its counts for the
+//! namespace. The desired state of an agent contains the settings of both breakers, and whether the breaker of the
+//! namespace is open.
 
 use serde::{Deserialize, Serialize};
 
 use crate::body::BoundedBody;
 
-/// The longest that may be asked for (milliseconds); how long a command gets is the pool's to say.
+/// Maximum time limit that a program may ask for, in milliseconds. The pool decides the limit that a command gets.
 const MAX_COMMAND_TIMEOUT_MS: u64 = 86_400_000;
 
-/// A command that is about to be run.
+/// A request to run a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BeginCommand {
-    /// How long it may take; none: as long as the pool's commands do.
+    /// Time limit of the command. None: the default of the pool.
     #[serde(default)]
     pub timeout_milliseconds: Option<u64>,
-    /// Its program did not ask for a time; none: it did.
+    /// Set if the program did not ask for a time limit. None: it did.
     #[serde(default)]
     pub unasked: Option<ObservedCommand>,
 }
 
-/// A command whose program did not ask for a time: a shell that it found on its `PATH`.
+/// A command whose program did not ask for a time limit: a shell that the program found on its `PATH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ObservedCommand {
-    /// When the program was started (milliseconds since boot).
+    /// When the program started, in milliseconds since boot.
     pub program_started: u64,
 }
 
@@ -42,39 +44,40 @@ impl BoundedBody for BeginCommand {
     }
 }
 
-/// It may be run.
+/// The answer if the command may run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandBegun {
-    /// To be given back with how it ended.
+    /// Permit that is returned when the command has ended.
     pub permit: CommandPermit,
-    /// How long it may take.
+    /// Time limit of the command.
     pub timeout_milliseconds: u64,
-    /// Names of programs that are meant to stay: with one of them, a command whose program did not ask for a time has none.
+    /// Names of programs that keep running. A command that contains one of them has no time limit, if its program did
+    /// not ask for one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untimed: Vec<String>,
 }
 
-/// The right to run one command.
+/// A permit to run one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandPermit {
-    /// Who gave it: a start of the sidecar, or a governor.
+    /// Issuer of the permit: one start of the sidecar, or a governor.
     pub owner: u64,
-    /// The breaker's epoch.
+    /// Epoch of the breaker.
     pub epoch: u64,
-    /// Its number.
+    /// Number of the permit.
     pub id: u64,
 }
 
-/// How a command ended.
+/// A report that a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandEnded {
-    /// The permit that it was run with.
+    /// Permit of the command.
     pub permit: CommandPermit,
-    /// How.
+    /// How the command ended.
     pub how: CommandEnd,
 }
 
@@ -82,38 +85,38 @@ pub struct CommandEnded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CommandEnd {
-    /// By itself, with this code.
+    /// It exited with this code.
     Exited(i32),
-    /// A signal ended it that was not ours.
+    /// A signal ended it that Spillway did not send.
     Signalled,
-    /// Its time was over and it was killed.
+    /// It reached its time limit and was killed.
     TimedOut,
     /// It could not be started.
     NotStarted,
-    /// Whoever asked for it did not want it any more.
+    /// The requester cancelled it.
     Cancelled,
 }
 
-/// It must not be run now: a breaker is open.
+/// The answer if the command may not run now: a breaker is open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CommandRejected {
-    /// Which breaker, why, and when to come back, for people and models.
+    /// Which breaker is open, why, and when to try again, for people and models.
     pub message: String,
-    /// After so long it may pass.
+    /// Time after which the command may pass.
     pub retry_after_milliseconds: u64,
 }
 
-/// Whether a breaker refuses, only counts, or neither.
+/// Mode of a breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum BreakerMode {
-    /// It refuses.
+    /// It refuses commands while it is open.
     #[default]
     Enforce,
-    /// It counts.
+    /// It counts failures and refuses nothing.
     Observe,
     /// It does nothing.
     Off,
@@ -130,54 +133,54 @@ pub enum BreakerForce {
     Closed,
 }
 
-/// The breakers of an agent's commands: how its own behaves, and whether that of the namespace is open.
+/// Settings of an agent's own command breaker, and the state of the namespace's breaker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CommandBreakers {
-    /// Whether they refuse.
+    /// Mode of both breakers.
     pub mode: BreakerMode,
-    /// Whether a person holds them.
+    /// State in which a person holds both breakers. None: no person does.
     #[serde(default)]
     pub force: Option<BreakerForce>,
-    /// Failures of the agent's commands within the window that open its own.
+    /// Failures of the agent's commands within the window that open its own breaker.
     pub failure_threshold: u32,
-    /// How long a failure counts at least.
+    /// Minimum time for which a failure counts.
     pub window_milliseconds: u64,
-    /// How long it stays open.
+    /// Time for which the breaker stays open.
     pub open_milliseconds: u64,
-    /// What each opening in a row multiplies that by.
+    /// Factor by which each consecutive opening multiplies that time.
     pub backoff_factor: u32,
-    /// How long it stays open at most.
+    /// Maximum time for which the breaker stays open.
     pub max_open_milliseconds: u64,
-    /// Commands in a row that work and close it.
+    /// Consecutive successful commands that close the breaker.
     pub success_threshold: u32,
-    /// Commands that are tried at once.
+    /// Maximum number of probes at a time.
     pub half_open_probes: u32,
-    /// After this a command that is tried has failed; none: after its own time.
+    /// Time after which a probe without a result has failed. None: the time limit of its command.
     #[serde(default)]
     pub probe_milliseconds: Option<u64>,
-    /// Exit codes that are failures.
+    /// Exit codes that count as failures.
     #[serde(default)]
     pub failure_exit_codes: Vec<i32>,
-    /// That of the namespace is open; none: it is closed.
+    /// Set if the breaker of the namespace is open. None: it is closed.
     #[serde(default)]
     pub open_globally: Option<OpenGlobally>,
 }
 
-/// The breaker of the namespace is open.
+/// State of the namespace's breaker while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OpenGlobally {
-    /// A person holds it so: nobody need ask.
+    /// Whether a person holds it open. A request for a probe is useless then.
     #[serde(default)]
     pub forced: bool,
-    /// After so long it may be asked for the right to try a command.
+    /// Time after which the sidecar may ask to run a command as a probe.
     pub retry_after_milliseconds: u64,
 }
 
-/// What a pod's breaker of commands counted, since the pod began.
+/// Counts of a pod's command breaker since the pod started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -185,13 +188,13 @@ pub struct CommandCounts {
     /// Commands that hung or could not be started.
     #[serde(default)]
     pub failed: u64,
-    /// Openings.
+    /// Openings of the breaker.
     #[serde(default)]
     pub opened: u64,
 }
 
 impl CommandCounts {
-    /// Nothing happened.
+    /// Whether all counts are 0.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
@@ -205,27 +208,27 @@ pub enum BreakerState {
     /// Commands pass.
     #[default]
     Closed,
-    /// Commands are tried.
+    /// Commands run as probes.
     HalfOpen,
     /// Commands are refused.
     Open,
 }
 
 impl BreakerState {
-    /// Commands pass.
+    /// Whether commands pass.
     pub fn is_closed(&self) -> bool {
         *self == Self::Closed
     }
 }
 
-/// A sidecar asks whether a command may be run although the breaker of the namespace is open: to try whether things work again.
+/// A sidecar's request to run a command as a probe while the breaker of the namespace is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TryCommand {
-    /// The permit of the pod's own breaker: it names the command, so that who asks again is given the same.
+    /// Permit of the pod's own breaker. It identifies the command: a repeated request gets the same answer.
     pub command: CommandPermit,
-    /// How long it may take.
+    /// Time limit of the command.
     pub timeout_milliseconds: u64,
 }
 
@@ -235,25 +238,25 @@ impl BoundedBody for TryCommand {
     }
 }
 
-/// The answer.
+/// The answer to [`TryCommand`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum TryAnswer {
-    /// It may, and how it ended is to be told.
+    /// The command may run. Its end must be reported.
     Permit(CommandPermit),
-    /// It may not.
+    /// The command may not run.
     Rejected(CommandRejected),
 }
 
-/// How a command ended that was tried.
+/// A report that a probe ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndTry {
-    /// What was given.
+    /// Permit of the probe.
     pub permit: CommandPermit,
-    /// What it says about commands.
+    /// Result of the probe.
     pub outcome: TryOutcome,
 }
 
@@ -263,27 +266,27 @@ impl BoundedBody for EndTry {
     }
 }
 
-/// What a command says about commands.
+/// Result of a probe for its breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum TryOutcome {
-    /// It worked.
+    /// The command worked.
     Success,
-    /// It hung, or could not be started.
+    /// The command hung or could not be started.
     Failure,
-    /// Nothing.
+    /// The probe has no result.
     Neutral,
 }
 
-/// How long commands may take.
+/// Time limits of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CommandLimits {
-    /// Seconds for one that asks for no time of its own.
+    /// Seconds for a command that asks for no time limit.
     pub timeout_seconds: u32,
-    /// The most seconds that one may ask for.
+    /// Maximum seconds that a command may ask for.
     pub max_timeout_seconds: u32,
 }
 
@@ -293,30 +296,32 @@ impl Default for CommandLimits {
     }
 }
 
-/// Which commands have no time unless their program asks for one.
+/// Commands that have no time limit unless their program asks for one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TimeExemptions {
-    /// Those that one of these programs belongs to. [`ALL_COMMANDS`](Self::ALL_COMMANDS): every command.
+    /// Names of programs whose commands are exempt. [`ALL_COMMANDS`](Self::ALL_COMMANDS) exempts every command.
     #[serde(default)]
     pub names: Vec<String>,
-    /// Those that began before a model answered the program for the first time: a model has it run commands.
+    /// Whether commands are exempt that began before a model answered the program for the first time. No model has
+    /// asked for these commands.
     pub until_answer: bool,
 }
 
 impl TimeExemptions {
-    /// In the place of a name: no command has a time unless it asks for one.
+    /// Name that stands for all programs: no command has a time limit unless it asks for one.
     pub const ALL_COMMANDS: &str = "*";
 
-    /// No command has a time unless it asks for one.
+    /// Whether no command has a time limit unless it asks for one.
     pub fn all(&self) -> bool {
         self.names.iter().any(|name| name == Self::ALL_COMMANDS)
     }
 }
 
 impl Default for TimeExemptions {
-    /// As long as nobody said it: only what is known to come from a model has a time.
+    /// The value until the pool's settings arrive: only commands that a model is known to have caused have a time
+    /// limit.
     fn default() -> Self {
         Self { names: Vec::new(), until_answer: true }
     }

@@ -1,88 +1,90 @@
-//! The one shape of a refusal, from gateway and governor alike.
+//! The common form of a refusal, from the gateway and from the governor.
 
 use serde::{Deserialize, Serialize};
 
 use crate::shortage::Shortage;
 
-/// Why a call was refused: for programs to act on. Public API.
+/// Reason of a refusal, for programs. Public API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// No bearer token came with the call.
+    /// The call has no bearer token.
     NoToken,
-    /// The API server does not vouch for the token: forged, expired, or its pod is gone.
+    /// The API server does not accept the token: it is forged or expired, or its pod is gone.
     InvalidToken,
-    /// The token is for somebody else than the gateway.
+    /// The token has another audience than the gateway.
     WrongAudience,
-    /// The token is not bound to a pod, and the call does not say which agent outside the cluster it is of.
+    /// The token is not bound to a pod, and the call names no agent outside the cluster.
     NotAPod,
-    /// The pod is no agent's: its uid is not the one that was recorded when its agent's pod was made. Or the caller is not the
-    /// agent outside the cluster that it says it is.
+    /// No Agent has recorded the uid of this pod. Or the caller is not the agent outside the cluster that the call
+    /// names.
     NotAnAgent,
-    /// The agent ended; nothing that is left of it may act.
+    /// The agent has ended. No remaining process of it may act.
     AgentEnded,
     /// This caller may not make this call.
     NotAllowed,
-    /// There is no such call.
+    /// The path does not exist.
     NoSuchCall,
-    /// The call is part of the API and this version does not serve it.
+    /// The call is part of the API, but this version does not serve it.
     NotBuilt,
-    /// The path is served, with another method.
+    /// The path is served with another method.
     WrongMethod,
-    /// The body is not what the call takes; `field` says where.
+    /// The body does not fit the call. `field` names the wrong field.
     InvalidBody,
-    /// The body is larger than any call takes.
+    /// The body is larger than the maximum of the call.
     BodyTooLarge,
     /// A limit of the pool or the agent is reached.
     LimitReached,
-    /// The same idempotency key came with another body.
+    /// The idempotency key was used for a call with another body.
     KeyReused,
-    /// The lease is not the caller's any more: another one holds the item, or it was freed.
+    /// The lease is no longer the caller's: another agent holds the item, or the item was released.
     StaleLease,
-    /// The item is gone: it was deleted.
+    /// The item was deleted.
     LeaseLost,
-    /// The item ended already, otherwise.
+    /// The item has already ended with another result.
     FinishedAlready,
     /// The caller holds no item.
     NotHeld,
     /// The caller's pool works from no queue.
     NoQueues,
-    /// The caller's preflight has not passed: it gets no work before.
+    /// The caller's preflight has not passed. The caller gets no work before.
     PreflightNotPassed,
-    /// The queue does not exist, or no queue takes the type.
+    /// The queue does not exist, or no queue accepts the type.
     QueueMissing,
-    /// The queue holds as much as it may; `limit` and `current` say how much.
+    /// The queue is full. `limit` and `current` contain the numbers.
     QueueFull,
-    /// The queue does not take items of this type.
+    /// The queue does not accept items of this type.
     TypeNotAccepted,
-    /// The payload is larger than the queue takes.
+    /// The payload is larger than the maximum of the queue.
     ItemTooLarge,
-    /// The item would wait for itself.
+    /// The item depends on itself, directly or through other items.
     Cycle,
-    /// An item of the same dedupKey exists.
+    /// An item with the same dedupKey exists.
     Duplicate,
-    /// Others hold what is left, or the window ends soon: the call is given tokens later. `budget` says of what.
+    /// Other calls hold the tokens that are left, or the window ends soon. The call can get tokens later. `budget`
+    /// names the budget.
     BudgetHeld,
-    /// A budget is spent: trying again does not help before its window ends or somebody raises it. `budget` says which.
+    /// A budget is spent. A retry fails until its window ends or a person raises the limit. `budget` names the budget.
     BudgetExhausted,
-    /// The pool has no such model API, or it may not be called for this model.
+    /// The pool has no such model API, or does not allow this model for it.
     ModelNotAllowed,
-    /// The agent is paused, or it does not hold the item any more that the call is for.
+    /// The agent is paused, or it no longer holds the item of the call.
     NotWorking,
-    /// The gateway's session is not known to this leader: it must begin.
+    /// The leader does not know the gateway's session. The gateway must begin it again.
     SessionUnknown,
-    /// The number of the hold was used before, or closed: nothing is held under it.
+    /// The number of the hold was used before, or the hold is closed. No tokens are held under it.
     HoldClosed,
-    /// The governor cannot be reached now; the call was not carried out, or nobody knows. Try again.
+    /// The governor cannot be reached now. The call was not carried out, or its outcome is unknown. Try again.
     GovernorAway,
-    /// A circuit breaker is open: what keeps failing is not tried for a while; `retryAfterSeconds` says for how long, if time alone helps.
+    /// A circuit breaker is open because calls kept failing. `retryAfterSeconds` says how long to wait, if waiting
+    /// alone helps.
     CircuitOpen,
     /// The model turn took longer than its pool allows.
     TurnTimedOut,
-    /// Too many calls; try again after `retryAfterSeconds`.
+    /// There are too many calls. Try again after `retryAfterSeconds`.
     TooManyCalls,
-    /// Something of ours is wrong; the log of the process says what.
+    /// An internal error of Spillway. The log of the process has the details.
     Internal,
     /// A code that this version does not know.
     #[serde(other)]
@@ -90,7 +92,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The HTTP status that goes with it.
+    /// The HTTP status of the code.
     pub fn status(self) -> u16 {
         match self {
             Self::NoToken | Self::InvalidToken | Self::WrongAudience => 401,
@@ -119,7 +121,7 @@ impl Code {
         }
     }
 
-    /// The word for metrics, as it is in JSON.
+    /// The code as it is in JSON and in metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::NoToken => "no_token",
@@ -163,7 +165,7 @@ impl Code {
         }
     }
 
-    /// Whether the same call may succeed later, so that a caller keeps it and tries again.
+    /// Whether the same call may succeed later. The caller then keeps the call and retries it.
     pub fn passes(self) -> bool {
         match self {
             Self::GovernorAway
@@ -208,28 +210,28 @@ impl Code {
     }
 }
 
-/// A refusal, as every 4xx and 5xx answer carries it.
+/// A refusal: the body of every 4xx and 5xx answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Refusal {
-    /// For programs.
+    /// Reason, for programs.
     pub code: Code,
-    /// For people: what is wrong, and what to do.
+    /// What is wrong and what to do, for people.
     pub message: String,
-    /// The field of the body that is wrong, as a path.
+    /// Path of the field that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// When to try again.
+    /// Seconds after which to try again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<u32>,
-    /// The limit that is reached.
+    /// The limit that was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// What there is, or what was asked for, against the limit.
+    /// The current or requested amount that is compared with the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<u64>,
-    /// The budget that stands in the way of a model call.
+    /// The budget that refuses a model call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Box<Shortage>>,
 }
@@ -240,30 +242,30 @@ impl Refusal {
         Self { code, message: message.into(), field: None, retry_after_seconds: None, limit: None, current: None, budget: None }
     }
 
-    /// Whoever could answer is away, or does not know yet: come again in a second.
+    /// A refusal because the governor cannot answer now: try again after one second.
     pub fn away(message: impl Into<String>) -> Self {
         Self::new(Code::GovernorAway, message).retry_after(1)
     }
 
-    /// Names the field that is wrong.
+    /// Sets the field that is wrong.
     pub fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// Says which limit is reached, and by what.
+    /// Sets the limit that was reached and the current amount.
     pub fn limit(mut self, limit: u64, current: u64) -> Self {
         (self.limit, self.current) = (Some(limit), Some(current));
         self
     }
 
-    /// Says which budget stands in the way.
+    /// Sets the budget that refuses the call.
     pub fn budget(mut self, shortage: Shortage) -> Self {
         self.budget = Some(Box::new(shortage));
         self
     }
 
-    /// Says when to try again.
+    /// Sets the seconds after which to try again.
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_seconds = Some(seconds);
         self

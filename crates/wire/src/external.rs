@@ -1,6 +1,7 @@
-//! Agents outside the cluster: the header by which each of their calls says which one it is, and the call that makes one.
+//! Agents outside the cluster: the header with which each of their calls names its agent, and the call that creates an
+//! agent.
 //!
-//! The header proves nothing. Gateway and governor judge it by the user of the call's token.
+//! The header proves nothing. The gateway and the governor check it against the user of the call's token.
 
 use std::fmt;
 
@@ -9,25 +10,25 @@ use serde::{Deserialize, Serialize};
 use crate::body::{BoundedBody, at_most};
 use crate::meter::Dialect;
 
-/// On each call of an agent outside the cluster: which one it is, as [`ExternalAgent`] is written.
+/// Header of each call of an agent outside the cluster. It names the agent, in the format of [`ExternalAgent`].
 pub const EXTERNAL_HEADER: &str = "spillway-external";
 
-/// The most bytes of each part of a [`Place`].
+/// Maximum number of bytes of each part of an [`ExternalAgent`].
 const MAX_PLACE_PART_BYTES: usize = 63;
 
-/// Which agent outside the cluster calls: `NAMESPACE/POOL/AGENT/UID`, or `NAMESPACE/POOL` before it has an Agent.
+/// An agent outside the cluster: `NAMESPACE/POOL/AGENT/UID`, or `NAMESPACE/POOL` before it has an Agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalAgent {
-    /// The namespace of its pool.
+    /// Namespace of its pool.
     pub namespace: String,
-    /// The name of its pool.
+    /// Name of its pool.
     pub pool: String,
-    /// Name and uid of its Agent; none: it is about to be made.
+    /// Name and uid of its Agent. None: the Agent does not exist yet.
     pub agent: Option<(String, String)>,
 }
 
 impl ExternalAgent {
-    /// Reads it; none: it is not one.
+    /// Parses the value of the header. None: the value is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let sound = |part: &&str| {
             !part.is_empty() && part.len() <= MAX_PLACE_PART_BYTES && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -55,14 +56,14 @@ impl fmt::Display for ExternalAgent {
     }
 }
 
-/// A process outside the cluster asks for an Agent. Repeatable under its `Idempotency-Key` header.
+/// A request of a process outside the cluster for an Agent. It can be repeated with the same `Idempotency-Key` header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Enrol {
-    /// Version of the program that asks.
+    /// Version of the program.
     pub version: String,
-    /// A name for people.
+    /// Name of the agent that is shown to people.
     #[serde(default)]
     pub display_name: Option<String>,
 }
@@ -78,31 +79,31 @@ impl BoundedBody for Enrol {
     }
 }
 
-/// The Agent.
+/// The Agent that was created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Enrolled {
-    /// Its name.
+    /// Name of the Agent.
     pub agent: String,
-    /// Its uid.
+    /// Uid of the Agent.
     pub uid: String,
-    /// The type of its pool.
+    /// Type of its pool.
     #[serde(rename = "type")]
     pub type_: String,
-    /// The model APIs that it may call.
+    /// Model APIs that the agent may call.
     #[serde(default)]
     pub models: Vec<ModelEntry>,
 }
 
-/// A model API of a pool, as its agents name it.
+/// A model API of a pool, under the name that agents use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ModelEntry {
-    /// Its name, the first part of the path of a call.
+    /// Name of the entry, which is the first part of the path of a call.
     pub name: String,
-    /// The protocol that it speaks.
+    /// Protocol of the API.
     pub dialect: Dialect,
 }
 

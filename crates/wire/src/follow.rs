@@ -1,7 +1,8 @@
-//! Work over the agents' API: what became of the items that the agents of a pool submitted.
+//! Progress of submitted work in the agents' API: the items that the agents of a pool submitted.
 //!
-//! Both calls are read from the items themselves, so nothing of it is lost with a process; what is gone with its item is
-//! gone. Whoever reads its inbox keeps the cursor: what comes after it is told again until the cursor moves on.
+//! Both calls read the items themselves. Therefore no process has to keep anything, and nothing is left of a deleted
+//! item. The reader of an inbox keeps the cursor. It gets the messages after the cursor again until it uses a newer
+//! cursor.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +11,20 @@ use serde::{Deserialize, Serialize};
 use crate::body::{BoundedBody, at_most};
 use crate::work::MAX_CLAIM_WAIT_SECONDS;
 
-/// The most items or messages in one answer.
+/// Maximum number of items or messages in one answer.
 pub const MAX_LINES: usize = 100;
 
-/// The query of `GET /agent/v1/work`: the items that the agents of the caller's pool submitted.
+/// The query of `GET /agent/v1/work`, which lists items that the agents of the caller's pool submitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListWork {
-    /// Whose; `me`, the caller's pool, is the only one there is.
+    /// Submitter of the items. The only value is `me`: the caller's pool.
     #[serde(default)]
     pub submitted_by: Option<String>,
-    /// Only those of a group.
+    /// Group of the items. Unset: all groups.
     #[serde(default)]
     pub group: Option<String>,
-    /// Only those of a plan.
+    /// Plan of the items. Unset: all plans.
     #[serde(default)]
     pub plan: Option<String>,
 }
@@ -43,57 +44,57 @@ impl BoundedBody for ListWork {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkList {
-    /// How many there are of each phase.
+    /// Number of items in each phase.
     pub counts: BTreeMap<String, u64>,
-    /// The items, those that are not over first and then by age, at most 100.
+    /// The items, at most 100: first those that have not ended, then by age.
     pub items: Vec<SubmittedItem>,
 }
 
-/// One item that was submitted.
+/// A submitted item.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SubmittedItem {
-    /// Its name.
+    /// Name of the item.
     pub name: String,
-    /// Its uid.
+    /// Uid of the item.
     pub uid: String,
-    /// The queue it waits in.
+    /// Queue of the item.
     #[serde(default)]
     pub queue: Option<String>,
-    /// What kind of work it is.
+    /// Type of the work.
     #[serde(default, rename = "type")]
     pub type_: Option<String>,
-    /// Its group.
+    /// Group of the item.
     #[serde(default)]
     pub group: Option<String>,
-    /// Its plan.
+    /// Plan of the item.
     #[serde(default)]
     pub plan: Option<String>,
-    /// Where it is in its life, as `status.phase` says it.
+    /// Phase of the item, as in `status.phase`.
     pub phase: String,
-    /// Why, as one word.
+    /// Reason for the phase, as one word.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Ready items before it in its queue.
+    /// Number of ready items before it in its queue.
     #[serde(default)]
     pub position: Option<u64>,
-    /// What came out, or why it failed; at most the first 1024 characters.
+    /// Result of the item, or the reason of its failure: at most the first 1024 characters.
     #[serde(default)]
     pub result: Option<String>,
 }
 
-/// Between the numbers of a cursor.
+/// Separator of the numbers of a cursor.
 pub const CURSOR_SEPARATOR: char = '.';
 
-/// The query of `GET /agent/v1/inbox`: what ended since the cursor, as soon as there is something.
+/// The query of `GET /agent/v1/inbox`, which answers when there are messages after the cursor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InboxQuery {
-    /// The cursor of the last answer that was read; unset: from the beginning.
+    /// Cursor of the last answer. Unset: from the beginning.
     #[serde(default)]
     pub after: Option<String>,
-    /// How long to wait for a message; at most 25 s.
+    /// Seconds to wait for a message, at most 25.
     #[serde(default)]
     pub wait_seconds: u32,
 }
@@ -109,14 +110,14 @@ impl BoundedBody for InboxQuery {
     }
 }
 
-/// The answer to [`InboxQuery`]; 204 if there was nothing for so long.
+/// The answer to [`InboxQuery`]. The status is 204 if there was no message within the wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Inbox {
-    /// What happened, the oldest first, at most 100. A message may come twice; none is left out.
+    /// The messages, oldest first, at most 100. A message may be repeated, and none is left out.
     pub messages: Vec<Message>,
-    /// Where to go on from.
+    /// Cursor of the next request.
     pub cursor: String,
 }
 
@@ -136,29 +137,29 @@ pub enum Message {
     PlanEnded {
         /// The plan.
         plan: String,
-        /// How many of its items ended in each phase.
+        /// Number of its items that ended in each phase.
         counts: BTreeMap<String, u64>,
     },
-    /// An item is ready and waits: no pool that works from its queue has what it needs. Told of the first one of those that need
-    /// the same.
+    /// An item is ready and waits, because no pool that takes items from its queue meets its requirements. Of several
+    /// items with the same requirements, only the first one is reported.
     #[serde(rename_all = "camelCase")]
     ItemWaits {
         /// The item.
         item: SubmittedItem,
-        /// What lacks, in words.
+        /// Missing requirements, as text.
         text: String,
     },
-    /// The supervisor asks for somebody to look at an agent: at one that works on what the reader's pool submitted, or, if it
-    /// holds nothing that an agent submitted, at any, and the reader is a scheduler.
+    /// The supervisor asks for attention to an agent. If the agent holds an item that an agent submitted, the pool of
+    /// the submitter gets the message. Otherwise every scheduler does.
     #[serde(rename_all = "camelCase")]
     Escalated {
-        /// Its name.
+        /// Name of the agent.
         agent: String,
-        /// What was raised.
+        /// Signal that was raised.
         signal: String,
-        /// In words.
+        /// Text of the message.
         text: String,
-        /// The item that it holds.
+        /// Item that the agent holds.
         #[serde(default)]
         item: Option<String>,
     },

@@ -1,7 +1,7 @@
-//! Headers of a model call that stay behind wherever the call is carried on, so that the pod's sidecar and the gateway drop
-//! the same. Each may drop more; none carries one of these.
+//! Headers of a model call that are never forwarded. The pod's sidecar and the gateway drop the same ones. Each of them
+//! may drop more.
 
-/// Of one connection, not of a call.
+/// Headers of one connection.
 pub const HOP_BY_HOP_HEADERS: [&str; 9] = [
     "connection",
     "keep-alive",
@@ -13,7 +13,7 @@ pub const HOP_BY_HOP_HEADERS: [&str; 9] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// What a client shows as credential, or that says whom to charge: the team's own takes its place.
+/// Headers with a client's credential, or with the account to charge. The credential of the team replaces them.
 pub const CREDENTIAL_HEADERS: [&str; 10] = [
     "authorization",
     "x-api-key",
@@ -26,11 +26,11 @@ pub const CREDENTIAL_HEADERS: [&str; 10] = [
     "x-goog-iam-authorization-token",
     "x-goog-authenticated-user-email",
 ];
-/// What our own headers begin with: nobody else says them.
+/// Prefix of Spillway's own headers. No client may set them.
 pub const OWN_HEADER_PREFIX: &str = "spillway-";
 
-/// Whether a header stays behind: of the connection, of the client's credential, ours. Names are in lower case, as in HTTP/2.
-/// What `Connection` names stays behind too, which only who holds all headers can tell.
+/// Whether a header is dropped: a header of the connection, of the client's credential, or of Spillway. Names are in
+/// lower case, as in HTTP/2. The headers that `Connection` names are dropped too, by the caller, which has all headers.
 pub fn stays(name: &str) -> bool {
     HOP_BY_HOP_HEADERS.contains(&name) || CREDENTIAL_HEADERS.contains(&name) || name == "host" || name.starts_with(OWN_HEADER_PREFIX)
 }

@@ -1,25 +1,25 @@
-//! The types of Spillway's HTTP APIs: what goes from an agent's pod to the gateway and from there to the governor.
+//! The types of Spillway's HTTP APIs: between an agent's pod and the gateway, and between the gateway and the governor.
 //!
-//! Only data: no client, no server, no clock. Unknown fields are refused where we read what a caller wrote (a misspelt field
-//! must not be silently dropped) and ignored where we read an answer (a newer server may say more).
+//! This crate holds only data: no client, no server, no clock. Unknown fields are refused in a request, because a
+//! misspelt field must not be dropped silently. They are ignored in an answer, because a newer server may send more.
 //!
 //! | file | for |
 //! |---|---|
 //! | [`agent`] | the agents' API: register, report, wanted, goodbye, spawn |
-//! | [`access`] | who may make which call: one table |
-//! | [`ask`] | what people ask a scheduler, and what it asked back, as the task of one item |
+//! | [`access`] | the access table: which caller may make which call |
+//! | [`ask`] | a text conversation with a scheduler, as the task of one item |
 //! | [`body`] | reading a body, with the field's name in every error |
-//! | [`budget`] | the agents' API: what is left of the budgets over an agent, and asking for more |
-//! | [`command`] | inside the pod: may a command be run, and how it ended |
-//! | [`error`] | the one shape of a refusal |
-//! | [`external`] | agents outside the cluster: which one calls, and the call that makes one |
-//! | [`follow`] | the agents' API: what became of submitted work |
-//! | [`governor`] | what goes between gateway and governor beside the agents' calls |
-//! | [`headers`] | headers of a model call that stay behind wherever it is carried on |
-//! | [`link`] | what goes over the unix socket inside the pod |
-//! | [`meter`] | between gateway and governor: tokens held for a model call, and what it used |
+//! | [`budget`] | the agents' API: tokens that are left, and requests for more |
+//! | [`command`] | inside the pod: permits for commands, and how commands ended |
+//! | [`error`] | the common form of a refusal |
+//! | [`external`] | agents outside the cluster: the header that names one, and the call that creates one |
+//! | [`follow`] | the agents' API: progress of submitted work |
+//! | [`governor`] | between gateway and governor: headers, and the stream of changes |
+//! | [`headers`] | headers of a model call that are never forwarded |
+//! | [`link`] | messages over the unix socket inside the pod |
+//! | [`meter`] | between gateway and governor: tokens held for a model call, and its usage |
 //! | [`plan`] | the agents' API: many items at once |
-//! | [`shortage`] | which limit refuses a model call, and what it has left |
+//! | [`shortage`] | the limit that refuses a model call, and the tokens it has left |
 //! | [`work`] | the agents' API: claim, finish, submit |
 
 pub mod access;
@@ -45,9 +45,9 @@ pub use error::{Code, Refusal};
 pub const GATEWAY_AUDIENCE: &str = "spillway.dev/gateway";
 /// Audience of the token that a gateway shows to the governor.
 pub const GOVERNOR_AUDIENCE: &str = "spillway.dev/governor";
-/// The name in the gateway's certificate: pods have no DNS, so it is fixed and never looked up.
+/// Name in the gateway's certificate. Pods have no DNS, so the name is fixed and never resolved.
 pub const GATEWAY_TLS_NAME: &str = "gateway.spillway.internal";
-/// The name in the governor's certificate.
+/// Name in the governor's certificate.
 pub const GOVERNOR_TLS_NAME: &str = "governor.spillway.internal";
 /// Key of the ConfigMap, and name of the file in the pod, that holds the certificates to trust.
 pub const CA_FILE: &str = "ca.crt";

@@ -1,7 +1,7 @@
-//! Over the unix socket inside the pod: JSON, one object a line, a request and its answer in turn.
+//! Messages over the unix socket inside the pod: JSON, one object a line, a request and then its answer.
 //!
-//! The first connection is the supervisor's (`spillway-agent`), opened before the program starts; it carries [`Control`] and
-//! [`Order`]. Every later one is the program's and carries one [`Ask`] and one [`Answer`]: a list of verbs, nothing else.
+//! The supervisor (`spillway-agent`) opens the first connection before the program starts. It carries [`Control`] and
+//! [`Order`]. Every later connection is the program's and carries one [`Ask`] and one [`Answer`].
 
 use serde::{Deserialize, Serialize};
 
@@ -18,12 +18,12 @@ use crate::work::{Assignment, Claim, LeaseRef, Outcome, ProgressUpdate, Submit, 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Hello {
-    /// The supervisor. `key` is what an earlier [`Order::Key`] gave it; none on its first connection.
+    /// The supervisor. `key` is the key of an earlier [`Order::Key`]. It is none on the first connection.
     Control {
         /// The key.
         key: Option<String>,
     },
-    /// A program's command: one question.
+    /// A request of the program.
     Ask(Ask),
 }
 
@@ -47,153 +47,154 @@ impl BoundedBody for Hello {
     }
 }
 
-/// What the supervisor tells the sidecar.
+/// A message of the supervisor to the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Control {
-    /// How the program is. Sent when something changed and at least each second while it is active.
+    /// State of the program. It is sent after a change, and at least each second while the program is active.
     State(Report),
-    /// These notices, up to this id, were written for the program.
+    /// The notices up to this id were written for the program.
     NoticesSeen(u64),
-    /// The sidecar asked whether it may end: nothing of the program is left.
+    /// The answer to the sidecar's question whether it may end: no process of the program is left.
     Ended,
-    /// A command hung that nobody timed, and was ended.
+    /// A command without a time limit hung and was ended.
     CommandHung,
-    /// The work on an item ended so. Said again on each connection until [`Order::Settled`] answers it.
+    /// The work on an item ended. The supervisor repeats this on each connection until [`Order::Settled`] answers it.
     Finished {
         /// The lease.
         held: LeaseRef,
-        /// How.
+        /// How it ended.
         outcome: Outcome,
     },
 }
 
-/// What the sidecar tells the supervisor.
+/// A message of the sidecar to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Order {
-    /// Show this key when connecting again; nobody else has it.
+    /// The key that the supervisor must send when it connects again. Only the supervisor has it.
     Key(String),
-    /// The agent is registered and its walls stand: start the program.
+    /// The agent is registered and its isolation is in force: start the program.
     Start(Box<Settings>),
-    /// What is wanted now.
+    /// The desired state now.
     Wanted(DesiredState),
-    /// Nobody has answered for so long that nothing is known: end.
+    /// No gateway has answered for so long that the desired state is unknown: end.
     Abandoned,
-    /// The walls do not stand: end, or do not start.
+    /// The isolation is not in force, with the targets that are reachable: end, or do not start.
     WallsDown(Vec<String>),
-    /// The program said something through the socket, or called a model.
+    /// The program sent a request through the socket, or called a model.
     Activity {
-        /// What it says it does, if it said that.
+        /// The current action, if the program reported it.
         action: Option<String>,
         /// The calls of models, if there were any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         called: Option<ModelCalls>,
     },
-    /// Run the program for this item. Said again on each connection until the supervisor reports that it holds it.
+    /// Run the program for this item. The sidecar repeats this on each connection until the supervisor reports that it
+    /// holds the item.
     Item(Box<Assignment>),
-    /// The program itself said how the item ended: it is not run again for it.
+    /// The program itself reported how the item ended. It does not run again for the item.
     Said(LeaseRef, Outcome),
-    /// The end of this item was taken, or counts for nothing any more: forget it.
+    /// The end of this item was accepted, or no longer counts: forget the item.
     Settled(LeaseRef),
 }
 
-/// Calls of models. Times are milliseconds since boot: both programs of a pod run on one kernel.
+/// Calls of models. Times are milliseconds since boot, because both programs of a pod run on one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelCalls {
     /// When the last one began.
     pub begun: u64,
-    /// When something of one was last seen.
+    /// When the last byte of a call was seen.
     pub seen: u64,
-    /// The conversations that calls go on with, as far as they are known.
+    /// The known conversations to which the calls belong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversations: Vec<Conversation>,
-    /// When the last call began of which it is not known, or not known yet, which conversation it goes on with.
+    /// When the last call began whose conversation is not known (yet).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<u64>,
-    /// When the first answer came of those that were not told yet.
+    /// When the first answer came since the last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
 }
 
-/// A conversation with a model, by its calls.
+/// A conversation with a model, as a series of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Conversation {
-    /// When its first call began that is remembered.
+    /// When the first remembered call of the conversation began.
     pub first: u64,
-    /// When its last call began.
+    /// When the last call began.
     pub begun: u64,
-    /// When the answer to that ended; none: it has not.
+    /// When the answer to the last call ended. None: it has not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<u64>,
 }
 
-/// What the program may ask.
+/// A request of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Ask {
-    /// Say goodbye.
+    /// The agent says goodbye.
     Goodbye(Goodbye),
-    /// Say what it does.
+    /// The program reports its current action.
     Progress(Progress),
-    /// What it should know.
+    /// Ask for the notices.
     Notices,
-    /// Ask for a child.
+    /// Ask for a child agent.
     Spawn {
-        /// Makes a repetition harmless.
+        /// Idempotency key of the request.
         key: String,
-        /// The child.
+        /// The child agent.
         request: Spawn,
     },
-    /// Whether the sidecar is registered, and what is wanted.
+    /// Ask whether the sidecar is registered, and for the desired state.
     Status,
     /// A program that runs all the time asks for an item.
     Next {
-        /// How long to wait for one; at most 25 s.
+        /// Seconds to wait for an item, at most 25.
         wait_seconds: u32,
     },
-    /// How the item that is held ended.
+    /// The program reports how its item ended.
     Finish(Outcome),
     /// Ask for an item to be queued.
     Submit {
-        /// Makes a repetition harmless.
+        /// Idempotency key of the request.
         key: String,
         /// The item.
         request: Box<Submit>,
     },
     /// Ask for many items to be queued at once.
     Plan {
-        /// Makes a repetition harmless.
+        /// Idempotency key of the request.
         key: String,
         /// The plan.
         request: Plan,
     },
-    /// What the agents of the pool submitted.
+    /// List the items that the agents of the pool submitted.
     ListWork(ListWork),
-    /// What of that ended.
+    /// Read the messages about ended items.
     Inbox(InboxQuery),
-    /// A command is about to be run.
+    /// Ask to run a command.
     BeginCommand(BeginCommand),
-    /// It ended.
+    /// The command ended.
     EndCommand(CommandEnded),
-    /// What is left of the budgets over it.
+    /// Ask for the tokens that are left in the budgets.
     Budget,
     /// Ask people for more tokens.
     AskTokens(AskTokens),
 }
 
-/// What the program does, in its own words.
+/// Progress of the program, as it reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Progress {
-    /// In words; at most 256 characters.
+    /// Current action, as text of at most 256 characters.
     pub action: String,
-    /// How far its item is, 0 to 100.
+    /// Progress of the item, from 0 to 100.
     #[serde(default)]
     pub percent: Option<u8>,
-    /// Where another attempt at its item could go on from; at most 1024 characters.
+    /// Where another attempt at the item can continue; at most 1024 characters.
     #[serde(default)]
     pub checkpoint_ref: Option<String>,
 }
@@ -209,39 +210,39 @@ impl BoundedBody for Progress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
-    /// It was done.
+    /// The request was carried out.
     Done,
-    /// It is written down and will be done as soon as somebody answers.
+    /// The request is stored. It is carried out when a gateway answers.
     Kept,
-    /// What the agent should know.
+    /// The notices.
     Notices(Vec<Notice>),
-    /// The child.
+    /// The child agent.
     Spawned(Spawned),
-    /// The item, or that there was none for so long.
+    /// The item. None: there was none within the wait.
     Item(Option<Box<Assignment>>),
-    /// The item that was queued.
+    /// The submitted item.
     Submitted(Submitted),
-    /// The plan that was queued.
+    /// The submitted plan.
     Planned(Planned),
-    /// What was submitted.
+    /// The submitted items.
     Listed(WorkList),
-    /// What ended.
+    /// The messages of the inbox.
     Inbox(Inbox),
     /// The command may be run.
     CommandBegun(CommandBegun),
-    /// The command must not be run now.
+    /// The command may not run now.
     CommandRejected(CommandRejected),
-    /// The command has no time, as its program did not ask for one: nobody waits for its end.
+    /// The command has no time limit, because its program did not ask for one. Its end need not be reported.
     CommandUntimed,
-    /// What is left.
+    /// The tokens that are left.
     Budget(RemainingTokens),
-    /// How things stand.
+    /// The status.
     Status {
-        /// The sidecar is registered.
+        /// Whether the sidecar is registered.
         registered: bool,
-        /// What is wanted.
+        /// The desired state.
         wanted: DesiredState,
     },
-    /// It was refused.
+    /// The request was refused.
     Refused(Refusal),
 }

@@ -1,7 +1,9 @@
-//! Between gateway and governor: tokens held for a model call before it is made, and what it used after it.
+//! Metering between the gateway and the governor: tokens held for a model call before it is sent, and its usage
+//! afterwards.
 //!
-//! A *session* is a gateway's pod. It numbers its holds and, without gaps, its settles, keeps both in its journal, and tells a
-//! new leader all that the leader cannot know ([`Begin`]). Nothing here decides; the arithmetic is `policy::budget`'s.
+//! A *session* is one gateway pod. It numbers its holds, and numbers its settles without gaps. It keeps both in its
+//! journal, and sends a new leader everything that the leader cannot know ([`Begin`]). This module does not decide: the
+//! arithmetic is in `policy::budget`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +11,14 @@ use crate::body::{BoundedBody, at_most};
 use crate::shortage::LimitRoom;
 use crate::work::LeaseRef as Lease;
 
-/// Header on calls of models: the item that the program works on, `uid/epoch`, as the pod's sidecar knows it.
+/// Header of model calls: the item that the program works on, as `uid/epoch`. The pod's sidecar sets it.
 pub const ITEM_HEADER: &str = "spillway-item";
-/// Header of an answer to a model call: the conversation that the call goes on with, as a number in hexadecimal. For the pod's sidecar
-/// alone, which takes it off.
+/// Header of the answer to a model call: the conversation of the call, as a hexadecimal number. It is for the pod's
+/// sidecar, which removes it.
 pub const CONVERSATION_HEADER: &str = "spillway-conversation";
-/// The most bytes that [`Begin`] may have: it tells of every call in flight.
+/// Maximum number of bytes of a [`Begin`], which lists every call in flight.
 pub const MAX_BEGIN_BYTES: usize = 16 * 1024 * 1024;
-/// The most settles in one call.
+/// Maximum number of settles in one call.
 pub const MAX_SETTLES: usize = 256;
 
 /// The protocol of a model API.
@@ -33,40 +35,40 @@ pub enum Dialect {
     Gemini,
 }
 
-/// What a call says of its cost.
+/// Facts in a call's body about its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Facts {
-    /// Bytes of text, tools and names among it.
+    /// Bytes of text, including tools and names.
     pub bytes: i64,
-    /// Tokens of what is no text (images, files), by a table of upper bounds.
+    /// Tokens of images, files and other data that is not text, by a table of upper bounds.
     #[serde(default)]
     pub other_tokens: i64,
-    /// The output limit that it asks for, tokens a choice.
+    /// Requested output limit, in tokens for each choice.
     #[serde(default)]
     pub output: Option<i64>,
-    /// Tokens set aside for thinking; they count as output.
+    /// Tokens reserved for thinking. They count as output.
     #[serde(default)]
     pub thinking: i64,
-    /// How many answers it asks for; 0 counts as 1.
+    /// Number of requested answers. 0 counts as 1.
     #[serde(default)]
     pub choices: i64,
 }
 
-/// What a call used, as the provider said, in tokens. The four add up to all of them.
+/// Usage of a call in tokens, as the provider reported it. The sum of the four fields is the whole usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Usage {
-    /// Input that no cache had.
+    /// Input that was not read from a cache.
     #[serde(default)]
     pub input: i64,
-    /// Input that a cache had.
+    /// Input that was read from a cache.
     #[serde(default)]
     pub cache_read: i64,
-    /// Input written to a cache.
+    /// Input that was written to a cache.
     #[serde(default)]
     pub cache_write: i64,
-    /// Output, reasoning among it.
+    /// Output, including reasoning.
     #[serde(default)]
     pub output: i64,
 }
@@ -74,29 +76,30 @@ pub struct Usage {
 /// How well a call's usage is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Quality {
-    /// The provider said it.
+    /// The provider reported all of it.
     Exact,
-    /// A part of it: the stream was cut. Charged with the estimate, or what is known if that is more.
+    /// A part of the usage is known, because the stream was cut. The charge is the estimate, or the known part if it is
+    /// more.
     Partial,
-    /// Nothing was said. Charged likewise.
+    /// The provider reported nothing. The charge is the estimate.
     Estimated,
 }
 
-/// Why a call counts against its provider.
+/// Cause of a call's failure that counts against its provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FaultCause {
     /// No connection, or no TLS.
     Unreachable,
-    /// The connection broke before the answer was whole.
+    /// The connection broke before the answer was complete.
     Broken,
     /// The first token was late.
     Late,
-    /// The answer stood still.
+    /// The answer stopped for too long.
     Idle,
-    /// This status.
+    /// The provider answered with this status.
     Status(u16),
-    /// An error in the answer that is the provider's own.
+    /// The answer contained an error of the provider itself.
     Event,
 }
 
@@ -113,49 +116,49 @@ impl std::fmt::Display for FaultCause {
     }
 }
 
-/// What a call says of its provider.
+/// Outcome of a call for its provider's circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// It answered to the end.
+    /// The provider answered completely.
     Worked,
-    /// It failed.
+    /// The call failed.
     #[serde(rename_all = "camelCase")]
     Failed {
-        /// How.
+        /// Cause of the failure.
         why: FaultCause,
-        /// Seconds within which nobody should try again, if it says so.
+        /// Seconds after which the provider accepts a retry, if it reported them.
         retry_after: Option<u32>,
     },
-    /// Nothing: it refused the call for the call's own sake, the client left, or nothing was sent.
+    /// No outcome: the provider refused the call for a fault of the call, the client left, or nothing was sent.
     Nothing,
 }
 
-/// How a call ended, beside what it used.
+/// How a call ended, apart from its usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallEnd {
-    /// What it says of its provider; unset: nobody will ever know.
+    /// Outcome for its provider. Unset: it can never be known.
     #[serde(default)]
     pub outcome: Option<Outcome>,
-    /// It took longer than a model turn of its pool may, and its client was told so.
+    /// Whether it took longer than a model turn of its pool may take, so that its client got a time-out.
     #[serde(default)]
     pub timed_out: bool,
 }
 
-/// Which of its pool's model APIs an agent calls, and for what.
+/// The model API and the model of an agent's call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelRoute {
     /// Name of the entry in the pool's `models`.
     pub entry: String,
-    /// The protocol of the path that was called; unset for a path that all of them have (`HEAD /`).
+    /// Protocol of the requested path. Unset for a path that all protocols have (`HEAD /`).
     #[serde(default)]
     pub dialect: Option<Dialect>,
-    /// The model; unset for a call that names none (a list of models).
+    /// Model of the call. Unset for a call that names none (a list of models).
     #[serde(default)]
     pub model: Option<String>,
-    /// The item that the program works on, as the sidecar knows it.
+    /// The item that the program works on, as the sidecar reports it.
     #[serde(default)]
     pub item: Option<Lease>,
 }
@@ -167,80 +170,80 @@ impl BoundedBody for ModelRoute {
     }
 }
 
-/// Where a call goes, and with what.
+/// Destination of a call, and its credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
-    /// The provider: `https://host` or `https://host:port`.
+    /// Origin of the provider: `https://host` or `https://host:port`.
     pub origin: String,
-    /// Its protocol.
+    /// Protocol of the API.
     pub dialect: Dialect,
-    /// The Secret with the credential, in the pool's namespace; unset: the call carries none.
+    /// Secret with the credential, in the pool's namespace. Unset: the call has no credential.
     #[serde(default)]
     pub credential: Option<String>,
-    /// How the credential is sent; unset: as the dialect does.
+    /// How the credential is sent. Unset: the dialect decides.
     #[serde(default)]
     pub credential_type: Option<String>,
 }
 
-/// A hold as a session's journal has it.
+/// A hold in the journal of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JournaledHold {
-    /// Its number in the session, from 1.
+    /// Number of the hold in the session, from 1.
     pub id: u64,
-    /// When it was given, on the leader's clock, in milliseconds.
+    /// Time of the hold on the leader's clock, in milliseconds.
     pub at: i64,
-    /// The places that it counts at, as the governor named them.
+    /// Nodes of the budget tree at which the hold counts, as the governor named them.
     pub path: Vec<String>,
-    /// Tokens of input it was given for.
+    /// Tokens of input that the hold covers.
     pub input: i64,
-    /// Tokens of output it was given for, all choices together.
+    /// Tokens of output that the hold covers, all choices together.
     pub output: i64,
 }
 
-/// A settle that is not acknowledged yet, with the hold that it ends.
+/// A settle that is not acknowledged yet, with the hold that it closes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JournaledSettle {
     /// The hold.
     pub open: JournaledHold,
-    /// What was used.
+    /// Usage of the call.
     pub usage: Usage,
-    /// How well that is known.
+    /// Quality of the usage.
     pub quality: Quality,
-    /// How it ended otherwise.
+    /// How the call ended.
     #[serde(default)]
     pub end: CallEnd,
 }
 
-/// `POST /governor/v1/meter/begin`: a session begins, here or again, with all that its gateway knows. Must come after the
-/// gateway has taken the leader's epoch and believes no lower one.
+/// `POST /governor/v1/meter/begin`: a session begins or begins again, with everything that its gateway knows. Before,
+/// the gateway must have accepted the leader's epoch, so that it no longer accepts a lower one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Begin {
-    /// The session: the uid of the gateway's pod, or what is as unique.
+    /// The session: the uid of the gateway's pod, or another unique value.
     pub session: String,
-    /// Every hold with a smaller number that is not in `open` is closed, or was never answered and never will be used.
+    /// Each hold with a smaller number that is not in `open` is closed, or was never answered and is never used.
     pub next_hold: u64,
-    /// The last settle that was acknowledged, by whatever leader.
+    /// Number of the last settle that any leader acknowledged.
     pub acked: u64,
-    /// Those after it, in order: their numbers are `acked + 1`, `acked + 2` and so on.
+    /// The settles after it, in order. Their numbers are `acked + 1`, `acked + 2` and so on.
     pub settles: Vec<JournaledSettle>,
-    /// What is open.
+    /// Open holds.
     pub open: Vec<JournaledHold>,
     /// Settles that earlier leaders acknowledged in the last minutes, in order. Sent only to a leader whose store was rolled back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replayed: Vec<ReplayedSettle>,
 }
 
-/// A settle that a leader acknowledged whose writes may be lost.
+/// A settle that a leader acknowledged and whose writes may be lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplayedSettle {
-    /// Its number.
+    /// Number of the settle.
     pub seq: u64,
-    /// What it said.
+    /// Content of the settle.
     pub told: JournaledSettle,
 }
 
@@ -250,26 +253,26 @@ impl BoundedBody for Begin {
     }
 }
 
-/// The answer to [`Begin`], [`Settles`] and [`Alive`](Settles).
+/// The answer to [`Begin`] and [`Settles`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MeterAck {
-    /// The last settle that is contained in what is stored.
+    /// Number of the last settle that is included in the stored status.
     pub acked: u64,
 }
 
-/// `POST /governor/v1/meter/hold`, for an agent: tokens for one call, and where it goes. It may be repeated: the same number
-/// gets the same hold.
+/// `POST /governor/v1/meter/hold`, for an agent: asks for tokens for one call, and for its destination. It can be
+/// repeated: the same number gets the same hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Hold {
     /// The session.
     pub session: String,
-    /// The session's number of it, from 1, never used for two.
+    /// Number of the hold in the session, from 1. It is never used for two holds.
     pub id: u64,
-    /// Where it goes.
+    /// Model API and model of the call.
     pub way: ModelRoute,
-    /// What it says of its cost.
+    /// Facts about the cost of the call.
     pub facts: Facts,
 }
 
@@ -284,24 +287,24 @@ impl BoundedBody for Hold {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HoldAnswer {
-    /// The hold, for the journal, which must have it before the call is forwarded.
+    /// The hold. It must be in the journal before the call is forwarded.
     pub open: JournaledHold,
-    /// Output tokens of each choice: the call must carry this limit, or a lower one.
+    /// Output tokens of each choice. The call must have this limit or a lower one.
     pub output: i64,
-    /// Where the call goes.
+    /// Destination of the call.
     pub target: Target,
-    /// Seconds after which the first token of a stream is late; 0: it never is.
+    /// Seconds after which the first token of a stream is late. 0: it is never late.
     #[serde(default)]
     pub first_token_seconds: u32,
-    /// Seconds after which the client is told that it took too long; 0: never.
+    /// Seconds after which the call ends with a time-out. 0: never.
     #[serde(default)]
     pub turn_seconds: u32,
-    /// How the tightest limit stands with this hold; unset where there is none.
+    /// State of the tightest limit with this hold. Unset: no limit applies.
     #[serde(default)]
     pub room: Option<LimitRoom>,
 }
 
-/// `POST /governor/v1/meter/extend`: a stream goes past what was held for it.
+/// `POST /governor/v1/meter/extend`: a stream has more output than its hold covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Extend {
@@ -309,7 +312,7 @@ pub struct Extend {
     pub session: String,
     /// The hold.
     pub id: u64,
-    /// Output tokens, all choices together, that it shall cover.
+    /// Output tokens, all choices together, that the hold should cover.
     pub output: i64,
 }
 
@@ -323,13 +326,13 @@ impl BoundedBody for Extend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Extended {
-    /// Output tokens, all choices together, that the hold covers now: not more than before where that was refused. The call
-    /// may finish in any case.
+    /// Output tokens, all choices together, that the hold covers now. If the extension was refused, this is not more
+    /// than before. The call may finish in any case.
     pub output: i64,
 }
 
-/// `POST /governor/v1/meter/late`: the first token of a call that goes on is late. It counts at once, or whoever tries whether a
-/// provider works again would have to wait for the end of a call that has none. Told once; the settle says it again.
+/// `POST /governor/v1/meter/late`: the first token of a running call is late. It counts at once: otherwise a probe of
+/// the provider would wait for the end of a call that has none. It is sent once, and the settle repeats it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LateFirstToken {
@@ -349,42 +352,44 @@ impl BoundedBody for LateFirstToken {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settle {
-    /// The session's number of it, from 1, without gaps.
+    /// Number of the settle in the session, from 1, without gaps.
     pub seq: u64,
     /// Number of the hold.
     pub hold: u64,
-    /// What was used.
+    /// Usage of the call.
     pub usage: Usage,
-    /// How well that is known.
+    /// Quality of the usage.
     pub quality: Quality,
-    /// Tokens of input that the hold covers, by the journal; and of output. By this is charged what is not known exactly, whoever
-    /// leads: a leader may remember an extension that its gateway never heard of.
+    /// Tokens of input that the hold covers, according to the journal. Usage that is not known exactly is charged by
+    /// this number and by `output`, under every leader: a leader may remember an extension whose answer its gateway did
+    /// not get.
     pub input: i64,
-    /// See `input`.
+    /// Tokens of output that the hold covers. See `input`.
     pub output: i64,
-    /// How it ended otherwise.
+    /// How the call ended.
     #[serde(default)]
     pub end: CallEnd,
-    /// The model, and the bytes of text that were sent: what the ratio of tokens to bytes is learned from.
+    /// Model of the call. The ratio of tokens to bytes is learned from it and `bytes`.
     #[serde(default)]
     pub model: String,
-    /// See `model`; 0: nothing is learned.
+    /// Bytes of text that were sent. 0: nothing is learned.
     #[serde(default)]
     pub bytes: i64,
 }
 
-/// `POST /governor/v1/meter/settle`: calls that ended, in order; none: a sign of life. At least every 10 s.
+/// `POST /governor/v1/meter/settle`: calls that ended, in order. Without any, it is a sign of life. It is sent at least
+/// every 10 s.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settles {
     /// The session.
     pub session: String,
-    /// The ends, in order of their numbers. At most [`MAX_SETTLES`].
+    /// The settles, in order of their numbers. At most [`MAX_SETTLES`].
     #[serde(default)]
     pub settles: Vec<Settle>,
-    /// Every hold with a smaller number is over, and its settle, if it had one, is acknowledged.
+    /// Each hold with a smaller number is closed, and its settle, if it had one, is acknowledged.
     pub floor: u64,
-    /// The last settle that is known to be acknowledged.
+    /// Number of the last settle that the gateway knows to be acknowledged.
     pub confirmed: u64,
 }
 

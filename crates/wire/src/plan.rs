@@ -1,6 +1,6 @@
-//! Work over the agents' API: a plan, which is many items at once that wait for one another.
+//! Plans in the agents' API: many items that are submitted at once and depend on each other.
 //!
-//! A plan is taken whole or not at all: none of its items is given out before all of them exist.
+//! A plan is accepted as a whole or not at all. None of its items is given out before all of them exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,22 @@ use serde::{Deserialize, Serialize};
 use crate::body::{BoundedBody, at_most};
 use crate::work::Submit;
 
-/// The most steps of a plan.
+/// Maximum number of steps of a plan.
 pub const MAX_PLAN_STEPS: usize = 100;
-/// The most characters of a step's key.
+/// Maximum number of characters of a step's key.
 const MAX_STEP_KEY_CHARS: usize = 63;
 
-/// `POST /agent/v1/plan`: many items at once. Repeatable under the `Idempotency-Key` header, which is the caller's own, or a
-/// `dedupKey`, which is the namespace's.
+/// `POST /agent/v1/plan`: submits many items at once. It can be repeated with the same `Idempotency-Key` header, which
+/// is unique for the caller, or the same `dedupKey`, which is unique for the namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Plan {
-    /// At most one plan of one key exists: whoever asks again, after another agent was lost for instance, gets the same.
+    /// Deduplication key: at most one plan with the same key exists. A repeated request, for instance after the loss of
+    /// another agent, gets the same plan.
     #[serde(default)]
     pub dedup_key: Option<String>,
-    /// Its steps, at most 100, in any order.
+    /// The steps, at most 100, in any order.
     pub steps: Vec<Step>,
 }
 
@@ -32,12 +33,12 @@ pub struct Plan {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Step {
-    /// Names it within the plan; at most 63 characters.
+    /// Name of the step within the plan, at most 63 characters.
     pub key: String,
-    /// Keys of the steps that must have succeeded before.
+    /// Keys of the steps that must have succeeded before this one starts.
     #[serde(default)]
     pub after: Vec<String>,
-    /// The item. Its own `after` names items outside the plan; it has no `dedupKey`.
+    /// The item. Its own `after` names items outside the plan. It must not have a `dedupKey`.
     pub item: Submit,
 }
 
@@ -62,7 +63,7 @@ impl BoundedBody for Plan {
                     format!("step {key:?} must wait for at most 32 items, but waits for {}", after.len() + item.after.len()),
                 ));
             }
-            // It could be another plan's item, which this one would wait for in vain.
+            // The key could belong to an item of another plan. This step would then wait for that item in vain.
             if item.dedup_key.is_some() {
                 return Err(("steps.item.dedupKey", format!("step {key:?} must not have a dedupKey: set the one of the plan")));
             }
@@ -95,7 +96,7 @@ fn in_step(field: &str) -> &'static str {
 }
 
 impl Plan {
-    /// A step that waits for itself.
+    /// Returns a step that waits for itself, directly or through other steps.
     fn cycle(&self) -> Option<&str> {
         let mut left: BTreeMap<&str, BTreeSet<&str>> =
             self.steps.iter().map(|step| (step.key.as_str(), step.after.iter().map(String::as_str).collect())).collect();
@@ -106,29 +107,29 @@ impl Plan {
     }
 }
 
-/// A plan that was taken.
+/// An accepted plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Planned {
-    /// Its name: `spec.plan.id` of its items.
+    /// Name of the plan: `spec.plan.id` of its items.
     pub plan: String,
     /// Its items, in the order of the steps.
     pub items: Vec<PlannedItem>,
 }
 
-/// An item of a plan that was taken.
+/// An item of an accepted plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedItem {
-    /// The step's key.
+    /// Key of the step.
     pub key: String,
-    /// The item's name.
+    /// Name of the item.
     pub name: String,
-    /// Its uid.
+    /// Uid of the item.
     pub uid: String,
-    /// The queue it waits in.
+    /// Queue of the item.
     pub queue: String,
 }
 

@@ -1,61 +1,62 @@
-//! Work over the agents' API: claiming an item, finishing it, submitting more.
+//! Work in the agents' API: calls that claim, finish and submit items.
 //!
-//! A holder names its lease by [`LeaseRef`]; together with its pod's uid, which its token proves, that is the fence. Every call
-//! is repeatable: whoever claims while it holds a lease gets *that* lease, and a finish that was accepted is answered the
-//! same again.
+//! A holder names its lease by [`LeaseRef`]. The lease and the uid of the pod, which the pod's token proves, are the
+//! fencing token. Every call can be repeated: a caller that holds a lease and claims again gets the same lease, and an
+//! accepted finish gets the same answer again.
 
 use serde::{Deserialize, Serialize};
 
 use crate::body::{BoundedBody, at_most};
 
-/// The most bytes of a result.
+/// Maximum number of bytes of a result.
 pub const MAX_RESULT_BYTES: usize = 4096;
-/// The most characters of a message.
+/// Maximum number of characters of a message.
 const MAX_MESSAGE_CHARS: usize = 1024;
-/// The most seconds that a claim waits. Below what usual middle boxes and clients wait.
+/// Maximum number of seconds that a claim waits. Common proxies and clients wait longer.
 pub const MAX_CLAIM_WAIT_SECONDS: u32 = 25;
 
-/// Which lease: an item's uid and the epoch of the claim. With the pod's uid it is the fence.
+/// A lease: an item's uid and the epoch of the claim. With the pod's uid it is the fencing token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseRef {
-    /// The item's uid.
+    /// Uid of the item.
     pub uid: String,
-    /// The epoch of the claim.
+    /// Epoch of the claim.
     pub epoch: i64,
 }
 
-/// What is wanted of the item that an agent holds, or believes to hold.
+/// An instruction about the item that an agent holds, or believes to hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ItemWanted {
     /// The lease.
     pub held: LeaseRef,
-    /// What.
+    /// The instruction.
     pub order: ItemOrder,
 }
 
-/// What an agent is told of its item.
+/// An instruction about an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ItemOrder {
-    /// Stop working on it and give it back: it was cancelled, or its deadline passed.
+    /// Stop the work and give the item back: it was cancelled, or its deadline passed.
     Cancel,
-    /// It is not the agent's any more: stop; nothing that it says of it counts.
+    /// The agent no longer holds the item: stop. Reports of the agent about it no longer count.
     Lost,
-    /// It waits, with its agent: write down where it is, start nothing for it, keep everything. The number of this pause.
+    /// The item and its agent are paused: write a checkpoint, start nothing for the item, and keep everything. The
+    /// value is the number of the pause.
     Pause(i64),
 }
 
-/// Asks for an item. Answered with an [`Assignment`], or with 204 when there was none for so long.
+/// A request for an item. The answer is an [`Assignment`], or 204 if there was no item within the wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Claim {
-    /// How long to wait for one; at most 25.
+    /// Seconds to wait for an item, at most 25.
     #[serde(default)]
     pub wait_seconds: u32,
 }
@@ -69,60 +70,60 @@ impl BoundedBody for Claim {
     }
 }
 
-/// An item, leased to the caller.
+/// An item that is leased to the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Assignment {
     /// The lease.
     pub held: LeaseRef,
-    /// The item's name.
+    /// Name of the item.
     pub name: String,
-    /// Its queue.
+    /// Queue of the item.
     pub queue: String,
-    /// What kind of work it is.
+    /// Type of the work.
     #[serde(default, rename = "type")]
     pub type_: Option<String>,
     /// The task.
     pub payload: String,
-    /// Claims of it so far, this one included, since it was last redriven.
+    /// Number of claims since the last redrive, including this one.
     pub attempt: u32,
-    /// Seconds this attempt may take.
+    /// Time limit of this attempt in seconds.
     pub attempt_seconds: u32,
-    /// Where an earlier attempt said to go on from.
+    /// Where this attempt can continue, as an earlier attempt reported it.
     #[serde(default)]
     pub checkpoint_ref: Option<String>,
 }
 
-/// How an attempt ended, in the words of whoever made it.
+/// How an attempt ended, as the agent reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Outcome {
-    /// It is done.
+    /// The task is done.
     Complete {
-        /// What came out; at most 4096 bytes.
+        /// Result of the task, at most 4096 bytes.
         result: Option<String>,
     },
     /// The task failed.
     Fail {
-        /// As one word, for the queue's rules.
+        /// Reason, as one word, for the queue's rules.
         reason: String,
-        /// For people.
+        /// Reason, as text for people.
         message: String,
-        /// Of the program, if that is how it failed.
+        /// Exit code of the program, if the program failed.
         exit_code: Option<i32>,
     },
-    /// It is given back and counts as nothing.
+    /// The item is given back. The attempt is not counted.
     Release {
-        /// As one word.
+        /// Reason, as one word.
         reason: String,
-        /// For people.
+        /// Reason, as text for people.
         message: String,
     },
 }
 
 impl Outcome {
-    /// The call's body for this lease, and the last segment of its path.
+    /// Returns the last segment of the call's path, and its body for this lease.
     pub fn call(&self, epoch: i64) -> (&'static str, serde_json::Value) {
         match self {
             Self::Complete { result } => ("complete", serde_json::json!(Complete { epoch, result: result.clone() })),
@@ -165,14 +166,14 @@ fn check_reason(reason: &str) -> Result<(), (&'static str, String)> {
     if fits { Ok(()) } else { Err(("reason", "must be one word of at most 64 letters, digits and _, and must begin with a letter".into())) }
 }
 
-/// `POST /agent/v1/work/{uid}/complete`: it is done.
+/// `POST /agent/v1/work/{uid}/complete`: the task is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Complete {
-    /// The epoch of the claim.
+    /// Epoch of the claim.
     pub epoch: i64,
-    /// What came out; at most 4096 bytes.
+    /// Result of the task, at most 4096 bytes.
     #[serde(default)]
     pub result: Option<String>,
 }
@@ -188,14 +189,14 @@ impl BoundedBody for Complete {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fail {
-    /// The epoch of the claim.
+    /// Epoch of the claim.
     pub epoch: i64,
-    /// As one word, for the queue's rules.
+    /// Reason, as one word, for the queue's rules.
     pub reason: String,
-    /// For people.
+    /// Reason, as text for people.
     #[serde(default)]
     pub message: String,
-    /// Of the program, if that is how it failed.
+    /// Exit code of the program, if the program failed.
     #[serde(default)]
     pub exit_code: Option<i32>,
 }
@@ -207,16 +208,16 @@ impl BoundedBody for Fail {
     }
 }
 
-/// `POST /agent/v1/work/{uid}/release`: it is given back and counts as nothing.
+/// `POST /agent/v1/work/{uid}/release`: the item is given back, and the attempt is not counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Release {
-    /// The epoch of the claim.
+    /// Epoch of the claim.
     pub epoch: i64,
-    /// As one word.
+    /// Reason, as one word.
     pub reason: String,
-    /// For people.
+    /// Reason, as text for people.
     #[serde(default)]
     pub message: String,
 }
@@ -228,20 +229,20 @@ impl BoundedBody for Release {
     }
 }
 
-/// `POST /agent/v1/work/{uid}/progress`: how far it is.
+/// `POST /agent/v1/work/{uid}/progress`: progress of the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProgressUpdate {
-    /// The epoch of the claim.
+    /// Epoch of the claim.
     pub epoch: i64,
-    /// 0 to 100.
+    /// Progress from 0 to 100.
     #[serde(default)]
     pub percent: Option<u8>,
-    /// In words.
+    /// Progress as text.
     #[serde(default)]
     pub message: Option<String>,
-    /// Where another attempt could go on from. Means something to the agent alone.
+    /// Where another attempt can continue. Only the agent interprets this text.
     #[serde(default)]
     pub checkpoint_ref: Option<String>,
 }
@@ -256,7 +257,8 @@ impl BoundedBody for ProgressUpdate {
     }
 }
 
-/// `POST /governor/v1/work/replay`, for an agent: an answer about a lease, from a leader whose writes may be lost.
+/// `POST /governor/v1/work/replay`, for an agent: an earlier answer about a lease, from a leader whose writes may be
+/// lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplayedLease {
@@ -265,7 +267,7 @@ pub struct ReplayedLease {
     /// The end that was accepted. None: the lease was granted.
     #[serde(default)]
     pub outcome: Option<Outcome>,
-    /// Milliseconds since that was answered.
+    /// Milliseconds since that answer.
     #[serde(default)]
     pub age_ms: u64,
 }
@@ -277,70 +279,73 @@ impl BoundedBody for ReplayedLease {
     }
 }
 
-/// An item to be submitted, in the words of `WorkItem.spec`. Repeatable under the `Idempotency-Key` header.
+/// An item to submit, with the fields of `WorkItem.spec`. The call can be repeated with the same `Idempotency-Key`
+/// header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Submit {
-    /// The queue; unset: routed by its type.
+    /// Queue of the item. Unset: the type selects the queue.
     #[serde(default)]
     pub queue: Option<String>,
-    /// What kind of work it is.
+    /// Type of the work.
     #[serde(default, rename = "type")]
     pub type_: Option<String>,
-    /// The higher the sooner.
+    /// Priority. Items with a higher number are claimed first.
     #[serde(default)]
     pub priority: i32,
-    /// Items that are cancelled together.
+    /// Group of items that are cancelled together.
     #[serde(default)]
     pub group: Option<String>,
-    /// Items of one key are worked on up to the queue's maxLeasedPerKey at once.
+    /// Key that limits concurrency: agents hold at most maxLeasedPerKey items of the queue with the same key at a time.
     #[serde(default)]
     pub concurrency_key: Option<String>,
-    /// At most one item of one key exists.
+    /// Deduplication key: at most one item with the same key exists.
     #[serde(default)]
     pub dedup_key: Option<String>,
-    /// The task; at most 16 KiB.
+    /// The task, at most 16 KiB.
     #[serde(default)]
     pub payload: String,
-    /// Names of items that must have succeeded before.
+    /// Names of items that must have succeeded before this one starts.
     #[serde(default)]
     pub after: Vec<String>,
-    /// Of which ends the agents of the pool are told in their inbox, and people by an event; empty: of all, and no event.
+    /// Ends that are reported to the inbox of the pool's agents, and to people by an event. Empty: all ends are
+    /// reported to the inbox, and there are no events.
     #[serde(default)]
     pub notify_on: Vec<NotifyOn>,
-    /// What the pool must have that it is given to; unset: nothing. Left out then: a governor of before does not know it.
+    /// Requirements that a pool must meet before its agents get the item. Unset: there are none. The field is left out
+    /// then, because an older governor does not know it.
     #[serde(default, skip_serializing_if = "Requires::is_empty")]
     pub requires: Requires,
 }
 
-/// What an item needs of a pool, in the words of `WorkItem.spec.requires`. Each list has at most 32 entries.
+/// Requirements of an item, with the fields of `WorkItem.spec.requires`. Each list has at most 32 entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Requires {
-    /// Programs that the pool's agents are checked for.
+    /// Programs for which the pool's agents are checked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// Models that they may call.
+    /// Models that the agents may call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// https URLs that they reach.
+    /// https URLs that the agents can reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub urls: Vec<String>,
-    /// Credentials that they work with, by name.
+    /// Names of credentials of the agents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accounts: Vec<String>,
-    /// Claims of volumes that they work on.
+    /// Names of PersistentVolumeClaims of the agents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
 }
 
 impl Requires {
-    /// The most entries of a list.
+    /// Maximum number of entries of a list.
     pub const MAX_ENTRIES: usize = 32;
 
-    /// The lists, with their names and the most characters of an entry.
+    /// The lists, with their names and the maximum number of characters of an entry.
     fn lists(&self) -> [(&'static str, &Vec<String>, usize); 5] {
         let Self { tools, models, urls, accounts, volumes } = self;
         [
@@ -352,7 +357,7 @@ impl Requires {
         ]
     }
 
-    /// Whether it needs nothing.
+    /// Whether there are no requirements.
     pub fn is_empty(&self) -> bool {
         self.lists().iter().all(|(_, list, _)| list.is_empty())
     }
@@ -371,15 +376,15 @@ impl Requires {
     }
 }
 
-/// An end of an item that somebody is told of.
+/// An end of an item that is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum NotifyOn {
     /// Any end.
     Finished,
-    /// It failed for good, was rejected, or its deadline passed.
+    /// It failed permanently, was rejected, or its deadline passed.
     Failed,
-    /// It was set aside.
+    /// It became a dead letter.
     DeadLettered,
 }
 
@@ -409,11 +414,11 @@ impl BoundedBody for Submit {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Submitted {
-    /// Its name.
+    /// Name of the item.
     pub name: String,
-    /// Its uid.
+    /// Uid of the item.
     pub uid: String,
-    /// The queue it waits in.
+    /// Queue of the item.
     pub queue: String,
 }
 
@@ -442,7 +447,7 @@ mod tests {
         assert_eq!(needs(serde_json::json!({"models": vec!["m"; 33]})), Err("requires.models".into()));
         assert_eq!(needs(serde_json::json!({"tools": [""]})), Err("requires.tools".into()));
         assert_eq!(needs(serde_json::json!({"repositories": ["r"]})), Err("requires.repositories".into()));
-        assert!(!serde_json::to_string(&Submit::default()).expect("JSON").contains("requires"), "a governor of before does not know it");
+        assert!(!serde_json::to_string(&Submit::default()).expect("JSON").contains("requires"), "an older governor does not know it");
     }
 
     #[test]
