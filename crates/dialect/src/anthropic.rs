@@ -1,4 +1,4 @@
-//! Anthropic Messages: what a call asks for, and what its answer used.
+//! Anthropic Messages: reads its calls, and the usage in its answers.
 
 use spillway_wire::meter::Dialect;
 
@@ -10,9 +10,10 @@ use crate::request::{OutputLimit, Request, model_name, refuse_members};
 use crate::scan::{FoundValues, Kind, ValuePath, object, output, value};
 use crate::usage::{UsageConfidence, UsageSoFar};
 
-/// Tools that Anthropic describes and the client runs, up to the century of their date: `bash_code_execution` runs there.
+/// Tools that Anthropic describes and the client runs, with the first digits of their date. Without these digits
+/// `bash_` would also match `bash_code_execution`, which runs at Anthropic.
 const CLIENT_TOOL_PREFIXES: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
-/// Members of blocks that are text, whatever stands in them: what tools are called with, what is quoted, how tools are described.
+/// Members of blocks that count as text, whatever they contain: arguments of tools, quotations, descriptions of tools.
 const TEXT_MEMBERS: [&str; 5] = ["input", "citations", "tool", "cache_control", "caller"];
 const REFUSED_MEMBERS: [(&str, &str); 2] = [
     ("mcp_servers", "the provider would call these servers and read their answers as input that Spillway cannot count"),
@@ -64,7 +65,8 @@ fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fa
     }
 }
 
-/// Editing the context may take input away; writing a summary is another call of the model inside this one.
+/// Refuses edits of the context other than `clear_*`. A clear edit only removes input. A summary is another run of the
+/// model inside this call.
 fn edits(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("context_management");
     let Some(management) = json_spans::object(body.get("context_management"), &at)? else { return Ok(()) };
@@ -80,7 +82,7 @@ fn edits(body: &Node<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A text, or blocks.
+/// Reads content: a text, or a list of blocks.
 fn content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if node.is_some_and(|node| node.text().is_some()) {
         return Ok(());
@@ -93,7 +95,7 @@ fn content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Re
     Ok(())
 }
 
-/// A block, and all that stands in it: an unknown type hides no source.
+/// Reads a block and everything in it, because a block of an unknown type may also have a source.
 fn block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     let kind = json_spans::text(node.get("type"), &at.key("type"))?.unwrap_or_default();
     match kind.as_ref() {
@@ -104,13 +106,13 @@ fn block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), F
                 tool(added, &at.key("tool"), found)?;
             }
         }
-        // Text, thinking, calls of tools, and what is yet to come: text, as it stands.
+        // Text, thinking, calls of tools, and future types count as text.
         _ => {}
     }
     for member in node.members().iter().filter(|member| !TEXT_MEMBERS.contains(&member.key.as_ref())) {
         let at = at.key(&member.key);
         match member.key.as_ref() {
-            // A result of a search says its source as a text.
+            // The source of a search result is a text.
             "source" if kind != "image" && kind != "document" && member.node.text().is_some() => {}
             "source" => source(Some(&member.node), &at, kind == "image", found)?,
             "file_id" if !member.node.is_empty() => {
@@ -130,7 +132,7 @@ fn within(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), 
     node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), found))
 }
 
-/// `is_image`: of an image. Whatever else it is of may be read as a document.
+/// Reads a source. `is_image`: the source is of an image. Any other source may be read as a document.
 pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, found: &mut MediaTally) -> Result<(), Fault> {
     let source = json_spans::object(node, at)?.ok_or_else(|| at.fault("the field is required"))?;
     match json_spans::text(source.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
@@ -139,7 +141,7 @@ pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, fou
             let at = at.key("data");
             let data = source.get("data").ok_or_else(|| at.fault("the field is required"))?;
             json_spans::text(Some(data), &at)?;
-            // No document is read as text from base64, and nothing else than an image from an image.
+            // Base64 of a document is never read as text, and base64 of an image only as an image.
             let mime = if is_image && mime.to_ascii_lowercase().starts_with("image/") { mime.as_ref() } else { "application/octet-stream" };
             found.base64(mime, &Data::of_node(Some(data)), image(Dialect::Anthropic, "", None));
             Ok(())
@@ -165,7 +167,7 @@ const STOP_NOTE: usize = FIRST_DIALECT_NOTE + 7;
 const BLOCK_NOTE: usize = FIRST_DIALECT_NOTE + 8;
 const CONTENT_NOTE: usize = FIRST_DIALECT_NOTE + 9;
 
-/// Where the values of an answer stand that matter.
+/// Paths of the values of an answer that are read.
 pub(crate) const VALUE_PATHS: &[ValuePath] = &{
     const USAGE_PATHS: &[ValuePath] = &[
         value("input_tokens", INPUT_NOTE),
@@ -184,7 +186,7 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &{
     ]
 };
 
-/// An event of a stream, or a whole answer.
+/// Reads an event of a stream, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     match notes[KIND_NOTE].word() {
         "message_start" => {
@@ -205,7 +207,7 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     }
 }
 
-/// Whether output is said. It is cumulative: nothing is added up.
+/// Reads the usage, and returns whether it contains output. The counts are cumulative, so they are not added up.
 fn said(notes: &FoundValues, seen: &mut UsageSoFar) -> bool {
     let [input, read, written, output] = [INPUT_NOTE, CACHE_READ_NOTE, CACHE_WRITE_NOTE, OUTPUT_NOTE].map(|at| seen.number(&notes[at]));
     seen.say(input, read, written, output);

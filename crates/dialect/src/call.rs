@@ -1,7 +1,7 @@
-//! A call as its body says it: what it may cost, and the body that is sent on.
+//! A parsed call: the facts for its budget, and the body that is sent on.
 //!
-//! What always holds: what is sent is the client's body, byte for byte, but for the edits that are listed in
-//! [`Call::upstream`]; so what was counted is what is sent.
+//! Invariant: the body that is sent is the client's body, byte for byte, except for the edits in the list of
+//! [`Call::upstream`]. Therefore exactly the counted body is sent.
 
 use spillway_wire::meter::{Dialect, Facts};
 
@@ -12,7 +12,7 @@ use crate::request::{BodyEdit, Request};
 use crate::route::{Kind, Route};
 use crate::{anthropic, chat, conversation, fields, gemini, responses};
 
-/// A call of a model's API that was read and may be held for and sent.
+/// A call of a model API that was parsed and checked.
 #[derive(Debug)]
 pub struct Call {
     dialect: Dialect,
@@ -24,8 +24,8 @@ pub struct Call {
     body: Vec<u8>,
 }
 
-/// Reads a body strictly: JSON in UTF-8, not compressed, no key twice in an object, the fields that matter of their types,
-/// nothing that brings tokens which do not stand in it. For [`Kind::ListModels`] and [`Kind::Hello`] the body must be empty.
+/// Parses a body strictly: JSON in UTF-8, not compressed, no key twice in an object, known fields of their types, and
+/// no reference to input outside the body. For [`Kind::ListModels`] and [`Kind::Hello`] the body must be empty.
 ///
 /// # Errors
 /// A fault for a 400 in the dialect.
@@ -57,7 +57,7 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
     };
     let charges = match dialect {
         Dialect::Anthropic | Dialect::OpenAIChat | Dialect::Gemini => fields::Charge::of(&node, true),
-        // Kept unless it is told otherwise: who says so asks for nothing more.
+        // Responses stores the answer by default, so `store: true` asks for nothing more.
         Dialect::OpenAIResponses => fields::Charge::of(&node, false),
     };
     let conversation = conversation::of(dialect, &node);
@@ -69,13 +69,13 @@ fn bodiless(route: &Route, body: &[u8]) -> Result<Call, Fault> {
     if !body.is_empty() {
         return Err(Fault::at("(body)".to_owned(), "must be empty for this call"));
     }
-    // Of several dialects: any of them, for nothing of the call depends on it.
+    // A call without a body is the same in all dialects, so any of them will do.
     let dialect = route.dialect.unwrap_or(Dialect::OpenAIChat);
     let request = Request { model: route.model.clone().unwrap_or_default(), ..Request::default() };
     Ok(Call { dialect, kind: route.kind, request, facts: Facts::default(), charges: Vec::new(), conversation: None, body: Vec::new() })
 }
 
-/// JSON, in UTF-8, as it stands.
+/// Checks that the body is uncompressed JSON in UTF-8.
 fn plain(content_type: Option<&str>, content_encoding: Option<&str>) -> Result<(), Fault> {
     if let Some(encoding) = content_encoding
         && encoding.split(',').any(|part| !matches!(part.trim().to_ascii_lowercase().as_str(), "" | "identity"))
@@ -98,38 +98,38 @@ fn plain(content_type: Option<&str>, content_encoding: Option<&str>) -> Result<(
 }
 
 impl Call {
-    /// The protocol; of a call that several have, any.
+    /// Dialect of the call. For a call that several dialects share, any of them.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// What is asked for.
+    /// Kind of the call.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The model; empty for a list of models.
+    /// Model of the call. It is empty for a list of models.
     pub fn model(&self) -> &str {
         &self.request.model
     }
 
-    /// The conversation that it goes on with, as a number that all calls of it have; none: that cannot be told.
+    /// Number of the conversation, which is the same in all its calls. None: the conversation is unknown.
     pub fn conversation(&self) -> Option<u64> {
         self.conversation
     }
 
-    /// Whether the answer is asked for as a stream.
+    /// Whether the call asks for a stream.
     pub fn stream(&self) -> bool {
         self.request.stream
     }
 
-    /// What it says of its cost. Matters for [`Kind::Generate`].
+    /// Facts about the cost of the call. They matter for [`Kind::Generate`].
     pub fn facts(&self) -> Facts {
         self.facts
     }
 
-    /// Fails if it asks for something that costs money which its tokens do not show, unless `allows` has the field
-    /// ([`SURCHARGE_MEMBERS`](crate::SURCHARGE_MEMBERS) names them).
+    /// Checks that the call costs no more than its tokens show. A surcharge by a field of
+    /// [`SURCHARGE_MEMBERS`](crate::SURCHARGE_MEMBERS) is an error unless `allows` returns true for the field.
     ///
     /// # Errors
     /// A fault for a 400 in the dialect.
@@ -140,7 +140,7 @@ impl Call {
         }
     }
 
-    /// The client's bytes, as they stand.
+    /// The client's body, unchanged.
     pub fn into_body(self) -> Vec<u8> {
         self.body
     }
@@ -153,11 +153,11 @@ impl Call {
         self.request.strip
     }
 
-    /// The body to send: the client's bytes, with these edits and no others:
-    /// - the output limit, where it is above `output_per_choice`, is null or is not there;
-    /// - `stream_options.include_usage: true` in a streamed Chat call;
-    /// - offered web search and image generation taken out of `tools` of a Responses call;
-    /// - the `id` of an item of a Responses call that stands for what the provider kept of it.
+    /// The body to send: the client's body with only these edits:
+    /// - The output limit is set if it is above `output_per_choice`, null or missing.
+    /// - A streamed Chat call gets `stream_options.include_usage: true`.
+    /// - Web search and image generation are removed from `tools` of a Responses call.
+    /// - The `id` of an item of a Responses call is removed if it refers to data stored by the provider.
     pub fn upstream(&self, output_per_choice: i64) -> Vec<u8> {
         match self.kind {
             Kind::Generate => {}

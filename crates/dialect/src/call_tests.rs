@@ -1,4 +1,4 @@
-//! Calls as they are read: what is refused, what passes, what they ask for.
+//! Parsing of calls: refused calls, accepted calls, and their facts.
 
 use super::*;
 use crate::route::route;
@@ -28,7 +28,7 @@ fn sent(call: &Call, output: i64) -> Value {
     serde_json::from_slice(&call.upstream(output)).expect("JSON is sent")
 }
 
-/// So many bytes of base64 that begin as an image does.
+/// Base64 of `bytes` bytes that begins as an image.
 fn png(bytes: usize) -> String {
     let start = "iVBORw0KGgoAAAAN";
     format!("{start}{}", "A".repeat(bytes - start.len()))
@@ -361,7 +361,7 @@ fn a_file_counts_by_what_it_is_and_not_by_what_it_is_called() {
             json!({"contents": [{"parts": [{"toolResponse": {"inline_data": {"mime_type": "application/pdf", "data": pdf}}}]}]}),
             window,
         ),
-        // As some writers write a slash.
+        // Base64 that contains a slash.
         (GEMINI, inline("image/jpeg", "/9j/4AAQSkZJRg=="), 4_500),
     ] {
         assert_eq!(good(path, &body).facts().other_tokens, tokens, "{body}");
@@ -392,7 +392,7 @@ fn facts_are_all_bytes_but_those_of_images() {
     let facts = good(MESSAGES, &body).facts();
     assert_eq!(facts.bytes, i64::try_from(body.to_string().len() - 8000).expect("small"));
     assert_eq!((facts.other_tokens, facts.output, facts.thinking, facts.choices), (10_000, Some(64_000), 0, 1));
-    // An input of a tool that looks like an image is text.
+    // An argument of a tool that looks like an image is text.
     let body = with(messages(), "messages", json!([{"role": "assistant", "content": [{"type": "tool_use", "input": image}]}]));
     assert_eq!(good(MESSAGES, &body).facts().bytes, i64::try_from(body.to_string().len()).expect("small"));
 
@@ -425,7 +425,7 @@ fn facts_are_all_bytes_but_those_of_images() {
     assert_eq!(good(GEMINI, &body).facts().thinking, 512);
 }
 
-/// Whoever sends much of it would teach that a byte costs nearly nothing.
+/// Much white space would teach the ratio that a byte costs nearly no token.
 #[test]
 fn white_space_between_values_is_no_text() {
     for (path, body) in [(MESSAGES, messages()), (CHAT, chat()), (RESPONSES, responses()), (GEMINI, gemini())] {

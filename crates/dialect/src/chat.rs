@@ -1,4 +1,4 @@
-//! OpenAI Chat Completions, and servers that speak it: what a call asks for, and what its answer used.
+//! OpenAI Chat Completions, and servers with the same API: reads their calls, and the usage in their answers.
 
 use spillway_wire::meter::Dialect;
 
@@ -16,12 +16,12 @@ const REFUSED_MEMBERS: [(&str, &str); 3] = [
     ("prediction", "rejected predictions are charged in addition to the output limit"),
     ("n_predict", "some servers use it as the output limit instead of max_tokens"),
 ];
-/// Members of messages that are text, whatever stands in them: calls of tools, and what an answer quoted.
+/// Members of messages that count as text, whatever they contain: calls of tools, and quotations.
 const TEXT_MEMBERS: [&str; 6] = ["tool_calls", "function_call", "annotations", "tools", "parameters", "cache_control"];
-/// What a provider keeps or fetches, or what unpacks to more than its bytes, in parts of messages.
+/// Members of parts whose data the provider stores, fetches or unpacks.
 const FETCHED_MEMBERS: [&str; 10] =
     ["file_id", "file_ids", "file_url", "file_uri", "video_url", "video", "audio_url", "document_url", "image_embeds", "audio_embeds"];
-/// Where a limit may stand. The second is what new models take, and what is written if there is none.
+/// Members with an output limit. New models accept the second one. It is added if the body has none.
 const OUTPUT_LIMIT_MEMBERS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
 pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, Fault> {
@@ -101,7 +101,8 @@ fn messages(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Result<(), 
     Ok(())
 }
 
-/// By members, wherever they stand, and not by types: some servers do without the type, and an unknown one hides nothing.
+/// Reads a part by its members at any depth and not by its type. Some servers need no type, and a part of an unknown
+/// type may also have data.
 fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     let present = |member: &&json_spans::Member<'_>| !matches!(member.node.value, json_spans::Value::Null);
     for member in part.members().iter().filter(present).filter(|member| !TEXT_MEMBERS.contains(&member.key.as_ref())) {
@@ -118,7 +119,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) 
                 let name = part.get("filename").or_else(|| part.get("file_name")).and_then(Node::text).unwrap_or_default();
                 found.file_url(&data, &name, &at)?;
             }
-            // As Anthropic has it; servers that speak both take it here too.
+            // As in Anthropic's API: servers with both APIs accept it here too.
             "source" if !node.members().is_empty() => {
                 source(Some(node), &at, part.get("type").is_some_and(|kind| kind.is("image")), found)?
             }
@@ -140,7 +141,7 @@ fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -
 }
 
 fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
-    // A server that takes the URL itself instead of an object has no details.
+    // If the URL is a text and not an object, there is no `detail`.
     let (url, detail) = if node.text().is_some() {
         (node.text(), None)
     } else {
@@ -150,7 +151,7 @@ fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally
     found.url(&url.unwrap_or_default(), &at.key("url"), image(Dialect::OpenAIChat, model, detail.as_deref()))
 }
 
-/// Usage is asked for in every stream; whether the client did not.
+/// Adds `include_usage` to a stream. Returns the edit, and whether the client did not ask for usage itself.
 fn usage(body: &Node<'_>) -> Result<(Vec<BodyEdit>, bool), Fault> {
     let at = Path::Root.key("stream_options");
     let node = json_spans::object(body.get("stream_options"), &at)?;
@@ -190,7 +191,7 @@ const CACHED_NOTE: usize = FIRST_DIALECT_NOTE + 8;
 const CACHE_WRITE_NOTE: usize = FIRST_DIALECT_NOTE + 9;
 const CACHE_HIT_NOTE: usize = FIRST_DIALECT_NOTE + 10;
 
-/// Where the values of an answer stand that matter.
+/// Paths of the values of an answer that are read.
 pub(crate) const VALUE_PATHS: &[ValuePath] = &{
     const USAGE_PATHS: &[ValuePath] = &[
         value("prompt_tokens", PROMPT_NOTE),
@@ -214,7 +215,7 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &{
     ]
 };
 
-/// A chunk of a stream, or a whole answer.
+/// Reads a chunk of a stream, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     seen.wrote(notes[DELTA_NOTE].written);
     seen.wrote(notes[MESSAGE_NOTE].written);
@@ -224,15 +225,15 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     let [prompt, completion, total, cached, hit, written] =
         [PROMPT_NOTE, COMPLETION_NOTE, TOTAL_NOTE, CACHED_NOTE, CACHE_HIT_NOTE, CACHE_WRITE_NOTE].map(|at| seen.number(&notes[at]));
     seen.say_whole(prompt, cached.or(hit), written, completion, total);
-    // With a message it is a whole answer; without choices it is the extra chunk; else more may follow. Who leaves the total out
-    // may have left out more.
+    // An answer with a message is whole. A chunk without choices is the extra chunk. After other chunks, more may
+    // follow. A server that omits the total may have omitted more.
     let whole = notes[MESSAGE_NOTE].times == notes[CHOICES_NOTE].members && total.is_some();
     if prompt.is_some() && completion.is_some() {
         seen.stands(if whole { UsageConfidence::Final } else { UsageConfidence::AtEnd });
     }
 }
 
-/// Whether this is the extra chunk that `include_usage` brings: no choices, usage, and nothing that went wrong.
+/// Whether this is the extra chunk that `include_usage` causes: it has usage, no choices, and no error.
 pub(crate) fn is_extra(notes: &FoundValues) -> bool {
     notes[CHOICES_NOTE].is_empty() && notes[USAGE_NOTE].members > 0 && !has_error(notes)
 }

@@ -1,23 +1,23 @@
-//! JSON objects as they pass: one (a whole answer), or those of a list (a Gemini stream that is not SSE), found at whatever
-//! places the body is cut. Only looks: the bytes pass elsewhere.
+//! Finds JSON objects in a body as it passes, at whatever positions it is cut: one (a whole answer), or those of a list
+//! (a Gemini stream that is not SSE). It only reads the bytes and does not forward them.
 
 use crate::scan::{FoundValues, Scanner};
 
-/// Where the text is.
+/// Reader of the JSON objects of a body.
 #[derive(Debug)]
 pub(crate) struct TextPath {
     scanner: Scanner,
-    /// An object has begun.
+    /// Whether an object has begun.
     begun: bool,
 }
 
 impl TextPath {
-    /// Of objects that `scanner` reads.
+    /// Creates a reader whose objects `scanner` reads.
     pub fn new(scanner: Scanner) -> Self {
         Self { scanner, begun: false }
     }
 
-    /// `on` gets each object; `None`: something that is none.
+    /// Calls `on` with each object, or with `None` for text that is not an object.
     pub fn feed(&mut self, chunk: &[u8], on: &mut dyn FnMut(Option<&FoundValues>)) {
         let mut rest = chunk;
         while let Some(byte) = rest.first() {
@@ -45,7 +45,7 @@ impl TextPath {
         }
     }
 
-    /// Whether it ended between two objects.
+    /// Whether the text ended between two objects.
     pub fn is_whole(&self) -> bool {
         !self.begun
     }

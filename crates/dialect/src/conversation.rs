@@ -1,14 +1,16 @@
-//! Which calls go on with one conversation: those that begin with the same words of the user, up to what the model said first.
+//! The number of the conversation to which a call belongs. Calls of one conversation begin with the same messages of
+//! the user, up to the first message of the model.
 //!
-//! Clients of all dialects send a conversation whole with each call, and add to its end. So its beginning names it, for as long as the
-//! client does not write that anew (as when it sums up what was said: then it is another one). Only text counts: marks for a
-//! provider's cache move from call to call, and a string may become a list with one part. It is no secret, and no proof of anything.
+//! Clients of all dialects send the whole conversation with each call and append to its end. Therefore its beginning
+//! identifies it, until the client rewrites the beginning (for instance when it replaces messages by a summary). Only
+//! text counts: marks for a provider's cache move from call to call, and a string may become a list with one part. The
+//! number is not a secret and proves nothing.
 
 use spillway_wire::meter::Dialect;
 
 use crate::json_spans::{Node, Value};
 
-/// 64 bits of FNV-1a: the same in every build.
+/// FNV-1a with 64 bits, because it is the same in every build.
 struct Hash(u64);
 
 impl Hash {
@@ -22,7 +24,7 @@ impl Hash {
         }
     }
 
-    /// The text of a message; how many bytes it has.
+    /// Hashes the text of a message, and returns its number of bytes.
     fn text(&mut self, content: &Node<'_>) -> usize {
         match &content.value {
             Value::Text(text) => {
@@ -34,7 +36,7 @@ impl Hash {
         }
     }
 
-    /// Two short messages are not a longer one.
+    /// Hashes a message with an end mark, so that two short messages differ from one longer message.
     fn message(&mut self, content: &Node<'_>) -> usize {
         let bytes = self.text(content);
         self.feed(&[0]);
@@ -42,7 +44,7 @@ impl Hash {
     }
 }
 
-/// What a conversation is told apart by; none: its call has no words of a user before others.
+/// The number of a call's conversation. None: the call does not begin with text of a user.
 pub(crate) fn of(dialect: Dialect, body: &Node<'_>) -> Option<u64> {
     let mut hash = Hash::new();
     let (list, content) = match dialect {
@@ -50,14 +52,14 @@ pub(crate) fn of(dialect: Dialect, body: &Node<'_>) -> Option<u64> {
         Dialect::OpenAIResponses => (body.get("input")?, "content"),
         Dialect::Gemini => (body.get("contents")?, "parts"),
     };
-    // Responses take a string for one message of the user.
+    // Responses accepts a string instead of one message of the user.
     if list.text_bytes() > 0 {
         hash.message(list);
         return Some(hash.0);
     }
     let mut bytes = 0;
     for message in list.items() {
-        // What a client says to the model by itself may change with each call.
+        // The client's own instructions may change with each call.
         if message.get("role").is_some_and(|role| role.is("system") || role.is("developer")) {
             continue;
         }

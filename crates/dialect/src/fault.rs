@@ -1,15 +1,16 @@
-//! What is wrong with a body, and where: for the 400 that its client gets in its own dialect.
+//! The error of a body: what is wrong, and in which field. The client gets it as a 400 in its own dialect.
 //!
-//! It does no I/O and reads no body. Every file that reads one imports it, so it imports none of them.
+//! This module does no I/O and reads no body. Every file that reads a body imports it. Therefore it imports none of
+//! them.
 
 use spillway_wire::{Code, Refusal};
 
-/// Why a body is not passed: for a 400 in its dialect.
+/// Why a body is refused, for a 400 in its dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What is wrong and what to do, with the field's path in front.
+    /// What is wrong and what to do, after the path of the field.
     pub message: String,
-    /// The field, as a path: `tools[2].type`.
+    /// Path of the field: `tools[2].type`.
     pub field: Option<String>,
 }
 

@@ -1,8 +1,8 @@
-//! Members of a body that stand beside the conversation, of any dialect but Gemini's: those that are refused wherever they
-//! stand, and those that make a call dearer than its tokens say.
+//! Members of a body outside the conversation, of all dialects but Gemini: members that are refused in each of them,
+//! and members that make a call cost more than its tokens show.
 //!
-//! Servers that speak Messages, Chat or Responses take each other's members, and proxies before them take their own. So what is
-//! refused here is refused in all three.
+//! Servers with the Messages, Chat or Responses API accept each other's members, and proxies add members of their own.
+//! Therefore a member in the list is refused in all three.
 
 use crate::Fault;
 use crate::json_spans::{Node, Path};
@@ -16,9 +16,9 @@ const MEDIA_REFUSAL: &str = "it changes the number of tokens of images, sound an
 const MERGED_REFUSAL: &str =
     "a server may read this as unchecked members of the call. Set members of the call at the top level of the body";
 
-/// What is refused in each of the three.
+/// Members that are refused in Messages, Chat and Responses.
 pub(crate) const COMMON_REFUSED_MEMBERS: [(&str, &str); 52] = [
-    // Searching.
+    // Search.
     ("web_search_options", SEARCH_REFUSAL),
     ("web_search", SEARCH_REFUSAL),
     ("search_parameters", SEARCH_REFUSAL),
@@ -52,7 +52,7 @@ pub(crate) const COMMON_REFUSED_MEMBERS: [(&str, &str); 52] = [
     ("headers", OTHER_TARGET_REFUSAL),
     ("extra_query", OTHER_TARGET_REFUSAL),
     ("bootstrap_host", OTHER_TARGET_REFUSAL),
-    // What stands somewhere else.
+    // Input outside the body.
     ("preset", STORED_INPUT_REFUSAL),
     ("prompt_id", STORED_INPUT_REFUSAL),
     ("prompt_variables", STORED_INPUT_REFUSAL),
@@ -64,7 +64,7 @@ pub(crate) const COMMON_REFUSED_MEMBERS: [(&str, &str); 52] = [
     ("image_data", STORED_INPUT_REFUSAL),
     ("video_data", STORED_INPUT_REFUSAL),
     ("audio_data", STORED_INPUT_REFUSAL),
-    // What makes more of what stands here.
+    // Members that make the input larger than the body, or remove its limits.
     ("chat_template", TEMPLATE_REFUSAL),
     ("mm_processor_kwargs", MEDIA_REFUSAL),
     ("media_io_kwargs", MEDIA_REFUSAL),
@@ -76,19 +76,20 @@ pub(crate) const COMMON_REFUSED_MEMBERS: [(&str, &str); 52] = [
     ("providerOptions", MERGED_REFUSAL),
 ];
 
-/// The longest text that a template may be given by name: a choice, not an input.
+/// Maximum bytes of a text argument of a template. A text of this length is a choice and not an input.
 const MAX_TEMPLATE_CHOICE_BYTES: usize = 64;
-/// What may stand in `extra_body.google`, in either spelling.
+/// Members that may be in `extra_body.google`, in both spellings.
 const ALLOWED_GOOGLE_MEMBERS: [&str; 6] =
     ["thinking_config", "thinkingConfig", "thought_tag_marker", "thoughtTagMarker", "safety_settings", "safetySettings"];
 
-/// Checks the members that may stand in a body for some of what they hold.
+/// Checks the members that are allowed with certain values only.
 pub(crate) fn check(body: &Node<'_>) -> Result<(), Fault> {
     template(body)?;
     extra_body(body)
 }
 
-/// What a template is given must not be a template, nor input that it could repeat.
+/// Checks the arguments of a template: they must not be a template, and must not be input that the template could
+/// repeat.
 fn template(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("chat_template_kwargs");
     let Some(given) = body.get("chat_template_kwargs") else { return Ok(()) };
@@ -106,7 +107,8 @@ fn template(body: &Node<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Gemini's servers take members of their own here; others take all of it for members of the call.
+/// Checks `extra_body`. Gemini's servers read members of their own there. Other servers read all of it as members of
+/// the call.
 fn extra_body(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("extra_body");
     let Some(extra) = body.get("extra_body") else { return Ok(()) };
@@ -128,21 +130,22 @@ fn extra_body(body: &Node<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Tiers that cost what a model's tokens cost, or less, and the project's own choice.
+/// Service tiers that cost the normal price of a model's tokens or less, and `auto`, which is the choice of the
+/// project.
 const ALLOWED_SERVICE_TIERS: [&str; 8] = ["", "auto", "default", "flex", "on_demand", "standard", "standard_only", "unspecified"];
-/// Members that make a call dearer than its tokens say, unless they hold what is known to cost no more.
+/// Members that can make a call cost more than its tokens show, unless they have a value of the normal price.
 pub const SURCHARGE_MEMBERS: [&str; 3] = ["service_tier", "speed", "store"];
 
-/// A member of a body that costs money which no token shows.
+/// A member of a body with a cost that its tokens do not show.
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
-    /// One of [`CHARGED`].
+    /// One of [`SURCHARGE_MEMBERS`].
     pub field: &'static str,
     pub fault: Fault,
 }
 
 impl Charge {
-    /// Of a call. `keeps`: whether `store` asks for more than the dialect does by itself.
+    /// The charged members of a call. `keeps`: whether `store: true` asks for more than the default of the dialect.
     pub fn of(body: &Node<'_>, keeps: bool) -> Vec<Self> {
         let mut found = Vec::new();
         for (key, field) in [

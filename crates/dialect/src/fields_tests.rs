@@ -17,7 +17,8 @@ fn call(path: &str, more: &Value) -> Result<Call, Fault> {
     parse(&route("POST", path, None).expect(path), None, None, body.to_string().into_bytes())
 }
 
-/// What is known to bring hidden input, another model or another account: said again, so that a row that is lost shows.
+/// The members that are known to add hidden input, or to name another model or account. They are repeated here, so that
+/// a lost row is noticed.
 const KNOWN: [&str; 52] = [
     "web_search_options",
     "web_search",
@@ -196,7 +197,7 @@ fn what_clients_send_by_themselves_costs_what_it_says() {
         (&[MESSAGES], json!({"system": [{"type": "text", "text": "s", "cache_control": hour}]})),
         (&[GEMINI], json!({"serviceTier": "SERVICE_TIER_STANDARD"})),
         (&[GEMINI], json!({"serviceTier": "SERVICE_TIER_UNSPECIFIED"})),
-        // What this protocol does by itself, and what Codex says to some hosts.
+        // The default of this protocol, and what Codex sends to some hosts.
         (&[RESPONSES], json!({"store": true})),
     ];
     for (paths, more) in rows {

@@ -1,7 +1,7 @@
-//! Gemini generateContent and streamGenerateContent: what a call asks for, and what its answer used.
+//! Gemini generateContent and streamGenerateContent: reads their calls, and the usage in their answers.
 //!
-//! Google's reader takes each name in two spellings (`maxOutputTokens`, `max_output_tokens`) and one object where a list is
-//! meant. So does this one, and it refuses both spellings of a name in one object.
+//! Google's parser accepts each name in two spellings (`maxOutputTokens`, `max_output_tokens`), and one object instead
+//! of a list. So does this one. It refuses both spellings of a name in one object.
 
 use spillway_wire::meter::Dialect;
 
@@ -13,16 +13,16 @@ use crate::request::{OutputLimit, Request, before_first_member};
 use crate::scan::{FoundValues, Kind, ValuePath, object, output, value};
 use crate::usage::{UsageConfidence, UsageSoFar};
 
-/// What may stand in a tool. All else is run by the provider.
+/// Members that a tool may have. The provider runs all other tools.
 const ALLOWED_TOOL_MEMBERS: [&str; 2] = ["functionDeclarations", "computerUse"];
 
-/// Members of parts that are read here, or text, whatever stands in them: calls of tools.
+/// Members of parts that are read here, and calls of tools, which count as text whatever they contain.
 const KNOWN_PART_MEMBERS: [&str; 5] = ["fileData", "inlineData", "functionResponse", "functionCall", "toolCall"];
 
 pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
     let mut request = read_request(body, model, &root, found)?;
-    // countTokens takes a whole request as well.
+    // countTokens also accepts a whole request.
     if let Some(inner) = pick(body, "generateContentRequest", &root)? {
         let at = root.key("generateContentRequest");
         json_spans::object(Some(inner), &at)?;
@@ -60,7 +60,7 @@ fn pick<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option
     Ok(spelt(object, key, at)?.map(|(_, node)| node).filter(|node| !matches!(node.value, Value::Null)))
 }
 
-/// The member `key` and how it is spelt there.
+/// The member `key`, with its spelling in the body.
 fn spelt<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<(String, &'n Node<'a>)>, Fault> {
     let other = snake(key);
     match (object.member(key), object.member(&other)) {
@@ -81,7 +81,7 @@ fn snake(key: &str) -> String {
     })
 }
 
-/// A list, or one object in its place.
+/// The items of a list, or one object instead of a list.
 fn many<'n, 'a>(node: Option<&'n Node<'a>>) -> &'n [Node<'a>] {
     match node {
         Some(Node { value: Value::List(items), .. }) => items,
@@ -99,7 +99,7 @@ fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Resu
     Ok(())
 }
 
-/// A part, and all that stands in it: an unknown member hides no data.
+/// Reads a part and everything in it, because an unknown member may also have data.
 fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if pick(part, "fileData", at)?.is_some() {
         return Err(at
@@ -177,7 +177,7 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
     if let Some(thinking) = pick(config, "thinkingConfig", &at)? {
         let at = at.key("thinkingConfig");
         json_spans::object(Some(thinking), &at)?;
-        // -1: as much as the model likes, within the limit.
+        // -1: the model decides, within the output limit.
         request.thinking =
             json_spans::count(pick(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?.unwrap_or_default().max(0);
     }
@@ -211,7 +211,7 @@ const THOUGHTS_NOTE: usize = FIRST_DIALECT_NOTE + 8;
 const CACHED_NOTE: usize = FIRST_DIALECT_NOTE + 9;
 const TOTAL_NOTE: usize = FIRST_DIALECT_NOTE + 10;
 
-/// Where the values of an answer stand that matter.
+/// Paths of the values of an answer that are read.
 pub(crate) const VALUE_PATHS: &[ValuePath] = &[
     KIND_PATH,
     ERROR_PATH,
@@ -234,7 +234,7 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &[
     ),
 ];
 
-/// An event of a stream, a piece of a list, or a whole answer.
+/// Reads an event of a stream, an object of a list, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, choices: i64, seen: &mut UsageSoFar) {
     seen.wrote(notes[PARTS_NOTE].written);
     seen.finished += notes[FINISH_NOTE].times;
@@ -243,7 +243,7 @@ pub(crate) fn event(notes: &FoundValues, choices: i64, seen: &mut UsageSoFar) {
     if notes[USAGE_NOTE].kind != Kind::Object {
         return;
     }
-    // What is zero is left out. So is what a call did not ask for: only the total shows that nothing is missing.
+    // Gemini leaves out zeros, and fields that the call did not ask for. Only the total shows that no part is missing.
     let output = candidates.unwrap_or_default() + thoughts.unwrap_or_default();
     seen.say_whole(prompt.map(|prompt| prompt + tools.unwrap_or_default()), cached, None, Some(output), total);
     if prompt.is_some() && total.is_some() {

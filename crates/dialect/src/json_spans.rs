@@ -1,9 +1,9 @@
-//! Reading JSON once and strictly, with the place of every value, so that a body can be changed at two places and stays the
-//! client's own bytes everywhere else.
+//! Parses JSON once and strictly, and keeps the position of every value. Therefore a body can be edited at two
+//! positions, and all other bytes stay the client's own.
 //!
-//! Not serde: two readers of a body that differ in a repeated key, an alias or a rest behind the end would let a call be sent
-//! that was never counted, and edits need the places. What always holds: what is read here is JSON for every other reader, no
-//! key stands twice in an object, and memory and stack are bounded whatever the body is.
+//! This is not serde: edits need the positions, and two parsers that differ in a repeated key, an alias or data after
+//! the end would let a call pass that was never counted. Invariants: text that is parsed here is JSON for every other
+//! parser, no key occurs twice in an object, and memory and stack are bounded for any body.
 
 mod reader;
 
@@ -17,10 +17,10 @@ use reader::unescape;
 #[cfg(test)]
 pub(crate) use reader::{MAX_JSON_VALUES, read};
 
-/// The most answers of one call; what OpenAI gives.
+/// Maximum number of answers of one call. It is the maximum of OpenAI.
 const MAX_CHOICES: i64 = 128;
 
-/// A value and where it stands: `at..end` in the text.
+/// A value and its position `at..end` in the text.
 #[derive(Clone, Debug)]
 pub(crate) struct Node<'a> {
     at: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Member<'a> {
     pub node: Node<'a>,
 }
 
-/// A string as it stands between its quotes.
+/// A string, as it is between its quotes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
     pub raw: &'a str,
@@ -52,67 +52,67 @@ pub(crate) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// What it says. A lone surrogate reads as U+FFFD.
+    /// The string without escapes. A lone surrogate becomes U+FFFD.
     pub fn read(&self) -> Cow<'a, str> {
         if self.escaped { Cow::Owned(unescape(self.raw).0) } else { Cow::Borrowed(self.raw) }
     }
 }
 
 impl<'a> Node<'a> {
-    /// Where it begins.
+    /// Position of its first byte.
     pub fn at(&self) -> usize {
         self.at as usize
     }
 
-    /// Where it ends.
+    /// Position after its last byte.
     pub fn end(&self) -> usize {
         self.end as usize
     }
 
-    /// The member of that name, unless it is null; nothing of what is no object.
+    /// The member `key` of an object, unless it is null. None if this is not an object.
     pub fn get(&self, key: &str) -> Option<&Node<'a>> {
         self.member(key).filter(|node| !matches!(node.value, Value::Null))
     }
 
-    /// The member of that name, null or not.
+    /// The member `key` of an object, also if it is null.
     pub fn member(&self, key: &str) -> Option<&Node<'a>> {
         self.members().iter().rev().find(|member| member.key == key).map(|member| &member.node)
     }
 
-    /// The members of an object; none of what is no object.
+    /// The members of an object. Empty if this is not an object.
     pub fn members(&self) -> &[Member<'a>] {
         if let Value::Object(members) = &self.value { members } else { &[] }
     }
 
-    /// The items of a list; none of what is no list.
+    /// The items of a list. Empty if this is not a list.
     pub fn items(&self) -> &[Node<'a>] {
         if let Value::List(items) = &self.value { items } else { &[] }
     }
 
-    /// What a string says.
+    /// The text of a string.
     pub fn text(&self) -> Option<Cow<'a, str>> {
         if let Value::Text(text) = &self.value { Some(text.read()) } else { None }
     }
 
-    /// Bytes of a string as it stands in the body; 0 of what is none.
+    /// Number of bytes of a string in the body. 0 if this is not a string.
     pub fn text_bytes(&self) -> usize {
         if let Value::Text(text) = &self.value { text.raw.len() } else { 0 }
     }
 
-    /// What a string begins with, of at most so many bytes as they stand in the body; nothing of what is none.
+    /// The beginning of a string, with at most `most` bytes of the body. Empty if this is not a string.
     pub fn text_head(&self, most: usize) -> Cow<'a, str> {
         let Value::Text(text) = &self.value else { return Cow::Borrowed("") };
         let end = (0..=most.min(text.raw.len())).rev().find(|end| text.raw.is_char_boundary(*end)).unwrap_or_default();
         Text { raw: &text.raw[..end], escaped: text.escaped }.read()
     }
 
-    /// Whether it is the string `word`.
+    /// Whether this is the string `word`.
     pub fn is(&self, word: &str) -> bool {
         self.text().is_some_and(|text| text == word)
     }
 
-    /// Null, false, an empty string or list: a field that is sent so asks for nothing. An empty object may ask for a thing
-    /// with all its defaults.
+    /// Whether this is null, false, or an empty string or list. A field with such a value requests nothing. An empty
+    /// object may request a feature with its defaults.
     pub fn is_empty(&self) -> bool {
         match &self.value {
             Value::Null | Value::Bool(false) => true,
@@ -135,7 +135,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Where a value stands, for people: `messages[3].content`.
+/// Path of a value, for people: `messages[3].content`.
 #[derive(Clone, Copy)]
 pub(crate) enum Path<'p> {
     Root,
@@ -152,7 +152,7 @@ impl<'p> Path<'p> {
         Path::Item(self, index)
     }
 
-    /// A fault at this place.
+    /// A fault at this path.
     pub fn fault(&self, what: impl fmt::Display) -> Fault {
         Fault::at(self.to_string(), what)
     }
@@ -173,17 +173,17 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A string, or nothing.
+/// A string, or none.
 pub(crate) fn text<'a>(node: Option<&Node<'a>>, at: &Path<'_>) -> Result<Option<Cow<'a, str>>, Fault> {
     node.map(|node| node.text().ok_or_else(|| at.expected("a string", node))).transpose()
 }
 
-/// A boolean, or nothing.
+/// A boolean, or none.
 pub(crate) fn boolean(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<Option<bool>, Fault> {
     node.map(|node| if let Value::Bool(is) = node.value { Ok(is) } else { Err(at.expected("a boolean", node)) }).transpose()
 }
 
-/// An integer, or nothing.
+/// An integer, or none.
 pub(crate) fn integer(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<Option<i64>, Fault> {
     let read = |node: &Node<'_>| match node.value {
         Value::Number(digits) => digits.parse().map_err(|_| at.fault(format_args!("an integer is expected, not {digits:.40}"))),
@@ -192,7 +192,7 @@ pub(crate) fn integer(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<Option<i
     node.map(read).transpose()
 }
 
-/// An integer that is not below `least`, or nothing.
+/// An integer that is at least `least`, or none.
 pub(crate) fn count(node: Option<&Node<'_>>, at: &Path<'_>, least: i64) -> Result<Option<i64>, Fault> {
     match integer(node, at)? {
         Some(number) if number < least => Err(at.fault(format_args!("must be at least {least}, but is {number}"))),
@@ -200,7 +200,8 @@ pub(crate) fn count(node: Option<&Node<'_>>, at: &Path<'_>, least: i64) -> Resul
     }
 }
 
-/// How many answers are asked for, or nothing. More than any provider gives would be held for as fewer.
+/// Number of requested answers, or none. A number above the maximum is refused, because the hold would cover too few
+/// answers.
 pub(crate) fn choices(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<Option<i64>, Fault> {
     match count(node, at, 1)? {
         Some(number) if number > MAX_CHOICES => Err(at.fault(format_args!("must be at most {MAX_CHOICES}, but is {number}"))),
@@ -208,12 +209,12 @@ pub(crate) fn choices(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<Option<i
     }
 }
 
-/// An object, or nothing.
+/// An object, or none.
 pub(crate) fn object<'n, 'a>(node: Option<&'n Node<'a>>, at: &Path<'_>) -> Result<Option<&'n Node<'a>>, Fault> {
     node.map(|node| if let Value::Object(_) = node.value { Ok(node) } else { Err(at.expected("an object", node)) }).transpose()
 }
 
-/// The items of a list; none of nothing.
+/// The items of a list. Empty if there is none.
 pub(crate) fn list<'n, 'a>(node: Option<&'n Node<'a>>, at: &Path<'_>) -> Result<&'n [Node<'a>], Fault> {
     match node {
         Some(Node { value: Value::List(items), .. }) => Ok(items),

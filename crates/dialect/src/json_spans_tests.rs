@@ -75,7 +75,7 @@ fn what_ends_a_string_is_found_wherever_it_stands() {
     }
 }
 
-/// What serde_json would read.
+/// The value as serde_json represents it.
 fn value(node: &Node<'_>) -> serde_json::Value {
     match &node.value {
         Value::Null => serde_json::Value::Null,
@@ -87,7 +87,7 @@ fn value(node: &Node<'_>) -> serde_json::Value {
     }
 }
 
-/// Every value stands where it is said to.
+/// Checks the position of every value.
 fn check_places(node: &Node<'_>, text: &str) {
     let part = read(&text[node.at()..node.end()]).expect("a value by itself");
     assert_eq!(value(&part), value(node));
@@ -122,7 +122,7 @@ proptest! {
         check_places(&node, &text);
     }
 
-    /// What is read here is JSON for others; what they read and this one does not has a reason.
+    /// Text that is accepted here is JSON for serde. Text that only serde accepts has a known reason.
     #[test]
     fn it_is_never_laxer_than_serde(text in "[\\[\\]{}:,\"\\\\ua0-9eE.+ \ntrfnuls-]{0,24}") {
         let theirs = serde_json::from_str::<serde_json::Value>(&text);

@@ -1,44 +1,47 @@
-//! The protocols of model APIs, as pure code: which path asks for what, what a call may cost, what its answer used, and how a
-//! refusal is said so that programs understand it. Bytes in, bytes and facts out: no I/O, no clock, no decision about budgets.
+//! The protocols of model APIs, as pure functions: the route of a path, the facts of a call, the usage of an answer,
+//! and the answer for a refused call. The crate does no I/O, has no clock, and decides nothing about budgets.
 //!
-//! | module | for |
+//! | module | holds |
 //! |---|---|
-//! | `route` | a method, a path and a query: what is asked for, or nothing that may be passed |
-//! | `json_spans` | reading JSON once, with the place of each value |
-//! | `call` | a call: its facts, and the body that is sent on |
-//! | `request` | what a body asks for, its output limit, and the members that are refused: the same for all dialects |
-//! | `fault` | what is wrong with a body |
-//! | `fields` | what is refused beside the conversation, and what costs more than its tokens say |
-//! | `media` | what is no text, by a table of upper bounds |
-//! | `conversation` | which calls go on with one conversation |
-//! | `anthropic`, `chat`, `responses`, `gemini` | the fields of each dialect, in calls and in answers |
-//! | `sse`, `chunks` | events and JSON objects of an answer, at whatever places it is cut |
-//! | `scan` | what stands at a few places of such an object, as it passes |
-//! | `usage`, `meter` | the usage of an answer as it passes |
-//! | `refuse` | the answer for a refused call |
+//! | `route` | the paths that are served: dialect, kind of call, model, and the query that is sent on |
+//! | `call` | a parsed call: its facts for the budget, and the body that is sent to the provider |
+//! | `request` | the parts of a body that all dialects share: model, output limits, edits, refused members |
+//! | `fields` | members that are refused in all dialects but Gemini, and members that cost more than their tokens show |
+//! | `media` | images, sound and files: the table of their token bounds |
+//! | `conversation` | the number of the conversation to which a call belongs |
+//! | `anthropic`, `chat`, `responses`, `gemini` | one dialect each: reading its calls and its answers |
+//! | `json_spans` | a strict JSON parser for bodies, which keeps the position of each value |
+//! | `meter` | reads an answer as it passes, and returns its usage |
+//! | `sse`, `chunks` | split a stream into events, or a body into JSON objects |
+//! | `scan` | a streaming JSON scanner, which keeps the values at a few known paths |
+//! | `usage` | the usage that a provider reported so far, and its quality |
+//! | `outcome` | whether an answer counts as a failure of its provider |
+//! | `refuse` | the answer for a refused call, in the format of each dialect |
+//! | `fault` | the error of a body: its field and its message |
 //!
-//! # What always holds
-//! [`Facts::bytes`](spillway_wire::meter::Facts::bytes) plus `other_tokens` is an upper bound of the input's tokens: a token a
-//! byte of the body as it stands, names, structure and tools among it, but for what stands in the table of `media`. So a call
-//! whose input does not stand in its body is refused ([`parse`] says so, with the field), and what is sent is what was counted.
+//! # Invariant
+//! [`Facts::bytes`](spillway_wire::meter::Facts::bytes) plus `other_tokens` is an upper bound of the input's tokens:
+//! one token for each byte of the body, including names, structure and tools, except for data in the table of `media`.
+//! Therefore a call with input outside its body is refused ([`parse`] names the field), and exactly the counted body is
+//! sent.
 //!
-//! # What is refused, and why
+//! # Refused fields
 //! | | fields | why |
 //! |---|---|---|
-//! | all | a key twice in an object, no UTF-8, compressed, deeper than 128, more than 100,000 values, a rest behind the end | two readers could read two calls |
-//! | all | URLs and ids of files, images, sound | what the provider fetches or keeps is not counted; and a URL is a way out |
-//! | all | tools that the provider runs (search, fetching, code, MCP, retrieval) | it reads their results as input, again and again |
-//! | all | output that is no text | it costs more than its tokens say |
-//! | all but Gemini | what `fields` lists: `web_search_options`, `plugins`, `models`, `fallbacks`, `preset`, `chat_template` and the like; `:online` models | hidden input; another model; an answer that nobody reads |
+//! | all | a key twice in an object, invalid UTF-8, compression, nesting deeper than 128, more than 100,000 values, data after the end | two parsers could read two different calls |
+//! | all | URLs and ids of files, images, sound | data that the provider fetches or stores is not counted, and a URL can send data out |
+//! | all | tools that the provider runs (search, fetching, code, MCP, retrieval) | the provider reads their results as input, many times in one call |
+//! | all | output other than text | it costs more than its tokens show |
+//! | all but Gemini | the list in `fields`: `web_search_options`, `plugins`, `models`, `fallbacks`, `preset`, `chat_template` and the like; `:online` models | hidden input; another model; an answer that is not metered |
 //! | Anthropic | `mcp_servers`, `container`, edits of the context other than `clear_*` | hidden input; another model; another call inside the call |
-//! | Chat | `audio`, `prediction`, `n_predict` | output beside the limit |
-//! | Responses | `previous_response_id`, `conversation`, `prompt`, `background`, `context_management`, references to items, sealed reasoning that is not in the body while `store` is not false | hidden input; an answer that nobody reads |
-//! | Gemini | `cachedContent`, `routingConfig`, `modelConfig`, both spellings of a name, another model in the body than in the path | hidden input; two readers |
+//! | Chat | `audio`, `prediction`, `n_predict` | output outside of the limit |
+//! | Responses | `previous_response_id`, `conversation`, `prompt`, `background`, `context_management`, references to items, encrypted reasoning that is not in the body while `store` is not false | hidden input; an answer that is not metered |
+//! | Gemini | `cachedContent`, `routingConfig`, `modelConfig`, both spellings of a name, another model in the body than in the path | hidden input; two parsers |
 //!
-//! Web search and image generation that a Responses call only offers are taken out of its tools: programs offer them unasked.
-//! The `id` of an item that stands for what the provider kept of it is taken out where the item may stand without.
-//! Null, `false` and empty strings and lists ask for nothing and pass. Fields that are not known here pass: a provider that
-//! adds one which brings tokens is not covered until it stands in the table.
+//! Programs offer web search and image generation by default in a Responses call. These tools are removed and not
+//! refused. The `id` of an item that refers to data stored by the provider is removed if the item is valid without it.
+//! Null, `false`, and empty strings and lists request nothing and pass. Unknown fields pass: if a provider adds a field
+//! that adds tokens, it is not covered until it is in the table.
 
 mod anthropic;
 mod call;

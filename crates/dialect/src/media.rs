@@ -1,21 +1,21 @@
-//! What a body has beside its text: images, sound and files in base64. Their bytes say little about their tokens, so they
-//! count by a table of upper bounds.
+//! Images, sound and files of a body, in base64. Their bytes say little about their tokens. Therefore a table of upper
+//! bounds applies.
 //!
-//! | what | Anthropic | OpenAI, Chat and Responses | Gemini |
+//! | data | Anthropic | OpenAI, Chat and Responses | Gemini |
 //! |---|---|---|---|
 //! | an image | 5,000 (2,576 pixels a side) | 25,000 (10,000 patches, the largest factor); 3,000 with `detail: low`; 48,500 for models named `4o-mini` | 4,500 (16 tiles) |
-//! | sound | | two a byte of its base64, at most a window | the same |
+//! | sound | | two tokens a byte of its base64, at most a window | the same |
 //! | a text file in base64 | a window | its bytes | its bytes |
 //! | any other file (PDF, video, office) | a window | a window | a window |
-//! | a list of tools | 1,000 for the words that the provider puts around it | 1,000 | 1,000 |
+//! | a list of tools | 1,000 for the words that the provider adds to it | 1,000 | 1,000 |
 //! | a tool that the provider describes and the client runs | 2,000 | 2,000 | 2,000 |
 //!
-//! A window is 1,050,000 tokens, the largest that a model of these providers has: no call can have more input, so all of this
-//! together never counts as more. What a file holds cannot be known without unpacking it, and a small one can hold much.
-//! A text file counts by its bytes, in base64 as it stands.
+//! A window is 1,050,000 tokens, the largest context window of these providers. No call can have more input. Therefore
+//! all rows together count as at most one window. A file counts as a window, because its content is unknown until it is
+//! unpacked, and a small file can hold much. A text file counts by its bytes in base64.
 //!
-//! The declared media type is not believed: a provider may look at the data itself. An image must begin as one, sound must not
-//! begin as a document, and a text file must be text; anything else counts as a window.
+//! The declared media type is not trusted, because a provider may inspect the data itself. An image must begin as an
+//! image, sound must not begin as a document, and a text file must be text. Anything else counts as a window.
 
 use std::borrow::Cow;
 
@@ -24,20 +24,20 @@ use spillway_wire::meter::Dialect;
 use crate::Fault;
 use crate::json_spans::{Node, Path};
 
-/// The largest context window.
+/// Tokens of the largest context window.
 pub(crate) const MAX_CONTEXT_TOKENS: i64 = 1_050_000;
-/// The words around a list of tools.
+/// Tokens of the words that a provider adds to a list of tools.
 const TOOL_LIST_TOKENS: i64 = 1_000;
-/// A tool that the provider describes itself.
+/// Tokens of a tool that the provider describes itself.
 const PROVIDER_TOOL_TOKENS: i64 = 2_000;
 
-/// Bytes of base64 that are looked at: a kilobyte of what it holds.
+/// Bytes of base64 that are inspected: about a kilobyte of data.
 const MEDIA_HEAD_BYTES: usize = 1_400;
-/// How files are called that unpack to more than their bytes.
+/// Extensions of files that unpack to more than their bytes.
 const DOCUMENT_EXTENSIONS: [&str; 14] =
     ["pdf", "doc", "docx", "dot", "dotx", "odt", "rtf", "ppt", "pptx", "odp", "xls", "xlsx", "ods", "epub"];
 
-/// What was found so far.
+/// The media found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MediaTally {
     /// Bytes of base64 that do not count as text.
@@ -46,7 +46,7 @@ pub(crate) struct MediaTally {
 }
 
 impl MediaTally {
-    /// Tokens of all that is no text.
+    /// Tokens of all data that is not text.
     pub fn tokens(&self) -> i64 {
         self.tokens.min(MAX_CONTEXT_TOKENS)
     }
@@ -56,7 +56,7 @@ impl MediaTally {
         self.tokens = self.tokens.saturating_add(tokens);
     }
 
-    /// Something of type `mime` that is shown to the model as it is: an image, sound, a text, or what is none of them.
+    /// Adds data of type `mime` that the model gets directly: an image, sound, a text, or other data.
     pub fn base64(&mut self, mime: &str, data: &Data<'_>, image: i64) {
         let start = decoded(&data.head);
         match media(mime).as_str() {
@@ -67,45 +67,45 @@ impl MediaTally {
         }
     }
 
-    /// A file of type `mime`, whose reader may go by its name. Only text counts by its bytes.
+    /// Adds a file of type `mime`. The provider may choose its reader by the name. Only text counts by its bytes.
     pub fn file(&mut self, mime: &str, name: &str, data: &Data<'_>) {
         if media(mime) != "text" || !is_text(&decoded(&data.head), &data.head) || has_document_name(name) {
             self.add(data.bytes, MAX_CONTEXT_TOKENS);
         }
     }
 
-    /// Sound in so many bytes of base64, where nothing else is read.
+    /// Adds sound of `bytes` bytes of base64, in a field that accepts only sound.
     pub fn sound(&mut self, bytes: usize) {
         self.add(bytes, i64::try_from(bytes).unwrap_or(MAX_CONTEXT_TOKENS).saturating_mul(2).min(MAX_CONTEXT_TOKENS));
     }
 
-    /// A `data:` URL of an image. Any other URL is refused: the provider would fetch what nobody here has seen, and send to a
-    /// host of the agent's choice what stands in its path.
+    /// Adds a `data:` URL of an image. Any other URL is refused: the provider would fetch uncounted data, and the path
+    /// of the URL could send data to a host that the agent chooses.
     pub fn url(&mut self, url: &str, at: &Path<'_>, image: i64) -> Result<(), Fault> {
         let (mime, data) = data_url(url, at)?;
         self.base64(mime, &Data::of(data), image);
         Ok(())
     }
 
-    /// A `data:` URL of a file.
+    /// Adds a `data:` URL of a file.
     pub fn file_url(&mut self, url: &str, name: &str, at: &Path<'_>) -> Result<(), Fault> {
         let (mime, data) = data_url(url, at)?;
         self.file(mime, name, &Data::of(data));
         Ok(())
     }
 
-    /// A list of tools that is not empty.
+    /// Adds the words around a list of tools that is not empty.
     pub fn tools(&mut self) {
         self.add(0, TOOL_LIST_TOKENS);
     }
 
-    /// A tool that the provider describes and the client runs.
+    /// Adds a tool that the provider describes and the client runs.
     pub fn known_tool(&mut self) {
         self.add(0, PROVIDER_TOOL_TOKENS);
     }
 }
 
-/// The most tokens of one image.
+/// Maximum number of tokens of one image.
 pub(crate) fn image(dialect: Dialect, model: &str, detail: Option<&str>) -> i64 {
     match dialect {
         Dialect::Anthropic => 5_000,
@@ -116,7 +116,7 @@ pub(crate) fn image(dialect: Dialect, model: &str, detail: Option<&str>) -> i64 
     }
 }
 
-/// Base64 as it stands in a body: how it begins, and how long it is.
+/// Base64 in a body: its beginning and its length.
 #[derive(Clone, Debug)]
 pub(crate) struct Data<'d> {
     head: Cow<'d, str>,
@@ -124,19 +124,19 @@ pub(crate) struct Data<'d> {
 }
 
 impl<'d> Data<'d> {
-    /// Of a text.
+    /// Base64 in a text.
     pub fn of(text: &'d str) -> Self {
         let end = (0..=MEDIA_HEAD_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
         Self { head: Cow::Borrowed(&text[..end]), bytes: text.len() }
     }
 
-    /// Of a string in a body.
+    /// Base64 in a string of a body.
     pub fn of_node(node: Option<&Node<'d>>) -> Self {
         Self { head: node.map(|node| node.text_head(MEDIA_HEAD_BYTES)).unwrap_or_default(), bytes: node.map_or(0, Node::text_bytes) }
     }
 }
 
-/// `data:MIME,DATA`.
+/// Splits `data:MIME,DATA`.
 fn data_url<'u>(url: &'u str, at: &Path<'_>) -> Result<(&'u str, &'u str), Fault> {
     let inner = url.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("data:")).and_then(|_| url[5..].split_once(','));
     inner.ok_or_else(|| at.fault("only data: URLs are allowed: Spillway cannot count data that the provider fetches from other URLs"))
@@ -147,7 +147,7 @@ fn media(mime: &str) -> String {
     mime.split('/').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// The bytes of the base64 that a text begins with, in either alphabet.
+/// Decodes the base64 at the beginning of a text, in either alphabet.
 fn decoded(text: &str) -> Vec<u8> {
     let (mut out, mut bits, mut count) = (Vec::with_capacity(text.len()), 0u32, 0u32);
     for sign in text.bytes().filter(|sign| !sign.is_ascii_whitespace()) {
@@ -169,8 +169,8 @@ fn decoded(text: &str) -> Vec<u8> {
     out
 }
 
-/// Whether data begins as an image that some provider takes: PNG, JPEG, GIF, WebP, BMP, TIFF, HEIC, AVIF. A document that
-/// begins as an image is no image.
+/// Whether data begins as an image that a provider accepts: PNG, JPEG, GIF, WebP, BMP, TIFF, HEIC, AVIF. A document
+/// that begins as an image is not an image.
 fn is_image(start: &[u8]) -> bool {
     let begins = [&b"\x89PNG\r\n\x1a\n"[..], b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*"];
     let still = [&b"heic"[..], b"heix", b"heim", b"heis", b"mif1", b"avif"];
@@ -180,20 +180,20 @@ fn is_image(start: &[u8]) -> bool {
     known && !is_document(start)
 }
 
-/// Whether data begins as something that unpacks to more than its bytes: PDF, which readers look for in the first kilobyte, ZIP
-/// (office), OLE, RTF, gzip.
+/// Whether data begins as a format that unpacks to more than its bytes: PDF, which parsers search for in the first
+/// kilobyte, ZIP (office), OLE, RTF, gzip.
 fn is_document(start: &[u8]) -> bool {
     let begins = [&b"PK"[..], b"\xd0\xcf\x11\xe0", b"{\\rtf", b"\x1f\x8b"];
     begins.iter().any(|magic| start.starts_with(magic)) || start.windows(5).any(|part| part == b"%PDF-")
 }
 
-/// Whether data begins as a text. `raw`: as it stands, in case it is no base64.
+/// Whether data begins as a text. `raw`: the data before decoding, in case it is not base64.
 fn is_text(start: &[u8], raw: &str) -> bool {
     let sign = |byte: &u8| *byte >= 0x20 || matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b);
     start.iter().all(sign) && !is_document(start) && !raw.contains("PDF-")
 }
 
-/// Whether a file is called as a document is.
+/// Whether a file has the name of a document.
 fn has_document_name(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending.trim().to_ascii_lowercase()).unwrap_or_default();
     DOCUMENT_EXTENSIONS.contains(&ending.as_str())
@@ -203,7 +203,7 @@ fn has_document_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What begins so, in base64, with 100 bytes in all.
+    /// Data that begins with `start`, in base64, with 100 bytes in all.
     fn data(start: &[u8]) -> String {
         const SIGNS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         let bytes: Vec<u8> = start.iter().copied().chain(std::iter::repeat(b' ')).take(75).collect();

@@ -1,8 +1,8 @@
-//! Reads an answer as it passes: what goes to the client, and what was used. It never stops an answer: what is not understood
-//! passes, and makes the usage less sure.
+//! Meters an answer as it passes: forwards it to the client, and returns its usage. It never stops an answer: a part
+//! that cannot be read is forwarded, and lowers the quality of the usage.
 //!
-//! What always holds: the client gets the provider's bytes, but for the one chunk of a Chat stream that it did not ask for
-//! ([`Call::upstream`](crate::Call::upstream) did). Memory is bounded, whatever the provider sends.
+//! Invariants: the client gets the provider's bytes, except for the one chunk of a Chat stream that it did not ask for
+//! ([`Call::upstream`](crate::Call::upstream) asked for it). Memory is bounded for any answer.
 
 use spillway_wire::meter::{Dialect, Quality, Usage};
 
@@ -14,9 +14,9 @@ use crate::sse::{Data, Pass, Sse};
 use crate::usage::UsageSoFar;
 use crate::{anthropic, chat, gemini, outcome, responses};
 
-/// What ends a stream of Chat, and some others.
+/// The end mark of a stream of Chat and of some other APIs.
 const STREAM_END_MARKER: &[u8] = b"[DONE]";
-/// Bytes of an event that are kept, to be compared with it.
+/// Bytes of an event that are kept for the comparison with the end mark.
 const EVENT_HEAD_BYTES: usize = 16;
 
 /// Reads an answer as it passes.
@@ -29,22 +29,22 @@ pub struct Meter {
 
 #[derive(Debug)]
 enum Shape {
-    /// Nothing is used by it: a refusal, a list of models, a count.
+    /// An answer without usage: a refusal, a list of models, a count.
     Free,
     Events(Box<Sse>, Box<Event>),
     Json(Box<TextPath>),
 }
 
-/// The event that passes.
+/// The current event.
 #[derive(Debug)]
 struct Event {
     scanner: Scanner,
     head: Vec<u8>,
-    /// Something stands behind its end.
+    /// Whether there is data after the end of its JSON value.
     rest: bool,
 }
 
-/// What the call was.
+/// The call that is answered.
 #[derive(Clone, Copy, Debug)]
 struct CallFacts {
     dialect: Dialect,
@@ -53,8 +53,8 @@ struct CallFacts {
 }
 
 impl Meter {
-    /// For the answer to `call`, by its status and its `content-type`. The answer must not be compressed: ask the provider for
-    /// `accept-encoding: identity`.
+    /// Creates a meter for the answer to `call`, by its status and its `content-type`. The answer must not be
+    /// compressed: ask the provider for `accept-encoding: identity`.
     pub fn new(call: &Call, status: u16, content_type: Option<&str>) -> Self {
         let of = CallFacts { dialect: call.dialect(), choices: call.choices(), strips: call.strips() };
         let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
@@ -66,13 +66,13 @@ impl Meter {
                 }
                 false => Shape::Json(Box::new(TextPath::new(Scanner::new(of.places())))),
             },
-            // Refused before it was processed, or free.
+            // The call was refused before it was processed, or it is free.
             Kind::Generate | Kind::CountTokens | Kind::ListModels | Kind::Hello => Shape::Free,
         };
         Self { shape, of, seen: UsageSoFar::default() }
     }
 
-    /// Takes the next bytes of the answer and appends to `out` what the client gets of it now.
+    /// Reads the next bytes of the answer, and appends to `out` the bytes that the client gets now.
     pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>) {
         let Self { shape, of, seen } = self;
         match shape {
@@ -85,24 +85,26 @@ impl Meter {
         }
     }
 
-    /// The output so far that nobody can doubt, all choices together, in tokens: what the provider said last, and what the text
-    /// since is at least. More than the call's limit only if the provider does not keep to that: then its hold is extended.
+    /// Lower bound of the output so far, all choices together, in tokens: the last number of the provider, and a
+    /// minimum for the text since then. It exceeds the call's limit only if the provider does not respect the limit.
+    /// Then the hold is extended.
     pub fn output_so_far(&self) -> i64 {
         self.seen.so_far()
     }
 
-    /// Whether an error stood in the answer so far, and whether it was the provider's own.
+    /// Whether the answer so far contains an error, and whether it is the provider's own.
     pub fn error(&self) -> Option<bool> {
         self.seen.error
     }
 
-    /// The answer ended; `complete`: as it should, not by a broken connection. Appends to `out` what was held back.
+    /// Ends the answer. `complete`: it ended properly, and not by a broken connection. Appends to `out` the bytes that
+    /// were held back.
     pub fn end(self, complete: bool, out: &mut Vec<u8>) -> (Usage, Quality) {
         let Self { shape, of, mut seen } = self;
         match shape {
             Shape::Free => return (Usage::default(), Quality::Exact),
             Shape::Events(mut sse, mut event) => {
-                // An event that was cut in two is no sign that something was not understood.
+                // An event that was cut off is not an event that could not be read.
                 let before = seen.trouble;
                 sse.end(out, &mut EventReading { of, event: &mut event, seen: &mut seen });
                 seen.trouble &= complete || before;
@@ -113,7 +115,7 @@ impl Meter {
     }
 }
 
-/// The event that passes, and what becomes of it.
+/// The current event, and the state that it updates.
 struct EventReading<'m> {
     of: CallFacts,
     event: &'m mut Event,
@@ -149,7 +151,7 @@ impl Data for EventReading<'_> {
 }
 
 impl CallFacts {
-    /// Where the values stand that matter.
+    /// Paths of the values that are read.
     fn places(&self) -> &'static [ValuePath] {
         match self.dialect {
             Dialect::Anthropic => anthropic::VALUE_PATHS,
@@ -169,7 +171,7 @@ impl CallFacts {
     }
 
     fn read(&self, notes: &FoundValues, seen: &mut UsageSoFar) -> Pass {
-        // The first: what follows an error says no more.
+        // Only the first error counts.
         seen.error = seen.error.or_else(|| outcome::error_in(notes));
         match self.dialect {
             Dialect::Anthropic => anthropic::event(notes, seen),

@@ -1,4 +1,4 @@
-//! Wherever an answer is cut, and whatever it is, the same passes and the same was used.
+//! Properties: the forwarded bytes and the usage do not depend on where an answer is cut, for any answer.
 
 use super::tests::{CHAT, CHAT_EXTRA, DONE, JSON, MESSAGES, RESPONSES, SSE, asking, call, gemini_list, gemini_sse, metered};
 use super::*;
@@ -31,7 +31,7 @@ fn variants() -> Vec<Answer> {
         all.push((again(), media, lf.replace("data: ", "data:")));
         all.push((again(), media, format!("\u{feff}{lf}")));
         all.push((again(), media, lf.trim_end().to_owned()));
-        // A line's worth of JSON in several data lines.
+        // One JSON value in several data lines.
         all.push((again(), media, lf.replace(",\"usage\"", ",\ndata: \"usage\"")));
     }
     all
@@ -73,7 +73,7 @@ fn cut_in_two_anywhere_nothing_changes() {
     }
 }
 
-/// What a stream used is known in part wherever it ends, and never as less than a shorter one said.
+/// The usage of a stream is known in part wherever it ends, and is never less than that of a shorter part.
 #[test]
 fn aborted_anywhere_it_is_what_is_known() {
     for (call, media, answer) in answers() {

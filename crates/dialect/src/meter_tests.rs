@@ -1,4 +1,4 @@
-//! Whole answers of each dialect, written as the providers write them.
+//! Whole answers of each dialect, in the form of the providers.
 
 use super::*;
 use crate::call::parse;
@@ -96,7 +96,7 @@ pub(super) fn gemini_list() -> String {
     format!("[{}]\n", GEMINI.join(",\r\n"))
 }
 
-/// A streamed call of that dialect.
+/// A streamed call of the dialect.
 pub(super) fn call(dialect: Dialect) -> Call {
     let (path, body) = match dialect {
         Dialect::Anthropic => ("/v1/messages", r#"{"model":"m","stream":true}"#),
@@ -120,7 +120,7 @@ pub(super) fn metered(call: &Call, media: Option<&str>, answer: &[u8], complete:
     (out, usage, quality)
 }
 
-/// What an answer used; the client gets all of it.
+/// Usage of an answer. The client gets the whole answer.
 fn used(call: &Call, media: Option<&str>, answer: &str, complete: bool) -> (Usage, Quality) {
     let (out, usage, quality) = metered(call, media, answer.as_bytes(), complete);
     assert_eq!(String::from_utf8_lossy(&out), answer);
@@ -209,7 +209,7 @@ fn numbers_are_taken_as_each_dialect_means_them() {
             Quality::Exact,
         ),
         (Dialect::OpenAIChat, chat(r#"{"prompt_tokens":10.0,"completion_tokens":5e0}"#), [10, 0, 0, 5], Quality::Exact),
-        // Lies and gaps.
+        // Wrong and missing numbers.
         (Dialect::OpenAIChat, chat(r#"{"prompt_tokens":-10,"completion_tokens":5}"#), [0, 0, 0, 5], Quality::Partial),
         (
             Dialect::OpenAIChat,
@@ -240,7 +240,7 @@ fn numbers_are_taken_as_each_dialect_means_them() {
             [3, 0, 0, 4],
             Quality::Exact,
         ),
-        // Nothing was let through to the model's end: no candidates, and zero is left out.
+        // A blocked call has no candidates, and zeros are left out.
         (
             Dialect::Gemini,
             "data: {\"promptFeedback\":{\"blockReason\":\"SAFETY\"},\"usageMetadata\":{\"promptTokenCount\":9,\"totalTokenCount\":9}}\n\n"
@@ -300,7 +300,7 @@ fn an_endless_line_passes_and_is_understood() {
     }
 }
 
-/// What a field mask of Gemini lets through is not all of it: `X-Goog-FieldMask` leaves out what it does not name.
+/// `X-Goog-FieldMask` of Gemini leaves out the fields that it does not name.
 #[test]
 fn an_answer_without_its_total_or_with_less_output_than_was_written_is_not_exact() {
     let text = "word ".repeat(2_000);
@@ -346,7 +346,7 @@ fn an_answer_without_its_total_or_with_less_output_than_was_written_is_not_exact
     assert_eq!((usage.output, quality), (2050, Quality::Exact), "what only the total has is output");
 }
 
-/// Who leaves the total out may leave out more: until the end nobody knows that nothing follows.
+/// A server that leaves out the total may leave out more. Until the end it is unknown whether more follows.
 #[test]
 fn an_answer_of_chat_without_its_total_is_exact_only_when_it_has_ended() {
     let extra = CHAT_EXTRA.replace(",\"total_tokens\":1070", "");

@@ -1,11 +1,11 @@
-//! What a call says of its provider: whether it works, fails, or refused this one call for the call's own sake. A circuit counts by
-//! it, so only what another call would meet as well is a failure.
+//! The outcome of a call for its provider's circuit: the provider works, it fails, or it refused this one call for a
+//! fault of the call. Only a failure that another call would meet as well counts.
 
 use spillway_wire::meter::{FaultCause, Outcome};
 
 use crate::scan::{FoundValues, Kind, ValuePath, object, value};
 
-/// Words of providers for a failure of their own, in small letters.
+/// Words with which providers report a failure of their own, in lower case.
 const PROVIDER_FAILURE_WORDS: [&str; 12] = [
     "overloaded_error",
     "api_error",
@@ -24,17 +24,17 @@ const PROVIDER_FAILURE_WORDS: [&str; 12] = [
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerEnd {
-    /// As it should.
+    /// It ended properly.
     Whole,
     /// The connection broke.
     Broken,
-    /// Nothing came for too long.
+    /// No byte came for too long.
     Idle,
-    /// Nobody read on: its client left, or it took longer than any answer may.
+    /// The answer was no longer read: its client left, or it took longer than any answer may.
     Left,
 }
 
-/// What a status says: `None` where the answer itself has to.
+/// The outcome of a status. `None`: it depends on the answer.
 pub fn of_status(status: u16, retry_after: Option<u32>) -> Option<Outcome> {
     match status {
         500 | 502 | 503 | 504 | 529 => Some(Outcome::Failed { why: FaultCause::Status(status), retry_after }),
@@ -43,7 +43,8 @@ pub fn of_status(status: u16, retry_after: Option<u32>) -> Option<Outcome> {
     }
 }
 
-/// What an answer of status 200 says. `error`: one stood in it, which was the provider's own or not.
+/// The outcome of an answer of status 200. `error`: the answer contained an error. True: the error was the provider's
+/// own.
 pub fn of_answer(ended: AnswerEnd, error: Option<bool>) -> Outcome {
     let failed = |why| Outcome::Failed { why, retry_after: None };
     match (error, ended) {
@@ -55,47 +56,47 @@ pub fn of_answer(ended: AnswerEnd, error: Option<bool>) -> Outcome {
     }
 }
 
-// Where an event says what it is, or that something failed: in all dialects at these places.
-/// The note of what an event is.
+// Notes of the type of an event and of errors. All dialects have them at these paths.
+/// Note of the type of an event.
 pub(crate) const KIND_NOTE: usize = 0;
 const ERROR_NOTE: usize = 1;
 const ERROR_WORD_NOTES: [usize; 3] = [2, 3, 4];
 const INNER_ERROR_NOTE: usize = 5;
 const INNER_ERROR_WORD_NOTES: [usize; 3] = [6, 7, 8];
 const FLAT_ERROR_WORD_NOTES: [usize; 3] = [9, 10, KIND_NOTE];
-/// The first note of a dialect's own places.
+/// First note of a dialect's own paths.
 pub(crate) const FIRST_DIALECT_NOTE: usize = 11;
-/// What an event is.
+/// Path of the type of an event.
 pub(crate) const KIND_PATH: ValuePath = value("type", KIND_NOTE);
-/// Where an error says itself what it is.
+/// Paths of the code of an event that is an error itself.
 pub(crate) const FLAT_ERROR_PATHS: [ValuePath; 2] = [value("code", FLAT_ERROR_WORD_NOTES[0]), value("status", FLAT_ERROR_WORD_NOTES[1])];
-/// An error in an event.
+/// Path of an error in an event.
 pub(crate) const ERROR_PATH: ValuePath = object(
     "error",
     ERROR_NOTE,
     &[value("code", ERROR_WORD_NOTES[0]), value("status", ERROR_WORD_NOTES[1]), value("type", ERROR_WORD_NOTES[2])],
 );
-/// An error in the `response` of an event.
+/// Path of an error in the `response` of an event.
 pub(crate) const INNER_ERROR_PATH: ValuePath = object(
     "error",
     INNER_ERROR_NOTE,
     &[value("code", INNER_ERROR_WORD_NOTES[0]), value("status", INNER_ERROR_WORD_NOTES[1]), value("type", INNER_ERROR_WORD_NOTES[2])],
 );
 
-/// Whether an event holds an error, and whether that is the provider's own.
+/// Whether an event contains an error, and whether the error is the provider's own.
 pub(crate) fn error_in(event: &FoundValues) -> Option<bool> {
     let [named, inner] = [ERROR_NOTE, INNER_ERROR_NOTE].map(|at| event[at].kind != Kind::None);
     let flat = event[KIND_NOTE].word() == "error";
     match (named, inner) {
         (true, _) if !event[ERROR_NOTE].is_empty() => Some(is_own(event, ERROR_WORD_NOTES)),
         (false, true) if !event[INNER_ERROR_NOTE].is_empty() => Some(is_own(event, INNER_ERROR_WORD_NOTES)),
-        // The event itself says it.
+        // The event itself is an error.
         (_, _) if flat => Some(is_own(event, FLAT_ERROR_WORD_NOTES)),
         (_, _) => None,
     }
 }
 
-/// Whether an error stands in an event, whatever it is.
+/// Whether an event contains an error of any kind.
 pub(crate) fn has_error(event: &FoundValues) -> bool {
     event[ERROR_NOTE].kind != Kind::None
 }

@@ -1,21 +1,22 @@
-//! The answer for a refused call, in its dialect, so that its program ends its work at once or waits, and never tries again in
-//! a storm. What programs do with which answer was measured; the table is in `docs/reference/models.md`.
+//! The answer for a refused call, in its dialect. The program must end its work at once or wait, and must not retry
+//! many times. The behaviour of programs was measured; the table is in `docs/reference/models.md`.
 
 use serde_json::{Value, json};
 use spillway_wire::meter::Dialect;
 use spillway_wire::shortage::{LimitRoom, Shortage};
 use spillway_wire::{Code, Refusal};
 
-/// Above so many seconds programs do not wait: the call is refused for good.
+/// Maximum seconds that a program is asked to wait. For a longer wait the call is refused for good.
 const MAX_CLIENT_WAIT_SECONDS: u32 = 60;
-/// A circuit that opens for a minute opens for a tenth more at most: who is told to come back after a minute is told once more.
+/// Maximum seconds of an open circuit for which a program waits. A circuit that opens for a minute opens for up to a
+/// tenth more. A program waits one minute, and may have to wait once more.
 const MAX_CIRCUIT_WAIT_SECONDS: u32 = 67;
-/// Where nobody says how long.
+/// Seconds to wait if the refusal does not say how long.
 const DEFAULT_WAIT_SECONDS: u32 = 5;
-/// The longest message, in characters.
+/// Maximum number of characters of a message.
 const MAX_MESSAGE_CHARS: usize = 2_000;
 
-/// Codex shows this header's words where it drops the body's, and goes on with ", or try again at".
+/// Codex shows the text of this header if it drops the body's text, and appends ", or try again at".
 const CODEX_MESSAGE_HEADER: &str = "x-codex-promo-message";
 
 /// An answer for a client.
@@ -23,22 +24,22 @@ const CODEX_MESSAGE_HEADER: &str = "x-codex-promo-message";
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// Headers, `content-type` among them; names in small letters.
+    /// Headers, including `content-type`. Names are in lower case.
     pub headers: Vec<(&'static str, String)>,
     /// The body, in the dialect's shape of an error.
     pub body: Vec<u8>,
 }
 
-/// What a program shall do.
+/// Action that the answer asks of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProgramAction {
-    /// Try again after so many seconds: others hold what is left.
+    /// Try again after this many seconds: other calls hold the tokens that are left.
     Wait(u32),
-    /// Try again after so many seconds: we are away.
+    /// Try again after this many seconds: Spillway is not available.
     Away(u32),
-    /// End.
+    /// End the work.
     End,
-    /// End: the call itself is wrong. With the status.
+    /// End the work: the call itself is wrong. The value is the HTTP status.
     Wrong(u16),
 }
 
@@ -55,12 +56,12 @@ fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
             }
         }
         Code::TurnTimedOut => ProgramAction::Away(DEFAULT_WAIT_SECONDS),
-        // Where no time is told a person has to act.
+        // Without a time, a person must act.
         Code::CircuitOpen => match refusal.retry_after_seconds {
             Some(short @ 0..=MAX_CIRCUIT_WAIT_SECONDS) => ProgramAction::Away(short.clamp(1, MAX_CLIENT_WAIT_SECONDS)),
             Some(_) | None => ProgramAction::End,
         },
-        // Not 401 and not 403, which programs take for a wrong key of the user's.
+        // Programs take 401 and 403 for a wrong key of the user, so neither is used.
         Code::BudgetExhausted
         | Code::NotWorking
         | Code::AgentEnded
@@ -99,10 +100,11 @@ fn until_reset(shortage: Option<&Shortage>, now_ms: i64) -> Option<u32> {
     (seconds <= MAX_CLIENT_WAIT_SECONDS).then_some(seconds)
 }
 
-/// The answer for a refused call. `_stream` changes nothing: nothing of the stream was sent yet, so it is an HTTP error too.
+/// The answer for a refused call. `_stream` changes nothing: no byte of the stream was sent yet, so the answer is an
+/// HTTP error too.
 pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -> Answer {
     let then = then(refusal, now_ms);
-    // Codex asks thirty times after a 503, and six times after a 402.
+    // Codex sends thirty requests after a 503, and six after a 402.
     let codex = dialect == Dialect::OpenAIResponses;
     let (status, wait) = match then {
         ProgramAction::Wait(seconds) => (429, Some(seconds)),
@@ -132,8 +134,8 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
     Answer { status, headers, body: body.to_string().into_bytes() }
 }
 
-/// The body of a refusal of a call whose dialect is not known: as the agents' API has it, and with it an `error` in which
-/// clients of each dialect find the words.
+/// The body of a refusal of a call whose dialect is unknown: the form of the agents' API, and an `error` in which
+/// clients of each dialect find the message.
 pub fn refuse_any(refusal: &Refusal, now_ms: i64) -> Vec<u8> {
     let then = then(refusal, now_ms);
     let message = message(refusal);
@@ -148,7 +150,7 @@ pub fn refuse_any(refusal: &Refusal, now_ms: i64) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// The same in the middle of a stream of events, which is cut after it.
+/// The same as an event in the middle of a stream, which ends after it.
 pub fn refuse_in_stream(dialect: Dialect, refusal: &Refusal, now_ms: i64) -> Vec<u8> {
     let body = refuse(dialect, true, refusal, now_ms).body;
     let mut event = match dialect {
@@ -160,8 +162,8 @@ pub fn refuse_in_stream(dialect: Dialect, refusal: &Refusal, now_ms: i64) -> Vec
     event
 }
 
-/// The headers that say how the tightest limit stands, for allowed answers as for refusals: the limit, what is left, and when
-/// its window ends, in seconds since 1970.
+/// The headers of the tightest limit, for allowed and refused calls: the limit, the tokens that are left, and the end
+/// of its window in seconds since 1970.
 pub fn budget_headers(room: &LimitRoom) -> Vec<(&'static str, String)> {
     let mut headers = vec![("x-budget-limit", room.limit.to_string()), ("x-budget-remaining", room.left.max(0).to_string())];
     headers.extend(room.resets_at.map(|at| ("x-budget-reset", at.div_euclid(1000).to_string())));
@@ -171,7 +173,7 @@ pub fn budget_headers(room: &LimitRoom) -> Vec<(&'static str, String)> {
 fn anthropic(then: ProgramAction, message: &str) -> Value {
     let kind = match then {
         ProgramAction::Wait(_) => "rate_limit_error",
-        // Not overloaded_error, after which Claude Code gives up on the third try.
+        // Not overloaded_error: Claude Code gives up after its third.
         ProgramAction::Away(_) => "api_error",
         ProgramAction::End => "billing_error",
         ProgramAction::Wrong(404) => "not_found_error",
@@ -218,7 +220,8 @@ fn gemini(status: u16, then: ProgramAction, wait: Option<u32>, message: &str) ->
     body
 }
 
-/// The refusal's words, and what they leave out of the budget: what is left, when it resets, which field to raise, whom to ask.
+/// The message of the refusal, with the facts about the budget that it leaves out: tokens left, reset time, field to
+/// raise, people to ask.
 fn message(refusal: &Refusal) -> String {
     let mut message = format!("Spillway: {}", refusal.message.trim_end_matches('.'));
     let mut add = |part: String| {
@@ -236,7 +239,8 @@ fn message(refusal: &Refusal) -> String {
                 None => add("It does not reset by itself".to_owned()),
             }
         }
-        // The ledger's own sentence begins with the object and ends with the field; the field alone has its object behind it.
+        // The message of the ledger begins with the object and ends with the field. The field alone is followed by its
+        // object.
         let bare = field.split_once(" of ").map_or(field.as_str(), |(bare, _)| bare);
         if !refusal.message.contains(bare) {
             add(format!("The field to raise is {field}"));
@@ -264,7 +268,7 @@ fn one_line(message: &str) -> String {
 fn utc(ms: i64) -> String {
     let minutes = ms.div_euclid(60_000);
     let (days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
-    // Days since 0000-03-01, in eras of 400 years: the leap day is the last of its year.
+    // Days since 0000-03-01, in eras of 400 years. The leap day is the last day of such a year.
     let (era, day) = ((days + 719_468).div_euclid(146_097), (days + 719_468).rem_euclid(146_097));
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);

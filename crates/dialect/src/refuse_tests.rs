@@ -163,7 +163,7 @@ fn a_refusal_names_the_budget_what_is_left_when_it_resets_the_field_and_whom_to_
     let forever = refuse(Dialect::OpenAIResponses, true, &short(Code::BudgetExhausted, None), NOW);
     assert!(String::from_utf8_lossy(&forever.body).contains("does not reset by itself"));
     assert!(!String::from_utf8_lossy(&forever.body).contains("resets_at"));
-    // What the words say already is not said again.
+    // Facts that the message already contains are not repeated.
     let said = "Budget/default in team: 40 of 1000 tokens are left of the limit hourly and the call asks for 100; it resets at \
                 2026-11-22T16:35Z; raise spec.tokens.limits[hourly].tokens";
     let said = message(&Refusal { message: said.into(), ..refusal });

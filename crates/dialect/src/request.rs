@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub limits: Vec<OutputLimit>,
     /// Edits that do not depend on the output limit.
     pub edits: Vec<BodyEdit>,
-    /// The answer has a chunk with usage that the client did not ask for.
+    /// Whether the answer has a chunk with usage that the client did not ask for.
     pub strip: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn model_name(body: &Node<'_>) -> Result<String, Fault> {
     }
 }
 
-/// Members of a body that are read, in any of the dialects but Gemini.
+/// Members of a body that are read in a dialect other than Gemini.
 const READ_MEMBERS: [&str; 21] = [
     "model",
     "messages",
@@ -113,12 +113,12 @@ const READ_MEMBERS: [&str; 21] = [
     "chat_template_kwargs",
 ];
 
-/// Refuses each of these members of `body` that asks for something, those that are refused in all dialects, and what a server
-/// that takes small and capital letters for the same would read as a member that is read or refused here.
+/// Refuses each of these members of `body` that requests something, and the members that are refused in all dialects.
+/// Also refuses a member that a server with case-insensitive names would read as a known or refused member.
 pub(crate) fn refuse_members(body: &Node<'_>, refused: &[(&str, &str)]) -> Result<(), Fault> {
     let all = || refused.iter().chain(&fields::COMMON_REFUSED_MEMBERS);
     for member in body.members() {
-        // To capitals first: some signs have a capital in ASCII and are small letters of their own.
+        // To upper case first: some characters have an ASCII upper case and a lower case of their own.
         let folded = member.key.to_uppercase().to_lowercase();
         let exact = |name: &str| *name == *member.key;
         if folded != *member.key

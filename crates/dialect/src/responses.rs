@@ -1,4 +1,4 @@
-//! OpenAI Responses: what a call asks for, and what its answer used.
+//! OpenAI Responses: reads its calls, and the usage in its answers.
 
 use spillway_wire::meter::Dialect;
 
@@ -18,9 +18,9 @@ const REFUSED_MEMBERS: [(&str, &str); 5] = [
     ("background", "Spillway could not count the tokens of the answer. Use a stream, or wait for the answer"),
     ("context_management", "a summary would run the model once more, outside of the output limit"),
 ];
-/// Items that stand for more than they say where they are named by their id: what a tool of the provider found.
+/// Items that refer to the results of a tool of the provider, if they have an id.
 const PROVIDER_TOOL_ITEMS: [&str; 3] = ["web_search_call", "file_search_call", "code_interpreter_call"];
-/// Members of items that are text, whatever stands in them: calls of tools, tools, and what an answer quoted.
+/// Members of items that count as text, whatever they contain: calls of tools, tools, and quotations.
 const TEXT_MEMBERS: [&str; 9] = [
     "arguments",
     "input",
@@ -32,16 +32,16 @@ const TEXT_MEMBERS: [&str; 9] = [
     "pending_safety_checks",
     "acknowledged_safety_checks",
 ];
-/// Where tools stand that the client runs itself, and such that the provider runs.
+/// Where a tool runs, and how it is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ToolRunner {
-    /// It stands in the body and the client runs it.
+    /// The body describes it, and the client runs it.
     Client,
-    /// The provider describes it, the client runs it.
+    /// The provider describes it, and the client runs it.
     Known,
-    /// The provider runs it. Programs offer it unasked: it is taken out.
+    /// The provider runs it. Programs offer it by default, so it is removed.
     Dropped,
-    /// The provider runs it.
+    /// The provider runs it. The call is refused.
     Provider,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut MediaTally) -> Resul
     let mut edits = Vec::new();
     tools(body.get("tools"), &root.key("tools"), text, found, &mut edits)?;
     choice(body)?;
-    // Answers have items there; a list of them in a call would be more input.
+    // An answer has a list of items there. In a call it would be more input.
     json_spans::text(body.get("instructions"), &root.key("instructions"))?;
     let at = root.key("input");
     let of = Input { text, model: &model, keeps };
@@ -99,7 +99,7 @@ fn refused(tool: &Node<'_>, at: &Path<'_>) -> Fault {
     at.key("type").fault(format_args!("the provider runs {kind:.64} {what}"))
 }
 
-/// Looks at a list of tools: an edit takes out what programs offer unasked.
+/// Checks a list of tools. An edit removes the tools that programs offer by default.
 fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut MediaTally, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
     let tools = json_spans::list(node, at)?;
     let (Some(node), false) = (node, tools.is_empty()) else { return Ok(()) };
@@ -121,7 +121,7 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut MediaTa
     Ok(())
 }
 
-/// A tool that is taken out must not be asked for by name.
+/// Refuses a choice of a tool that is removed.
 fn choice(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("tool_choice");
     let Some(choice) = body.get("tool_choice").filter(|choice| choice.text().is_none()) else { return Ok(()) };
@@ -140,11 +140,11 @@ fn choice(body: &Node<'_>) -> Result<(), Fault> {
     asked(choice, &at)
 }
 
-/// What an item is read for.
+/// Context for reading an item.
 struct Input<'t> {
     text: &'t str,
     model: &'t str,
-    /// The provider keeps what it answers.
+    /// Whether the provider stores its answer.
     keeps: bool,
 }
 
@@ -153,7 +153,7 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaT
     let kind = json_spans::text(item.get("type"), &at.key("type"))?;
     match kind.as_deref() {
         Some("item_reference") => return Err(at.fault(STORED_INPUT_REFUSAL)),
-        // Without a type: a message, or the reference to an item that the provider keeps.
+        // An item without a type is a message, or a reference to an item that the provider stores.
         None if item.get("role").is_none() => return Err(at.fault(STORED_INPUT_REFUSAL)),
         Some("reasoning") => {
             let whole = ["encrypted_content", "content"].into_iter().any(|key| item.get(key).is_some_and(|node| !node.is_empty()));
@@ -166,18 +166,18 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaT
             }
         }
         Some(kind) if PROVIDER_TOOL_ITEMS.contains(&kind) => nameless(item, text, edits),
-        // The image that was made, without the image.
+        // A generated image without its data.
         Some("image_generation_call") if item.get("result").is_none_or(Node::is_empty) => return Err(at.fault(STORED_INPUT_REFUSAL)),
         Some(_) | None => {}
     }
-    // Codex offers its tools here to newer models; and tools are found on the way.
+    // Codex offers its tools here to newer models, and a tool search adds tools here.
     if let Some("tool_search_output" | "additional_tools") = kind.as_deref() {
         tools(item.get("tools"), &at.key("tools"), text, found, edits)?;
     }
     part_of(item, at, model, found)
 }
 
-/// Takes the id out of an item: what an earlier call left with the provider under it would be read as input.
+/// Removes the id of an item. The provider would read the data that it stored under this id as input.
 fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<BodyEdit>) {
     if item.member("id").is_none() {
         return;
@@ -188,7 +188,7 @@ fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<BodyEdit>) {
     edits.push(BodyEdit { at: item.at(), end: item.end(), text: format!("{{{}}}", kept.join(",")) });
 }
 
-/// By members, wherever they stand, and not by types: an unknown type hides nothing.
+/// Reads a part by its members at any depth and not by its type, because a part of an unknown type may also have data.
 fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     let present = |member: &&json_spans::Member<'_>| !matches!(member.node.value, json_spans::Value::Null);
     for member in part.members().iter().filter(present).filter(|member| !TEXT_MEMBERS.contains(&member.key.as_ref())) {
@@ -234,7 +234,7 @@ const SEALED_NOTE: usize = FIRST_DIALECT_NOTE + 9;
 const DELTA_NOTE: usize = FIRST_DIALECT_NOTE + 10;
 const CACHE_WRITE_NOTE: usize = FIRST_DIALECT_NOTE + 11;
 
-/// Where the values of an answer stand that matter.
+/// Paths of the values of an answer that are read.
 pub(crate) const VALUE_PATHS: &[ValuePath] = &{
     const USAGE_PATH: ValuePath = object(
         "usage",
@@ -260,12 +260,12 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &{
     ]
 };
 
-/// An event of a stream, or a whole answer.
+/// Reads an event of a stream, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     match notes[KIND_NOTE].word() {
         "response.completed" | "response.incomplete" | "response.failed" => said(notes, seen),
         "response.output_item.added" => seen.wrote(notes[NAME_NOTE].written),
-        // Reasoning that is not shown comes as one sealed text.
+        // Hidden reasoning comes as one encrypted text.
         "response.output_item.done" => seen.sealed(notes[SEALED_NOTE].written),
         delta if delta.ends_with(".delta") => seen.wrote(notes[DELTA_NOTE].written),
         "" => {

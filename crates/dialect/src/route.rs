@@ -1,21 +1,22 @@
-//! What a path of a provider's API asks for. A path that is not known here is refused: it would be a way out that nobody
-//! meters (batches, files) or that nobody reads (sockets).
+//! The route of a request to a provider's API. A path that is not known here is refused: its tokens would not be
+//! counted (batches, files), or its data would not be read (sockets).
 //!
-//! Paths are compared as they stand. One with an escape, a second slash or a dot segment is none of ours: the provider might
-//! read it as another one.
+//! Paths are compared byte for byte. A path with an escape, a double slash or a dot segment is unknown, because the
+//! provider might read it as another path.
 
 use spillway_wire::meter::Dialect;
 
-/// Before the path of an API: as the providers themselves have it, or servers that speak their dialect.
+/// Prefixes of an API's path: those of the providers, and of servers with the same dialect.
 const PATH_PREFIXES: [&str; 6] = ["/v1", "", "/api/v1", "/openai/v1", "/v1beta/openai", "/inference/v1"];
-/// The versions of Gemini's API.
+/// Prefixes of the versions of Gemini's API.
 const GEMINI_PATH_PREFIXES: [&str; 3] = ["/v1beta/models", "/v1/models", "/v1alpha/models"];
-/// What of a query is sent on. Keys that stand there are not.
+/// Names of query parameters that are sent on. API keys in the query are not.
 const ALLOWED_QUERY_KEYS: [&str; 9] = ["beta", "limit", "after", "after_id", "before_id", "order", "pageSize", "pageToken", "api-version"];
-/// The longest name of a model.
+/// Maximum number of bytes of a model's name.
 pub(crate) const MAX_MODEL_NAME_BYTES: usize = 128;
 
-/// What is passed on below the name of an entry of the pool's models, for people; each path also with other versions before it.
+/// Paths that are served below the name of an entry of the pool's models, for people. Each path is also served with
+/// other prefixes.
 pub const SERVED_PATHS: [&str; 8] = [
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
@@ -27,38 +28,38 @@ pub const SERVED_PATHS: [&str; 8] = [
     "GET /v1/models",
 ];
 
-/// What a path of a provider's API asks for.
+/// The route of a request to a provider's API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The protocol; unset where several have the path.
+    /// Dialect of the path. Unset if several dialects have the path.
     pub dialect: Option<Dialect>,
-    /// What is asked for.
+    /// Kind of the call.
     pub kind: Kind,
-    /// The model, where the path names it (Gemini).
+    /// Model of the call, if the path names it (Gemini).
     pub model: Option<String>,
-    /// Whether the answer is a stream, where the path says it (Gemini).
+    /// Whether the answer is a stream, if the path says so (Gemini).
     pub stream: Option<bool>,
-    /// The query to send on, without `?`: what the provider must know of the client's, without keys. Nothing else of the
+    /// The query to send on, without `?`: the parameters that the provider needs, without API keys. Nothing else of the
     /// client's query may be sent.
     pub query: Option<String>,
 }
 
-/// What a path asks for.
+/// Kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// An answer of a model: the only thing that costs tokens.
+    /// An answer of a model: the only kind that costs tokens.
     Generate,
-    /// How many tokens a call would have. Free.
+    /// The number of tokens of a call. It is free.
     CountTokens,
-    /// The models there are, or one of them. Free.
+    /// The list of models, or one model. It is free.
     ListModels,
-    /// `HEAD /` and `HEAD /api/hello`: answered by the gateway itself with 200 and no body, never sent on.
+    /// `HEAD /` and `HEAD /api/hello`. The gateway itself answers with 200 and no body. They are never sent on.
     Hello,
 }
 
-/// What is asked for by a method, a provider's path (it begins with `/`) and a query (without `?`).
+/// The route of a method, a provider's path (which begins with `/`) and a query (without `?`).
 ///
-/// `None`: nothing that may be passed.
+/// `None`: the request is refused.
 pub fn route(method: &str, path: &str, query: Option<&str>) -> Option<Route> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~:@+".contains(&byte);
     if !path.bytes().all(plain) || path.split('/').skip(1).any(|segment| matches!(segment, "." | "..")) || path.contains("//") {
@@ -91,7 +92,7 @@ fn posted(path: &str) -> Option<(Dialect, Kind)> {
     }
 }
 
-/// `models` and `models/NAME`; `Some(None)`: of several dialects.
+/// The dialect of `models` and `models/NAME`. `Some(None)`: several dialects.
 fn listed(path: &str) -> Option<Option<Dialect>> {
     let one = |rest: &str| rest.is_empty() || rest.strip_prefix('/').is_some_and(is_name);
     if ["/v1beta/models", "/v1alpha/models"]
@@ -110,7 +111,7 @@ fn is_name(segment: &str) -> bool {
     !segment.is_empty() && segment.len() <= MAX_MODEL_NAME_BYTES && !segment.contains('/')
 }
 
-/// `models/NAME:METHOD`.
+/// Parses `models/NAME:METHOD`.
 fn gemini(path: &str) -> Option<(Kind, String, Option<bool>)> {
     let call = GEMINI_PATH_PREFIXES.into_iter().find_map(|models| path.strip_prefix(models)?.strip_prefix('/'))?;
     let (model, method) = call.split_once(':')?;
@@ -123,7 +124,8 @@ fn gemini(path: &str) -> Option<(Kind, String, Option<bool>)> {
     is_name(model).then(|| (kind, model.to_owned(), stream))
 }
 
-/// The parts of the query that are sent on. `None`: it asks for an answer in a shape that is not metered (`alt=proto`).
+/// The parameters of the query that are sent on. `None`: the query asks for an answer in a format that cannot be
+/// metered (`alt=proto`).
 fn passed(query: &str, gemini: bool) -> Option<Option<String>> {
     let (mut parts, mut alts) = (Vec::new(), 0);
     for part in query.split('&') {

@@ -1,19 +1,21 @@
-//! Reads one JSON value as it passes, at whatever places it is cut, for what stands at a few known places. Everything else is
-//! looked at and forgotten.
+//! A streaming scanner: reads one JSON value as it passes, at whatever positions it is cut, and keeps the values at a
+//! few known paths. All other data is read and forgotten.
 //!
-//! Not `strict`, which reads calls: an answer may be of any length, and may never end. What always holds: memory is [`DEPTH`] frames
-//! and two short texts for each place, whatever comes; what is cut anywhere is read alike.
+//! It is separate from `json_spans`, which parses calls: an answer may have any length, and may never end. Invariants:
+//! memory is [`MAX_SCAN_DEPTH`] frames and two short texts for each path, and the result does not depend on where the
+//! value is cut.
 
-/// The deepest nesting.
+/// Maximum nesting depth.
 const MAX_SCAN_DEPTH: usize = 128;
-/// Bytes of a key that are compared; a longer one is none of the places.
+/// Bytes of a key that are compared. A longer key is not in any path.
 const MAX_KEY_BYTES: usize = 40;
-/// Bytes of a word or number that are kept.
+/// Bytes of a text or number that are kept.
 const MAX_WORD_BYTES: usize = 64;
-/// Places of one dialect.
+/// Maximum number of paths of one dialect.
 pub(crate) const MAX_VALUE_PATHS: usize = 32;
 
-/// Members of what a model wrote that only say what it is, or that nobody can read: they are no output that has a length.
+/// Members of a model's output that are not counted: they are labels, or nobody can read them, so that their length
+/// says nothing.
 const UNCOUNTED_MEMBERS: [&[u8]; 11] = [
     b"type",
     b"id",
@@ -27,52 +29,52 @@ const UNCOUNTED_MEMBERS: [&[u8]; 11] = [
     b"thought_signature",
     b"encrypted_content",
 ];
-/// Members that count as they stand, structure and all: arguments of calls.
+/// Members that count with their whole structure: arguments of calls.
 const WHOLE_MEMBERS: [&[u8]; 2] = [b"args", b"input"];
 
-/// A place of a value: the member of that key, in the object before, or in each object of the list before.
+/// A path of a value: the member `key` of the outer object, or of each object of the outer list.
 #[derive(Debug)]
 pub(crate) struct ValuePath {
     pub key: &'static str,
-    /// The number of its note.
+    /// Number of its note.
     pub field: usize,
-    /// Bytes of what a model wrote are counted in it.
+    /// Whether the bytes of model output in it are counted.
     pub counts: bool,
-    /// Places in it.
+    /// Paths below it.
     pub within: &'static [ValuePath],
 }
 
-/// A value of which only what it is matters.
+/// A path of a scalar value.
 pub(crate) const fn value(key: &'static str, field: usize) -> ValuePath {
     ValuePath { key, field, counts: false, within: &[] }
 }
 
-/// An object, or a list of objects.
+/// A path of an object, or of a list of objects.
 pub(crate) const fn object(key: &'static str, field: usize, within: &'static [ValuePath]) -> ValuePath {
     ValuePath { key, field, counts: false, within }
 }
 
-/// What a model wrote.
+/// A path of model output, whose bytes are counted.
 pub(crate) const fn output(key: &'static str, field: usize) -> ValuePath {
     ValuePath { key, field, counts: true, within: &[] }
 }
 
-/// What stood at a place.
+/// The value at a path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FoundValue {
     pub kind: Kind,
-    /// How often something that is not null stood there.
+    /// Number of values at the path that were not null.
     pub times: i64,
-    /// Members or items of the last.
+    /// Number of members or items of the last value. For a text, its length.
     pub members: i64,
-    /// Bytes of what a model wrote in it.
+    /// Bytes of model output in it.
     pub written: i64,
     word: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Nothing stood there, or null.
+    /// There was no value, or null.
     #[default]
     None,
     False,
@@ -84,7 +86,7 @@ pub(crate) enum Kind {
 }
 
 impl FoundValue {
-    /// Whether it asks for nothing: null, false, an empty text or list.
+    /// Whether the value is null, false, or an empty text or list.
     pub fn is_empty(&self) -> bool {
         match self.kind {
             Kind::None | Kind::False => true,
@@ -94,13 +96,13 @@ impl FoundValue {
         }
     }
 
-    /// The beginning of a text or number, as it stands.
+    /// The text or number as it is in the answer, or empty if it is too long.
     pub fn word(&self) -> &str {
         std::str::from_utf8(&self.word).unwrap_or_default()
     }
 }
 
-/// What stood at the places of one value.
+/// The values at the paths of one JSON value.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundValues(Vec<FoundValue>);
 
@@ -111,17 +113,17 @@ impl std::ops::Index<usize> for FoundValues {
     }
 }
 
-/// How bytes of output are counted in a value.
+/// How bytes of model output are counted in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counting {
     Not,
-    /// Its texts, numbers and words, into this note.
+    /// Its texts, numbers and booleans, into this note.
     Scalars(usize),
-    /// All of it, into this note.
+    /// All its bytes, into this note.
     Whole(usize),
 }
 
-/// What is known of a value before it begins.
+/// Properties of a value that are known before it begins.
 #[derive(Clone, Copy, Debug)]
 struct Context {
     place: Option<&'static ValuePath>,
@@ -129,7 +131,7 @@ struct Context {
     counting: Counting,
 }
 
-/// An object or list that is open.
+/// An open object or list.
 #[derive(Debug)]
 struct Frame {
     object: bool,
@@ -141,38 +143,38 @@ struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Value,
-    /// A value, or the end of the list.
+    /// Expects a value, or the end of the list.
     ValueOrEnd,
     Key,
-    /// A key, or the end of the object.
+    /// Expects a key, or the end of the object.
     KeyOrEnd,
     Colon,
-    /// A comma, or the end of what is open.
+    /// Expects a comma, or the end of the open object or list.
     After,
     Text,
     Escape,
     Hex(u8),
     Number,
-    /// The rest of `true`, `false` or `null`.
+    /// Expects the rest of `true`, `false` or `null`.
     Word(&'static [u8]),
     Ended,
     Broken,
 }
 
-/// One value, as it passes.
+/// Scans one value.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     root: &'static [ValuePath],
     notes: FoundValues,
     frames: Vec<Frame>,
     state: State,
-    /// Bytes before the part that is read.
+    /// Number of bytes before the current part.
     before: u64,
-    /// The key that was read last; the text or number that is read.
+    /// The last key, and the current text or number.
     key: Vec<u8>,
     long_key: bool,
     word: Vec<u8>,
-    /// It is a key.
+    /// Whether the current text is a key.
     in_key: bool,
     kind: Kind,
     context: Context,
@@ -180,7 +182,7 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// For a value with these places.
+    /// Creates a scanner for a value with these paths.
     pub fn new(root: &'static [ValuePath]) -> Self {
         let context = Context { place: None, within: root, counting: Counting::Not };
         Self {
@@ -199,7 +201,7 @@ impl Scanner {
         }
     }
 
-    /// Forgets the value, for the next one.
+    /// Resets the scanner for the next value.
     pub fn reset(&mut self) {
         let Self { notes, frames, state, before, context, .. } = self;
         notes.0.iter_mut().for_each(|note| {
@@ -216,17 +218,17 @@ impl Scanner {
         self.state == State::Ended
     }
 
-    /// Whether it is no JSON, or deeper than anything is.
+    /// Whether the text is not JSON, or is nested too deeply.
     pub fn is_broken(&self) -> bool {
         self.state == State::Broken
     }
 
-    /// What stood at its places, once it has ended.
+    /// The values at the paths, when the value has ended.
     pub fn notes(&self) -> &FoundValues {
         &self.notes
     }
 
-    /// Reads on, at most to the end of the value. How many bytes were read.
+    /// Reads a part, at most to the end of the value. Returns the number of bytes that were read.
     pub fn feed(&mut self, part: &[u8]) -> usize {
         let mut at = 0;
         while let Some(byte) = part.get(at) {
@@ -250,7 +252,7 @@ impl Scanner {
                         }
                     }
                 }
-                // What ends a number belongs to what follows.
+                // The byte that ends a number belongs to the next token.
                 State::Number if matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E') => {
                     self.keep(&[*byte]);
                     at += 1;
@@ -266,7 +268,7 @@ impl Scanner {
         at
     }
 
-    /// The value ends here: a number at its outermost has no other end.
+    /// Ends the value: an outermost number has no other end mark.
     pub fn end(&mut self) {
         if self.state == State::Number && self.frames.is_empty() {
             self.end_of_number(0);
@@ -310,7 +312,7 @@ impl Scanner {
         }
     }
 
-    /// Keeps bytes of a key, text or number, as far as they matter.
+    /// Keeps bytes of a key, text or number, as far as they are needed.
     fn keep(&mut self, bytes: &[u8]) {
         if self.in_key {
             self.long_key |= self.key.len() + bytes.len() > MAX_KEY_BYTES;
@@ -322,11 +324,11 @@ impl Scanner {
         }
     }
 
-    /// What is known of the value that begins.
+    /// Properties of the value that begins.
     fn context(&self) -> Context {
         let Some(Frame { object, context: outer, .. }) = self.frames.last() else { return self.context };
         if !object {
-            // The list as a whole counts what is in it.
+            // The bytes of the items are counted with the whole list.
             let counting = if let Counting::Whole(_) = outer.counting { Counting::Not } else { outer.counting };
             return Context { place: None, within: outer.within, counting };
         }
@@ -336,7 +338,7 @@ impl Scanner {
             (Counting::Scalars(_), _) if UNCOUNTED_MEMBERS.contains(&key) => Counting::Not,
             (Counting::Scalars(into), _) if WHOLE_MEMBERS.contains(&key) => Counting::Whole(into),
             (Counting::Scalars(into), _) => Counting::Scalars(into),
-            // The outer one counts it.
+            // The outer value counts it.
             (Counting::Whole(_), _) => Counting::Not,
             (Counting::Not, Some(ValuePath { counts: true, field, .. })) => Counting::Scalars(*field),
             (Counting::Not, _) => Counting::Not,
@@ -389,7 +391,7 @@ impl Scanner {
         }
     }
 
-    /// A text, number or word ended before `at`.
+    /// A text, number, boolean or null ended before `at`.
     fn end_of_scalar(&mut self, at: usize) {
         let bytes = i64::try_from(self.before + at as u64 - self.start).unwrap_or(i64::MAX);
         let context = self.context;
@@ -419,7 +421,7 @@ impl Scanner {
         *written = written.saturating_add(bytes);
     }
 
-    /// Notes what stands at the place of a value. Of a text `members` is its length.
+    /// Stores the value at its path. `members` of a text is its length.
     fn note(&mut self, context: Context, kind: Kind, members: i64) {
         let Some(place) = context.place else { return };
         let note = &mut self.notes.0[place.field];
@@ -436,7 +438,7 @@ impl Scanner {
     }
 }
 
-/// Whether it is a number as JSON writes one.
+/// Whether the text is a JSON number.
 fn is_number(text: &[u8]) -> bool {
     let text = text.strip_prefix(b"-").unwrap_or(text);
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();

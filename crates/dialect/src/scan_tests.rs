@@ -47,7 +47,7 @@ fn what_is_deep_wide_or_long_is_forgotten() {
     assert_eq!((scanner.notes()[0].kind, scanner.notes()[0].word()), (Kind::None, ""));
 }
 
-/// JSON, as serde_json writes it.
+/// JSON in the form of serde_json.
 fn json() -> impl Strategy<Value = Value> {
     let word =
         prop_oneof![Just("kind"), Just("usage"), Just("tokens"), Just("choices"), Just("delta"), Just("text"), Just("id"), Just("é\"\\\n")];
@@ -67,7 +67,7 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Bytes of output, by another reader.
+/// Bytes of output, by another implementation.
 fn written(value: &Value) -> usize {
     match value {
         Value::Null => 0,
@@ -117,7 +117,7 @@ proptest! {
         let all = taken.before == text.len() as u64;
         let ours = taken.has_ended() && (all || text.as_bytes()[usize::try_from(taken.before).expect("few")..].trim_ascii().is_empty());
         let theirs = serde_json::from_str::<Value>(&text);
-        // It reads a number's value, too.
+        // serde_json also reads the value of a number.
         if !theirs.as_ref().is_err_and(|error| error.to_string().contains("out of range")) {
             prop_assert_eq!(ours, theirs.is_ok(), "{}", text);
         }

@@ -1,36 +1,37 @@
-//! Server-sent events as they pass: hands on the data of each event at whatever places the stream is cut, and lets the bytes
-//! pass as they are, but for events that somebody says are to be dropped.
+//! Reads server-sent events as they pass: passes the data of each event to a reader, at whatever positions the stream
+//! is cut, and forwards all bytes except for events that the reader drops.
 //!
-//! Lines end with LF, CR or CRLF; a missing blank line at the end is forgiven. What always holds: nothing is kept but the name
-//! of a field, and [`HELD`] bytes of an event that may be dropped; a longer one passes.
+//! Lines end with LF, CR or CRLF. A missing blank line at the end is accepted. Invariant: only the name of a field is
+//! kept, and up to [`MAX_HELD_EVENT_BYTES`] of an event that may be dropped. A longer event is forwarded.
 
-/// The most bytes of an event that are held back until it is known whether it passes: those that are dropped have a few hundred.
+/// Maximum number of bytes of an event that are held back until it is known whether the event is dropped. Dropped
+/// events have a few hundred bytes.
 const MAX_HELD_EVENT_BYTES: usize = 64 * 1024;
-/// Bytes of a line that tell which field it is: `data:`, after a byte order mark.
+/// Bytes of a line that identify its field: `data:`, after a byte order mark.
 const FIELD_NAME_BYTES: usize = 8;
 
-/// What is to be done with an event.
+/// Whether an event is forwarded or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
     On,
     Drop,
 }
 
-/// Who reads the data of events.
+/// A reader of the data of events.
 pub(crate) trait Data {
-    /// More of the data of this event.
+    /// Reads the next data of the event.
     fn part(&mut self, bytes: &[u8]);
-    /// All data of this event came.
+    /// Ends the event.
     fn end(&mut self) -> Pass;
 }
 
-/// What a line is.
+/// Kind of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Line {
-    /// Not known yet.
+    /// The kind is not known yet.
     #[default]
     Name,
-    /// Data, whose first byte may be a space that does not count.
+    /// Data whose first byte may be a space, which is skipped.
     Space,
     Data,
     Comment,
@@ -41,27 +42,27 @@ enum Line {
 pub(crate) struct Sse {
     line: Line,
     name: Vec<u8>,
-    /// The block has data lines; and bytes in them.
+    /// Whether the block has data lines, and whether they have bytes.
     has_data: bool,
     has_bytes: bool,
-    /// The block has a line that is no comment.
+    /// Whether the block has a line that is not a comment.
     has_fields: bool,
-    /// A LF now belongs to the line before.
+    /// Whether an LF that follows now belongs to the line before.
     after_cr: bool,
-    /// The line before ended a block.
+    /// Whether the line before ended a block.
     ended: bool,
-    /// That block was dropped.
+    /// Whether that block was dropped.
     dropped: bool,
-    /// Not the first line any more.
+    /// Whether the first line has ended.
     begun: bool,
-    /// This block is too long to be held back.
+    /// Whether the block is too long to be held back.
     long: bool,
-    /// Events may be dropped: the bytes of this block, which did not pass yet.
+    /// The bytes of the block that are held back. None: no event may be dropped.
     held: Option<Vec<u8>>,
 }
 
 impl Sse {
-    /// `drops`: events are held back until it is known whether they pass.
+    /// Creates a reader. `drops`: events are held back until it is known whether they are dropped.
     pub fn new(drops: bool) -> Self {
         Self { held: drops.then(Vec::new), ..Self::default() }
     }
@@ -90,7 +91,7 @@ impl Sse {
         }
     }
 
-    /// The LF of a CRLF: it goes where its line went.
+    /// Handles the LF of a CRLF: it is forwarded, held or dropped together with its line.
     fn end_of_line(&mut self, out: &mut Vec<u8>) {
         match &mut self.held {
             None => {}
@@ -100,7 +101,7 @@ impl Sse {
         }
     }
 
-    /// A part of a line.
+    /// Reads a part of a line.
     fn part(&mut self, mut bytes: &[u8], data: &mut dyn Data) {
         if self.line == Line::Name {
             let taken = bytes.len().min(FIELD_NAME_BYTES - self.name.len());
@@ -112,7 +113,7 @@ impl Sse {
         self.more(bytes, data);
     }
 
-    /// What the line is, as far as its beginning tells; `enough`: nothing that comes changes it.
+    /// The kind of the line, if its beginning identifies it. `enough`: no further byte changes the kind.
     fn named(&self, enough: bool) -> Option<Line> {
         let name = self.name();
         match name.iter().position(|byte| *byte == b':') {
@@ -129,7 +130,7 @@ impl Sse {
         if self.begun { name } else { name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name) }
     }
 
-    /// It is known what the line is. What came of its data with the name goes on.
+    /// Sets the kind of the line, and reads the data that came together with the name.
     fn begin(&mut self, line: Line, data: &mut dyn Data) {
         self.line = line;
         self.has_fields |= line != Line::Comment;
@@ -171,11 +172,11 @@ impl Sse {
         }
     }
 
-    /// A line ended.
+    /// Ends a line.
     fn line(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
         let blank = self.line == Line::Name && self.name().is_empty();
         if self.line == Line::Name && !blank {
-            // A name alone has an empty value.
+            // A field name without a colon has an empty value.
             let line = if self.name() == b"data" { Line::Space } else { Line::Other };
             if line == Line::Space {
                 self.name.push(b':');
@@ -191,14 +192,14 @@ impl Sse {
             && !self.has_fields
             && let Some(held) = &mut self.held
         {
-            // A sign of life must not wait for the next event.
+            // A keep-alive comment must not wait for the next event.
             out.append(held);
         }
     }
 
-    /// A block ended.
+    /// Ends a block.
     fn block(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
-        // No data, or nothing in it, is no event.
+        // A block without data, or with empty data, is not an event.
         let verdict = if self.has_bytes { data.end() } else { Pass::On };
         self.dropped = verdict == Pass::Drop && !self.long;
         if let Some(held) = &mut self.held {
@@ -207,7 +208,7 @@ impl Sse {
         (self.has_data, self.has_bytes, self.has_fields, self.long) = (false, false, false, false);
     }
 
-    /// The stream ended: what is left of it is an event too.
+    /// Ends the stream: the rest of it is an event too.
     pub fn end(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
         if !self.name.is_empty() || self.line != Line::Name {
             self.line(out, data);

@@ -1,25 +1,25 @@
-//! What a provider said of an answer's usage so far, whatever its dialect. The most that was said counts, per field; nothing is
-//! added up. A number that cannot be is cut to what can, and the rest is not believed to be exact either; nor is output that is
-//! less than what was written.
+//! The usage that a provider reported for an answer so far, in any dialect. The highest number of each field counts,
+//! and numbers are never added up. An impossible number is cut to a possible one, and the usage is then not exact. It
+//! is not exact either if the reported output is less than the written output.
 
 use spillway_wire::meter::{Quality, Usage};
 
 use crate::scan::{FoundValue, Kind};
 
-/// The most tokens of one sort that a provider is believed.
+/// Maximum number of tokens that is accepted for a field.
 pub(crate) const MAX_REPORTED_TOKENS: i64 = 10_000_000;
-/// More bytes than a token of output has on average in any language, also where each letter is escaped.
+/// Upper bound of the average number of bytes of an output token in any language, also if each letter is escaped.
 const MAX_BYTES_PER_TOKEN: i64 = 32;
 
-/// What the usage that was said last is worth.
+/// How complete the last reported usage is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum UsageConfidence {
-    /// A part of it, or nothing.
+    /// It is a part of the usage, or nothing.
     #[default]
     Nothing,
-    /// All of it if the answer ended properly.
+    /// It is the whole usage if the answer ends properly.
     AtEnd,
-    /// All of it: whatever may follow says no more.
+    /// It is the whole usage: nothing that follows can add to it.
     Final,
 }
 
@@ -29,22 +29,22 @@ pub(crate) struct UsageSoFar {
     cache_read: Option<i64>,
     cache_write: Option<i64>,
     output: Option<i64>,
-    /// The output that was said, or 0; and the bytes that were written since.
+    /// The reported output or 0, and the bytes that were written since then.
     said: i64,
     since: i64,
-    /// Bytes that anybody can read, of the whole answer.
+    /// Readable bytes of the whole answer.
     written: i64,
     standing: UsageConfidence,
-    /// Something was not understood, or cannot be.
+    /// Whether a part could not be read, or a number is impossible.
     pub trouble: bool,
-    /// An error stood in the answer: whether it was the provider's own.
+    /// Set if the answer contained an error: whether the error was the provider's own.
     pub error: Option<bool>,
-    /// Choices that ended.
+    /// Number of choices that ended.
     pub finished: i64,
 }
 
 impl UsageSoFar {
-    /// A count that a provider says; none is none.
+    /// Reads a reported count. None if there is none.
     pub fn number(&mut self, note: &FoundValue) -> Option<i64> {
         let read = match note.kind {
             Kind::Number => note.word().parse().ok().or_else(|| whole(note.word())),
@@ -56,20 +56,20 @@ impl UsageSoFar {
         sane
     }
 
-    /// Takes what is said, where the four do not overlap. A count that falls has nothing to say.
+    /// Takes reported counts that do not overlap. A count that falls is ignored.
     pub fn say(&mut self, input: Option<i64>, cache_read: Option<i64>, cache_write: Option<i64>, output: Option<i64>) {
         self.input = self.input.max(input);
         self.cache_read = self.cache_read.max(cache_read);
         self.cache_write = self.cache_write.max(cache_write);
         self.output = self.output.max(output);
-        // Some say 0 until the end.
+        // Some providers report 0 until the end.
         if let Some(output) = output.filter(|output| *output > self.said) {
             (self.said, self.since) = (output, 0);
         }
     }
 
-    /// Takes what is said, where `input` has what caches had in it, and what `total` has beyond input and output is output
-    /// (reasoning, which some do not count there).
+    /// Takes reported counts where `input` includes cached input. The part of `total` beyond input and output is output
+    /// (reasoning, which some providers do not count as output).
     pub fn say_whole(&mut self, input: Option<i64>, cached: Option<i64>, written: Option<i64>, output: Option<i64>, total: Option<i64>) {
         let (Some(whole), cached, written) = (input, cached.unwrap_or_default(), written.unwrap_or_default()) else {
             return self.say(None, cached, written, output);
@@ -81,35 +81,35 @@ impl UsageSoFar {
         self.say(Some(whole - cached - written), Some(cached), Some(written), output);
     }
 
-    /// What was just said is worth this.
+    /// Sets how complete the last reported usage is.
     pub fn stands(&mut self, standing: UsageConfidence) {
         self.standing = self.standing.max(standing);
     }
 
-    /// The stream said that it is over: what stands if it ends properly, stands.
+    /// The stream reported its end: usage that is complete at a proper end is complete now.
     pub fn over(&mut self) {
         if self.standing == UsageConfidence::AtEnd {
             self.standing = UsageConfidence::Final;
         }
     }
 
-    /// So many bytes of output came.
+    /// Adds bytes of output.
     pub fn wrote(&mut self, bytes: i64) {
         self.since = self.since.saturating_add(bytes);
         self.written = self.written.saturating_add(bytes);
     }
 
-    /// So many bytes came of output that nobody can read: their number says little, as nobody knows what else is in them.
+    /// Adds bytes of encrypted output. Their number is no lower bound of tokens, because their content is unknown.
     pub fn sealed(&mut self, bytes: i64) {
         self.since = self.since.saturating_add(bytes);
     }
 
-    /// The output so far that nobody can doubt: what was said, and what so many bytes since are at least.
+    /// Lower bound of the output so far: the reported output, and a minimum for the bytes since then.
     pub fn so_far(&self) -> i64 {
         self.said.saturating_add(self.since / MAX_BYTES_PER_TOKEN)
     }
 
-    /// What is known at the end.
+    /// The usage and its quality at the end.
     pub fn end(&self, complete: bool) -> (Usage, Quality) {
         let any = [self.input, self.cache_read, self.cache_write, self.output];
         let [input, cache_read, cache_write, output] = any.map(Option::unwrap_or_default);
@@ -127,9 +127,9 @@ impl UsageSoFar {
     }
 }
 
-/// An integer that is written as something else: `12.0`, `1e3`.
+/// An integer in another notation: `12.0`, `1e3`.
 fn whole(digits: &str) -> Option<i64> {
     let number: f64 = digits.parse().ok()?;
-    // The cast ends at the ends of i64, which are cut anyway.
+    // The cast saturates at the limits of i64. Such a number is cut anyway.
     (number.is_finite() && number.fract() == 0.0).then_some(number as i64)
 }

@@ -1,11 +1,11 @@
-//! What the reading of one answer keeps in memory, whatever the provider sends.
+//! Memory that reading one answer keeps, for any answer of the provider.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spillway_dialect::{Call, Meter, parse, route};
 
-/// The most that is kept of one answer, in bytes: names of places, a few words, and one event that may be dropped.
+/// Maximum number of bytes that are kept of one answer: names of paths, a few words, and one event that may be dropped.
 const MOST: usize = 160 * 1024;
 const MIB: usize = 1024 * 1024;
 
@@ -44,7 +44,7 @@ fn call(path: &str, body: &str) -> Call {
     parse(&route("POST", path, None).expect(path), None, None, body.as_bytes()).expect(path)
 }
 
-/// What a part of an answer is: how it begins, and what it repeats.
+/// Beginnings of answers, each with a part that is repeated.
 const ANSWERS: [(&str, &str); 12] = [
     (r#"{"choices":[{"logprobs":{"content":["#, r#"{"token":"a","logprob":-0.1,"top_logprobs":[]},"#),
     (r#"{"usage":{"prompt_tokens":"#, "1"),
@@ -60,7 +60,7 @@ const ANSWERS: [(&str, &str); 12] = [
     ("event: ", "x"),
 ];
 
-/// In one test: others would be counted too.
+/// There is only one test in this file, because the allocator would count others too.
 #[test]
 fn no_answer_is_kept_however_long_it_is() {
     for (path, body) in CALLS {

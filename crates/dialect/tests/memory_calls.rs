@@ -1,4 +1,4 @@
-//! What the reading of one call takes of memory, whatever its body is.
+//! Memory that reading one call takes, for any body.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use spillway_dialect::{Route, parse, route};
 
 const MIB: usize = 1024 * 1024;
-/// The most that reading takes besides the body itself and the body that is sent, in bytes.
+/// Maximum number of bytes that reading takes in addition to the body and the sent body.
 const MOST: usize = 16 * MIB;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 const PATHS: [&str; 5] =
     ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions", "/v1/responses", "/v1beta/models/m:streamGenerateContent"];
 
-/// A body of about so many bytes whose `member` is a list of `parts`; with as many keys as that makes, where `keys`.
+/// A body of about `bytes` bytes whose `member` is a list of `part`, or an object with many keys if `keys` is set.
 fn body(member: &str, part: &str, bytes: usize, keys: bool) -> Vec<u8> {
     let mut body = format!("{{\"model\":\"m\",\"{member}\":{}", if keys { '{' } else { '[' });
     let mut number = 0;
@@ -55,7 +55,7 @@ fn body(member: &str, part: &str, bytes: usize, keys: bool) -> Vec<u8> {
     body.into_bytes()
 }
 
-/// What reading this body takes, beside the body itself and the body that is sent.
+/// Checks the memory that reading this body takes in addition to the body and the sent body.
 fn costs_its_length(route: &Route, body: Vec<u8>, part: &str) {
     let length = body.len();
     let before = NOW.load(Ordering::Relaxed);
@@ -65,13 +65,13 @@ fn costs_its_length(route: &Route, body: Vec<u8>, part: &str) {
     assert!(peak <= MOST + 2 * length, "{route:?}: {peak} bytes for {length} of {part}; {sent:?}");
 }
 
-/// In one test: others would be counted too.
+/// There is only one test in this file, because the allocator would count others too.
 #[test]
 fn a_hostile_body_costs_no_more_than_its_own_length_and_a_constant() {
     let parts = ["[]", "{}", "0", "\"\"", "null", "[[[[[[]]]]]]", r#"{"":0}"#, r#"{"role":"user","content":"\u0041"}"#, r#""\"\"\"\"""#];
     for path in PATHS {
         let route = route("POST", path, None).expect(path);
-        // As large as they may be; of these most is not looked at.
+        // Bodies of the maximum size. Most of each body is not read.
         for part in ["0", "[]", "{}"] {
             costs_its_length(&route, body("unknown", part, 6 * MIB, false), part);
         }

@@ -1,8 +1,8 @@
-//! Bodies as real programs were seen to send them. Holds no body that was made up.
+//! Bodies that real programs sent. This file contains no invented body.
 
 use super::*;
 
-/// As they were seen to be sent, shortened.
+/// The bodies are shortened.
 #[test]
 fn what_real_programs_send_passes() {
     let codex = json!({"model": "gpt-5.5", "instructions": "You are Codex", "input": [

@@ -1,11 +1,11 @@
-//! What is sent upstream: the client's own body with its limit of output. Holds no test of what is refused.
+//! Tests of the body that is sent upstream: the client's body with its output limit. Tests of refusals are not here.
 
 use super::*;
 
 #[test]
 fn the_limit_is_lowered_or_written_and_the_rest_is_the_clients_own() {
     for (path, body, want) in [
-        // Low enough: byte for byte.
+        // A limit that is low enough is unchanged.
         (MESSAGES, r#"{ "model":"m" , "max_tokens": 50}"#, r#"{ "model":"m" , "max_tokens": 50}"#),
         (MESSAGES, r#"{ "model":"m" , "max_tokens": 500 }"#, r#"{ "model":"m" , "max_tokens": 100 }"#),
         (MESSAGES, r#"{"max_tokens":null,"model":"m"}"#, r#"{"max_tokens":100,"model":"m"}"#),
@@ -79,7 +79,7 @@ fn what_was_sent_asks_for_what_was_held() {
 }
 
 proptest::proptest! {
-    /// Whatever a body is: no panic, and what is sent is JSON with a limit that is not above what was given.
+    /// For any body: no panic, and the sent body is JSON with a limit that is not above the given one.
     #[test]
     fn a_changed_body_is_refused_or_sent_with_its_limit(
         which in 0..8usize, at in proptest::prelude::any::<proptest::sample::Index>(), put in "[ -~]{0,6}", cut in 0..4usize,

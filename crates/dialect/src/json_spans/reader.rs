@@ -1,4 +1,4 @@
-//! The reader: from a text to its values, strict and bounded. Knows nothing of what the values mean.
+//! The parser: reads the values of a text, strictly and within bounds. It does not know what the values mean.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,20 +6,20 @@ use std::fmt;
 use super::{Member, Node, Text, Value};
 use crate::Fault;
 
-/// The deepest nesting; what serde_json takes too.
+/// Maximum nesting depth. It is the same as in serde_json.
 const MAX_JSON_DEPTH: usize = 128;
-/// The most values: a body of nothing but brackets must not cost a hundred times its size. A full context window of a long
-/// conversation with tools has a third of it.
+/// Maximum number of values: a body of brackets only must not need a hundred times its size. A full context window of a
+/// long conversation with tools has a third of this number.
 pub(crate) const MAX_JSON_VALUES: usize = 100_000;
-/// Objects with more keys are searched for repeated ones by a set.
+/// An object with more keys is searched for repeated keys with a set.
 const KEY_SET_THRESHOLD: usize = 16;
-/// Bytes of a string that are looked at together.
+/// Bytes of a string that are checked at a time.
 pub(super) const STRING_CHUNK_BYTES: usize = 32;
 
-/// Why a text is not read: where, as far as it is known, and what is wrong.
+/// Why a text is refused: the position, as far as it is known, and the error.
 #[derive(Debug)]
 pub(crate) struct JsonError {
-    /// From the inside out.
+    /// Steps of the path, innermost first.
     steps: Vec<String>,
     what: String,
 }
@@ -38,13 +38,13 @@ impl From<JsonError> for Fault {
     }
 }
 
-/// Reads one value, which must be all of the text.
+/// Parses one value, which must be the whole text.
 #[cfg(test)]
 pub(crate) fn read(text: &str) -> Result<Node<'_>, JsonError> {
     read_with_blanks(text).map(|(node, _)| node)
 }
 
-/// Reads one value, which must be all of the text; with the bytes of white space between values, which say nothing to anybody.
+/// Parses one value, which must be the whole text. Also returns the number of bytes of white space between values.
 pub(crate) fn read_with_blanks(text: &str) -> Result<(Node<'_>, usize), JsonError> {
     let mut reader = Reader { text, bytes: text.as_bytes(), at: 0, values: 0, blanks: 0 };
     if u32::try_from(text.len()).is_err() {
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes `byte` if it is next.
+    /// Skips the next byte if it is `byte`, and returns whether it was.
     fn takes(&mut self, byte: u8) -> bool {
         let is = self.next() == Some(byte);
         self.at += usize::from(is);
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
         if !text.escaped {
             return Ok(Cow::Borrowed(text.raw));
         }
-        // Readers differ in what half a character is: a key of it could be another one for the provider.
+        // Parsers differ in how they read an unpaired surrogate: the provider could read another key.
         match unescape(text.raw) {
             (key, true) => Ok(Cow::Owned(key)),
             (_, false) => Err(self.wrong("the key contains an unpaired surrogate")),
@@ -200,7 +200,8 @@ impl<'a> Reader<'a> {
         let mut escaped = false;
         self.at = start;
         loop {
-            // Most of a large body is here: a chunk is looked at together, without an early end.
+            // Most bytes of a large body are in strings. Therefore a whole chunk is checked at once, without an early
+            // exit.
             let special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
             let none = |chunk: &&[u8]| !chunk.iter().fold(false, |found, byte| found | special(byte));
             self.at += STRING_CHUNK_BYTES * self.bytes[self.at..].chunks_exact(STRING_CHUNK_BYTES).take_while(none).count();
@@ -256,12 +257,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A place in a text of at most 4 GiB.
+/// A position in a text of at most 4 GiB.
 fn place(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// A key that stands twice.
+/// Returns a key that occurs twice.
 fn repeated<'m>(members: &'m [Member<'_>]) -> Option<&'m str> {
     if members.len() <= KEY_SET_THRESHOLD {
         let twice = |(index, member): &(usize, &Member<'_>)| members[..*index].iter().any(|other| other.key == member.key);
@@ -271,7 +272,7 @@ fn repeated<'m>(members: &'m [Member<'_>]) -> Option<&'m str> {
     members.iter().map(|member| member.key.as_ref()).find(|key| !seen.insert(*key))
 }
 
-/// What an escaped string says, and whether it is whole: without lone surrogates.
+/// Returns a string without escapes, and whether it has no lone surrogates.
 pub(super) fn unescape(raw: &str) -> (String, bool) {
     let (mut out, mut whole, mut rest) = (String::with_capacity(raw.len()), true, raw);
     while let Some(at) = rest.find('\\') {
