@@ -55,7 +55,7 @@ fn finish(crd: &mut CustomResourceDefinition) {
             status.default = Some(JSON(json!({"observedGeneration": -1})));
             status.nullable = None;
         }
-        // The same of the number behind /scale: a nullable one that is null is refused.
+        // The API server refuses null for the field behind /scale if the field is nullable.
         if version.subresources.as_ref().is_some_and(|subresources| subresources.scale.is_some())
             && let Some(spec) = schema.properties.as_mut().and_then(|properties| properties.get_mut("spec"))
             && let Some(replicas) = spec.properties.as_mut().and_then(|properties| properties.get_mut("replicas"))

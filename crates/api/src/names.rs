@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 pub const MANAGED_BY: &str = "spillway";
 /// The standard label that carries [`MANAGED_BY`].
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Name of the pool of an Agent or pod.
+/// Label with the name of the pool of an Agent or pod.
 pub const POOL_LABEL: &str = "spillway.dev/pool";
 /// Uid of that pool. A pool that is created again under an old name owns no object of its predecessor.
 pub const POOL_UID_LABEL: &str = "spillway.dev/pool-uid";

@@ -66,7 +66,7 @@ pub const UNSUPPORTED_FIELDS: [Field; 16] = [
 ];
 
 impl Field {
-    /// One sentence for the writer of an object that uses the field.
+    /// Message for the writer of an object that uses the field.
     pub fn message(&self) -> String {
         let Self { kind: _, path, values, instead } = self;
         let which = match values {
@@ -77,7 +77,7 @@ impl Field {
         format!("{path}{which} is not supported by this version: {instead}")
     }
 
-    /// Whether an object with this spec uses the field.
+    /// Whether an object with this spec uses the field with an unsupported value.
     pub fn is_asked(&self, spec: &Value) -> bool {
         let below = self.path.strip_prefix("spec").unwrap_or(self.path);
         asks(spec, below.trim_start_matches('.'), self.values)

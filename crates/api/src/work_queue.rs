@@ -195,7 +195,7 @@ pub struct FailureRule {
 pub enum FailureAction {
     /// The item is retried after the backoff, up to maxAttempts.
     Retry,
-    /// The same, by another agent.
+    /// The item is retried by another agent, after the backoff, up to maxAttempts.
     RetryElsewhere,
     /// The item is retried, and the failure is not counted.
     Ignore,

@@ -1,4 +1,4 @@
-//! Every case of the table against the schema and the CEL rules of its kind, without an API server.
+//! Checks every case of the table against the schema and the CEL rules of its kind, without an API server.
 
 mod crds;
 mod structural;
@@ -23,17 +23,17 @@ struct Kind {
 }
 
 impl Kind {
-    /// What is wrong with the structure of a write.
+    /// Structural errors of an object.
     fn structure(&self, object: &Value) -> Vec<String> {
         structural::check(&self.schema, &apply_defaults(&self.schema, object))
     }
 
-    /// Which rules it breaks.
+    /// The CEL rules that an object breaks.
     fn rules(&self, object: &Value, old: Option<&Value>) -> Result<(), ValidationErrors> {
         self.validator.validate_compiled(&self.compiled, object, old)
     }
 
-    /// All that is wrong with it. As on the API server, the rules run only where the structure holds.
+    /// All errors of an object. As on the API server, the rules run only on an object without structural errors.
     fn errors(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         let found = self.structure(object);
         if !found.is_empty() {
@@ -103,7 +103,7 @@ fn each_rule_is_met_by_an_accepted_case_and_broken_by_a_refused_one() {
     }
     let never_met: Vec<_> = rules.difference(&met).collect();
     assert!(never_met.is_empty(), "no accepted case runs {never_met:#?}");
-    // The same piece of schema in a second kind needs no second case to be refused.
+    // A rule that is also in a second kind needs no second refused case.
     let broken: BTreeSet<_> = broken.into_iter().map(|(_, rule)| rule).collect();
     let never_broken: Vec<_> = rules.iter().filter(|(_, rule)| !broken.contains(rule)).collect();
     assert!(never_broken.is_empty(), "no refused case breaks {never_broken:#?}");
@@ -124,7 +124,8 @@ fn every_rule(schema: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
-/// Every rule that runs on a value: those on a field that is there, and transition rules only where it was there before.
+/// Every rule that runs on a value: a rule on a field runs if the field exists, and a transition rule only if it also
+/// existed before.
 fn rules_run(schema: &Value, value: &Value, old: Option<&Value>, see: &mut impl FnMut(&str)) {
     if value.is_null() {
         return;

@@ -1,4 +1,4 @@
-//! The list of what this version does not do, against the schemas and against CEL as the API server reads it.
+//! Checks the list of unsupported fields against the schemas and against CEL as the API server evaluates it.
 
 mod table;
 
@@ -56,10 +56,10 @@ fn who_asks_kubectl_what_a_field_is_is_told() {
     }
 }
 
-/// What says by CEL whether an object does not ask for a field.
+/// Returns a function that evaluates by CEL whether an object does not use a field.
 fn cel(field: Field) -> impl Fn(&Value) -> bool {
     let mut schema = schema(field.kind);
-    // One rule, at the root: what the API server makes of each part of the object is as the schema says.
+    // There is one rule, at the root. The structure of the object is as in the schema.
     strip(&mut schema);
     schema["x-kubernetes-validations"] = json!([{"rule": field.expression("self"), "message": "asked"}]);
     let (compiled, validator) = (compile_schema(&schema), Validator::new());
@@ -77,7 +77,7 @@ fn strip(schema: &mut Value) {
     }
 }
 
-/// An object that asks for a field and for nothing else of the list.
+/// An object that uses a field and no other field of the list.
 fn asking(field: Field) -> Value {
     let value = match field.values {
         Values::Any | Values::True => json!(true),

@@ -1,8 +1,8 @@
-//! From custom resources to what is decided on, and from a record back to a status: the operator and the plugin see an item
-//! and a pool in the same way.
+//! Conversion between the custom resources and the types of the decisions (`policy`). The operator and the plugin use
+//! it, so that both read items and pools in the same way.
 //!
-//! Pure. It must not decide, hold a client, or read a clock. What always holds: a record that is written to a status and read
-//! again is the same record.
+//! The functions are pure. They must not decide, hold a client, or read a clock. Invariant: a record that is written to
+//! a status and read again is the same record.
 
 pub mod pool;
 pub mod work;

@@ -1,10 +1,10 @@
-//! What a pool takes from queues, and what it has that items may need: from its spec alone. Pure.
+//! The queues of a pool and its offer to items, from its spec alone.
 
 use crate::api::agent_pool::{ModelApi, PoolMode};
 use crate::api::{AgentPool, AgentPoolSpec};
 use crate::policy::work::requires::{PoolIntake, PoolOffer, origin};
 
-/// The queues that a pool works from, in order.
+/// The queues from which a pool takes items, in order, each with its types. Empty for a Chat pool.
 pub fn queues_of(pool: &AgentPool) -> Vec<(String, Vec<String>)> {
     if pool.spec.mode == PoolMode::Chat {
         return Vec::new();
@@ -13,12 +13,12 @@ pub fn queues_of(pool: &AgentPool) -> Vec<(String, Vec<String>)> {
     queues.map(|queue| (queue.name.clone(), queue.types.clone().unwrap_or_default())).collect()
 }
 
-/// What the agents of a pool take.
+/// The items that the agents of a pool take.
 pub fn taking(pool: &AgentPool) -> PoolIntake {
     PoolIntake { queues: queues_of(pool), offer: offer(&pool.spec), outside: false }
 }
 
-/// What a pool has.
+/// What a pool offers to items with requirements: tools, models, origins, accounts and volumes.
 pub fn offer(spec: &AgentPoolSpec) -> PoolOffer {
     let models = || spec.models.iter().flatten();
     let account = |entry: &ModelApi| entry.credentials_ref.as_ref().map(|secret| secret.name.clone());

@@ -1,5 +1,5 @@
-//! From custom resources to what is decided on, and from a record back to a status. Pure. Items are read here; queues are read
-//! in `queue`, statuses are written in `status`.
+//! Conversion of items: from a WorkItem to its spec and its record. Submodule `queue` reads queues, and `status` writes
+//! statuses. All functions are pure.
 
 mod queue;
 mod status;
@@ -22,9 +22,9 @@ use crate::policy::work::selector::{Operator, Requirement, Selector};
 pub use queue::{cancelled_groups, queue};
 pub use status::{StatusExtras, patch, phase};
 
-/// An item with an empty status that was submitted so long before it was made came back from a backup.
+/// An item with an empty status was restored from a backup if it was submitted this long before it was created.
 const RESTORED_AGE_THRESHOLD: Duration = Duration::from_secs(60);
-/// A time of submission further back than this before its creation does not count.
+/// A time of submission counts at most this long before the creation of the item.
 const MAX_SUBMISSION_LEAD: Duration = Duration::from_secs(60);
 
 fn at(time: Timestamp) -> UnixMillis {
@@ -78,7 +78,7 @@ fn overrides(policy: Option<&ItemPolicy>) -> Overrides {
     }
 }
 
-/// What was asked.
+/// The spec of an item.
 pub fn spec(item: &WorkItem) -> Spec {
     let created = item.metadata.creation_timestamp.as_ref().map_or(UnixMillis::default(), |time| at(time.0));
     let asked = item.spec.submit_time.as_ref().map(|time| at(time.0));
@@ -99,7 +99,7 @@ pub fn spec(item: &WorkItem) -> Spec {
         dedup_key: spec.dedup_key.clone(),
         plan: spec.plan.as_ref().map(|plan| (plan.id.clone(), u32::try_from(plan.size).unwrap_or(1))),
         payload_bytes: u64::try_from(spec.payload.len()).unwrap_or(u64::MAX),
-        // Creation is told in whole seconds.
+        // The time of creation has whole seconds only.
         submitted: asked.map_or(created, |asked| asked.max(earliest).min(UnixMillis(created.0.saturating_add(999)))),
         created,
         not_before: spec.not_before_time.as_ref().map(|time| at(time.0)),
@@ -139,7 +139,7 @@ pub fn spec(item: &WorkItem) -> Spec {
     }
 }
 
-/// Which agents may take an item. None: it has an operator that is none of Kubernetes'.
+/// The agents that may take an item. None: the selector has an operator that Kubernetes does not have.
 fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
     let Some(LabelSelector { match_labels, match_expressions }) = selector else { return Some(Selector::default()) };
     let equal = match_labels.iter().flatten().map(|(key, value)| Some(Requirement::equals(key, value)));
@@ -157,20 +157,20 @@ fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
     equal.chain(expressions).collect()
 }
 
-/// What an item needs of the pool that it is given to. What this version does not do of it is refused before.
+/// The requirements of an item. Requirements that this version does not support are refused before.
 fn requires(asked: &work_item::Requires) -> Requires {
     let work_item::Requires { tools, models, urls, accounts, volumes, repositories: _ } = asked;
     let names = |names: &Option<Vec<String>>| names.iter().flatten().cloned().collect();
     Requires { tools: names(tools), models: names(models), urls: names(urls), accounts: names(accounts), volumes: names(volumes) }
 }
 
-/// What this version does not do of what an item asks for: said, rather than left out.
+/// Unsupported fields that an item uses, as text. None: it uses none.
 fn unsupported(item: &WorkItem) -> Option<String> {
     let WorkItemSpec { agent_selector, requires, bulkhead, .. } = &item.spec;
     if selector(agent_selector.as_ref()).is_none() {
         return Some("an unknown operator in agentSelector.matchExpressions".to_owned());
     }
-    // Almost every item sets neither, and there may be tens of thousands.
+    // Most items set neither, and there may be tens of thousands of items.
     if requires.is_none() && bulkhead.is_none() {
         return None;
     }
@@ -179,13 +179,13 @@ fn unsupported(item: &WorkItem) -> Option<String> {
     (!fields.is_empty()).then(|| fields.join(" and "))
 }
 
-/// The queue that an item is in: the one it was admitted to, else the one it names.
+/// Queue of an item: the queue that admitted it, or else the queue that its spec names.
 pub fn queue_of(item: &WorkItem) -> Option<&str> {
     let admitted = item.status.as_ref().and_then(|status| status.queue.as_deref());
     admitted.or_else(|| item.spec.queue_ref.as_ref().map(|queue| queue.name.as_str()))
 }
 
-/// What is recorded.
+/// The record of an item, from its status.
 pub fn record(item: &WorkItem) -> Record {
     let Some(status) = &item.status else { return Record::default() };
     let lease = status.lease.clone().unwrap_or_default();
@@ -227,7 +227,7 @@ pub fn record(item: &WorkItem) -> Record {
     }
 }
 
-/// What is known of an item.
+/// The entry of an item in the item index.
 pub fn entry(item: &WorkItem) -> Entry {
     Entry {
         uid: item.metadata.uid.clone().unwrap_or_default(),
@@ -242,14 +242,14 @@ pub fn entry(item: &WorkItem) -> Entry {
     }
 }
 
-/// Whether the attempt that holds it got somewhere, or wrote down where to go on from. What an attempt before said has no
-/// time any more.
+/// Whether the current attempt has progress, or has written a checkpoint. Progress of an earlier attempt has no time
+/// any more.
 pub fn has_worth(item: &WorkItem) -> bool {
     let progress = item.status.as_ref().and_then(|status| status.progress.as_ref()).filter(|said| said.update_time.is_some());
     progress.is_some_and(|said| said.percent.is_some_and(|percent| percent > 0) || said.checkpoint_ref.is_some())
 }
 
-/// Argo CD or Flux keeps it: an item that was removed would be made, and run, again.
+/// Whether Argo CD or Flux manages the item. If such an item is deleted, it is created and run again.
 fn tracked(meta: &ObjectMeta) -> bool {
     let has = |map: &Option<std::collections::BTreeMap<String, String>>, keys: &[&str]| {
         map.as_ref().is_some_and(|map| keys.iter().any(|key| map.contains_key(*key)))

@@ -1,4 +1,4 @@
-//! Items and queues on their way from a custom resource to what is decided on, and back.
+//! Tests of the conversion of items and queues in both directions.
 
 use kube::core::SelectorExt as _;
 use proptest::prelude::*;
@@ -132,7 +132,7 @@ fn an_operator_that_kubernetes_does_not_have_is_refused_rather_than_left_out() {
 }
 
 proptest! {
-    /// The same agents as the selector of Kubernetes' own client finds.
+    /// The selection is the same as that of the selector of Kubernetes' own client.
     #[test]
     fn an_agent_selector_selects_as_kubernetes_does(
         match_labels in proptest::option::of(proptest::collection::btree_map("[xyz]", "[ab]?", 0..2)),

@@ -1,4 +1,4 @@
-//! What holds for every CustomResourceDefinition, and that each kind comes back as it was written.
+//! Checks of every CustomResourceDefinition, and of the round trip of each kind.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -108,7 +108,7 @@ fn every_schema_is_structural_and_bounded() {
                     if node["maxProperties"].is_null() {
                         say("a map without maxProperties");
                     }
-                    // A schema cannot bound them.
+                    // A schema cannot bound the keys.
                     let keys = |rule: &Value| rule["rule"].as_str().is_some_and(|rule| rule.starts_with("self.all(key, key.size() <= "));
                     if !node["x-kubernetes-validations"].as_array().is_some_and(|rules| rules.iter().any(keys)) {
                         say("a map whose keys are not bounded");
@@ -167,8 +167,8 @@ fn every_rule_compiles_and_says_what_is_wrong() {
     }
 }
 
-/// The most characters of JSON that a schema admits, rules aside, as if none of them were escaped. Keys of maps are as long as
-/// those of labels.
+/// Maximum number of characters of JSON that a schema accepts, without its rules, if no character is escaped. Keys of
+/// maps are as long as those of labels.
 fn longest(schema: &Value) -> u64 {
     let most = |key: &str| schema[key].as_u64().unwrap_or_default();
     let whole = |most: u64| most.saturating_add(2);
@@ -197,8 +197,8 @@ fn longest(schema: &Value) -> u64 {
 
 #[test]
 fn what_users_may_write_is_as_long_as_it_is_known_to_be() {
-    // Together with the rules about commands and environments no spec of a user is much longer than 256 KiB, above which
-    // the operator reads none: the first two are, where each field is filled to the last character.
+    // With the rules about commands and environments, no spec of a user is much longer than 256 KiB, above which the
+    // operator reads none. The first two numbers below are higher, because they count each field at its maximum length.
     let expected = [
         ("AgentPool", 2_600_000),
         ("WorkItem", 800_000),
@@ -218,7 +218,7 @@ fn what_users_may_write_is_as_long_as_it_is_known_to_be() {
     }
 }
 
-/// Every accepted case of the kind, decoded and encoded again, says what it said; what is added is a default of the schema.
+/// Decodes and encodes every accepted case of the kind. The result must be the case with the defaults of the schema.
 fn comes_back<K: CustomResourceExt + DeserializeOwned + Serialize>(cases: &[Case]) {
     let crd = K::crd();
     let (kind, schema) = (&crd.spec.names.kind, schema(&crd));
@@ -242,7 +242,7 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// The same value with the one difference evened out that a decoded quantity makes: a number comes back as a string.
+/// The value with each number of a quantity as a string, because a decoded quantity is encoded as a string.
 fn as_text(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields

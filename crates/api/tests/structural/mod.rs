@@ -1,13 +1,13 @@
-//! What an API server checks of an object before the CEL rules run, for the part of OpenAPI that our schemas use.
-//! It speaks of create and replace; server-side apply refuses more nulls. Not in it: formats but date-time, and the
-//! schemas of other APIs.
+//! The checks of an API server before the CEL rules run, for the part of OpenAPI that Spillway's schemas use. They
+//! apply to create and replace; server-side apply refuses more nulls. Formats other than date-time and the schemas of
+//! other APIs are not checked.
 
 use std::collections::BTreeSet;
 
 use regex::Regex;
 use serde_json::Value;
 
-/// The findings, each as `path: what`.
+/// Returns the errors, each as `path: error`.
 pub fn check(schema: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(schema, value, "", &mut found);
@@ -72,7 +72,7 @@ fn walk(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
                 let inner = schema["properties"].get(name).or(schema.get("additionalProperties"));
                 match inner {
                     Some(inner) => walk(inner, field, &join(path, name), found),
-                    // metadata, apiVersion and kind are the API server's own.
+                    // The API server itself checks metadata, apiVersion and kind.
                     None if path.is_empty() || schema["x-kubernetes-preserve-unknown-fields"] == true => {}
                     None => found.push(format!("{}: unknown field", join(path, name))),
                 }

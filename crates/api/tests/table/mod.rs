@@ -1,6 +1,6 @@
-//! The table of cases in `tests/cases`, one file a kind: what the API server accepts and what it refuses.
+//! The table of cases in `tests/cases`, one file for each kind: objects that the API server accepts or refuses.
 //!
-//! It is data, so that the unit test and a test against a real API server use the same one.
+//! The cases are data, so that the unit test and a test against a real API server use the same table.
 
 use std::path::Path;
 
@@ -27,15 +27,15 @@ struct Entry {
 
 /// One case, complete.
 pub struct Case {
-    /// Of the object.
+    /// Kind of the object.
     pub kind: String,
-    /// What it shows.
+    /// Name of the case.
     pub name: String,
-    /// What is written.
+    /// The object that is written.
     pub object: Value,
-    /// What is stored before; none: it is created.
+    /// The object that is stored before. None: the object is created.
     pub old: Option<Value>,
-    /// Part of the refusal; none: it is accepted.
+    /// A part of the expected error. None: the object is accepted.
     pub error: Option<String>,
 }
 
@@ -69,7 +69,7 @@ fn patched(base: &Value, patch: &Value) -> Value {
     object
 }
 
-/// A JSON merge patch: null takes away.
+/// Applies a JSON merge patch. Null removes a field.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
@@ -88,7 +88,8 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// `{repeat: [text, times]}` stands for a long string, `{setNull: true}` for null, which a merge patch cannot say.
+/// Expands `{repeat: [text, times]}` to a long string and `{setNull: true}` to null, which a merge patch cannot
+/// express.
 fn expand(value: &mut Value) {
     if *value == json!({"setNull": true}) {
         *value = Value::Null;

@@ -1,4 +1,4 @@
-//! From a WorkQueue to the queue that is decided on, with its cancelled groups. Reads no item.
+//! Conversion of queues: from a WorkQueue to the queue of the decisions, and to its cancelled groups. It reads no item.
 
 use super::{at, number, overrides, seconds};
 use crate::api::WorkQueue;
@@ -9,7 +9,7 @@ use crate::policy::work::failure::{Action, Rule};
 use crate::policy::work::item::{Policy, UnixMillis};
 use crate::policy::work::objectives::Objectives;
 
-/// A queue, as it is decided on.
+/// The queue of the decisions.
 pub fn queue(queue: &WorkQueue) -> Queue {
     let WorkQueueSpec {
         queueing_strategy,
@@ -69,11 +69,12 @@ pub fn queue(queue: &WorkQueue) -> Queue {
     }
 }
 
-/// The groups of a queue that are cancelled, by a person or by a member's failure.
+/// The cancelled groups of a queue, each with the time of the cancellation. A person or the failure of a member cancels
+/// a group.
 pub fn cancelled_groups(queue: &WorkQueue) -> Vec<(String, UnixMillis)> {
     let stored = queue.status.iter().flat_map(|status| status.cancelled_groups.iter().flatten());
     let mut all: Vec<_> = queue.spec.cancel_groups.iter().flatten().chain(stored).map(|one| (one.group.clone(), at(one.time.0))).collect();
-    // The later one of two for the same group covers more.
+    // Of two entries for the same group, the later one covers more items.
     all.sort_by(|one, other| (&one.0, std::cmp::Reverse(one.1)).cmp(&(&other.0, std::cmp::Reverse(other.1))));
     all.dedup_by(|later, first| later.0 == first.0);
     all

@@ -1,4 +1,4 @@
-//! From a record back to a status: the phase, the merge patch, the conditions. Reads no custom resource.
+//! Conversion of a record to a status: the phase, the merge patch, the conditions. It reads no custom resource.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use crate::api::work_item::WorkItemPhase;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{self, Attempt, Phase, Policy, Record, UnixMillis};
 
-/// The phase, as the custom resource names it.
+/// The phase of the custom resource.
 pub fn phase(phase: Phase) -> WorkItemPhase {
     match phase {
         Phase::Pending => WorkItemPhase::Pending,
@@ -27,22 +27,22 @@ pub fn phase(phase: Phase) -> WorkItemPhase {
     }
 }
 
-/// What a status says beside the record. Unset parts stay as they are.
+/// Parts of a status that are not in the record. Unset parts stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatusExtras {
-    /// In words, why it is in its phase.
+    /// Reason for the phase, as text.
     pub message: Option<String>,
-    /// What came out.
+    /// Result of the task.
     pub result: Option<String>,
-    /// How far it is.
+    /// Progress of the task.
     pub progress: Option<Value>,
-    /// Tokens that all attempts have used, where that is more than is stored.
+    /// Tokens spent by all attempts, if more than the stored number.
     pub used: Option<i64>,
-    /// What no pool has that it needs.
+    /// Requirements that no pool meets, as text.
     pub unmet: Option<String>,
 }
 
-/// The status that says `record`, as a merge patch of the whole status: what is not said any more is removed.
+/// The status of `record`, as a merge patch of the whole status. Fields that no longer apply are removed.
 pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExtras, epoch: i64, now: UnixMillis) -> Value {
     let generation = entry.generation;
     let Record {
@@ -95,7 +95,7 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExt
     if let Some(progress) = &beside.progress {
         status.insert("progress".into(), progress.clone());
     } else if *transitions > entry.record.epoch && *transitions > 1 {
-        // How far an attempt before was says nothing of this one; where to go on from does.
+        // The progress of an earlier attempt does not apply to this one. Its checkpoint does.
         status.insert("progress".into(), json!({"percent": null, "message": null, "updateTime": null}));
     }
     if let Some(used) = beside.used {
@@ -104,7 +104,8 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExt
     json!({"metadata": {"resourceVersion": entry.version}, "status": status})
 }
 
-/// When it was ready for the first time, as `record` is true from now on: it may just have become so, or been started again.
+/// When the item was first ready, if its record is `record` from now on. The record may make it ready now, or start it
+/// again.
 fn first_ready(entry: &Entry, record: &Record, now: UnixMillis) -> Option<UnixMillis> {
     let known = entry.first_ready.filter(|_| record.redrives == entry.record.redrives);
     known.or_else(|| (record.phase == Phase::Ready).then_some(now))
@@ -123,7 +124,7 @@ fn attempt(attempt: &Attempt) -> Value {
     value
 }
 
-/// Leased, Paused, Complete, Failed, CancelRequested, PreflightPassed: what `kubectl wait` waits for.
+/// The conditions for `kubectl wait`: Leased, Paused, Complete, Failed, CancelRequested, PreflightPassed.
 pub(super) fn conditions(record: &Record, beside: &StatusExtras, generation: i64, now: UnixMillis) -> Value {
     let saying = |type_: &str, status: bool, reason: &str, message: Option<&str>, since: UnixMillis| {
         json!({
