@@ -40,7 +40,7 @@ fn every_field_of_the_list_is_one_and_its_values_are_its_own() {
 }
 
 #[test]
-fn who_asks_kubectl_what_a_field_is_is_told() {
+fn descriptions_say_that_an_unsupported_field_is_not_supported() {
     for field in UNSUPPORTED_FIELDS {
         let schema = schema(field.kind);
         let parts: Vec<&str> = field.path.split('.').collect();
@@ -52,7 +52,7 @@ fn who_asks_kubectl_what_a_field_is_is_told() {
         let told = said
             .iter()
             .any(|text| text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase().contains("not supported by this version"));
-        assert!(told, "no description on the way to {} {} says that it is not supported: {said:?}", field.kind, field.path);
+        assert!(told, "no description on the path of {} {} says that it is not supported: {said:?}", field.kind, field.path);
     }
 }
 

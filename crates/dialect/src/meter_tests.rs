@@ -138,7 +138,7 @@ fn streams_say_what_they_used() {
 }
 
 #[test]
-fn the_extra_chunk_goes_only_to_who_asked() {
+fn the_usage_chunk_goes_only_to_clients_that_asked_for_it() {
     let (out, usage, quality) = metered(&call(Dialect::OpenAIChat), SSE, [CHAT, CHAT_EXTRA, DONE].concat().as_bytes(), true);
     assert_eq!((String::from_utf8_lossy(&out).as_ref(), usage, quality), ([CHAT, DONE].concat().as_str(), CHAT_USED, Quality::Exact));
     // Usage beside the last choice is not an extra chunk.

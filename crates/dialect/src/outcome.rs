@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_speaks_for_its_provider_unless_nobody_heard_it_out() {
+    fn an_abandoned_answer_has_no_outcome_for_its_provider() {
         assert_eq!(of_answer(AnswerEnd::Whole, None), Outcome::Worked);
         assert_eq!(of_answer(AnswerEnd::Left, None), Outcome::Nothing);
         assert_eq!(of_answer(AnswerEnd::Whole, Some(false)), Outcome::Nothing);

@@ -173,7 +173,7 @@ pub fn budget_headers(room: &LimitRoom) -> Vec<(&'static str, String)> {
 fn anthropic(then: ProgramAction, message: &str) -> Value {
     let kind = match then {
         ProgramAction::Wait(_) => "rate_limit_error",
-        // Not overloaded_error: Claude Code gives up after its third.
+        // `overloaded_error` is not used, because Claude Code gives up after the third one.
         ProgramAction::Away(_) => "api_error",
         ProgramAction::End => "billing_error",
         ProgramAction::Wrong(404) => "not_found_error",

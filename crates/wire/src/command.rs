@@ -333,14 +333,14 @@ mod tests {
     use crate::link::{Ask, Hello};
 
     #[test]
-    fn what_nobody_said_times_only_what_comes_from_a_model() {
+    fn default_exemptions_time_only_commands_of_a_model() {
         let read = |json: &str| serde_json::from_str::<TimeExemptions>(json).expect("it is understood");
         assert_eq!(TimeExemptions::default(), read(r#"{"untilAnswer": true}"#));
         assert!(read(r#"{"names": ["vite", "*"], "untilAnswer": false}"#).all() && !TimeExemptions::default().all());
     }
 
     #[test]
-    fn a_time_is_none_or_possible() {
+    fn a_command_timeout_is_unset_or_in_range() {
         let read = |body: &str| crate::body::read::<Hello>(body.as_bytes());
         let begin = |timeout_milliseconds| Hello::Ask(Ask::BeginCommand(BeginCommand { timeout_milliseconds, unasked: None }));
         assert_eq!(read(r#"{"ask": {"beginCommand": {}}}"#).expect("a question"), begin(None));

@@ -9,7 +9,7 @@ pub const CALLER_UID_HEADER: &str = "spillway-caller-uid";
 pub const CALLER_POD_HEADER: &str = "spillway-caller-pod";
 /// Namespace of that pod.
 pub const CALLER_NAMESPACE_HEADER: &str = "spillway-caller-namespace";
-/// User of the token of a call from outside the cluster, as the API server confirmed it. Namespace and pool are then
+/// User of the token of a call from outside the cluster, as the API server confirmed it. Namespace and pod are then
 /// claims of the caller, and [`CALLER_AGENT_UID_HEADER`] replaces [`CALLER_UID_HEADER`].
 pub const CALLER_USER_HEADER: &str = "spillway-caller-user";
 /// Uid of the Agent that a caller outside the cluster names. It has a header of its own, because the uid of a pod is

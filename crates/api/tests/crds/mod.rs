@@ -196,7 +196,7 @@ fn longest(schema: &Value) -> u64 {
 }
 
 #[test]
-fn what_users_may_write_is_as_long_as_it_is_known_to_be() {
+fn specs_have_a_known_maximum_length() {
     // With the rules about commands and environments, no spec of a user is much longer than 256 KiB, above which the
     // operator reads none. The first two numbers below are higher, because they count each field at its maximum length.
     let expected = [
