@@ -121,7 +121,9 @@ async fn who_may_not_is_told_why_and_gets_no_further() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pods_token_is_its_pods_alone_wherever_it_is_shown() {
     let served = opened().await;
-    served.refuses(ENROL, "pod-a", Some("team/laptops"), Code::NotAllowed, &["bound to pod pod-a", "no agent outside the cluster"]).await;
+    served
+        .refuses(ENROL, "pod-a", Some("team/laptops"), Code::NotAllowed, &["bound to pod pod-a", "by an agent outside the cluster"])
+        .await;
     served.refuses(REPORT, "pod-a", Some(WHO), Code::NotAllowed, &["bound to pod pod-a"]).await;
     served.refuses(ENROL, "pod-a", None, Code::NotAllowed, &["agents may not make this call"]).await;
     // And who has no agent yet is none.
