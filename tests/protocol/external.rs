@@ -112,7 +112,7 @@ async fn who_may_not_is_told_why_and_gets_no_further() {
     served.refuses(ENROL, "user-alice", Some("team/others"), Code::NotAllowed, &["pool others"]).await;
     served.refuses(ENROL, "user-alice", Some("elsewhere/laptops"), Code::NotAllowed, &["namespace elsewhere"]).await;
     served.refuses(REPORT, "user-mallory", Some(WHO), Code::NotAllowed, &right).await;
-    served.refuses(ENROL, "stranger", Some("team/laptops"), Code::InvalidToken, &["does not vouch"]).await;
+    served.refuses(ENROL, "stranger", Some("team/laptops"), Code::InvalidToken, &["does not accept this token"]).await;
     served.refuses(ENROL, "user-alice", None, Code::NotAPod, &["not bound to a pod", "spillway-external"]).await;
     served.refuses(ENROL, "user-alice", Some("team/laptops/x"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
     served.refuses(REPORT, "user-alice", Some("team/../laptops/u"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
