@@ -98,7 +98,7 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             answer: reference::<Acknowledgement>(types),
         },
         Call::Release => Shape {
-            summary: "Gives the item back. This is not counted as an attempt.",
+            summary: "Gives the item back. This does not count as a failure.",
             body: Some(reference::<Release>(types)),
             answer: reference::<Acknowledgement>(types),
         },
@@ -123,12 +123,12 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             answer: reference::<WorkList>(types),
         },
         Call::Inbox => Shape {
-            summary: "Long poll for the items and plans of those agents that ended since `after`. 204 if none ended within `waitSeconds`.",
+            summary: "Long poll for ended items and plans of the agents of the caller's pool, since `after`. 204 if none ended within `waitSeconds`.",
             body: None,
             answer: reference::<Inbox>(types),
         },
         Call::Budget => Shape {
-            summary: "Lists every limit that applies to the caller's model calls, with its use. The fullest is first.",
+            summary: "Lists every limit that applies to the caller's model calls, with its use. The limit that is closest to the agent is first.",
             body: None,
             answer: reference::<RemainingTokens>(types),
         },
@@ -143,7 +143,7 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             answer: reference::<TryAnswer>(types),
         },
         Call::EndTry => Shape {
-            summary: "Reports how such a command ended. Only the caller that got the permit can report it, and only once.",
+            summary: "Reports how a command with such a permit ended. Only the caller that got the permit can report it, and only once.",
             body: Some(reference::<EndTry>(types)),
             answer: reference::<Acknowledgement>(types),
         },

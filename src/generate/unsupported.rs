@@ -11,8 +11,8 @@ pub fn page() -> String {
          The API has these fields so that their names are stable. None of them is ignored silently: the API server warns the user who \
          writes one, and the object reports it. All other fields have an effect. `tests/fields.txt` lists where each field is read, and \
          a test compares both lists with the schemas.\n\n\
- kind | report |\n|---|---|\n\
- `AgentPool` | `Stalled` is True with the reason `Unsupported`, and its message names all of these fields. The pool makes no agents |\n\
+         | kind | report |\n|---|---|\n\
+         | `AgentPool` | `Stalled` is True with the reason `Unsupported`, and its message names all of these fields. The pool makes no agents |\n\
          | `WorkItem` | its phase is `Rejected`, with the reason `Unsupported` |\n\
          | `Toolset` | `Ready` is False with the reason `Unsupported` |\n\n\
          | kind | field | unsupported values | instead |\n|---|---|---|---|\n",
