@@ -7,12 +7,12 @@
 //! |---|---|---|
 //! | [`api`] (crate) | the custom resources: types, defaults, CEL rules, names | hold a client or async code |
 //! | [`wire`] (crate) | the HTTP APIs: types, refusals, the caller's rights for each call | do I/O, decide |
-//! | [`policy`] (crate) | decisions: size, a pool's plan, an agent's life and silence, leadership | do I/O, read a clock, be random |
+//! | [`policy`] (crate) | decisions on size, a pool's plan, an agent's life and silence, leadership | do I/O, read a clock, be random |
 //! | `conversion` (crate) | custom resources to the inputs of decisions, and decisions to a status | do I/O, decide |
 //! | [`cluster`] | all Kubernetes I/O: client, watches, server-side apply, lease, gate, events, token reviews | decide |
-//! | [`controller`] | a folder for each kind: observe, plan, build, apply, status; the setup of namespaces | hold state that a crash loses |
-//! | [`governor`] | the decisions of one process: which agents are alive, and their desired state | write an agent's status |
-//! | [`gateway`] | the only service that agents can reach: identity, limits, forwarding, long polls | hold state that a restart loses |
+//! | [`controller`] | one folder for each kind: observe, plan, build, apply, status; the setup of namespaces | hold state that must survive a crash |
+//! | [`governor`] | decisions of one process: which agents live, and their desired state | write an agent's status |
+//! | [`gateway`] | all that agents can reach: identity, limits, forwarding, long polls | hold state that must survive a restart |
 //! | [`notify`] | sends notices to webhooks | wait, or log a secret |
 //! | [`pki`] | the internal certificates | sign other names than the two internal ones |
 //! | [`serve`] | HTTP over TLS: limits and timeouts of connections | know the calls of an API |

@@ -32,8 +32,8 @@ pub struct BodyLimits {
     pub patience: Duration,
 }
 
-/// A namespace may have this many times the free memory. So a limit of twice the largest body and the reserve lets one
-/// largest body pass while there is no other.
+/// A namespace may have this many times the free memory. So one largest body passes while there is no other, if the
+/// memory without the reserve is at least one and a half times as large.
 const FREE_SPACE_MULTIPLE: usize = 2;
 
 /// Calls of one namespace that wait for memory. Each tries again whenever any memory is freed.

@@ -100,7 +100,7 @@ fn a_process_that_ends_at_any_step_of_a_repair_loses_nothing() {
                 assert!(call(&mut durable, at(0)));
             }
             let free = 2 * ROOM - ROOM.div_ceil(64) * 64;
-            disk.state().occupied = free; // what is written is in the last page or fails
+            disk.state().occupied = free; // a write fits into the last page, or fails
             disk.state().stops = Some(step);
             let mut calls = 10;
             while !disk.has_stopped() && calls < 30 {

@@ -6,7 +6,7 @@ use crate::wire::meter::JournaledHold;
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("spillway-meter-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder); // of a run before
+    let _ = std::fs::remove_dir_all(&folder); // from an earlier run
     folder
 }
 

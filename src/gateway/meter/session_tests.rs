@@ -212,7 +212,7 @@ fn a_journal_that_makes_no_sense_is_refused() {
         assert!(Session::restore(&lines, String::new).is_err(), "{bad:?}");
     }
     assert!(Session::restore(&[Line::Reserved(0)], String::new).is_err());
-    // Numbers after which there is no next one.
+    // Numbers whose successor would overflow.
     for (reserved, acked) in [(u64::MAX, 0), (1, u64::MAX)] {
         let first = Line::Session { name: "s".into(), reserved, acked };
         assert!(Session::restore(&[first.clone(), over(u64::MAX, true)], String::new).is_err());

@@ -222,7 +222,7 @@ fn retry_after(headers: &HeaderMap) -> Option<u32> {
 }
 
 fn over_and_out() -> Refusal {
-    Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act")
+    Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls")
 }
 
 /// Returns when the agent has ended.

@@ -190,7 +190,7 @@ fn amount(count: u64) -> i64 {
 }
 
 impl Metrics {
-    /// The series of an existing pool. `None`: for agents without a pool.
+    /// The series of an existing pool. `None`: for agents whose pool never existed.
     pub fn pool(&self, namespace: &str, pool: Option<&str>) -> Series {
         self.0.fleet.names().series(namespace, pool)
     }

@@ -364,7 +364,7 @@ mod tests {
             [format!("spillway_queue_arrivals_total{{{fifth}}} 5")],
             "of one namespace"
         );
-        // Places that are given back are free.
+        // The series of a removed namespace are free for another one.
         metrics.work_gone("n0");
         assert_eq!(metrics.queue("late", Some("q")), Series { namespace: "late".into(), name: "q".into() });
         assert_eq!(lines(&metrics, "spillway_queue_arrivals_total{namespace=\"n0\""), Vec::<String>::new());
