@@ -124,15 +124,15 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     refuses(&scene.nobody.saying("authorization", "Basic dTpw"), Code::NoToken, &["Authorization: Bearer"]).await;
     refuses(&scene.nobody.with(""), Code::NoToken, &["Authorization: Bearer"]).await;
     for garbage in ["garbage", "eyJhbGciOiJub25lIn0.e30.", "a.b.c"] {
-        refuses(&scene.nobody.with(garbage), Code::InvalidToken, &["does not vouch", GATEWAY_AUDIENCE]).await;
+        refuses(&scene.nobody.with(garbage), Code::InvalidToken, &["does not accept this token", GATEWAY_AUDIENCE]).await;
     }
     // A true one, with its end cut off, or another's signature.
     let good = token_of(room, &scene.pods[0]).await;
     let other = token_of(room, &scene.pods[1]).await;
     let (head, _) = good.rsplit_once('.').expect("a signature");
     let (_, signature) = other.rsplit_once('.').expect("a signature");
-    refuses(&scene.nobody.with(&format!("{head}.{signature}")), Code::InvalidToken, &["does not vouch"]).await;
-    refuses(&scene.nobody.with(head), Code::InvalidToken, &["does not vouch"]).await;
+    refuses(&scene.nobody.with(&format!("{head}.{signature}")), Code::InvalidToken, &["does not accept this token"]).await;
+    refuses(&scene.nobody.with(head), Code::InvalidToken, &["does not accept this token"]).await;
 
     // For somebody else: the governor, the API server itself, nobody we know.
     let api_server = "https://kubernetes.default.svc.cluster.local";
@@ -174,7 +174,7 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     let squatter = somebodys_pod(room, json!({"name": ended, "labels": scene.pods[0].metadata.labels})).await;
     refuses(&scene.agent_of(&squatter).await, Code::NotAnAgent, &["Spillway made"]).await;
     // And the ended agent's own token, whose pod is gone.
-    refuses(&scene.nobody.with(&good), Code::InvalidToken, &["does not vouch"]).await;
+    refuses(&scene.nobody.with(&good), Code::InvalidToken, &["does not accept this token"]).await;
 
     // All that while nobody else was hurt.
     let agent = scene.nobody.with(&other);

@@ -24,9 +24,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the controller: makes the cluster match the custom resources.
+    /// Run the controller: reconcile the custom resources.
     Controller(Box<ControllerArguments>),
-    /// Run a gateway: the only thing that agents can reach.
+    /// Run a gateway: the only service that agents can reach.
     Gateway(Box<GatewayArguments>),
     /// Print the CustomResourceDefinitions, or write or check every generated file of a checkout.
     Crds(CrdsArguments),
@@ -34,118 +34,121 @@ enum Command {
 
 #[derive(clap::Args)]
 struct ControllerArguments {
-    /// Serve this namespace only [default: all]
+    /// Serve only this namespace [default: all]
     #[arg(long, env = "SPILLWAY_NAMESPACE")]
     namespace: Option<String>,
-    /// Namespace of the leader lease: the controller's own.
+    /// Namespace of the leader Lease, usually that of this pod.
     #[arg(long, env = "POD_NAMESPACE", default_value = "spillway-system")]
     lease_namespace: String,
-    /// Name of the leader lease.
+    /// Name of the leader Lease.
     #[arg(long, default_value = "spillway-controller")]
     lease_name: String,
-    /// Name of this replica; a random part is added, so that a restarted one is never taken for its predecessor.
+    /// Name of this replica. A random suffix makes it unique after each restart.
     #[arg(long, env = "POD_NAME", default_value = "local")]
     identity: String,
-    /// Where /livez, /readyz and /metrics are served.
+    /// Address of /livez, /readyz and /metrics.
     #[arg(long, env = "SPILLWAY_LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// Agents, and pools, worked on at once.
+    /// How many agents, and how many pools, are reconciled at once.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     concurrency: u16,
     /// Image with /spillway-agent: runs as the sidecar of every agent's pod.
     #[arg(long, env = "SPILLWAY_AGENT_IMAGE")]
     agent_image: String,
-    /// When that image is pulled: Always, IfNotPresent or Never.
+    /// Pull policy of that image: Always, IfNotPresent or Never.
     #[arg(long, default_value = "IfNotPresent", value_parser = ["Always", "IfNotPresent", "Never"])]
     agent_image_pull_policy: String,
-    /// Service of the gateways, in the namespace of the lease.
+    /// Service of the gateways, in the namespace of the Lease.
     #[arg(long, value_name = "NAME", conflicts_with = "gateway_address", required_unless_present = "gateway_address")]
     gateway_service: Option<String>,
     /// Address of a gateway outside the cluster's network, instead of a Service.
     #[arg(long, value_name = "IP:PORT")]
     gateway_address: Option<SocketAddr>,
-    /// ServiceAccount of the gateways: only they may ask what must be decided in one place.
+    /// ServiceAccount of the gateways. Only this account may call the governor.
     #[arg(long, value_name = "NAMESPACE:NAME", value_parser = service_account)]
     gateway_account: String,
-    /// Where the leader serves the gateways.
+    /// Address at which the leader serves the gateways.
     #[arg(long, default_value = "0.0.0.0:8443")]
     governor_listen: SocketAddr,
-    /// Under which address gateways reach this process [default: $POD_IP with the port of --governor-listen]
+    /// Address at which gateways reach this process [default: $POD_IP with the port of --governor-listen]
     #[arg(long, value_name = "IP:PORT")]
     governor_address: Option<SocketAddr>,
-    /// Secret with the internal certificate authority, in the namespace of the lease; made when missing.
+    /// Secret with the internal certificate authority, in the namespace of the Lease. Created if it does not exist.
     #[arg(long, default_value = "spillway-ca")]
     ca_secret: String,
-    /// Secret with the gateways' certificate, in the namespace of the lease; made when missing.
+    /// Secret with the gateways' certificate, in the namespace of the Lease. Created if it does not exist.
     #[arg(long, default_value = "spillway-gateway-tls")]
     gateway_tls_secret: String,
-    /// What an agent's pod must not be able to reach; may be given again [default: the API server's Service]
+    /// Address that an agent's pod must not reach; may be given several times [default: the API server's Service]
     #[arg(long = "canary", value_name = "IP:PORT")]
     canaries: Vec<SocketAddr>,
-    /// Let agents start without a look whether NetworkPolicies are enforced: where the network cannot enforce them.
+    /// Do not test whether NetworkPolicies are enforced before an agent starts. For networks that cannot enforce them.
     #[arg(long, conflicts_with = "canaries")]
     no_canary: bool,
-    /// Keep a ClusterBudget `default` with this spec; fields that others say otherwise are left to them.
+    /// Keep a ClusterBudget `default` with this spec. Fields that other writers have set differently stay as they are.
     #[arg(long, value_name = "JSON", value_parser = object)]
     cluster_budget: Option<serde_json::Value>,
-    /// JSON list of {name, format, urlFile, authorizationFile, caBundle, namespaces}: webhooks that are told [default: none]
+    /// File with a JSON list of webhooks: {name, format, urlFile, authorizationFile, caBundle, namespaces} [default:
+    /// none]
     #[arg(long, value_name = "FILE")]
     webhooks_file: Option<PathBuf>,
-    /// How log lines look. RUST_LOG chooses which are written.
+    /// Format of log lines. RUST_LOG selects the lines.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
 }
 
 #[derive(clap::Args)]
 struct GatewayArguments {
-    /// Where agents are served.
+    /// Address for agents.
     #[arg(long, default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
-    /// Where /livez, /readyz and /metrics are served.
+    /// Address of /livez, /readyz and /metrics.
     #[arg(long, default_value = "0.0.0.0:8080")]
     health_listen: SocketAddr,
-    /// Namespace of the leader lease and of the certificate: the gateway's own.
+    /// Namespace of the leader Lease and of the certificate, usually that of this pod.
     #[arg(long, env = "POD_NAMESPACE", default_value = "spillway-system")]
     namespace: String,
-    /// Name of the leader lease.
+    /// Name of the leader Lease.
     #[arg(long, default_value = "spillway-controller")]
     lease_name: String,
     /// Secret with the gateways' certificate.
     #[arg(long, default_value = "spillway-gateway-tls")]
     tls_secret: String,
-    /// File with a token of the gateways' ServiceAccount for the audience spillway.dev/governor.
+    /// File with a token of the gateways' ServiceAccount, for the audience spillway.dev/governor.
     #[arg(long, default_value = "/var/run/secrets/spillway.dev/governor/token")]
     governor_token_file: PathBuf,
-    /// Name of this replica; a random part is added, so that a restarted one is never taken for its predecessor.
+    /// Name of this replica. A random suffix makes it unique after each restart.
     #[arg(long, env = "POD_NAME", default_value = "local")]
     identity: String,
-    /// Folder for what is held and spent for model calls: must survive this process, best in memory [default: none]
+    /// Folder for the journal of holds and settles of model calls. It must survive this process, best in memory
+    /// [default: none]
     #[arg(long, value_name = "DIR")]
     journal: Option<PathBuf>,
-    /// Uid of this pod: the name of its session with the ledger of budgets.
+    /// Uid of this pod. It names this gateway's session with the ledger of budgets.
     #[arg(long, env = "POD_UID", value_name = "UID")]
     pod_uid: Option<String>,
-    /// ServiceAccount of this gateway, as it stands in the manifests that refusals name.
+    /// ServiceAccount of this gateway, for the manifests that refusals name.
     #[arg(long, env = "POD_SERVICE_ACCOUNT", default_value = "spillway-gateway")]
     service_account: String,
-    /// JSON list of {origin, allowPrivate, caBundle}: where model calls may go [default: the public origins of the providers]
+    /// File with a JSON list of allowed destinations of model calls: {origin, allowPrivate, caBundle} [default: the
+    /// public origins of the providers]
     #[arg(long, value_name = "FILE")]
     model_origins_file: Option<PathBuf>,
-    /// Take agents from outside the cluster, of users who may create agentpools/external: it needs the right to create
-    /// subjectaccessreviews
+    /// Accept agents from outside the cluster, of users who may create agentpools/external. This needs the right to
+    /// create subjectaccessreviews
     #[arg(long)]
     external_agents: bool,
-    /// A further audience of tokens by which users, not pods, register agents outside the cluster: that of an API server whose users come
-    /// from an identity provider. May be given several times.
+    /// Additional audience of tokens with which users, not pods, register agents outside the cluster. Needed if the API
+    /// server's users come from an identity provider: give an audience of that API server. May be given several times.
     #[arg(long, value_name = "AUDIENCE")]
     user_audience: Vec<String>,
-    /// A header of model calls that goes to providers besides the usual ones. May be given several times.
+    /// Additional header of model calls that is sent to providers. May be given several times.
     #[arg(long, value_name = "NAME")]
     allowed_header: Vec<String>,
-    /// A field of model calls that passes although it may cost more than its tokens say. May be given several times.
+    /// Field of model calls that is allowed although it may cost more than its tokens. May be given several times.
     #[arg(long, value_name = "NAME", value_parser = spillway_dialect::SURCHARGE_MEMBERS)]
     allowed_field: Vec<String>,
-    /// How log lines look. RUST_LOG chooses which are written.
+    /// Format of log lines. RUST_LOG selects the lines.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
 }
@@ -161,7 +164,7 @@ fn service_account(text: &str) -> Result<String, String> {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains(':') => {
             Ok(format!("system:serviceaccount:{namespace}:{name}"))
         }
-        Some(_) | None => Err("write NAMESPACE:NAME".into()),
+        Some(_) | None => Err("expected NAMESPACE:NAME".into()),
     }
 }
 
@@ -224,12 +227,14 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
     } = arguments;
     let address = match (governor_address, std::env::var("POD_IP")) {
         (Some(address), _) => address,
-        (None, Ok(ip)) => SocketAddr::new(ip.parse().context("POD_IP")?, governor_listen.port()),
-        (None, Err(_)) => anyhow::bail!("say under which address gateways reach this process: --governor-address, or POD_IP"),
+        (None, Ok(ip)) => SocketAddr::new(ip.parse().context("POD_IP is not an IP address")?, governor_listen.port()),
+        (None, Err(_)) => anyhow::bail!(
+            "the address at which gateways reach this process is not known: set --governor-address, or the environment variable POD_IP"
+        ),
     };
     let gateway = match (gateway_address, gateway_service) {
         (Some(address), _) => Gateway::Address(address),
-        (None, service) => Gateway::Service(service.context("--gateway-service")?),
+        (None, service) => Gateway::Service(service.context("--gateway-service is not set")?),
     };
     Ok(controller::Settings {
         namespace,
@@ -256,21 +261,25 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
     })
 }
 
-/// What an agent must not reach: what was given, else the API server's Service as the kubelet tells pods, which an agent
-/// must reach least of all. Without a look nobody would notice that a network enforces nothing, so that has to be said.
+/// The addresses that an agent must not reach: the given ones, else the API server's Service as the kubelet announces
+/// it to pods. Without this test a network that enforces nothing is not noticed, so only an explicit option disables
+/// it.
 fn canaries_of(given: &[SocketAddr], none: bool) -> anyhow::Result<Vec<String>> {
     if none || !given.is_empty() {
         return Ok(given.iter().map(SocketAddr::to_string).collect());
     }
     let told = (std::env::var("KUBERNETES_SERVICE_HOST"), std::env::var("KUBERNETES_SERVICE_PORT"));
     let (Ok(host), Ok(port)) = told else {
-        anyhow::bail!("say what agents must not be able to reach (--canary IP:PORT), or that nobody looks (--no-canary)")
+        anyhow::bail!(
+            "no address is known that agents must not reach: set --canary IP:PORT, or start agents without this test with --no-canary"
+        )
     };
-    // Some clusters tell a name, and agents have no DNS: they are told its address.
+    // Some clusters announce a name. Agents have no DNS, so they get its address.
     let target = format!("{host}:{port}");
-    let mut addresses =
-        target.to_socket_addrs().with_context(|| format!("looking up the API server, {target}; --canary IP:PORT says it"))?;
-    let address = addresses.next().with_context(|| format!("{target} has no address; --canary IP:PORT says one"))?;
+    let mut addresses = target
+        .to_socket_addrs()
+        .with_context(|| format!("cannot resolve the address {target} of the API server: set its address with --canary IP:PORT"))?;
+    let address = addresses.next().with_context(|| format!("{target} has no address: set one with --canary IP:PORT"))?;
     Ok(vec![address.to_string()])
 }
 
@@ -312,7 +321,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
     run(log_format, |stop| gateway::run(settings, stop))
 }
 
-/// A replica's name that no other process, and no former one, has.
+/// A replica's name that no other process has or had.
 fn one_of_a_kind(name: &str) -> String {
     format!("{name}_{:08x}", rand::random::<u32>())
 }
@@ -323,7 +332,7 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     start_logs(format);
-    // One TLS provider for the process; a second installation could only be a bug, and is harmless.
+    // One TLS provider for the process. A second installation can only be a bug, and is harmless.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
     runtime.block_on(async {
@@ -336,7 +345,7 @@ where
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!("asked to stop: finishing what runs");
+            tracing::info!("received a signal to stop; finishing running work");
             stopping.cancel();
         });
         process(stop).await

@@ -1,5 +1,5 @@
-//! Whether Kubernetes lets a user register agents outside the cluster: asked by SubjectAccessReview, and remembered for a short
-//! time, so that a right that is taken away ends what it allowed soon.
+//! Checks by SubjectAccessReview whether a user may register agents outside the cluster. Answers are cached for a short
+//! time, so that the removal of a right takes effect soon.
 
 use std::time::Duration;
 
@@ -13,28 +13,28 @@ use super::ttl_cache::TtlCache;
 use crate::api::GROUP;
 use crate::wire::{Code, Refusal};
 
-/// How long a yes is remembered.
+/// How long an allowed review is cached.
 const ALLOWED_TTL: Duration = Duration::from_secs(30);
-/// How long a no is.
+/// How long a denied review is cached.
 const DENIED_TTL: Duration = Duration::from_secs(5);
-/// For asking, as for reviews of tokens.
+/// How long a review may take, as for reviews of tokens.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
-/// Answers remembered at once.
+/// Cached reviews.
 const MAX_CACHED_REVIEWS: usize = 20_000;
-/// The right: this verb on this subresource of the pool.
+/// The required right: this verb on this subresource of the pool.
 const EXTERNAL_AGENT_VERB: &str = "create";
 const EXTERNAL_AGENT_RESOURCE: (&str, &str) = ("agentpools", "external");
 
 type Answer = Result<(), Refusal>;
 
-/// Asks what users may do: once for all calls that need the same answer at the same time.
+/// Reviews the rights of users. Concurrent calls that need the same answer share one review.
 pub struct Authorizer {
     api: Api<SubjectAccessReview>,
     known: TtlCache<[u8; 32], Answer>,
 }
 
 impl Authorizer {
-    /// Nothing is known yet.
+    /// The cache is empty.
     pub fn new(client: Client) -> Self {
         let keep = |answer: &Answer| match answer {
             Ok(()) => ALLOWED_TTL,
@@ -44,8 +44,8 @@ impl Authorizer {
         Self { api: Api::all(client), known: TtlCache::new(keep, MAX_CACHED_REVIEWS) }
     }
 
-    /// Whether `holder` may register agents of this pool. `may_ask` is asked before the API server is: who names pool after pool
-    /// must not make us flood it.
+    /// Whether `holder` may register agents of this pool. `may_ask` is called before a review, so that a caller that
+    /// names pool after pool cannot make this process flood the API server.
     pub async fn may_register(
         &self,
         holder: &Holder,
@@ -66,7 +66,7 @@ impl Authorizer {
     }
 }
 
-/// The question.
+/// The review of this right.
 fn review(holder: &Holder, namespace: &str, pool: &str) -> SubjectAccessReview {
     let (resource, subresource) = EXTERNAL_AGENT_RESOURCE;
     let claims = holder.claims.as_deref().cloned().unwrap_or_default();
@@ -91,7 +91,7 @@ fn review(holder: &Holder, namespace: &str, pool: &str) -> SubjectAccessReview {
     SubjectAccessReview { spec, ..SubjectAccessReview::default() }
 }
 
-/// Of all that the answer depends on. Parts cannot run together.
+/// The digest of everything that the answer depends on. Each part has its length, so that parts cannot run together.
 fn digest(holder: &Holder, namespace: &str, pool: &str) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut add = |part: &str| {
@@ -115,21 +115,26 @@ fn digest(holder: &Holder, namespace: &str, pool: &str) -> [u8; 32] {
 async fn ask(api: &Api<SubjectAccessReview>, review: &SubjectAccessReview, user: &str) -> Answer {
     let why = match tokio::time::timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), review)).await {
         Ok(Ok(answer)) => match answer.status.as_ref().and_then(|status| status.evaluation_error.clone()) {
-            // Who could not find out says no: that takes nobody's right away.
+            // An authorizer that failed denies by default. That does not prove that the user has no right.
             Some(why) if answer.status.as_ref().is_some_and(|status| !status.allowed && status.denied != Some(true)) => {
-                tracing::warn!(why, user, "an authorizer of the cluster could not say what a user may do");
-                return Err(Refusal::away(format!("an authorizer of the cluster could not say what {user} may do; try again")));
+                tracing::warn!(why, user, "an authorizer of the cluster could not evaluate the rights of a user");
+                return Err(Refusal::away(format!("an authorizer of the cluster could not evaluate the rights of {user}; try again")));
             }
             Some(_) | None => return judge(answer, user),
         },
         Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
-            tracing::error!(why = %status.message, "gateways may not ask for the rights of users: the chart gives them that right with gateway.external.enabled");
-            return Err(Refusal::away("the gateway may not ask for the rights of users: see its log"));
+            tracing::error!(
+                why = %status.message,
+                "the gateway may not create subjectaccessreviews: set the chart's value gateway.external.enabled"
+            );
+            return Err(Refusal::away(
+                "the gateway may not create subjectaccessreviews, so it cannot check the user's rights: see its log",
+            ));
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),
     };
-    tracing::warn!(why, "the right of a user could not be asked for");
+    tracing::warn!(why, "cannot review the rights of a user");
     Err(Refusal::away("the API server did not answer; try again"))
 }
 
@@ -142,8 +147,8 @@ fn judge(answer: SubjectAccessReview, user: &str) -> Answer {
     let (pool, namespace) = (attributes.name.unwrap_or_default(), attributes.namespace.unwrap_or_default());
     let (resource, subresource) = EXTERNAL_AGENT_RESOURCE;
     let message = format!(
-        "{user} may not {EXTERNAL_AGENT_VERB} {resource}/{subresource} ({GROUP}) of pool {pool} in namespace {namespace}, which agents outside the \
-         cluster need: a RoleBinding there to the ClusterRole spillway-external allows it"
+        "{user} may not {EXTERNAL_AGENT_VERB} {resource}/{subresource} ({GROUP}) of pool {pool} in namespace {namespace}. Agents outside \
+         the cluster need this right: create a RoleBinding in that namespace to the ClusterRole spillway-external"
     );
     Err(Refusal::new(Code::NotAllowed, message))
 }
@@ -187,7 +192,7 @@ mod tests {
         }
     }
 
-    /// A cluster that answers so, and counts.
+    /// A cluster that gives this answer, and counts reviews.
     fn cluster(allowed: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> Client {
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             asked.fetch_add(1, Ordering::SeqCst);

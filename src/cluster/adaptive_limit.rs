@@ -1,11 +1,12 @@
-//! The turn of a write: so many of one namespace are on their way to the API server at once, and others' go beside them.
+//! Limits the writes of each namespace that are in flight to the API server, so that writes of other namespaces do not
+//! wait for them.
 //!
-//! The API server itself knows no namespaces: what one user sends it works on at the same time, and each write that it takes
-//! makes all others slower. How many it takes without that is found out by how long they take ([`crate::policy::adaptive_limit`]).
+//! The API server does not separate namespaces: it works on all writes of one user at the same time, and each further
+//! write makes all others slower. The limit follows from the measured durations ([`crate::policy::adaptive_limit`]).
 //!
-//! Each write that somebody waits for keeps those waiting that nobody waits for ([`super::background_writes`]).
+//! Foreground writes delay background writes ([`super::background_writes`]).
 //!
-//! Not in turn: reads, watches, leases (leadership must not wait for anything), reviews of tokens.
+//! Not limited: reads, watches, leases (leadership must not wait for anything), reviews of tokens.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,19 +23,19 @@ use crate::policy::adaptive_limit::{AdaptiveLimit, MIN_WRITE_LIMIT};
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 use crate::telemetry::Metrics;
 
-/// So many namespaces have all their writes on their way at once.
+/// This many namespaces may use their full limit at once.
 const NAMESPACES_AT_FULL_LIMIT: usize = 4;
 
-/// A place is kept at most so long. A write that takes longer waits for something else than the API server's cores, as for a
-/// webhook: its namespace's other writes shall not wait for that, too.
+/// The longest time that a write keeps its permit. A slower write waits for something other than the API server's
+/// cores, such as a webhook, and the other writes of its namespace must not wait for that.
 const MAX_PERMIT_HOLD: Duration = Duration::from_millis(500);
 
-/// Who waited for longer is sent away, to decide again. That we lead was looked at before: a leader that stood still must not
-/// send, when it goes on, what it decided under a lease that is another one's now. No longer than what is left of a lease when
-/// its holder gives it up.
+/// A write that waited longer is not sent, and is decided again. Leadership was checked before the wait: a leader that
+/// was suspended must not send a write after another leader has taken the Lease. So this is at most the rest of a Lease
+/// when its holder gives up.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A layer that lets writes wait for their turn.
+/// A layer that makes writes wait for a permit.
 #[derive(Clone)]
 pub struct AdaptiveLimitLayer {
     turns: FairSemaphore,
@@ -45,7 +46,7 @@ pub struct AdaptiveLimitLayer {
 }
 
 impl AdaptiveLimitLayer {
-    /// Who waits is counted in `metrics`; that somebody writes, `quiet` knows.
+    /// Waits are counted in `metrics`. `quiet` is told of foreground writes.
     pub fn new(metrics: Metrics, quiet: ForegroundWrites) -> Self {
         let turns =
             FairSemaphore::new(Bounds { all: NAMESPACES_AT_FULL_LIMIT * MIN_WRITE_LIMIT, of_one: MIN_WRITE_LIMIT, waiting: usize::MAX });
@@ -53,7 +54,7 @@ impl AdaptiveLimitLayer {
         Self { turns, adaptive_limit: Arc::default(), began: BootTime::now(), metrics, quiet }
     }
 
-    /// A write was made that began then.
+    /// A write that began at `began` has ended.
     fn took(&self, began: BootTime) {
         let mut adaptive_limit = self.adaptive_limit.lock().unwrap_or_else(PoisonError::into_inner);
         let before = adaptive_limit.at_once();
@@ -105,7 +106,7 @@ where
     type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        // Whether it may be sent is asked when its turn has come.
+        // The inner service is polled when the write has its permit.
         Poll::Ready(Ok(()))
     }
 
@@ -114,14 +115,14 @@ where
         Box::pin(async move {
             let Some(namespace) = whose(request.method(), request.uri()) else { return Self::send(inner, request).await };
             let _disturbs = request.extensions().get::<BackgroundWrite>().is_none().then(|| adaptive_limit.quiet.disturb());
-            // As many may wait as want to.
+            // The number of waiters is not limited.
             let asked = BootTime::now();
             let turn = adaptive_limit.turns.take(&namespace).await.ok();
             let began = BootTime::now();
             let waited = began.since(asked);
             adaptive_limit.metrics.write_waited(waited);
             if waited > PERMIT_TIMEOUT {
-                return Err("its turn at the API server came too late, after those of its namespace's other writes".into());
+                return Err("the write waited too long for other writes of its namespace, and was not sent".into());
             }
             let mut sending = Box::pin(Self::send(inner, request));
             let answered = tokio::time::timeout(MAX_PERMIT_HOLD, &mut sending).await.ok();
@@ -130,7 +131,7 @@ where
                 Some(answer) => answer,
                 None => sending.await,
             };
-            // What is refused is refused at once, and says nothing of how long the others take.
+            // A refused write is answered at once, so its duration says nothing about the load.
             if answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
                 adaptive_limit.took(began);
             }
@@ -139,7 +140,7 @@ where
     }
 }
 
-/// The namespace whose turn a request takes; none: it takes none.
+/// The namespace whose limit applies to a request. None: no limit applies.
 fn whose(method: &Method, uri: &Uri) -> Option<String> {
     let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
     let (namespace, resource) = match parts[..] {
@@ -156,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers at once, but never what is written to pods.
+    /// Answers at once, except that writes of pods are never answered.
     struct Webhook;
 
     impl tower::Service<Request<()>> for Webhook {

@@ -1,6 +1,7 @@
-//! Whether this process writes anything to the API server that somebody waits for. What only shows waits until it does not.
+//! Counts foreground writes, for whose result a caller waits. Background writes, which only update what people see,
+//! wait until there are none.
 //!
-//! Here writes are counted; that they have turns, too, is [`super::adaptive_limit`]'s.
+//! [`super::adaptive_limit`] limits the writes in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +9,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// So long after the last such write it is quiet. What somebody waits for is mostly several writes, one after the other.
+/// It is quiet this long after the last foreground write, because most foreground operations are several writes in
+/// sequence.
 const QUIET_DELAY: Duration = Duration::from_millis(20);
 
-/// Marks a request that nobody waits for: an extension of it. It does not count.
+/// An extension that marks a request as a background write. It is not counted.
 #[derive(Clone, Copy, Debug)]
 pub struct BackgroundWrite;
 
@@ -21,21 +23,21 @@ struct Writes {
     last_ended: Option<Instant>,
 }
 
-/// The writes of a process that somebody waits for. Cheap to clone.
+/// The foreground writes of a process. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ForegroundWrites(Arc<watch::Sender<Writes>>);
 
-/// One of them, until it is dropped.
+/// A foreground write, until it is dropped.
 pub struct ForegroundWrite(ForegroundWrites);
 
 impl ForegroundWrites {
-    /// A write begins: it wants its turn, or is on its way.
+    /// A foreground write begins: it waits for its permit, or is in flight.
     pub fn disturb(&self) -> ForegroundWrite {
         self.0.send_modify(|writes| writes.begun += 1);
         ForegroundWrite(self.clone())
     }
 
-    /// Waits until it is quiet, or for so long.
+    /// Waits until it is quiet, or for `at_most`.
     pub async fn wait(&self, at_most: Duration) {
         let _ = tokio::time::timeout(at_most, self.comes()).await;
     }
@@ -43,7 +45,7 @@ impl ForegroundWrites {
     async fn comes(&self) {
         let mut writes = self.0.subscribe();
         loop {
-            // The sender is our own: it is not gone.
+            // `self` keeps the sender, so this cannot fail.
             let ended = writes.wait_for(|writes| writes.begun == 0).await.ok().and_then(|writes| writes.last_ended);
             let Some(quiet) = ended.map(|ended| ended + QUIET_DELAY).filter(|quiet| *quiet > Instant::now()) else { return };
             tokio::time::sleep_until(quiet).await;
@@ -89,7 +91,7 @@ mod tests {
         drop(first);
         tokio::time::sleep(Duration::from_millis(100)).await;
         drop(second);
-        // Another one within that moment, and all is as before.
+        // Another write within that time starts the wait again.
         tokio::time::sleep(QUIET_DELAY / 2).await;
         let third = quiet.disturb();
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,5 +1,5 @@
-//! How often each object failed in a row: the memory behind `policy::backoff`. Reset on success, forgotten with the object; and
-//! of objects that nobody tries any more, at the latest when as many others have failed.
+//! Counts the consecutive failures of each object, for `policy::backoff`. A success resets the count. Counts of objects
+//! that are no longer tried are removed, at the latest when as many others have failed.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,10 +10,10 @@ use super::clock::BootTime;
 use crate::policy::backoff::delay;
 use crate::policy::sweep::Sweep;
 
-/// Objects that are remembered before those are looked for that nobody tries any more.
+/// From this number of objects on, those that are no longer tried are removed.
 const OBJECT_SWEEP_THRESHOLD: usize = 4096;
 
-/// How often an object failed in a row.
+/// The consecutive failures of an object.
 #[derive(Clone, Copy, Debug)]
 struct Failures {
     count: u32,
@@ -26,7 +26,7 @@ struct FailureCounts<K> {
     sweep: Sweep,
 }
 
-/// Failures in a row, by object.
+/// Consecutive failures, by object.
 #[derive(Debug)]
 pub struct Backoff<K> {
     known: Mutex<FailureCounts<K>>,
@@ -35,18 +35,18 @@ pub struct Backoff<K> {
 }
 
 impl<K: Eq + Hash> Backoff<K> {
-    /// With the first and the longest bound of a delay.
+    /// `initial` and `max` bound the delays.
     pub fn new(initial: Duration, max: Duration) -> Self {
         let known = FailureCounts { failures: HashMap::new(), sweep: Sweep::new(OBJECT_SWEEP_THRESHOLD) };
         Self { known: Mutex::new(known), initial, max }
     }
 
-    /// One more failure of `key`: how long to wait before the next try.
+    /// Counts a failure of `key`. Returns how long to wait before the next attempt.
     pub fn failed(&self, key: K) -> Duration {
         let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let FailureCounts { failures, sweep } = &mut *known;
         if sweep.is_due(failures.len()) {
-            // An object that is tried again is tried before its longest delay is over.
+            // An object that is still tried is tried again within its longest delay.
             failures.retain(|_, known| known.last.elapsed() < self.max * 2);
             sweep.done(failures.len());
         }

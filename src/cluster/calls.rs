@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use super::background_writes::BackgroundWrite;
 use super::{Class, Error};
 
-/// Applies `status` as `manager`. With `resource_version` it is a compare-and-swap: anybody's write in between is a
-/// conflict. What `manager` applied before and leaves out now is removed.
+/// Applies `status` as `manager`. With `resource_version` it is a compare-and-swap: any write in between is a conflict.
+/// Fields that
+/// `manager` applied before and leaves out now are removed.
 pub async fn apply_status<K>(
     api: &Api<K>,
     name: &str,
@@ -45,7 +46,7 @@ where
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(body)).await.map_err(Error::of_status_write("writing a status"))
 }
 
-/// As [`patch_status`], of what only shows: it keeps nothing waiting that waits for [`super::background_writes`].
+/// As [`patch_status`], but as a background write ([`super::background_writes`]).
 pub async fn show_status<K>(api: &Api<K>, name: &str, body: &Value) -> Result<K, Error>
 where
     K: Resource + DeserializeOwned + Clone + Debug,
@@ -60,7 +61,7 @@ where
     sent.await.map_err(Error::of_status_write("showing a status"))
 }
 
-/// Applies `object` as `manager`: what it says is so, what others wrote beside it stays.
+/// Applies `object` as `manager`, with force. Other fields of other managers stay.
 pub async fn apply<K>(api: &Api<K>, object: &K, manager: &str) -> Result<K, Error>
 where
     K: Resource + Serialize + DeserializeOwned + Clone + Debug,
@@ -75,7 +76,8 @@ where
     api.patch(&name, &params, &Patch::Apply(body)).await.map_err(Error::of("applying an object"))
 }
 
-/// Applies what `body` says, and nothing else, as `manager`; a conflict where another manager says otherwise.
+/// Applies only the fields of `body` as `manager`, without force: a conflict if another manager has set one
+/// differently.
 pub async fn apply_gently<K>(api: &Api<K>, name: &str, manager: &str, mut body: Value) -> Result<K, Error>
 where
     K: Resource + DeserializeOwned + Clone + Debug,
@@ -98,7 +100,7 @@ where
     api.patch_metadata(name, &params, &Patch::Merge(body)).await.map(|object| object.metadata).map_err(Error::of("annotating an object"))
 }
 
-/// Not an error: the object is gone, or is another one, or another version than was named.
+/// Turns an error into `None` if the object is gone, or its uid or version has changed.
 fn none_if_changed<T>(error: Error) -> Result<Option<T>, Error> {
     match error.class() {
         Class::NotFound | Class::Conflict => Ok(None),
@@ -108,8 +110,8 @@ fn none_if_changed<T>(error: Error) -> Result<Option<T>, Error> {
     }
 }
 
-/// Merges `spec` into that of the object `name`, only if it still is the one with this uid, and this very version. `Ok(None)`:
-/// it is not.
+/// Merges `spec` into that of the object `name`, only if the object still has this uid and this version. `Ok(None)`: it
+/// has not.
 pub async fn patch_spec<K>(
     api: &Api<K>,
     name: &str,
@@ -137,8 +139,8 @@ where
     api.create(&params, object).await.map_err(Error::of("creating an object"))
 }
 
-/// Deletes the object `name` only if it still is the one with this uid. `Ok(None)`: it was gone already, or another object
-/// has its name. `grace_seconds` of 0 is never used: the object would vanish before its process.
+/// Deletes the object `name` only if it still has this uid. `Ok(None)`: it was gone already, or another object has its
+/// name. A `grace_seconds` of 0 is never used: the object would disappear before its process.
 pub async fn delete<K>(api: &Api<K>, name: &str, uid: &str, grace_seconds: Option<u32>) -> Result<Option<ObjectMeta>, Error>
 where
     K: Resource + DeserializeOwned + Clone + Debug,
@@ -155,7 +157,8 @@ where
     }
 }
 
-/// Deletes the object `name` only if it still is this very version. Whether it is gone: else somebody wrote it meanwhile.
+/// Deletes the object `name` only if it still has this uid and version. True: it is gone. False: it was changed
+/// meanwhile.
 pub async fn delete_version<K>(api: &Api<K>, name: &str, uid: &str, version: &str) -> Result<bool, Error>
 where
     K: Resource + DeserializeOwned + Clone + Debug,
@@ -177,7 +180,7 @@ where
     }
 }
 
-/// Sets the finalizers of the object with this uid and resource version; a conflict if either changed.
+/// Sets the finalizers of the object with this uid and resource version. A conflict if either changed.
 pub async fn set_finalizers<K>(api: &Api<K>, meta: &ObjectMeta, finalizers: Vec<String>) -> Result<Option<ObjectMeta>, Error>
 where
     K: Resource + DeserializeOwned + Clone + Debug,

@@ -1,5 +1,5 @@
-//! Our own clock for leadership: it never jumps with the wall clock, and it goes on while the machine sleeps, so that a
-//! leader that was suspended knows that its lease is over.
+//! The clock for leadership. It never jumps with the wall clock, and it goes on while the machine sleeps, so that a
+//! leader that was suspended knows that its Lease has expired.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ impl BootTime {
         Self(Duration::new(seconds, nanoseconds))
     }
 
-    /// How long after `earlier` this is; zero if it is before.
+    /// The time since `earlier`. Zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// This long after.
+    /// The time `wait` after this.
     pub fn after(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(wait))
     }
 
-    /// How long ago this was.
+    /// The time since this.
     pub fn elapsed(self) -> Duration {
         Self::now().since(self)
     }

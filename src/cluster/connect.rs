@@ -1,4 +1,4 @@
-//! One client for the process: who we say we are, how long we wait, what we count.
+//! The Kubernetes client of the process: its user agent, its timeouts, its metrics.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use super::request::describe;
 use super::trim::TrimLayer;
 use crate::telemetry::Metrics;
 
-/// How long the beginning of an answer may take before the request counts as unanswered. What streams after it, as a watch
-/// does, is not bound by it.
+/// How long the head of an answer may take before the request counts as unanswered. The body, such as a watch's stream,
+/// is not limited.
 const ANSWER_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connects as the environment says (in a pod: its ServiceAccount; else `KUBECONFIG` or `~/.kube/config`), and counts
-/// every request by verb, resource and answer. While it writes it is not `quiet`.
+/// Connects with the settings of the environment (in a pod its ServiceAccount, else `KUBECONFIG` or `~/.kube/config`),
+/// and counts every request by verb, resource and status. `quiet` is told of foreground writes.
 pub async fn connect(user_agent: &str, metrics: Metrics, quiet: ForegroundWrites) -> anyhow::Result<Client> {
     let mut config = Config::infer().await?;
     config.connect_timeout = Some(Duration::from_secs(5));
-    config.read_timeout = None; // a quiet watch is not a broken one: the server ends it
-    config.default_retry = false; // retries are ours: backed off by object, counted, and ended by a stop
+    config.read_timeout = None; // a watch without events is not broken: the server ends it
+    config.default_retry = false; // callers retry: with backoff for each object, counted, and ended by a stop
     config.headers.push((http::header::USER_AGENT, user_agent.parse()?));
     let builder = ClientBuilder::try_from(config)?;
-    // The last is the first that a request meets: what waits for its turn is not counted as asked yet.
+    // A request passes the last layer first: a write that waits for its permit is not counted yet.
     let builder =
         builder.with_layer(&TrimLayer).with_layer(&TimeoutLayer::new(ANSWER_HEAD_TIMEOUT)).with_layer(&CountLayer(metrics.clone()));
     Ok(builder.with_layer(&AdaptiveLimitLayer::new(metrics, quiet)).build())

@@ -1,4 +1,4 @@
-//! What can go wrong between us and the API server, and what follows from it.
+//! Errors of calls to the API server, and their classes.
 
 use kube::core::Status;
 
@@ -8,54 +8,54 @@ pub enum Error {
     /// A request failed.
     #[error("{call}: {}", told(source))]
     Api {
-        /// What we tried, in words.
+        /// The call, in words.
         call: &'static str,
-        /// What the client says.
+        /// The error of the client.
         #[source]
         source: Box<kube::Error>,
     },
-    /// Another leader has written since: we must not write any more.
+    /// Another leader has written, so this process must not write any more.
     #[error("{call}: another leader with a higher owner epoch has written; this process has lost its leadership")]
     Fenced {
-        /// What we tried.
+        /// The call, in words.
         call: &'static str,
     },
-    /// Our lease is not renewed in time.
+    /// The Lease was not renewed in time.
     #[error("this process does not hold the leader lease any more")]
     NotLeading,
-    /// An answer lacks what every answer has.
+    /// An answer lacks a field that every answer has.
     #[error("{call}: the answer lacks {what}")]
     Malformed {
-        /// What we tried.
+        /// The call, in words.
         call: &'static str,
         /// The missing field.
         what: &'static str,
     },
 }
 
-/// What follows from an error.
+/// The class of an error, which decides the reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Somebody wrote before us: look again, decide again.
+    /// The object was changed before the write: read it again, and decide again.
     Conflict,
-    /// The object is there already.
+    /// The object exists already.
     AlreadyExists,
-    /// The object is not there.
+    /// The object does not exist.
     NotFound,
     /// The namespace's quota refuses.
     QuotaExceeded,
     /// The namespace is being deleted.
     Terminating,
-    /// The server refuses for a reason that only a person can mend.
+    /// The server refuses for a reason that only a person can correct.
     Refused,
-    /// We are not the leader any more.
+    /// This process does not lead any more.
     LostLeadership,
     /// The server did not answer, or asks to come back later.
     Unavailable,
 }
 
 impl Class {
-    /// A word for metrics.
+    /// The label for metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
@@ -71,13 +71,13 @@ impl Class {
 }
 
 impl Error {
-    /// Names the call that `source` came from.
+    /// Adds the name of the call to its error.
     pub fn of(call: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { call, source: Box::new(source) }
     }
 
-    /// As [`of`](Self::of), for a write of a status that carries our owner epoch: only there a refusal can mean that
-    /// another leader has written. Anywhere else the same words could come from what a person put into an object.
+    /// As [`of`](Self::of), for a write of a status with our owner epoch. Only there a refusal can mean that another
+    /// leader has written. Elsewhere the same message could come from a user's text in an object.
     pub fn of_status_write(call: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| {
             let fenced = matches!(&source, kube::Error::Api(status) if is_fence(status));
@@ -85,20 +85,20 @@ impl Error {
         }
     }
 
-    /// What follows.
+    /// The class of the error.
     pub fn class(&self) -> Class {
         match self {
             Self::Fenced { .. } | Self::NotLeading => Class::LostLeadership,
             Self::Malformed { .. } => Class::Unavailable,
             Self::Api { source, .. } => match source.as_ref() {
                 kube::Error::Api(status) => class_of(status),
-                // Every other variant is about reaching the server or reading its answer: all of them are retried.
+                // Every other variant is about the connection or the reading of the answer, and is retried.
                 _ => Class::Unavailable,
             },
         }
     }
 
-    /// The API server's own words, for conditions and events.
+    /// The API server's own message, for conditions and events.
     pub fn message(&self) -> String {
         match self {
             Self::Api { source, .. } => told(source),
@@ -114,7 +114,7 @@ fn told(source: &kube::Error) -> String {
     }
 }
 
-/// The rule of the CRDs that refuses a falling owner epoch in a status.
+/// Whether the CRD's rule against a falling owner epoch refused the status.
 fn is_fence(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     status.code == 422 && causes.into_iter().any(|cause| cause.field == "status.governorEpoch" && cause.message.contains("must not fall"))
@@ -127,7 +127,7 @@ fn class_of(status: &Status) -> Class {
         409 if status.reason == "AlreadyExists" => Class::AlreadyExists,
         409 => Class::Conflict,
         403 if has_cause("NamespaceTerminating") => Class::Terminating,
-        // An admission webhook that is down, for example: the server answered, and says why.
+        // For example an admission webhook is down: the server answers with the reason.
         500 => Class::Refused,
         403 if status.message.contains("status unknown for quota") => Class::QuotaExceeded,
         403 if status.message.contains("exceeded quota")

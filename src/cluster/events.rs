@@ -1,8 +1,8 @@
-//! One recorder of Kubernetes events for the process. Events are told on transitions only, and losing one is no error. What
-//! people asked to be told of goes to the webhooks too.
+//! The recorder of Kubernetes events of the process. Events are published on transitions only, and a lost event is not
+//! an error. Some events are also sent to the webhooks.
 //!
-//! The recorder keeps each event for six minutes, to count repetitions, and the API server for an hour. So a namespace has so
-//! many events in a burst and so many each second; further ones are left out, and the log says so.
+//! The recorder keeps each event for six minutes, to count repetitions, and the API server keeps it for an hour. So the
+//! events of a namespace are limited, in a burst and in each second. Further events are dropped, and the log says so.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ const MAX_NOTE_BYTES: usize = 1000;
 const EVENT_BURST: f64 = 1_000.0;
 /// Events of one namespace each second on average.
 const EVENTS_PER_SECOND: f64 = 5.0;
-/// Namespaces that are remembered before those are looked for that had no event for a while.
+/// From this number of namespaces on, those without recent events are removed.
 const NAMESPACE_SWEEP_THRESHOLD: usize = 1024;
 
 /// How many more events a namespace may have now.
@@ -29,7 +29,7 @@ const NAMESPACE_SWEEP_THRESHOLD: usize = 1024;
 struct Allowance {
     left: f64,
     at: BootTime,
-    /// The log says that some were left out.
+    /// The log says that events are dropped.
     said: bool,
 }
 
@@ -39,17 +39,17 @@ impl Allowance {
     }
 }
 
-/// What becomes of one event.
+/// The decision about one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventVerdict {
     Told,
-    /// It is left out; `first`: those before it were told.
+    /// It is dropped; `first`: the events before it were published.
     LeftOut {
         first: bool,
     },
 }
 
-/// The events that namespaces had lately.
+/// The allowances of all namespaces.
 #[derive(Debug)]
 struct Allowances {
     of: HashMap<String, Allowance>,
@@ -65,7 +65,7 @@ impl Default for Allowances {
 impl Allowances {
     fn take(&mut self, namespace: &str, now: BootTime) -> EventVerdict {
         if self.sweep.is_due(self.of.len()) {
-            // One that is full is as good as unknown.
+            // A full allowance need not be remembered.
             self.of.retain(|_, allowance| allowance.refilled(now) < EVENT_BURST);
             self.sweep.done(self.of.len());
         }
@@ -80,7 +80,7 @@ impl Allowances {
     }
 }
 
-/// Tells people what happened to an object.
+/// Publishes events about objects.
 #[derive(Clone)]
 pub struct Events {
     recorder: Recorder,
@@ -95,23 +95,23 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), notifier, allowances: Arc::default() }
     }
 
-    /// Something went as wanted.
+    /// Publishes a normal event.
     pub async fn normal<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, action: &str, note: String) {
         self.publish(EventType::Normal, &about.object_ref(&()), reason, action, note).await;
     }
 
-    /// Something a person may have to look at.
+    /// Publishes an event that may need a person's attention.
     pub async fn warning<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, action: &str, note: String) {
         self.publish(EventType::Warning, &about.object_ref(&()), reason, action, note).await;
     }
 
-    /// As [`normal`](Self::normal), and the webhooks are told.
+    /// As [`normal`](Self::normal), and sends a notice to the webhooks.
     pub async fn notify<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, action: &str, note: String) {
         self.tell(false, about.object_ref(&()), reason, action, &note);
         self.normal(about, reason, action, note).await;
     }
 
-    /// As [`warning`](Self::warning), and the webhooks are told.
+    /// As [`warning`](Self::warning), and sends a notice to the webhooks.
     pub async fn alert<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, action: &str, note: String) {
         self.tell(true, about.object_ref(&()), reason, action, &note);
         self.warning(about, reason, action, note).await;
@@ -128,7 +128,7 @@ impl Events {
             EventVerdict::Told => {}
             EventVerdict::LeftOut { first: false } => return,
             EventVerdict::LeftOut { first: true } => {
-                tracing::warn!(namespace, reason, "the namespace has too many events: further ones are left out until it has fewer");
+                tracing::warn!(namespace, reason, "the namespace has too many events; further events are dropped until it has fewer");
                 return;
             }
         }
@@ -137,7 +137,7 @@ impl Events {
         note.truncate((0..=MAX_NOTE_BYTES.min(note.len())).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0));
         let event = Event { type_, reason: reason.to_owned(), note: Some(note), action: action.to_owned(), secondary: None };
         if let Err(error) = self.recorder.publish(&event, about).await {
-            tracing::warn!(%error, reason, "an event could not be told");
+            tracing::warn!(%error, reason, "cannot publish an event");
         }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(told(&mut allowances, "quiet", start, 5), 5);
         let later = start.after(Duration::from_secs(10));
         assert_eq!(told(&mut allowances, "loud", later, 5_000), 50);
-        // It is said once, until the namespace has been quiet for a while.
+        // The log says it once, until the namespace has been quiet for a while.
         let mut said = (0..5_000).filter(|_| allowances.take("loud", later) == EventVerdict::LeftOut { first: true });
         assert_eq!(said.next(), None);
         let rested = later.after(Duration::from_secs(3600));

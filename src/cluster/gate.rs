@@ -1,7 +1,7 @@
-//! Read your writes: an object is left alone until the cache has seen our own last write of it.
+//! Read your writes: an object is not reconciled until the cache has seen our own last write of it.
 //!
-//! A cache that lags would make us repeat what we just did. Children have deterministic names and every irreversible step
-//! looks live, so the gate is not what makes it safe; it is what keeps it quiet.
+//! With an older cache a controller would repeat its last write. That would be safe, because children have
+//! deterministic names and every irreversible step reads live. The gate avoids the useless requests.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,17 +11,17 @@ use std::time::Duration;
 use super::clock::BootTime;
 use crate::policy::sweep::Sweep;
 
-/// Writes that are remembered before those are looked for that the cache need not show any more.
+/// From this number of writes on, those that have timed out are removed.
 const WRITE_SWEEP_THRESHOLD: usize = 4096;
-/// After this long the gate opens whatever the cache shows: an object that was made and removed between two looks of the
-/// watch is never seen, and what follows looks live anyway.
+/// After this time the gate opens in any case: a cache never sees an object that was created and removed while its
+/// watch was interrupted, and later irreversible steps read live anyway.
 const GATE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What the cache must show of an object.
+/// The state of an object that the cache must have.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     version: u64,
-    /// Absence is what we wrote, or may be: it satisfies too.
+    /// The write may have removed the object, so absence also opens the gate.
     or_absent: bool,
     written: BootTime,
 }
@@ -45,12 +45,13 @@ impl<K> Default for Gate<K> {
 }
 
 impl<K: Eq + Hash> Gate<K> {
-    /// We created or changed `key`, and the server answered with this resource version.
+    /// This process created or changed `key`, and the server answered with this resource version.
     pub fn wrote(&self, key: K, resource_version: Option<&str>) {
         self.expect(key, resource_version, false);
     }
 
-    /// We deleted `key`, and the server answered with this resource version: it is being deleted, or gone already.
+    /// This process deleted `key`, and the server answered with this resource version: it is being deleted, or gone
+    /// already.
     pub fn deleted(&self, key: K, resource_version: Option<&str>) {
         self.expect(key, resource_version, true);
     }
@@ -74,7 +75,7 @@ impl<K: Eq + Hash> Gate<K> {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the cache, which shows `key` at this resource version (or not at all), has seen our last write.
+    /// Whether the cache, which has `key` at this resource version (or not at all), has seen our last write.
     pub fn open(&self, key: &K, cached: Option<&str>) -> bool {
         let expected = &mut self.lock().expected;
         let Some(wanted) = expected.get(key) else { return true };
@@ -89,7 +90,7 @@ impl<K: Eq + Hash> Gate<K> {
         false
     }
 
-    /// `key` is gone: nothing is expected of it.
+    /// `key` is gone, so the gate no longer waits for it.
     pub fn forget(&self, key: &K) {
         self.lock().expected.remove(key);
     }

@@ -1,14 +1,14 @@
-//! Leadership by a Lease: taken and renewed by compare-and-swap, judged on our own clock, given back on a clean stop.
+//! Leadership by a Lease: taken and renewed by compare-and-swap, timed on our own clock, released on a clean stop.
 //!
-//! A leader that was paused wakes with a valid client and old memory, so holding the Lease is checked, not assumed:
-//! [`Leadership::check`] before anything is made, [`Leadership::confirm`] before anything is destroyed. Losing it ends the
-//! process: nothing that was decided under it may be carried out later.
+//! A leader that was suspended resumes with a valid client and old memory, so the Lease is checked before each action:
+//! [`Leadership::check`] before an object is created, [`Leadership::confirm`] before an object is deleted. The loss of
+//! the Lease ends the process, because no decision that was made under it may be carried out later.
 //!
 //! Resource versions of the Lease only rise. A lower one proves that the API server's store was rolled back, so the memory of this
 //! process may be of writes that are lost. Its leadership ends, and it writes the rollback on the Lease for the next leader
 //! (`docs/adr/0049-store-rollback.md`).
 //!
-//! Here are winning the Lease and the right to act; the task that renews is in `renewal`.
+//! This file acquires the Lease and grants the right to act. The task that renews is in `renewal`.
 
 mod renewal;
 
@@ -30,16 +30,17 @@ use crate::policy::lease::{Step, StoreRollback, Takeover, Timing, decide};
 use crate::wire::governor::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, ROLLBACK_ANNOTATION};
 use renewal::keep;
 
-/// Which Lease, and who we are.
+/// The Lease, and the identity of this process.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// Our name as holder: never the same for two processes, nor for one before and after a restart.
+    /// Our name as holder. No two processes have the same, also not before and after a restart.
     pub holder: String,
-    /// Where this process serves while it leads, as `ip:port`: written into the Lease for those who look for the leader.
+    /// Address at which this process serves while it leads, as `ip:port`. It is written into the Lease for gateways
+    /// that look for the leader.
     pub address: Option<String>,
 }
 
@@ -51,7 +52,7 @@ struct Renewal {
     version: u64,
 }
 
-/// The right to act, as the rest of the process sees it. Cheap to clone.
+/// The right to act as leader. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     last_renewal: watch::Receiver<Renewal>,
@@ -69,18 +70,18 @@ pub struct Leadership {
 struct Reports {
     /// Our owner epoch; 0: it is not known yet.
     epoch: AtomicI64,
-    /// The highest version that is lost, if somebody detected a rollback.
+    /// The highest lost version, if a rollback was detected.
     lost_version: AtomicU64,
 }
 
 impl Leadership {
-    /// We lead: our last successful renewal began within the renew deadline.
+    /// Ok: this process leads, because its last successful renewal began within the renew deadline.
     pub fn check(&self) -> Result<(), Error> {
         let leading = !self.stopped.is_cancelled() && self.last_renewal.borrow().began.elapsed() < self.timing.renew_deadline;
         if leading { Ok(()) } else { Err(Error::NotLeading) }
     }
 
-    /// We lead, proved by a renewal that began after this call. One renewal serves all that wait.
+    /// Ok: this process leads, proved by a renewal that began after this call. Concurrent callers share one renewal.
     pub async fn confirm(&self) -> Result<(), Error> {
         if self.stopped.is_cancelled() {
             return Err(Error::NotLeading);
@@ -91,7 +92,8 @@ impl Leadership {
         self.check()
     }
 
-    /// The same, for what nobody waits for: by a renewal that somebody else causes within `wait`, else by one of its own.
+    /// The same for background work: waits up to `wait` for a renewal that another caller causes, and only then causes
+    /// one.
     pub async fn confirm_within(&self, wait: Duration) -> Result<(), Error> {
         let (asked, mut renewals) = (BootTime::now(), self.last_renewal.clone());
         let renewed = async { renewals.wait_for(|renewal| renewal.began > asked).await.map(drop) };
@@ -111,22 +113,22 @@ impl Leadership {
         self.reports.epoch.store(epoch, Ordering::SeqCst);
     }
 
-    /// Of a test: held for the first ten seconds.
+    /// A Lease that is held for the first ten seconds, for tests.
     #[cfg(test)]
     pub fn held() -> Self {
         let (_, last_renewal) = watch::channel(Renewal { began: BootTime::now(), version: 1 });
         let (confirm, mut asked) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
         std::thread::spawn(move || {
             while let Some(done) = asked.blocking_recv() {
-                let _ = done.send(()); // who asked may be gone
+                let _ = done.send(()); // the caller may be gone
             }
         });
         let stopped = CancellationToken::new();
         Self { last_renewal, confirm, lost: stopped.clone(), stopped, reports: Arc::default(), timing: Timing::DEFAULT }
     }
 
-    /// Leadership is lost: somebody saw another leader's writes. A rollback of the store looks the same, so the keeper of the Lease
-    /// checks for one before the process ends.
+    /// Gives up leadership, because another leader's write was seen. A rollback of the store looks the same, so the
+    /// keeper of the Lease checks for one before the process ends.
     pub fn abdicate(&self) {
         self.stopped.cancel();
     }
@@ -149,12 +151,12 @@ impl Leadership {
     }
 }
 
-/// What winning gives.
+/// The result of acquiring the Lease.
 #[derive(Debug)]
 pub struct LeadershipTerm {
     /// The right to act.
     pub leadership: Leadership,
-    /// Resource version of the write that won: the base of the owner epoch.
+    /// Resource version of the write that acquired the Lease: the base of the owner epoch.
     pub resource_version: u64,
     /// The state of the Lease before that write.
     pub takeover: Takeover,
@@ -162,7 +164,7 @@ pub struct LeadershipTerm {
     pub keeper: tokio::task::JoinHandle<()>,
 }
 
-/// A Lease as we last saw it, and since when.
+/// The Lease as last read, and since when it is unchanged.
 struct SeenLease {
     lease: Option<Lease>,
     version: Option<String>,
@@ -174,7 +176,7 @@ struct SeenLease {
 }
 
 impl SeenLease {
-    /// The state of the Lease for who takes it over now.
+    /// The state of the Lease for a takeover now.
     fn takeover(&self) -> Takeover {
         let Some(lease) = &self.lease else { return Takeover::default() };
         let (replaced, since) = (version_of(lease), written_at(lease));
@@ -199,13 +201,13 @@ impl SeenLease {
     }
 }
 
-/// Waits until the Lease is ours. Errors on the way are logged and retried: a standby has nothing better to do.
+/// Waits until this process holds the Lease. Errors are logged and retried.
 pub async fn win(client: Client, identity: Identity, timing: Timing, stop: CancellationToken) -> Option<LeadershipTerm> {
     let api: Api<Lease> = Api::namespaced(client, &identity.namespace);
     let mut seen = SeenLease { lease: None, version: None, unchanged_since: BootTime::now(), highest_version: 0, highest: 0 };
     let mut told = None;
     loop {
-        // A look that hangs must not keep a standby from ever taking over.
+        // A read that hangs must not keep a standby from taking over.
         let looked = tokio::time::timeout(timing.renew_deadline, look(&api, &identity, &mut seen)).await.unwrap_or(Err(Error::NotLeading));
         let wait = match looked {
             Err(error) => {
@@ -220,10 +222,11 @@ pub async fn win(client: Client, identity: Identity, timing: Timing, stop: Cance
                             tracing::info!(holder, "standing by for the leader");
                             told = holder.map(str::to_owned);
                         }
-                        // Looked at twice as often as renewed: a leader that stops cleanly is followed within a second.
+                        // The Lease is read twice as often as it is renewed: a standby follows a leader that stops
+                        // cleanly within a second.
                         wait.min(timing.retry / 2)
                     }
-                    // A Lease that carries our own name before we took it can only be a clash of names: taken as free.
+                    // Names are unique, so a Lease with our own name before we took it is treated as free.
                     Step::Acquire | Step::Renew => {
                         let (began, takeover) = (BootTime::now(), seen.takeover());
                         let update = Update { acquire: true, epoch: 0, rollback: takeover.rollback.as_ref() };
@@ -234,7 +237,7 @@ pub async fn win(client: Client, identity: Identity, timing: Timing, stop: Cance
                                 return keep(api, identity, timing, won, began, stop);
                             }
                             Err(error) => {
-                                tracing::debug!(%error, "the leader lease was not to be had");
+                                tracing::debug!(%error, "cannot acquire the leader lease; retrying");
                                 timing.retry / 2
                             }
                         }
@@ -270,16 +273,17 @@ fn holder_of(lease: &Lease) -> Option<&str> {
     lease.spec.as_ref()?.holder_identity.as_deref()
 }
 
-/// What a write changes in the Lease beside its holder and its renew time.
+/// The changes of a write in addition to the holder and the renew time.
 struct Update<'a> {
-    /// The holder is a new one.
+    /// The holder changes.
     acquire: bool,
     /// Our owner epoch; 0: it is not known yet.
     epoch: i64,
     rollback: Option<&'a StoreRollback>,
 }
 
-/// Writes us in: a create where there is none, else a replace at the version we saw. Anybody's write in between is a 409.
+/// Writes this process as holder: a create if there is no Lease, else a replace at the version that was read. Any write
+/// in between is a 409.
 async fn write(api: &Api<Lease>, identity: &Identity, timing: &Timing, seen: Option<Lease>, update: &Update<'_>) -> Result<Lease, Error> {
     let now = MicroTime(jiff::Timestamp::now());
     let mut lease = seen.unwrap_or_else(|| Lease {

@@ -1,4 +1,4 @@
-//! What the leader Lease tells of a rollback of the API server's store.
+//! What the leader Lease shows about a rollback of the API server's store.
 
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -10,12 +10,12 @@ pub fn now() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
 
-/// When the holder wrote this Lease; now, if it does not say.
+/// When the holder wrote this Lease. Now, if it has no renew time.
 pub fn written_at(lease: &Lease) -> i64 {
     lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map_or_else(now, |time| time.0.as_millisecond())
 }
 
-/// The resource version; 0 if it is no number.
+/// The resource version. 0 if it is not a number.
 pub fn version_of(lease: &Lease) -> u64 {
     lease.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
@@ -24,7 +24,7 @@ fn annotation<'a>(lease: &'a Lease, name: &str) -> Option<&'a str> {
     lease.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// The owner epoch of the holder; 0 if the Lease does not say it.
+/// The owner epoch of the holder. 0 if the Lease does not have it.
 pub fn epoch_of(lease: &Lease) -> u64 {
     annotation(lease, EPOCH_ANNOTATION).and_then(|epoch| epoch.parse().ok()).unwrap_or(0)
 }

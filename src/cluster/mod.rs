@@ -1,5 +1,5 @@
-//! All Kubernetes I/O. What it must not do: decide. Every call here is one request, or one long-lived watch; what to send,
-//! and whether, comes from `policy` through `controller`.
+//! All Kubernetes I/O. It must not decide. Every call here is one request, or one long-lived watch. The decisions come
+//! from `policy` through `controller`.
 
 pub mod access;
 pub mod adaptive_limit;

@@ -1,8 +1,8 @@
-//! Which object of a kind: its namespace and name.
+//! The key of an object: its namespace and name.
 
 use kube::ResourceExt;
 
-/// An object of a namespace.
+/// The key of a namespaced object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Its namespace.

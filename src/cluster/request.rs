@@ -1,4 +1,4 @@
-//! What a request to the API server asks for, by its method and path alone.
+//! The verb and the resource of a request to the API server, from its method and path.
 
 /// The verb and the resource of a request, as the audit log names them.
 pub fn describe(method: &http::Method, uri: &http::Uri) -> (&'static str, String) {

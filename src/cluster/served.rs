@@ -1,4 +1,5 @@
-//! Whether the API server serves our kinds: an operator without its CRDs is not ready, and says which are missing.
+//! Checks whether the API server serves our kinds. An operator without its CRDs is not ready, and names the missing
+//! ones.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

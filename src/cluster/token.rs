@@ -1,7 +1,7 @@
-//! Whose token it is: asked of the API server, and remembered for a short time.
+//! Reviews tokens at the API server, and caches the answers for a short time.
 //!
-//! A remembered answer may be older than the end of a token's pod; what revokes an agent at once is the governor's own
-//! table, not this.
+//! A cached answer may be older than the end of the token's pod. The governor's own table revokes an agent at once, not
+//! this cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,41 +15,41 @@ use sha2::{Digest, Sha256};
 use super::ttl_cache::TtlCache;
 use crate::wire::{Code, Refusal};
 
-/// How long a yes is remembered.
+/// How long a valid token is cached.
 const VALID_TOKEN_TTL: Duration = Duration::from_secs(30);
-/// How long a no is: a flood of bad tokens must not become a flood of reviews.
+/// How long an invalid token is cached, so that a flood of bad tokens does not become a flood of reviews.
 const INVALID_TOKEN_TTL: Duration = Duration::from_secs(5);
-/// For asking. Pods wait ten seconds for an answer: one that says that the API server hangs must come before they take the gateway
-/// for gone, and end themselves when that lasts.
+/// How long a review may take. Pods wait ten seconds for an answer. The answer that the API server hangs must come
+/// earlier: else pods treat the gateway as gone, and end when that lasts.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
-/// Answers remembered at once.
+/// Cached reviews.
 const MAX_CACHED_REVIEWS: usize = 20_000;
-/// The most bytes of all that a token says of its user.
+/// The most bytes of a user's groups and extra claims.
 const MAX_CLAIMS_BYTES: usize = 16 * 1024;
 
-/// Who shows a token.
+/// The owner of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The user, as `system:serviceaccount:NAMESPACE:NAME`.
     pub user: String,
     /// The pod that the token is bound to.
     pub pod: Option<PodIdentity>,
-    /// What else is known of the user, for an authorizer. Nothing of who shows the token of a pod: the pod is all that counts.
+    /// The other claims of the user, for an authorizer. None for a pod's token, because only the pod counts.
     pub claims: Option<Arc<Claims>>,
 }
 
-/// What an authorizer asks about a user besides the name.
+/// The claims about a user that an authorizer needs in addition to the name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// The user's uid.
     pub uid: Option<String>,
-    /// The groups that it is in.
+    /// The groups of the user.
     pub groups: Vec<String>,
-    /// What its authenticator adds.
+    /// Extra claims of the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Which agent calls: the pod that a token is bound to, or what a call from outside the cluster says of itself.
+/// The calling agent: the pod that a token is bound to, or the identity that a call from outside the cluster claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
     /// Its namespace.
@@ -58,18 +58,18 @@ pub struct PodIdentity {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// The call comes from outside the cluster: namespace, name and uid are what it says of itself, and this is proved.
+    /// Set for a call from outside the cluster: namespace, name and uid are only claimed, and this user is proved.
     pub external: Option<ExternalUser>,
 }
 
-/// Who calls from outside the cluster.
+/// The user of a call from outside the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalUser {
     /// The user of its token.
     pub user: String,
     /// The pool for which that user may register agents.
     pub pool: String,
-    /// It has no Agent yet, and asks for one.
+    /// The caller has no Agent yet, and requests one.
     pub enrols: bool,
 }
 
@@ -78,12 +78,12 @@ type Answer = Result<Holder, Refusal>;
 /// The digest of a token.
 type Hash = [u8; 32];
 
-/// Asks about tokens for one audience: once for all who show the same one at the same time, as hundreds of calls do whose token
-/// was remembered for long enough.
+/// Reviews tokens for one audience. Concurrent calls with the same token share one review: hundreds of calls may come
+/// when a cached answer expires.
 pub struct Reviewer {
     api: Api<TokenReview>,
     audience: &'static str,
-    /// Audiences of which tokens are taken too, of users that are no pods.
+    /// Additional audiences that are accepted in tokens of users that are not pods.
     of_users: Vec<String>,
     known: TtlCache<Hash, Answer>,
 }
@@ -91,7 +91,7 @@ pub struct Reviewer {
 impl Reviewer {
     /// A reviewer of tokens for `audience`.
     pub fn new(client: Client, audience: &'static str) -> Self {
-        // Only what the API server said is remembered, not that it said nothing.
+        // Only answers of the API server are cached, not its failures.
         let keep = |answer: &Answer| match answer {
             Ok(_) => VALID_TOKEN_TTL,
             Err(refusal) if refusal.code.passes() => Duration::ZERO,
@@ -100,21 +100,22 @@ impl Reviewer {
         Self { api: Api::all(client), audience, of_users: Vec::new(), known: TtlCache::new(keep, MAX_CACHED_REVIEWS) }
     }
 
-    /// Takes tokens for these audiences too, of users that are no pods: an API server vouches for the tokens of an identity provider only
-    /// for its own audiences.
+    /// Also accepts tokens for these audiences, of users that are not pods: an API server accepts tokens of an identity
+    /// provider only for its own audiences.
     pub fn with_users_of(self, audiences: Vec<String>) -> Self {
         Self { of_users: audiences, ..self }
     }
 
-    /// Who shows the bearer token in these headers. `may_ask` is asked before the API server is: who shows token after token
-    /// must not make us flood it.
+    /// The owner of the bearer token in these headers. `may_ask` is called before a review, so that a caller that sends
+    /// token after token cannot make this process flood the API server.
     pub async fn review(&self, headers: &http::HeaderMap, may_ask: impl FnOnce() -> Result<(), Refusal>) -> Answer {
         let header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let Some(token) = header.strip_prefix("Bearer ").map(str::trim).filter(|token| !token.is_empty()) else {
-            return Err(Refusal::new(Code::NoToken, "no bearer token came with the call (header Authorization: Bearer ...)"));
+            return Err(Refusal::new(Code::NoToken, "the call has no bearer token (header Authorization: Bearer ...)"));
         };
         let ask = |before: Option<&Answer>| {
-            // Who was vouched for lately is no stranger: its renewal must not wait behind somebody's flood from the same address.
+            // A token that was valid lately is not unknown: its renewal must not wait behind a flood from the same
+            // address.
             if !matches!(before, Some(Ok(_))) {
                 may_ask()?;
             }
@@ -134,7 +135,7 @@ async fn ask(api: &Api<TokenReview>, audience: &str, of_users: &[String], token:
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),
     };
-    tracing::warn!(why, "a token could not be reviewed");
+    tracing::warn!(why, "cannot review a token");
     Err(Refusal::away("the API server did not answer; try again"))
 }
 
@@ -142,15 +143,15 @@ fn judge(review: TokenReview, audience: &str, of_users: &[String]) -> Answer {
     let status = review.status.unwrap_or_default();
     if status.authenticated != Some(true) {
         let why = status.error.unwrap_or_default();
-        // The API server tells a wrong audience apart in words only.
+        // Only the API server's message tells a wrong audience from other errors.
         let code = if why.contains("audience") { Code::WrongAudience } else { Code::InvalidToken };
-        return Err(Refusal::new(code, format!("the API server does not vouch for this token for the audience {audience}: {why}")));
+        return Err(Refusal::new(code, format!("the API server does not accept this token for the audience {audience}: {why}")));
     }
     let user = status.user.unwrap_or_default();
     let pod = pod(&user);
     let is_for = |wanted: &str| status.audiences.iter().flatten().any(|one| one == wanted);
-    // What a pod has for somebody else, the API server above all, is not for us. Nor is a ServiceAccount's, which can have one for us,
-    // if whoever makes it may.
+    // A pod's token for another audience, such as the API server's, is refused. So is a ServiceAccount's, because a
+    // token for our audience can be requested for it.
     let of_account = user.username.as_deref().is_some_and(|name| name.starts_with("system:serviceaccount:"));
     if !is_for(audience) && (pod.is_some() || of_account || !of_users.iter().any(|one| is_for(one))) {
         return Err(Refusal::new(Code::WrongAudience, format!("the token is not for the audience {audience}")));
@@ -159,13 +160,13 @@ fn judge(review: TokenReview, audience: &str, of_users: &[String]) -> Answer {
     Ok(Holder { pod, user: user.username.unwrap_or_default(), claims })
 }
 
-/// What else is said of a user, if that is not too much to be remembered.
+/// The other claims of a user, if they are not too large.
 fn claims(user: &UserInfo) -> Result<Claims, Refusal> {
     let claims =
         Claims { uid: user.uid.clone(), groups: user.groups.clone().unwrap_or_default(), extra: user.extra.clone().unwrap_or_default() };
     let said = claims.groups.iter().chain(claims.extra.keys()).chain(claims.extra.values().flatten()).map(String::len).sum::<usize>();
     if said > MAX_CLAIMS_BYTES {
-        let message = format!("the token says {said} bytes of its user's groups and the like; at most {MAX_CLAIMS_BYTES} are taken");
+        let message = format!("the groups and extra claims of the token's user have {said} bytes; at most {MAX_CLAIMS_BYTES} are allowed");
         return Err(Refusal::new(Code::NotAllowed, message));
     }
     Ok(claims)

@@ -1,9 +1,9 @@
-//! Custom resources as they are stored: they may not fit their type, and may be larger than anybody needs.
+//! Custom resources as they are stored: they may not fit their type, and may be too large.
 //!
-//! A hostile or malformed object must not stop the others, nor take memory that they need. So an object is kept as bytes until
-//! its fields are read; nothing is made of a field that is not read; and one whose fields are too long is told of by name and
-//! not kept. What always holds: what is kept of an object is bounded by a constant times its length, and by a constant where
-//! users write it. `metadata` is kept without `managedFields` and without annotations that nobody reads.
+//! A hostile or malformed object must not block other objects, nor take their memory. So an object is kept as bytes
+//! until its fields are read, and unused fields are not parsed. An object with a too long field is reported by name and
+//! not kept. What always holds: the memory for an object is at most a constant times its length, and has a constant
+//! bound for the kinds that users write. `metadata` is kept without `managedFields` and without unused annotations.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ use serde_json::value::RawValue;
 
 use super::trim::is_read;
 
-/// Bytes of a spec that is read. The schemas allow about half, by characters.
+/// The most bytes of a spec that is read. The schemas allow about half as many characters.
 pub const MAX_SPEC_BYTES: usize = 256 * 1024;
-/// Bytes of a field of `metadata` that is read: labels, owners, finalizers.
+/// The most bytes of a field of `metadata` that is read: labels, owners, finalizers.
 const MAX_METADATA_FIELD_BYTES: usize = 32 * 1024;
-/// Bytes that are kept of what is wrong with an object: the words may hold a part of it.
+/// The most bytes of an error about an object, because its message may contain a part of the object.
 const MAX_ERROR_BYTES: usize = 512;
 
 /// An object that may not fit its type.
@@ -67,7 +67,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Tolerant<K> {
     }
 }
 
-/// An object of which nothing is read but its metadata: that it is there.
+/// An object of which only the metadata is read.
 #[derive(Clone, Debug)]
 pub struct MetadataOnly<K> {
     metadata: ObjectMeta,
@@ -131,7 +131,7 @@ struct RawParts<'a> {
     status: Option<&'a RawValue>,
 }
 
-/// The same without what is not read.
+/// The same parts without unused metadata.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct KeptParts<'a> {
@@ -146,7 +146,7 @@ struct KeptParts<'a> {
     status: Option<&'a RawValue>,
 }
 
-/// `metadata` in parts, but for what is dropped.
+/// `metadata` in parts, without the dropped ones.
 struct Metadata<'a> {
     fields: BTreeMap<String, &'a RawValue>,
     annotations: Annotations,
@@ -165,7 +165,7 @@ impl Serialize for Metadata<'_> {
     }
 }
 
-/// Those that are read.
+/// The used annotations.
 #[derive(Default)]
 struct Annotations(BTreeMap<String, String>);
 
@@ -199,14 +199,13 @@ impl<'de> Deserialize<'de> for Annotations {
     }
 }
 
-/// Reads an object; an error means that not even its name can be read.
+/// Reads an object. Err: not even its name can be read.
 fn read<K: DeserializeOwned>(text: &str) -> Result<Tolerant<K>, serde_json::Error> {
     let parts: RawParts<'_> = serde_json::from_str(text)?;
     let (metadata, mut trouble) = metadata(parts.metadata)?;
     let known = || -> Result<ObjectMeta, serde_json::Error> { serde_json::from_str(&serde_json::to_string(&metadata)?) };
     if let Some(length) = parts.spec.map(|spec| spec.get().len()).filter(|length| *length > MAX_SPEC_BYTES) {
-        trouble =
-            Some(format!("spec has {length} bytes of JSON, and objects with more than {MAX_SPEC_BYTES} are not read: make it shorter"));
+        trouble = Some(format!("spec has {length} bytes of JSON, but at most {MAX_SPEC_BYTES} are allowed: make it shorter"));
     }
     let error = match trouble {
         Some(trouble) => trouble,
@@ -222,7 +221,7 @@ fn read<K: DeserializeOwned>(text: &str) -> Result<Tolerant<K>, serde_json::Erro
     Ok(Tolerant(Err(InvalidObject { error, metadata: known()? })))
 }
 
-/// What is kept of `metadata`, and what is wrong with it.
+/// The kept parts of `metadata`, and an error if a part is too long.
 fn metadata(text: Option<&RawValue>) -> Result<(Metadata<'_>, Option<String>), serde_json::Error> {
     let mut fields: BTreeMap<String, &RawValue> = text.map_or_else(|| Ok(BTreeMap::new()), |text| serde_json::from_str(text.get()))?;
     fields.remove("managedFields");
@@ -233,7 +232,7 @@ fn metadata(text: Option<&RawValue>) -> Result<(Metadata<'_>, Option<String>), s
         let fits = length <= MAX_METADATA_FIELD_BYTES;
         if !fits {
             trouble = Some(format!(
-                "metadata.{name} has {length} bytes of JSON, and objects with more than {MAX_METADATA_FIELD_BYTES} are not read: make it shorter"
+                "metadata.{name} has {length} bytes of JSON, but at most {MAX_METADATA_FIELD_BYTES} are allowed: make it shorter"
             ));
         }
         fits
@@ -241,7 +240,7 @@ fn metadata(text: Option<&RawValue>) -> Result<(Metadata<'_>, Option<String>), s
     Ok((Metadata { fields, annotations }, trouble))
 }
 
-/// The words without a line and column of what nobody else sees, and without more of the object than is of use.
+/// The message without line and column, which users cannot see, and without a long part of the object.
 fn without_place(error: &serde_json::Error) -> String {
     let mut words = error.to_string();
     if let Some(at) = words.rfind(" at line ") {

@@ -1,8 +1,9 @@
-//! Lists and watches of the API server without what nobody here reads, and anybody may write: `metadata.managedFields`, and
-//! annotations of others. One object that is read by its name comes whole: who wrote it may matter, or it is written back.
+//! Removes unused metadata from lists and watches of the API server: `metadata.managedFields`, and annotations of
+//! others. Any user may write these. An object that is read by its name is not changed: its managers may matter, or it
+//! is written back.
 //!
-//! Both may be most of an object, and a tree of fields takes up to a hundred times its length once it is read. They are cut
-//! out of the bytes as they arrive, before anything is made of them. What must not happen: that anything else changes.
+//! Both may be most of an object, and a parsed tree of fields takes up to a hundred times its length. They are removed
+//! from the bytes as they arrive, before they are parsed. Nothing else may change.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -11,7 +12,7 @@ use http_body_util::combinators::MapFrame;
 use super::request::describe;
 use crate::api::names;
 
-/// Annotations that are read. The last one is the API server's, and ends a list that is streamed.
+/// The used annotations. The last one is the API server's, and ends a streamed list.
 const READ_ANNOTATIONS: [&str; 7] = [
     names::ARGO_TRACKING_ANNOTATION,
     names::REASON_ANNOTATION,
@@ -21,12 +22,12 @@ const READ_ANNOTATIONS: [&str; 7] = [
     names::DEFAULT_BREAKER_MADE_ANNOTATION,
     "k8s.io/initial-events-end",
 ];
-/// Bytes of such an annotation, with its name. Ours are short.
+/// The most bytes of a used annotation, with its name. Ours are short.
 const MAX_ANNOTATION_BYTES: usize = 1024;
-/// Bytes of a field's name that are kept while it is read. No field of `metadata` has a longer one.
+/// The most bytes of a field's name that are kept. No field of `metadata` has a longer name.
 const MAX_FIELD_NAME_BYTES: usize = 64;
 
-/// Whether an annotation is read by anybody.
+/// Whether an annotation is used.
 pub fn is_read(annotation: &str) -> bool {
     READ_ANNOTATIONS.contains(&annotation)
 }
@@ -86,7 +87,7 @@ where
     })
 }
 
-/// What an object or list is, as far as something is cut out of it.
+/// The kinds of objects and lists that the trimmer distinguishes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Array,
@@ -97,33 +98,34 @@ enum Kind {
     Annotations,
 }
 
-/// Whose bytes a string is.
+/// The role of a string.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Text {
     Name,
     Value,
 }
 
-/// A member of an object that may be cut out.
+/// A member of an object that may be removed.
 enum Member {
     /// Its bytes are dropped.
     Dropped,
-    /// Its bytes are held until its end, as long as they are not too many.
+    /// Its bytes are held until its end, unless there are too many.
     Held(Vec<u8>),
 }
 
-/// Copies JSON values, one after the other, without what is cut out of them.
+/// Copies a sequence of JSON values without the removed members.
 #[derive(Default)]
 struct Trimmer {
-    /// Where in the value it is, from the outside in, each with whether a member was written: a byte or two for each level.
+    /// The open objects and lists, outermost first; true: a member was written. This takes a byte or two for each
+    /// level.
     frames: Vec<(Kind, bool)>,
-    /// A name comes next.
+    /// The next string is a name.
     name_next: bool,
-    /// It is inside a string; true: the next byte is escaped.
+    /// Set inside a string; true: the next byte is escaped.
     text: Option<(Text, bool)>,
-    /// The last name that was read, if it is not longer than names are.
+    /// The last name, up to the limit of names.
     name: Vec<u8>,
-    /// The member that may be cut out, and how many frames are around it.
+    /// The member that may be removed, and the number of frames around it.
     member: Option<(Member, usize)>,
 }
 
@@ -152,7 +154,7 @@ impl Trimmer {
         self.frames.last().map(|(kind, _)| *kind)
     }
 
-    /// It is directly in an object that something is cut out of.
+    /// Whether the position is directly in an object whose members may be removed.
     fn cutting(&self) -> bool {
         self.member.is_none() && matches!(self.kind(), Some(Kind::Metadata | Kind::Annotations))
     }
@@ -170,7 +172,7 @@ impl Trimmer {
         if let Some((text, escaped)) = self.text {
             return self.inside(text, escaped, byte, out);
         }
-        // The end of the member that may be cut out: a comma behind it, or the end of the object around it.
+        // The end of the member that may be removed: a comma after it, or the end of the object around it.
         if matches!(byte, b',' | b'}')
             && let Some((_, depth)) = &self.member
             && *depth == self.frames.len()
@@ -238,7 +240,7 @@ impl Trimmer {
         }
     }
 
-    /// What becomes of the member whose name was read.
+    /// Decides about the member whose name was read.
     fn decide(&mut self, out: &mut Vec<u8>) {
         let depth = self.frames.len();
         let quoted = [b"\"".as_slice(), &self.name, b"\""].concat();
@@ -272,14 +274,14 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    /// What comes out of pieces of so many bytes.
+    /// The result for an input in pieces of `piece` bytes.
     fn trim(text: &str, piece: usize) -> String {
         let mut trimmer = Trimmer::default();
         let parts: Vec<u8> = text.as_bytes().chunks(piece).flat_map(|part| trimmer.feed(part).to_vec()).collect();
         String::from_utf8(parts).expect("text")
     }
 
-    /// The same on the value.
+    /// The same change on a parsed value.
     fn cut(value: &mut Value, metadata: bool) {
         match value {
             Value::Object(fields) => {
@@ -290,7 +292,7 @@ mod tests {
                     }
                 }
                 for (name, value) in fields.iter_mut() {
-                    // What an annotation says is copied as it is.
+                    // The value of an annotation is copied unchanged.
                     if !(metadata && name == "annotations" && value.is_object()) {
                         cut(value, !metadata && name == "metadata");
                     }

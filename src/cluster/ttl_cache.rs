@@ -1,8 +1,9 @@
-//! Answers that many calls need: asked once for all who need the same one at the same time, remembered for a short time, and
-//! asked anew beside the call that needs one shortly before its end, so that who calls often waits for none.
+//! A cache for answers that many calls need. Concurrent calls for the same key share one request. An answer is cached
+//! for a short time, and shortly before it expires a call starts a renewal in the background, so that frequent callers
+//! do not wait.
 //!
-//! It knows nothing of what is asked. What nobody waits for any more is dropped, but a renewal: what is asked must end by
-//! itself.
+//! It knows nothing about the requests. A request whose callers are all gone is dropped, except a renewal, so each
+//! request must end by itself.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,38 +16,39 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use super::clock::BootTime;
 use crate::policy::sweep::Sweep;
 
-/// What is needed so long before its end is renewed. What is remembered for less than twice as long is not.
+/// An answer that is needed this long before it expires is renewed. Answers that are cached for less than twice this
+/// time are not.
 const RENEW_BEFORE_EXPIRY: Duration = Duration::from_secs(5);
-/// Below so many answers none is looked for that is of no use any more.
+/// From this number of answers on, useless ones are removed.
 const SWEEP_THRESHOLD: usize = 256;
-/// A renewal that brought nothing is tried again after so long.
+/// How long after a failed renewal the next one may start.
 const RENEW_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 struct CachedAnswer<V> {
     answer: V,
     since: BootTime,
-    /// When it was to be renewed last.
+    /// When the last renewal started.
     tried: Option<BootTime>,
 }
 
 struct State<K, V> {
     known: HashMap<K, CachedAnswer<V>>,
-    /// What is being asked, each time under another number.
+    /// The running requests, each with a unique number.
     asking: HashMap<K, (u64, WeakShared<BoxFuture<'static, V>>)>,
     number: u64,
-    /// When `known` is searched for what is of no use any more.
+    /// When useless answers are removed from `known`.
     sweep: Sweep,
 }
 
 struct Entries<K, V> {
-    /// How long an answer is believed; zero: it is none.
+    /// How long an answer is valid. Zero: it is not cached.
     keep: fn(&V) -> Duration,
-    /// Answers remembered at once.
+    /// The most cached answers.
     most: usize,
     state: Mutex<State<K, V>>,
 }
 
-/// The answers.
+/// The cache.
 pub struct TtlCache<K, V>(Arc<Entries<K, V>>);
 
 impl<K, V> TtlCache<K, V>
@@ -54,7 +56,7 @@ where
     K: Eq + Hash + Clone + Send + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// None yet. `keep` says how long which is believed, `most` how many are remembered.
+    /// An empty cache. `keep` returns how long an answer is valid, and `most` is the most cached answers.
     pub fn new(keep: fn(&V) -> Duration, most: usize) -> Self {
         let state = State { known: HashMap::new(), asking: HashMap::new(), number: 0, sweep: Sweep::new(SWEEP_THRESHOLD.min(most)) };
         Self(Arc::new(Entries { keep, most, state: Mutex::new(state) }))
@@ -64,8 +66,8 @@ where
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer under this key. `ask` begins to ask, if nobody does; it is told what was known last, however long ago. Err: it
-    /// may not be asked now.
+    /// The answer for this key. `ask` starts a request if none is running. It gets the last known answer, of any age.
+    /// Err: `ask` refused to start a request.
     pub async fn get<F, E>(&self, key: K, ask: impl FnOnce(Option<&V>) -> Result<F, E>) -> Result<V, E>
     where
         F: Future<Output = V> + Send + 'static,
@@ -101,7 +103,7 @@ where
         Ok(asking.await)
     }
 
-    /// What is known under this key is wrong, and so is what was asked before now.
+    /// Forgets the answer for this key, and the result of a running request.
     pub fn forget(&self, key: &K) {
         let mut state = self.lock();
         state.known.remove(key);
@@ -125,7 +127,7 @@ where
     fn answered(&self, key: K, number: u64, answer: &V) {
         let mut state = self.lock();
         if state.asking.get(&key).is_none_or(|(of, _)| *of != number) {
-            return; // it was forgotten
+            return; // the key was forgotten meanwhile
         }
         state.asking.remove(&key);
         let (keep, most) = (self.0.keep, self.0.most);
@@ -133,7 +135,7 @@ where
             return;
         }
         if (state.sweep.is_due(state.known.len()) || state.known.len() >= most) && !state.known.contains_key(&key) {
-            // What is old is of use still: who asks is told of it.
+            // An expired answer is still useful: `ask` gets it.
             state.known.retain(|_, known| known.since.elapsed() < 4 * keep(&known.answer));
             let left = state.known.len();
             state.sweep.done(left);
@@ -143,7 +145,7 @@ where
         }
     }
 
-    /// Makes what is known older, in a test.
+    /// Makes all answers older, for a test.
     #[cfg(test)]
     pub fn pass(&self, time: Duration) {
         let back = |at: BootTime| BootTime::default().after(at.since(BootTime::default()).saturating_sub(time));
@@ -164,7 +166,7 @@ mod tests {
 
     const KEEP: Duration = Duration::from_secs(30);
 
-    /// Answers with how often it was asked, when it is let.
+    /// Answers with the number of its requests, once it is allowed to.
     #[derive(Clone)]
     struct SlowSource(Arc<(AtomicUsize, Semaphore)>);
 

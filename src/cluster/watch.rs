@@ -1,8 +1,8 @@
-//! One watch a kind, kept in a store, with a tap that turns events into work.
+//! One watch for each kind, kept in a store, with a tap that turns events into work.
 //!
-//! A malformed object must not stop the others, so custom resources are read through [`Tolerant`]. Objects are pruned
-//! before they are kept: memory grows with what is needed of an object, not with what others write on it. A list is read in
-//! pages, each of which is in memory at once: they are as short as large objects need ([`config`]).
+//! A malformed object must not block other objects, so custom resources are read through [`Tolerant`]. Objects are
+//! pruned before they are kept, so that memory grows with the used fields, and not with fields that others write. A
+//! list is read in pages. A page is in memory as a whole, so pages are short enough for large objects ([`config`]).
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -16,31 +16,31 @@ use tokio::task::JoinSet;
 
 pub use super::tolerant::{MetadataOnly, Tolerant};
 
-/// Objects in one page of a list. A page is in memory twice while it is read; of the kinds that users write, the largest have
-/// some 400 kB.
+/// Objects in one page of a list. A page is in memory twice while it is read. The largest objects that users can write
+/// have some 400 kB.
 const LIST_PAGE_SIZE: u32 = 100;
 
-/// How everything is listed and watched.
+/// The settings of all lists and watches.
 pub fn config() -> watcher::Config {
     watcher::Config::default().page_size(LIST_PAGE_SIZE)
 }
 
-/// What the tap sees.
+/// An event for the tap.
 pub enum Change<'a, K>
 where
     K: Lookup + 'static,
     K::DynamicType: Hash + Eq,
 {
-    /// The object is there, new or changed.
+    /// The object exists; it is new or changed.
     Present(&'a K),
     /// The object was deleted; this is its last state.
     Deleted(&'a K),
-    /// The store holds everything there is: after the start, and after a gap in which deletions may have been missed.
+    /// The store is complete: after the start, and after an interruption in which deletions may have been missed.
     Listed(&'a Store<K>),
 }
 
-/// Keeps `events` (of a `watcher`) in the returned store, by a task on `tasks`. `prune` drops what
-/// nobody reads; `tap` must not block.
+/// Keeps `events` (of a `watcher`) in the returned store, by a task on `tasks`. `prune` removes unused fields. `tap`
+/// must not block.
 pub fn start<K>(
     tasks: &mut JoinSet<()>,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
@@ -64,7 +64,7 @@ where
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    // The store first: whoever is told of an event must find it there.
+                    // The store is updated first, because the tap must find the object there.
                     writer.apply_watcher_event(&event);
                     match &event {
                         Event::Apply(object) => tap(Change::Present(object)),
@@ -86,7 +86,7 @@ mod tests {
 
     /// Memory of a controller's container, in the chart's values.
     const CONTAINER: usize = 256 * 1024 * 1024;
-    /// What the largest object that a user can write has, in bytes.
+    /// Bytes of the largest object that a user can write.
     const LARGEST: usize = 400_000;
 
     #[test]

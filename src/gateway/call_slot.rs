@@ -1,6 +1,6 @@
-//! The place of a call among those that are in flight: how many an agent and a namespace may have, and the refusal of one too many.
+//! The slot of a call in flight: how many calls an agent and a namespace may have, and the refusal of one too many.
 //!
-//! It must not know who calls but by name.
+//! It must know nothing of a caller except its name.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::token::PodIdentity;
 use crate::wire::{Code, Refusal};
 
-/// One agent's place among its calls in flight, until it is dropped.
+/// A call in flight of one agent, until it is dropped.
 pub(super) struct CallSlot<'a> {
     limits: &'a Mutex<Limits>,
     namespace: &'a str,
-    /// Under which name it is counted.
+    /// The name under which it is counted.
     name: String,
 }
 
@@ -37,20 +37,20 @@ impl Drop for CallSlot<'_> {
     }
 }
 
-/// Why a call has to wait.
+/// The refusal of a call that exceeds a limit.
 pub(super) fn too_many(whose: LimitOwner, full: LimitReached) -> Refusal {
     let whose = match whose {
         LimitOwner::Agent => "this agent",
         LimitOwner::Namespace => "the agents of this namespace",
     };
     let message = match full {
-        LimitReached::InFlight => format!("too many calls of {whose} are in flight"),
-        LimitReached::Rate => format!("too many calls of {whose} lately"),
+        LimitReached::InFlight => format!("too many calls of {whose} are in flight; try again"),
+        LimitReached::Rate => format!("{whose} made too many calls in a short time; try again"),
     };
     Refusal::new(Code::TooManyCalls, message).retry_after(1)
 }
 
-/// On the clock of the limits.
+/// The time on the clock of the limits.
 pub(super) fn now() -> Duration {
     BootTime::now().since(BootTime::default())
 }

@@ -1,7 +1,8 @@
-//! The connection to whoever leads: found by the leader Lease, held open, given up for a newer one.
+//! The connection to the leading governor: found by the leader Lease, kept open, replaced when another leader takes
+//! over.
 //!
-//! The highest owner epoch ever seen is kept: an answer of a lower one comes from a leader that was replaced and does not
-//! know it yet. It is refused, and the leader looked for again.
+//! The highest owner epoch that was seen is kept. An answer with a lower epoch comes from a leader that was replaced
+//! and does not know it yet. The answer is refused, and the leader is looked for again.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,36 +42,36 @@ use crate::wire::{Code, GOVERNOR_TLS_NAME, Refusal};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// A stream of changes that shows nothing for so long is dead.
+/// A stream of changes that is silent for this long is dead.
 const STREAM_SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Our token's file is read again after so long.
+/// How long the token's file is not read again.
 const TOKEN_READ_INTERVAL: Duration = Duration::from_secs(10);
 /// Between two tries to find and reach the leader.
 const LEADER_RETRY_DELAY: Duration = Duration::from_millis(250);
 
-/// Where to find it, and as whom.
+/// How to find the governor, and our identity.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Namespace of the leader Lease.
     pub namespace: String,
-    /// Its name.
+    /// Name of the leader Lease.
     pub lease: String,
     /// File with our token for the governor.
     pub token: PathBuf,
-    /// Our name, never the same for two processes.
+    /// Our name. No two processes have the same.
     pub identity: String,
 }
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// A connection, and what ends the session that it belongs to.
+/// A connection, and the token that ends its session.
 #[derive(Clone)]
 struct Connection {
     sender: Sender,
     end: CancellationToken,
 }
 
-/// The way to whoever leads. Cheap to clone.
+/// The client of the leading governor. Cheap to clone.
 #[derive(Clone)]
 pub struct Governor {
     shared: Arc<Shared>,
@@ -79,15 +80,15 @@ pub struct Governor {
 struct Shared {
     settings: Settings,
     leases: Api<Lease>,
-    /// Certificates to trust, as PEM.
+    /// Trusted certificates, as PEM.
     trusted: watch::Receiver<String>,
     long_polls: LongPolls,
     /// Our token as a header, and when it was read.
     bearer: Mutex<Option<(Instant, HeaderValue)>>,
     connection: Mutex<Option<Connection>>,
-    /// The number of the connection there is: another one may be another leader's.
+    /// The number of the current connection. A connection with another number may be to another leader.
     numbers: watch::Sender<Option<u64>>,
-    /// The last leader, and when it answered last. An answer of a lower epoch comes from one that was replaced.
+    /// The last leader, and the time of its last answer. An answer with a lower epoch comes from a replaced leader.
     seen: Mutex<Option<(SeenLeader, Instant)>>,
     /// The leader's store was rolled back in the last minutes.
     rolled_back: AtomicBool,
@@ -123,12 +124,13 @@ impl Governor {
         self.shared.numbers.send_replace(there.then_some(number));
     }
 
-    /// The number of the connection there is, as it changes. Its leader's epoch is taken before it is told.
+    /// The number of the current connection, as it changes. The epoch of its leader is recorded before a number is
+    /// published.
     pub fn connections(&self) -> watch::Receiver<Option<u64>> {
         self.shared.numbers.subscribe()
     }
 
-    /// Finds the leader, listens to it, and begins again when that ends. For ever.
+    /// Finds the leader, reads its stream of changes, and starts again when the stream ends. Never returns.
     pub async fn run(self, tell: impl Fn(bool)) {
         let mut last = String::new();
         for number in 1.. {
@@ -147,10 +149,10 @@ impl Governor {
         }
     }
 
-    /// One connection: until it ends, is silent, or comes from a leader that was replaced.
+    /// One connection, until it ends, is silent, or belongs to a replaced leader.
     async fn session(&self, number: u64, tell: &impl Fn(bool)) -> anyhow::Result<()> {
         let address = tokio::time::timeout(ANSWER_TIMEOUT, self.find()).await.context("the API server does not answer")??;
-        let sender = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(&address)).await.context("it does not answer")??;
+        let sender = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(&address)).await.context("the governor does not answer")??;
         let mut request = self.request("GET", "/governor/v1/changes", None)?;
         // With this the leader can detect a rollback of the store that happened before it led.
         if let Some(SeenLeader { epoch, version }) = self.seen_leader() {
@@ -158,10 +160,12 @@ impl Governor {
         }
         let request = request.body(Full::default())?;
         let mut sending = sender.clone();
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, sending.send_request(request)).await.context("it does not answer")??;
-        ensure!(answer.status().is_success(), "{address} answers {}", answer.status());
-        // The Lease, read a moment ago, is the authority: after a restore of the cluster its holder's epoch may be a lower
-        // one than we saw. A leader that was replaced is not in the Lease that is read after its successor was seen.
+        let answer =
+            tokio::time::timeout(ANSWER_TIMEOUT, sending.send_request(request)).await.context("the governor does not answer")??;
+        ensure!(answer.status().is_success(), "the governor at {address} answers with status {}", answer.status());
+        // The Lease that was just read is the authority: after a restore of the cluster the epoch of its holder may be
+        // lower than the highest that we saw. A replaced leader is not in a Lease that is read after its successor was
+        // seen.
         let epoch = epoch_of(&answer)?;
         *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((SeenLeader { epoch, version: version_of(&answer) }, Instant::now()));
@@ -176,7 +180,7 @@ impl Governor {
         loop {
             let frame = tokio::select! {
                 frame = tokio::time::timeout(STREAM_SILENCE_TIMEOUT, body.frame()) => frame.context("the governor is silent")?,
-                () = end.cancelled() => bail!("{address} answers for a leader that was replaced"),
+                () = end.cancelled() => bail!("the governor at {address} was replaced by another leader"),
             };
             let Some(frame) = frame else { return Ok(()) };
             let Ok(data) = frame?.into_data() else { continue };
@@ -185,36 +189,37 @@ impl Governor {
                 let line: Vec<u8> = text.drain(..=end).collect();
                 match serde_json::from_slice::<Change>(&line) {
                     Ok(change) => self.shared.long_polls.apply(change),
-                    // A newer controller tells of more than we know of.
-                    Err(error) => tracing::debug!(%error, "a change is not understood"),
+                    // A newer controller may send changes that this version does not know.
+                    Err(error) => tracing::debug!(%error, "an unknown change from the governor is ignored"),
                 }
             }
-            ensure!(text.len() <= MAX_BODY_BYTES, "a line of the stream of changes has no end");
+            ensure!(text.len() <= MAX_BODY_BYTES, "a line of the stream of changes has more than {MAX_BODY_BYTES} bytes");
         }
     }
 
     async fn find(&self) -> anyhow::Result<String> {
         let name = &self.shared.settings.lease;
-        let Some(lease) = self.shared.leases.get_opt(name).await.context("reading the leader lease")? else {
-            bail!("there is no Lease {name}: no controller has led yet");
+        let Some(lease) = self.shared.leases.get_opt(name).await.context("cannot read the leader Lease")? else {
+            bail!("the Lease {name} does not exist: no controller has led yet");
         };
         let held = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).is_some_and(|holder| !holder.is_empty());
-        ensure!(held, "nobody holds the Lease {name} now");
+        ensure!(held, "the Lease {name} has no holder now");
         lease
             .metadata
             .annotations
             .and_then(|mut all| all.remove(ADDRESS_ANNOTATION))
-            .context("the Lease does not say where its holder serves")
+            .with_context(|| format!("the Lease {name} does not have the address of its holder (annotation {ADDRESS_ANNOTATION})"))
     }
 
     async fn connect(&self, address: &str) -> anyhow::Result<Sender> {
         let config = tls::client(&self.shared.trusted.borrow())?;
-        let stream = TcpStream::connect(address).await.with_context(|| format!("connecting to {address}"))?;
+        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(GOVERNOR_TLS_NAME)?;
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.with_context(|| format!("TLS with {address}"))?;
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
+        let stream = connecting.await.with_context(|| format!("cannot set up TLS with {address}"))?;
         let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-        // Its silence is watched by the stream of changes.
+        // The timeout of the stream of changes detects a dead connection.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection to the governor ended");
@@ -243,7 +248,7 @@ impl Governor {
         Ok(request)
     }
 
-    /// Our token, read anew after a while: it is exchanged long before it ends.
+    /// Our token. Its file is read again after a while: the kubelet replaces the token long before it expires.
     fn bearer(&self) -> anyhow::Result<HeaderValue> {
         let mut bearer = self.shared.bearer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read, known)) = bearer.as_ref()
@@ -252,13 +257,13 @@ impl Governor {
             return Ok(known.clone());
         }
         let file = &self.shared.settings.token;
-        let token = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        let token = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let value = HeaderValue::try_from(format!("Bearer {}", token.trim()))?;
         *bearer = Some((Instant::now(), value.clone()));
         Ok(value)
     }
 
-    /// Makes one call for an agent: the status and the body of the answer.
+    /// Makes one call for an agent. Returns the status and the body of the answer.
     pub async fn call(
         &self,
         method: &str,
@@ -270,7 +275,7 @@ impl Governor {
         self.exchange(method, path, Some(caller), key, body).await
     }
 
-    /// Makes one call of our own, for an agent if one is named, and reads its answer.
+    /// Makes one call of the gateway, for an agent if one is named, and reads its answer.
     pub async fn ask<B: Serialize, A: DeserializeOwned>(&self, path: &str, caller: Option<&PodIdentity>, body: &B) -> Result<A, Refusal> {
         let internal = |error: serde_json::Error| Refusal::new(Code::Internal, format!("{path}: {error}"));
         let body = Bytes::from(serde_json::to_vec(body).map_err(internal)?);
@@ -278,7 +283,7 @@ impl Governor {
         if (200..300).contains(&status) {
             return serde_json::from_slice(&answer).map_err(internal);
         }
-        let unread = |_| Refusal::away(format!("the governor answers {status} and does not say why"));
+        let unread = |_| Refusal::away(format!("the governor answers with status {status} and without a reason"));
         Err(serde_json::from_slice(&answer).unwrap_or_else(unread))
     }
 
@@ -299,44 +304,44 @@ impl Governor {
         let request = request.body(Full::new(body)).map_err(|error| Refusal::new(Code::Internal, error.to_string()))?;
         let calling = async {
             let answer = sender.send_request(request).await?;
-            // It ends the connection that it came by, which may not be the one of now: a newer leader's goes on.
+            // A refused answer ends its own connection. The current connection may be a newer leader's, and stays open.
             self.accept_epoch(&answer).inspect_err(|_| end.cancel())?;
             let status = answer.status().as_u16();
             if status == 401 {
-                *self.shared.bearer.lock().unwrap_or_else(PoisonError::into_inner) = None; // it is read again
+                *self.shared.bearer.lock().unwrap_or_else(PoisonError::into_inner) = None; // the file is read again
             }
             anyhow::Ok((status, answer.into_body().collect().await?.to_bytes()))
         };
         let answered = tokio::time::timeout(ANSWER_TIMEOUT, calling).await;
-        answered.map_err(|_| away("it does not answer".into()))?.map_err(|error| away(format!("{error:#}")))
+        answered.map_err(|_| away("no answer".into()))?.map_err(|error| away(format!("{error:#}")))
     }
 
-    /// Refuses the answer of a leader that was replaced.
+    /// Refuses the answer of a replaced leader.
     fn accept_epoch(&self, answer: &Response<Incoming>) -> anyhow::Result<()> {
         let (epoch, version) = (epoch_of(answer)?, version_of(answer));
         let mut seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (highest, before) = seen.map_or((epoch, 0), |(leader, _)| (leader.epoch, leader.version));
-        // Only the answer is dropped. The connection may be another one by now; its own stream ends with its own leader.
-        ensure!(epoch >= highest, "the answer is of owner epoch {epoch}, and {highest} has led since");
+        // Only the answer is dropped. The current connection may be to another leader by now.
+        ensure!(epoch >= highest, "the answer has owner epoch {epoch}, but a leader with owner epoch {highest} was seen");
         let version = if epoch == highest { version.max(before) } else { version };
         *seen = Some((SeenLeader { epoch, version }, Instant::now()));
         Ok(())
     }
 
-    /// The last leader, if it answered within [`REPLAY_PERIOD`]: of an older one nothing would be replayed.
+    /// The last leader, if it answered within [`REPLAY_HISTORY_TTL`]. Answers of an older one would not be replayed.
     fn seen_leader(&self) -> Option<SeenLeader> {
         let seen = *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.filter(|(_, at)| at.elapsed() < REPLAY_HISTORY_TTL).map(|(leader, _)| leader)
     }
 }
 
-/// The version of the leader's Lease; 0: an older controller does not send it.
+/// The version of the leader's Lease. 0: the controller is older and does not send it.
 fn version_of(answer: &Response<Incoming>) -> u64 {
     answer.headers().get(LEASE_VERSION_HEADER).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// Whose answer it is.
+/// The owner epoch of the leader that answered.
 fn epoch_of(answer: &Response<Incoming>) -> anyhow::Result<i64> {
     let epoch = answer.headers().get(OWNER_EPOCH_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
-    epoch.context("the answer does not say whose it is")
+    epoch.with_context(|| format!("the answer has no owner epoch (header {OWNER_EPOCH_HEADER})"))
 }

@@ -1,8 +1,8 @@
-//! The last answers about leases: grants of items, and ends that were accepted. After a rollback of the API server's store this gateway
-//! replays them to the new leader, which has lost them.
+//! The last answers about leases: grants of items, and accepted ends. After a rollback of the API server's store this
+//! gateway replays them to the new leader, which has lost them.
 //!
-//! The history is in memory only. What always holds: it is bounded, and nothing of it is sent to a leader whose store was not rolled
-//! back.
+//! The history is in memory only. What always holds: it is bounded, and it is sent only to a leader whose store was
+//! rolled back.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,9 +22,9 @@ use crate::wire::{Code, body};
 
 /// The most bytes of the history.
 const HISTORY_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes of one answer beside its body.
+/// Bytes of one answer without its body.
 const ANSWER_BYTES: usize = 256;
-/// Replays on their way at once.
+/// Concurrent replays.
 const CONCURRENT_REPLAYS: usize = 8;
 /// Between two tries of one replay.
 const REPLAY_RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -39,7 +39,7 @@ struct LeaseAnswer {
 }
 
 impl LeaseAnswer {
-    /// As it is replayed at `now`.
+    /// The replay of this answer at `now`.
     fn replayed(&self, now: Duration) -> ReplayedLease {
         let age_ms = u64::try_from(now.saturating_sub(self.at).as_millis()).unwrap_or(u64::MAX);
         ReplayedLease { age_ms, ..self.lease.clone() }
@@ -117,7 +117,7 @@ impl LeaseHistory {
         kept.cloned().collect()
     }
 
-    /// Replays the history to each leader whose store was rolled back. Runs for ever.
+    /// Replays the history to each leader whose store was rolled back. Never returns.
     pub async fn run(self, governor: Governor) {
         let mut connections = governor.connections();
         loop {
@@ -157,7 +157,7 @@ async fn replay(governor: &Governor, connection: Option<u64>, answer: LeaseAnswe
             }
             Err(refusal) => {
                 let LeaseRef { uid, epoch } = &answer.lease.held;
-                tracing::warn!(%refusal, item = uid, epoch, "a replayed answer about a lease is refused");
+                tracing::warn!(%refusal, item = uid, epoch, "the governor refused a replayed answer about a lease");
                 return;
             }
         }

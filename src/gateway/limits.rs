@@ -1,14 +1,15 @@
-//! How much may be called: by one agent, and by one namespace, so that a team's flood is its own. Pure: time comes in.
+//! Limits of calls: of one agent, and of one namespace, so that a flood of one team does not affect others. Pure: the
+//! time is an argument.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::policy::sweep::Sweep;
 
-/// What one caller, or one namespace, may do.
+/// The limits of one caller, or of one namespace.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Calls in flight; long polls count.
+    /// Calls in flight, long polls included.
     at_once: u32,
     /// Calls in a burst.
     burst: f64,
@@ -20,15 +21,15 @@ struct Bounds {
 const AGENT_CALL_BOUNDS: Bounds = Bounds { at_once: 16, burst: 60.0, a_second: 20.0 };
 /// Some thousands of agents, each with its long poll.
 const NAMESPACE_CALL_BOUNDS: Bounds = Bounds { at_once: 8_000, burst: 4_000.0, a_second: 1_000.0 };
-/// Tokens from one address that we have not seen lately: a pod has one, renewed each hour.
+/// Unknown tokens from one address: a pod has one, renewed each hour.
 const UNKNOWN_TOKEN_BOUNDS: Bounds = Bounds { at_once: u32::MAX, burst: 20.0, a_second: 2.0 };
-/// Callers remembered before those are looked for that rest.
+/// From this number of remembered callers on, idle ones are removed.
 const CALLER_SWEEP_THRESHOLD: usize = 20_000;
-/// Addresses with unknown tokens that are remembered. Further ones share one allowance until some of these rest.
+/// Remembered addresses with unknown tokens. Further addresses share one bucket until some of these are idle.
 const MAX_REMEMBERED_ADDRESSES: usize = 20_000;
-/// While there are that many, those that rest are looked for so often.
+/// While there are that many, idle addresses are removed at most this often.
 const ADDRESS_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Who has rested for so long has a full bucket again.
+/// After this idle time a bucket is full again, and is removed.
 const IDLE_CALLER_TTL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// What stands in the way of a call at `now`, if anything does.
+    /// The limit that a call at `now` exceeds, if any.
     fn full(&mut self, bounds: &Bounds, now: Duration) -> Option<LimitReached> {
         self.left = (self.left + now.saturating_sub(self.at).as_secs_f64() * bounds.a_second).min(bounds.burst);
         self.at = now;
@@ -55,16 +56,16 @@ impl Bucket {
     }
 }
 
-/// Why a call has to wait.
+/// The limit that a call exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitReached {
-    /// Too many at once.
+    /// Too many calls in flight.
     InFlight,
-    /// Too many lately.
+    /// Too many calls in a short time.
     Rate,
 }
 
-/// Whose limit it is.
+/// The owner of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitOwner {
     /// The agent's own.
@@ -73,7 +74,7 @@ pub enum LimitOwner {
     Namespace,
 }
 
-/// What each caller of one kind has used.
+/// The buckets of all callers of one kind.
 #[derive(Debug)]
 struct Buckets {
     of: HashMap<String, Bucket>,
@@ -87,7 +88,8 @@ impl Default for Buckets {
 }
 
 impl Buckets {
-    /// The bucket of `name`. What is known of those that rest is dropped, so that there are at most twice as many as do not.
+    /// The bucket of `name`. Idle buckets are swept, so that there are at most twice as many buckets as callers that
+    /// are not idle.
     fn get(&mut self, name: &str, bounds: &Bounds, now: Duration) -> &mut Bucket {
         if self.sweep.is_due(self.of.len()) {
             self.of.retain(|_, bucket| bucket.in_flight > 0 || now.saturating_sub(bucket.at) < IDLE_CALLER_TTL);
@@ -97,11 +99,11 @@ impl Buckets {
     }
 }
 
-/// What addresses have used that show unknown tokens.
+/// The buckets of addresses that sent unknown tokens.
 #[derive(Debug, Default)]
 struct Strangers {
     of: HashMap<String, Bucket>,
-    /// When those were dropped that rest.
+    /// When idle ones were last removed.
     swept: Duration,
 }
 
@@ -121,7 +123,7 @@ impl Strangers {
     }
 }
 
-/// What everybody has used.
+/// The buckets of all callers.
 #[derive(Debug, Default)]
 pub struct Limits {
     agents: Buckets,
@@ -130,7 +132,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// A call of the agent `uid` in `namespace` begins at `now` (any clock that only rises).
+    /// A call of the agent `uid` in `namespace` begins at `now` (on any monotonic clock).
     pub fn begin(&mut self, namespace: &str, uid: &str, now: Duration) -> Result<(), (LimitOwner, LimitReached)> {
         let agent = self.agents.get(uid, &AGENT_CALL_BOUNDS, now);
         if let Some(full) = agent.full(&AGENT_CALL_BOUNDS, now) {
@@ -145,7 +147,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Somebody at `address` shows a token that we do not know. Whether the API server is asked about it.
+    /// A caller at `address` sent an unknown token. Whether the API server may be asked about it.
     pub fn stranger(&mut self, address: &str, now: Duration) -> bool {
         let bucket = self.strangers.get(address, now);
         let may = bucket.full(&UNKNOWN_TOKEN_BOUNDS, now).is_none();

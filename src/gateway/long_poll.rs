@@ -1,7 +1,7 @@
-//! Long polls that wait here, and who was revoked: what the governor's stream of changes told. And which agents outside the cluster
-//! are their callers' own, as its answers showed.
+//! Waiting long polls, and revoked agents, from the governor's stream of changes. Also the agents outside the cluster
+//! that belong to their callers, as the governor's answers showed.
 //!
-//! When the stream breaks nothing that was known counts any more: everybody who waits is woken, and asks.
+//! When the stream breaks, changes may be missed: all waiting calls are woken, and ask the governor again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,16 @@ use crate::cluster::token::PodIdentity;
 use crate::policy::sweep::Sweep;
 use crate::wire::governor::Change;
 
-/// Revocations kept at least; twice as many at most. A token of an older one is refused by the API server, because its pod
-/// is gone.
+/// At least this many revocations are kept, and at most twice as many. The API server refuses the token of an older
+/// one, because its pod is gone.
 const MIN_KEPT_REVOCATIONS: usize = 25_000;
-/// Agents outside the cluster that are remembered at least; twice as many at most. One that is forgotten is known again by its next call.
+/// At least this many agents outside the cluster are remembered, and at most twice as many. A forgotten one is known
+/// again after its next call.
 const MIN_KEPT_EXTERNAL_AGENTS: usize = 10_000;
-/// Agents that are remembered in each map before those are looked for that wait no more.
+/// From this number of agents in a map on, those that no longer wait are removed.
 const WAITER_SWEEP_THRESHOLD: usize = 4096;
 
-/// Who waits for something, by uid.
+/// The agents that wait for something, by uid.
 struct Waiters<T> {
     senders: HashMap<String, watch::Sender<T>>,
     sweep: Sweep,
@@ -41,19 +42,19 @@ impl<T: Clone + Default> Waiters<T> {
         self.senders.entry(uid.to_owned()).or_insert_with(|| watch::channel(T::default()).0).subscribe()
     }
 
-    /// Wakes one, with this.
+    /// Wakes one agent, with a value.
     fn wake(&self, uid: &str, what: T) {
         if let Some(sender) = self.senders.get(uid) {
             sender.send_replace(what);
         }
     }
 
-    /// Wakes everybody, with nothing.
+    /// Wakes all agents, with the default value.
     fn wake_all(&self) {
         self.senders.values().for_each(|sender| drop(sender.send_replace(T::default())));
     }
 
-    /// Wakes one for the last time.
+    /// Wakes one agent for the last time.
     fn end(&mut self, uid: &str) {
         if let Some(sender) = self.senders.remove(uid) {
             sender.send_replace(T::default());
@@ -61,7 +62,7 @@ impl<T: Clone + Default> Waiters<T> {
     }
 }
 
-/// The last ones that came, `most` of them at least and twice as many at most.
+/// The last inserted names: at least `most`, and at most twice as many.
 struct RecentSet {
     these: HashSet<String>,
     before: HashSet<String>,
@@ -88,10 +89,10 @@ impl RecentSet {
 struct KnownAgents {
     waiting: Waiters<Option<String>>,
     hungry: Waiters<()>,
-    /// Who has a stream open; woken when nothing is known any more.
+    /// Agents with an open stream. They are woken when changes may have been missed.
     streaming: Waiters<()>,
     revoked: RecentSet,
-    /// Agents outside the cluster that the governor answered as their user's, by both.
+    /// Agents outside the cluster that the governor confirmed as their user's, as USER/UID.
     outside: RecentSet,
 }
 
@@ -108,7 +109,7 @@ impl Default for KnownAgents {
     }
 }
 
-/// What is known of agents. Cheap to clone.
+/// The known state of agents. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct LongPolls(Arc<Mutex<KnownAgents>>);
 
@@ -117,7 +118,7 @@ impl LongPolls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The governor tells of a change.
+    /// Applies a change from the governor.
     pub fn apply(&self, change: Change) {
         let mut known = self.lock();
         match change {
@@ -133,7 +134,7 @@ impl LongPolls {
         }
     }
 
-    /// The stream of changes broke, or began: whoever waits must ask.
+    /// The stream of changes broke, or began: all waiting calls must ask the governor again.
     pub fn nothing_is_known(&self) {
         let known = self.lock();
         known.waiting.wake_all();
@@ -141,7 +142,8 @@ impl LongPolls {
         known.streaming.wake_all();
     }
 
-    /// For as long as `uid` has a stream open: it ends when `uid` is revoked, and changes when that may have been missed.
+    /// For an open stream of `uid`: the channel closes when `uid` is revoked, and changes when a revocation may have
+    /// been missed.
     pub fn stream(&self, uid: &str) -> watch::Receiver<()> {
         let mut known = self.lock();
         if known.revoked.contains(uid) {
@@ -150,18 +152,18 @@ impl LongPolls {
         known.streaming.subscribe(uid)
     }
 
-    /// Whether the agent ended.
+    /// Whether the agent has ended.
     pub fn is_revoked(&self, uid: &str) -> bool {
         self.lock().revoked.contains(uid)
     }
 
-    /// Whether it is an agent outside the cluster, of which the governor has not said that it is whose it says it is.
+    /// Whether it is an agent outside the cluster that the governor has not confirmed as its user's.
     pub fn is_unconfirmed(&self, caller: &PodIdentity) -> bool {
         let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return false };
         !self.lock().outside.contains(&format!("{}/{}", external.user, caller.uid))
     }
 
-    /// The governor answered a call of this agent: it is whose it says it is.
+    /// The governor answered a call of this agent, which confirms that it belongs to its user.
     pub fn confirmed(&self, caller: &PodIdentity) {
         let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return };
         let (name, mut known) = (format!("{}/{}", external.user, caller.uid), self.lock());
@@ -170,20 +172,21 @@ impl LongPolls {
         }
     }
 
-    /// Under which name the calls of an agent are counted. One outside the cluster only says which one it is: its user shares one name
-    /// for all that the governor has not answered, so that nobody uses up what another may, or has more by names that are nobody's.
+    /// The name under which the calls of an agent are counted. An agent outside the cluster only claims its identity,
+    /// so all unconfirmed agents of a user share one name: a user cannot use up the limits of another user's agent, nor
+    /// get more by inventing agents.
     pub fn counted_as(&self, caller: &PodIdentity) -> String {
         let Some(external) = &caller.external else { return caller.uid.clone() };
         let name = format!("{}/{}", external.user, caller.uid);
         if self.lock().outside.contains(&name) { name } else { format!("{}/", external.user) }
     }
 
-    /// Waits until something is, or may be, wanted of `uid` that is not `after`.
+    /// Changes when `uid` has, or may have, a new desired state.
     pub fn wait(&self, uid: &str) -> watch::Receiver<Option<String>> {
         self.lock().waiting.subscribe(uid)
     }
 
-    /// Waits until there may be work for `uid`.
+    /// Changes when there may be work for `uid`.
     pub fn wait_for_work(&self, uid: &str) -> watch::Receiver<()> {
         self.lock().hungry.subscribe(uid)
     }

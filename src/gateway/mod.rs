@@ -1,21 +1,22 @@
-//! The gateway: the only thing that agents can reach. It knows who calls (the pod's token), forwards what may be called to
-//! the governor, keeps long polls, and carries calls of models to their providers, each within what the ledger gives it. It
-//! holds nothing that a restart could lose but what it spends, which is in its journal: any replica serves any agent. Its
-//! history of the last minutes is replayed after a rollback of the API server's store, and nothing else relies on it.
+//! The gateway: the only service that agents can reach. It identifies callers by their pod's token, forwards allowed
+//! calls to the governor, holds long polls, and forwards model calls to their providers, each within the tokens that
+//! the ledger gives. Its only state that must survive a restart is what model calls spent, which is in its journal: any
+//! replica serves any agent. Its history of the last minutes is replayed after a rollback of the API server's store,
+//! and is used for nothing else.
 //!
 //! | file | for |
 //! |---|---|
 //! | [`run`] | the life of the process |
 //! | [`routes`] | one call: token, limits, table, body, governor |
-//! | [`state`] | what the routes work with |
-//! | `caller` | who calls, by its token |
-//! | `call_slot` | the place of a call among those in flight |
-//! | [`governor`] | the connection to whoever leads |
-//! | [`long_poll`] | long polls, and who was revoked |
+//! | [`state`] | the shared state of the routes |
+//! | `caller` | identifies callers by their tokens |
+//! | `call_slot` | the slot of a call in flight |
+//! | [`governor`] | the connection to the leading governor |
+//! | [`long_poll`] | long polls, and revoked agents |
 //! | [`lease_history`] | the last answers about leases, replayed after a rollback of the store |
-//! | [`limits`] | how much one agent may call |
+//! | [`limits`] | limits of calls, of one agent and of one namespace |
 //! | [`meter`] | the session with the ledger: holds and settles, and their journal |
-//! | [`models`] | calls of models: held, forwarded with the team's credential, metered |
+//! | [`models`] | model calls: held, forwarded with the team's credential, metered |
 //! | [`openapi`] | the agents' API as an OpenAPI document |
 
 mod call_slot;

@@ -1,4 +1,4 @@
-//! The agents' API as an OpenAPI 3.1 document, made from the table of calls and the types themselves.
+//! The agents' API as an OpenAPI 3.1 document, generated from the table of calls and from the types.
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ use crate::wire::follow::{Inbox, WorkList};
 use crate::wire::plan::{Plan, Planned};
 use crate::wire::work::{Assignment, Claim, Complete, Fail, ProgressUpdate, Release, Submit, Submitted};
 
-/// What a call takes and gives.
+/// The request and the response of a call.
 struct Shape {
     summary: &'static str,
     body: Option<Value>,
@@ -37,7 +37,7 @@ pub fn document() -> Value {
         "info": {
             "title": "Spillway: the agents' API",
             "version": crate::VERSION,
-            "description": "Calls of an agent's sidecar to the gateway. Every call is repeatable. The token is the pod's own, for the audience spillway.dev/gateway; or, outside the cluster, a user's for that audience, with the header spillway-external.",
+            "description": "Calls of an agent's sidecar to the gateway. Every call is repeatable. The token is the pod's own, for the audience spillway.dev/gateway. Outside the cluster it is a user's token for that audience, with the header spillway-external.",
         },
         "security": [{"pod": []}],
         "paths": paths,
@@ -55,37 +55,37 @@ fn reference<T: JsonSchema>(types: &mut SchemaGenerator) -> Value {
 fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
     let shape = match call {
         Call::Enrol => Shape {
-            summary: "An Agent for a process outside the cluster, within spec.external.maxAgents of the pool that the header names.",
+            summary: "Creates an Agent for a process outside the cluster, within spec.external.maxAgents of the pool that the header names.",
             body: Some(reference::<Enrol>(types)),
             answer: reference::<Enrolled>(types),
         },
         Call::Register => Shape {
-            summary: "First call of a sidecar: what the sandbox is, and how to behave.",
+            summary: "The first call of a sidecar. It describes the sandbox, and gets its settings.",
             body: Some(reference::<Register>(types)),
             answer: reference::<Settings>(types),
         },
         Call::Report => Shape {
-            summary: "The heartbeat. Answers at once with the whole wanted state.",
+            summary: "The heartbeat. The answer comes at once, with the whole desired state.",
             body: Some(reference::<Report>(types)),
             answer: reference::<DesiredState>(types),
         },
         Call::Wanted => Shape {
-            summary: "Long poll: the whole wanted state as soon as its revision is not `after`; 204 after about 25 seconds.",
+            summary: "Long poll for the whole desired state. It is answered when the revision is not `after`, or with 204 after about 25 seconds.",
             body: None,
             answer: reference::<DesiredState>(types),
         },
         Call::Goodbye => Shape {
-            summary: "The agent says goodbye. Answered when that is stored; the pod is then asked to stop.",
+            summary: "The agent says goodbye. The call is answered when that is stored. Then the pod is asked to stop.",
             body: Some(reference::<Goodbye>(types)),
             answer: reference::<Acknowledgement>(types),
         },
         Call::Spawn => Shape {
-            summary: "Makes a child, within spec.bulkhead.maxChildAgents and spec.may.spawnIn of the agent's pool.",
+            summary: "Creates a child agent, within spec.bulkhead.maxChildAgents and spec.may.spawnIn of the agent's pool.",
             body: Some(reference::<Spawn>(types)),
             answer: reference::<Spawned>(types),
         },
         Call::Claim => Shape {
-            summary: "An item of work, leased to the caller: the one that it holds, or the next. 204 if there is none for `waitSeconds`.",
+            summary: "Leases an item of work to the caller: the item that it holds, or the next one. 204 if there is none within `waitSeconds`.",
             body: Some(reference::<Claim>(types)),
             answer: reference::<Assignment>(types),
         },
@@ -93,17 +93,17 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             Shape { summary: "The item is done.", body: Some(reference::<Complete>(types)), answer: reference::<Acknowledgement>(types) }
         }
         Call::Fail => Shape {
-            summary: "The task failed; the queue's rules say what follows.",
+            summary: "The task failed. The retry rules of the queue apply.",
             body: Some(reference::<Fail>(types)),
             answer: reference::<Acknowledgement>(types),
         },
         Call::Release => Shape {
-            summary: "The item is given back and counts as nothing.",
+            summary: "Gives the item back. This does not count as a failure.",
             body: Some(reference::<Release>(types)),
             answer: reference::<Acknowledgement>(types),
         },
         Call::Advance => Shape {
-            summary: "How far the item is.",
+            summary: "Reports the progress of the item.",
             body: Some(reference::<ProgressUpdate>(types)),
             answer: reference::<Acknowledgement>(types),
         },
@@ -113,37 +113,37 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             answer: reference::<Submitted>(types),
         },
         Call::Plan => Shape {
-            summary: "Queues many items that wait for one another: none is given out before all of them exist.",
+            summary: "Queues several items that may depend on each other. No item is leased before all of them exist.",
             body: Some(reference::<Plan>(types)),
             answer: reference::<Planned>(types),
         },
         Call::ListWork => Shape {
-            summary: "The items that the agents of the caller's pool submitted, and where each is.",
+            summary: "Lists the items that agents of the caller's pool submitted, with their phases.",
             body: None,
             answer: reference::<WorkList>(types),
         },
         Call::Inbox => Shape {
-            summary: "Long poll: which of those items ended since `after`, and which plans; 204 if none did for `waitSeconds`.",
+            summary: "Long poll for ended items and plans of the agents of the caller's pool, since `after`. 204 if none ended within `waitSeconds`.",
             body: None,
             answer: reference::<Inbox>(types),
         },
         Call::Budget => Shape {
-            summary: "Every limit that a model call of the caller passes, and how it stands. The nearest first.",
+            summary: "Lists every limit that applies to the caller's model calls, with its use. The limit that is closest to the agent is first.",
             body: None,
             answer: reference::<RemainingTokens>(types),
         },
         Call::AskBudget => Shape {
-            summary: "Asks people for more tokens: a condition of the Agent, and an event. It raises nothing. Answered when it is stored.",
+            summary: "Asks people for more tokens, with a condition of the Agent and an event. It raises no limit. The call is answered when the request is stored.",
             body: Some(reference::<AskTokens>(types)),
             answer: reference::<Acknowledgement>(types),
         },
         Call::TryCommand => Shape {
-            summary: "May a command be run although the breaker of the namespace is open, to try whether things work again?",
+            summary: "Asks for a permit to run a command while the breaker of the namespace is open, to test whether commands work again.",
             body: Some(reference::<TryCommand>(types)),
             answer: reference::<TryAnswer>(types),
         },
         Call::EndTry => Shape {
-            summary: "How a command ended that was tried. Only who was given the permit can say so, and once.",
+            summary: "Reports how a command with such a permit ended. Only the caller that got the permit can report it, and only once.",
             body: Some(reference::<EndTry>(types)),
             answer: reference::<Acknowledgement>(types),
         },
@@ -159,10 +159,10 @@ fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
     let refused = |what: &str| json!({"description": what, "content": content(refusal)});
     let mut responses = json!({
         "200": {"description": "Done.", "content": content(&shape.answer)},
-        "400": refused("The body is not what the call takes; `field` says where."),
-        "401": refused("No token, or one that the API server does not vouch for."),
-        "403": refused("The caller is no living agent, or may not do this."),
-        "429": refused("Too many calls; Retry-After says when."),
+        "400": refused("The body is invalid. `field` names the invalid field."),
+        "401": refused("The token is missing, or the API server does not accept it."),
+        "403": refused("The caller is not a living agent, or has no right to make this call."),
+        "429": refused("Too many calls. Try again after the time in Retry-After."),
         "503": refused("The governor cannot be reached now; try again."),
     });
     let mut operation = json!({"operationId": format!("{:?}", row.call), "summary": shape.summary});
@@ -176,11 +176,11 @@ fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
         }
         Call::Wanted => {
             responses["204"] = json!({"description": "Nothing new."});
-            operation["parameters"] = json!([{"name": "after", "in": "query", "required": false, "schema": {"type": "string"}, "description": "The revision that is known."}]);
+            operation["parameters"] = json!([{"name": "after", "in": "query", "required": false, "schema": {"type": "string"}, "description": "The revision that the caller has."}]);
         }
-        Call::Claim => responses["204"] = json!({"description": "There was nothing for so long."}),
+        Call::Claim => responses["204"] = json!({"description": "There was no item within `waitSeconds`."}),
         Call::Complete | Call::Fail | Call::Release | Call::Advance => {
-            responses["409"] = refused("The lease is not the caller's any more, or the item ended otherwise.");
+            responses["409"] = refused("The caller does not hold the lease any more, or the item has ended.");
             responses["410"] = refused("The item is gone.");
             operation["parameters"] =
                 json!([{"name": "uid", "in": "path", "required": true, "schema": {"type": "string"}, "description": "The item's uid."}]);
@@ -191,18 +191,18 @@ fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
                 json!([of("submittedBy", "`me`, or unset."), of("group", "Only those of a group."), of("plan", "Only those of a plan.")]);
         }
         Call::Inbox => {
-            responses["204"] = json!({"description": "There was nothing for so long."});
+            responses["204"] = json!({"description": "There was no message within `waitSeconds`."});
             operation["parameters"] = json!([
-                {"name": "after", "in": "query", "required": false, "schema": {"type": "string"}, "description": "The cursor of the last answer that was read; unset: from the beginning."},
+                {"name": "after", "in": "query", "required": false, "schema": {"type": "string"}, "description": "The cursor of the last answer. Unset: from the beginning."},
                 {"name": "waitSeconds", "in": "query", "required": false, "schema": {"type": "integer", "minimum": 0, "maximum": 25}, "description": "How long to wait for a message."},
             ]);
         }
         Call::Submit | Call::Plan => {
             responses["409"] =
                 refused("The queue is full, an item of the same key exists, or the Idempotency-Key was used for another item.");
-            responses["413"] = refused("The payload is larger than the queue takes.");
-            responses["422"] = refused("There is no such queue, it does not take the type, or the item would wait for itself.");
-            operation["parameters"] = json!([{"name": "Idempotency-Key", "in": "header", "required": false, "schema": {"type": "string", "maxLength": 253}, "description": "Needed without a dedupKey."}]);
+            responses["413"] = refused("The payload is larger than the queue allows.");
+            responses["422"] = refused("The queue does not exist, it does not accept the type, or the item would wait for itself.");
+            operation["parameters"] = json!([{"name": "Idempotency-Key", "in": "header", "required": false, "schema": {"type": "string", "maxLength": 253}, "description": "Required without a dedupKey."}]);
         }
         Call::Spawn => {
             responses["409"] = refused("The Idempotency-Key was used for another child.");

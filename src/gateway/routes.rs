@@ -1,4 +1,5 @@
-//! One call of an agent: whose token, how many calls, which row of the table, which body; then the governor.
+//! One call of an agent. It is checked against the token, the limits of calls, the table of calls and the type of its
+//! body; then it is forwarded to the governor.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -31,10 +32,10 @@ use crate::wire::plan::Plan;
 use crate::wire::work::{Claim, Complete, Fail, ProgressUpdate, Release, Submit};
 use crate::wire::{Code, Refusal};
 
-/// How long a long poll waits. Below what usual middle boxes and clients wait.
+/// How long a long poll waits. Proxies and clients usually wait longer.
 const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(25);
-/// Bodies of agents' own calls in memory, until they are answered: a call may wait there for its turn, or for work. They have
-/// some hundred bytes, but for plans. A namespace gets a little, whatever others have: its heartbeats come through.
+/// Bodies of agents' own calls are in memory until the call is answered, which may wait for a turn or for work. They
+/// have some hundred bytes, except for plans. The guaranteed part lets the heartbeats of each namespace pass.
 pub const AGENT_BODY_LIMITS: BodyLimits = BodyLimits {
     most: MAX_BODY_BYTES,
     all: 16 * 1024 * 1024,
@@ -60,12 +61,12 @@ static OPENAPI_DOCUMENT: LazyLock<(String, String)> = LazyLock::new(|| {
 const DOCUMENT_CACHE_CONTROL: &str = "public, max-age=3600";
 
 async fn document(request: Request) -> Response {
-    // Requests on connections that are not known were counted before.
+    // Requests on strange connections were counted before.
     let connection = request.extensions().get::<Connection>().filter(|connection| connection.is_known());
     if let Some(connection) = connection
         && !connection.take_turn().await
     {
-        return refused(&Refusal::new(Code::TooManyCalls, "too many requests come from this address").retry_after(1));
+        return refused(&Refusal::new(Code::TooManyCalls, "this address sent too many requests; try again").retry_after(1));
     }
     let (text, tag) = &*OPENAPI_DOCUMENT;
     let fresh = [(header::ETAG, tag.as_str()), (header::CACHE_CONTROL, DOCUMENT_CACHE_CONTROL)];
@@ -96,10 +97,10 @@ async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     response
 }
 
-/// The path is served, with these methods.
+/// The refusal of a method, with the methods that the path accepts.
 fn wrong_method(methods: &[&str]) -> Response {
     let allow = methods.join(", ");
-    let mut response = refused(&Refusal::new(Code::WrongMethod, format!("the path is served with {allow}")));
+    let mut response = refused(&Refusal::new(Code::WrongMethod, format!("this path accepts only {allow}")));
     response.headers_mut().extend(HeaderValue::try_from(allow).ok().map(|allow| (header::ALLOW, allow)));
     response
 }
@@ -108,10 +109,10 @@ async fn one(gateway: &Gateway, row: RequestMatch, request: Request) -> Result<R
     let pod = identify(gateway, request.headers(), request.extensions()).await?;
     let row = match row {
         RequestMatch::Row(row) => row,
-        RequestMatch::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
-        RequestMatch::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call; /openapi.json lists them")),
+        RequestMatch::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "this path does not accept this method")),
+        RequestMatch::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call; /openapi.json lists all calls")),
     };
-    // A pod's token is its sidecar's: what programs may ask is looked at in the pod.
+    // A pod's token belongs to its sidecar. The sidecar checks what programs may call.
     let enrols = pod.external.as_ref().is_some_and(|external| external.enrols);
     if !row.callers.contains(if enrols { &Caller::External } else { &Caller::Link }) {
         return Err(Refusal::new(Code::NotAllowed, "agents may not make this call"));
@@ -148,7 +149,7 @@ async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Reques
     passed_on(status, answer)
 }
 
-/// The governor's answer as soon as it has something to say; 204 if it has not for as long as the caller waits.
+/// The first answer of the governor that is not 204, or 204 if there is none within the caller's `wait_seconds`.
 async fn when_there_is(
     gateway: &Gateway,
     pod: &PodIdentity,
@@ -157,7 +158,7 @@ async fn when_there_is(
     wait_seconds: u32,
 ) -> Result<Response, Refusal> {
     let end = tokio::time::Instant::now() + Duration::from_secs(wait_seconds.into()).min(LONG_POLL_TIMEOUT);
-    // Subscribed before the first look: what comes in between is not missed.
+    // Subscribed before the first call: a change in between is not missed.
     let mut work = gateway.long_polls.wait_for_work(&pod.uid);
     loop {
         work.mark_unchanged();
@@ -170,16 +171,16 @@ async fn when_there_is(
         }
         match tokio::time::timeout_at(end, work.changed()).await {
             Err(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
-            Ok(Err(_)) => return Err(Refusal::new(Code::AgentEnded, "this agent ended")),
+            Ok(Err(_)) => return Err(Refusal::new(Code::AgentEnded, "this agent has ended")),
             Ok(Ok(())) if gateway.long_polls.is_revoked(&pod.uid) => {
-                return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
+                return Err(Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls"));
             }
             Ok(Ok(())) => {}
         }
     }
 }
 
-/// Refuses a body or a query that the governor would refuse, here, where it costs least.
+/// Refuses invalid bodies and queries here, where it costs less than at the governor.
 fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
     match call {
         Call::Enrol => body::read::<Enrol>(bytes).map(drop),
@@ -206,10 +207,10 @@ fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
     }
 }
 
-/// The whole wanted state as soon as it is not `after`; 204 if it stays that for long.
+/// The whole desired state as soon as its revision is not `after`, or 204 after the long poll's time.
 async fn wanted(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Response, Refusal> {
     let end = tokio::time::Instant::now() + LONG_POLL_TIMEOUT;
-    // Subscribed before the first look: a change in between is not missed.
+    // Subscribed before the first call: a change in between is not missed.
     let mut changes = gateway.long_polls.wait(&pod.uid);
     loop {
         changes.mark_unchanged();
@@ -220,10 +221,10 @@ async fn wanted(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Res
         }
         match tokio::time::timeout_at(end, changes.changed()).await {
             Err(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
-            // It was revoked: the next look says so.
-            Ok(Err(_)) => return Err(Refusal::new(Code::AgentEnded, "this agent ended")),
+            // The sender is gone because the agent was revoked.
+            Ok(Err(_)) => return Err(Refusal::new(Code::AgentEnded, "this agent has ended")),
             Ok(Ok(())) if gateway.long_polls.is_revoked(&pod.uid) => {
-                return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
+                return Err(Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls"));
             }
             Ok(Ok(())) => {}
         }

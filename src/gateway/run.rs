@@ -1,4 +1,4 @@
-//! The life of the `gateway` process: its certificate, its way to the governor, its server.
+//! Runs the `gateway` process: its certificate, its connection to the governor, its server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,43 +35,43 @@ use crate::serve::{Bounds, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
 use crate::wire::{CA_FILE, GATEWAY_AUDIENCE};
 
-/// Between two looks at our certificate.
+/// Between two reads of the certificate.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(30);
-/// While there is none.
+/// The same while there is no certificate.
 const CERTIFICATE_RETRY: Duration = Duration::from_millis(500);
-/// Calls of agents are let finish, and others come: the endpoint is taken out of the Service meanwhile.
+/// How long the gateway goes on accepting calls when it stops, until its endpoint is removed from the Service.
 const ENDPOINT_REMOVAL_GRACE: Duration = Duration::from_secs(3);
-/// How long calls that are answered have when we stop: streams of models last longer than other calls.
+/// How long running calls have to end when the gateway stops: model streams last longer than other calls.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
-/// For telling the ledger what they used.
+/// How long the report of their usage to the ledger may take.
 const LEDGER_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the process is told.
+/// The settings of the process.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where agents are served.
+    /// Address for agents.
     pub listen: SocketAddr,
-    /// Where health and metrics are served.
+    /// Address of health and metrics.
     pub health: SocketAddr,
-    /// Secret with our certificate, in the namespace of the Lease.
+    /// Secret with the gateways' certificate, in the namespace of the Lease.
     pub tls_secret: String,
-    /// The way to the governor.
+    /// How to reach the governor.
     pub governor: governor::Settings,
     /// Folder of the journal of holds.
     pub journal: Option<PathBuf>,
-    /// Uid of our pod.
+    /// Uid of this pod.
     pub pod_uid: Option<String>,
-    /// Our ServiceAccount, for manifests that name it.
+    /// ServiceAccount of this gateway, for manifests in refusals.
     pub account: String,
-    /// File with the origins that model calls may go to; unset: the public ones.
+    /// File with the allowed origins of model calls. Unset: the public ones.
     pub model_origins: Option<PathBuf>,
-    /// Whether agents outside the cluster are taken.
+    /// Whether agents outside the cluster are accepted.
     pub external_agents: bool,
-    /// Audiences of tokens that are taken from users outside the cluster besides ours.
+    /// Additional audiences that are accepted in tokens of users outside the cluster.
     pub user_audiences: Vec<String>,
-    /// Names of headers that go to providers besides the usual ones.
+    /// Additional headers that are sent to providers.
     pub allowed_headers: Vec<String>,
-    /// Names of fields in bodies that may cost more than their tokens say, and pass.
+    /// Fields of bodies that are allowed although they may cost more than their tokens.
     pub allowed_fields: Vec<String>,
 }
 
@@ -82,13 +82,15 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let listening = bind(settings.listen).await?;
     let (health_served, served) = (CancellationToken::new(), CancellationToken::new());
     let serving = serve(settings.health, health.clone(), metrics.clone(), health_served.clone());
-    side.spawn(async move { serving.await.context("cannot serve health and metrics: is the address free? (--health-listen)") });
+    side.spawn(async move {
+        serving.await.context("cannot serve health and metrics: check that no other process uses the address of --health-listen")
+    });
     let user_agent = format!("spillway-gateway/{} ({})", crate::VERSION, settings.governor.identity);
     let client = connect::connect(&user_agent, metrics.clone(), ForegroundWrites::default())
         .await
-        .context("cannot connect to the API server: is KUBECONFIG set, or does this pod have a ServiceAccount?")?;
+        .context("cannot connect to the API server: set KUBECONFIG, or give this pod a ServiceAccount")?;
     health.set("certificate", vec!["the Secret of the gateways' certificate".into()]);
-    health.set("governor", vec!["a connection to the controller that leads".into()]);
+    health.set("governor", vec!["a connection to the leading controller".into()]);
     let certificate = Serving::default();
     let (trusting, trusted) = watch::channel(String::new());
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.governor.namespace);
@@ -98,7 +100,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let ready = health.clone();
     let listening_to = governor.clone();
     side.spawn(async move {
-        // Not taken back: without a leader agents must be told that. Told nothing, they would end after a while.
+        // The check stays ok after that: without a leader the gateway must still tell agents so. Without answers they
+        // would end.
         let told = |connected: bool| {
             if connected {
                 ready.set("governor", vec![]);
@@ -111,7 +114,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let telling = models.meter.clone();
     side.spawn(async move {
         telling.run().await;
-        anyhow::bail!("the session with the ledger ended")
+        anyhow::bail!("the task that keeps the session with the ledger has ended")
     });
     let reviewer = Reviewer::new(client.clone(), GATEWAY_AUDIENCE).with_users_of(settings.user_audiences.clone());
     let authorizer = settings.external_agents.then(|| Authorizer::new(client));
@@ -120,7 +123,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let (replaying, to_governor) = (lease_history.clone(), governor.clone());
     side.spawn(async move {
         replaying.run(to_governor).await;
-        anyhow::bail!("the replay of answers about leases ended")
+        anyhow::bail!("the task that replays answers about leases has ended")
     });
     let (metrics_of, models_of) = (metrics.clone(), models.clone());
     let gateway =
@@ -130,11 +133,11 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), metrics, served.clone());
     tokio::pin!(serving);
     let ended = tokio::select! {
-        // A task beside never ends by itself: it has failed.
+        // A side task that ends has failed.
         Some(ended) = side.join_next() => return ended.context("a task panicked")?,
         ended = &mut serving => ended,
         () = stop.cancelled() => {
-            health.set("stopping", vec!["this replica is asked to stop".into()]);
+            health.set("stopping", vec!["this replica is stopping".into()]);
             tokio::time::sleep(ENDPOINT_REMOVAL_GRACE).await;
             served.cancel();
             let ended = serving.await;
@@ -146,11 +149,11 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     ended.context("cannot serve agents")
 }
 
-/// What calls of models work with.
+/// The shared state of model calls.
 fn models(settings: &Settings, client: Client, governor: Governor) -> anyhow::Result<Models> {
     let origins = match &settings.model_origins {
         Some(file) => {
-            let text = std::fs::read_to_string(file).with_context(|| format!("reading {} (--model-origins-file)", file.display()))?;
+            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {} (--model-origins-file)", file.display()))?;
             Origins::parse(&text).map_err(|error| anyhow::anyhow!("{} (gateway.modelOrigins): {error}", file.display()))?
         }
         None => Origins::default(),
@@ -163,7 +166,7 @@ fn models(settings: &Settings, client: Client, governor: Governor) -> anyhow::Re
     Ok(models)
 }
 
-/// Keeps the certificate that we show, and those that we trust, up to date. For ever.
+/// Keeps the gateway's certificate, and the trusted ones, up to date. Never returns.
 async fn certificates(
     secrets: Api<Secret>,
     name: String,
@@ -186,7 +189,7 @@ async fn certificates(
                     shown = Some((pair, bundle));
                 }
             }
-            Err(error) => tracing::warn!(%error, secret = name, "the Secret of our certificate cannot be read; retrying"),
+            Err(error) => tracing::warn!(%error, secret = name, "cannot read the Secret of the gateways' certificate; trying again"),
         }
         tokio::time::sleep(if shown.is_some() { CERTIFICATE_PERIOD } else { CERTIFICATE_RETRY }).await;
     }

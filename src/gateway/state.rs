@@ -1,6 +1,6 @@
-//! What the routes of the gateway work with.
+//! The shared state of the gateway's routes.
 //!
-//! Data alone: a route is given it, and it knows no route.
+//! It is data only: routes use it, and it knows no route.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,23 +14,23 @@ use crate::cluster::token::Reviewer;
 use crate::serve::request_body::BodyMemory;
 use crate::telemetry::Metrics;
 
-/// What the routes work with.
+/// The shared state of the routes.
 pub struct Gateway {
-    /// Whose token it is.
+    /// Reviews tokens.
     pub reviewer: Reviewer,
-    /// Who may register agents outside the cluster. None: nobody.
+    /// Checks the right to register agents outside the cluster. None: such agents are refused.
     pub authorizer: Option<Authorizer>,
-    /// The way to the governor.
+    /// The client of the governor.
     pub governor: Governor,
-    /// Long polls, and who was revoked.
+    /// Long polls, and revoked agents.
     pub long_polls: LongPolls,
-    /// How much who calls.
+    /// Limits of calls.
     pub limits: Mutex<Limits>,
-    /// Bodies of agents' own calls.
+    /// Memory of the bodies of agents' own calls.
     pub bodies: BodyMemory,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// Calls of models.
+    /// The shared state of model calls.
     pub models: Arc<Models>,
     /// The last answers about leases.
     pub lease_history: LeaseHistory,

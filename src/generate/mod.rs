@@ -1,6 +1,6 @@
-//! Files that are made from code: the CRDs, for `kubectl apply` and for the chart, their reference, and what of them is not
-//! supported, as a page and as a policy. One function says what they hold; one
-//! command writes them, or checks that what is committed is what the code says.
+//! Generated files: the CRDs, for `kubectl apply` and for the chart, their reference, and the unsupported fields, as a
+//! page and as a policy. One function returns their content. One command writes them, or checks that the committed
+//! files are up to date.
 
 mod reference;
 mod unsupported;
@@ -52,7 +52,7 @@ fn in_chart(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
     crd.metadata.annotations.get_or_insert_default().insert("helm.sh/resource-policy".into(), "keep".into());
     let body = yaml(&crd)?;
     if body.contains("{{") {
-        bail!("the CRD {} holds `{{{{`, which Helm would take for a template", crd.metadata.name.unwrap_or_default());
+        bail!("the CRD {} contains `{{{{`, which Helm would interpret as a template", crd.metadata.name.unwrap_or_default());
     }
     Ok(format!("{{{{- if .Values.crds.install }}}}\n{}{body}{{{{- end }}}}\n", header()))
 }
@@ -62,14 +62,14 @@ pub fn write(root: &Path) -> anyhow::Result<()> {
     for (path, content) in files()? {
         let path = root.join(path);
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
         }
         std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
 
-/// Fails, naming them, if files below `root` are missing or are not what the code says.
+/// Fails if generated files below `root` are missing or differ, with their names.
 pub fn check(root: &Path) -> anyhow::Result<()> {
     let mut stale = Vec::new();
     for (path, content) in files()? {

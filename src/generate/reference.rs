@@ -59,7 +59,8 @@ fn kind(page: &mut String, crd: &CustomResourceDefinition) {
     }
 }
 
-/// One row a field, deeper ones below theirs. Conditions are the same everywhere and are described once, elsewhere.
+/// Writes one row for each field, with nested fields below it. Conditions are the same everywhere and are described on
+/// another page.
 fn fields(page: &mut String, kind: &str, path: &str, schema: &JSONSchemaProps) {
     let required = schema.required.clone().unwrap_or_default();
     for (name, field) in schema.properties.iter().flatten() {
@@ -127,7 +128,7 @@ fn collect_rules(path: &str, schema: &JSONSchemaProps, into: &mut Vec<(String, S
     }
 }
 
-/// On one line, and with nothing that would end a table's cell.
+/// The text on one line, without characters that would end a table's cell.
 fn words(text: Option<&str>) -> String {
     text.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

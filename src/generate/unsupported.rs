@@ -1,4 +1,4 @@
-//! The list of what this version does not do, as a page, and as an admission policy that warns.
+//! The fields that this version does not support, as a page, and as an admission policy that warns.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use crate::api::unsupported::{Field, UNSUPPORTED_FIELDS, Values};
 pub fn page() -> String {
     let mut page = String::from(
         "<!-- Generated from crates/api by `make generate`. Do not edit. -->\n# Fields that this version does not support\n\n\
-         The API has them so that their names can settle. None is taken and left out in silence: the API server warns who writes \
-         one, and the object says so. Every field that is not listed here has an effect; `tests/fields.txt` says where each is read, \
-         and a test compares both lists with the schemas.\n\n\
-         | kind | who says what |\n|---|---|\n\
-         | `AgentPool` | `Stalled` is True with the reason `Unsupported`, and the message names all of these fields; it makes no agents |\n\
+         The API has these fields so that their names are stable. None of them is ignored silently: the API server warns the user who \
+         writes one, and the object reports it. All other fields have an effect. `tests/fields.txt` lists where each field is read, and \
+         a test compares both lists with the schemas.\n\n\
+         | kind | report |\n|---|---|\n\
+         | `AgentPool` | `Stalled` is True with the reason `Unsupported`, and its message names all of these fields. The pool makes no agents |\n\
          | `WorkItem` | its phase is `Rejected`, with the reason `Unsupported` |\n\
          | `Toolset` | `Ready` is False with the reason `Unsupported` |\n\n\
-         | kind | field | what of it | instead |\n|---|---|---|---|\n",
+         | kind | field | unsupported values | instead |\n|---|---|---|---|\n",
     );
     for field in UNSUPPORTED_FIELDS {
         let Field { kind, path, values, instead } = field;
@@ -31,7 +31,7 @@ pub fn page() -> String {
     page
 }
 
-/// What the reference says of a field of a kind beside its description; nothing of one that is supported.
+/// The mark of an unsupported field in the reference. Empty for a supported field.
 pub fn mark(kind: &str, path: &str) -> String {
     let Some(field) = UNSUPPORTED_FIELDS.iter().find(|field| field.kind == kind && field.path == path) else { return String::new() };
     let what = match field.values {
@@ -42,8 +42,8 @@ pub fn mark(kind: &str, path: &str) -> String {
     format!(" **[Unsupported](unsupported.md){what}**: {}.", field.instead)
 }
 
-/// The policy, as a template of the chart. It warns and refuses nothing: the object itself says what it lacks, and a fleet that is
-/// applied from Git is not held up by the order in which operator and objects are upgraded.
+/// The policy, as a template of the chart. It warns and refuses nothing: the object itself reports the field, and a
+/// fleet that is applied from Git must not fail because of the order in which operator and objects are upgraded.
 pub fn policy(header: &str) -> String {
     let plural = |kind: &str| format!("{}s", kind.to_lowercase());
     let mut kinds: Vec<String> = UNSUPPORTED_FIELDS.iter().map(|field| plural(field.kind)).collect();

@@ -1,4 +1,4 @@
-//! What a webhook is sent: pure. Everything that came from outside is text here, never markup.
+//! The request bodies for webhooks. Pure. Text from outside is never used as markup.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::notice::{Notice, NoticeGroup};
 use super::settings::Format;
 use crate::policy::outbox::Delivery;
 
-/// Names in a line for people.
+/// The most names in a text for people.
 const MAX_NAMES_PER_LINE: usize = 5;
 
-/// The body. `lost` is how many notices were not told before.
+/// The body. `lost` is the number of lost notices before this one.
 pub fn text(format: Format, telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> String {
     match format {
         Format::Generic => generic(telling, lost),
@@ -40,7 +40,7 @@ fn generic(telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> Value {
 }
 
 fn ends(telling: &Delivery<NoticeGroup, Arc<Notice>>) -> (&Notice, &Notice) {
-    // There is always a first one: that is what a telling is made of.
+    // A delivery always has a first notice.
     let first = &telling.named[0];
     (first, telling.last.as_ref().or(telling.named.last()).unwrap_or(first))
 }
@@ -64,12 +64,12 @@ fn slack(telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> String {
         text.push_str(&format!(" (and {unnamed} more)"));
     }
     if lost > 0 {
-        text.push_str(&format!(" ({lost} notices before it were lost)"));
+        text.push_str(&format!(" ({lost} earlier notices were lost)"));
     }
     text
 }
 
-/// Text that is no markup: no mention of everybody, no link.
+/// Text without markup: it cannot mention everyone in a channel, and has no links.
 fn plain(text: &str) -> String {
     let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
@@ -97,6 +97,6 @@ mod tests {
         assert_eq!((&body["count"], &body["lost"], &body["message"]), (&json!(30), &json!(3), &json!("message\n29")));
         assert_eq!(body["objects"].as_array().map(Vec::len), Some(20));
         let body = text(Format::Slack, &telling, 3);
-        assert!(body.contains("n0, n1, n2, n3, n4 in team: message 29 (and 25 more) (3 notices before it were lost)"), "{body}");
+        assert!(body.contains("n0, n1, n2, n3, n4 in team: message 29 (and 25 more) (3 earlier notices were lost)"), "{body}");
     }
 }

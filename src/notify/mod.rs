@@ -1,15 +1,16 @@
-//! Webhooks: what people are told of, sent where they look. Generic JSON, or what Slack and its like understand.
+//! Webhooks: sends notices to people's receivers, as generic JSON or in the format of Slack.
 //!
-//! Whoever tells never waits: a notice goes into a bounded queue, and each webhook has a task of its own that sends, tries
-//! again, and gives up (`policy::outbox` decides when). Events are the record; a notice that waits when the leader ends is lost.
-//! It must not log a webhook's URL or authorization, which are secrets, nor read what a receiver answers.
+//! A sender of a notice never waits: the notice goes into a bounded queue. Each webhook has a task of its own that
+//! sends, retries, and gives up (`policy::outbox` decides when). Events are the record; a notice that waits when the
+//! leader ends is lost. This module must not log a webhook's URL or authorization, which are secrets, nor read the body
+//! of a receiver's answer.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`settings`] | which webhooks there are |
-//! | `notice` | what people are told of |
-//! | [`body`] | what is sent, pure |
-//! | [`send`] | one try |
+//! | [`settings`] | the list of webhooks |
+//! | `notice` | a notice: an object, a reason, a message |
+//! | [`body`] | the request bodies, pure |
+//! | [`send`] | one attempt to send |
 
 pub mod body;
 mod notice;
@@ -28,7 +29,7 @@ use settings::Webhook;
 
 pub use notice::{Notice, NoticeGroup};
 
-/// Notices between those who tell and a task that is busy.
+/// Notices that wait for the busy task of a webhook.
 const NOTICE_QUEUE_CAPACITY: usize = 1024;
 
 struct WebhookLane {
@@ -36,7 +37,7 @@ struct WebhookLane {
     queue: mpsc::Sender<Arc<Notice>>,
 }
 
-/// Tells all webhooks; none, by default.
+/// Sends notices to all webhooks. The default has none.
 #[derive(Clone, Default)]
 pub struct Notifier {
     ways: Arc<[WebhookLane]>,
@@ -57,7 +58,7 @@ impl Notifier {
         Ok(Self { ways: ways.into(), metrics: metrics.clone() })
     }
 
-    /// Of a test: what all webhooks would be told.
+    /// A notifier for tests, and the notices that all webhooks would get.
     #[cfg(test)]
     pub fn kept() -> (Self, mpsc::Receiver<Arc<Notice>>) {
         let (queue, told) = mpsc::channel(NOTICE_QUEUE_CAPACITY);
@@ -65,7 +66,7 @@ impl Notifier {
         (Self { ways: [WebhookLane { webhook: Arc::new(webhook), queue }].into(), metrics: Metrics::default() }, told)
     }
 
-    /// Tells all that want to know, some time. Never waits.
+    /// Queues a notice for each webhook that wants it. Never waits.
     pub fn tell(&self, notice: Notice) {
         let notice = Arc::new(notice);
         for WebhookLane { webhook, queue } in self.ways.iter() {
@@ -76,7 +77,7 @@ impl Notifier {
     }
 }
 
-/// Sends to one webhook what comes, until nothing more can come.
+/// Sends notices to one webhook until the notifier is dropped.
 async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Arc<Notice>>, metrics: Metrics) {
     let began = Instant::now();
     let mut outbox: Outbox<NoticeGroup, Arc<Notice>> = Outbox::default();
@@ -86,7 +87,7 @@ async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Ar
                 let outcome = {
                     let trying = attempt(&webhook, &sender, &telling, lost, &metrics);
                     tokio::pin!(trying);
-                    // What comes meanwhile is taken, so that who tells finds room.
+                    // New notices are taken meanwhile, so that the queue does not fill.
                     loop {
                         tokio::select! {
                             outcome = &mut trying => break outcome,
@@ -133,10 +134,10 @@ async fn attempt(
     match (&answer, outcome) {
         (_, Outcome::Taken) => {}
         (Ok((status, _)), Outcome::Refused) => {
-            tracing::warn!(webhook = name, reason, %status, "a webhook refused a notice, which is dropped: is its URL right?");
+            tracing::warn!(webhook = name, reason, %status, "a webhook refused a notice, which is dropped: check the webhook's URL");
         }
-        (Ok((status, _)), Outcome::Later(_)) => tracing::warn!(webhook = name, reason, %status, "a webhook did not take a notice"),
-        (Err(error), _) => tracing::warn!(webhook = name, reason, "a webhook cannot be told: {error:#}"),
+        (Ok((status, _)), Outcome::Later(_)) => tracing::warn!(webhook = name, reason, %status, "a webhook did not accept a notice"),
+        (Err(error), _) => tracing::warn!(webhook = name, reason, "cannot send a notice to a webhook: {error:#}"),
     }
     outcome
 }

@@ -1,26 +1,26 @@
-//! What happened to an object that people asked to be told of: data alone.
+//! A notice: an event about an object that is sent to webhooks. Data only.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
-/// What happened to an object that people asked to be told of.
+/// An event about an object that is sent to webhooks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// When.
+    /// The time of the event.
     pub time: Timestamp,
-    /// Whether somebody may have to look at it.
+    /// Whether it may need a person's attention.
     pub warning: bool,
     /// The object.
     pub about: ObjectReference,
-    /// Why, in one word.
+    /// The reason, in one word.
     pub reason: String,
-    /// What was done, in one word.
+    /// The action, in one word.
     pub action: String,
-    /// The same in a sentence.
+    /// The message, a sentence.
     pub message: String,
 }
 
-/// What makes notices alike: they are told together.
+/// The key of similar notices, which are sent together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NoticeGroup {
     pub(super) namespace: String,

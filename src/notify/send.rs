@@ -1,4 +1,5 @@
-//! One try to send one notice. Redirects are not followed and an answer's body is not read: a receiver says yes, later or no.
+//! One attempt to send one delivery. Redirects are not followed, and the body of an answer is not read: only its status
+//! and Retry-After count.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,10 @@ use super::settings::Webhook;
 use crate::pki::tls;
 use crate::policy::outbox::Outcome;
 
-/// For all of a try.
+/// How long one attempt may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was answered: the status, and when to come again.
+/// The answer: its status, and when to try again.
 pub type Answer = anyhow::Result<(StatusCode, Option<Duration>)>;
 
 /// Sends to one webhook.
@@ -31,49 +32,51 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// To this one. Its certificates are looked at here, so that a wrong one shows at the start.
+    /// Sends to this webhook. Its certificates are read here, so that an invalid one is reported at the start.
     pub fn new(webhook: &Webhook) -> anyhow::Result<Self> {
         let config = tls::public(&webhook.ca_bundle).with_context(|| format!("caBundle of the webhook {}", webhook.name))?;
         let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build();
-        // Notices are rare: a connection that was kept would only be found broken.
+        // Notices are rare, so a kept connection would be closed by the next notice.
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
         Ok(Self { client, url: webhook.url_file.clone(), authorization: webhook.authorization_file.clone() })
     }
 
-    /// Sends once. An error says nothing of what is secret.
+    /// Sends once. An error contains no secret.
     pub async fn send(&self, id: u64, body: String) -> Answer {
         let request = self.request(id, body)?;
-        let answer = tokio::time::timeout(SEND_TIMEOUT, self.client.request(request)).await.map_err(|_| anyhow!("it does not answer"))?;
+        let answer =
+            tokio::time::timeout(SEND_TIMEOUT, self.client.request(request)).await.map_err(|_| anyhow!("the webhook does not answer"))?;
         let answer = answer.map_err(|error| anyhow!(words(&error)))?;
         let again = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         Ok((answer.status(), again.map(Duration::from_secs)))
     }
 
     fn request(&self, id: u64, body: String) -> anyhow::Result<Request<Full<Bytes>>> {
-        let url: Uri = secret(&self.url)?.parse().map_err(|_| anyhow!("what {} holds is no URL", self.url.display()))?;
+        let url: Uri = secret(&self.url)?.parse().map_err(|_| anyhow!("the content of {} is not a URL", self.url.display()))?;
         if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none() {
-            bail!("what {} holds is no URL with http or https", self.url.display());
+            bail!("the content of {} is not a URL with http or https", self.url.display());
         }
         let mut request = Request::post(url)
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::USER_AGENT, concat!("spillway/", env!("CARGO_PKG_VERSION")))
             .header("spillway-notice", id);
         if let Some(file) = &self.authorization {
-            let mut value = HeaderValue::try_from(secret(file)?).map_err(|_| anyhow!("what {} holds is no header", file.display()))?;
+            let mut value = HeaderValue::try_from(secret(file)?)
+                .map_err(|_| anyhow!("the content of {} is not a valid header value", file.display()))?;
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
-        request.body(Full::from(body)).map_err(|_| anyhow!("what {} holds is no URL that can be called", self.url.display()))
+        request.body(Full::from(body)).map_err(|_| anyhow!("the content of {} is not a URL that can be called", self.url.display()))
     }
 }
 
-/// What a file of a Secret holds.
+/// The content of a file of a Secret.
 fn secret(file: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}: is its Secret there?", file.display()))?;
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}: check that its Secret exists", file.display()))?;
     Ok(text.trim().to_owned())
 }
 
-/// Why a call failed: what the error and its causes say, none of which know the URL.
+/// The messages of an error and its causes. None of them contains the URL.
 fn words(error: &hyper_util::client::legacy::Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -84,7 +87,7 @@ fn words(error: &hyper_util::client::legacy::Error) -> String {
     words
 }
 
-/// How a try ended.
+/// The outcome of an attempt.
 pub fn judge(answer: &Answer) -> Outcome {
     match answer {
         Err(_) => Outcome::Later(None),

@@ -1,4 +1,4 @@
-//! Which webhooks there are: a JSON file, whose secrets are in files of their own.
+//! The list of webhooks: a JSON file. Its secrets are in separate files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,51 +6,51 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
-/// What is sent.
+/// The format of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Format {
-    /// JSON of our own.
+    /// Spillway's own JSON.
     #[default]
     Generic,
-    /// `{"text": ...}`, as incoming webhooks of Slack and its like take it.
+    /// `{"text": ...}`, as incoming webhooks of Slack and compatible services accept it.
     Slack,
 }
 
-/// Somebody who is told.
+/// A webhook.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Webhook {
-    /// What logs and metrics call it.
+    /// Its name in logs and metrics.
     pub name: String,
-    /// What is sent.
+    /// The format of its requests.
     #[serde(default)]
     pub format: Format,
-    /// File with its URL, read at each try: a Secret may change.
+    /// File with its URL. It is read for each attempt, because a Secret may change.
     pub url_file: PathBuf,
-    /// File with the value of the header Authorization; none: no such header.
+    /// File with the value of the header Authorization. None: no such header is sent.
     #[serde(default)]
     pub authorization_file: Option<PathBuf>,
-    /// Certificates to trust besides the public authorities, in PEM.
+    /// Trusted certificates in addition to the public authorities, in PEM.
     #[serde(default)]
     pub ca_bundle: String,
-    /// Tell only of objects in these; empty: of all.
+    /// Send only notices about objects in these namespaces. Empty: all notices.
     #[serde(default)]
     pub namespaces: BTreeSet<String>,
 }
 
 impl Webhook {
-    /// Whether it is told of an object there.
+    /// Whether it gets notices about objects in this namespace.
     pub fn wants(&self, namespace: Option<&str>) -> bool {
         self.namespaces.is_empty() || namespace.is_some_and(|namespace| self.namespaces.contains(namespace))
     }
 }
 
-/// Reads the list.
+/// Reads the list of webhooks.
 pub fn read(path: &Path) -> anyhow::Result<Vec<Webhook>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let webhooks: Vec<Webhook> = serde_json::from_str(&text).with_context(|| format!("{} is no list of webhooks", path.display()))?;
+    let webhooks: Vec<Webhook> = serde_json::from_str(&text).with_context(|| format!("{} is not a list of webhooks", path.display()))?;
     let names: BTreeSet<&str> = webhooks.iter().map(|webhook| webhook.name.as_str()).collect();
-    ensure!(names.len() == webhooks.len(), "{}: two webhooks have one name", path.display());
+    ensure!(names.len() == webhooks.len(), "{}: two webhooks have the same name", path.display());
     Ok(webhooks)
 }
 
@@ -78,7 +78,7 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         let twice = read(r#"[{"name": "a", "urlFile": "/u"}, {"name": "a", "urlFile": "/v"}]"#);
-        assert!(twice.is_err_and(|error| error.to_string().contains("one name")));
+        assert!(twice.is_err_and(|error| error.to_string().contains("the same name")));
         std::fs::remove_file(&file).expect("removed");
     }
 }

@@ -1,4 +1,4 @@
-//! Real receivers on loopback: one that takes, one that is slow to, and such as no webhook should be.
+//! Real receivers on loopback: one that accepts, one that is slow, and faulty ones.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::*;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any wait here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn notice(name: &str, message: &str) -> Notice {
@@ -44,7 +44,7 @@ pub fn told(notices: Vec<Notice>) -> Delivery<NoticeGroup, Arc<Notice>> {
     }
 }
 
-/// What a receiver saw, and what it answers: the last one again and again.
+/// The requests that a receiver got, and its next answers. After these it answers 200.
 struct ReceivedCalls {
     calls: Mutex<Vec<(HeaderMap, Value)>>,
     answers: Mutex<Vec<Response>>,
@@ -128,12 +128,13 @@ async fn a_notice_arrives_also_after_the_receiver_was_away() {
 
 #[tokio::test]
 async fn who_tells_never_waits() {
-    // It accepts, and says nothing for ever.
+    // It accepts connections, and never answers.
     let deaf = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let folder = Folder::new("deaf", &format!("http://{}/", deaf.local_addr().expect("bound")));
     let metrics = Metrics::default();
     let notifier = Notifier::start(vec![folder.webhook(&[])], &metrics).expect("a notifier");
-    // Without a pause in between the task cannot run: so many fit, and the others are counted.
+    // The task cannot run in between, because nothing here waits. So the queue fills, and further notices are counted
+    // as lost.
     (0..NOTICE_QUEUE_CAPACITY + 7).for_each(|number| notifier.tell(notice(&number.to_string(), "x")));
     assert!(metrics.text().expect("text").contains(r#"outcome="lost",webhook="ops"} 7"#));
 }
@@ -180,5 +181,5 @@ async fn what_goes_wrong_says_nothing_that_is_secret() {
     let sender = folder.sender();
     std::fs::remove_file(folder.0.join("url")).expect("removed");
     let said = format!("{:#}", sender.send(1, "{}".into()).await.expect_err("there is no URL"));
-    assert!(said.contains("is its Secret there?"), "{said}");
+    assert!(said.contains("check that its Secret exists"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Making and signing certificates. Times come in as arguments.
+//! Creates and signs certificates. Times are arguments.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use crate::policy::certificates::{AUTHORITY_VALIDITY, Authority, SERVING_VALIDITY};
 use crate::wire::{GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 
-/// Certificates count from a little before they are made: clocks of nodes differ.
+/// Certificates are valid from a little before their creation, because clocks of nodes differ.
 const MAX_CLOCK_SKEW_SECONDS: i64 = 300;
 
 /// A certificate with its key, as PEM, and its times.
@@ -19,22 +19,22 @@ pub struct PemKeyPair {
     pub certificate: String,
     /// Its private key.
     pub key: String,
-    /// When it was made and when it ends, in seconds since 1970.
+    /// When it was created and when it expires, in seconds since 1970.
     pub times: Authority,
 }
 
-/// What can go wrong here: a key that cannot be read, a clock beyond all bounds.
+/// Errors of making certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The library refuses.
-    #[error("making a certificate: {0}")]
+    /// The library reports an error, such as an unreadable key.
+    #[error("cannot make a certificate: {0}")]
     Making(#[from] rcgen::Error),
     /// The clock is out of bounds.
-    #[error("the time {0} is out of bounds")]
+    #[error("the time {0}, in seconds since 1970, is out of bounds: check the node's clock")]
     Time(i64),
 }
 
-/// A new authority.
+/// Creates a new authority.
 pub fn authority(now: i64) -> Result<PemKeyPair, Error> {
     let key = KeyPair::generate()?;
     let times = Authority { made: now, ends: now.saturating_add(seconds(AUTHORITY_VALIDITY)) };
@@ -42,7 +42,7 @@ pub fn authority(now: i64) -> Result<PemKeyPair, Error> {
     Ok(PemKeyPair { certificate: certificate.pem(), key: key.serialize_pem(), times })
 }
 
-/// A certificate for a server called `name`, signed by `authority`.
+/// Creates a certificate for the server name `name`, signed by `authority`.
 pub fn serving(authority: &PemKeyPair, name: &str, now: i64) -> Result<PemKeyPair, Error> {
     let issuing = params(authority.times)?;
     let issuer = Issuer::new(issuing, KeyPair::from_pem(&authority.key)?);
@@ -71,8 +71,8 @@ fn params(times: Authority) -> Result<CertificateParams, Error> {
     Ok(params)
 }
 
-/// What the authority can vouch for: our two names, and no address. This is a part of its own certificate alone: what an authority
-/// signed before, or one that was made without it signs, stays valid until its turn to be replaced comes.
+/// The names that the authority can sign: the two internal names, and no address. The constraint is only in the
+/// authority's own certificate. So certificates of an earlier authority without it stay valid until they are replaced.
 fn constraints() -> NameConstraints {
     let names = [GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME].map(|name| GeneralSubtree::DnsName(name.to_owned()));
     let all_addresses = [CidrSubnet::V4([0; 4], [0; 4]), CidrSubnet::V6([0; 16], [0; 16])].map(GeneralSubtree::IpAddress);
@@ -104,7 +104,8 @@ mod tests {
 
     const NOW: i64 = 1_700_000_000;
 
-    /// A handshake in memory of a client that trusts `authority` with a server that is called `name`, and shows `shown`.
+    /// A handshake in memory between a client that trusts `authority` and a server with the name `name` and the
+    /// certificate `shown`.
     fn shakes(authority: &PemKeyPair, shown: &PemKeyPair, name: &str) -> Result<ProtocolVersion, String> {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default(); // another test may have
         let certificate = tls::Serving::default();

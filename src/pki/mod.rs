@@ -1,13 +1,14 @@
-//! The internal certificates: an authority of Spillway's own, kept in a Secret, and what it signs.
+//! The internal certificates: Spillway's own authority, kept in a Secret, and the certificates that it signs.
 //!
-//! The leader makes and rotates them (`policy::certificates` decides when); gateways read theirs; agents' pods get what to
-//! trust as a ConfigMap. Nobody outside Spillway trusts this authority, and it signs for two fixed names only.
+//! The leader creates and rotates them (`policy::certificates` decides when). Gateways read theirs. Agents' pods get
+//! the trusted certificates as a ConfigMap. No program outside Spillway trusts this authority, and it signs two fixed
+//! names only.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`authority`] | making and signing certificates |
-//! | [`secrets`] | the leader's loop: Secrets read, decided on, written by compare-and-swap |
-//! | [`tls`] | servers and clients made of them |
+//! | [`authority`] | creates and signs certificates |
+//! | [`secrets`] | the leader's loop: reads the Secrets, decides, writes by compare-and-swap |
+//! | [`tls`] | TLS servers and clients with these certificates |
 
 pub mod authority;
 pub mod secrets;

@@ -1,5 +1,5 @@
-//! The leader's loop: the two Secrets are read, decided on, and written by compare-and-swap. Another leader's write is a
-//! conflict, and ends in a second look. What is trusted and served now is told on a channel.
+//! The leader's loop: reads the two Secrets, decides, and writes them by compare-and-swap. Another leader's write is a
+//! conflict, after which the Secrets are read again. The current certificates are published on a channel.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use crate::cluster::{Class, Error};
 use crate::policy::certificates::{Authority, Facts, Signer, Step, renew, signer, step};
 use crate::wire::{CA_FILE, GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 
-/// Between two looks.
+/// Between two checks.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// After a failure.
 const CERTIFICATE_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Where the Secrets are.
+/// The names of the Secrets.
 #[derive(Clone, Debug)]
 pub struct SecretNames {
     /// Their namespace: the controller's own.
     pub namespace: String,
-    /// Name of the authority's.
+    /// Name of the authority's Secret.
     pub authority: String,
-    /// Name of the gateway's.
+    /// Name of the Secret with the gateways' certificate.
     pub gateway: String,
 }
 
-/// What is trusted and served now.
+/// The trusted certificates, and the governor's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     /// Certificates of authorities, as PEM.
@@ -43,7 +43,7 @@ pub struct Trust {
     pub governor: PemKeyPair,
 }
 
-/// Keeps the certificates for as long as we lead. Never ends by itself.
+/// Keeps the certificates while this process leads. Returns only when leadership is lost.
 pub async fn keep(client: Client, places: SecretNames, leadership: Leadership, tell: watch::Sender<Option<Trust>>) {
     let api: Api<Secret> = Api::namespaced(client, &places.namespace);
     loop {
@@ -51,11 +51,11 @@ pub async fn keep(client: Client, places: SecretNames, leadership: Leadership, t
             Ok(()) => CERTIFICATE_CHECK_INTERVAL,
             Err(Problem::Call(error)) if error.class() == Class::LostLeadership => {
                 leadership.abdicate();
-                // The process ends when it is known why.
+                // The process ends after the check for a rollback.
                 return leadership.lost().await;
             }
             Err(error) => {
-                tracing::warn!(%error, "the internal certificates could not be kept; retrying");
+                tracing::warn!(%error, "cannot update the internal certificates; retrying");
                 CERTIFICATE_RETRY_DELAY
             }
         };
@@ -108,7 +108,7 @@ async fn look(
     Ok(())
 }
 
-/// The gateways' certificate, with the authorities beside it.
+/// Keeps the Secret with the gateways' certificate and the trusted authorities.
 async fn gateways(
     api: &Api<Secret>,
     places: &SecretNames,
@@ -169,7 +169,7 @@ fn times(pair: &Option<PemKeyPair>) -> Option<Authority> {
     pair.as_ref().map(|pair| pair.times)
 }
 
-/// The pair stored under `prefix`; one that cannot be read is as good as none.
+/// The pair that is stored under `prefix`. None also if it cannot be read.
 pub fn pair(secret: Option<&Secret>, prefix: &str) -> Option<PemKeyPair> {
     let times = text(secret, &format!("{prefix}.times"))?;
     let (made, ends) = times.split_once(' ')?;

@@ -1,5 +1,5 @@
-//! TLS servers and clients made of our certificates, and clients of the world outside. A server's certificate can change
-//! while it serves.
+//! TLS servers and clients with the internal certificates, and clients for public servers. A server's certificate can
+//! change while it serves.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,17 +12,18 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::authority::PemKeyPair;
 
-/// The certificate that a server shows now.
+/// The current certificate of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Serving(Arc<Mutex<Option<Arc<CertifiedKey>>>>);
 
 impl Serving {
-    /// From now on, show this one.
+    /// Replaces the certificate.
     pub fn set(&self, pair: &PemKeyPair) -> anyhow::Result<()> {
-        let chain =
-            CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<Vec<_>, _>>().context("the certificate")?;
-        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("its key")?;
-        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).context("its key")?;
+        let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .context("cannot read the certificate")?;
+        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("cannot read the certificate's key")?;
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).context("cannot read the certificate's key")?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(CertifiedKey::new(chain, key)));
         Ok(())
     }
@@ -34,8 +35,8 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-/// A server that shows `serving`, over HTTP/2 and HTTP/1.1. TLS 1.3 alone: every client of ours speaks it. No session is resumed:
-/// our clients keep their connections, and do not ask for it.
+/// A server with the certificate `serving`, for HTTP/2 and HTTP/1.1. It accepts only TLS 1.3, which all our clients
+/// support. Sessions are not resumed, because our clients keep their connections.
 pub fn server(serving: Serving) -> ServerConfig {
     let builder = ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13]);
     let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(serving));
@@ -45,25 +46,25 @@ pub fn server(serving: Serving) -> ServerConfig {
     config
 }
 
-/// A client that trusts `bundle` alone, over HTTP/2.
+/// A client that trusts only `bundle`, for HTTP/2.
 pub fn client(bundle: &str) -> anyhow::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
-        roots.add(certificate.context("a certificate to trust")?).context("a certificate to trust")?;
+        roots.add(certificate.context("cannot read a trusted certificate")?).context("cannot read a trusted certificate")?;
     }
-    anyhow::ensure!(!roots.is_empty(), "there is no certificate to trust");
+    anyhow::ensure!(!roots.is_empty(), "there is no trusted certificate");
     let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }
 
-/// A client that trusts the public authorities, and those in `bundle`. It names no protocol.
+/// A client that trusts the public authorities, and those in `bundle`. It sets no application protocol.
 pub fn public(bundle: &str) -> anyhow::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    // Their list comes with the program: its image has nothing beside it.
+    // The list of public authorities is part of the program, because its image has no other files.
     roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
-        roots.add(certificate.context("a certificate to trust")?).context("a certificate to trust")?;
+        roots.add(certificate.context("cannot read a trusted certificate")?).context("cannot read a trusted certificate")?;
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;

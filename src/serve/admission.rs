@@ -1,17 +1,18 @@
-//! Which connections may exist. Pure: the time comes in as an argument.
+//! Decides which connections may exist. Pure: the time is an argument.
 //!
-//! A connection is strange until a request on it was let in by a vouched-for token; from then on it is known. Strange ones are
-//! counted by address, and an old one gives way to a new one. Known ones are counted by namespace, and never give way.
+//! A connection is strange until a request on it is accepted with a valid token. From then on it is known. Strange
+//! connections are counted by address, and a new one may evict an old one. Known connections are counted by namespace,
+//! and are never evicted.
 //!
-//! What always holds: there are never more strange connections than there are places, nor more of one address than it may
-//! have; addresses that take all they can never keep out an address that has few; namespaces that take all they can never take
-//! the last place.
+//! What always holds: the number of strange connections never exceeds its limit, in total and for each address.
+//! Addresses with many connections never keep out an address that has few. Namespaces with many connections never take
+//! the last slot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How many connections there may be.
+/// The limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     /// Strange connections.
@@ -24,36 +25,37 @@ pub struct Capacity {
     pub known_per_address: usize,
 }
 
-/// An address with at most so many strange connections is likely to be honest: a pod begins with two or three.
+/// An address with at most this many strange connections is probably honest: a pod begins with two or three.
 const HONEST_ADDRESS_CONNECTIONS: usize = 3;
-/// While all addresses have few, many pods begin at once. Their connections get so much time before one gives way.
+/// While every address has few strange connections, many pods start at once. A connection is not evicted before this
+/// age then.
 pub const RUSH_GRACE: Duration = Duration::from_secs(5);
 
 /// Number of a connection. Later ones have higher numbers.
 pub type Id = u64;
 
-/// What becomes of a new connection.
+/// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It has a place. This other connection, if any, lost its own to it and must be ended.
+    /// It is accepted. The evicted connection, if any, must be ended.
     Place {
         /// The number of the new connection.
         id: Id,
         /// The connection to end.
         evicted: Option<Id>,
     },
-    /// There is no place now. There may be one when a connection ends, and certainly after this time.
+    /// There is no free slot now. There may be one when a connection ends, and there is one after this time.
     Later(Duration),
 }
 
 /// Why a connection cannot become known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionFull {
-    /// Its namespace has its share of all places.
+    /// Its namespace has reached its share of all slots.
     Namespace,
-    /// Its address has as many as one may.
+    /// Its address has reached its limit.
     Address,
-    /// It has lost its place already.
+    /// It was evicted.
     Gone,
 }
 
@@ -90,7 +92,7 @@ impl Admission {
         }
     }
 
-    /// Strange and known connections.
+    /// The numbers of strange and of known connections.
     pub fn counts(&self) -> (usize, usize) {
         (self.strange_count, self.known.len())
     }
@@ -119,8 +121,8 @@ impl Admission {
         Arrival::Place { id: self.last, evicted: victim.map(|(_, id)| id) }
     }
 
-    /// Of the address that has the most strange connections the oldest one, and how many there are. Of several such addresses,
-    /// that with the oldest connection.
+    /// The oldest connection of the address with the most strange connections, and their number. If several addresses
+    /// have the most, the address with the oldest connection counts.
     fn oldest_of_the_most(&self) -> Option<(IpAddr, Id, Duration, usize)> {
         let oldest = self.strange.iter().filter_map(|(address, own)| {
             let (id, began) = own.first_key_value()?;
@@ -129,8 +131,9 @@ impl Admission {
         oldest.max_by_key(|(_, id, _, count)| (*count, std::cmp::Reverse(*id)))
     }
 
-    /// The strange connection `id` of `address` becomes one of the known ones of `namespace`. Of the places that other
-    /// namespaces leave it may have three quarters: alone that of all, and however many take all they can, one more finds some.
+    /// Makes the strange connection `id` of `address` a known one of `namespace`. A namespace may have three quarters
+    /// of the slots that other namespaces leave: alone it gets three quarters of all, and after any number of others
+    /// one more namespace finds some.
     pub fn admit(&mut self, id: Id, address: IpAddr, namespace: &str) -> Result<(), AdmissionFull> {
         if self.known.contains_key(&id) {
             return Ok(());
@@ -153,7 +156,7 @@ impl Admission {
         Ok(())
     }
 
-    /// The connection `id` of `address` has ended. It may have lost its place before.
+    /// The connection `id` of `address` has ended. It may have been evicted before.
     pub fn leave(&mut self, id: Id, address: IpAddr) {
         self.forget_strange(address, id);
         if let Some(KnownConnections { address, namespace }) = self.known.remove(&id) {

@@ -6,7 +6,8 @@ use super::super::Bounds;
 use super::*;
 
 const SMALL: Capacity = Capacity { strange: 64, strange_per_address: 8, known: 100, known_per_address: 50 };
-/// Hostile addresses with which nothing waits: even if they share all places evenly, one of them has more than few.
+/// With this many hostile addresses no connection waits: even if they share all slots evenly, one of them has more than
+/// few.
 const HOSTILE: u32 = 13;
 
 fn address(number: u32) -> IpAddr {
@@ -134,8 +135,8 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever 13 hostile addresses do, with tokens of two namespaces among them: one that has few connections gets a place at
-    /// once, keeps it, and becomes known.
+    /// 13 hostile addresses do anything, also with tokens of two namespaces. An address that has few connections gets a
+    /// slot at once, keeps it, and becomes known.
     #[test]
     fn an_honest_newcomer_always_gets_a_place(events in prop::collection::vec(event(), 0..600)) {
         let mut all = Admission::new(Capacity { known: 40, ..SMALL });

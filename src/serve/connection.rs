@@ -1,4 +1,4 @@
-//! One connection, as requests on it and its driver see it; and the register of all of a listener's connections.
+//! One connection, as its requests and its driver see it; and the register of all connections of a listener.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,25 +16,25 @@ use super::lifetime::{Lifetime, Step};
 use super::rate::AddressRates;
 use crate::telemetry::Metrics;
 
-/// Why a connection, or a request on it, was turned away: label of a metric.
+/// Why a connection, or a request on it, was refused: label of a metric.
 mod reason {
-    /// A strange connection gave way to a new one.
+    /// A new connection evicted a strange one.
     pub const EVICTED: &str = "evicted";
-    /// No request on it was let in within its time.
+    /// No request on it was accepted in time.
     pub const NOT_ADMITTED: &str = "not_admitted";
     /// The token of a known connection was refused.
     pub const TOKEN_REFUSED: &str = "token_refused";
-    /// Its address sends more requests without a token that is vouched for than it may.
+    /// Its address sent too many requests without a valid token.
     pub const RATE_LIMITED: &str = "rate";
-    /// Its namespace has all known connections that it may have.
+    /// Its namespace has reached its limit of known connections.
     pub const NAMESPACE_FULL: &str = "namespace";
-    /// Its address has all known connections that it may have.
+    /// Its address has reached its limit of known connections.
     pub const ADDRESS_FULL: &str = "address";
 }
 
 struct State {
     admission: Admission,
-    /// How to end each strange connection.
+    /// Ends each strange connection.
     ends: HashMap<Id, CancellationToken>,
     rates: AddressRates,
 }
@@ -44,7 +44,7 @@ struct Shared {
     metrics: Metrics,
     began: Instant,
     state: Mutex<State>,
-    /// A place was given back.
+    /// A slot was freed.
     freed: Notify,
 }
 
@@ -77,7 +77,7 @@ impl Register {
         self.0.metrics.connection_refused(self.0.bounds.listener, reason);
     }
 
-    /// A connection from `address` begins. Else: it has to wait for so long, or until [`Self::freed`].
+    /// A connection from `address` begins. Err: it has to wait for this long, or until [`Self::freed`].
     pub fn arrive(&self, address: IpAddr) -> Result<ConnectionSlot, Duration> {
         let now = self.now();
         let mut state = self.lock();
@@ -107,7 +107,7 @@ impl Register {
         }
     }
 
-    /// Waits until a place is given back. For one task only.
+    /// Waits until a slot is freed. For one task only.
     pub async fn freed(&self) {
         self.0.freed.notified().await;
     }
@@ -118,10 +118,10 @@ struct Inner {
     id: Id,
     address: IpAddr,
     known: AtomicBool,
-    /// A request on it waits for its address's turn.
+    /// A request on it waits for the rate limit of its address.
     waits: AtomicBool,
     lifetime: Mutex<Lifetime>,
-    /// What is to be done with it may be due earlier now.
+    /// Its next step may be due earlier now.
     changed: Notify,
     ended: CancellationToken,
 }
@@ -130,11 +130,11 @@ struct Inner {
 #[derive(Clone)]
 pub struct Connection(Arc<Inner>);
 
-/// The place of a connection, until it is dropped.
+/// The slot of a connection, until it is dropped.
 pub struct ConnectionSlot(Connection);
 
 impl ConnectionSlot {
-    /// Whose place it is.
+    /// The connection in this slot.
     pub fn connection(&self) -> &Connection {
         &self.0
     }
@@ -153,8 +153,8 @@ impl Drop for ConnectionSlot {
 }
 
 impl Connection {
-    /// A request on it is let in: it is one of the known connections of `namespace` from now on. An error: there is no place for
-    /// it among them, and the request must be refused.
+    /// A request on it is accepted: it is a known connection of `namespace` from now on. Err: the limit of known
+    /// connections is reached, and the request must be refused.
     pub fn admit(&self, namespace: &str) -> Result<(), AdmissionFull> {
         let Inner { register, id, address, known, lifetime: _, waits: _, changed: _, ended: _ } = &*self.0;
         if known.load(Ordering::Acquire) {
@@ -173,7 +173,7 @@ impl Connection {
                 return Err(full);
             }
         }
-        // Its handshake and this request do not count.
+        // Its handshake and this request do not count against the rate limit.
         if state.ends.remove(id).is_some() {
             state.rates.give_back(*address);
             state.rates.give_back(*address);
@@ -186,7 +186,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The token of a request on it is refused, for good. A known connection takes no more requests then.
+    /// The token of a request on it is refused, permanently. A known connection then accepts no more requests.
     pub fn refuse(&self) {
         if self.is_known() {
             self.lifetime().refused();
@@ -194,12 +194,13 @@ impl Connection {
         }
     }
 
-    /// Whether a request on it was let in.
+    /// Whether a request on it was accepted.
     pub fn is_known(&self) -> bool {
         self.0.known.load(Ordering::Acquire)
     }
 
-    /// Counts one request of its address, and waits while the address has none left. False: another request on it waits already.
+    /// Counts one request of its address, and waits while the rate limit is reached. False: another request on it waits
+    /// already.
     pub async fn take_turn(&self) -> bool {
         let Inner { register, address, waits, .. } = &*self.0;
         let mut waiting = None;
@@ -222,7 +223,7 @@ impl Connection {
         self.0.lifetime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The head of a request is complete. Its answer is not handed over until this is dropped.
+    /// The head of a request is complete. The request runs until the returned value is dropped.
     pub(super) fn begin(&self) -> RunningRequest {
         self.lifetime().request_began();
         RunningRequest(self.clone())
@@ -231,17 +232,17 @@ impl Connection {
     /// Bytes came (HTTP/1).
     pub(super) fn bytes_came(&self) {
         let begins = self.lifetime().bytes_came(self.0.register.now());
-        // A strange one ends earlier than its head must be whole.
+        // A strange connection ends before the time limit of a head.
         if begins && self.is_known() {
             self.0.changed.notify_one();
         }
     }
 
-    /// It was told to close.
+    /// The peer was asked to close it.
     pub(super) fn closing(&self) {
         let (now, mut lifetime) = (self.0.register.now(), self.lifetime());
         if lifetime.step(now) == Step::Close {
-            // A known one that is closed for its rest is not turned away.
+            // A known connection that is closed because it is idle is not refused.
             if !self.is_known() {
                 self.0.register.turned_away(reason::NOT_ADMITTED);
             } else if lifetime.is_refused() {
@@ -251,7 +252,7 @@ impl Connection {
         lifetime.closing(now);
     }
 
-    /// What is to be done now; times are those of [`Self::at`].
+    /// The step that is due now. Its times are those of [`Self::at`].
     pub(super) fn step(&self) -> Step {
         self.lifetime().step(self.0.register.now())
     }
@@ -261,12 +262,12 @@ impl Connection {
         self.0.register.0.began + time
     }
 
-    /// When a strange connection is over that begins now.
+    /// When a strange connection that begins now must end.
     pub(super) fn strange_until(&self) -> Instant {
         Instant::now() + self.0.register.0.bounds.times.strange
     }
 
-    /// Waits until its next step may be another one.
+    /// Waits until its next step may have changed.
     pub(super) async fn changed(&self) {
         self.0.changed.notified().await;
     }
@@ -276,7 +277,7 @@ impl Connection {
         self.0.ended.cancel();
     }
 
-    /// Waits until it has to end: another one has its place.
+    /// Waits until it has to end because another connection evicted it.
     pub(super) async fn ended(&self) {
         self.0.ended.cancelled().await;
     }
@@ -286,7 +287,7 @@ impl Connection {
     }
 }
 
-/// A request that waits for its turn.
+/// A request that waits for the rate limit.
 struct QueuedRequest<'a>(&'a AtomicBool);
 
 impl Drop for QueuedRequest<'_> {
@@ -295,7 +296,7 @@ impl Drop for QueuedRequest<'_> {
     }
 }
 
-/// A request that runs.
+/// A running request.
 pub(super) struct RunningRequest(Connection);
 
 impl Drop for RunningRequest {

@@ -1,8 +1,8 @@
-//! Places that are few and taken in turns: who waits for one waits behind its own namespace's, and not behind another
-//! namespace's many. Whose turn it is says `policy::fair_queue`; here is the waiting.
+//! A semaphore that is fair between namespaces: a waiter waits behind waiters of its own namespace, and not behind the
+//! many waiters of another one. `policy::fair_queue` decides who is next; this module does the waiting.
 //!
-//! What always holds: while a place is free, nobody waits who may have one; who stops waiting, or drops what it got, keeps
-//! nobody else from a place.
+//! What always holds: while a permit is free, no waiter that may have it waits. A waiter that stops waiting, or drops
+//! its permit, keeps no permit from others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,18 +11,19 @@ use tokio::sync::oneshot;
 
 use crate::policy::fair_queue::FairQueue;
 
-/// How many there are.
+/// The limits of permits and waiters.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Places.
+    /// Permits in all.
     pub all: usize,
-    /// Of these, the most of one namespace: what is left is there at once for others, however long its places are kept.
+    /// The most permits of one namespace. The rest is always free for others, also if this namespace keeps its permits
+    /// for long.
     pub of_one: usize,
-    /// The most of one namespace that wait.
+    /// The most waiters of one namespace.
     pub waiting: usize,
 }
 
-/// As many of the namespace wait as may.
+/// The namespace has reached its limit of waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull;
 
@@ -33,11 +34,11 @@ struct State {
     line: FairQueue<String, oneshot::Sender<Permit>>,
 }
 
-/// Places. Cheap to clone.
+/// The permits. Cheap to clone.
 #[derive(Clone)]
 pub struct FairSemaphore(Arc<Mutex<State>>);
 
-/// One place, until it is dropped.
+/// One permit, until it is dropped.
 pub struct Permit {
     turns: FairSemaphore,
     namespace: String,
@@ -65,7 +66,7 @@ impl State {
 }
 
 impl FairSemaphore {
-    /// So many, all free.
+    /// All permits are free.
     pub fn new(bounds: Bounds) -> Self {
         let line = FairQueue::new(bounds.waiting);
         Self(Arc::new(Mutex::new(State { bounds, taken: 0, of: HashMap::new(), line })))
@@ -79,11 +80,11 @@ impl FairSemaphore {
         Permit { turns: self.clone(), namespace: namespace.to_owned() }
     }
 
-    /// Waits for a place. Dropped, it waits no more.
+    /// Waits for a permit. Cancel safe: a dropped future leaves the queue.
     pub async fn take(&self, namespace: &str) -> Result<Permit, QueueFull> {
         let (number, called) = {
             let mut state = self.lock();
-            // Whoever waits may not have what is free, or would not wait.
+            // Free permits are given to waiters at once, so a waiter may not have the permits that are free now.
             if state.may(namespace) {
                 state.begin(namespace);
                 return Ok(self.turn(namespace));
@@ -92,16 +93,16 @@ impl FairSemaphore {
             (state.line.join(namespace.to_owned(), call).map_err(|_| QueueFull)?, called)
         };
         let _waiting = QueuedWaiter { turns: self, namespace, number };
-        // The line drops no call: it is made, or whoever waits takes it out.
+        // The queue never drops a sender: it is used, or the waiter removes it.
         called.await.map_err(|_| QueueFull)
     }
 
-    /// There are so many from now on. Who has a place keeps it; as many may wait as before.
+    /// Changes the numbers of permits. Permits in use stay valid; the limit of waiters does not change.
     pub fn resize(&self, all: usize, of_one: usize) {
         self.call(|state| state.bounds = Bounds { all, of_one, ..state.bounds });
     }
 
-    /// Whether somebody waits.
+    /// Whether there are waiters.
     pub fn are_wanted(&self) -> bool {
         !self.lock().line.is_empty()
     }
@@ -110,7 +111,7 @@ impl FairSemaphore {
         self.call(|state| state.end(namespace));
     }
 
-    /// Calls those who may have a place after this.
+    /// Applies `change`, and wakes the waiters that may have a permit after it.
     fn call(&self, change: impl FnOnce(&mut State)) {
         let mut called = Vec::new();
         {
@@ -124,7 +125,7 @@ impl FairSemaphore {
                 called.push((call, self.turn(&next)));
             }
         }
-        // Of who stopped waiting just now it comes back, and is dropped: the next one is called.
+        // A permit for a waiter that has just left comes back and is dropped, which wakes the next waiter.
         called.into_iter().for_each(|(call, turn)| drop(call.send(turn)));
     }
 }
@@ -135,7 +136,7 @@ impl Drop for Permit {
     }
 }
 
-/// Takes who waits out of the line, unless it was called.
+/// Removes a waiter from the queue, unless it got its permit.
 struct QueuedWaiter<'a> {
     turns: &'a FairSemaphore,
     namespace: &'a str,
@@ -158,7 +159,7 @@ mod tests {
         FairSemaphore::new(Bounds { all, of_one, waiting: 10 })
     }
 
-    /// Free again, and nobody is remembered.
+    /// All permits are free, and no namespace is remembered.
     fn is_empty(turns: &FairSemaphore) -> bool {
         let state = turns.lock();
         state.taken == 0 && state.of.is_empty() && state.line.is_empty()
@@ -212,7 +213,7 @@ mod tests {
         }
         drop(gone);
         drop(first);
-        // It was called and has not looked: what it was given goes on.
+        // It was woken and not polled since: its permit goes to the next waiter.
         drop(called);
         drop(last.now_or_never().expect("its turn").expect("its turn"));
         assert!(is_empty(&turns));

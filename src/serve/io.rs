@@ -1,4 +1,4 @@
-//! What tells a connection's lifetime of bytes that come, and of answers that end.
+//! Wrappers that report received bytes and ended responses to a connection's lifetime.
 
 use std::io;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::{Connection, RunningRequest};
 
-/// A stream that tells its connection when bytes came.
+/// A stream that reports received bytes to its connection.
 pub struct WatchedStream<S> {
     stream: S,
     connection: Connection,
@@ -57,14 +57,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     }
 }
 
-/// The body of an answer. Its request runs until this is dropped.
+/// The body of a response. Its request runs until this is dropped.
 pub struct AnswerBody {
     body: Body,
     _running: RunningRequest,
 }
 
 impl AnswerBody {
-    /// `body` answers the request that `running` stands for.
+    /// `body` is the response to the request `running`.
     pub fn new(body: Body, running: RunningRequest) -> Self {
         Self { body, _running: running }
     }

@@ -1,31 +1,31 @@
-//! How long a connection may live. Pure: the time comes in as an argument.
+//! How long a connection may live. Pure: the time is an argument.
 //!
-//! What always holds: a strange connection ends a bounded time after its start, whatever it sends; a known one lives while a
-//! request runs on it, and is closed after a rest.
+//! What always holds: a strange connection ends a bounded time after its start, whatever the peer sends. A known
+//! connection lives while a request runs on it, and is closed when it has been idle for a time.
 
 use std::time::Duration;
 
-/// How long what may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// From the start of a strange connection to its end: the handshake, and a request with a token that is vouched for.
+    /// From the start of a strange connection to its end: for the handshake and for a request with a valid token.
     pub strange: Duration,
     /// From the first byte of a request's head to its last (HTTP/1).
     pub head: Duration,
     /// Between two requests on a known connection.
     pub rest: Duration,
-    /// For the last answers, once a connection was told to close.
+    /// For the last responses, once the peer was asked to close.
     pub close: Duration,
 }
 
-/// What is to be done with a connection now.
+/// What the driver of a connection must do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Look again at this time, or when something happens.
+    /// Ask again at this time, or after the next event.
     WaitUntil(Duration),
-    /// Look again when something happens.
+    /// Ask again after the next event.
     Wait,
-    /// Take no new requests, and tell the peer so.
+    /// Accept no new requests, and tell the peer so.
     Close,
     /// Drop it.
     End,
@@ -37,11 +37,11 @@ pub struct Lifetime {
     times: Times,
     began: Duration,
     known: bool,
-    /// Requests that run, until the last byte of their answers is handed over.
+    /// Running requests. A request runs until the last byte of its response is handed over.
     running: u32,
-    /// Since when none runs.
+    /// Since when no request runs.
     resting_since: Duration,
-    /// Since when a head is on its way (HTTP/1).
+    /// When the first byte of an incomplete head arrived (HTTP/1).
     head_since: Option<Duration>,
     refused: bool,
     closing_since: Option<Duration>,
@@ -53,27 +53,27 @@ impl Lifetime {
         Self { times, began: now, known: false, running: 0, resting_since: now, head_since: None, refused: false, closing_since: None }
     }
 
-    /// A request on it was let in.
+    /// A request on it was accepted.
     pub fn admitted(&mut self) {
         self.known = true;
     }
 
-    /// A request on it was refused for its token: a known connection takes no more.
+    /// The token of a request on it was refused: a known connection accepts no more requests.
     pub fn refused(&mut self) {
         self.refused = true;
     }
 
-    /// Whether a request on it was refused for its token.
+    /// Whether the token of a request on it was refused.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// It was told to close.
+    /// The peer was asked to close it.
     pub fn closing(&mut self, now: Duration) {
         self.closing_since.get_or_insert(now);
     }
 
-    /// Bytes came (HTTP/1). Whether a head begins with them.
+    /// Bytes arrived (HTTP/1). True: a head begins with them.
     pub fn bytes_came(&mut self, now: Duration) -> bool {
         let begins = self.running == 0 && self.head_since.is_none();
         if begins {
@@ -88,21 +88,21 @@ impl Lifetime {
         self.head_since = None;
     }
 
-    /// The answer to a request is handed over, or dropped. Whether no other request runs.
+    /// The response to a request is handed over, or dropped. True: no other request runs.
     pub fn request_ended(&mut self, now: Duration) -> bool {
         self.running = self.running.saturating_sub(1);
         self.resting_since = now;
         self.running == 0
     }
 
-    /// What is to be done at `now`.
+    /// The step that is due at `now`.
     pub fn step(&self, now: Duration) -> Step {
         let Self { times, began, known, running, resting_since, head_since, refused, closing_since } = *self;
         let busy = known && running > 0;
         let until = |deadline: Duration, due: Step| if now >= deadline { due } else { Step::WaitUntil(deadline) };
         match closing_since {
             Some(_) if busy => Step::Wait,
-            // The answer that ended last gets its moment too.
+            // The response that ended last also gets this time.
             Some(since) if known => until(since.max(resting_since) + times.close, Step::End),
             Some(since) => until(since + times.close, Step::End),
             None if !known => until(began + times.strange, Step::Close),

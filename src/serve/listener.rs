@@ -1,4 +1,4 @@
-//! Accepting connections, shaking hands apart from each other, serving until told to stop.
+//! Accepts connections, does each TLS handshake in its own task, and serves until it is asked to stop.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -35,22 +35,22 @@ const HEAD_FIELDS: usize = 64;
 const HEADER_LIST_BYTES: u32 = 16 * 1024;
 /// Bytes of a frame (HTTP/2).
 const FRAME_BYTES: u32 = 16 * 1024;
-/// Bytes of fields remembered to shorten later ones (HTTP/2).
+/// Bytes of the table of header fields that compression uses (HTTP/2).
 const HEADER_TABLE_BYTES: u32 = 4 * 1024;
-/// Bytes of an answer that wait to be sent (HTTP/2).
+/// Bytes of a response that wait to be sent (HTTP/2).
 const SEND_BUFFER_BYTES: usize = 128 * 1024;
-/// Streams that the server had to reset for errors of the peer: one more ends the connection (HTTP/2).
+/// Streams that the server may reset for errors of the peer. One more ends the connection (HTTP/2).
 const ERROR_RESETS: usize = 64;
-/// Between two pings of the server, which find out whether the peer is there (HTTP/2).
+/// Between two pings of the server, which detect a dead peer (HTTP/2).
 const PING_PERIOD: Duration = Duration::from_secs(20);
-/// For the answer to one.
+/// How long the answer to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// After an error of accepting: the process may be out of descriptors.
+/// After a failed accept: the process may be out of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 type Trouble = Box<dyn std::error::Error + Send + Sync>;
 
-/// Serves `routes` over TLS on `listener` until `stop`; then running calls have a moment to end.
+/// Serves `routes` over TLS on `listener` until `stop`. Running calls then have `bounds.last_calls` to end.
 pub async fn serve_tls(
     listener: TcpListener,
     config: ServerConfig,
@@ -62,7 +62,7 @@ pub async fn serve_tls(
     serve(listener, Some(TlsAcceptor::from(Arc::new(config))), bounds, routes, metrics, stop).await
 }
 
-/// Serves `routes` without TLS, by HTTP/1. All connections stay strange, and are short.
+/// Serves `routes` without TLS, with HTTP/1. All connections stay strange, and are short.
 pub async fn serve_plain(
     listener: TcpListener,
     bounds: Bounds,
@@ -91,7 +91,7 @@ async fn serve(
                 () = connection.ended() => Ok(()),
             };
             if let Err(error) = ended {
-                tracing::debug!(peer = %connection.address(), %error, "a connection ended");
+                tracing::debug!(peer = %connection.address(), %error, "a connection ended with an error");
             }
         });
     }
@@ -100,7 +100,7 @@ async fn serve(
     Ok(())
 }
 
-/// The next connection that has a place. None: we stop.
+/// The next connection that has a slot. None: the server stops.
 async fn next(listener: &TcpListener, register: &Register, stop: &CancellationToken) -> Option<(TcpStream, ConnectionSlot)> {
     let (stream, peer) = loop {
         let accepted = tokio::select! {
@@ -110,8 +110,9 @@ async fn next(listener: &TcpListener, register: &Register, stop: &CancellationTo
         match accepted {
             Ok(accepted) => break accepted,
             Err(error) => {
-                // Out of descriptors, or a connection that went before it came: neither ends a server.
-                tracing::warn!(%error, "a connection could not be accepted");
+                // The process is out of file descriptors, or the peer has closed the connection: neither ends the
+                // server.
+                tracing::warn!(%error, "cannot accept a connection; trying again");
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
@@ -122,7 +123,7 @@ async fn next(listener: &TcpListener, register: &Register, stop: &CancellationTo
             Ok(place) => return Some((stream, place)),
             Err(after) => after,
         };
-        // Others wait in the kernel meanwhile.
+        // Other connections wait in the kernel meanwhile.
         tokio::select! {
             () = tokio::time::sleep(after) => {}
             () = register.freed() => {}
@@ -157,7 +158,8 @@ async fn one(
     drive(stream, protocol, bounds, routes, connection, stop).await
 }
 
-/// Shakes hands, when it is the turn of the connection's address: a handshake costs more than most requests.
+/// Does the TLS handshake, within the rate limit of the connection's address: a handshake costs more than most
+/// requests.
 pub(super) async fn shake<S>(stream: S, acceptor: &TlsAcceptor, connection: &Connection) -> std::io::Result<TlsStream<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -201,7 +203,7 @@ where
         }
         Protocol::First => {
             let mut builder = http1::Builder::new();
-            // How long a head may take is the lifetime's to say: it depends on what the connection did before.
+            // `Lifetime` limits the time of a head, which depends on what the connection did before.
             builder.timer(TokioTimer::new()).header_read_timeout(None);
             builder.max_buf_size(HEAD_BYTES).max_header_size(HEAD_BYTES).max_headers(HEAD_FIELDS);
             let stream = TokioIo::new(WatchedStream::new(stream, connection.clone()));
@@ -211,7 +213,7 @@ where
     }
 }
 
-/// Drives `serving` for as long as its connection may live.
+/// Drives `serving` as long as its connection may live.
 async fn live<C: Future<Output = hyper::Result<()>>>(
     mut serving: Pin<&mut C>,
     close: impl Fn(Pin<&mut C>),
@@ -251,7 +253,7 @@ async fn live<C: Future<Output = hyper::Result<()>>>(
 
 async fn answer(mut request: Request<Incoming>, connection: Connection, routes: axum::Router) -> Result<Response<AnswerBody>, Infallible> {
     let running = connection.begin();
-    // What waits is bounded: more than one request of a connection that is not known ends it.
+    // Waiting requests are bounded: a second waiting request ends a connection that is not known.
     let response = if connection.is_known() || connection.take_turn().await {
         request.extensions_mut().insert(Peer(connection.address()));
         request.extensions_mut().insert(connection);

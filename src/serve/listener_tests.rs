@@ -1,4 +1,4 @@
-//! One connection without TLS, over a pipe in memory, on a clock that stands still while anything can be done.
+//! One connection without TLS, over a pipe in memory. The paused clock advances only when all tasks wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 /// Longer than any connection here may live, on the clock of the tests.
 const MOST: Duration = Duration::from_secs(10_000);
 
-/// `/?SECONDS` is answered after so long. The token `good` is vouched for, `bad` is not, `away` cannot be judged.
+/// Answers `/?SECONDS` after that time. The token `good` is valid, `bad` is invalid, `away` cannot be reviewed.
 async fn answer(request: Request) -> Response {
     let connection = request.extensions().get::<Connection>().expect("served");
     match request.headers().get("token").map(|token| token.as_bytes()) {
@@ -72,7 +72,7 @@ impl Served {
         String::from_utf8_lossy(&answer[..read]).into_owned()
     }
 
-    /// How long it lives from now on.
+    /// How long the connection lives from now on.
     async fn lives(mut self) -> Duration {
         let began = Instant::now();
         let mut rest = Vec::new();
@@ -214,7 +214,8 @@ async fn a_server_that_stops_closes_what_rests_and_finishes_what_runs() {
     assert!(served.lives().await < S(3));
 }
 
-/// A client of HTTP/2 that sends a ping each second and answers those of the server; and when its connection is over.
+/// An HTTP/2 client that sends a ping each second and answers those of the server, and a task that returns the
+/// connection's lifetime.
 async fn second(client: DuplexStream) -> (http2::SendRequest<Body>, JoinHandle<Duration>) {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).keep_alive_interval(S(1)).keep_alive_while_idle(true);

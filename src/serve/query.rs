@@ -1,4 +1,4 @@
-//! Reading the query of a call, as strictly as a body is read.
+//! Reads the query of a call, as strictly as a body is read.
 
 use axum::extract::Query;
 use axum::http::Uri;
@@ -6,12 +6,12 @@ use axum::http::Uri;
 use crate::wire::body::BoundedBody;
 use crate::wire::{Code, Refusal};
 
-/// Reads the query of `uri`; none is read as an empty one.
+/// Reads the query of `uri`. A missing query is read as an empty one.
 pub fn read<T: BoundedBody>(uri: &Uri) -> Result<T, Refusal> {
     let Query(value) = Query::<T>::try_from_uri(uri).map_err(|error| {
         let text = error.body_text();
         let field = text.split('`').nth(1).unwrap_or("(query)").to_owned();
-        Refusal::new(Code::InvalidBody, format!("the query: {text}")).field(field)
+        Refusal::new(Code::InvalidBody, format!("the query is invalid: {text}")).field(field)
     })?;
     value.check().map_err(|(field, trouble)| Refusal::new(Code::InvalidBody, format!("{field}: {trouble}")).field(field))?;
     Ok(value)

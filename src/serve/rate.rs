@@ -1,4 +1,4 @@
-//! How many requests and handshakes of an address are served before a token was vouched for. Pure: the time comes in.
+//! How many requests and handshakes of an address are served without a valid token. Pure: the time is an argument.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// Requests and handshakes of one address each second.
 const REQUESTS_PER_SECOND: f64 = 200.0;
-/// In a burst. Where a network hides pods behind their node's address, a node's pods share it.
+/// The same in a burst. Where a network hides pods behind their node's address, all pods of a node share it.
 const REQUESTS_BURST: f64 = 400.0;
-/// Addresses remembered. An address that is forgotten begins anew.
+/// Addresses that are remembered. A forgotten address begins with a full bucket.
 const REMEMBERED_ADDRESSES: usize = 4_096;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +24,12 @@ impl Bucket {
     }
 }
 
-/// What each address has used.
+/// The remaining requests of each address.
 #[derive(Debug, Default)]
 pub struct AddressRates(HashMap<IpAddr, Bucket>);
 
 impl AddressRates {
-    /// Takes one for `address`. Else: after what time there is one.
+    /// Takes one request for `address`. Err: how long to wait for the next one.
     pub fn take(&mut self, address: IpAddr, now: Duration) -> Result<(), Duration> {
         if !self.0.contains_key(&address) && self.0.len() >= REMEMBERED_ADDRESSES {
             self.forget(now);
@@ -43,14 +43,14 @@ impl AddressRates {
         Ok(())
     }
 
-    /// Gives back what a request took that was let in.
+    /// Gives one request back, for a request that was accepted.
     pub fn give_back(&mut self, address: IpAddr) {
         if let Some(bucket) = self.0.get_mut(&address) {
             bucket.left = (bucket.left + 1.0).min(REQUESTS_BURST);
         }
     }
 
-    /// Forgets those that are full again; if there are none, the one that was used the longest ago.
+    /// Forgets addresses whose bucket is full again; if there are none, the least recently used address.
     fn forget(&mut self, now: Duration) {
         self.0.retain(|_, bucket| bucket.left + now.saturating_sub(bucket.at).as_secs_f64() * REQUESTS_PER_SECOND < REQUESTS_BURST);
         if self.0.len() >= REMEMBERED_ADDRESSES

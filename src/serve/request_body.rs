@@ -1,8 +1,8 @@
-//! Reading the bodies of calls within bounds: of one call, of a namespace, of the whole process. Who reads has a room of its own:
-//! calls of models, agents' own calls at a gateway, agents' calls at the governor.
+//! Reads request bodies within limits: of one call, of a namespace, of the whole process. There are separate limits for
+//! model calls, for agents' own calls at a gateway, and for agents' calls at the governor.
 //!
-//! A namespace may have at most twice what is free, without a reserve; and out of the reserve a little, whatever others have. So
-//! one alone gets half of the room, and however many take all they can, no set of some sixty namespaces keeps another one out.
+//! A namespace may have at most twice the free memory without the reserve, and always a guaranteed part of the reserve.
+//! So one namespace alone gets half of the memory, and some sixty namespaces together cannot keep another one out.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,31 +15,31 @@ use tokio::sync::Notify;
 
 use crate::wire::{Code, Refusal};
 
-/// How much there is.
+/// The limits of memory and time.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
     /// The most bytes of one body.
     pub most: usize,
-    /// Bytes of all that are in memory at once, as they came: what they are made into comes on top.
+    /// Bytes of all bodies in memory as they were received. Parsed values take more.
     pub all: usize,
-    /// Of these, what is for namespaces that have no more than `guaranteed`.
+    /// The part of these that only namespaces with at most `guaranteed` bytes may use.
     pub reserve: usize,
-    /// Bytes that a namespace gets as long as the reserve lasts.
+    /// Bytes that a namespace gets while the reserve lasts.
     pub guaranteed: usize,
-    /// How long a body may take to come.
+    /// How long a body may take to arrive.
     pub within: Duration,
-    /// How long a call waits for room.
+    /// How long a call waits for memory.
     pub patience: Duration,
 }
 
-/// A namespace may have so many times what is free: of a room that is twice as large as a body, beside its reserve, one goes
-/// through while nothing else does.
+/// A namespace may have this many times the free memory. So one largest body passes while there is no other, if the
+/// memory without the reserve is at least one and a half times as large.
 const FREE_SPACE_MULTIPLE: usize = 2;
 
-/// Calls of one namespace that wait for room: each looks again whenever any is given back.
+/// Calls of one namespace that wait for memory. Each tries again whenever any memory is freed.
 const MAX_WAITING_CALLS: usize = 16;
 
-/// How many bytes there are. Cheap to clone.
+/// The memory of bodies. Cheap to clone.
 #[derive(Clone)]
 pub struct BodyMemory(Arc<Shared>);
 
@@ -61,7 +61,7 @@ impl Counts {
         Self { sizes, all: 0, of: HashMap::new(), waiting: HashMap::new() }
     }
 
-    /// Takes room for so many more bytes of a namespace, if there is any for it.
+    /// Takes `bytes` more for a namespace, if its limits allow it.
     fn take(&mut self, namespace: &str, bytes: usize) -> bool {
         let BodyLimits { all, reserve, guaranteed, .. } = self.sizes;
         let own = self.of.get(namespace).copied().unwrap_or_default() + bytes;
@@ -80,7 +80,7 @@ impl Counts {
     }
 }
 
-/// Takes so many from a namespace's number, which is forgotten when nothing is left of it.
+/// Subtracts `count` from a namespace's number. A number of zero is removed.
 fn subtract(numbers: &mut HashMap<String, usize>, namespace: &str, count: usize) {
     if let Some(number) = numbers.get_mut(namespace) {
         *number = number.saturating_sub(count);
@@ -90,7 +90,7 @@ fn subtract(numbers: &mut HashMap<String, usize>, namespace: &str, count: usize)
     }
 }
 
-/// One of the calls of a namespace that wait, until it is dropped.
+/// A waiting call of a namespace, until it is dropped.
 struct WaitingCall<'a> {
     bodies: &'a BodyMemory,
     namespace: &'a str,
@@ -114,7 +114,7 @@ impl Drop for WaitingCall<'_> {
     }
 }
 
-/// The room of one body, until it is dropped.
+/// The memory of one body, until it is dropped.
 pub struct BodyReservation {
     bodies: BodyMemory,
     namespace: String,
@@ -122,14 +122,14 @@ pub struct BodyReservation {
 }
 
 impl BodyReservation {
-    /// Takes room for so many more bytes, if there is any.
+    /// Takes `bytes` more, if the limits allow it.
     fn grow(&mut self, bytes: usize) -> bool {
         let takes = self.bodies.lock().take(&self.namespace, bytes);
         self.bytes += if takes { bytes } else { 0 };
         takes
     }
 
-    /// Takes room for `bytes`; while there is none, waits for a moment.
+    /// Takes `bytes` more; waits up to `patience` while the limits do not allow it.
     async fn wait(&mut self, bytes: usize) -> Result<(), Refusal> {
         if self.grow(bytes) {
             return Ok(());
@@ -140,7 +140,7 @@ impl BodyReservation {
             loop {
                 let freed = bodies.0.freed.notified();
                 tokio::pin!(freed);
-                // From here on nothing that is freed is missed.
+                // From here on no notification is missed.
                 freed.as_mut().enable();
                 if self.grow(bytes) {
                     return;
@@ -153,7 +153,7 @@ impl BodyReservation {
 }
 
 fn full() -> Refusal {
-    let message = "the bodies of calls that this namespace and others send take all the room that is for them; try again";
+    let message = "too many request bodies of this namespace and others are in memory; try again";
     Refusal::new(Code::TooManyCalls, message).retry_after(2)
 }
 
@@ -165,7 +165,7 @@ impl Drop for BodyReservation {
 }
 
 impl BodyMemory {
-    /// So much, all of it free.
+    /// All memory is free.
     pub fn new(sizes: BodyLimits) -> Self {
         Self(Arc::new(Shared { sizes, counts: Mutex::new(Counts::new(sizes)), freed: Notify::new() }))
     }
@@ -178,16 +178,18 @@ impl BodyMemory {
     pub async fn read(&self, namespace: &str, body: Body) -> Result<(Vec<u8>, BodyReservation), Refusal> {
         let place = BodyReservation { bodies: self.clone(), namespace: namespace.to_owned(), bytes: 0 };
         let reading = tokio::time::timeout(self.0.sizes.within, whole(body, place, self.0.sizes.most)).await;
-        reading.map_err(|_| Refusal::new(Code::InvalidBody, "the body did not come in time").field("(body)"))?
+        reading.map_err(|_| Refusal::new(Code::InvalidBody, "the body did not arrive in time").field("(body)"))?
     }
 }
 
 async fn whole(mut body: Body, mut place: BodyReservation, most: usize) -> Result<(Vec<u8>, BodyReservation), Refusal> {
     let too_large = || Refusal::new(Code::BodyTooLarge, format!("the body has more than {most} bytes")).field("(body)");
-    // Whoever says how much will come waits for room before any of it is here: with a part of it others might wait for each other.
+    // A call with a known length waits for all its memory before it reads: with parts of bodies in memory, calls could
+    // wait for each other.
     let said = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).unwrap_or_default();
     if said > most {
-        // Read as far as a body may go, and kept nowhere: a client that is cut while it sends does not see the answer.
+        // The body is read up to the limit and discarded: a client whose connection is cut while it sends does not see
+        // the answer.
         let mut passed = 0;
         while passed <= most
             && let Some(Ok(frame)) = body.frame().await
@@ -227,14 +229,14 @@ mod tests {
     const MIB: usize = 1 << 20;
     const MOST: usize = MODELS.most;
     const PATIENCE: Duration = MODELS.patience;
-    /// All that there are.
+    /// All limits that are in use.
     const ALL: [BodyLimits; 3] = [MODELS, AGENTS, CALLS];
 
     fn body(bytes: usize) -> Body {
         Body::from(vec![b'x'; bytes])
     }
 
-    /// Bytes of all, and namespaces that have some.
+    /// Bytes of all bodies, and the number of namespaces that have some.
     fn held(bodies: &BodyMemory) -> (usize, usize) {
         let counts = bodies.lock();
         (counts.all, counts.of.len())
@@ -298,7 +300,7 @@ mod tests {
         assert!(bodies.lock().waiting.is_empty());
     }
 
-    /// The calls of agents that write, where nothing that they wait for is ever done: thousands of them, with the largest bodies.
+    /// Agents' calls that write, with the largest bodies, while no write ever ends.
     #[tokio::test(start_paused = true)]
     async fn what_waits_for_its_turn_to_write_is_a_bounded_sum_and_others_come_through() {
         for sizes in [AGENTS, CALLS] {
@@ -335,7 +337,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever others hold, and however many they are up to sixty, a namespace that holds nothing gets a small body in.
+        /// While up to sixty other namespaces hold any memory, a namespace that holds nothing can read a small body.
         #[test]
         fn a_small_body_of_a_newcomer_always_has_room(
             taken in prop::collection::vec((0..60_usize, 1..MOST), 0..400), small in 1..=MODELS.guaranteed,
@@ -343,7 +345,7 @@ mod tests {
             let mut counts = Counts::new(MODELS);
             for (namespace, bytes) in taken {
                 let namespace = format!("n{namespace}");
-                // As much of it as there is room for.
+                // As much of it as the limits allow.
                 let mut bytes = bytes;
                 while bytes > 0 && !counts.take(&namespace, bytes) {
                     bytes /= 2;
@@ -354,7 +356,7 @@ mod tests {
             prop_assert!(counts.take("newcomer", small), "{} are free", MODELS.all - counts.all);
         }
 
-        /// Whatever namespaces take and give back, what all have is below the bound, and what one has alone is below its share.
+        /// After any sequence of takes and returns, the sum is below the limit, and one namespace is below its share.
         #[test]
         fn what_all_have_together_is_bounded(
             taken in prop::collection::vec((any::<bool>(), 0..9_usize, 1..64_usize), 0..400), which in 0..ALL.len(),

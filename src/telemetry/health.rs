@@ -1,6 +1,7 @@
 //! `/livez`, `/readyz`, `/metrics`.
 //!
-//! Ready means: the kinds are served and, for a leader, its stores are filled. A standby is ready: it takes over at once.
+//! Ready means that the kinds are served and, for a leader, that its stores are filled. A standby is ready, because it
+//! can take over at once.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use super::Metrics;
 use crate::serve::{Bounds, serve_plain};
 
-/// What stands between this process and being ready, by check.
+/// The unmet conditions of each readiness check.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>);
 
 impl Health {
-    /// The check `name` misses these now; nothing means that it passes.
+    /// Sets the unmet conditions of the check `name`. The check passes if there are none.
     pub fn set(&self, name: &'static str, missing: Vec<String>) {
         let mut checks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         checks.insert(name, missing);

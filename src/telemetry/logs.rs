@@ -1,21 +1,21 @@
-//! Structured logs: a message that can be read alone, values as fields.
+//! Structured logs: each message can be read alone, and values are fields.
 
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// One JSON object a line, for machines.
+    /// One JSON object for each line, for machines.
     Json,
-    /// For people.
+    /// Text for people.
     Text,
 }
 
-/// What is written when `RUST_LOG` says nothing. The client's builder calls every first connection that fails an error; what
-/// follows from it is told by whoever made the call.
+/// The filter if `RUST_LOG` is not set. The client's builder logs each failed connection as an error. That is off,
+/// because the caller logs the failure of its call.
 const DEFAULT_LOG_FILTER: &str = "warn,spillway=info,kube_client::client::builder=off";
 
-/// Starts logging to standard error. `RUST_LOG` chooses what.
+/// Starts logging to standard error. `RUST_LOG` selects the lines.
 pub fn start_logs(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG_FILTER));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());

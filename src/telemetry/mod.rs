@@ -1,4 +1,4 @@
-//! Logs, metrics, and the small server that shows health. It must not know a kind: labels come in as words.
+//! Logs, metrics, and the small server for health. It must not know the kinds of resources: labels are arguments.
 
 mod health;
 mod logs;

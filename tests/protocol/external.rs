@@ -112,7 +112,7 @@ async fn who_may_not_is_told_why_and_gets_no_further() {
     served.refuses(ENROL, "user-alice", Some("team/others"), Code::NotAllowed, &["pool others"]).await;
     served.refuses(ENROL, "user-alice", Some("elsewhere/laptops"), Code::NotAllowed, &["namespace elsewhere"]).await;
     served.refuses(REPORT, "user-mallory", Some(WHO), Code::NotAllowed, &right).await;
-    served.refuses(ENROL, "stranger", Some("team/laptops"), Code::InvalidToken, &["does not vouch"]).await;
+    served.refuses(ENROL, "stranger", Some("team/laptops"), Code::InvalidToken, &["does not accept this token"]).await;
     served.refuses(ENROL, "user-alice", None, Code::NotAPod, &["not bound to a pod", "spillway-external"]).await;
     served.refuses(ENROL, "user-alice", Some("team/laptops/x"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
     served.refuses(REPORT, "user-alice", Some("team/../laptops/u"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
@@ -121,7 +121,9 @@ async fn who_may_not_is_told_why_and_gets_no_further() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pods_token_is_its_pods_alone_wherever_it_is_shown() {
     let served = opened().await;
-    served.refuses(ENROL, "pod-a", Some("team/laptops"), Code::NotAllowed, &["bound to pod pod-a", "no agent outside the cluster"]).await;
+    served
+        .refuses(ENROL, "pod-a", Some("team/laptops"), Code::NotAllowed, &["bound to pod pod-a", "by an agent outside the cluster"])
+        .await;
     served.refuses(REPORT, "pod-a", Some(WHO), Code::NotAllowed, &["bound to pod pod-a"]).await;
     served.refuses(ENROL, "pod-a", None, Code::NotAllowed, &["agents may not make this call"]).await;
     // And who has no agent yet is none.

@@ -1,5 +1,5 @@
-//! The task that keeps a Lease that was won: it renews, checks for a rollback of the store when the Lease is lost, and gives the
-//! Lease back on a clean stop. It never takes a Lease.
+//! The task that keeps an acquired Lease: it renews the Lease, checks for a rollback of the store when the Lease is
+//! lost, and releases the Lease on a clean stop. It never acquires a Lease.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,12 +18,13 @@ use crate::cluster::{Class, Error};
 use crate::policy::lease::{StoreRollback, Takeover, Timing};
 use crate::wire::governor::ROLLBACK_ANNOTATION;
 
-/// Between two tries to renew when the API server does not answer.
+/// Between two attempts to renew when the API server does not answer.
 const RENEW_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// How long a leader that lost the Lease checks for a rollback of the store. At most half of the time until another leader may act.
+/// How long a leader that lost the Lease checks for a rollback of the store. It is at most half of the time until
+/// another leader may act.
 const ROLLBACK_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts the task for a Lease that was just won.
+/// Starts the task for a Lease that was just acquired.
 pub(super) fn keep(
     api: Api<Lease>,
     identity: Identity,
@@ -43,7 +44,7 @@ pub(super) fn keep(
         match keeper.run(&stopped).await {
             Exit::Stopped => keeper.release().await,
             Exit::Lost => {
-                stopped.cancel(); // before anything that waits
+                stopped.cancel(); // before the first await
                 keeper.check_rollback().await;
             }
         }
@@ -67,7 +68,7 @@ struct Keeper {
     identity: Identity,
     timing: Timing,
     lease: Lease,
-    /// When the Lease that we replaced had been written.
+    /// When the replaced Lease had been written.
     since: i64,
     renewed: watch::Sender<Renewal>,
     confirmations: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
@@ -93,19 +94,20 @@ impl Keeper {
                 return Exit::Lost;
             }
             for asked in waiting.drain(..) {
-                let _ = asked.send(()); // who asked may have gone
+                let _ = asked.send(()); // the caller may be gone
             }
         }
     }
 
-    /// Checks whether we lost the Lease because the store was rolled back. If so, writes that on the Lease and frees it: this process
-    /// was its last holder, whatever holder the store shows now.
+    /// Checks whether the Lease was lost because the store was rolled back. If so, writes that on the Lease and frees
+    /// it: this process was its last holder, also if the store shows another one now.
     async fn check_rollback(&mut self) {
         let looking = async {
             loop {
                 let found = match self.api.get_opt(&self.identity.name).await {
                     Ok(Some(found)) => found,
-                    // There is no Lease to write on. Gateways tell the next leader which version they saw.
+                    // There is no Lease to write on. Gateways report the highest version that they saw to the next
+                    // leader.
                     Ok(None) => return,
                     Err(error) => {
                         tracing::warn!(%error, "cannot read the leader lease to check for a rollback; retrying");
@@ -156,7 +158,7 @@ impl Keeper {
         self.api.replace(&self.identity.name, &PostParams::default(), &lease).await
     }
 
-    /// Renews once, retrying until the renew deadline is over. A conflict means that somebody else holds it.
+    /// Renews once, with retries until the renew deadline. A conflict may mean that another process holds the Lease.
     async fn renew(&mut self) -> Result<(), Error> {
         loop {
             let began = BootTime::now();
@@ -179,7 +181,7 @@ impl Keeper {
                     return Ok(());
                 }
                 Ok(Err(error)) => match error.class() {
-                    // Our own write whose answer was lost looks like this too: the record tells.
+                    // A lost answer to our own write looks the same, so the Lease is read again.
                     Class::Conflict => match tokio::time::timeout(left, self.reread()).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) if error.class() == Class::Unavailable => tokio::time::sleep(RENEW_RETRY_DELAY.min(left)).await,
@@ -212,12 +214,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// Gives the Lease back, so that the next leader need not wait. Best effort: it expires anyway.
+    /// Releases the Lease, so that the next leader need not wait. Best effort: it expires anyway.
     async fn release(&self) {
         match tokio::time::timeout(Duration::from_secs(2), self.free(self.lease.clone(), None)).await {
-            Ok(Ok(_)) => tracing::info!("the leader lease is given back"),
-            Ok(Err(error)) => tracing::warn!(%error, "the leader lease could not be given back; it expires"),
-            Err(_) => tracing::warn!("the leader lease could not be given back in time; it expires"),
+            Ok(Ok(_)) => tracing::info!("released the leader lease"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot release the leader lease; it expires by itself"),
+            Err(_) => tracing::warn!("cannot release the leader lease in time; it expires by itself"),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The talk with the governor: it carries out what [`Session::plan`](super::session::Session::plan) says, one call at a time.
+//! The client of the governor's ledger. It carries out [`Session::plan`](super::session::Session::plan), one call at a
+//! time.
 
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use crate::wire::{Code, Refusal};
 
 const BEGIN_PATH: &str = "/governor/v1/meter/begin";
 const SETTLE_PATH: &str = "/governor/v1/meter/settle";
-/// Between two lines about the same trouble.
+/// Between two log lines about the same refusal.
 const REPEATED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Meter {
-    /// Begins the session at each governor that we are connected to, tells it what ended, and that we live. For ever.
+    /// Begins the session at each governor that we connect to, reports ended holds, and sends keep-alives. Never
+    /// returns.
     pub async fn run(self) {
         let mut connections = self.0.governor.connections();
         let mut said: Option<(Code, Duration)> = None;
@@ -52,7 +54,7 @@ impl Meter {
             if let Some(refusal) = trouble {
                 let known = said.is_some_and(|(code, at)| code == refusal.code && now().saturating_sub(at) < REPEATED_LOG_INTERVAL);
                 if !known {
-                    tracing::warn!(%refusal, "the ledger does not take what this gateway tells; trying again");
+                    tracing::warn!(%refusal, "the governor refused a report of the ledger session; trying again");
                     said = Some((refusal.code, now()));
                 }
             }
@@ -63,7 +65,7 @@ impl Meter {
         self.0.governor.ask(path, None, body).await
     }
 
-    /// What came of a call: what is to be written is written, and whoever waits is woken.
+    /// Handles the answer of a call: writes the line that follows from it, and wakes waiting tasks.
     fn take(
         &self,
         answer: Result<MeterAck, Refusal>,

@@ -1,4 +1,5 @@
-//! What a journal asks of its folder: little enough that a test can play a disk that is full, breaks, or stops at any step.
+//! The file operations that a journal needs. They are few, so that a test can simulate a disk that is full, fails, or
+//! stops at any step.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,24 +13,24 @@ const LOCK_FILE: &str = "lock";
 
 /// A folder of files.
 pub trait Disk: Clone + Send + 'static {
-    /// A file that is written from its start on.
+    /// A file that is written from its start.
     type File: io::Write + Send;
 
-    /// All of a file; none: there is no such file.
+    /// The content of a file. None: there is no such file.
     fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>>;
-    /// Opens a file, which need not exist. What is in it stays, and so does its room, until it is written over or cut.
+    /// Opens a file, or creates it. Its content and its space stay until they are overwritten or cut.
     fn open(&self, name: &str) -> io::Result<Self::File>;
-    /// Leaves so many bytes of a file, and gives the room of the others back.
+    /// Truncates a file to `bytes`, and frees the rest of its space.
     fn cut(&self, file: &Self::File, bytes: u64) -> io::Result<()>;
-    /// Makes a file have so many bytes of room, whatever is in it.
+    /// Allocates `bytes` of space for a file. Its content does not matter.
     fn reserve(&self, name: &str, bytes: u64) -> io::Result<()>;
-    /// Gives a file the name of another one, which is gone then. Happens whole or not at all.
+    /// Renames a file, and replaces the file that had the name. Atomic.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file, if it is there.
     fn remove(&self, name: &str) -> io::Result<()>;
 }
 
-/// A folder, which is ours while we live: no two processes write one journal.
+/// A folder that this process has locked: no two processes write one journal.
 #[derive(Clone)]
 pub struct Folder {
     path: PathBuf,
@@ -37,12 +38,12 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes it, if need be, and locks it.
+    /// Creates the folder if it does not exist, and locks it.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(path).with_context(|| format!("making the folder of the journal, {}", path.display()))?;
-        let lock = File::create(path.join(LOCK_FILE)).with_context(|| format!("locking the journal in {}", path.display()))?;
+        std::fs::create_dir_all(path).with_context(|| format!("cannot create the folder of the journal, {}", path.display()))?;
+        let lock = File::create(path.join(LOCK_FILE)).with_context(|| format!("cannot create the journal's lock in {}", path.display()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .with_context(|| format!("another process has the journal in {}", path.display()))?;
+            .with_context(|| format!("cannot lock the journal in {}, because another process uses it", path.display()))?;
         Ok(Self { path: path.to_owned(), _lock: Arc::new(lock) })
     }
 }

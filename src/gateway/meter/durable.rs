@@ -1,8 +1,9 @@
-//! A session and its journal: what changes in the one is written in the other before anybody relies on it.
+//! A session and its journal: a change of the session is written to the journal before any part of the system relies on
+//! it.
 //!
-//! What always holds: while something is not written nothing of it is told, and no tokens are asked for. A journal that cannot
-//! be added to is written anew at once, and if that fails, again later: also at the start of a process, which begins without a
-//! line if it must.
+//! What always holds: while a change is not written, the governor is not told of it, and no tokens are requested. A
+//! journal that cannot be appended to is rewritten at once. If that fails, it is tried again later. This also holds at
+//! the start of a process, which can begin with an unwritten journal.
 
 use std::time::Duration;
 
@@ -11,59 +12,61 @@ use super::journal::{self, CompactedJournal, Compaction, Journal};
 use super::lines::{Line, Snapshot};
 use super::session::{MAX_SESSION_BYTES, MAX_SESSION_HEADER_BYTES, Session};
 
-/// Between two tries to write a journal that cannot be written.
+/// Between two attempts to rewrite a journal.
 pub const JOURNAL_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The room that a journal needs to be written anew.
+/// The space that a rewrite of the journal needs.
 pub const JOURNAL_RESERVE_BYTES: usize = MAX_SESSION_BYTES + MAX_SESSION_HEADER_BYTES;
 
 /// A session that survives its process.
 pub struct DurableSession<D: Disk = Folder> {
-    /// What is known.
+    /// The session in memory.
     pub session: Session,
     journal: Journal<D>,
-    /// Not all of it is written.
+    /// A part of the session is not written.
     broken: bool,
     next_try: Duration,
 }
 
 impl<D: Disk> DurableSession<D> {
-    /// Goes on from the lines of a journal. `uid` is that of our pod.
+    /// Continues from the lines of a journal. `uid` is that of our pod.
     pub fn restore(journal: Journal<D>, lines: &[Line], uid: Option<&str>, now: Duration) -> Self {
         let session = Session::restore(lines, || journal::name(uid, !journal.is_kept())).unwrap_or_else(|trouble| {
-            // Numbers of a session whose journal cannot be read might be used twice: it is left to die, and is charged.
-            tracing::error!(trouble, "the journal of holds cannot be read: a new session begins");
+            // A session with an unreadable journal could use numbers twice. So it is abandoned: it expires, and its
+            // holds are charged.
+            tracing::error!(trouble, "cannot read the journal of holds; a new session begins, and the holds of the old one are charged");
             Session::new(journal::name(uid, true))
         });
         let mut durable = Self { session, journal, broken: true, next_try: now };
         durable.write_anew(now);
         if durable.broken {
-            tracing::error!("the journal of holds cannot be written at the start: no model call is made until it can");
+            tracing::error!("cannot write the journal of holds; model calls are refused until it can be written");
         }
         durable
     }
 
-    /// Everything is written.
+    /// Whether the whole session is written.
     pub fn is_written(&self) -> bool {
         !self.broken
     }
 
-    /// Writes a line about what has just changed in the session. False: it is not written, and nothing that needs it may happen.
+    /// Writes a line about a change of the session. False: it is not written, and nothing that depends on it may
+    /// happen.
     pub fn keep(&mut self, line: &Line, now: Duration) -> bool {
         if self.broken {
             return false;
         }
         if let Err(error) = self.journal.append(line) {
-            tracing::warn!(%error, "a line cannot be added to the journal of holds; it is written anew");
+            tracing::warn!(%error, "cannot append to the journal of holds; rewriting it");
             self.broken = true;
             self.write_anew(now);
             if self.broken {
-                tracing::error!("the journal of holds cannot be written: no model call is made meanwhile");
+                tracing::error!("cannot write the journal of holds; model calls are refused until it can be written");
             }
         }
         !self.broken
     }
 
-    /// Does what is due: a journal that could not be written is written anew. When that is to be tried again, if it failed.
+    /// Rewrites a journal that could not be written, if that is due. Returns when to try again if it failed.
     pub fn tend(&mut self, now: Duration) -> Option<Duration> {
         if now >= self.next_try {
             if self.broken {
@@ -85,19 +88,19 @@ impl<D: Disk> DurableSession<D> {
         match self.journal.rewrite(self.session.snapshot().lines()) {
             Ok(()) => self.broken = false,
             Err(error) => {
-                tracing::debug!(%error, "the journal of holds cannot be written anew");
+                tracing::debug!(%error, "cannot rewrite the journal of holds");
                 self.next_try = now + JOURNAL_RETRY_DELAY;
             }
         }
     }
 
-    /// Begins a shorter journal, if this one has grown long: with what it is to have.
+    /// Starts a compaction if the journal has grown long. Returns it with the content to write.
     pub fn shorten(&mut self) -> Option<(Compaction<D>, Snapshot)> {
         let shorter = self.journal.shorten(self.session.bytes())?;
         Some((shorter, self.session.snapshot()))
     }
 
-    /// Puts it in place. The file that it replaces.
+    /// Replaces the journal by a compacted one. Returns the replaced file.
     pub fn shortened(&mut self, written: std::io::Result<CompactedJournal<D>>) -> std::io::Result<Option<D::File>> {
         self.journal.shortened(written)
     }

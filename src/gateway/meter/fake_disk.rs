@@ -1,4 +1,4 @@
-//! A disk that is full, breaks, writes less than it is given, or stops at any step, for tests.
+//! A simulated disk for tests: it can be full, fail, write less than requested, or stop at any step.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use super::disk::Disk;
 use super::fake_leader::Random;
 
-/// Bytes that a page has.
+/// Bytes of a page.
 const PAGE: usize = 64;
 
-/// What a file has, whatever its name is.
+/// The content of a file, independent of its name.
 #[derive(Default)]
 struct Content {
     bytes: Vec<u8>,
@@ -23,17 +23,17 @@ pub struct State {
     names: BTreeMap<String, Inode>,
     inodes: Vec<Weak<Mutex<Content>>>,
     pub capacity: usize,
-    /// What others have of it.
+    /// Bytes that other files occupy.
     pub occupied: usize,
     random: Random,
-    /// One step in so many fails; 0: none does.
+    /// One step in this many fails. 0: none fails.
     pub fails: u64,
-    /// After so many steps nothing is done any more.
+    /// After this many steps the disk stops.
     pub stops: Option<u32>,
     pub steps: u32,
 }
 
-/// The disk. Cheap to clone: what is on it outlives who uses it.
+/// The disk. Cheap to clone. Its content outlives its users.
 #[derive(Clone)]
 pub struct FakeDisk(Arc<Mutex<State>>);
 
@@ -43,11 +43,11 @@ pub struct FakeFile {
     at: usize,
 }
 
-/// What becomes of a step.
+/// The outcome of a step.
 enum Step {
     Done,
     Fails(io::Error),
-    /// The process ends in it.
+    /// The process ends during the step.
     Ends,
 }
 
@@ -82,7 +82,7 @@ impl FakeDisk {
         self.0.lock().expect("a disk")
     }
 
-    /// The process ended in the middle of something.
+    /// Whether the process ended during a step.
     pub fn has_stopped(&self) -> bool {
         self.state().stops == Some(0)
     }
@@ -138,7 +138,7 @@ impl State {
         inode
     }
 
-    /// Gives a file so many bytes of room, as far as there are any. Whether it has them.
+    /// Allocates up to `bytes` of space for a file. Whether it has all of them.
     fn grow(&mut self, inode: &Inode, bytes: usize) -> bool {
         let wanted = bytes.div_ceil(PAGE);
         let free = self.free() / PAGE;
@@ -156,7 +156,7 @@ impl io::Write for FakeFile {
             return Err(ended());
         }
         let outcome = state.step();
-        // However it ends, a part may have been written; and less than all is no error.
+        // With any outcome a part may have been written. A short write is not an error.
         let part = match outcome {
             Step::Done if !(state.fails > 0 && state.random.one_in(4)) => bytes.len(),
             Step::Done | Step::Fails(_) | Step::Ends => {
@@ -236,7 +236,7 @@ impl Disk for FakeDisk {
         match state.step() {
             Step::Fails(error) => return Err(error),
             Step::Done => {}
-            // It happened, or not.
+            // The rename may have happened.
             Step::Ends if state.random.one_in(2) => {}
             Step::Ends => return Err(ended()),
         }

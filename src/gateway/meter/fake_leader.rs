@@ -1,24 +1,24 @@
-//! The other side of a session, for its tests.
+//! A simulated leader for tests of sessions.
 
 use std::collections::BTreeSet;
 
 use crate::wire::meter::{Begin, Quality, Settles};
 
 #[derive(Clone, Default)]
-/// A leader that gives, counts and closes, as far as a session can tell.
+/// A leader that gives, counts and closes holds, as a session sees it.
 pub struct Leader {
     pub attached: bool,
     pub open: BTreeSet<u64>,
     pub closed: BTreeSet<u64>,
     pub floor: u64,
     pub received: u64,
-    /// What is stored, with the holds that are charged by it.
+    /// The last stored settle; and the charged holds.
     pub durable: u64,
     pub charged: Vec<(u64, u64, Quality)>,
 }
 
 impl Leader {
-    /// Another one leads: it has what was stored.
+    /// Another leader takes over. It has only the stored state.
     pub fn replaced(&mut self) {
         let durable = self.durable;
         self.charged.retain(|(seq, _, _)| *seq <= durable);
@@ -62,7 +62,7 @@ impl Leader {
         Some(self.durable)
     }
 
-    /// None: it must begin. Some(false): closed.
+    /// None: the session must begin first. Some(false): the hold is closed.
     pub fn hold(&mut self, id: u64) -> Option<bool> {
         if !self.attached {
             return None;
@@ -75,7 +75,7 @@ impl Leader {
     }
 }
 
-/// Dice.
+/// A pseudo-random generator.
 pub struct Random(pub u64);
 
 impl Random {

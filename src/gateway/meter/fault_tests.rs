@@ -8,7 +8,7 @@ use super::*;
 use crate::wire::meter::{CallEnd, JournaledHold, Quality, Usage};
 
 const FILE: &str = "session.jsonl";
-/// Room for the little that these sessions have.
+/// Enough space for these small sessions.
 const ROOM: usize = 24 * 1024;
 
 fn at(seconds: u64) -> Duration {
@@ -25,7 +25,7 @@ fn start<D: Disk>(disk: &D, now: Duration) -> anyhow::Result<DurableSession<D>> 
     Ok(DurableSession::restore(journal, &lines, Some("uid"), now))
 }
 
-/// A call that is made, to its end. Whether it was: it is refused where something cannot be written.
+/// Makes one call to its end. False: it was refused because a line could not be written.
 fn call<D: Disk>(durable: &mut DurableSession<D>, now: Duration) -> bool {
     if !durable.is_written() {
         return false;
@@ -52,7 +52,7 @@ fn a_journal_that_fills_its_volume_is_written_anew_and_goes_on() {
     durable.session.connected(Some(1));
     let Plan::Begin(begin) = durable.session.plan(at(0), true) else { panic!("it begins") };
     durable.session.began(at(0), Some(1), &begin, 0);
-    // Many times what the volume has; each is acknowledged, but nothing is shortened meanwhile.
+    // Many times the size of the volume. Each settle is acknowledged, but there is no compaction meanwhile.
     for one in 0..600 {
         assert!(call(&mut durable, at(one)), "call {one}");
         if let Plan::Tell(settles) = durable.session.plan(at(one), true)
@@ -69,7 +69,7 @@ fn a_journal_that_fills_its_volume_is_written_anew_and_goes_on() {
 #[test]
 fn a_process_starts_on_a_volume_that_is_full_and_works_when_there_is_room() {
     let disk = FakeDisk::new(2 * ROOM, 2);
-    // Without room in reserve, as a version before this one left it.
+    // Without reserved space, as an earlier version left it.
     disk.put(FILE, b"{\"session\":{\"name\":\"s\",\"reserved\":1025,\"acked\":0}}\n{\"held\":{\"id\":1,\"at\":7,\"path\":[\"a:x\"],\"input\":1,\"output\":2}}\n{\"sent\":1}\n");
     disk.state().occupied = 2 * ROOM;
     for _ in 0..3 {
@@ -88,7 +88,8 @@ fn a_process_starts_on_a_volume_that_is_full_and_works_when_there_is_room() {
     assert_eq!(start(&disk, at(3)).expect("started").session.owed(), 2);
 }
 
-/// Wherever the process ends while a full journal is written anew, the next one knows all that was written before.
+/// If the process ends at any step of the rewrite of a full journal, the next process knows everything that was written
+/// before.
 #[test]
 fn a_process_that_ends_at_any_step_of_a_repair_loses_nothing() {
     for seed in 0..20 {
@@ -99,7 +100,7 @@ fn a_process_that_ends_at_any_step_of_a_repair_loses_nothing() {
                 assert!(call(&mut durable, at(0)));
             }
             let free = 2 * ROOM - ROOM.div_ceil(64) * 64;
-            disk.state().occupied = free; // what is written is in the last page or fails
+            disk.state().occupied = free; // a write fits into the last page, or fails
             disk.state().stops = Some(step);
             let mut calls = 10;
             while !disk.has_stopped() && calls < 30 {
@@ -126,7 +127,7 @@ struct Simulation {
     held: Vec<(u64, bool)>,
     used: BTreeSet<u64>,
     sent: BTreeSet<u64>,
-    /// That they are about to be sent could not be written: they were not, but a part of that may have been.
+    /// Holds whose line `sent` failed: they were not sent, but a part of the line may have been written.
     tried: BTreeSet<u64>,
 }
 
@@ -155,7 +156,7 @@ impl Simulation {
     fn restart(&mut self) {
         self.disk.state().stops = None;
         self.durable = loop {
-            // A start that fails is made again; one that ends in the middle too.
+            // A start that fails, or ends in the middle, is repeated.
             if let Ok(durable) = start(&self.disk, self.now) {
                 break durable;
             }
@@ -214,7 +215,7 @@ impl Simulation {
             12 => {
                 if let Some((shorter, snapshot)) = self.durable.shorten() {
                     let written = shorter.write(snapshot.lines());
-                    let _ = self.durable.shortened(written); // the journal goes on as it is
+                    let _ = self.durable.shortened(written); // after an error the journal continues as it is
                 }
             }
             _ => self.talk(lost),
@@ -329,10 +330,10 @@ fn whatever_a_disk_does_what_was_answered_is_charged_once_and_no_number_is_used_
     }
 }
 
-/// What the volume of the test below is, and says that it is to be run.
+/// The folder of the volume for the test below. The test runs only if it is set.
 const VOLUME: &str = "SPILLWAY_TEST_VOLUME";
 
-/// Runs the one below on a volume of memory of its own, where that may be mounted.
+/// Runs the test below on a tmpfs of its own, if a tmpfs can be mounted.
 #[test]
 fn a_real_volume_that_is_full_is_written_again() {
     let folder = std::env::temp_dir().join(format!("spillway-volume-{}", std::process::id()));
@@ -348,7 +349,7 @@ fn a_real_volume_that_is_full_is_written_again() {
     let ended = command.output();
     std::fs::remove_dir(&folder).expect("removed");
     match ended {
-        // Nothing may be mounted here.
+        // The mount is not allowed.
         Ok(output) if output.status.code() == Some(77) => eprintln!("skipped: no volume can be mounted here"),
         Ok(output) => {
             assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
@@ -362,7 +363,7 @@ fn on_a_real_volume() {
     let Some(volume) = std::env::var_os(VOLUME).map(std::path::PathBuf::from) else { return };
     let disk = Folder::open(&volume).expect("the volume");
     let mut durable = start(&disk, at(0)).expect("started");
-    // Until the journal has filled the volume and was written anew, some times over.
+    // Until the journal has filled the volume and was rewritten several times.
     let (mut shrunk, mut length, mut calls) = (0, 0, 0);
     while shrunk < 3 {
         assert!(call(&mut durable, at(0)), "after {calls} calls");
@@ -373,7 +374,7 @@ fn on_a_real_volume() {
             acknowledge(&mut durable);
         }
     }
-    // Full of something else, which has no room in reserve: it comes up, and works when there is room.
+    // The volume is full of another file, and nothing is reserved: the process starts, and works when there is space.
     let owed = durable.session.owed();
     drop(durable);
     std::fs::remove_file(volume.join("session.new")).expect("the room in reserve");
@@ -387,7 +388,7 @@ fn on_a_real_volume() {
     assert_eq!(durable.session.owed(), owed + 1);
 }
 
-/// All that ended is acknowledged, as a leader would.
+/// Acknowledges all ended holds, as a leader would.
 fn acknowledge<D: Disk>(durable: &mut DurableSession<D>) {
     let mut lines: Vec<Line> = durable.session.snapshot().lines().collect();
     let Some(Line::Session { acked, .. }) = lines.first() else { panic!("a first line") };

@@ -1,7 +1,7 @@
-//! Holds and settles as a session has them, and the bytes that they take.
+//! Holds and settles in memory, and their sizes in bytes.
 //!
-//! What always holds: what a hold takes from when it is asked for until its settle is acknowledged is never more than what was
-//! set aside for it, in the journal as in [`Begin`](crate::wire::meter::Begin).
+//! What always holds: from its request until its settle is acknowledged, a hold never takes more bytes than were
+//! reserved for it, in the journal and in [`Begin`](crate::wire::meter::Begin).
 
 use std::io;
 use std::sync::Arc;
@@ -11,11 +11,13 @@ use serde::Serialize;
 use super::names::json_bytes;
 use crate::wire::meter::{CallEnd, Quality, Usage};
 
-/// The most bytes that a name of a model has, in JSON, that is told with a settle. Of one with more nothing is learned.
+/// The most bytes of a model's name in a settle, in JSON. A longer name is left out, and nothing is learned from that
+/// call.
 pub const MAX_MODEL_NAME_BYTES: usize = 256;
-/// What a hold may come to take in the journal or in `Begin`, whatever becomes of it, beside the texts of its places and its namespace.
+/// The largest size of a hold in the journal or in `Begin`, in any state, without the names of its limits and its
+/// namespace.
 const MAX_HOLD_BYTES: usize = 1024;
-/// What the number of a place takes at most.
+/// The most bytes of the number of a limit.
 const MAX_PLACE_NUMBER_BYTES: usize = 21;
 
 /// A hold.
@@ -25,13 +27,13 @@ pub struct Hold {
     pub id: u64,
     /// When it was given, on the leader's clock, in milliseconds.
     pub at: i64,
-    /// The namespace of its agent; empty: a version before this one did not write it down.
+    /// The namespace of its agent. Empty: an earlier version did not write it down.
     pub of: Arc<str>,
-    /// The places that it counts at, by number.
+    /// The limits that it counts against, by number.
     pub path: Box<[u64]>,
-    /// Tokens of input it was given for.
+    /// Held tokens of input.
     pub input: i64,
-    /// Tokens of output it was given for.
+    /// Held tokens of output.
     pub output: i64,
 }
 
@@ -42,23 +44,23 @@ pub struct EndedHold {
     pub seq: u64,
     /// The hold that it ends.
     pub hold: Hold,
-    /// The hold was asked for, and nobody knows whether it was given.
+    /// The hold was requested, and it is not known whether it was given.
     pub unanswered: bool,
-    /// What was used.
+    /// The usage.
     pub usage: Usage,
-    /// How well that is known.
+    /// The quality of the usage.
     pub quality: Quality,
-    /// How it ended otherwise.
+    /// How the call ended.
     pub end: CallEnd,
     /// The model.
     pub model: String,
-    /// Bytes of text that were sent; 0: nothing is learned from it.
+    /// Bytes of text that were sent. 0: nothing is learned from this call.
     pub bytes: i64,
-    /// Bytes that it takes of the session's.
+    /// Bytes that it takes of the session's limit.
     pub cost: usize,
 }
 
-/// Counts what is written.
+/// Counts written bytes.
 struct Count(usize);
 
 impl io::Write for Count {
@@ -72,20 +74,20 @@ impl io::Write for Count {
     }
 }
 
-/// How many bytes it is as JSON, with what separates it from the next.
+/// Its length as JSON, with one separator.
 pub fn bytes(value: &impl Serialize) -> usize {
     let mut count = Count(1);
-    // Counting does not fail, and our own types can be written.
+    // Counting does not fail, and our own types serialize.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }
 
-/// What places may come to take.
+/// The largest size of the limits of a path.
 pub fn places<'a>(path: impl Iterator<Item = &'a str>) -> usize {
     path.map(|text| (json_bytes(text) + 1).max(MAX_PLACE_NUMBER_BYTES)).sum()
 }
 
-/// What is set aside for a hold: what it may come to take, whatever becomes of it.
+/// The bytes to reserve for a hold: its largest size in any state.
 pub fn reserve<'a>(path: impl Iterator<Item = &'a str>, of: &str) -> usize {
     MAX_HOLD_BYTES + json_bytes(of) + places(path)
 }

@@ -1,11 +1,11 @@
-//! The journal of a session: a file of lines in a folder that survives the process, not the pod.
+//! The journal of a session: a file of lines in a folder that survives the process, but not the pod.
 //!
-//! It knows nothing of what the lines mean. A line is written whole or not at all: one that was torn by the end of the process
-//! is the last, and stands for nothing that anybody was told of. It is not synced to a disk: a node that ends takes the pod
-//! with it.
+//! It does not know the meaning of lines. A line is written whole, except that the end of the process may tear the last
+//! line. No answer was given for a torn line. The file is not synced to disk: if the node ends, the pod ends too.
 //!
-//! A journal that fills its volume can still be written anew: the file that it is written into has its room before it is
-//! needed. So the old one is complete until the new one is, wherever the process ends; see `docs/adr/0043-room-for-the-gateways-journal.md`.
+//! A journal that fills its volume can still be rewritten, because the space of the new file is reserved in advance.
+//! The old file is complete until the new one is, wherever the process ends; see
+//! `docs/adr/0043-room-for-the-gateways-journal.md`.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -14,35 +14,35 @@ use super::disk::{Disk, Folder};
 use super::session::Line;
 
 const JOURNAL_FILE: &str = "session.jsonl";
-/// What it is written into anew; until then, room for that.
+/// The target of a rewrite. Before that it only reserves the space.
 const NEW_JOURNAL_FILE: &str = "session.new";
 const SHORTENED_JOURNAL_FILE: &str = "session.shorter";
 /// See [`Journal::spare`].
 const JOURNAL_SPARE_BYTES: usize = 1024 * 1024;
 
-/// The file, or nothing: then the session ends with the process.
+/// The journal file, or none: then the session ends with the process.
 pub struct Journal<D: Disk = Folder> {
     kept: Option<OpenJournal<D>>,
     bytes: usize,
-    /// Bytes beyond twice what is needed, before it is written anew.
+    /// A compaction starts when the journal is this many bytes longer than twice the needed bytes.
     pub(super) spare: usize,
-    /// The room that is kept for writing it anew, and whether it is.
+    /// Bytes to reserve for a rewrite; and whether they are reserved.
     reserve: usize,
     reserved: bool,
-    /// Somebody writes a shorter one, beside.
+    /// A compaction is running.
     shortening: bool,
-    /// None is begun with fewer bytes: the last came to nothing.
+    /// No compaction starts below this length, because the last one failed.
     patience: usize,
-    /// What was added since that began. None: there is none, or it was overtaken.
+    /// Lines that were appended since the compaction began. None: there is no compaction, or a rewrite overtook it.
     since: Option<Vec<u8>>,
 }
 
-/// A shorter one, beside: begun under whatever lock the journal is under, written without it.
+/// A compaction. It starts under the lock of the journal, and writes its file without the lock.
 pub struct Compaction<D: Disk = Folder> {
     disk: D,
 }
 
-/// It is written, but for what was added since.
+/// A written compaction, without the lines that were appended since it began.
 pub struct CompactedJournal<D: Disk = Folder> {
     file: D::File,
     bytes: usize,
@@ -50,16 +50,16 @@ pub struct CompactedJournal<D: Disk = Folder> {
 
 struct OpenJournal<D: Disk> {
     disk: D,
-    /// None: it ends with a part of a line, perhaps, and must be written anew before anything is added.
+    /// None: the file may end with a torn line, and must be rewritten before the next append.
     file: Option<D::File>,
 }
 
 impl Journal {
-    /// Opens the one in `folder`: with the lines that a process before us wrote, as far as they can be read. It has at most
-    /// `reserve` bytes when it is written anew.
+    /// Opens the journal in `folder`. Returns it with the readable lines of an earlier process. A rewrite has at most
+    /// `reserve` bytes.
     pub fn open(folder: Option<PathBuf>, reserve: usize) -> anyhow::Result<(Self, Vec<Line>)> {
         if folder.is_none() {
-            tracing::warn!("there is no journal of holds (--journal): what is held when this process ends is charged");
+            tracing::warn!("there is no journal of holds (--journal is not set): open holds are charged when this process ends");
         }
         let disk = folder.map(|folder| Folder::open(&folder)).transpose()?;
         Self::on(disk, reserve)
@@ -67,7 +67,7 @@ impl Journal {
 }
 
 impl<D: Disk> Journal<D> {
-    /// The one on `disk`.
+    /// Opens the journal on `disk`.
     pub fn on(disk: Option<D>, reserve: usize) -> anyhow::Result<(Self, Vec<Line>)> {
         let journal = |kept| Self {
             kept,
@@ -81,20 +81,20 @@ impl<D: Disk> Journal<D> {
         };
         let Some(disk) = disk else { return Ok((journal(None), Vec::new())) };
         if let Err(error) = disk.remove(SHORTENED_JOURNAL_FILE) {
-            tracing::warn!(%error, "what a process before this one did not finish stays beside the journal of holds");
+            tracing::warn!(%error, "cannot remove an unfinished file beside the journal of holds");
         }
-        let text = disk.read(JOURNAL_FILE).map_err(|error| anyhow::Error::new(error).context("reading the journal of holds"))?;
+        let text = disk.read(JOURNAL_FILE).map_err(|error| anyhow::Error::new(error).context("cannot read the journal of holds"))?;
         let lines = read(&text.unwrap_or_default());
         Ok((journal(Some(OpenJournal { disk, file: None })), lines))
     }
 
-    /// Whether it outlives the process.
+    /// Whether the journal outlives the process.
     pub fn is_kept(&self) -> bool {
         self.kept.is_some()
     }
 
-    /// Begins a shorter one, if most of its bytes are of no use any more (`needed` are) and none is begun. It is to have what must
-    /// be known now; what is added from now on follows.
+    /// Starts a compaction if only `needed` of the many bytes are still of use, and none is running. The caller writes
+    /// the present session to it; lines that are appended from now on follow.
     pub fn shorten(&mut self, needed: usize) -> Option<Compaction<D>> {
         let kept = self.kept.as_ref().filter(|kept| kept.file.is_some())?;
         let begins = !self.shortening && self.bytes > (self.spare + 2 * needed).max(self.patience);
@@ -104,8 +104,8 @@ impl<D: Disk> Journal<D> {
         })
     }
 
-    /// Puts it in place, and gives the file that it replaces: to close that takes a while. One that was overtaken is left out.
-    /// Err: there is none, and the journal goes on as it is.
+    /// Replaces the journal by the compacted file, and returns the old file, whose close takes a while. A compaction
+    /// that a rewrite overtook is discarded. Err: the compaction failed, and the journal continues as it is.
     pub fn shortened(&mut self, written: io::Result<CompactedJournal<D>>) -> io::Result<Option<D::File>> {
         let Some(kept) = &mut self.kept else { return Ok(None) };
         let since = self.since.take();
@@ -121,12 +121,13 @@ impl<D: Disk> Journal<D> {
                 (self.bytes, self.patience) = (bytes, 0);
                 Ok(kept.file.replace(file))
             }
-            // It must not take the room of the other.
+            // The discarded file must not take the space of the journal.
             left => kept.disk.remove(SHORTENED_JOURNAL_FILE).and(left.map(|_| None)),
         }
     }
 
-    /// Adds a line. After an error the file may end with a part of it: then it is written anew before anything is added.
+    /// Appends a line. After an error the file may end with a torn line, so it must be rewritten before the next
+    /// append.
     pub fn append(&mut self, line: &Line) -> io::Result<()> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         let file = kept.file.as_mut().ok_or(io::ErrorKind::NotConnected)?;
@@ -142,28 +143,28 @@ impl<D: Disk> Journal<D> {
         written
     }
 
-    /// Writes all of it anew, beside, and puts it in place.
+    /// Rewrites the journal in a second file, and renames that over the first.
     pub fn rewrite(&mut self, lines: impl Iterator<Item = Line>) -> io::Result<()> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
-        // A shorter one that is being written does not have this.
+        // A running compaction does not have these lines.
         self.since = None;
         let written = whole(&kept.disk, NEW_JOURNAL_FILE, lines).and_then(|written| {
-            // Cut to what is in it, it has no room to spare until it is reserved again.
+            // The file is cut to its content, so space must be reserved again.
             self.reserved = false;
             kept.disk.rename(NEW_JOURNAL_FILE, JOURNAL_FILE)?;
             Ok(written)
         });
         let written = written.map(|(file, bytes)| {
-            // Closed before, the old one gives its room back.
+            // This closes the old file, so that its space is free before new space is reserved.
             (kept.file, self.bytes) = (Some(file), bytes);
         });
         if let Err(error) = self.make_room() {
-            tracing::warn!(%error, bytes = self.reserve, "there is no room to write the journal of holds anew should its volume be full");
+            tracing::warn!(%error, bytes = self.reserve, "cannot reserve space to rewrite the journal of holds if its volume becomes full");
         }
         written
     }
 
-    /// Keeps room to write it anew, if there is none.
+    /// Reserves the space for a rewrite, if it is not reserved.
     pub fn make_room(&mut self) -> io::Result<()> {
         if let Some(kept) = self.kept.as_ref().filter(|_| !self.reserved) {
             kept.disk.reserve(NEW_JOURNAL_FILE, u64::try_from(self.reserve).unwrap_or(u64::MAX))?;
@@ -174,14 +175,14 @@ impl<D: Disk> Journal<D> {
 }
 
 impl<D: Disk> Compaction<D> {
-    /// Writes it. Takes as long as it takes.
+    /// Writes the compacted file. This may take long.
     pub fn write(self, lines: impl Iterator<Item = Line>) -> io::Result<CompactedJournal<D>> {
         let (file, bytes) = whole(&self.disk, SHORTENED_JOURNAL_FILE, lines)?;
         Ok(CompactedJournal { file, bytes })
     }
 }
 
-/// A file with these lines and nothing else, and how many bytes they are.
+/// Writes a file with exactly these lines. Returns it with its length.
 fn whole<D: Disk>(disk: &D, name: &str, lines: impl Iterator<Item = Line>) -> io::Result<(D::File, usize)> {
     let mut all = Vec::new();
     for line in lines {
@@ -199,14 +200,14 @@ fn text(line: &Line) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The lines, but the last where it was torn. What cannot be read in between ends it: what follows makes no sense without.
+/// The lines without a torn last one. After an unreadable line in between the whole journal counts as unreadable.
 pub fn read(text: &[u8]) -> Vec<Line> {
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let mut lines = Vec::new();
     for line in text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         match serde_json::from_slice(line) {
             Ok(line) => lines.push(line),
-            // Told by what is missing: see `Session::restore`.
+            // Without its first line `Session::restore` refuses the journal.
             Err(error) => {
                 tracing::error!(%error, "a line of the journal of holds cannot be read");
                 return vec![Line::Reserved(0)];
@@ -216,7 +217,8 @@ pub fn read(text: &[u8]) -> Vec<Line> {
     lines
 }
 
-/// A name for a session: the pod's uid, which no other has; with a random part where an earlier session of it may be known.
+/// A name for a session: the unique uid of the pod. With `again` a random suffix is added, because the governor may
+/// know an earlier session of the pod.
 pub fn name(uid: Option<&str>, again: bool) -> String {
     let random = format!("{:016x}", rand::random::<u64>());
     match uid.filter(|uid| !uid.is_empty()) {

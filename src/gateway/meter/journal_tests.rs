@@ -6,7 +6,7 @@ use crate::wire::meter::JournaledHold;
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("spillway-meter-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder); // of a run before
+    let _ = std::fs::remove_dir_all(&folder); // from an earlier run
     folder
 }
 
@@ -35,14 +35,14 @@ fn what_was_written_is_read_but_a_torn_end() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// So many long lines are more than a journal has to spare.
+/// This many long lines exceed the spare bytes of a journal.
 const LONG: usize = 20;
 
 fn long_line() -> Line {
     Line::Name(1, "x".repeat(JOURNAL_SPARE_BYTES / 16))
 }
 
-/// Long enough to be shortened to its first line.
+/// A journal that is long enough for a compaction to its first line.
 fn long(name: &str) -> (PathBuf, Journal) {
     let folder = folder(name);
     let mut journal = Journal::open(Some(folder.clone()), 4096).expect("opened").0;

@@ -1,6 +1,6 @@
-//! The lines of the journal of a session, those of versions before this one among them.
+//! The lines of a session's journal, including those of earlier versions.
 //!
-//! What always holds: what was ever written can be read. A hold is said once; its settle refers to it.
+//! What always holds: lines of all earlier versions can be read. A hold is written once; its settle refers to it.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ pub enum Line {
     Session {
         /// Name of the session.
         name: String,
-        /// Numbers of holds below may have been used.
+        /// Smaller numbers of holds may have been used.
         reserved: u64,
-        /// The last settle that is acknowledged.
+        /// The last acknowledged settle.
         acked: u64,
     },
-    /// Numbers of holds below may be used.
+    /// Smaller numbers of holds may be used.
     Reserved(u64),
-    /// This number means this text.
+    /// This number stands for this name of a limit.
     Name(u64, String),
     /// A hold was given.
     Gave(HoldLine),
@@ -35,16 +35,16 @@ pub enum Line {
     Extended {
         /// The hold.
         id: u64,
-        /// Output tokens that it covers.
+        /// Its tokens of output after that.
         output: i64,
     },
     /// It ended.
     Over(EndLine),
     /// Settles up to this one are acknowledged.
     Acked(u64),
-    /// A hold was given, as versions before this one said it.
+    /// A hold was given, in the format of earlier versions.
     Held(JournaledHold),
-    /// It ended, as versions before this one said it.
+    /// It ended, in the format of earlier versions.
     Ended(LegacySettleLine),
 }
 
@@ -59,19 +59,19 @@ pub struct HoldLine {
     /// The namespace of its agent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub of: String,
-    /// Names that are new with it.
+    /// Names of limits that earlier lines do not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<(u64, String)>,
-    /// The places that it counts at, by number.
+    /// The limits that it counts against, by number.
     pub path: Vec<u64>,
-    /// Tokens of input it was given for.
+    /// Held tokens of input.
     pub input: i64,
-    /// Tokens of output it was given for.
+    /// Held tokens of output.
     pub output: i64,
 }
 
 impl HoldLine {
-    /// As the line of a journal that knows these names already, but for the new ones.
+    /// The line of `hold`, with the `names` that the journal does not have yet.
     pub fn of(hold: &Hold, names: Vec<(u64, String)>) -> Self {
         let Hold { id, at, of, path, input, output } = hold;
         Self { id: *id, at: *at, of: of.as_ref().to_owned(), names, path: path.to_vec(), input: *input, output: *output }
@@ -86,20 +86,20 @@ pub struct EndLine {
     pub seq: u64,
     /// Number of the hold.
     pub id: u64,
-    /// It was asked for, and nobody knows whether it was given: no line says it.
+    /// The hold was requested, and it is not known whether it was given. It has no line `gave`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unanswered: bool,
-    /// What was used.
+    /// The usage.
     pub usage: Usage,
-    /// How well that is known.
+    /// The quality of the usage.
     pub quality: Quality,
-    /// How it ended otherwise.
+    /// How the call ended.
     #[serde(default)]
     pub end: CallEnd,
     /// The model.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// Bytes of text that were sent; 0: nothing is learned from it.
+    /// Bytes of text that were sent. 0: nothing is learned from this call.
     #[serde(default)]
     pub bytes: i64,
 }
@@ -121,13 +121,13 @@ impl EndLine {
     }
 }
 
-/// A settle with its hold, as versions before this one wrote it.
+/// A settle with its hold, in the format of earlier versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LegacySettleLine {
     /// Its number.
     pub seq: u64,
-    /// The hold that it ends, and what was used.
+    /// The hold that it ends, and the usage.
     pub told: JournaledSettle,
     /// The model.
     pub model: String,
@@ -135,20 +135,20 @@ pub struct LegacySettleLine {
     pub bytes: i64,
 }
 
-/// All that must be known to go on, as it was in one moment: taken at once, and turned into lines when there is time.
+/// The complete session at one moment. It is taken quickly, and turned into lines later.
 pub struct Snapshot {
     /// The line about the session.
     pub first: Line,
-    /// What the numbers mean.
+    /// The names of the limits, by number.
     pub names: Vec<(u64, Arc<str>)>,
-    /// What ended and is not acknowledged.
+    /// Settles that are not acknowledged.
     pub settles: Vec<Arc<EndedHold>>,
-    /// What is open, and whether its call was sent.
+    /// Open holds; true: the call was sent.
     pub open: Vec<(Hold, bool)>,
 }
 
 impl Snapshot {
-    /// The journal that says it.
+    /// The lines of a journal with this content.
     pub fn lines(self) -> impl Iterator<Item = Line> {
         let names = self.names.into_iter().map(|(number, text)| Line::Name(number, text.as_ref().to_owned()));
         let settles = self.settles.into_iter().flat_map(|ended| {

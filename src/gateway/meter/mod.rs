@@ -1,9 +1,11 @@
 //! The gateway's side of the ledger: tokens are held at the governor before a model call, and settled after it.
 //!
-//! What always holds: a hold is in the journal before its call is forwarded, a settle before it is sent; no number is used for
-//! two, not even by the process after this one; and what is not acknowledged has a bound, of which no namespace takes all. What
-//! is decided is in [`session`], pure; [`journal`] writes it down; here is the talk with the governor, and [`CallHold`], which settles
-//! whatever becomes of a call.
+//! What always holds: a hold is in the journal before its call is forwarded, and a settle before it is sent. No number
+//! is used for two holds, not even by the next process. Unacknowledged content has a bound, and no namespace can take
+//! all of it.
+//!
+//! The decisions are in [`session`], which is pure; [`journal`] writes them down. This file has the requests to the
+//! governor, and [`CallHold`], which settles a call in every case.
 
 mod client;
 pub mod disk;
@@ -38,9 +40,9 @@ use crate::wire::meter::{
 };
 use crate::wire::{Code, Refusal};
 
-/// Between two tries while the governor is away.
+/// Between two attempts while the governor is away.
 const GOVERNOR_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How long a stream may stand still for an extension of its hold.
+/// How long a stream may be delayed by an extension of its hold.
 const EXTEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 const ROUTE_PATH: &str = "/governor/v1/meter/way";
@@ -55,7 +57,7 @@ pub struct Meter(Arc<Shared>);
 struct Shared {
     inner: Mutex<DurableSession>,
     governor: Governor,
-    /// There is something to tell.
+    /// There is something to report.
     wake: Notify,
     /// The governor knows the session.
     attached: watch::Sender<bool>,
@@ -64,12 +66,12 @@ struct Shared {
 }
 
 impl Meter {
-    /// Reads the journal in `folder`, if there is one, and goes on from it. `uid` is that of our pod. What a process before us
-    /// had forwarded is charged at its estimate; what it had not is given back.
+    /// Reads the journal in `folder`, if there is one, and continues from it. `uid` is that of our pod. Calls that an
+    /// earlier process had forwarded are charged at their estimate. Its other holds are given back.
     pub fn open(governor: Governor, folder: Option<PathBuf>, uid: Option<&str>) -> anyhow::Result<Self> {
         let (journal, lines) = Journal::open(folder, JOURNAL_RESERVE_BYTES)?;
         let durable = DurableSession::restore(journal, &lines, uid, now());
-        tracing::info!(session = durable.session.name(), "the session with the ledger");
+        tracing::info!(session = durable.session.name(), "opened the session with the ledger");
         let owed = durable.session.owed();
         let inner = Mutex::new(durable);
         let shared = Shared { inner, governor, wake: Notify::new(), attached: watch::channel(false).0, owed: watch::channel(owed).0 };
@@ -80,7 +82,7 @@ impl Meter {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a call goes that costs nothing. While the governor is away it is asked again, for `patience`.
+    /// The target of a call that costs nothing. While the governor is away, it is asked again for `patience`.
     pub async fn way(&self, pod: &PodIdentity, way: &ModelRoute, patience: Duration) -> Result<Target, Refusal> {
         let deadline = tokio::time::Instant::now() + patience;
         loop {
@@ -93,20 +95,20 @@ impl Meter {
         }
     }
 
-    /// Holds tokens for one call. While the governor is away it is asked again under the same number, for `patience`.
+    /// Holds tokens for one call. While the governor is away, it is asked again with the same number for `patience`.
     pub async fn hold(&self, pod: &PodIdentity, way: ModelRoute, facts: Facts, patience: Duration) -> Result<CallHold, Refusal> {
         let deadline = tokio::time::Instant::now() + patience;
         let mut asking = self.number(&pod.namespace)?;
         let model = way.model.clone().unwrap_or_default();
         let hold = Hold { session: self.lock().session.name().to_owned(), id: asking.id, way, facts };
         let away = || {
-            let message = "the part of Spillway that gives tokens cannot be reached now; try again";
+            let message = "the governor, which holds tokens for model calls, cannot be reached now; try again";
             Refusal::new(Code::GovernorAway, message).retry_after(5)
         };
         loop {
             let mut attached = self.0.attached.subscribe();
             tokio::time::timeout_at(deadline, attached.wait_for(|attached| *attached)).await.map_err(|_| away())?.map_err(|_| away())?;
-            // Dropped from here on, nobody knows whether it was given.
+            // If this future is dropped from here on, it is not known whether the hold was given.
             asking.sent = true;
             let answer = tokio::time::timeout_at(deadline, self.0.governor.ask::<_, HoldAnswer>(HOLD_PATH, Some(pod), &hold)).await;
             match answer {
@@ -114,11 +116,11 @@ impl Meter {
                 Ok(Err(refusal)) if refusal.code == Code::SessionUnknown => self.detach(),
                 Ok(Err(refusal)) if refusal.code == Code::GovernorAway => asking.lost = true,
                 Ok(Err(refusal)) if refusal.code == Code::HoldClosed => {
-                    tracing::error!(id = asking.id, "the number of a hold was used before");
-                    return Err(Refusal::new(Code::Internal, "the call was taken for one that ended; make it again"));
+                    tracing::error!(id = asking.id, "the governor says that the number of a new hold was used before");
+                    return Err(Refusal::new(Code::Internal, "the governor mistook this call for an ended one; make the call again"));
                 }
                 Ok(Err(refusal)) => {
-                    // A request of ours that was lost may still be on its way there; else nothing is held.
+                    // If a request was lost, it may still arrive. Else nothing is held.
                     asking.sent = asking.lost;
                     return Err(refusal);
                 }
@@ -154,7 +156,7 @@ impl Meter {
         self.0.wake.notify_one();
     }
 
-    /// A hold as it would have been given, in a test.
+    /// A given hold, for a test.
     #[cfg(test)]
     pub fn given(&self, given: HoldAnswer, pod: &PodIdentity) -> CallHold {
         let asking = self.number(&pod.namespace).expect("a number");
@@ -162,13 +164,14 @@ impl Meter {
         asking.given(given, pod.clone(), "m".into(), 0).expect("it is kept")
     }
 
-    /// What ended, in a test.
+    /// The unacknowledged settles, for a test.
     #[cfg(test)]
     pub fn told(&self) -> Vec<crate::wire::meter::JournaledSettle> {
         self.lock().session.begin().settles
     }
 
-    /// Writes a journal anew that has grown long, beside: many thousand lines take tens of milliseconds, which no call waits for.
+    /// Compacts a long journal in the background: many thousand lines take tens of milliseconds, and no call must wait
+    /// for that.
     fn shorten(&self) {
         let mut inner = self.lock();
         let Some((shorter, snapshot)) = inner.shorten() else { return };
@@ -178,19 +181,19 @@ impl Meter {
             let written = shorter.write(snapshot.lines());
             let replaced = meter.lock().shortened(written);
             if let Err(error) = replaced {
-                tracing::warn!(%error, "the journal of holds cannot be written anew; it goes on growing");
+                tracing::warn!(%error, "cannot compact the journal of holds; it continues to grow");
             }
         });
     }
 
-    /// The governor does not know the session: it begins again.
+    /// The governor does not know the session, so it must begin again.
     fn detach(&self) {
         self.lock().session.detached();
         self.0.attached.send_replace(false);
         self.0.wake.notify_one();
     }
 
-    /// Waits until everything is acknowledged, or for `within`: the process is about to end.
+    /// Waits until everything is acknowledged, at most `within`: the process is about to end.
     pub async fn flush(&self, within: Duration) {
         let mut owed = self.0.owed.subscribe();
         let _ = tokio::time::timeout(within, owed.wait_for(|owed| *owed == 0)).await; // the journal has the rest
@@ -201,38 +204,38 @@ fn now() -> Duration {
     BootTime::now().since(BootTime::default())
 }
 
-/// Bytes of text from which the ratio of tokens to bytes is learned: of a call with images or files none, since nobody knows
-/// how many of its tokens are theirs.
+/// Bytes of text from which the ratio of tokens to bytes is learned. 0 for a call with images or files, because their
+/// part of the tokens is not known.
 fn taught_by(facts: &Facts) -> i64 {
     let Facts { bytes, other_tokens, output: _, thinking: _, choices: _ } = *facts;
     if other_tokens == 0 { bytes } else { 0 }
 }
 
 fn unwritten() -> Refusal {
-    Refusal::new(Code::GovernorAway, "this gateway cannot write down what it spends (its journal is full or gone); try again")
+    Refusal::new(Code::GovernorAway, "this gateway cannot write its journal of holds, so it makes no model calls now; try again")
         .retry_after(5)
 }
 
-/// Too much is not acknowledged yet.
+/// The refusal when too many settles are not acknowledged.
 fn full(full: ShareFull) -> Refusal {
     match full {
         ShareFull::Namespace => {
-            let message = "what this namespace spent lately is not stored yet, and takes up all that one namespace may have of this \
-                           gateway's memory; try again";
+            let message = "the usage records of this namespace that are not stored yet have reached its share of the gateway's memory; \
+                           try again";
             Refusal::new(Code::TooManyCalls, message).retry_after(5)
         }
         ShareFull::All => {
-            let message = "what was spent lately is not stored yet, and takes up all that this gateway has memory for; try again";
+            let message = "the usage records that are not stored yet have reached the memory limit of this gateway; try again";
             Refusal::new(Code::GovernorAway, message).retry_after(5)
         }
     }
 }
 
-/// A number that was taken for a hold. Dropped, it is settled with nothing, if anything may be held under it.
+/// A number that was taken for a hold. When it is dropped, it is settled with no usage if the hold may exist.
 struct HoldAttempt {
     meter: Meter,
     id: u64,
-    /// It was sent, so that it may be held.
+    /// The request was sent, so the hold may exist.
     sent: bool,
     /// An answer was lost.
     lost: bool,
@@ -241,7 +244,7 @@ struct HoldAttempt {
 impl HoldAttempt {
     fn given(mut self, given: HoldAnswer, pod: PodIdentity, model: String, bytes: i64) -> Result<CallHold, Refusal> {
         let mut inner = self.meter.lock();
-        // Refused, it is dropped, and so is settled with nothing.
+        // After an error `self` is dropped, which settles it with no usage.
         let line = inner.session.given(self.id, &given.open).map_err(full)?;
         let kept = inner.keep(&line, now());
         drop(inner);
@@ -270,10 +273,10 @@ enum Life {
     Ended,
 }
 
-/// Of a call that was never sent.
+/// The end of a call that was never sent.
 const UNSENT_CALL_END: CallEnd = CallEnd { outcome: Some(Outcome::Nothing), timed_out: false };
 
-/// The first token of a call is awaited; when it is late the governor is told, once.
+/// Waits for the first token of a call. When it is late, the governor is told once.
 struct FirstTokenTimer {
     due: Instant,
     telling: AbortHandle,
@@ -285,13 +288,13 @@ impl Drop for FirstTokenTimer {
     }
 }
 
-/// Tokens that are held for a call. It is settled once, whatever happens: dropped before its call was sent, with nothing;
-/// after that, with the estimate.
+/// Tokens that are held for a call. It is settled exactly once. If it is dropped before its call was sent, the usage is
+/// nothing; after that it is the estimate.
 pub struct CallHold {
     meter: Meter,
     pod: PodIdentity,
     id: u64,
-    /// What was given.
+    /// The answer of the governor.
     pub given: HoldAnswer,
     covered: i64,
     model: String,
@@ -299,15 +302,15 @@ pub struct CallHold {
     state: Life,
     end: CallEnd,
     late: Option<FirstTokenTimer>,
-    /// Of an answer that is not streamed: when its client has waited for so long that, should it leave without one, the
-    /// provider hangs.
+    /// Only for responses that are not streamed. If the client leaves after this time without a response, the provider
+    /// counts as hanging.
     answer_due: Option<Instant>,
-    /// Its client left after that, and nothing came since.
+    /// The client left after that time, and nothing has arrived since.
     hangs: bool,
 }
 
 impl CallHold {
-    /// The call is about to be sent: from here on it may cost something.
+    /// The call is about to be sent: from now on it may cost something.
     pub fn sent(&mut self) -> Result<(), Refusal> {
         if self.state == Life::Given {
             let mut inner = self.meter.lock();
@@ -321,7 +324,7 @@ impl CallHold {
         Ok(())
     }
 
-    /// Its first token is awaited from now on. What is late counts at once, however long the call goes on.
+    /// Starts the timer of the first token. A late first token counts at once, even if the call goes on.
     pub fn await_first(&mut self) {
         let within = Duration::from_secs(self.given.first_token_seconds.into());
         if within.is_zero() {
@@ -332,31 +335,31 @@ impl CallHold {
         let due = Instant::now() + within;
         let telling = tokio::spawn(async move {
             tokio::time::sleep_until(due).await;
-            // Not heard, it is told with the settle.
+            // If this request is lost, the settle reports it.
             let _ = governor.ask::<_, serde_json::Value>(LATE_PATH, None, &late).await;
         });
         self.late = Some(FirstTokenTimer { due, telling: telling.abort_handle() });
     }
 
-    /// Its answer is awaited from now on, all of it at once. It may take long; but a client that has waited for longer than a
-    /// first token may take, and leaves with nothing, has met a provider that hangs.
+    /// Starts the timer of a response that arrives as a whole. It may take long. But if the client waits longer than a
+    /// first token may take, and leaves without a response, the provider counts as hanging.
     pub fn await_answer(&mut self) {
         let within = Duration::from_secs(self.given.first_token_seconds.into());
         self.answer_due = (!within.is_zero()).then(|| Instant::now() + within);
     }
 
-    /// Its client left, and nothing has come yet. What comes later counts as if it had stayed.
+    /// The client left, and nothing has arrived yet. A later response counts as if the client had stayed.
     pub fn client_left(&mut self, at: Instant) {
         self.hangs |= self.answer_due.is_some_and(|due| at >= due);
     }
 
-    /// Something came.
+    /// The first part of the response arrived.
     pub fn first_came(&mut self) {
         (self.answer_due, self.hangs) = (None, false);
         self.first_is_over();
     }
 
-    /// The first token came, or will not.
+    /// The first token arrived, or the call ended without it.
     fn first_is_over(&mut self) {
         if let Some(FirstTokenTimer { due, .. }) = self.late.take().as_ref()
             && Instant::now() >= *due
@@ -365,25 +368,25 @@ impl CallHold {
         }
     }
 
-    /// What the call says of its provider. A failure is not taken back.
+    /// Records what the call shows about its provider. A failure is never overwritten.
     pub fn says(&mut self, outcome: Outcome) {
         if !matches!(self.end.outcome, Some(Outcome::Failed { .. })) {
             self.end.outcome = Some(outcome);
         }
     }
 
-    /// Its client was told that it took too long.
+    /// The client was told that the call took too long.
     pub fn timed_out(&mut self) {
         self.end.timed_out = true;
     }
 
-    /// The answer has so many tokens of output by now. Past what is held, which a provider that keeps to the call's limit never
-    /// comes, more is asked for; refused, the call may finish and is owed.
+    /// The response has `output` tokens by now. If that exceeds the hold, more is requested. A provider that respects
+    /// the call's limit never exceeds it. If the request is refused, the call may finish, and the excess becomes debt.
     pub async fn reached(&mut self, output: i64) {
         if output <= self.covered {
             return;
         }
-        // Asked again only when it has grown by half: a stream does not wait for each of its words.
+        // The next request follows only after growth by half, so that a stream does not wait for each token.
         let wanted = output.saturating_add(output / 2).saturating_add(256);
         self.covered = wanted;
         let extend = Extend { session: self.meter.lock().session.name().to_owned(), id: self.id, output: wanted };
@@ -401,14 +404,14 @@ impl CallHold {
         self.end(usage, quality);
     }
 
-    /// It was refused before anybody worked on it.
+    /// The provider refused the call before it worked on it.
     pub fn refused(mut self) {
         self.end(Usage::default(), Quality::Exact);
     }
 
     fn end(&mut self, usage: Usage, quality: Quality) {
         if std::mem::replace(&mut self.state, Life::Ended) != Life::Ended {
-            // Only what was counted in full teaches what a byte costs.
+            // The ratio of tokens to bytes is learned only from exact usage.
             let bytes = if quality == Quality::Exact && usage != Usage::default() { self.bytes } else { 0 };
             self.first_is_over();
             if self.hangs {
@@ -426,7 +429,7 @@ impl Drop for CallHold {
     }
 }
 
-/// The word for metrics.
+/// The label for metrics.
 pub fn dialect_label(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Anthropic => "anthropic",

@@ -1,15 +1,15 @@
-//! The places of holds as numbers: the same few texts stand in thousands of holds, so each is kept once.
+//! Numbers for the names of limits: thousands of holds have the same few names, so each name is kept once.
 //!
-//! What always holds: a number means one text for as long as the process lives, and is never used for another one; a text that
-//! no hold uses is forgotten.
+//! What always holds: during the life of the process a number stands for one name, and is never reused. A name that no
+//! hold uses is forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What a line of the journal costs that says a name, beside the text.
+/// Bytes of a journal line with a name, without the name itself.
 const NAME_LINE_OVERHEAD_BYTES: usize = 48;
 
-/// The texts that are in use.
+/// The names that are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     last: u64,
@@ -24,7 +24,7 @@ struct Name {
     uses: usize,
 }
 
-/// How many bytes a text takes in JSON, its quotes among them.
+/// The length of a text in JSON, quotes included.
 pub fn json_bytes(text: &str) -> usize {
     let escaped = |character: char| match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -34,13 +34,13 @@ pub fn json_bytes(text: &str) -> usize {
     2 + text.chars().map(escaped).sum::<usize>()
 }
 
-/// What texts may take, if all of them are new.
+/// The largest size of names if all of them are new.
 pub fn bytes<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
     texts.map(|text| json_bytes(text) + NAME_LINE_OVERHEAD_BYTES).sum()
 }
 
 impl Names {
-    /// The number of a text, which is used once more; and whether it is new, so that the journal has to say it first.
+    /// Takes one more use of a name. Returns its number, and whether it is new, so that the journal must name it first.
     pub fn take(&mut self, text: &str) -> (u64, bool) {
         if let Some(number) = self.numbers.get(text).copied() {
             self.use_again(number);
@@ -51,7 +51,7 @@ impl Names {
         (self.last, true)
     }
 
-    /// A line of the journal says so. False: it contradicts another one.
+    /// Reads a name from a line of the journal. False: it contradicts another line.
     pub fn read(&mut self, number: u64, text: &str) -> bool {
         match (self.known.get(&number), self.numbers.get(text)) {
             (None, None) => {
@@ -71,14 +71,14 @@ impl Names {
         self.known.insert(number, Name { text, uses });
     }
 
-    /// A hold uses this number too. False: there is no such name.
+    /// One more hold uses this number. False: there is no such name.
     pub fn use_again(&mut self, number: u64) -> bool {
         let Some(name) = self.known.get_mut(&number) else { return false };
         name.uses += 1;
         true
     }
 
-    /// A hold uses it no more.
+    /// A hold no longer uses this number.
     pub fn release(&mut self, number: u64) {
         if let Some(name) = self.known.get_mut(&number) {
             name.uses = name.uses.saturating_sub(1);
@@ -95,23 +95,23 @@ impl Names {
         }
     }
 
-    /// Forgets those that the journal says and no hold uses.
+    /// Forgets names from the journal that no hold uses.
     pub fn prune(&mut self) {
         let unused: Vec<u64> = self.known.iter().filter(|(_, name)| name.uses == 0).map(|(number, _)| *number).collect();
         unused.into_iter().for_each(|number| self.forget(number));
     }
 
-    /// What a number means.
+    /// The name of a number.
     pub fn text(&self, number: u64) -> Option<&str> {
         self.known.get(&number).map(|name| name.text.as_ref())
     }
 
-    /// All of them.
+    /// All names, by number.
     pub fn all(&self) -> Vec<(u64, Arc<str>)> {
         self.known.iter().map(|(number, name)| (*number, Arc::clone(&name.text))).collect()
     }
 
-    /// The most bytes that the journal needs to say them.
+    /// The most bytes that the journal needs for all names.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

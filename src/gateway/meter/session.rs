@@ -1,7 +1,8 @@
-//! What a gateway knows of its session, and what it says next. Pure: time comes in, lines for the journal go out.
+//! The state of a gateway's session with the ledger, and its next request. Pure: the time is an argument, and lines for
+//! the journal are results.
 //!
-//! What always holds: a number of a hold is used once; settles have numbers without gaps, in the order in which they were
-//! written down; what is told of as over never comes back.
+//! What always holds: each number of a hold is used once. Settles have numbers without gaps, in the order in which they
+//! were written. A hold that was reported as ended is never reported as open again.
 
 mod connection;
 
@@ -20,24 +21,25 @@ use crate::policy::history::History;
 use crate::policy::lease::REPLAY_HISTORY_TTL;
 use crate::wire::meter::{Begin, CallEnd, JournaledHold, JournaledSettle, MAX_BEGIN_BYTES, Quality, ReplayedSettle, Settles, Usage};
 
-/// Numbers of holds that are taken from the journal at once.
+/// How many numbers of holds one line of the journal reserves.
 const HOLD_NUMBER_BATCH: u64 = 1024;
-/// A sign of life comes at least so often; the governor gives a session up that is silent for 60 s.
+/// The longest time between two requests. The governor ends a session that is silent for 60 s.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// What ends within so long is told together: where hundreds of calls end in a second, a call each would cost more than they do.
+/// Holds that end within this time are reported together. With hundreds of calls each second, one request each would
+/// cost too much.
 const SETTLE_BATCH_DELAY: Duration = Duration::from_millis(10);
-/// While settles are not acknowledged the governor is asked how far it is.
+/// How often the governor is asked for acknowledgements while some are missing.
 const ACK_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Settles that were told and not acknowledged for so long are told again.
+/// Settles that are not acknowledged for this long are sent again.
 const SETTLE_RESEND_DELAY: Duration = Duration::from_secs(3);
-/// After a call that failed; doubled up to the last.
+/// The first and the last delay after failed requests. Each failure doubles it.
 const CALL_RETRY_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
-/// The most bytes that a session has in its journal when that is written anew, and in [`Begin`], beside [`MAX_SESSION_HEADER_BYTES`]: of settles that
-/// are not acknowledged, of what is open, and of what is asked for.
+/// The most bytes of a session in a rewritten journal and in [`Begin`], without [`MAX_SESSION_HEADER_BYTES`]: of
+/// unacknowledged settles, of open holds, and of requested holds.
 pub const MAX_SESSION_BYTES: usize = 12 * 1024 * 1024;
-/// The most bytes of all else in either of them.
+/// The most bytes of everything else in either of them.
 pub const MAX_SESSION_HEADER_BYTES: usize = 4096;
-/// The most bytes of acknowledged settles in [`Begin`]; in memory they take some times as many.
+/// The most bytes of acknowledged settles in [`Begin`]. In memory they take several times as many.
 const ACKNOWLEDGED_BYTES: usize = 3 * 1024 * 1024;
 const _: () = assert!(
     MAX_SESSION_BYTES + MAX_SESSION_HEADER_BYTES + ACKNOWLEDGED_BYTES <= MAX_BEGIN_BYTES,
@@ -50,14 +52,14 @@ struct Entry {
     cost: usize,
 }
 
-/// What to do now.
+/// The next step of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Tell the governor everything.
+    /// Report the complete session to the governor.
     Begin(Begin),
-    /// Tell it what ended, or that we live.
+    /// Report ended holds, or send a keep-alive.
     Tell(Settles),
-    /// Nothing, until this time, or until something happens.
+    /// Wait until this time, or until the next event.
     Wait(Option<Duration>),
 }
 
@@ -67,40 +69,41 @@ pub struct Session {
     name: String,
     next_hold: u64,
     reserved: u64,
-    /// Numbers that the governor may have been asked about, and did not answer yet; for whom.
+    /// Numbers of requested holds without an answer yet, with their namespaces.
     asking: BTreeMap<u64, Arc<str>>,
     open: BTreeMap<u64, Entry>,
     names: Names,
     shares: Shares,
     acked: u64,
-    /// What is not acknowledged: at hundreds of calls a second many thousands, since records are written seconds apart.
+    /// Unacknowledged settles. With hundreds of calls each second they are many thousands, because records are written
+    /// seconds apart.
     settles: VecDeque<Arc<EndedHold>>,
-    /// The holds that those end.
+    /// The holds of those settles.
     settling: BTreeSet<u64>,
-    /// What the journal has, as far as the governor may rely on it: every hold below is over, and the last settle that is
-    /// acknowledged.
+    /// The state in the journal that the governor may rely on: all holds below the first number are over, and the
+    /// second number is the last acknowledged settle.
     written: (u64, u64),
-    /// Which connection there is.
+    /// The current connection.
     connection: Option<u64>,
-    /// On which one the session began.
+    /// The connection on which the session began.
     attached: Option<u64>,
-    /// The last settle that was told on it.
+    /// The last settle that was sent on it.
     told: u64,
-    /// When the last was acknowledged, or all were told again.
+    /// When the last settle was acknowledged, or all were sent again.
     progress: Duration,
     spoke: Duration,
     failures: u32,
     not_before: Duration,
-    /// Settles that were acknowledged in the last minutes.
+    /// The settles that were acknowledged in the last minutes.
     acknowledged: History<ReplayedSettle>,
-    /// The leader has not stored all of those yet: none may expire.
+    /// The leader has not stored all of those yet, so none may expire.
     replay_pending: bool,
-    /// The leader's store was rolled back in the last minutes: begin replays those settles.
+    /// The leader's store was rolled back in the last minutes, so [`Begin`] replays those settles.
     replays: bool,
 }
 
 impl Session {
-    /// One that nobody has heard of.
+    /// A new session.
     pub fn new(name: String) -> Self {
         Self {
             name,
@@ -127,20 +130,21 @@ impl Session {
         }
     }
 
-    /// What a process before this one left; none: a new one. Its calls are not made any more: what it had sent is charged at
-    /// the estimate, what it had not costs nothing. Err: the lines make no sense together.
+    /// Continues the session of an earlier process, or begins a new one if there are no lines. The calls of that
+    /// process are over: sent ones are charged at the estimate, others cost nothing. Err: the lines contradict each
+    /// other.
     pub fn restore(lines: &[Line], name: impl FnOnce() -> String) -> Result<Self, &'static str> {
         let Some((first, rest)) = lines.split_first() else { return Ok(Self::new(name())) };
-        let Line::Session { name, reserved, acked } = first else { return Err("the first line is not about the session") };
+        let Line::Session { name, reserved, acked } = first else { return Err("the first line is not a session line") };
         let mut session = Self { reserved: (*reserved).max(1), acked: *acked, ..Self::new(name.clone()) };
         for line in rest {
             session.replay(line)?;
         }
-        // No process comes so far, and the next number must be one.
+        // No process reaches such numbers, and the next number must not overflow.
         if session.reserved.max(session.last()) > u64::MAX / 2 {
-            return Err("its numbers are too high");
+            return Err("the numbers of holds or settles are too high");
         }
-        // What was reserved may have been used.
+        // Reserved numbers may have been used.
         session.next_hold = session.reserved;
         let open: Vec<(u64, bool)> = session.open.iter().map(|(id, entry)| (*id, entry.sent)).collect();
         for (id, sent) in open {
@@ -153,12 +157,12 @@ impl Session {
 
     fn replay(&mut self, line: &Line) -> Result<(), &'static str> {
         match line {
-            Line::Session { .. } => return Err("a second line is about the session"),
+            Line::Session { .. } => return Err("there is a second session line"),
             Line::Reserved(reserved) => self.reserved = self.reserved.max(*reserved),
             Line::Name(number, text) => self.name_is(*number, text)?,
             Line::Gave(gave) => self.replay_hold(gave)?,
             Line::Held(open) => drop(self.take(open, "")),
-            Line::Sent(id) => self.open.get_mut(id).ok_or("a call was sent that was not held for")?.sent = true,
+            Line::Sent(id) => self.open.get_mut(id).ok_or("a call was sent without a hold")?.sent = true,
             Line::Extended { id, output } => {
                 self.extended(*id, *output);
             }
@@ -169,7 +173,7 @@ impl Session {
                 if *unanswered {
                     self.asking.insert(*id, self.shares.take("", reserve(std::iter::empty(), "")));
                 }
-                self.end(*id, *usage, *quality, *end, model, *bytes).ok_or("a call ended that was not held for")?;
+                self.end(*id, *usage, *quality, *end, model, *bytes).ok_or("a call ended without a hold")?;
             }
             Line::Ended(LegacySettleLine { seq: _, told: JournaledSettle { open, usage, quality, end }, model, bytes }) => {
                 self.take(open, "");
@@ -181,14 +185,14 @@ impl Session {
     }
 
     fn name_is(&mut self, number: u64, text: &str) -> Result<(), &'static str> {
-        if self.names.read(number, text) { Ok(()) } else { Err("a name contradicts another one") }
+        if self.names.read(number, text) { Ok(()) } else { Err("two lines contradict each other about a name") }
     }
 
     fn replay_hold(&mut self, gave: &HoldLine) -> Result<(), &'static str> {
         let HoldLine { id, at, of, names, path, input, output } = gave;
         names.iter().try_for_each(|(number, text)| self.name_is(*number, text))?;
         if !path.iter().all(|number| self.names.use_again(*number)) {
-            return Err("a place of a hold has no name");
+            return Err("a limit of a hold has no name");
         }
         let cost = reserve(path.iter().filter_map(|number| self.names.text(*number)), of);
         let of = self.shares.take(of, cost);
@@ -197,7 +201,7 @@ impl Session {
         Ok(())
     }
 
-    /// All that must be known to go on.
+    /// The complete session.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             first: Line::Session { name: self.name.clone(), reserved: self.reserved, acked: self.acked },
@@ -207,7 +211,7 @@ impl Session {
         }
     }
 
-    /// The most bytes that its journal has when it is written anew.
+    /// The most bytes of its rewritten journal.
     pub fn bytes(&self) -> usize {
         MAX_SESSION_HEADER_BYTES + self.shares.all() + self.names.bytes()
     }
@@ -226,7 +230,7 @@ impl Session {
         self.acked.saturating_add(u64::try_from(self.settles.len()).unwrap_or(u64::MAX))
     }
 
-    /// A number for a hold of a namespace; the line, if there is one, must be written before it is used.
+    /// Takes a number for a hold of a namespace. The line, if there is one, must be written before the number is used.
     pub fn ask(&mut self, namespace: &str) -> Result<(u64, Option<Line>), ShareFull> {
         let cost = reserve(std::iter::empty(), namespace);
         self.shares.room(namespace, cost, self.names.bytes())?;
@@ -251,7 +255,7 @@ impl Session {
         self.answered(id);
     }
 
-    /// It was given. Err: there is no room for its places; it is as if nobody had answered, and must be ended.
+    /// The hold was given. Err: there is no space for its limits. Then it counts as not answered, and must be ended.
     pub fn given(&mut self, id: u64, open: &JournaledHold) -> Result<Line, ShareFull> {
         let of = self.asking.get(&id).cloned().unwrap_or_else(|| Arc::from(""));
         let texts = || open.path.iter().map(String::as_str);
@@ -262,7 +266,7 @@ impl Session {
         Ok(Line::Gave(gave.unwrap_or_default()))
     }
 
-    /// Counts a hold as open. The names that are new with it.
+    /// Adds an open hold. Returns the new names.
     fn take(&mut self, open: &JournaledHold, of: &str) -> Vec<(u64, String)> {
         let JournaledHold { id, at, path, input, output } = open;
         let cost = reserve(path.iter().map(String::as_str), of);
@@ -280,7 +284,7 @@ impl Session {
         names
     }
 
-    /// An open hold. One under the same number, as only a journal that nobody of us wrote has, gives back what it took.
+    /// Inserts an open hold. A replaced hold with the same number gives its bytes back. Only a foreign journal has two.
     fn insert(&mut self, entry: Entry) {
         if let Some(replaced) = self.open.insert(entry.hold.id, entry) {
             self.shares.give_back(&replaced.hold.of, replaced.cost);
@@ -298,19 +302,19 @@ impl Session {
         Line::Sent(id)
     }
 
-    /// It was not sent after all: that could not be written.
+    /// The call was not sent after all, because the line could not be written.
     pub fn unsent(&mut self, id: u64) {
         self.open.entry(id).and_modify(|entry| entry.sent = false);
     }
 
-    /// It covers more now.
+    /// The hold was extended.
     pub fn extended(&mut self, id: u64, output: i64) -> Option<Line> {
         let entry = self.open.get_mut(&id).filter(|entry| entry.hold.output < output)?;
         entry.hold.output = output;
         Some(Line::Extended { id, output })
     }
 
-    /// Its call ended; or nobody knows whether it was given, and nothing will be sent for it.
+    /// The call ended; or it is not known whether its hold was given, and no call is sent for it.
     pub fn end(&mut self, id: u64, usage: Usage, quality: Quality, end: CallEnd, model: &str, bytes: i64) -> Option<Line> {
         let asked = self.answered(id);
         let (hold, unanswered) = match (self.open.remove(&id), asked) {
@@ -342,7 +346,8 @@ impl Session {
         JournaledSettle { open: self.open_of(&ended.hold), usage: ended.usage, quality: ended.quality, end: ended.end }
     }
 
-    /// Every hold with a smaller number is over, and its settle acknowledged.
+    /// The smallest number that is still in use: holds with smaller numbers are over, and their settles are
+    /// acknowledged.
     fn floor(&self) -> u64 {
         let open = self.open.keys().next().copied();
         let asking = self.asking.keys().next().copied();
@@ -350,7 +355,7 @@ impl Session {
         [open, asking, settling].into_iter().flatten().fold(self.next_hold, u64::min)
     }
 
-    /// The journal has everything that is known now.
+    /// Records that the journal has the present state.
     pub fn is_written(&mut self) {
         self.written = (self.floor(), self.acked);
     }

@@ -171,7 +171,7 @@ fn what_a_dead_process_had_sent_is_charged_and_what_it_had_not_is_not() {
     assert_eq!(again.settles[1].hold.output, 50);
     assert_eq!((again.settles[0].usage.output, again.settles[2].usage), (4, Usage::default()));
     assert!(again.next_hold > asked);
-    // And once more, before anything was told.
+    // And once more, before anything was sent.
     let once_more = Session::restore(&written(&again), || unreachable!("it has a name")).expect("restored");
     assert_eq!(once_more.settles, again.settles);
 }
@@ -212,7 +212,7 @@ fn a_journal_that_makes_no_sense_is_refused() {
         assert!(Session::restore(&lines, String::new).is_err(), "{bad:?}");
     }
     assert!(Session::restore(&[Line::Reserved(0)], String::new).is_err());
-    // Numbers after which there is no next one.
+    // Numbers whose successor would overflow.
     for (reserved, acked) in [(u64::MAX, 0), (1, u64::MAX)] {
         let first = Line::Session { name: "s".into(), reserved, acked };
         assert!(Session::restore(&[first.clone(), over(u64::MAX, true)], String::new).is_err());
@@ -243,7 +243,7 @@ fn a_number_that_nobody_answered_is_settled_with_nothing() {
     assert_eq!(telling(&session, SETTLE_BATCH_DELAY).floor, id);
 }
 
-/// What a session takes in the journal when that is written anew, and in the call with which it begins.
+/// The bytes of a session in a rewritten journal, and in its [`Begin`].
 fn takes(session: &Session) -> (usize, usize) {
     let journal = session.snapshot().lines().map(|line| serde_json::to_vec(&line).expect("a line").len() + 1).sum();
     (journal, serde_json::to_vec(&session.begin()).expect("a body").len())
@@ -286,8 +286,8 @@ fn a_hold_never_takes_more_than_was_set_aside_for_it() {
     }
 }
 
-/// One namespace, or many, with calls as large as they can be: what they have begins with any leader, and fits into what is kept
-/// for writing the journal anew.
+/// One or many namespaces with the largest possible calls: the session can begin with any leader, and fits into the
+/// space that is reserved for a rewrite.
 #[test]
 fn a_session_that_has_all_that_it_may_can_begin_and_be_written_anew() {
     let (usage, end) = most();
@@ -316,7 +316,7 @@ fn a_session_that_has_all_that_it_may_can_begin_and_be_written_anew() {
             }
         }
         let (journal, begin) = takes(&session);
-        // With the limit that there is: no more than what a call that begins may have.
+        // Not more than the limit of a `Begin`.
         assert!(begin <= limit + MAX_SESSION_HEADER_BYTES, "{namespaces} namespaces begin with {begin} bytes");
         assert!(journal <= limit + MAX_SESSION_HEADER_BYTES && journal <= session.bytes(), "{namespaces} namespaces write {journal} bytes");
         assert!(session.bytes() > limit / 3, "they had a lot: {}", session.bytes());
@@ -349,7 +349,7 @@ fn who_has_most_is_refused_until_some_of_it_is_acknowledged() {
     hold(&mut session, "greedy").expect("some of it is acknowledged");
 }
 
-/// Lines as the version before this one wrote them.
+/// Lines in the format of the earlier version.
 #[test]
 fn a_journal_of_the_version_before_is_read() {
     let text = concat!(

@@ -1,4 +1,4 @@
-//! A leader that gives, counts and closes, as far as a session can tell; and the gateway around it, both of which may end.
+//! A simulated leader and a simulated gateway around a session. Both may end at any time.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ impl Gateway {
     /// The process ends, perhaps while it writes its last line, and another one begins.
     fn restart(&mut self, torn: bool) {
         if torn && matches!(self.lines.last(), Some(Line::Gave(_))) {
-            self.lines.pop(); // nobody was told of it
+            self.lines.pop(); // no answer was given for it
         }
         self.session = Session::restore(&self.lines, || unreachable!("it has a name")).expect("a journal");
         self.lines = written(&self.session);
@@ -105,7 +105,7 @@ fn run(seed: u64) {
                 gateway.hold(&mut leader, at, lost);
             }
             4 if !gateway.asking.is_empty() => {
-                // Who asked is gone: whatever was answered, nothing will be sent.
+                // The client is gone, so no call is sent, with any answer.
                 let id = gateway.asking.remove(0);
                 gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, CallEnd::default(), "", 0));
             }

@@ -1,29 +1,29 @@
-//! How much a session may have that no leader has acknowledged, and how much of it a namespace.
+//! Limits the unacknowledged bytes of a session, in total and for each namespace.
 //!
-//! A namespace may have at most twice what is free, without a reserve of a quarter; and out of the reserve a little, whatever
-//! others have. So one alone gets half of the room and is refused beyond it while all others go on; and however many take all
-//! they can, others have the reserve.
+//! A namespace may have at most twice the free bytes without a reserve of a quarter, and always a guaranteed part of
+//! the reserve. So one namespace alone gets half of the bytes and is refused beyond that, while all others continue.
+//! Any number of namespaces leaves the reserve to others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Of the room, what is for namespaces that have no more than [`GUARANTEED_BYTES`]: one part in so many.
+/// One part in this many of the bytes is reserved for namespaces with at most [`GUARANTEED_BYTES`].
 const RESERVE_DIVISOR: usize = 4;
-/// Bytes that a namespace gets as long as the reserve lasts: those of some hundred calls.
+/// Bytes that a namespace gets while the reserve lasts: enough for some hundred calls.
 const GUARANTEED_BYTES: usize = 64 * 1024;
-/// A namespace may have so many times what is free without the reserve.
+/// A namespace may have this many times the free bytes without the reserve.
 const FREE_SPACE_MULTIPLE: usize = 2;
 
-/// Why nothing more is taken.
+/// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareFull {
-    /// The namespace has its share.
+    /// The share of the namespace.
     Namespace,
-    /// There is no room for anybody.
+    /// The limit of all namespaces together.
     All,
 }
 
-/// Bytes that are taken, in all and by namespace.
+/// The taken bytes, in total and by namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
     limit: usize,
@@ -32,12 +32,12 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// None is taken.
+    /// No bytes are taken.
     pub fn new(limit: usize) -> Self {
         Self { limit, all: 0, of: HashMap::new() }
     }
 
-    /// Whether a namespace may take so many more, where so many are taken beside the shares.
+    /// Whether a namespace may take `bytes` more. `beside` are bytes of the limit that are taken outside of the shares.
     pub fn room(&self, namespace: &str, bytes: usize, beside: usize) -> Result<(), ShareFull> {
         let own = self.of.get(namespace).copied().unwrap_or_default() + bytes;
         let Some(free) = self.limit.checked_sub(self.all + beside + bytes) else { return Err(ShareFull::All) };
@@ -45,7 +45,7 @@ impl Shares {
         if takes { Ok(()) } else { Err(ShareFull::Namespace) }
     }
 
-    /// A namespace takes so many. The text under which it is known.
+    /// A namespace takes `bytes`. Returns its shared name.
     pub fn take(&mut self, namespace: &str, bytes: usize) -> Arc<str> {
         self.all += bytes;
         let name = self.of.get_key_value(namespace).map_or_else(|| Arc::from(namespace), |(name, _)| Arc::clone(name));
@@ -53,7 +53,7 @@ impl Shares {
         name
     }
 
-    /// It gives so many back.
+    /// A namespace gives `bytes` back.
     pub fn give_back(&mut self, namespace: &str, bytes: usize) {
         self.all = self.all.saturating_sub(bytes);
         if let Some(own) = self.of.get_mut(namespace) {
@@ -64,7 +64,7 @@ impl Shares {
         }
     }
 
-    /// How many are taken.
+    /// All taken bytes.
     pub fn all(&self) -> usize {
         self.all
     }
@@ -74,7 +74,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// Takes all that it may, by `step`. Why it ended.
+    /// Takes `step` bytes at a time until a limit is reached, and returns that limit.
     fn fill(shares: &mut Shares, namespace: &str, step: usize) -> ShareFull {
         for _ in 0..=LIMIT / step {
             match shares.room(namespace, step, 0) {

@@ -1,7 +1,8 @@
-//! The credential of a call: a Secret in the pool's namespace, that names the origin it is for. It goes nowhere else.
+//! The credential of a model call: a Secret in the pool's namespace that names its origin. It is sent to no other
+//! origin.
 //!
-//! The gateway may read what a RoleBinding in that namespace names, and no other Secret. What it read is believed for a short
-//! time, and not after the provider refused it. A credential is never written to a log or an error.
+//! The gateway may read only Secrets that a RoleBinding in that namespace names. A credential is cached for a short
+//! time, and read again after the provider refused it. A credential is never written to a log or an error.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,22 +18,22 @@ use crate::cluster::ttl_cache::TtlCache;
 use crate::wire::meter::Dialect;
 use crate::wire::{Code, Refusal};
 
-/// The only type of Secret that is read.
+/// The only type of Secret that is used.
 pub const CREDENTIAL_SECRET_TYPE: &str = "spillway.dev/model-credential";
-/// How long one is believed.
+/// How long a valid credential is cached.
 const CREDENTIAL_TTL: Duration = Duration::from_secs(30);
-/// How long one is that is none: a flood of calls must not become a flood of reads.
+/// How long an invalid credential is cached, so that a flood of calls does not become a flood of reads.
 const INVALID_CREDENTIAL_TTL: Duration = Duration::from_secs(2);
-/// For reading one.
+/// How long the read of a Secret may take.
 const CREDENTIAL_READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest that a provider may have one paused.
+/// The longest pause that a provider can request.
 const MAX_PROVIDER_PAUSE: Duration = Duration::from_secs(300);
-/// Secrets remembered at once.
+/// Cached Secrets.
 const MAX_CACHED_CREDENTIALS: usize = 4096;
-/// Models of one credential that are paused at once. A provider answers for the others by itself.
+/// Paused models of one credential. Calls of further models still go to the provider, which refuses them itself.
 const MAX_PAUSED_MODELS: usize = 64;
 
-/// A credential. It shows nothing of itself.
+/// A credential. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(HeaderValue);
 
@@ -43,30 +44,30 @@ impl std::fmt::Debug for Token {
 }
 
 type Key = (String, String);
-/// A credential and the origin it is for, or what is wrong with it, in words.
+/// A credential and its origin, or a message that says what is wrong with it.
 type ReadOutcome = Result<(Origin, Token), String>;
 
-/// Reads credentials: once for all calls that need the same one at the same time.
+/// Reads credentials. Concurrent calls that need the same credential share one read.
 pub struct Credentials {
     reader: Arc<Reader>,
     known: TtlCache<Key, Result<ReadOutcome, Refusal>>,
     paused: Pauses,
 }
 
-/// Until when providers want no calls of which models with which credential.
+/// Until when calls are paused, by credential and model.
 #[derive(Default)]
 struct Pauses(Mutex<HashMap<Key, HashMap<String, Instant>>>);
 
 struct Reader {
     client: Client,
-    /// Who we are, for the manifest that is missing: ServiceAccount and namespace.
+    /// The ServiceAccount of this gateway and its namespace, for manifests in refusals.
     account: (String, String),
 }
 
 impl Credentials {
-    /// By our own client, as the ServiceAccount `account` in `namespace`.
+    /// Reads with `client`, as the ServiceAccount `account` in `namespace`.
     pub fn new(client: Client, account: &str, namespace: &str) -> Self {
-        // What is wrong is put right by people, who try again at once.
+        // An invalid credential is cached briefly, because people correct it and try again at once.
         let keep = |read: &Result<ReadOutcome, Refusal>| match read {
             Ok(Ok(_)) => CREDENTIAL_TTL,
             Ok(Err(_)) => INVALID_CREDENTIAL_TTL,
@@ -84,26 +85,26 @@ impl Credentials {
         let (bound, token) = read.map_err(lasting)?;
         if bound != *origin {
             return Err(lasting(format!(
-                "CredentialsForbidden: the Secret {namespace}/{name} is for {bound}, and the call goes to {origin}: a credential is \
-                 sent only to the origin that it names. Name the right Secret in spec.models[].credentialsRef, or correct `origin` \
-                 in the Secret"
+                "CredentialsForbidden: the Secret {namespace}/{name} is for {bound}, but the call goes to {origin}. A credential is sent \
+                 only to the origin that it names. Name the right Secret in spec.models[].credentialsRef, or correct `origin` in the Secret"
             )));
         }
         Ok(token)
     }
 
-    /// The provider wants no calls of this model with it for so long, which is believed up to `MAX_PROVIDER_PAUSE`. Providers count by
-    /// model, mostly; where one counts all together, each model finds that out with a call.
+    /// Pauses calls of this model with this credential for the time that the provider requested, at most
+    /// `MAX_PROVIDER_PAUSE`. Most providers count by model. With a provider that counts all models together, each model
+    /// is paused after its own first refusal.
     pub fn pause(&self, namespace: &str, name: &str, model: &str, within: Duration) {
         self.paused.pause((namespace.to_owned(), name.to_owned()), model, Instant::now() + within.min(MAX_PROVIDER_PAUSE));
     }
 
-    /// How long a provider wants no calls of this model with it still.
+    /// How long calls of this model with this credential are still paused.
     pub fn paused(&self, namespace: &str, name: &str, model: &str) -> Option<Duration> {
         self.paused.left(&(namespace.to_owned(), name.to_owned()), model)
     }
 
-    /// The provider refused it: the next call reads it anew.
+    /// The provider refused the credential: the next call reads it again.
     pub fn forget(&self, namespace: &str, name: &str) {
         self.known.forget(&(namespace.to_owned(), name.to_owned()));
     }
@@ -135,31 +136,31 @@ impl Pauses {
 }
 
 impl Reader {
-    /// Err: nobody knows. The inner one: what is wrong with it, in words.
+    /// Err: the Secret cannot be read now. The inner Err says what is wrong with it.
     async fn read(&self, namespace: &str, name: &str) -> Result<ReadOutcome, Refusal> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let unknown = |why: String| {
-            tracing::warn!(namespace, secret = name, why, "a credential cannot be read");
+            tracing::warn!(namespace, secret = name, why, "cannot read the Secret of a credential");
             Refusal::new(Code::GovernorAway, "the credential of this model API cannot be read now; try again").retry_after(5)
         };
         let read = tokio::time::timeout(CREDENTIAL_READ_TIMEOUT, secrets.get(name)).await.map_err(|_| unknown("no answer".into()))?;
         Ok(match read {
             Ok(secret) => judge(&secret, namespace, name),
             Err(kube::Error::Api(status)) if status.code == 404 => Err(format!(
-                "CredentialsForbidden: there is no Secret {namespace}/{name}, which spec.models[].credentialsRef of the pool names. \
-                 Apply it, of type {CREDENTIAL_SECRET_TYPE}, with `origin` and `token`:\n{}",
+                "CredentialsForbidden: the Secret {namespace}/{name} does not exist. spec.models[].credentialsRef of the pool names it. \
+                 Create it with the type {CREDENTIAL_SECRET_TYPE} and the keys `origin` and `token`:\n{}",
                 self.manifest(namespace, name, true)
             )),
             Err(kube::Error::Api(status)) if status.code == 403 => Err(format!(
-                "CredentialsForbidden: the gateway may not read the Secret {namespace}/{name}. A RoleBinding in {namespace} has to \
-                 allow it:\n{}",
+                "CredentialsForbidden: the gateway may not read the Secret {namespace}/{name}. Create a RoleBinding in {namespace} that \
+                 allows it:\n{}",
                 self.manifest(namespace, name, false)
             )),
             Err(error) => return Err(unknown(error.to_string())),
         })
     }
 
-    /// What to apply so that it can be read.
+    /// The manifest that makes the Secret readable.
     fn manifest(&self, namespace: &str, name: &str, secret: bool) -> String {
         let (account, own) = &self.account;
         let secret = if secret {
@@ -180,16 +181,16 @@ impl Reader {
     }
 }
 
-/// Trying again does not help; 400 is what clients show and do not retry.
+/// A refusal that a retry does not solve. Its status is 400, which clients show and do not retry.
 fn lasting(message: String) -> Refusal {
     Refusal::new(Code::ModelNotAllowed, message)
 }
 
 fn judge(secret: &Secret, namespace: &str, name: &str) -> ReadOutcome {
-    let wrong = |what: &str| format!("CredentialsForbidden: the Secret {namespace}/{name} is no credential of a model API: {what}");
+    let wrong = |what: &str| format!("CredentialsForbidden: the Secret {namespace}/{name} is not a valid credential: {what}");
     if secret.type_.as_deref() != Some(CREDENTIAL_SECRET_TYPE) {
-        // Whoever may name a Secret in a pool must not have any other sent out.
-        return Err(wrong(&format!("its type is not {CREDENTIAL_SECRET_TYPE}. A type cannot be changed: make it anew")));
+        // A user who may name a Secret in a pool must not be able to send out other Secrets.
+        return Err(wrong(&format!("its type is not {CREDENTIAL_SECRET_TYPE}. The type cannot be changed: delete it and create it again")));
     }
     let text = |key: &str| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(key));
@@ -197,12 +198,12 @@ fn judge(secret: &Secret, namespace: &str, name: &str) -> ReadOutcome {
         text.ok_or_else(|| wrong(&format!("it has no `{key}`")))
     };
     let origin = Origin::parse(text("origin")?).map_err(|error| wrong(&error))?;
-    let mut token = HeaderValue::from_str(text("token")?).map_err(|_| wrong("its `token` has signs that no header may have"))?;
+    let mut token = HeaderValue::from_str(text("token")?).map_err(|_| wrong("its `token` has characters that a header cannot have"))?;
     token.set_sensitive(true);
     Ok((origin, Token(token)))
 }
 
-/// The header that carries it: as `credential_type` says, else as the dialect does.
+/// The header for the credential: from `credential_type`, else the usual one of the dialect.
 pub fn header_of(dialect: Dialect, credential_type: Option<&str>, token: &Token) -> Result<(HeaderName, HeaderValue), Refusal> {
     let usual = match dialect {
         Dialect::Anthropic => "x-api-key",
@@ -212,14 +213,15 @@ pub fn header_of(dialect: Dialect, credential_type: Option<&str>, token: &Token)
     let kind = credential_type.unwrap_or(usual);
     if kind.eq_ignore_ascii_case("bearer") {
         let bearer = [b"Bearer ", token.0.as_bytes()].concat();
-        let mut value = HeaderValue::from_bytes(&bearer).map_err(|_| lasting("the credential cannot stand in a header".into()))?;
+        let mut value =
+            HeaderValue::from_bytes(&bearer).map_err(|_| lasting("the credential has characters that a header cannot have".into()))?;
         value.set_sensitive(true);
         return Ok((header::AUTHORIZATION, value));
     }
     let name = HeaderName::try_from(kind).ok().filter(|name| CREDENTIAL_HEADERS.contains(&name.as_str()));
     let name = name.ok_or_else(|| {
         let known = CREDENTIAL_HEADERS.join(", ");
-        lasting(format!("spec.models[].credentialType of the pool is {kind:?}; known are Bearer, {known}"))
+        lasting(format!("spec.models[].credentialType of the pool is {kind:?}; allowed values are Bearer, {known}"))
     })?;
     Ok((name, token.0.clone()))
 }

@@ -1,4 +1,5 @@
-//! Why a call of a model has no answer to pass on: what that says of the provider, and what the client is told.
+//! Why a model call has no response to pass on: what that means for the provider's circuit, and the refusal for the
+//! client.
 
 use axum::http::StatusCode;
 
@@ -6,26 +7,26 @@ use super::upstream::UpstreamError;
 use crate::wire::meter::{FaultCause, Outcome};
 use crate::wire::{Code, Refusal};
 
-/// Why there is no answer to pass on.
+/// Why there is no response to pass on.
 pub enum Failure {
     Refused(Refusal),
     Trouble(UpstreamError),
     Slow,
     Redirect,
     Encoded,
-    /// The provider does not take the team's credential. Its own words may repeat it.
+    /// The provider refuses the team's credential. Its message may repeat the credential.
     Credential(StatusCode),
 }
 
 impl Failure {
-    /// What it says of the provider.
+    /// What this failure shows about the provider.
     pub fn outcome(&self) -> Outcome {
         let failed = |why| Outcome::Failed { why, retry_after: None };
         match self {
             Self::Trouble(UpstreamError::Unreachable { .. }) => failed(FaultCause::Unreachable),
             Self::Trouble(UpstreamError::Broken { .. }) => failed(FaultCause::Broken),
             Self::Slow => failed(FaultCause::Late),
-            // Of our own making, or of people's.
+            // Caused by Spillway or by settings, not by the provider.
             Self::Refused(_)
             | Self::Trouble(UpstreamError::NotListed(_) | UpstreamError::Address { .. })
             | Self::Redirect
@@ -34,7 +35,7 @@ impl Failure {
         }
     }
 
-    /// Whether the provider may have done some of it.
+    /// Whether the provider may have worked on the call.
     pub fn may_have_cost(&self) -> bool {
         match self {
             Self::Refused(_) | Self::Redirect | Self::Credential(_) => false,
@@ -43,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// As one word, for metrics.
+    /// The label for metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Refused(_) => "refused",
@@ -53,23 +54,25 @@ impl Failure {
         }
     }
 
-    /// What the client is told.
+    /// The refusal for the client.
     pub fn refusal(&self, origin: &str) -> Refusal {
-        // What does not pass is a 400, which clients show and do not repeat.
+        // A lasting failure has the status 400, which clients show and do not retry.
         let lasting = |message: String| Refusal::new(Code::ModelNotAllowed, message);
         let passing = |message: String| Refusal::new(Code::GovernorAway, message).retry_after(5);
         match self {
             Self::Refused(refusal) => refusal.clone(),
             Self::Trouble(trouble) if trouble.passes() => passing(trouble.to_string()),
             Self::Trouble(trouble) => lasting(trouble.to_string()),
-            Self::Slow => passing(format!("{origin} did not begin to answer in time")),
+            Self::Slow => passing(format!("{origin} did not start its response in time; try again")),
             Self::Redirect => lasting(format!("{origin} answers with a redirect, which is not followed: correct spec.models[].origin")),
             Self::Credential(status) => lasting(format!(
                 "{origin} refuses the team's credential for this call ({}): correct the Secret that spec.models[].credentialsRef names, or \
-                 what its account may use. The provider's words are left out, since they may repeat the credential",
+                 the rights of its account. The provider's message is not shown, because it may contain the credential",
                 status.as_u16(),
             )),
-            Self::Encoded => lasting(format!("{origin} answers in an encoding that was not asked for, which cannot be metered")),
+            Self::Encoded => {
+                lasting(format!("{origin} answers with a content encoding that was not requested, so its tokens cannot be counted"))
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! From the forwarding of a call to its settling: a task of its own. The client gets the answer as it comes, no faster than it
-//! takes it; when it goes, the answer is read on for a while, for what it used.
+//! Forwards a call and settles it, in a task of its own. The client gets the response as it arrives, no faster than it
+//! reads. When the client leaves, the response is read for a while longer, to count its usage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::serve::request_body;
 use crate::wire::meter::{ModelRoute, Outcome, Quality, Target, Usage};
 use crate::wire::{Code, Refusal};
 
-/// Parts of an answer that wait for the client.
+/// Parts of a response that wait for the client.
 const MAX_PENDING_ANSWER_PARTS: usize = 4;
 
 /// A call to forward.
@@ -36,26 +36,26 @@ pub struct Job {
     pub pod: PodIdentity,
     pub way: ModelRoute,
     pub target: Target,
-    /// None: it costs nothing.
+    /// None: the call costs nothing.
     pub counted: Option<CallCounts>,
     pub sent: Call,
     pub began: Instant,
-    /// Until it ends.
+    /// Held until the call ends.
     pub model_slot: ModelSlot,
-    /// Until its body is sent.
+    /// Held until the body is sent.
     pub place: request_body::BodyReservation,
 }
 
-/// What is counted of a call.
+/// The hold of a call, and the call whose usage is counted.
 pub struct CallCounts {
     pub held: CallHold,
     pub call: spillway_dialect::Call,
 }
 
-/// The head of an answer, and its parts as they come.
+/// The head of a response, and its parts as they arrive.
 pub type ResponseStart = Result<(StatusCode, HeaderMap, BodyParts), Refusal>;
 
-/// Forwards a call. Who waits for the head gets it, or why there is none.
+/// Forwards a call. `heading` gets the head of the response, or a refusal.
 pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     let Job { gateway, pod, way, target, mut counted, sent, began, model_slot: _seat, place } = job;
     let turn_over = counted.as_ref().and_then(|counted| TurnTimeout::of(&counted.held, target.dialect));
@@ -65,14 +65,14 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     tokio::pin!(ended);
     let turn = tokio::select! {
         turn = turn(&gateway, &pod, &target) => turn,
-        // Nothing was sent: what is held is given back.
+        // The call was not sent, so its hold is given back.
         () = heading.closed() => return over("gone"),
         () = &mut ended => Err(Failure::Refused(over_and_out())),
     };
     let _turn = match turn {
         Ok(turn) => turn,
         Err(failure) => {
-            let _ = heading.send(Err(failure.refusal(&target.origin))); // it may have gone
+            let _ = heading.send(Err(failure.refusal(&target.origin))); // the client may have left
             return over(failure.label());
         }
     };
@@ -86,7 +86,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
             held.timed_out();
         }
     }
-    // Dropped, what is held is settled: with nothing if it was not sent, else with the estimate.
+    // When the hold is dropped it is settled: with no usage if the call was not sent, else with the estimate.
     let Some(answered) = answered else {
         if let Some(CallCounts { held, .. }) = &mut counted {
             held.says(if told_over { Failure::Slow.outcome() } else { Outcome::Nothing });
@@ -102,7 +102,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
                     held.refused();
                 }
             }
-            let _ = heading.send(Err(failure.refusal(&target.origin))); // it may have gone
+            let _ = heading.send(Err(failure.refusal(&target.origin))); // the client may have left
             return over(failure.label());
         }
     };
@@ -123,7 +123,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
         gateway.models.credentials.pause(&pod.namespace, secret, model, Duration::from_secs(wait.into()));
     }
     let said = spillway_dialect::of_status(parts.status.as_u16(), retry_after(&parts.headers));
-    // Neither the body nor its place is needed while the answer passes.
+    // The body and its memory are not needed while the response passes.
     let held = counted.map(|counted| {
         let mut held = counted.held;
         said.into_iter().for_each(|said| held.says(said));
@@ -142,30 +142,30 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     });
 }
 
-/// The call's turn at its origin.
+/// Waits for a permit for a call to the origin.
 async fn turn(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<Permit, Failure> {
     let models = &gateway.models;
     let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
     let turns = models.upstream.turns(&origin);
     let busy = || {
-        let message = format!("too many calls of this namespace to {} are under way; try again", target.origin);
+        let message = format!("too many calls of this namespace to {} are in flight; try again", target.origin);
         Failure::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(5))
     };
     let turn = timeout(models.times.patience, turns.take(&pod.namespace)).await;
     turn.map_err(|_| busy())?.map_err(|QueueFull| busy())
 }
 
-/// What became of the wait for the head of an answer.
+/// The result of waiting for the head of a response.
 struct HeadOutcome {
-    /// None: it did not come.
+    /// None: it did not arrive.
     answered: Option<Result<Response<Incoming>, Failure>>,
-    /// The client was told that its turn is over.
+    /// The client was told that its turn timed out.
     told_over: bool,
-    /// When the client left before it came.
+    /// When the client left before it arrived.
     client_left: Option<Instant>,
 }
 
-/// The head of the answer, for which we wait a little longer when the client goes: `heading` leads nowhere then.
+/// Waits for the head of the response, and a little longer after the client has left. `heading` has no receiver then.
 async fn first(
     sending: impl Future<Output = Result<Response<Incoming>, Failure>>,
     heading: &mut oneshot::Sender<ResponseStart>,
@@ -189,7 +189,7 @@ async fn first(
         () = ended => (None, None),
         () = late => (turn_over.map(|turn| turn.refusal.clone()), None),
     };
-    // Who was revoked is told at once; who went is not there.
+    // A revoked agent is told at once. A client that left gets nothing.
     let nobody = oneshot::channel().0;
     let told_over = told.is_some();
     let _ = std::mem::replace(heading, nobody).send(Err(told.unwrap_or_else(over_and_out)));
@@ -197,11 +197,11 @@ async fn first(
     HeadOutcome { answered: answered.map(|answered| answered.unwrap_or(Err(Failure::Slow))), told_over, client_left }
 }
 
-/// When a model turn has taken too long, and what its client is told then. The answer is read on for what it used.
+/// When a model turn times out, and the refusal for its client. The response is read further to count its usage.
 struct TurnTimeout {
     at: Instant,
     refusal: Refusal,
-    /// The same for a stream that has begun; none: it is none of events.
+    /// The refusal as an event, for a stream that has begun. None: the response is not an event stream.
     event: Option<Bytes>,
 }
 
@@ -216,20 +216,20 @@ impl TurnTimeout {
     }
 }
 
-/// Seconds after which a provider wants to be asked again.
+/// The seconds in the provider's Retry-After header.
 fn retry_after(headers: &HeaderMap) -> Option<u32> {
     headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
 }
 
 fn over_and_out() -> Refusal {
-    Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act")
+    Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls")
 }
 
-/// Ends when the agent does, and not before.
+/// Returns when the agent has ended.
 async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, way: &ModelRoute) {
     let mut stream = gateway.long_polls.stream(&pod.uid);
     while stream.changed().await.is_ok() {
-        // The stream of changes was broken for a while: what it would have told is asked.
+        // The stream of changes was interrupted, and a revocation may be missed, so the governor is asked.
         if let Err(refusal) = gateway.models.meter.way(pod, way, gateway.models.times.patience).await
             && matches!(refusal.code, Code::AgentEnded | Code::NotAnAgent | Code::LeaseLost)
         {
@@ -238,7 +238,8 @@ async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, way: &ModelRoute) {
     }
 }
 
-/// Sends the call with the team's credential. One that the provider refuses is read anew, in case it was exchanged.
+/// Sends the call with the team's credential. If the provider refuses the credential, it is read again, because it may
+/// have been replaced.
 async fn send(
     gateway: &Gateway,
     pod: &PodIdentity,
@@ -250,7 +251,7 @@ async fn send(
     let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
     if let Some(left) = target.credential.as_ref().and_then(|secret| models.credentials.paused(&pod.namespace, secret, model)) {
         let message = format!(
-            "{origin} wants no calls of {model} with this credential for a while (it answered 429 with retry-after); try again",
+            "calls of {model} to {origin} with this credential are paused, because it answered 429 with Retry-After; try again",
             model = if model.is_empty() { "this kind" } else { model },
         );
         let seconds = u32::try_from(left.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
@@ -271,7 +272,7 @@ async fn send(
     }
     if let Some(CallCounts { held, call }) = counted {
         held.sent().map_err(Failure::Refused)?;
-        // Of an answer that is not streamed the first token comes with the last.
+        // In a response that is not streamed, all tokens arrive together.
         if call.stream() {
             held.await_first();
         } else {
@@ -290,7 +291,7 @@ async fn send(
     models.upstream.send(&origin, &call).await.map_err(Failure::Trouble)
 }
 
-/// An answer that can be passed on and metered.
+/// Checks that a response can be passed on and metered.
 fn readable(response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
     if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         return Err(Failure::Credential(response.status()));
@@ -305,15 +306,15 @@ fn readable(response: Response<Incoming>) -> Result<Response<Incoming>, Failure>
     Ok(response)
 }
 
-/// The way of an answer to its client.
+/// The stream of a response to its client.
 struct ResponseStream {
-    /// None: it is gone.
+    /// None: the client is gone.
     giving: Option<mpsc::Sender<BodyPart>>,
     times: Times,
-    /// None: it was, or never is.
+    /// None: the turn has timed out already, or has no limit.
     turn_over: Option<TurnTimeout>,
     gone_at: Option<Instant>,
-    /// When the first part was there.
+    /// When the first part arrived.
     first: Option<Instant>,
 }
 
@@ -323,7 +324,7 @@ impl ResponseStream {
         self.gone_at.get_or_insert_with(Instant::now);
     }
 
-    /// Passes an answer on, and settles its call. True: all of it came.
+    /// Passes a response on, and settles its call. True: it was complete.
     async fn pass(
         &mut self,
         mut body: Incoming,
@@ -376,7 +377,7 @@ impl ResponseStream {
         let said = spillway_dialect::of_answer(ending, meter.as_ref().and_then(spillway_dialect::Meter::error));
         let counts = meter.map(|meter| meter.end(complete, &mut out));
         self.give(&mut out, ended).await;
-        // Before the client sees the end: what it is told of as done is written down.
+        // The usage is written down before the client sees the end of the response.
         if let (Some(mut held), Some((usage, quality))) = (held, counts) {
             if status.is_success() {
                 held.says(said);
@@ -391,10 +392,11 @@ impl ResponseStream {
         complete
     }
 
-    /// The client sees that this is not the whole answer: it breaks off, or, with a `last` event, ends in words that say why.
+    /// Ends the response for the client so that it does not look complete: it is cut off, or ends with an event `last`
+    /// that says why.
     fn cut(&mut self, last: Option<Bytes>) {
         if let (Some(giving), Some(last)) = (self.giving.take(), last) {
-            // It comes after what waits for the client.
+            // The event comes after the parts that wait for the client.
             tokio::spawn(async move {
                 if giving.send(BodyPart::Data(last)).await.is_ok() {
                     drop(giving.send(BodyPart::Whole).await);
@@ -430,7 +432,7 @@ async fn client_gone(giving: Option<&mpsc::Sender<BodyPart>>) {
     }
 }
 
-/// What a provider refuses it does not charge. Of an answer that was lost on its way nobody knows what it cost: the estimate is
+/// A provider does not charge refused calls. The cost of a response that was lost is not known, so the estimate is
 /// charged.
 fn settle(held: CallHold, status: StatusCode, usage: Usage, quality: Quality) {
     if may_have_worked(status) {
@@ -440,8 +442,9 @@ fn settle(held: CallHold, status: StatusCode, usage: Usage, quality: Quality) {
     }
 }
 
-/// Whether an answer of this status was lost on its way from a provider that may have worked. 429, 503 and 529 are said before:
-/// there is no room. 500 is the provider's own failure, which none charges.
+/// Whether this status means that the response of a working provider may have been lost. With 429, 503 and 529 the
+/// provider refuses before it works, for lack of capacity. 500 is the provider's own failure, which no provider
+/// charges.
 fn may_have_worked(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 499 | 502 | 504 | 520..=527)
 }

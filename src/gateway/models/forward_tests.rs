@@ -1,5 +1,5 @@
-//! From the forwarding of a call to its settling, against the scripted provider over TLS: what the client gets, and what the
-//! settle says. There is no governor: what it is asked meanwhile is not answered.
+//! Forwards calls to the scripted provider over TLS, and checks what the client gets and what the settle says. There is
+//! no governor, so requests to it are not answered.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -38,7 +38,7 @@ struct Scene {
     origin: String,
 }
 
-/// An API server that has the team's credential, and nothing else.
+/// An API server that has only the team's credential.
 fn client(origin: String) -> Client {
     let service = tower::service_fn(move |_: Request<kube::client::Body>| {
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "provider", "namespace": "team"}, "type": CREDENTIAL_SECRET_TYPE,
@@ -60,12 +60,12 @@ impl Scene {
         Self { gateway: gateway(&origin, &issued.cert.pem()), provider, origin }
     }
 
-    /// A call of the provider, which does as `script` says.
+    /// Begins a call to the provider, which follows `script`.
     async fn begin(&self, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<ResponseStart> {
         self.begin_of("m", script, stream, turn).await
     }
 
-    /// The same of this model.
+    /// The same with this model.
     async fn begin_of(&self, model: &str, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<ResponseStart> {
         let pod = PodIdentity { namespace: "team".into(), name: "a".into(), uid: "pod".into(), external: None };
         let body = json!({"model": model, "max_tokens": 100, "stream": stream, "messages": [{"role": "user", "content": "say something"}]});
@@ -96,7 +96,7 @@ impl Scene {
         headed
     }
 
-    /// What a client got: a status and a text, which may have been cut, or a refusal.
+    /// The client's result: a status and a text, which may be cut off, or a refusal.
     async fn call(&self, script: &str, stream: bool, turn: u32) -> Result<(u16, String), Code> {
         let (status, _, mut parts) =
             self.begin(script, stream, turn).await.await.expect("somebody answers").map_err(|refusal| refusal.code)?;
@@ -107,7 +107,7 @@ impl Scene {
         Ok((status.as_u16(), String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// The settle of the call that ended last, once there are so many.
+    /// The settle of the call that ended last, once there are `count` settles.
     async fn settled(&self, count: usize) -> JournaledSettle {
         loop {
             let told = self.gateway.models.meter.told();
@@ -174,7 +174,7 @@ async fn a_client_that_leaves_and_a_provider_that_is_not_there() {
     drop(scene.begin("wait", false, 600).await);
     let told = scene.settled(1).await;
     assert_eq!(told.end.outcome, Some(Outcome::Nothing), "it says nothing of the provider");
-    // One that left after it had waited for longer than a first token may take has met a provider that hangs, if nothing comes.
+    // If a client leaves after the time of a first token, and nothing arrives, the provider counts as hanging.
     let patient = async |script: &str, stream: bool| {
         let headed = scene.begin(script, stream, 600).await;
         tokio::time::sleep(Duration::from_millis(u64::from(FIRST_TOKEN) * 1000 + 500)).await;
@@ -184,7 +184,7 @@ async fn a_client_that_leaves_and_a_provider_that_is_not_there() {
     assert_eq!(scene.settled(2).await.end.outcome, failed(FaultCause::Late));
     patient("late-6000", false).await;
     assert_eq!(scene.settled(3).await.end.outcome, Some(Outcome::Worked), "it was slow, and answered");
-    // Who takes a connection and hangs up is no provider.
+    // A provider that accepts a connection and closes it.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let origin = format!("https://{}", listener.local_addr().expect("an address"));
     tokio::spawn(async move {
@@ -224,7 +224,7 @@ async fn an_answer_that_was_lost_on_its_way_is_charged_as_it_was_held_and_a_refu
 #[tokio::test]
 async fn a_turn_that_takes_too_long_is_told_so_and_read_on_for_what_it_used() {
     let scene = Scene::new().await;
-    // Before anything came.
+    // Before anything arrived.
     assert_eq!(scene.call("late-4500 output-9", false, 3).await, Err(Code::TurnTimedOut));
     let told = scene.settled(1).await;
     assert_eq!(
@@ -239,7 +239,7 @@ async fn a_turn_that_takes_too_long_is_told_so_and_read_on_for_what_it_used() {
         (told.end, told.usage.output, told.quality),
         (CallEnd { outcome: Some(Outcome::Worked), timed_out: true }, 8, Quality::Exact)
     );
-    // And one that never answers.
+    // A provider that never answers.
     assert_eq!(scene.call("wait", false, 3).await, Err(Code::TurnTimedOut));
     let told = scene.settled(3).await;
     assert_eq!((told.end, told.quality), (CallEnd { outcome: failed(FaultCause::Late), timed_out: true }, Quality::Estimated));

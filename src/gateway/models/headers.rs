@@ -1,4 +1,4 @@
-//! What of a call's headers goes to a provider, and what of its answer's comes back. Pure.
+//! Decides which headers of a call are sent to a provider, and which headers of its response come back. Pure.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use crate::wire::headers::{HOP_BY_HOP_HEADERS, stays};
 use crate::wire::shortage::LimitRoom;
 
-/// What published clients send and providers use, whatever the team's credential is. Everything else stays behind: a header may
-/// ask a provider, or a proxy before it, for another answer, another path, another host or another bill.
+/// Headers that published clients send and providers use, with any credential. All others are dropped: a header could
+/// ask a provider, or a proxy before it, for another response, another path, another host or another account.
 const ALLOWED_HEADERS: [&str; 14] = [
     "accept",
     "anthropic-beta",
@@ -25,9 +25,9 @@ const ALLOWED_HEADERS: [&str; 14] = [
     "x-goog-api-client",
     "x-request-id",
 ];
-/// The same, by how they begin.
+/// The same, by prefix.
 const ALLOWED_HEADER_PREFIXES: [&str; 2] = ["x-codex-", "x-stainless-"];
-/// About a body that is written anew, or about whom it came by.
+/// Headers about the body, which the gateway rewrites, or about the route of the request.
 const GATEWAY_HEADERS: [&str; 9] = [
     "content-length",
     "content-type",
@@ -37,14 +37,14 @@ const GATEWAY_HEADERS: [&str; 9] = [
     "forwarded",
     "via",
     "x-real-ip",
-    // Chooses what of an answer is sent, its usage among it.
+    // Selects the parts of the response, and could drop its usage.
     "x-goog-fieldmask",
 ];
-/// Bytes of a value that goes out. Longer ones stay behind.
+/// Bytes of a value that is sent. Longer values are dropped.
 const VALUE_BYTES: usize = 4 * 1024;
-/// Names that an administrator may add.
+/// How many names an administrator may add.
 const MAX_EXTRA_HEADERS: usize = 32;
-/// Of an answer: what is about the provider's connection or host, or about the account that the credential is of.
+/// Headers of a response about the provider's connection or host, or about the account of the credential.
 const DROPPED_RESPONSE_HEADERS: [&str; 9] = [
     "content-length",
     "content-encoding",
@@ -57,20 +57,24 @@ const DROPPED_RESPONSE_HEADERS: [&str; 9] = [
     "anthropic-organization-id",
 ];
 
-/// Names of headers that go out besides those that always do.
+/// Additional names of headers that are sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedHeaders(HashSet<HeaderName>);
 
 impl AllowedHeaders {
-    /// Of these names. Err: one that is no name, or that never goes out.
+    /// Allows these names. Err: a name is invalid, or must never be sent.
     pub fn new(names: &[String]) -> Result<Self, String> {
         if names.len() > MAX_EXTRA_HEADERS {
-            return Err(format!("{} headers are allowed besides the usual ones; at most {MAX_EXTRA_HEADERS} may be", names.len()));
+            return Err(format!("{} additional headers are given; at most {MAX_EXTRA_HEADERS} are allowed", names.len()));
         }
         let read = |name: &String| {
-            let name = HeaderName::try_from(name.as_str()).map_err(|_| format!("{name:?} is no name of a header"))?;
+            let name = HeaderName::try_from(name.as_str()).map_err(|_| format!("{name:?} is not a valid header name"))?;
             let ours = stays(name.as_str()) || GATEWAY_HEADERS.contains(&name.as_str()) || about_the_way(name.as_str());
-            if ours { Err(format!("{name} never goes to a provider: Spillway says it, or it changes what is counted")) } else { Ok(name) }
+            if ours {
+                Err(format!("{name} is never sent to a provider: Spillway sets it, or it changes the counted usage"))
+            } else {
+                Ok(name)
+            }
         };
         names.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
@@ -81,12 +85,12 @@ impl AllowedHeaders {
     }
 }
 
-/// Who carried the call on, and for whom.
+/// Whether the header is about proxies on the route.
 fn about_the_way(name: &str) -> bool {
     ["x-forwarded-", "proxy-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The headers of a call, as the provider gets them but for the credential. `has_body`: what is sent is JSON in UTF-8.
+/// The headers of a call for the provider, without the credential. `has_body`: the body is JSON in UTF-8.
 pub fn outward(client: &HeaderMap, allowed: &AllowedHeaders, has_body: bool) -> HeaderMap {
     let named = connection_names(client);
     let mut sent = HeaderMap::with_capacity(client.len());
@@ -96,15 +100,15 @@ pub fn outward(client: &HeaderMap, allowed: &AllowedHeaders, has_body: bool) -> 
         }
     }
     if has_body {
-        // What the client says might be read as another body than the one that was counted.
+        // With the client's content type a provider could read another body than the one that was counted.
         sent.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
-    // What is metered must be read.
+    // A compressed response could not be metered.
     sent.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     sent
 }
 
-/// The headers of an answer, as the client gets them.
+/// The headers of a response for the client.
 pub fn inward(provider: &HeaderMap, room: Option<&LimitRoom>) -> HeaderMap {
     let named = connection_names(provider);
     let mut passed = HeaderMap::with_capacity(provider.len() + 3);
@@ -123,7 +127,7 @@ pub fn inward(provider: &HeaderMap, room: Option<&LimitRoom>) -> HeaderMap {
     passed
 }
 
-/// Headers that `Connection` names are of the connection too.
+/// The headers that `Connection` names. They concern the connection only.
 fn connection_names(headers: &HeaderMap) -> Vec<HeaderName> {
     let all = headers.get_all(header::CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
     all.flat_map(|value| value.split(',')).filter_map(|name| HeaderName::try_from(name.trim()).ok()).collect()
@@ -138,7 +142,7 @@ mod tests {
         all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     }
 
-    /// Headers that ask a provider, or a proxy before it, for something that nobody counts.
+    /// Headers that ask a provider, or a proxy before it, for something that is not counted.
     const STEERING: [&str; 25] = [
         "x-goog-fieldmask",
         "x-http-method-override",

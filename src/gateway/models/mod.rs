@@ -1,19 +1,20 @@
-//! Calls of models: `/models/<entry of the pool>/<path of the provider>`.
+//! Model calls: `/models/<entry of the pool>/<path of the provider>`.
 //!
-//! A call is read, held for, forwarded with the team's credential, metered while its answer passes, and settled. What always
-//! holds: nothing is forwarded that the ledger did not give tokens for, but what costs none (lists of models, counting);
-//! nothing of what the client shows as credential leaves; a call that was forwarded is settled, whatever becomes of its client.
+//! The gateway reads a call, holds tokens for it, forwards it with the team's credential, meters the response while it
+//! passes, and settles the hold. What always holds: a call is forwarded only with tokens from the ledger, unless it
+//! costs none (lists of models, counting). The client's own credential is never forwarded. Each forwarded call is
+//! settled, also if its client leaves.
 //!
 //! | file | for |
 //! |---|---|
 //! | `mod` | one call, up to its forwarding |
-//! | `state` | what calls of models work with, and how long each part may take |
-//! | `model_slot` | an agent's place among its calls in flight |
-//! | `forward` | from there: a task of its own, which a client that goes does not end |
-//! | `failure` | why there is no answer to pass on |
-//! | `response` | writing answers: whole where they are small, else as they come |
-//! | [`headers`] | which headers go out and come back |
-//! | [`origins`] | where calls may go: origins, addresses |
+//! | `state` | the shared state of model calls, and their time limits |
+//! | `model_slot` | the slot of a model call in flight |
+//! | `forward` | forwards and settles a call, in a task that continues after its client leaves |
+//! | `failure` | why there is no response to pass on |
+//! | `response` | writes responses: small ones in one piece, others as they arrive |
+//! | [`headers`] | which headers are sent and come back |
+//! | [`origins`] | allowed destinations: origins, addresses |
 //! | [`upstream`] | connections to providers |
 //! | [`credentials`] | the team's credential |
 
@@ -50,21 +51,22 @@ use crate::wire::{Code, Refusal};
 
 pub use self::state::{MODEL_BODY_LIMITS, Models, Times};
 
-/// To read and to write anew a body of so many bytes takes so long that others' calls would wait for it: it is done beside them.
+/// A body of this size takes so long to parse and to rewrite that other calls would wait. It is processed on another
+/// thread.
 const LARGE_BODY_BYTES: usize = 128 * 1024;
-/// Characters that are shown of a path that is not served.
+/// How many characters of an unknown path are shown.
 const MAX_SHOWN_PATH_CHARS: usize = 128;
-/// Before the name of the entry.
+/// The path before the name of the entry.
 pub const MODELS_PATH_PREFIX: &str = "/models/";
 
-/// How refusals of a call are written.
+/// The format of refusals of a call.
 #[derive(Clone, Copy, Debug)]
 struct RefusalFormat {
     dialect: Option<Dialect>,
     stream: bool,
-    /// What becomes of it is counted by whoever forwards it.
+    /// The call is forwarded, so the forwarding task counts its outcome.
     forwarded: bool,
-    /// The conversation that the call goes on with.
+    /// The conversation that the call continues.
     conversation: Option<u64>,
 }
 
@@ -100,7 +102,7 @@ pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
             refusal_format.refuse(&refusal)
         }
     };
-    // Also of a refusal: the program went on with it. No provider says it.
+    // A refusal has the header too, because the program continued the conversation. The provider's value is removed.
     response.headers_mut().remove(CONVERSATION_HEADER);
     if let Some(conversation) = refusal_format.conversation.and_then(|number| HeaderValue::try_from(format!("{number:016x}")).ok()) {
         response.headers_mut().insert(CONVERSATION_HEADER, conversation);
@@ -165,27 +167,27 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
         }
     };
     let (heading, headed) = oneshot::channel();
-    // A task of its own: a client that goes must not leave a call unsettled.
+    // A separate task, so that a call is settled also if its client leaves.
     refusal_format.forwarded = true;
     let stopping = gateway.models.stopping.clone();
     gateway.models.tasks.spawn(async move { stopping.run_until_cancelled(forward::run(job, heading)).await });
-    let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
+    let lost = |_| Refusal::new(Code::Internal, "the gateway lost the call; the gateway's log says why");
     let (status, headers, parts) = headed.await.map_err(lost)??;
-    let cut = || Refusal::new(Code::GovernorAway, "the answer broke off before it was whole; try again").retry_after(5);
+    let cut = || Refusal::new(Code::GovernorAway, "the provider's response was cut off; try again").retry_after(5);
     let body = if refusal_format.stream { response::as_it_comes(parts) } else { response::whole(parts).await.ok_or_else(cut)? };
     let mut response = Response::new(body);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     Ok(response)
 }
 
-/// A path that is not passed on, and those that are.
+/// The refusal of an unknown path, with the known ones.
 fn not_served(method: &str, entry: &str, path: &str) -> Refusal {
-    // What the client wrote, as far as it is fit to be shown.
+    // Only printable characters of the client's text are shown.
     let shown = |text: &str| text.chars().filter(char::is_ascii_graphic).take(MAX_SHOWN_PATH_CHARS).collect::<String>();
     let (method, entry, path) = (shown(method), shown(entry), shown(path));
     let message = format!(
-        "{method} {path} is not passed on for models: only calls are whose tokens can be counted. Below the base URL of the entry {entry} \
-         (/{entry}) there are {}",
+        "{method} {path} is not passed on to the provider, because the gateway passes on only calls whose tokens it can count. Below the \
+         base URL of the entry {entry} (/{entry}) it passes on {}",
         spillway_dialect::SERVED_PATHS.join(", ")
     );
     Refusal::new(Code::NoSuchCall, message).field("(path)")
@@ -199,19 +201,20 @@ async fn parse(
     body: Vec<u8>,
 ) -> Result<spillway_dialect::Call, Refusal> {
     let text = |value: &HeaderValue| value.to_str().unwrap_or("?").to_owned();
-    // The first one counts: what goes out is our own, so nobody after us can take another. Some clients add one to their user's.
+    // The first value counts. The gateway sends its own content type, so the provider cannot use another value. Some
+    // clients add a value to their user's.
     let kind = headers.get(header::CONTENT_TYPE).map(text);
     let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
     let encoding = encodings.next().map(text);
     if encodings.next().is_some() {
-        return Err(Refusal::new(Code::InvalidBody, "content-encoding is said twice").field("content-encoding"));
+        return Err(Refusal::new(Code::InvalidBody, "the header content-encoding is set twice").field("content-encoding"));
     }
     let route = route.clone();
     let parsed = beside(gateway, pod, body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), body));
     Ok(parsed.await??)
 }
 
-/// Works on a body of so many bytes: a large one on a thread of its own, when its namespace has its turn.
+/// Processes a body of `bytes`. A large body is processed on another thread, when its namespace gets a permit.
 async fn beside<T: Send + 'static>(
     gateway: &Gateway,
     pod: &PodIdentity,
@@ -224,11 +227,11 @@ async fn beside<T: Send + 'static>(
     let busy = || Refusal::new(Code::TooManyCalls, "too many large bodies of this namespace wait to be read; try again").retry_after(2);
     let turn = tokio::time::timeout(gateway.models.times.patience, gateway.models.readers.take(&pod.namespace)).await;
     let _turn = turn.map_err(|_| busy())?.map_err(|QueueFull| busy())?;
-    let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
+    let lost = |_| Refusal::new(Code::Internal, "the gateway lost the call; the gateway's log says why");
     tokio::task::spawn_blocking(work).await.map_err(lost)
 }
 
-/// The item that the sidecar says is worked on.
+/// The item that the agent works on, from the sidecar's header.
 fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
     let Some(value) = headers.get(ITEM_HEADER) else { return Ok(None) };
     let read = || {
@@ -251,13 +254,13 @@ mod tests {
     const MIB: usize = 1024 * 1024;
     /// Memory of a gateway's container, in the chart's values.
     const CONTAINER: usize = 512 * MIB;
-    /// What a connection costs, known or strange, in bytes, as `serve::Bounds` says.
+    /// Bytes of a known and of a strange connection, as in `serve::Bounds`.
     const KNOWN: usize = 34 * 1024;
     const STRANGE: usize = 70 * 1024;
 
     #[test]
     fn bodies_and_what_is_read_out_of_them_are_half_of_the_containers_memory_at_most() {
-        // Each body is there twice, and what is read out of one takes up to 16 MiB.
+        // Each body is in memory twice, and its parsed values take up to 16 MiB.
         let bodies = 2 * MODEL_BODY_LIMITS.all + LARGE_BODY_READER_BOUNDS.all * 16 * MIB + crate::gateway::routes::AGENT_BODY_LIMITS.all;
         assert!(bodies <= CONTAINER / 2, "{bodies} bytes for bodies");
         let (Bounds { all: readers, of_one, .. }, BodyLimits { all, most, .. }) = (LARGE_BODY_READER_BOUNDS, MODEL_BODY_LIMITS);

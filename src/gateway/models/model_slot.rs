@@ -1,4 +1,4 @@
-//! An agent's place among its calls of models in flight.
+//! The slot of a model call in flight.
 
 use std::sync::{Arc, PoisonError};
 
@@ -7,16 +7,16 @@ use crate::gateway::call_slot::{now, too_many};
 use crate::gateway::state::Gateway;
 use crate::wire::Refusal;
 
-/// One agent's place among its calls of models in flight, until it is dropped.
+/// A model call in flight of one agent, until it is dropped.
 pub struct ModelSlot {
     gateway: Arc<Gateway>,
     namespace: String,
-    /// Under which name its calls are counted.
+    /// The name under which the agent's calls are counted.
     name: String,
 }
 
 impl ModelSlot {
-    /// Takes one, or says why there is none.
+    /// Takes a slot. Err: a limit is reached.
     pub fn take(gateway: &Arc<Gateway>, pod: &PodIdentity) -> Result<Self, Refusal> {
         let name = gateway.long_polls.counted_as(pod);
         let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());

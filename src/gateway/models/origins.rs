@@ -1,4 +1,5 @@
-//! Where model calls may go: origins that the chart lists, and addresses that are public or stated to be an exception. Pure.
+//! Allowed destinations of model calls: origins that the chart lists, and addresses that are public or explicitly
+//! allowed. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use serde::Deserialize;
 pub const DEFAULT_ORIGINS: [&str; 3] = ["https://api.anthropic.com", "https://api.openai.com", "https://generativelanguage.googleapis.com"];
 const HTTPS_PORT: u16 = 443;
 
-/// An origin, in one form: `https`, the host in small letters, the port.
+/// An origin in normal form: `https`, the host in lower case, the port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
     /// Name, or address without brackets.
@@ -22,20 +23,22 @@ pub struct Origin {
 impl Origin {
     /// Reads `https://host` or `https://host:port`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = |why: &str| format!("{text:?} is no origin: {why}");
+        let wrong = |why: &str| format!("{text:?} is not an origin: {why}");
         let uri: http::Uri = text.parse().map_err(|error| wrong(&format!("{error}")))?;
         if uri.scheme_str() != Some("https") {
             return Err(wrong("it must begin with https://"));
         }
         let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?;
         if authority.as_str().contains('@') || !matches!(uri.path(), "" | "/") || uri.query().is_some() || text.contains(['#', '?']) {
-            return Err(wrong("it is https://host or https://host:port, and nothing more"));
+            return Err(wrong("it must be https://host or https://host:port, without a path or user"));
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
-        // Not as the library reads it, to which a port that is none is no port.
+        // The library ignores an invalid port, so the port is parsed here.
         let port = match authority.as_str().strip_prefix(authority.host()).unwrap_or_default() {
             "" => HTTPS_PORT,
-            port => port.strip_prefix(':').and_then(|port| port.parse().ok()).ok_or_else(|| wrong("its port is no number below 65536"))?,
+            port => {
+                port.strip_prefix(':').and_then(|port| port.parse().ok()).ok_or_else(|| wrong("its port is not a number below 65536"))?
+            }
         };
         if host.is_empty() || port == 0 {
             return Err(wrong("it has no host, or port 0"));
@@ -43,7 +46,7 @@ impl Origin {
         Ok(Self { host, port })
     }
 
-    /// As it stands in a Host header.
+    /// The value for a Host header.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         if self.port == HTTPS_PORT { host } else { format!("{host}:{}", self.port) }
@@ -67,16 +70,16 @@ struct Entry {
     ca_bundle: String,
 }
 
-/// What is allowed at an origin.
+/// The settings of an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OriginTerms {
-    /// Its address may be a private one.
+    /// Its address may be private.
     pub allow_private: bool,
-    /// Certificates to trust there besides the public ones, as PEM.
+    /// Trusted certificates in addition to the public ones, as PEM.
     pub ca_bundle: String,
 }
 
-/// Where model calls may go.
+/// The allowed origins of model calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origins(BTreeMap<Origin, OriginTerms>);
 
@@ -100,20 +103,20 @@ impl Origins {
         Ok(Self(all))
     }
 
-    /// What is allowed at `origin`, if calls may go there.
+    /// The settings of `origin`, if it is allowed.
     pub fn terms(&self, origin: &Origin) -> Option<&OriginTerms> {
         self.0.get(origin)
     }
 }
 
-/// Why an address is not dialled.
+/// Why the gateway does not connect to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialRefusal {
-    /// Nobody's: unspecified, multicast, broadcast, reserved, for documentation.
+    /// No host has it: unspecified, multicast, broadcast, reserved, or for documentation.
     Nobody,
     /// This machine.
     Loopback,
-    /// The link, where clouds keep the credentials of their machines.
+    /// Link-local, where clouds serve the credentials of their machines.
     LinkLocal,
     /// A private network.
     Private,
@@ -122,15 +125,16 @@ pub enum DialRefusal {
 impl fmt::Display for DialRefusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Self::Nobody => "an address that is nobody's",
-            Self::Loopback => "the gateway's own machine",
-            Self::LinkLocal => "a link-local address, where clouds keep credentials",
-            Self::Private => "a private address",
+            Self::Nobody => "a reserved address, which the gateway never calls",
+            Self::Loopback => "a loopback address, which gateway.modelOrigins of the chart does not allow (allowPrivate)",
+            Self::LinkLocal => "a link-local address, which the gateway never calls because clouds serve credentials there",
+            Self::Private => "a private address, which gateway.modelOrigins of the chart does not allow (allowPrivate)",
         })
     }
 }
 
-/// Whether `address` may be dialled. `allow_private` opens private networks and loopback, never the link or nobody's.
+/// Whether the gateway may connect to `address`. `allow_private` allows private and loopback addresses, never
+/// link-local or reserved ones.
 pub fn judge(address: IpAddr, allow_private: bool) -> Result<(), DialRefusal> {
     let closed = match address {
         IpAddr::V4(address) => closed_v4(address),
@@ -159,7 +163,8 @@ fn closed_v4(address: Ipv4Addr) -> Option<DialRefusal> {
 fn closed_v6(address: Ipv6Addr) -> Option<DialRefusal> {
     let segments = address.segments();
     match segments {
-        // IPv4 in other clothes is looked at as IPv4, and closed as such whatever it is: nobody needs it.
+        // An IPv4 address inside an IPv6 address has the reason of the IPv4 address, and is refused also if that is
+        // public: it is never needed.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
             Some(closed_v4(v4(high, low)).unwrap_or(DialRefusal::Nobody))
         }
@@ -168,7 +173,7 @@ fn closed_v6(address: Ipv6Addr) -> Option<DialRefusal> {
         [0xfe80..=0xfebf, ..] => Some(DialRefusal::LinkLocal),
         [0xfc00..=0xfdff, ..] | [0xfec0..=0xfeff, ..] => Some(DialRefusal::Private),
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(DialRefusal::Nobody),
-        // What is given out as global.
+        // The global unicast range.
         [0x2000..=0x3fff, ..] => None,
         _ => Some(DialRefusal::Nobody),
     }

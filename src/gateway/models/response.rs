@@ -1,7 +1,7 @@
-//! Bodies of answers, as they go to the client.
+//! Writes response bodies to the client.
 //!
-//! An answer that is not streamed goes out in one piece if it is small and there soon: its head, its body and its end would
-//! else be three writes, each with a record of TLS, and wake the client three times.
+//! A response that is not streamed is sent in one piece if it is small and arrives soon. Else its head, its body and
+//! its end would be three writes, each with its own TLS record, and would wake the client three times.
 
 use std::io;
 use std::time::Duration;
@@ -12,21 +12,22 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-/// What goes out in one piece has at most so many bytes ...
+/// A response is sent in one piece if it has at most this many bytes ...
 const MAX_SINGLE_PIECE_BYTES: usize = 64 * 1024;
-/// ... and is there so long after its head. What takes longer is sent as it comes: its client may watch for signs of life.
+/// ... and is complete within this time after its head. A slower response is sent as it arrives: its client may watch
+/// for activity.
 const SINGLE_PIECE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// A part of an answer.
+/// A part of a response.
 #[derive(Debug)]
 pub enum BodyPart {
-    /// Some of it.
+    /// Data of the body.
     Data(Bytes),
-    /// That was all. What ends without this was cut, whatever cut it, and must not look whole.
+    /// The end of a complete body. A body that ends without this was cut off, and must not look complete to the client.
     Whole,
 }
 
-/// The parts of an answer, as they come.
+/// The parts of a response, as they arrive.
 pub type BodyParts = mpsc::Receiver<BodyPart>;
 
 fn stream(parts: BodyParts) -> impl Stream<Item = io::Result<Bytes>> + Send {
@@ -35,23 +36,23 @@ fn stream(parts: BodyParts) -> impl Stream<Item = io::Result<Bytes>> + Send {
         match parts.recv().await {
             Some(BodyPart::Data(data)) => Some((Ok(data), Some(parts))),
             Some(BodyPart::Whole) => None,
-            None => Some((Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the answer was cut")), None)),
+            None => Some((Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the response was cut off")), None)),
         }
     })
 }
 
-/// Each part when it is there.
+/// A body that sends each part when it arrives.
 pub fn as_it_comes(parts: BodyParts) -> Body {
     Body::from_stream(stream(parts))
 }
 
-/// All of it, with its length; if it is not small, or not there soon, what is there and then each part as it comes. None: it was
-/// cut, and its client has not seen anything of it.
+/// A body in one piece, with its length. If it is large or slow, a body that sends the available data and then each
+/// part as it arrives. None: it was cut off before the client saw anything.
 pub async fn whole(mut parts: BodyParts) -> Option<Body> {
     let (mut all, until) = (Vec::new(), Instant::now() + SINGLE_PIECE_TIMEOUT);
     let next = loop {
         match timeout_at(until, parts.recv()).await {
-            // A length of nothing is more than some heads may have.
+            // Some responses may not have a Content-Length, not even 0.
             Ok(Some(BodyPart::Whole)) if all.is_empty() => return Some(Body::from_stream(futures::stream::empty::<io::Result<Bytes>>())),
             Ok(Some(BodyPart::Whole)) => return Some(Body::from(all)),
             Ok(Some(BodyPart::Data(part))) if all.len() + part.len() <= MAX_SINGLE_PIECE_BYTES => all.extend_from_slice(&part),
@@ -71,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// The body of an answer of parts of so many bytes, the last of which is followed by its end after `open`; or by none.
+    /// The body of a response with parts of these sizes. Its end follows after `open`, if `ends`.
     async fn sent(bytes: &[usize], open: Duration, ends: bool) -> Option<Body> {
         let (giving, taking) = mpsc::channel(4);
         let parts: Vec<BodyPart> = bytes.iter().map(|bytes| BodyPart::Data(vec![b'a'; *bytes].into())).collect();

@@ -1,6 +1,4 @@
-//! What calls of models work with, and how long each part of one may take.
-//!
-//! It must not forward a call.
+//! The shared state of model calls, and their time limits. It must not forward a call.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,11 +14,11 @@ use crate::gateway::meter::Meter;
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 use crate::serve::request_body::{BodyLimits, BodyMemory};
 
-/// How many large bodies are read or written anew at once. One namespace never has all.
+/// How many large bodies are parsed or rewritten at once. One namespace never has all.
 pub(super) const LARGE_BODY_READER_BOUNDS: Bounds = Bounds { all: 3, of_one: 2, waiting: 256 };
 
-/// Bodies in memory. Each is there twice: as it came, and as it goes. One body has at most what providers take; a namespace gets
-/// some calls of a conversation, whatever others have.
+/// Limits of bodies in memory. Each body is there twice: as received and as sent. The limit of one body is what
+/// providers accept. The guaranteed part is enough for some calls of a conversation.
 pub const MODEL_BODY_LIMITS: BodyLimits = BodyLimits {
     most: 32 * 1024 * 1024,
     all: 64 * 1024 * 1024,
@@ -30,20 +28,21 @@ pub const MODEL_BODY_LIMITS: BodyLimits = BodyLimits {
     patience: Duration::from_secs(10),
 };
 
-/// How long what may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// How long a call waits for a governor that is away.
     pub patience: Duration,
-    /// From the call to the head of its answer: calls that are not streamed are answered when all of it is there.
+    /// From the call to the head of its response. Providers send the head of a response that is not streamed when all
+    /// of it is ready.
     pub first_byte: Duration,
-    /// Between two parts of an answer.
+    /// Between two parts of a response.
     pub idle: Duration,
-    /// For all of it.
+    /// For the whole response.
     pub whole: Duration,
-    /// A client that takes nothing for so long is gone.
+    /// A client that reads nothing for this long counts as gone.
     pub slow: Duration,
-    /// How long the answer is read on for what it used, when the client is gone.
+    /// How long the response is read further for its usage when the client is gone.
     pub drain: Duration,
 }
 
@@ -61,34 +60,34 @@ impl Default for Times {
     }
 }
 
-/// What calls of models work with.
+/// The shared state of model calls.
 pub struct Models {
     /// The session with the ledger.
     pub meter: Meter,
-    /// The ways to providers.
+    /// Connections to providers.
     pub upstream: Arc<Upstream>,
     /// The teams' credentials.
     pub credentials: Credentials,
-    /// How much who calls: apart from other calls, or a heartbeat would wait behind a stream.
+    /// Limits of model calls. They are separate from other calls, so that heartbeats do not wait behind streams.
     pub limits: Mutex<Limits>,
-    /// Bodies in memory.
+    /// Memory of request bodies.
     pub bodies: BodyMemory,
-    /// Large bodies that are read or written anew at this moment, in turn: each takes up to 16 MiB besides its own length.
+    /// Permits to parse or rewrite large bodies: each takes up to 16 MiB in addition to its own length.
     pub readers: FairSemaphore,
-    /// Headers of calls that go out besides the usual ones.
+    /// Additional headers of calls that are sent.
     pub allowed: AllowedHeaders,
-    /// Fields of bodies that may cost more than their tokens say, and pass.
+    /// Fields of bodies that are allowed although they may cost more than their tokens.
     pub allowed_fields: Vec<String>,
-    /// How long what may take.
+    /// Time limits.
     pub times: Times,
-    /// Calls that are forwarded.
+    /// The tasks of forwarded calls.
     pub tasks: TaskTracker,
-    /// Ends them.
+    /// Ends these tasks.
     pub stopping: CancellationToken,
 }
 
 impl Models {
-    /// With nothing in flight.
+    /// No call is in flight.
     pub fn new(meter: Meter, upstream: Arc<Upstream>, credentials: Credentials, times: Times) -> Self {
         let (limits, bodies, tasks, stopping) =
             (Mutex::default(), BodyMemory::new(MODEL_BODY_LIMITS), TaskTracker::new(), CancellationToken::new());
@@ -97,7 +96,7 @@ impl Models {
         Self { meter, upstream, credentials, limits, bodies, readers, allowed, allowed_fields, times, tasks, stopping }
     }
 
-    /// Ends what is forwarded still, and tells the ledger of it, for at most `within`.
+    /// Ends forwarded calls, and reports them to the ledger, in at most `within`.
     pub async fn stop(&self, within: Duration) {
         self.tasks.close();
         self.stopping.cancel();
@@ -105,6 +104,6 @@ impl Models {
             self.tasks.wait().await;
             self.meter.flush(within).await;
         };
-        let _ = tokio::time::timeout(within, told).await; // the governor charges what it is not told of
+        let _ = tokio::time::timeout(within, told).await; // the governor charges calls that are not reported
     }
 }

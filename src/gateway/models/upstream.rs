@@ -1,7 +1,8 @@
-//! Connections to providers: dialled at an address that was looked at, over TLS, kept for the calls that follow.
+//! Connections to providers over TLS, to checked addresses only, kept for later calls.
 //!
-//! A name is resolved once for a connection, every address is judged, and what was judged is dialled: a name that answers
-//! otherwise a moment later leads nowhere. Redirects are not followed; whoever calls sees them as answers.
+//! For each connection the name is resolved once, each address is checked, and only a checked address is dialled. So a
+//! name that changes its addresses later does not bypass the check. Redirects are not followed: the caller gets them as
+//! responses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,40 +26,40 @@ use super::origins::{DialRefusal, Origin, OriginTerms, Origins, judge};
 use crate::pki::tls;
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 
-/// For looking a name up.
+/// How long the lookup of a name may take.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For TCP and TLS together, at one address.
+/// How long TCP and TLS together may take, for one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Addresses of one name that are tried.
+/// How many addresses of one name are tried.
 const MAX_ADDRESS_ATTEMPTS: usize = 3;
-/// A connection that rested for so long is not used again: the other side may have closed it.
+/// A connection that was idle for this long is not reused, because the provider may have closed it.
 const MAX_CONNECTION_IDLE: Duration = Duration::from_secs(50);
-/// One that is so old is not used again: its name may lead elsewhere by now.
+/// A connection of this age is not reused, because the name may have other addresses by now.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
-/// Connections that rest, of one origin.
+/// Idle HTTP/1.1 connections to one origin.
 const MAX_IDLE_CONNECTIONS: usize = 32;
 /// HTTP/2 connections to one origin.
 const MAX_HTTP2_CONNECTIONS: usize = 8;
-/// Calls of one origin at once: fewer than so many connections carry, or calls would wait in these, where nobody takes turns
-/// and an answer may take minutes.
+/// Calls in flight to one origin. They are fewer than the connections can carry: calls that wait inside a connection
+/// would not be fair between namespaces, and a response may take minutes.
 const ORIGIN_CALL_BOUNDS: Bounds = Bounds { all: 768, of_one: 576, waiting: 2_048 };
 
-/// The longest head of an answer over HTTP/1.1, and what is read ahead of its body. (HTTP/2 takes 16 KiB of headers.)
+/// The longest head of a response over HTTP/1.1, and the buffer for its body. (HTTP/2 accepts 16 KiB of headers.)
 const HEAD_BYTES: usize = 64 * 1024;
-/// Bytes of one answer over HTTP/2 that may be here before its client takes them.
+/// Bytes of one response over HTTP/2 that the client has not read.
 const STREAM_WINDOW: u32 = 64 * 1024;
-/// Of all answers on one connection: as many as all calls of an origin may have, so that clients that take nothing keep no
-/// other call of their connection waiting.
+/// The same for all responses on one connection. It is enough for all calls of an origin, so that clients that do not
+/// read do not block other calls on their connection.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 768;
 
 /// Why a provider was not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// The gateway does not call it.
+    /// The origin is not allowed.
     #[error("{0} is not among the origins that this gateway may call (gateway.modelOrigins of the chart)")]
     NotListed(String),
-    /// Its address is closed.
-    #[error("{origin} is at {address}: {closed}, which the gateway does not call unless gateway.modelOrigins allows it (allowPrivate)")]
+    /// Its address is not allowed.
+    #[error("{origin} has the address {address}, {closed}")]
     Address {
         /// The origin.
         origin: Origin,
@@ -67,7 +68,7 @@ pub enum UpstreamError {
         /// What is wrong with it.
         closed: DialRefusal,
     },
-    /// It has no address, or does not answer, or is not who it should be.
+    /// It has no address, does not answer, or has an invalid certificate.
     #[error("{origin} cannot be reached: {why}")]
     Unreachable {
         /// The origin.
@@ -75,7 +76,7 @@ pub enum UpstreamError {
         /// Why.
         why: String,
     },
-    /// The connection broke when the call may have been read.
+    /// The connection broke after the provider may have read the call.
     #[error("{origin} broke the connection: {why}")]
     Broken {
         /// The origin.
@@ -86,7 +87,7 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// Whether the call may have been read, so that it may have cost something.
+    /// Whether the provider may have read the call, so that it may have cost something.
     pub fn may_have_cost(&self) -> bool {
         match self {
             Self::NotListed(_) | Self::Address { .. } | Self::Unreachable { .. } => false,
@@ -94,7 +95,7 @@ impl UpstreamError {
         }
     }
 
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub fn passes(&self) -> bool {
         match self {
             Self::NotListed(_) | Self::Address { .. } => false,
@@ -103,7 +104,7 @@ impl UpstreamError {
     }
 }
 
-/// A call, in parts, so that it can be sent again on another connection if it never went out on this one.
+/// A call in parts, so that it can be sent on another connection if it was not sent on the first one.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// Its method.
@@ -121,16 +122,17 @@ type Http2Sender = http2::SendRequest<Full<Bytes>>;
 
 #[derive(Default)]
 struct Pool {
-    /// With when it was made, and last used.
+    /// Idle connections, with the times of their creation and their last use.
     resting: Vec<(Http1Sender, Instant, Instant)>,
     shared: Vec<(Http2Sender, Instant)>,
 }
 
 impl Pool {
-    /// Later calls may go over this connection.
+    /// Keeps this connection for later calls.
     fn share(&mut self, sender: Http2Sender, made: Instant) {
         self.shared.retain(|(sender, _)| !sender.is_closed());
-        // Calls that came together may have dialled together: one that is beyond serves its own call, and ends with it.
+        // Concurrent calls may have dialled at once. A connection beyond the limit serves its own call only, and then
+        // ends.
         if self.shared.len() < MAX_HTTP2_CONNECTIONS {
             self.shared.push((sender, made));
         }
@@ -148,7 +150,7 @@ enum Connection {
     Second(Http2Sender),
 }
 
-/// The ways to providers.
+/// The connections to providers.
 pub struct Upstream {
     origins: Origins,
     pools: Mutex<HashMap<Origin, Pool>>,
@@ -157,7 +159,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// To these origins. Their certificates are looked at here, so that a wrong one shows at the start.
+    /// Allows these origins. No connection is made yet.
     pub fn new(origins: Origins) -> Arc<Self> {
         Arc::new(Self { origins, pools: Mutex::default(), turns: Mutex::default(), configs: Mutex::default() })
     }
@@ -168,17 +170,17 @@ impl Upstream {
         origin.ok_or_else(|| UpstreamError::NotListed(text.to_owned()))
     }
 
-    /// Places for calls of one of our origins. To be kept until the answer is there.
+    /// The permits for calls to an origin. A permit is kept until the response has ended.
     pub fn turns(&self, origin: &Origin) -> FairSemaphore {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.entry(origin.clone()).or_insert_with(|| FairSemaphore::new(ORIGIN_CALL_BOUNDS)).clone()
     }
 
-    /// Sends a call and waits for the head of its answer.
+    /// Sends a call and waits for the head of its response.
     pub async fn send(self: &Arc<Self>, origin: &Origin, call: &Call) -> Result<Response<Incoming>, UpstreamError> {
         let terms = self.origins.terms(origin).ok_or_else(|| UpstreamError::NotListed(origin.to_string()))?;
-        // One that was kept may be closed by now, which shows when we send: then the call did not go out. As often as there
-        // may be kept ones.
+        // A kept connection may be closed by now. Then the call is not sent, and the next connection is tried, until
+        // none is kept.
         while let Some(kept) = self.take(origin) {
             if let Some(answer) = self.on(origin, kept, call).await? {
                 return Ok(answer);
@@ -189,7 +191,7 @@ impl Upstream {
         self.on(origin, fresh, call).await?.ok_or_else(unsent)
     }
 
-    /// None: it did not go out.
+    /// Sends a call on one connection. None: the call was not sent.
     async fn on(
         self: &Arc<Self>,
         origin: &Origin,
@@ -203,7 +205,7 @@ impl Upstream {
                 match sender.try_send_request(request).await {
                     Ok(answer) => {
                         let (pools, origin) = (self.clone(), origin.clone());
-                        // It can be used again when the answer was read to its end.
+                        // The connection can be reused when the response was read to its end.
                         tokio::spawn(async move {
                             if sender.ready().await.is_ok() {
                                 pools.keep(origin, sender, made);
@@ -234,7 +236,8 @@ impl Upstream {
         });
         pool.shared.retain(|(sender, made)| !sender.is_closed() && made.elapsed() < MAX_CONNECTION_AGE);
         let full = pool.shared.len() >= MAX_HTTP2_CONNECTIONS;
-        // One with room; with as many as there may be, any, and the call waits there.
+        // A connection with free streams. If the limit of connections is reached, any connection, and the call waits on
+        // it.
         let shared = pool.shared.iter().find(|(sender, _)| sender.is_ready()).or_else(|| pool.shared.first().filter(|_| full));
         if let Some((sender, _)) = shared {
             return Some(Connection::Second(sender.clone()));
@@ -274,7 +277,7 @@ impl Upstream {
         let (stream, made) = (TokioIo::new(stream), Instant::now());
         if !second {
             let (sender, connection) = first_builder().handshake(stream).await?;
-            // What went wrong shows at the sender.
+            // The sender reports errors of the connection.
             tokio::spawn(async move { drop(connection.await) });
             return Ok(Connection::First(sender, made));
         }
@@ -289,7 +292,7 @@ impl Upstream {
         if let Some(config) = self.configs.lock().unwrap_or_else(PoisonError::into_inner).get(origin) {
             return Ok(config.clone());
         }
-        let mut config = tls::public(&terms.ca_bundle).context("its caBundle")?;
+        let mut config = tls::public(&terms.ca_bundle).context("its caBundle is invalid")?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let config = Arc::new(config);
         self.configs.lock().unwrap_or_else(PoisonError::into_inner).insert(origin.clone(), config.clone());
@@ -297,14 +300,14 @@ impl Upstream {
     }
 }
 
-/// How connections over HTTP/1.1 are held.
+/// The settings of connections over HTTP/1.1.
 fn first_builder() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(HEAD_BYTES);
     builder
 }
 
-/// How connections over HTTP/2 are held.
+/// The settings of connections over HTTP/2.
 fn second_builder() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -317,11 +320,11 @@ fn second_builder() -> http2::Builder<TokioExecutor> {
     builder
 }
 
-/// The addresses of an origin, each of which may be dialled. One that may not is told of only if there is no other.
+/// The allowed addresses of an origin. Err: it has only addresses that are not allowed, or the lookup failed.
 async fn addresses(origin: &Origin, terms: &OriginTerms) -> Result<Vec<SocketAddr>, UpstreamError> {
     let unreachable = |why: &str| UpstreamError::Unreachable { origin: origin.clone(), why: why.to_owned() };
     let looking = tokio::net::lookup_host((origin.host.as_str(), origin.port));
-    let found = tokio::time::timeout(RESOLVE_TIMEOUT, looking).await.map_err(|_| unreachable("its name is not resolved in time"))?;
+    let found = tokio::time::timeout(RESOLVE_TIMEOUT, looking).await.map_err(|_| unreachable("the lookup of its name took too long"))?;
     let found: Vec<SocketAddr> = found.map_err(|error| unreachable(&error.to_string()))?.collect();
     let open: Vec<SocketAddr> = found.iter().copied().filter(|address| judge(address.ip(), terms.allow_private).is_ok()).collect();
     let closed = found.iter().find_map(|address| Some((address.ip(), judge(address.ip(), terms.allow_private).err()?)));
@@ -352,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that is kept, and its other side.
+    /// A kept connection, and its other end.
     async fn second() -> (Http2Sender, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (sender, connection) = second_builder().handshake(TokioIo::new(ours)).await.expect("a connection");
@@ -397,7 +400,7 @@ mod tests {
         drop(ended.await.expect("no panic"));
     }
 
-    /// A provider that answers each call with as many bytes as it is let.
+    /// A provider that answers each call with as many bytes as flow control allows.
     async fn endless(stream: DuplexStream) {
         use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! Items that ended and were deleted.
+//! Ended items that were deleted.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -19,7 +19,7 @@ pub struct CollectedItems(Family<CollectedLabels, Counter>);
 
 impl CollectedItems {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Items that ended and were deleted: dead letters and others, for their age or because there were too many";
+        let help = "Ended items that were deleted, by kind (dead letters, other items) and reason (their age or their count)";
         Self(registered(registry, "items_collected", help, Family::default()))
     }
 

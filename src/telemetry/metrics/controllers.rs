@@ -1,4 +1,4 @@
-//! Calls to the API server, reconciles, supervision, and who leads.
+//! Calls to the API server, reconciles, supervision, and leadership.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use prometheus_client::registry::Registry;
 
 use super::{Metrics, Timed, registered};
 
-/// Seconds that a write waited for its turn: from not at all to when it is not sent any more.
+/// Seconds that a write waited for its permit: from no wait to the time after which it is not sent.
 const WRITE_WAIT_BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
-/// Seconds of a reconcile: from a look into memory to a burst of calls.
+/// Seconds of a reconcile: from a read of the cache to many requests.
 const RECONCILE_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -74,19 +74,19 @@ impl Controllers {
             requests: registered(
                 registry,
                 "api_requests",
-                "Requests to the API server by verb, resource and answer (0: none came)",
+                "Requests to the API server by verb, resource and status code (0: no answer)",
                 Family::default(),
             ),
             turns: registered(
                 registry,
                 "api_write_wait_seconds",
-                "Time that a write waited for its namespace's others",
+                "Time that a write waited for other writes of its namespace",
                 Histogram::new(WRITE_WAIT_BUCKETS),
             ),
             at_once: registered(
                 registry,
                 "api_writes_at_once",
-                "Writes of one namespace that may be on their way to the API server",
+                "Limit of the writes of one namespace that are in flight to the API server",
                 Gauge::default(),
             ),
             reconciles: registered(registry, "reconciles", "Reconciles by controller and outcome", Family::default()),
@@ -99,22 +99,17 @@ impl Controllers {
             gated: registered(
                 registry,
                 "cache_behind_own_write",
-                "Reconciles put off because the cache had not seen our own last write",
+                "Reconciles that were delayed because the cache did not have the controller's own last write",
                 Family::default(),
             ),
             interventions: registered(
                 registry,
                 "interventions",
-                "What the supervisor decided, by signal and action; done is false with mode Observe",
+                "Interventions of the supervision by signal and action; done is false in mode Observe",
                 Family::default(),
             ),
-            notifications: registered(
-                registry,
-                "notifications",
-                "Tries to tell a webhook, by outcome, and notices that were lost",
-                Family::default(),
-            ),
-            nodes: registered(registry, "nodes", "Nodes by whether they are heard of", Family::default()),
+            notifications: registered(registry, "notifications", "Requests to webhooks by outcome, and lost notices", Family::default()),
+            nodes: registered(registry, "nodes", "Nodes by state: heard, silent or unreachable", Family::default()),
             leader: registered(registry, "leader", "1 while this process leads", Gauge::default()),
             epoch: registered(registry, "owner_epoch", "Owner epoch of this process while it leads", Gauge::default()),
         }
@@ -127,12 +122,12 @@ impl Metrics {
         self.0.controllers.requests.get_or_create(&RequestLabels { verb, resource: resource.to_owned(), code }).inc();
     }
 
-    /// A write waited for so long until it might be sent, or was not sent any more.
+    /// A write waited for `time` until it was sent, or refused for its wait.
     pub fn write_waited(&self, time: Duration) {
         self.0.controllers.turns.observe(time.as_secs_f64());
     }
 
-    /// So many writes of one namespace may be on their way.
+    /// Sets the limit of writes in flight of one namespace.
     pub fn writes_at_once(&self, many: usize) {
         self.0.controllers.at_once.set(i64::try_from(many).unwrap_or(i64::MAX));
     }
@@ -143,30 +138,30 @@ impl Metrics {
         self.0.controllers.seconds.get_or_create(&KindLabels { controller }).observe(took.as_secs_f64());
     }
 
-    /// One reconcile was put off by the gate.
+    /// The gate delayed one reconcile.
     pub fn gated(&self, controller: &'static str) {
         self.0.controllers.gated.get_or_create(&KindLabels { controller }).inc();
     }
 
-    /// The supervisor decided.
+    /// The supervisor decided on an intervention.
     pub fn intervention(&self, signal: &'static str, action: &'static str, done: bool) {
         let done = if done { "true" } else { "false" };
         self.0.controllers.interventions.get_or_create(&InterventionLabels { signal, action, done }).inc();
     }
 
-    /// A webhook was told, or not.
+    /// A request to a webhook ended, or a notice was lost.
     pub fn notification(&self, webhook: &str, outcome: &'static str) {
         self.0.controllers.notifications.get_or_create(&NotificationLabels { outcome, webhook: webhook.to_owned() }).inc();
     }
 
-    /// So many nodes are in each state.
+    /// Sets the number of nodes in each state.
     pub fn nodes(&self, by_state: &[(&'static str, i64)]) {
         for (state, many) in by_state {
             self.0.controllers.nodes.get_or_create(&StateLabels { state }).set(*many);
         }
     }
 
-    /// We lead now, under this owner epoch.
+    /// This process leads now, with this owner epoch.
     pub fn leading(&self, epoch: i64) {
         self.0.controllers.leader.set(1);
         #[expect(clippy::cast_precision_loss, reason = "a gauge for people: epochs stay far below 2^52")]

@@ -1,7 +1,7 @@
 //! Agents, by their pools and by their types.
 //!
-//! Counters are told of what happens, each once; how many agents there are is told all at once. Which pools and types have series
-//! of their own is bounded ([`Names`]).
+//! Counters count each event once. The numbers of agents are set for all pools together. The number of pools and types
+//! with series of their own is bounded ([`Names`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,19 +66,19 @@ struct TypeReason {
     reason: &'static str,
 }
 
-/// How many agents are in which phase.
+/// The number of agents in each phase.
 pub type Phases = BTreeMap<&'static str, u64>;
 
-/// How a pool stands.
+/// The agents of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
-    /// Agents that are wanted.
+    /// Desired agents.
     pub desired: u64,
     /// Agents that have not ended.
     pub live: u64,
-    /// Its agents, also those that ended and are kept for reading.
+    /// Its agents by phase, including ended ones that are kept.
     pub phases: Phases,
-    /// Agents whose breaker of commands is not closed, by its state.
+    /// Agents whose command breaker is not closed, by its state.
     pub tripped: BTreeMap<&'static str, u64>,
 }
 
@@ -92,7 +92,7 @@ impl Pool {
     }
 }
 
-/// How all pools stand, and all types.
+/// The agents of all pools and types.
 #[derive(Debug, Default)]
 pub struct FleetCounts {
     pools: BTreeMap<Series, Pool>,
@@ -100,7 +100,7 @@ pub struct FleetCounts {
 }
 
 impl FleetCounts {
-    /// One more pool stands like this.
+    /// Adds a pool.
     pub fn add(&mut self, series: Series, type_: String, pool: Pool) {
         let of_type = self.types.entry(type_).or_default();
         pool.phases.iter().for_each(|(phase, count)| *of_type.entry(phase).or_default() += count);
@@ -108,7 +108,7 @@ impl FleetCounts {
     }
 }
 
-/// The labels under which something is shown.
+/// The labels of the series that exist now.
 #[derive(Default)]
 struct ShownLabels {
     pools: HashSet<PoolLabels>,
@@ -131,7 +131,7 @@ pub(super) struct Fleet {
     type_phases: Family<TypePhase, Gauge>,
     type_starts: Family<TypeLabels, Counter>,
     type_ends: Family<TypeReason, Counter>,
-    /// The reasons of ends that were counted.
+    /// The counted reasons of ends.
     reasons: Mutex<HashSet<&'static str>>,
 }
 
@@ -141,25 +141,25 @@ impl Fleet {
             names: Mutex::new(Names::new(POOL_SERIES_BOUNDS)),
             types: Mutex::new(Names::new(TYPE_SERIES_BOUNDS)),
             shown: Mutex::default(),
-            desired: registered(registry, "pool_agents_desired", "Agents that a pool wants", Family::default()),
+            desired: registered(registry, "pool_agents_desired", "Desired agents of a pool", Family::default()),
             live: registered(registry, "pool_agents_live", "Agents of a pool that have not ended", Family::default()),
             phases: registered(
                 registry,
                 "pool_agents",
-                "Agents of a pool by their phase, also those that ended and are kept for reading",
+                "Agents of a pool by phase, including ended agents that are kept",
                 Family::default(),
             ),
             tripped: registered(
                 registry,
                 "pool_session_breakers",
-                "Agents of a pool whose own breaker of commands is not closed, by its state",
+                "Agents of a pool whose own command breaker is not closed, by its state",
                 Family::default(),
             ),
-            starts: registered(registry, "pool_agent_starts", "Pods that were made for agents of a pool", Family::default()),
-            ends: registered(registry, "pool_agent_ends", "Agents of a pool that ended, or gave their pod back, by why", Family::default()),
+            starts: registered(registry, "pool_agent_starts", "Pods that were created for agents of a pool", Family::default()),
+            ends: registered(registry, "pool_agent_ends", "Agents of a pool that ended or hibernated, by reason", Family::default()),
             type_phases: registered(registry, "agents", "Agents by type and phase", Family::default()),
-            type_starts: registered(registry, "agent_starts", "Pods that were made for agents of a type", Family::default()),
-            type_ends: registered(registry, "agent_ends", "Agents of a type that ended, or gave their pod back, by why", Family::default()),
+            type_starts: registered(registry, "agent_starts", "Pods that were created for agents of a type", Family::default()),
+            type_ends: registered(registry, "agent_ends", "Agents of a type that ended or hibernated, by reason", Family::default()),
             reasons: Mutex::default(),
         }
     }
@@ -176,7 +176,7 @@ impl Fleet {
         self.reasons.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
-    /// Nothing is counted under these labels any more. What shows how a pool stands goes with the next look.
+    /// Removes the counters with these labels. The gauges are removed with the next update.
     fn remove(&self, Series { namespace, name }: &Series) {
         self.starts.remove(&PoolLabels { namespace: namespace.clone(), pool: name.clone() });
         for reason in self.reasons() {
@@ -190,24 +190,24 @@ fn amount(count: u64) -> i64 {
 }
 
 impl Metrics {
-    /// The series of a pool that there is. `None`: of agents whose pool never was.
+    /// The series of an existing pool. `None`: for agents whose pool never existed.
     pub fn pool(&self, namespace: &str, pool: Option<&str>) -> Series {
         self.0.fleet.names().series(namespace, pool)
     }
 
-    /// The label of a type that a pool has. `None`: it is not known.
+    /// The label of an agent type. `None`: the type is not known.
     pub fn agent_type(&self, type_: Option<&str>) -> String {
         self.0.fleet.types().series("", type_).name
     }
 
-    /// A pod was made for an agent of this pool and type.
+    /// A pod was created for an agent of this pool and type.
     pub fn agent_started(&self, Series { namespace, name }: Series, r#type: String) {
         let fleet = &self.0.fleet;
         fleet.starts.get_or_create(&PoolLabels { namespace, pool: name }).inc();
         fleet.type_starts.get_or_create(&TypeLabels { r#type }).inc();
     }
 
-    /// An agent of this pool and type ended, or gave its pod back.
+    /// An agent of this pool and type ended or hibernated.
     pub fn agent_ended(&self, Series { namespace, name }: Series, r#type: String, reason: &'static str) {
         let fleet = &self.0.fleet;
         fleet.reasons.lock().unwrap_or_else(PoisonError::into_inner).insert(reason);
@@ -215,7 +215,7 @@ impl Metrics {
         fleet.type_ends.get_or_create(&TypeReason { r#type, reason }).inc();
     }
 
-    /// How all pools stand. Those that are not among them are shown no more.
+    /// Sets the gauges of all pools. The series of other pools are removed.
     pub fn fleet(&self, standing: FleetCounts) {
         let fleet = &self.0.fleet;
         let mut now = ShownLabels::default();
@@ -260,19 +260,19 @@ impl Metrics {
         *shown = now;
     }
 
-    /// A pool is gone, and so are its agents: its series end.
+    /// A pool and its agents are gone: removes its series.
     pub fn pool_gone(&self, namespace: &str, pool: &str) {
         let gone = self.0.fleet.names().forget(namespace, pool);
         gone.iter().for_each(|series| self.0.fleet.remove(series));
     }
 
-    /// There are no pools and no agents in a namespace any more: its series end.
+    /// A namespace has no pools and no agents any more: removes its series.
     pub fn fleet_gone(&self, namespace: &str) {
         let gone = self.0.fleet.names().forget_namespace(namespace);
         gone.iter().for_each(|series| self.0.fleet.remove(series));
     }
 
-    /// No pool has this type any more: its series end.
+    /// No pool has this type any more: removes its series.
     pub fn agent_type_gone(&self, type_: &str) {
         let fleet = &self.0.fleet;
         let Some(Series { namespace: _, name }) = fleet.types().forget("", type_) else { return };

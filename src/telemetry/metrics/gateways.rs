@@ -1,4 +1,4 @@
-//! Calls of agents, calls of models, and connections.
+//! Calls of agents, model calls, and connections.
 
 use std::time::Duration;
 
@@ -76,11 +76,16 @@ impl Gateways {
                 "Time from a model call to the first part of its answer",
                 Family::new_with_constructor(|| Histogram::new(MODEL_CALL_BUCKETS)),
             ),
-            open: registered(registry, "connections", "Connections by listener and class: strange, or known by a token", Family::default()),
+            open: registered(
+                registry,
+                "connections",
+                "Open connections by listener and class: strange (no token accepted yet) or known",
+                Family::default(),
+            ),
             turned_away: registered(
                 registry,
                 "connections_refused",
-                "Connections that were turned away, by listener and reason",
+                "Connections that were refused or ended, by listener and reason",
                 Family::default(),
             ),
         }
@@ -98,24 +103,24 @@ impl Metrics {
         self.0.gateways.refused.get_or_create(&RefusedCallLabels { call, reason }).inc();
     }
 
-    /// A model call is over.
+    /// A model call ended.
     pub fn model_call(&self, dialect: &'static str, outcome: &'static str, took: Duration) {
         self.0.gateways.model_calls.get_or_create(&ModelCallLabels { dialect, outcome }).observe(took.as_secs_f64());
     }
 
-    /// The first part of the answer of a model call is there.
+    /// The first part of the response to a model call arrived.
     pub fn model_first_byte(&self, dialect: &'static str, took: Duration) {
         self.0.gateways.first_bytes.get_or_create(&DialectLabels { dialect }).observe(took.as_secs_f64());
     }
 
-    /// So many connections a listener has.
+    /// Sets the number of connections of a listener.
     pub fn connections(&self, listener: &'static str, strange: usize, known: usize) {
         for (class, count) in [("strange", strange), ("known", known)] {
             self.0.gateways.open.get_or_create(&ClassLabels { listener, class }).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
-    /// A listener turned a connection away, or did not let it become a known one.
+    /// A listener refused or ended a connection, or kept it from becoming known.
     pub fn connection_refused(&self, listener: &'static str, reason: &'static str) {
         self.0.gateways.turned_away.get_or_create(&RejectionLabels { listener, reason }).inc();
     }

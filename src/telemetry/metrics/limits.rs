@@ -13,15 +13,16 @@ use prometheus_client::registry::Registry;
 use super::{Metrics, registered};
 use crate::policy::breaker::State;
 
-/// Tokens of input that a call used, by those that were estimated: from far too many to many times too few.
+/// Used tokens of input divided by the estimate: from a much too high to a much too low estimate.
 const ESTIMATE_RATIO_BUCKETS: [f64; 11] = [0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 5.0];
 
 /// A limit of a budget.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct Limit {
-    /// Kind of the budget: Budget, ClusterBudget, Namespace (what a ClusterBudget leaves to one), Reservation.
+    /// Kind of the budget: Budget, ClusterBudget, Namespace (the share that a ClusterBudget leaves to one namespace),
+    /// Reservation.
     pub kind: &'static str,
-    /// Its namespace; none: empty.
+    /// Its namespace. Empty: it has none.
     pub namespace: String,
     /// Its name.
     pub name: String,
@@ -29,9 +30,9 @@ pub struct Limit {
     pub limit: String,
 }
 
-/// How a limit stands, in weighed tokens.
+/// The state of a limit, in weighted tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the metrics, whose help says what they are")]
+#[expect(missing_docs, reason = "the names are those of the metrics, whose help explains them")]
 pub struct Amounts {
     pub limit: i64,
     pub used: i64,
@@ -74,7 +75,7 @@ impl Breakers {
             transitions: registered(
                 registry,
                 "breaker_transitions",
-                "Circuits that moved, by guard, from one state to another",
+                "Transitions of circuits by guard, and by the states before and after",
                 Family::default(),
             ),
         }
@@ -95,17 +96,22 @@ pub(super) struct Budgets {
 impl Budgets {
     pub(super) fn register(registry: &mut Registry) -> Self {
         Self {
-            limit: registered(registry, "budget_limit_units", "A limit of a budget, grants among it, in weighed tokens", Family::default()),
-            used: registered(registry, "budget_used_units", "Tokens settled in its present window", Family::default()),
-            held: registered(registry, "budget_held_units", "Tokens held for calls in flight", Family::default()),
-            debt: registered(registry, "budget_debt_units", "Tokens overspent in the windows before", Family::default()),
-            lost: registered(registry, "budget_lost_units", "Tokens charged for gateways that went away", Family::default()),
+            limit: registered(registry, "budget_limit_units", "Limit of a budget with its grants, in weighted tokens", Family::default()),
+            used: registered(
+                registry,
+                "budget_used_units",
+                "Tokens that were settled in the present window of the limit",
+                Family::default(),
+            ),
+            held: registered(registry, "budget_held_units", "Tokens that are held for calls in flight", Family::default()),
+            debt: registered(registry, "budget_debt_units", "Tokens that were overspent in earlier windows", Family::default()),
+            lost: registered(registry, "budget_lost_units", "Tokens that were charged for lost gateways", Family::default()),
             shown: Mutex::default(),
-            refusals: registered(registry, "budget_refusals", "Model calls that were not given tokens, by reason", Family::default()),
+            refusals: registered(registry, "budget_refusals", "Model calls that were refused tokens, by reason", Family::default()),
             estimates: registered(
                 registry,
                 "budget_estimate_error_ratio",
-                "Tokens of input that a model call used, by those that were estimated for it",
+                "Used tokens of input of a model call, divided by the estimate",
                 Histogram::new(ESTIMATE_RATIO_BUCKETS),
             ),
         }
@@ -117,7 +123,7 @@ impl Budgets {
 }
 
 impl Metrics {
-    /// Model calls ended: tokens of input of each, those that were estimated and those that were used.
+    /// Model calls ended: the estimated and the used tokens of input of each.
     pub fn estimated(&self, calls: impl IntoIterator<Item = (i64, i64)>) {
         let tokens = |amount: i64| f64::from(i32::try_from(amount).unwrap_or(i32::MAX));
         for (estimated, used) in calls {
@@ -125,7 +131,7 @@ impl Metrics {
         }
     }
 
-    /// How all limits stand. Those that are not among them are shown no more.
+    /// Sets the state of all limits. The series of other limits are removed.
     pub fn budgets(&self, all: impl IntoIterator<Item = (Limit, Amounts)>) {
         let budgets = &self.0.budgets;
         let mut now = HashSet::new();
@@ -144,7 +150,7 @@ impl Metrics {
         *shown = now;
     }
 
-    /// How all circuits stand: namespace, Breaker, circuit, state. Those that are not among them are shown no more.
+    /// Sets the states of all circuits: namespace, Breaker, circuit, state. The series of other circuits are removed.
     pub fn breakers(&self, all: impl IntoIterator<Item = (String, String, String, State)>) {
         let breakers = &self.0.breakers;
         let mut now = HashSet::new();
@@ -165,12 +171,12 @@ impl Metrics {
         *shown = now;
     }
 
-    /// Circuits of a guard moved from one state to another, so many times.
+    /// Circuits of a guard changed from one state to another, `times` times.
     pub fn breaker_moved(&self, guard: &'static str, from: &'static str, to: &'static str, times: u64) {
         self.0.breakers.transitions.get_or_create(&TransitionLabels { guard, from, to }).inc_by(times);
     }
 
-    /// A model call was not given tokens.
+    /// A model call was refused tokens.
     pub fn budget_refused(&self, reason: &'static str) {
         self.0.budgets.refusals.get_or_create(&CauseLabels { reason }).inc();
     }

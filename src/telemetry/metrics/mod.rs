@@ -1,13 +1,13 @@
-//! What is counted. Names follow Prometheus' conventions: a unit as suffix, `_total` on counters (added by the encoder).
+//! The metrics. Names follow Prometheus' conventions: a unit as suffix, `_total` on counters (added by the encoder).
 //!
 //! | file | for |
 //! |---|---|
-//! | [`controllers`] | calls to the API server, reconciles, supervision, who leads |
+//! | [`controllers`] | calls to the API server, reconciles, supervision, leadership |
 //! | [`fleet`] | agents, by their pools and types |
-//! | [`gateways`] | calls of agents and of models, connections |
+//! | [`gateways`] | calls of agents, model calls, connections |
 //! | [`limits`] | budgets and circuit breakers |
 //! | [`work`] | items, by their queues |
-//! | [`collected`] | items that ended and were deleted |
+//! | [`collected`] | ended items that were deleted |
 //! | [`names`] | which names of tenants are labels |
 
 mod collected;
@@ -39,7 +39,7 @@ pub use work::Depths;
 /// Histograms by labels.
 type Timed<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// A metric that is shown from now on.
+/// Registers a metric.
 fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
@@ -73,7 +73,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Everything, in the text format of OpenMetrics.
+    /// All metrics in the text format of OpenMetrics.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.0.registry)?;

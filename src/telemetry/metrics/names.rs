@@ -1,13 +1,13 @@
-//! Names that tenants choose, as labels: a bounded number of them. Pure.
+//! Limits the number of label values that tenants choose. Pure.
 //!
-//! The first ones have series of their own until they are gone. Those beyond share one series in their namespace, and beyond so
-//! many namespaces one for all. No object can have the names of the shared ones.
+//! The first names have series of their own until their objects are gone. Further names share one series in their
+//! namespace. Further namespaces share one series. No object can have the names of the shared series.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names beyond the bound share this one.
+/// The shared name of names beyond the bound.
 pub const OTHER_LABEL: &str = "_other";
-/// What belongs to no object that there is.
+/// The name for counts that belong to no existing object.
 pub const NO_OBJECT_LABEL: &str = "_none";
 
 /// How many names have series of their own.
@@ -15,9 +15,9 @@ pub const NO_OBJECT_LABEL: &str = "_none";
 pub struct Bounds {
     /// In all.
     pub all: usize,
-    /// Of one namespace.
+    /// In one namespace.
     pub of_one: usize,
-    /// Namespaces that have any.
+    /// Namespaces with series of their own.
     pub namespaces: usize,
 }
 
@@ -44,12 +44,12 @@ pub struct Names {
 }
 
 impl Names {
-    /// Nothing is known.
+    /// No name is known.
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, known: BTreeMap::new() }
     }
 
-    /// Under which labels this counts. `None`: it belongs to no object that there is.
+    /// The labels for a count. `None`: it belongs to no existing object.
     pub fn series(&mut self, namespace: &str, name: Option<&str>) -> Series {
         if !self.known.contains_key(namespace) && self.known.len() >= self.bounds.namespaces {
             return Series::new(OTHER_LABEL, OTHER_LABEL);
@@ -59,7 +59,7 @@ impl Names {
         if known.contains(name) {
             return Series::new(namespace, name);
         }
-        // All are counted for a new name only: this is asked for each thing that happens.
+        // All names are counted only for a new name, because this runs for each event.
         let room = known.len() < self.bounds.of_one && self.known.values().map(BTreeSet::len).sum::<usize>() < self.bounds.all;
         if !room {
             return Series::new(namespace, OTHER_LABEL);
@@ -68,13 +68,13 @@ impl Names {
         Series::new(namespace, name)
     }
 
-    /// The object is gone: its series, if it had some of its own.
+    /// The object is gone. Returns its series, if it had its own.
     pub fn forget(&mut self, namespace: &str, name: &str) -> Option<Series> {
         let had = self.known.get_mut(namespace).is_some_and(|known| known.remove(name));
         had.then(|| Series::new(namespace, name))
     }
 
-    /// Nothing is left in a namespace: its series.
+    /// A namespace has no objects any more. Returns its series.
     pub fn forget_namespace(&mut self, namespace: &str) -> Vec<Series> {
         let Some(known) = self.known.remove(namespace) else { return Vec::new() };
         let names = known.iter().map(String::as_str).chain([OTHER_LABEL, NO_OBJECT_LABEL]);

@@ -1,7 +1,7 @@
 //! Items of work, by their queues.
 //!
-//! Counters and histograms are told of what happens, each once; how many items are in which phase is told all at once, as it is
-//! counted anyway. Which queues have series of their own is bounded ([`Names`]).
+//! Counters and histograms count each event once. The numbers of items in each phase are set for all queues together.
+//! The number of queues with series of their own is bounded ([`Names`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,11 +23,11 @@ use crate::policy::work::tally::{AttemptEnd, ItemEnd, ItemEvent};
 
 /// Queues that have series of their own. One has about sixty.
 const QUEUE_SERIES_BOUNDS: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
-/// Seconds an item was ready before it was claimed: from at once to a day.
+/// Seconds that an item was ready before its claim: from no wait to a day.
 const ITEM_WAIT_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0];
-/// The same of one queue, of which there are many.
+/// The same for each queue, with fewer buckets because there are many queues.
 const QUEUE_WAIT_BUCKETS: [f64; 8] = [0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
-/// Seconds of an attempt: from a command to as long as one may take.
+/// Seconds of an attempt: from one command to the longest attempt.
 const QUEUE_RUN_BUCKETS: [f64; 8] = [1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -72,12 +72,12 @@ fn with(Series { namespace, name }: &Series, outcome: &'static str) -> EndLabels
     EndLabels { namespace: namespace.clone(), queue: name.clone(), outcome }
 }
 
-/// How many items of each queue are in which phase.
+/// The number of items of each queue in each phase.
 #[derive(Debug, Default)]
 pub struct Depths(BTreeMap<Series, (BTreeMap<Phase, u64>, Duration)>);
 
 impl Depths {
-    /// So many of one more queue are, and its oldest ready one has been ready for so long.
+    /// Adds a queue: its number of items in each phase, and how long its oldest ready item has been ready.
     pub fn add(&mut self, series: Series, phases: impl IntoIterator<Item = (Phase, u64)>, oldest: Duration) {
         let (counts, longest) = self.0.entry(series).or_default();
         phases.into_iter().for_each(|(phase, count)| *counts.entry(phase).or_default() += count);
@@ -107,11 +107,11 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn register(registry: &mut Registry) -> Self {
         Self {
-            items: registered(registry, "items", "Items of work by the phase that was written", Family::default()),
+            items: registered(registry, "items", "Items of work by written phase", Family::default()),
             waits: registered(
                 registry,
                 "item_wait_seconds",
-                "Time from an item's being ready to its claim",
+                "Time from when an item becomes ready to its claim",
                 Histogram::new(ITEM_WAIT_BUCKETS),
             ),
             missed: registered(
@@ -123,22 +123,22 @@ impl Work {
             collected: CollectedItems::register(registry),
             names: Mutex::new(Names::new(QUEUE_SERIES_BOUNDS)),
             shown: Mutex::default(),
-            depths: registered(registry, "queue_items", "Items of a queue by their phase now", Family::default()),
+            depths: registered(registry, "queue_items", "Items of a queue by their present phase", Family::default()),
             oldest: registered(
                 registry,
                 "queue_oldest_ready_seconds",
                 "How long the oldest ready item of a queue has been ready",
                 Family::default(),
             ),
-            arrivals: registered(registry, "queue_arrivals", "Items that came into a queue", Family::default()),
+            arrivals: registered(registry, "queue_arrivals", "Items that arrived in a queue", Family::default()),
             redrives: registered(registry, "queue_redrives", "Items of a queue that were started again after their end", Family::default()),
-            claims: registered(registry, "queue_claims", "Items of a queue that an agent got", Family::default()),
-            attempts: registered(registry, "queue_attempts", "Attempts at items of a queue that ended, by how", Family::default()),
-            ends: registered(registry, "queue_ends", "Items of a queue that ended, by how", Family::default()),
+            claims: registered(registry, "queue_claims", "Items of a queue that an agent claimed", Family::default()),
+            attempts: registered(registry, "queue_attempts", "Ended attempts at items of a queue, by outcome", Family::default()),
+            ends: registered(registry, "queue_ends", "Ended items of a queue, by outcome", Family::default()),
             queue_waits: registered(
                 registry,
                 "queue_wait_seconds",
-                "Time from an item's being ready to its claim, by queue",
+                "Time from when an item becomes ready to its claim, by queue",
                 Family::new_with_constructor(|| Histogram::new(QUEUE_WAIT_BUCKETS)),
             ),
             queue_runs: registered(
@@ -154,7 +154,7 @@ impl Work {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing is counted under these labels any more.
+    /// Removes the series with these labels.
     fn remove(&self, series: &Series) {
         self.remove_depths(series);
         let queue = of(series);
@@ -186,7 +186,7 @@ impl Metrics {
         self.0.work.items.get_or_create(&EntryLabels { phase }).inc();
     }
 
-    /// An item was claimed after it was ready for so long.
+    /// An item was claimed after it was ready for `time`.
     pub fn waited(&self, time: Duration) {
         self.0.work.waits.observe(time.as_secs_f64());
     }
@@ -196,17 +196,17 @@ impl Metrics {
         self.0.work.missed.get_or_create(&ObjectiveLabels { objective }).inc();
     }
 
-    /// An item that ended was deleted.
+    /// An ended item was deleted.
     pub fn item_collected(&self, dead_letter: bool, removal: Removal) {
         self.0.work.collected.count(dead_letter, removal);
     }
 
-    /// The series of a queue that there is. `None`: of items whose queue does not exist.
+    /// The series of an existing queue. `None`: for items whose queue does not exist.
     pub fn queue(&self, namespace: &str, queue: Option<&str>) -> Series {
         self.0.work.names().series(namespace, queue)
     }
 
-    /// Something happened to an item of these series.
+    /// An item of these series had an event.
     pub fn happened(&self, series: &Series, happening: ItemEvent) {
         let work = &self.0.work;
         match happening {
@@ -232,7 +232,7 @@ impl Metrics {
         }
     }
 
-    /// How many items of all queues are in which phase. Those that are not among them are shown no more.
+    /// Sets the numbers of items of all queues. The series of other queues are removed.
     pub fn depths(&self, Depths(all): Depths) {
         let work = &self.0.work;
         for (series, (counts, oldest)) in &all {
@@ -248,13 +248,13 @@ impl Metrics {
         *shown = now;
     }
 
-    /// A queue is gone: its series end.
+    /// A queue is gone: removes its series.
     pub fn queue_gone(&self, namespace: &str, queue: &str) {
         let gone = self.0.work.names().forget(namespace, queue);
         gone.iter().for_each(|series| self.0.work.remove(series));
     }
 
-    /// There are no queues and no items in a namespace any more: its series end.
+    /// A namespace has no queues and no items any more: removes its series.
     pub fn work_gone(&self, namespace: &str) {
         let gone = self.0.work.names().forget_namespace(namespace);
         gone.iter().for_each(|series| self.0.work.remove(series));
@@ -364,7 +364,7 @@ mod tests {
             [format!("spillway_queue_arrivals_total{{{fifth}}} 5")],
             "of one namespace"
         );
-        // Places that are given back are free.
+        // The series of a removed namespace are free for another one.
         metrics.work_gone("n0");
         assert_eq!(metrics.queue("late", Some("q")), Series { namespace: "late".into(), name: "q".into() });
         assert_eq!(lines(&metrics, "spillway_queue_arrivals_total{namespace=\"n0\""), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! What a session says on its connection to a governor, and what it makes of the answers. Gives no hold and ends none.
+//! The requests of a session to a governor, and the handling of the answers. It must not give or end a hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::gateway::meter::hold;
 use crate::wire::meter::{Begin, MAX_SETTLES, ReplayedSettle, Settle, Settles};
 
 impl Session {
-    /// There is this connection to a governor, or none.
+    /// Sets the current connection to a governor.
     pub fn connected(&mut self, connection: Option<u64>) {
         if self.connection != connection {
             self.connection = connection;
@@ -28,12 +28,12 @@ impl Session {
         self.attached = None;
     }
 
-    /// The governor knows it.
+    /// Whether the governor knows the session.
     pub fn is_attached(&self) -> bool {
         self.connection.is_some() && self.attached == self.connection
     }
 
-    /// What to do at `now`. `written`: the journal has everything; else nothing of it may be told.
+    /// The next step at `now`. Only if the journal has the whole session (`written`), changes may be reported.
     pub fn plan(&self, now: Duration, written: bool) -> Plan {
         if self.connection.is_none() {
             return Plan::Wait(None);
@@ -56,11 +56,11 @@ impl Session {
         if now >= next { Plan::Tell(self.tell(self.last(), written)) } else { Plan::Wait(Some(next)) }
     }
 
-    /// All that a leader cannot know.
+    /// The complete session, for a leader that does not know it.
     pub fn begin(&self) -> Begin {
         Begin {
             session: self.name.clone(),
-            // A number that is being asked for may be asked for again.
+            // A number without an answer may be requested again.
             next_hold: self.asking.keys().next().copied().unwrap_or(self.next_hold),
             acked: self.acked,
             settles: self.settles.iter().map(|ended| self.told_of(ended)).collect(),
@@ -70,7 +70,7 @@ impl Session {
     }
 
     fn tell(&self, after: u64, written: bool) -> Settles {
-        // Their numbers have no gaps.
+        // The numbers of settles have no gaps.
         let told = usize::try_from(after.saturating_sub(self.acked)).unwrap_or(usize::MAX);
         let untold = self.settles.iter().skip(told).take(MAX_SETTLES);
         let settles = untold.map(|ended| {
@@ -87,7 +87,7 @@ impl Session {
                 bytes: *bytes,
             }
         });
-        // What a process after this one would not know must not be relied on.
+        // The governor must not rely on a state that the next process would not know.
         let (floor, confirmed) = if written { (self.floor(), self.acked) } else { self.written };
         Settles { session: self.name.clone(), settles: settles.collect(), floor, confirmed }
     }
@@ -113,7 +113,7 @@ impl Session {
     }
 
     fn acknowledged(&mut self, now: Duration, acked: u64) -> Option<Line> {
-        // What we never told cannot be acknowledged.
+        // A settle that was never sent cannot be acknowledged.
         let acked = acked.min(self.told);
         self.replay_pending = acked < self.acked;
         if !self.replay_pending {
@@ -128,7 +128,7 @@ impl Session {
         Some(Line::Acked(acked))
     }
 
-    /// Adds the settles up to `acked` to the history of acknowledged ones. Those that count nowhere are left out.
+    /// Adds the settles up to `acked` to the history of acknowledged ones. Settles without limits are left out.
     fn record_acknowledged(&mut self, now: Duration, acked: u64) {
         let ended: Vec<Arc<EndedHold>> = self.settles.iter().take_while(|ended| ended.seq <= acked).cloned().collect();
         for ended in ended.iter().filter(|ended| !ended.hold.path.is_empty()) {
@@ -137,7 +137,7 @@ impl Session {
         }
     }
 
-    /// A call failed: nobody knows what it did.
+    /// A request failed, and its effect is not known.
     pub fn failed(&mut self, now: Duration) {
         let [least, most] = CALL_RETRY_BACKOFF;
         self.not_before = now + (least * 2_u32.saturating_pow(self.failures.min(8))).min(most);
