@@ -391,14 +391,15 @@ fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, Sta
             (Step::None, State::Condemned(life.give_up.clone()))
         }
         Stage::Pending(hindrance) if heard && life.start_overdue => {
-            let why = hindrance.as_ref().map_or_else(|| "its containers did not start".to_owned(), |hindrance| hindrance.message.clone());
+            let why =
+                hindrance.as_ref().map_or_else(|| "the containers of its pod did not start".to_owned(), |found| found.message.clone());
             (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, why))))
         }
         Stage::Running { .. } if heard && life.start_overdue => {
             let why = life.walls_down.as_ref().map_or_else(
                 || {
-                    if life.registered { "it registered and its program was not started" } else { "it did not register with the gateway" }
-                        .to_owned()
+                    let registered = "its pod registered with the gateway, but its program was not started";
+                    if life.registered { registered } else { "its pod did not register with the gateway" }.to_owned()
                 },
                 |reachable| format!("{reachable} can be reached from its pod: its NetworkPolicy is not enforced"),
             );

@@ -238,7 +238,7 @@ impl std::fmt::Display for FullLimit {
                 None => write!(to, "{owner} allows {max} agents at once ({field}), and {used} have a pod"),
                 Some(ReservationShortage::ForOthers { kept, pool_types, sources }) => write!(
                     to,
-                    "{owner} allows {max} agents at once ({field}); {used} have a pod, and {kept} more are kept for pools of type {} ({})",
+                    "{owner} allows {max} agents at once ({field}); {used} have a pod, and {kept} more are reserved for pools of type {} ({})",
                     pool_types.join(", "),
                     sources.join(", ")
                 ),
@@ -250,14 +250,14 @@ impl std::fmt::Display for FullLimit {
             },
             LimitedResource::Memory => write!(
                 to,
-                "{owner} allows {} of memory for agents' pods ({field}); {} are taken, and this one asks for {}",
+                "{owner} allows {} of memory for agents' pods ({field}); {} are in use, and this agent requests {}",
                 bytes(*max),
                 bytes(*used),
                 bytes(*asked)
             ),
             LimitedResource::Storage => write!(
                 to,
-                "{owner} allows {} of agents' volumes ({field}); {} are taken, and this one asks for {}",
+                "{owner} allows {} of agents' volumes ({field}); {} are in use, and this agent requests {}",
                 bytes(*max),
                 bytes(*used),
                 bytes(*asked)
@@ -361,7 +361,9 @@ mod tests {
         let holders = [holder("n", &[], 3 << 30)];
         assert!(full(vec![limit(LimitedResource::Memory, 4 << 30)], &holders, &holder("n", &[], 1 << 30)).is_none());
         let refused = full(vec![limit(LimitedResource::Memory, 4 << 30)], &holders, &holder("n", &[], (1 << 30) + 1)).expect("full");
-        assert!(refused.to_string().contains("allows 4Gi of memory for agents' pods (f); 3Gi are taken, and this one asks for 1073741825"));
+        assert!(
+            refused.to_string().contains("allows 4Gi of memory for agents' pods (f); 3Gi are in use, and this agent requests 1073741825")
+        );
         assert!(full(vec![limit(LimitedResource::Storage, 0)], &holders, &holder("n", &[], 1)).is_none(), "it asks for no volume");
     }
 
@@ -376,7 +378,7 @@ mod tests {
             assert_eq!(lets_in(max, of_workers, "scheduler"), max > 1, "of {max}");
         }
         let refused = full(vec![limit(5, 20, false)], &workers(4), &of_type("worker")).expect("the fifth is kept");
-        let words = "Budget/b allows 5 agents at once (spec.agents.maxConcurrent); 4 have a pod, and 1 more are kept for pools of type \
+        let words = "Budget/b allows 5 agents at once (spec.agents.maxConcurrent); 4 have a pod, and 1 more are reserved for pools of type \
                      scheduler (Budget/b, spec.agents.reservations[scheduler])";
         assert_eq!(refused.to_string(), words);
         let one_scheduler = [workers(3), vec![of_type("scheduler")]].concat();

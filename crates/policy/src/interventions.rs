@@ -179,9 +179,11 @@ impl Timeout {
     /// In words.
     pub fn words(self) -> &'static str {
         match self {
-            Self::ModelTurn => "a call of a model took longer than spec.bulkhead.modelTurnTimeoutSeconds of its pool and was ended",
-            Self::Attempt => "its attempt at an item took longer than attemptTimeoutSeconds, or the item's own bulkhead.timeoutSeconds",
-            Self::Commands => "so many of its commands took too long that more are refused for a while",
+            Self::ModelTurn => "a model call took longer than spec.bulkhead.modelTurnTimeoutSeconds of its AgentPool and was ended",
+            Self::Attempt => {
+                "its attempt at an item took longer than attemptTimeoutSeconds of the WorkQueue, or than spec.bulkhead.timeoutSeconds of the item"
+            }
+            Self::Commands => "too many of its commands timed out or did not start; its circuit breaker refuses new commands for a while",
         }
     }
 }

@@ -68,7 +68,7 @@ fn sandbox(required: Option<bool>, missing: Option<&[String]>) -> Verdict {
     if lacking.is_empty() {
         return Verdict::Passed;
     }
-    Verdict::Failed(format!("its sandbox lacks {} (spec.preflight.requireSandbox)", lacking.join(", ")))
+    Verdict::Failed(format!("its sandbox lacks {}, which its AgentPool requires (spec.preflight.requireSandbox)", lacking.join(", ")))
 }
 
 #[cfg(test)]
@@ -98,20 +98,23 @@ mod tests {
 
     #[test]
     fn a_required_sandbox_lacks_nothing() {
-        let lacks = "its sandbox lacks Landlock, Seccomp (spec.preflight.requireSandbox)";
+        let lacks = "its sandbox lacks Landlock, Seccomp, which its AgentPool requires (spec.preflight.requireSandbox)";
         let of = |require, missing: Option<&[&str]>| verdict(Command::Passed, require, missing);
         assert_eq!(of(Some(true), Some(&["Landlock", "Seccomp"])), failed(lacks));
         assert_eq!(of(Some(true), Some(&[])), Verdict::Passed);
         assert_eq!(of(Some(true), None), Verdict::Pending, "it has to say so");
         assert_eq!(of(Some(false), Some(&["Landlock", "Seccomp"])), Verdict::Passed);
         assert_eq!(of(None, Some(&UNBUILT_GUARANTEES)), Verdict::Passed, "what is built nowhere is asked for by nobody who did not say so");
-        assert_eq!(of(None, Some(&["Landlock", "Seccomp"])), failed("its sandbox lacks Seccomp (spec.preflight.requireSandbox)"));
+        assert_eq!(
+            of(None, Some(&["Landlock", "Seccomp"])),
+            failed("its sandbox lacks Seccomp, which its AgentPool requires (spec.preflight.requireSandbox)")
+        );
     }
 
     #[test]
     fn whatever_fails_is_told_and_no_failure_is_hidden_by_what_is_not_known() {
         let both = verdict(Command::Failed("no login".into()), Some(true), Some(&["Landlock"]));
-        assert_eq!(both, failed("no login; its sandbox lacks Landlock (spec.preflight.requireSandbox)"));
+        assert_eq!(both, failed("no login; its sandbox lacks Landlock, which its AgentPool requires (spec.preflight.requireSandbox)"));
         let commands = [Command::NotTold, Command::Pending, Command::Passed, Command::Failed("x".into())];
         for command in commands {
             for require in [None, Some(false), Some(true)] {

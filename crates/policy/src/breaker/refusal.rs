@@ -58,9 +58,9 @@ impl fmt::Display for Rejection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.retry_after.div_ceil(1000);
         match self.why {
-            RejectionCause::Open => write!(out, "too much failed; do not retry within {seconds} s"),
-            RejectionCause::Probing => write!(out, "it is being tried whether things work again; do not retry within {seconds} s"),
-            RejectionCause::Review => write!(out, "a person has to approve that it is tried again; do not retry"),
+            RejectionCause::Open => write!(out, "too many failures; do not retry within {seconds} s"),
+            RejectionCause::Probing => write!(out, "its probes have not ended yet; do not retry within {seconds} s"),
+            RejectionCause::Review => write!(out, "a person must approve the next attempt; do not retry"),
             RejectionCause::Forced => write!(out, "a person holds it open; do not retry"),
         }
     }
@@ -77,17 +77,17 @@ mod tests {
             format!("{}: {rejection}", rejection.name("drones"))
         };
         let cases = [
-            (Guard::Session, RejectionCause::Open, "bash circuit breaker open for session: too much failed; do not retry within 30 s"),
+            (Guard::Session, RejectionCause::Open, "bash circuit breaker open for session: too many failures; do not retry within 30 s"),
             (Guard::Commands, RejectionCause::Forced, "bash circuit breaker open globally: a person holds it open; do not retry"),
             (
                 Guard::Work,
                 RejectionCause::Review,
-                "work circuit breaker open for drones: a person has to approve that it is tried again; do not retry",
+                "work circuit breaker open for drones: a person must approve the next attempt; do not retry",
             ),
             (
                 Guard::Project,
                 RejectionCause::Open,
-                "work circuit breaker open for all pools of namespace drones: too much failed; do not retry within 30 s",
+                "work circuit breaker open for all pools of namespace drones: too many failures; do not retry within 30 s",
             ),
         ];
         for (guard, why, expected) in cases {

@@ -102,20 +102,20 @@ impl Blocker {
     }
 }
 
-/// One sentence: which budget, which limit and window, until when, what to raise.
+/// A message for people: which budget, which limit and window, until when, and what to raise.
 impl fmt::Display for Blocker {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, because, limit, field, guaranteed } = self;
         let Some(ExhaustedLimit { name, span, height }) = limit else {
             return match because {
                 RefusalCause::Blocked(Block::ParentMissing(parent)) => {
-                    write!(out, "{key} gives no tokens: its parent, Budget/{parent}, does not exist ({field})")
+                    write!(out, "{key} gives no tokens: its parent Budget/{parent} does not exist ({field})")
                 }
                 RefusalCause::Blocked(Block::Cycle(names)) => {
-                    write!(out, "{key} gives no tokens: it is its own parent, by way of {} ({field})", names.join(", "))
+                    write!(out, "{key} gives no tokens: it is its own parent through {} ({field})", names.join(", "))
                 }
                 RefusalCause::Blocked(Block::TooDeep) => {
-                    write!(out, "{key} gives no tokens: more than {MAX_BUDGET_DEPTH} Budgets are above one another ({field})")
+                    write!(out, "{key} gives no tokens: its chain of parents is longer than {MAX_BUDGET_DEPTH} Budgets ({field})")
                 }
                 RefusalCause::Used
                 | RefusalCause::Held
@@ -129,7 +129,7 @@ impl fmt::Display for Blocker {
             };
         };
         let why = match because {
-            RefusalCause::Guaranteed => format!("is spent, but for what is guaranteed to others{guaranteed},"),
+            RefusalCause::Guaranteed => format!("has no tokens left, except those that are guaranteed to others{guaranteed}"),
             RefusalCause::Paused => "is paused by one of its thresholds".to_owned(),
             RefusalCause::Used
             | RefusalCause::Held
@@ -138,16 +138,16 @@ impl fmt::Display for Blocker {
             | RefusalCause::InFlight
             | RefusalCause::Gateways
             | RefusalCause::Missing
-            | RefusalCause::Blocked(_) => "is spent, but for less than a call needs,".to_owned(),
+            | RefusalCause::Blocked(_) => "has fewer tokens left than a call needs".to_owned(),
         };
         write!(out, "{key}: the limit {name} of {height} tokens {why}")?;
         match span.end() {
             Some(end) => write!(
                 out,
-                " in the window {span}: no tokens are given until {}, or until {field} is raised, or a Grant is made",
+                ". It resets at {} (window {span}). To continue earlier, raise {field} or create a Grant",
                 Window::Minute.at(end)
             ),
-            None => write!(out, ": no tokens are given until {field} is raised, or a Grant is made"),
+            None => write!(out, ". It does not reset by itself. Raise {field} or create a Grant"),
         }
     }
 }
@@ -261,7 +261,7 @@ mod tests {
         let words = obstacle.to_string();
         for word in [
             "Budget/top in team",
-            "the limit hour of 100 tokens is spent, but for less than a call needs, in the window",
+            "the limit hour of 100 tokens has fewer tokens left than a call needs. It resets at ",
             "spec.tokens.limits[hour].tokens",
         ] {
             assert!(words.contains(word), "{word:?} is not said: {words}");
@@ -327,7 +327,7 @@ mod tests {
         one.settle(hold, 40);
         assert_eq!(because(&mut one, &mut other), Some(RefusalCause::Guaranteed));
         let words = one.ledger.obstacle(one.now, &mut other, None).expect("it stands").to_string();
-        assert!(words.contains("guaranteed to others: 60 to Budget/a in team, in the window"), "{words}");
+        assert!(words.contains("guaranteed to others: Budget/a in team (60). It resets at "), "{words}");
         assert_eq!(because(&mut one, &mut sure), None);
         let hold = one.hold(&mut sure, 30);
         assert_eq!(because(&mut one, &mut other), Some(RefusalCause::Guaranteed), "it does not come and go with each call");

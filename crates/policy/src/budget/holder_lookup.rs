@@ -85,13 +85,12 @@ mod tests {
         let refusal = one.refused(&mut route("asks"), 50);
         assert_eq!(refusal.because, RefusalCause::Guaranteed);
         let words = refusal.to_string();
-        let want =
-            "the rest is guaranteed to others: 20 to Budget/a in team, 20 to Budget/b in team, 10 to Budget/c in team and more to 1 others";
+        let want = "The rest is guaranteed to others: Budget/a in team (20), Budget/b in team (20), Budget/c in team (10) and 1 more";
         assert!(words.contains(want), "{words}");
         one.settle(hold, 30);
         let mut own = route("a");
         let refusal = one.refused(&mut own, 60);
-        assert!(!refusal.to_string().contains("to Budget/a"), "its own is not in its way: {refusal}");
+        assert!(!refusal.to_string().contains("Budget/a"), "its own is not in its way: {refusal}");
     }
 
     #[test]
@@ -100,9 +99,9 @@ mod tests {
         let _first = one.hold(&mut route("a"), 60);
         let refusal = one.refused(&mut route("b"), 50);
         assert_eq!(refusal.because, RefusalCause::Held);
-        assert!(refusal.to_string().contains("calls in flight hold the rest: 60 to Budget/a in team;"), "{refusal}");
+        assert!(refusal.to_string().contains("Calls in flight hold the rest: Budget/a in team (60). "), "{refusal}");
         // At one Budget that several pools share there is nobody to name.
         let refusal = one.refused(&mut route("top"), 50);
-        assert!(refusal.to_string().contains("calls in flight hold the rest"), "{refusal}");
+        assert!(refusal.to_string().contains("Calls in flight hold the rest"), "{refusal}");
     }
 }

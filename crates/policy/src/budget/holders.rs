@@ -42,8 +42,8 @@ impl fmt::Display for Holders {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, Holder { key, tokens }) in self.named.iter().enumerate() {
             let before = if at == 0 { ": " } else { ", " };
-            write!(out, "{before}{tokens} to {key}")?;
+            write!(out, "{before}{key} ({tokens})")?;
         }
-        if self.more > 0 { write!(out, " and more to {} others", self.more) } else { Ok(()) }
+        if self.more > 0 { write!(out, " and {} more", self.more) } else { Ok(()) }
     }
 }

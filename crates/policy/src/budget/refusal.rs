@@ -118,7 +118,7 @@ impl Refusal {
     }
 }
 
-/// One sentence for whoever asked: what, how much, until when, what to do.
+/// A message for the caller: which limit, how much is left, until when, and what to do.
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, because, limit, when, field, holders } = self;
@@ -129,25 +129,37 @@ impl fmt::Display for Refusal {
         }
         match because {
             RefusalCause::Used => {}
-            RefusalCause::Held => write!(out, "; calls in flight hold the rest{holders}")?,
-            RefusalCause::Guaranteed => write!(out, "; the rest is guaranteed to others{holders}")?,
-            RefusalCause::Recovering => out.write_str("; the ledger is being read again after a restart")?,
-            RefusalCause::TooLarge => out.write_str("; the whole limit is smaller than that")?,
-            RefusalCause::Paused => out.write_str("; it is paused by one of its thresholds")?,
+            RefusalCause::Held if limit.is_none() => out.write_str(": it had no tokens for the call a moment ago")?,
+            RefusalCause::Held => write!(out, ". Calls in flight hold the rest{holders}")?,
+            RefusalCause::Guaranteed => write!(out, ". The rest is guaranteed to others{holders}")?,
+            RefusalCause::Recovering => out.write_str(". The leader is new, and not all gateways have reported their holds to it")?,
+            RefusalCause::TooLarge => out.write_str(". The whole limit is smaller than the call")?,
+            RefusalCause::Paused => out.write_str(". The limit is paused by one of its thresholds")?,
             RefusalCause::InFlight => out.write_str(": too many calls at once")?,
-            RefusalCause::Gateways => out.write_str(": more gateways than can be kept account of")?,
+            RefusalCause::Gateways => out.write_str(": more gateways spend from it than the ledger supports")?,
             RefusalCause::Missing => out.write_str(" does not exist")?,
-            RefusalCause::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent, Budget/{parent}, does not exist")?,
-            RefusalCause::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent, by way of {}", names.join(", "))?,
-            RefusalCause::Blocked(Block::TooDeep) => write!(out, ": more than {MAX_BUDGET_DEPTH} Budgets are above one another")?,
+            RefusalCause::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent Budget/{parent} does not exist")?,
+            RefusalCause::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent through {}", names.join(", "))?,
+            RefusalCause::Blocked(Block::TooDeep) => write!(out, ": its chain of parents is longer than {MAX_BUDGET_DEPTH} Budgets")?,
         }
         match (when, self.resets_at()) {
-            (RetryHint::Wait(seconds), _) => write!(out, "; try again in {seconds} s")?,
-            (RetryHint::Later(_), Some(end)) => write!(out, "; it resets at {}; raise {field}", Window::Minute.at(end))?,
-            (RetryHint::Later(_) | RetryHint::Never, _) => write!(out, "; raise {field}")?,
+            (RetryHint::Wait(seconds), _) => write!(out, ". Try again in {seconds} s")?,
+            (RetryHint::Later(_), Some(end)) => write!(out, ". The limit resets at {}. Raise {field}", Window::Minute.at(end))?,
+            (RetryHint::Later(_) | RetryHint::Never, _) => match because {
+                RefusalCause::Missing => out.write_str(". Create a Budget with this metadata.name, or correct the reference to it")?,
+                RefusalCause::Blocked(_) => write!(out, ". Correct {field}")?,
+                RefusalCause::Used
+                | RefusalCause::Held
+                | RefusalCause::Guaranteed
+                | RefusalCause::Recovering
+                | RefusalCause::TooLarge
+                | RefusalCause::Paused
+                | RefusalCause::InFlight
+                | RefusalCause::Gateways => write!(out, ". Raise {field}")?,
+            },
         }
         match because {
-            RefusalCause::Guaranteed => out.write_str(", or lower what is guaranteed to the others (limits[].guaranteed)"),
+            RefusalCause::Guaranteed => out.write_str(", or lower limits[].guaranteed of the others"),
             RefusalCause::Used
             | RefusalCause::Held
             | RefusalCause::Recovering
@@ -268,8 +280,8 @@ mod tests {
         let refusal = Refusal { limit: Some(limit), ..Refusal::new(key, RefusalCause::Used, RetryHint::Later(3_600_000), &field) };
         assert_eq!(
             refusal.to_string(),
-            "Budget/default in team: 5 of 100 tokens are left of the limit hourly and the call asks for 10; it resets at \
-             1970-01-01T01:00Z; raise spec.tokens.limits[hourly].tokens"
+            "Budget/default in team: 5 of 100 tokens are left of the limit hourly and the call asks for 10. The limit resets at \
+             1970-01-01T01:00Z. Raise spec.tokens.limits[hourly].tokens"
         );
         assert!(refusal.above_agent());
         assert!(!Refusal { key: Key::Agent("a".into()), ..refusal }.above_agent());

@@ -127,17 +127,17 @@ impl std::fmt::Display for Refusal {
                 write!(out, "{says} allows {most} unfinished items over all queues of the namespace, and there are {current}")
             }
             Self::TypeNotAccepted { queue, types } => {
-                write!(out, "WorkQueue/{queue} accepts items of the types {} only (spec.accepts.types)", types.join(", "))
+                write!(out, "WorkQueue/{queue} accepts only items of the types {} (spec.accepts.types)", types.join(", "))
             }
             Self::TooLarge { queue, limit, current } => {
                 write!(
                     out,
-                    "its payload has {current} bytes and WorkQueue/{queue} takes {limit} (spec.limits.maxItemBytes); put larger input into a repository or a volume"
+                    "its payload has {current} bytes, and WorkQueue/{queue} allows {limit} (spec.limits.maxItemBytes); put larger input into a repository or a volume"
                 )
             }
-            Self::Duplicate(name) => write!(out, "WorkItem/{name} has the same dedupKey and was not collected yet"),
-            Self::Unsupported(what) => write!(out, "this version of Spillway does not serve {what} of an item"),
-            Self::Cycle(name) => write!(out, "it would wait for itself: WorkItem/{name}, which it depends on, waits for it"),
+            Self::Duplicate(name) => write!(out, "WorkItem/{name} has the same dedupKey and still exists"),
+            Self::Unsupported(what) => write!(out, "this version of Spillway does not support {what} of an item"),
+            Self::Cycle(name) => write!(out, "it would wait for itself: it depends on WorkItem/{name}, which waits for it"),
         }
     }
 }

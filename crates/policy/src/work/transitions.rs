@@ -135,7 +135,7 @@ fn held(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) 
             Some(failed(record, &failure, judges, now))
         }
         HolderState::There | HolderState::Paused(_) if freed => {
-            let message = "a person said that its node is dead and will not come back".to_owned();
+            let message = "a person stated that the node of its holder is dead".to_owned();
             Some(lost(record, facts, Verb::LeaseExpired, reasons::NODE_IS_DEAD.to_owned(), message, now))
         }
         HolderState::There | HolderState::Paused(_) => None,
