@@ -17,7 +17,7 @@ pub struct CapacityHolder {
     pub namespace: String,
     /// The Budgets that it is counted in: its pool's, and those above.
     pub budgets: BudgetPath,
-    /// The type of its pool; none: the pool is not known.
+    /// The type of its pool; `None`: the pool is not known.
     pub pool_type: Option<String>,
     /// The amounts that it holds, or asks for.
     pub amounts: Amounts,

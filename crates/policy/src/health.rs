@@ -131,7 +131,7 @@ pub fn soon(times: ServedTimes, timeout: Duration, period: Duration) -> bool {
     times.unheard.saturating_add(NEAR_TIMEOUT_MARGIN.min(timeout / 3).max(period.saturating_mul(2))) >= timeout
 }
 
-/// Whether so many agents of a group (of a node or a gateway) are about to be given up that the group is to blame.
+/// Whether enough agents of a group (of a node or a gateway) are about to be given up to blame the group.
 pub fn many(soon: usize, of: usize) -> bool {
     soon >= MIN_MASS_SILENCE_AGENTS && soon * 2 > of
 }

@@ -174,7 +174,7 @@ pub enum Timeout {
     ModelTurn,
     /// An attempt at an item.
     Attempt,
-    /// Commands, so many that the agent's own circuit breaker for commands opened.
+    /// Enough commands to open the agent's own circuit breaker for commands.
     Commands,
 }
 

@@ -1,7 +1,7 @@
 //! The map of the crate: the decisions of Spillway. Facts go in, plans with their reasons come out.
 //!
-//! There is no I/O, no clock and no randomness: time and seeds are arguments. No module knows Kubernetes types. So every rule can
-//! be tested exhaustively, and the store of records can change without a change of a decision.
+//! There is no I/O, no clock and no randomness: time and seeds are arguments. No module knows Kubernetes types. So every
+//! rule can be tested exhaustively, and the store of records can change without a change of a decision.
 //!
 //! | module | holds |
 //! |---|---|

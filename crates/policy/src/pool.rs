@@ -2,7 +2,7 @@
 //!
 //! Sequence numbers make this safe against a crash, an old cache and a second leader: a number is given out by
 //! compare-and-swap on `spawned` before its Agent is made, an Agent's name follows from its number, and a number is never
-//! reused once `collected_below` passed it. What always holds, whatever crashed where:
+//! reused once `collected_below` passed it. What always holds, after a crash at any point:
 //! * at most `desired` Agents that count exist, unless a person lowered `desired`;
 //! * a number below `spawned` that was never seen is made, under the same name, before a new one is given out;
 //! * no Agent is deleted before `collected_below` is above its number, durably;
@@ -126,7 +126,7 @@ pub struct Plan {
     pub hibernate: Vec<String>,
     /// Agents to delete, with why.
     pub delete: Vec<(String, RemovalReason)>,
-    /// When to look again although nothing happens.
+    /// When to look again if nothing happens.
     pub look_again: Option<Duration>,
 }
 
