@@ -90,7 +90,7 @@ mod tests {
         one.settle(hold, 30);
         let mut own = route("a");
         let refusal = one.refused(&mut own, 60);
-        assert!(!refusal.to_string().contains("Budget/a"), "its own is not in its way: {refusal}");
+        assert!(!refusal.to_string().contains("Budget/a in team ("), "its own is not named: {refusal}");
     }
 
     #[test]
