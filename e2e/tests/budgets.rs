@@ -111,7 +111,8 @@ fn is_final(answer: &Answer) {
 /// Others hold the rest, or the leader is new and not every gateway has told it what it holds.
 fn are_held(answer: &Answer) -> bool {
     let said = text(answer);
-    ["calls in flight hold the rest", "read again after a restart"].iter().any(|words| said.contains(words))
+    let held = ["Calls in flight hold the rest", "not all gateways have reported their holds", "no tokens for the call a moment ago"];
+    held.iter().any(|words| said.contains(words))
 }
 
 /// As many as a gateway takes of one agent at once.

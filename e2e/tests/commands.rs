@@ -161,7 +161,7 @@ async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
         })
         .await
     };
-    says("it is open", "bash circuit breaker open for session: too much failed").await;
+    says("it is open", "bash circuit breaker open for session: too many failures").await;
     breaker(&room, "strict", json!({"commands": guard, "force": "Closed"})).await;
     says("a person closed it", "works").await;
     breaker(&room, "strict", json!({"commands": guard, "force": "Open"})).await;

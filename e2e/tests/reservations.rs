@@ -91,7 +91,7 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
     eventually("the others are told why they wait", async || {
         let said: Vec<String> =
             room.list::<Agent>().await.iter().filter_map(|agent| Some(condition(agent, "Ready")?.message.clone())).collect();
-        let why = "8 have a pod, and 2 more are kept for pools of type scheduler";
+        let why = "8 have a pod, and 2 more are reserved for pools of type scheduler";
         seen(said.iter().any(|message| message.contains(why)), || format!("{said:?}"))
     })
     .await;

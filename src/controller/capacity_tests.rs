@@ -128,7 +128,9 @@ fn a_cluster_budget_counts_namespaces_all_of_them_and_bytes() {
     assert_eq!(with(json!({"perNamespace": at_most(2), "agents": {"maxTotal": 3}, "compute": {"memory": "4Gi"}})), None);
     assert!(with(json!({"perNamespace": at_most(1)})).is_some_and(|words| words.contains("spec.perNamespace.agents.maxConcurrent")));
     assert!(with(json!({"agents": {"maxTotal": 2}})).is_some_and(|words| words.contains("spec.agents.maxTotal")));
-    assert!(with(json!({"compute": {"memory": "3.5Gi"}})).is_some_and(|words| words.contains("3Gi are taken, and this one asks for 1Gi")));
+    assert!(
+        with(json!({"compute": {"memory": "3.5Gi"}})).is_some_and(|words| words.contains("3Gi are in use, and this agent requests 1Gi"))
+    );
     let elsewhere = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "m"}}, "agents": {"maxTotal": 0}});
     assert!(with(elsewhere.clone()).is_some(), "which labels the namespace has is not known yet");
     let known = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "n"}}});
@@ -172,7 +174,7 @@ fn by_default_a_flood_of_workers_leaves_schedulers_a_fifth_of_the_agents() {
     let pools = [of_type("w", "worker", None), of_type("s", "scheduler", None)];
     let with = |count: usize| pools.iter().cloned().chain(workers(count)).collect::<Vec<_>>();
     assert_eq!(asks("w", with(3)), None);
-    let words = "ClusterBudget/c allows 5 agents at once (spec.perNamespace.agents.maxConcurrent); 4 have a pod, and 1 more are kept for \
+    let words = "ClusterBudget/c allows 5 agents at once (spec.perNamespace.agents.maxConcurrent); 4 have a pod, and 1 more are reserved for \
                  pools of type scheduler (ClusterBudget/c, spec.perNamespace.agents.reservations[scheduler])";
     assert_eq!(asks("w", with(4)).as_deref(), Some(words));
     assert_eq!(asks("s", with(4)), None);
@@ -204,7 +206,7 @@ fn volumes_are_held_for_as_long_as_their_agents_have_them() {
     let pool = stores.pool("n", "p").expect("the pool");
     let asks = Amounts { storage: 6 << 30, ..ONE };
     let refused = PendingPlaces::default().take(&key("me"), pool.0.as_ref().expect("it fits"), asks, &stores).expect_err("refused");
-    assert!(refused.message.contains("allows 10Gi of agents' volumes (spec.compute.storage); 6Gi are taken"), "{}", refused.message);
+    assert!(refused.message.contains("allows 10Gi of agents' volumes (spec.compute.storage); 6Gi are in use"), "{}", refused.message);
 }
 
 #[test]

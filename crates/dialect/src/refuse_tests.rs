@@ -164,8 +164,8 @@ fn a_refusal_names_the_budget_what_is_left_when_it_resets_the_field_and_whom_to_
     assert!(String::from_utf8_lossy(&forever.body).contains("does not reset by itself"));
     assert!(!String::from_utf8_lossy(&forever.body).contains("resets_at"));
     // Facts that the message already contains are not repeated.
-    let said = "Budget/default in team: 40 of 1000 tokens are left of the limit hourly and the call asks for 100; it resets at \
-                2026-11-22T16:35Z; raise spec.tokens.limits[hourly].tokens";
+    let said = "Budget/default in team: 40 of 1000 tokens are left of the limit hourly and the call asks for 100. The limit resets at \
+                2026-11-22T16:35Z. Raise spec.tokens.limits[hourly].tokens";
     let said = message(&Refusal { message: said.into(), ..refusal });
     assert_eq!(
         (said.matches("40 of 1000").count(), said.matches("16:35Z").count(), said.matches("limits[hourly]").count()),
@@ -193,7 +193,7 @@ fn times_are_calendar_times() {
 #[test]
 fn an_open_circuit_is_waited_out_if_that_is_soon_and_else_ends_the_work() {
     let open = |seconds: Option<u32>| {
-        let refusal = Refusal::new(Code::CircuitOpen, "model circuit breaker open for api.example.com/large: too much failed");
+        let refusal = Refusal::new(Code::CircuitOpen, "model circuit breaker open for api.example.com/large: too many failures");
         seconds.map_or(refusal.clone(), |seconds| refusal.retry_after(seconds))
     };
     let header = |answer: &Answer, name: &str| answer.headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());

@@ -17,7 +17,7 @@ fn limit(name: &str, window: Window) -> TokenLimit {
     TokenLimit { name: name.into(), window, tokens: 1_000_000_000_000_000, guaranteed: 0 }
 }
 
-/// Records are as good as written as soon as they are drafted.
+/// A drafted record counts as written at once.
 fn write(ledger: &mut Ledger, now: i64) -> u64 {
     let mut writes = 0;
     for key in ledger.due(now) {
@@ -76,7 +76,7 @@ fn run(agents: usize, open: u64) -> Option<Run> {
     let before = writes;
     let began = Instant::now();
     for seq in 1..=PAIRS {
-        // A thousand pairs a millisecond: windows end, and records are due, as they would.
+        // A thousand pairs in a millisecond, so that windows end and records become due as in operation.
         let now = NOW + i64::try_from(seq / 1000).ok()?;
         held += 1;
         hold(&mut ledger, &mut writes, now, held, session)?;
@@ -103,7 +103,7 @@ fn main() {
     }
     println!("{{\"title\": \"hold and settle, one thread\",");
     println!(
-        " \"method\": \"{PAIRS} pairs at four places (agent, Budget with two limits, namespace, cluster), so many calls open all the time; records are drafted whenever asked for and count as written at once\","
+        " \"method\": \"{PAIRS} pairs at four places (agent, Budget with two limits, namespace, cluster), with a constant number of open calls; records are drafted on request and count as written at once\","
     );
     println!(" \"rows\": [{}]}}", rows.join(",\n          "));
 }

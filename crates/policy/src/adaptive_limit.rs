@@ -1,37 +1,37 @@
-//! How many writes of one namespace may be on their way to the API server at once, found out by how long they take.
+//! The limit on concurrent writes of one namespace to the API server, adapted to their latency.
 //!
-//! More at once than it works on makes none of them end sooner and everybody else's end later. So there are few, more as long
-//! as that makes none slower, and fewer when it does. What few take is measured from time to time: a server that became slow
-//! is not one that has too much to do, and the other way round.
+//! More concurrent writes than the server can process do not end sooner, and they delay the writes of others. So the
+//! limit begins low, rises while the latency stays, and falls when the latency rises. The latency at the lowest limit
+//! is measured again from time to time, to tell a slow server from a busy one.
 //!
-//! What always holds: there are at least [`MIN_WRITE_LIMIT`] and at most [`MAX_WRITE_LIMIT`].
+//! What always holds: the limit is between [`MIN_WRITE_LIMIT`] and [`MAX_WRITE_LIMIT`].
 
 use std::time::Duration;
 
-/// At least so many, whatever they take.
+/// The lowest limit.
 pub const MIN_WRITE_LIMIT: usize = 2;
-/// At most so many, however fast they are.
+/// The highest limit.
 pub const MAX_WRITE_LIMIT: usize = 32;
-/// Writes that are judged together.
+/// Writes whose mean latency is compared once.
 const WRITES_PER_ROUND: u32 = 32;
-/// There are more while they take no longer than this, in percent of what [`MIN_WRITE_LIMIT`] take.
+/// The limit rises while the mean latency is not above this, in percent of the latency at [`MIN_WRITE_LIMIT`].
 const RAISE_BELOW_PERCENT: u128 = 120;
-/// There are fewer when they take longer than that.
+/// The limit falls when the mean latency is above this, in percent of the latency at [`MIN_WRITE_LIMIT`].
 const LOWER_ABOVE_PERCENT: u128 = 140;
-/// What [`MIN_WRITE_LIMIT`] take is measured anew after so long.
+/// After this time the latency at [`MIN_WRITE_LIMIT`] is measured again.
 const BASELINE_TTL: Duration = Duration::from_secs(10);
 
-/// What is known of it.
+/// The limit and its measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdaptiveLimit {
     at_once: usize,
-    /// What a write takes when there are the fewest, and when that was measured.
+    /// The latency at [`MIN_WRITE_LIMIT`], and when it was measured.
     fewest: Option<(Duration, Duration)>,
-    /// Some of those that end now began when there were more.
+    /// Some of the writes that end now began under a higher limit.
     emptying: bool,
     sum: Duration,
     count: u32,
-    /// More wanted to be on their way than might.
+    /// In this round, more writes were ready than the limit allowed.
     wanted: bool,
 }
 
@@ -42,13 +42,13 @@ impl Default for AdaptiveLimit {
 }
 
 impl AdaptiveLimit {
-    /// So many may be on their way.
+    /// The number of writes that may be under way at once.
     #[must_use]
     pub const fn at_once(&self) -> usize {
         self.at_once
     }
 
-    /// A write ended at `now` and took so long; `waiting`: others wait for their turn.
+    /// A write ended at `now` and took `time`. `waiting`: other writes wait for their turn.
     pub fn took(&mut self, now: Duration, time: Duration, waiting: bool) {
         self.sum = self.sum.saturating_add(time);
         self.count += 1;
@@ -91,8 +91,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Writes at a server that works on `cores` of them at once, each for `work`, and lets each wait for `disk` besides; how
-    /// many were on their way after each. As many as may are on their way.
+    /// The limit after each write. The server processes `cores` writes at once, each for `work`, and each also waits
+    /// for `disk`. As many writes as the limit allows are always under way.
     fn run(
         adaptive_limit: &mut AdaptiveLimit,
         from: Duration,

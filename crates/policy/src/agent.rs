@@ -1,11 +1,15 @@
-//! The life of one Agent: from what is known of it and its pod to the next step and the status that is true now.
+//! The life of one Agent: from the facts about it and its pod to the next step and the status that is true now.
 //!
-//! An Agent is its pod's uid as our own create response gave it (outside the cluster: what [`crate::external`] says). A pod under our name with another uid is nobody's; labels
-//! and owner references prove nothing. What always holds: a recorded pod is never replaced while it may run (the Agent ends,
-//! and its pool makes another; or it hibernates, and forgets its pod when that is proved gone, before it may get another),
-//! nothing is concluded from the absence of an object alone, and an ended Agent never comes back. What ends an agent by
-//! force, a goodbye it said, and that it goes to sleep, is stored before its pod is touched: whoever leads next goes on with
-//! it.
+//! An Agent is its pod's uid, as our own create response gave it (outside the cluster: what [`crate::external`] says).
+//! A pod under our name with another uid belongs to no Agent. Labels and owner references prove nothing.
+//!
+//! What always holds:
+//! * A recorded pod is never replaced while it may run. Either the Agent ends, and its pool makes another one. Or the
+//!   Agent hibernates, and forgets its pod when that is proved gone, before it may get another one.
+//! * Nothing is concluded from the absence of an object alone.
+//! * An ended Agent never starts again.
+//! * An end by force, a goodbye and the decision to hibernate are stored before the pod is touched, so that the next
+//!   leader continues from there.
 
 use crate::node_liveness::NodeReach;
 use crate::pod_termination::Verdict;
@@ -18,7 +22,7 @@ pub struct Facts {
     pub deleting: bool,
     /// Our finalizer is on it.
     pub finalizer: bool,
-    /// It is its pool's by owner reference, or its pool is not known.
+    /// Its pool owns it by owner reference, or its pool is not known.
     pub owned: bool,
     /// Its stored phase is final.
     pub ended: bool,
@@ -34,39 +38,39 @@ pub struct Facts {
     pub condemned: bool,
     /// Whether it is to hibernate.
     pub sleep: Sleep,
-    /// What its supervisor says of it.
+    /// Its reports, and the decisions about it.
     pub life: Life,
 }
 
-/// Whether an agent is to be without a pod for now.
+/// Whether an agent is to hibernate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
     /// No.
     No,
-    /// Its pool wants it to: it may still hold something.
+    /// Its pool wants it to. It may still hold an item.
     Wanted,
-    /// Its pool wanted it to, and that it gives its pod back is stored.
+    /// Its pool wanted it to, and the decision is stored.
     Begun,
 }
 
-/// What is known of an agent's life from its own reports, and what was decided about it.
+/// The facts about an agent's life from its own reports, and the decisions about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Its pod has registered.
     pub registered: bool,
     /// Its program was started.
     pub started: bool,
-    /// It holds an item, or a person is at it.
+    /// It holds an item, or a person uses its terminal.
     pub active: bool,
-    /// It is to take nothing new.
+    /// It must take no new work.
     pub paused: bool,
-    /// What must not be reachable from its pod, and is.
+    /// An address that its pod can reach and must not reach.
     pub walls_down: Option<String>,
     /// Whether it may be given work.
     pub preflight: preflight::Verdict,
     /// The pod has had a node for longer than a start may take.
     pub start_overdue: bool,
-    /// The supervisor wants it ended by force: why.
+    /// The supervision wants to end it by force, for this reason and with this message.
     pub give_up: Option<(GiveUpReason, String)>,
 }
 
@@ -81,7 +85,8 @@ pub enum GiveUpReason {
     StartTimedOut,
     /// A rule of its pool asks for it.
     Reaped,
-    /// It holds an item and was silent for as long as the lease lasts: nobody else gets the item before it is gone.
+    /// It holds an item and was silent for as long as the lease lasts. No other agent gets the item before this one is
+    /// gone.
     LeaseExpired,
     /// It made no progress with its item for too long.
     ItemStalled,
@@ -89,22 +94,22 @@ pub enum GiveUpReason {
     ItemPastTime,
     /// It was told to give its item back and did not.
     CancelIgnored,
-    /// The tokens of its life are over, and what it did of its item is worth nothing: the item counts nothing of it.
+    /// Its lifetime tokens are spent, and its item shows no progress. The attempt counts nothing for the item.
     TokensSpent,
-    /// It began its item with all the tokens of its life and spent them on it for nothing: another one would, too.
+    /// It began its item with all its lifetime tokens and spent them without progress. Another agent would do the same.
     TokensExhausted,
-    /// Too many of those that work on one group fail together.
+    /// Too many agents that work on one group fail together.
     GangDivergence,
 }
 
 /// The pod under the Agent's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pod {
-    /// None; with a recorded pod, the judgement on where it went.
+    /// There is none. With a recorded pod: whether that pod is proved gone.
     Absent(Verdict),
-    /// One, and none is recorded: it is nobody's.
+    /// There is one, and the Agent has not recorded it: it belongs to no Agent.
     Foreign,
-    /// The recorded one.
+    /// The recorded pod.
     Ours(PodObservation),
 }
 
@@ -115,34 +120,34 @@ pub struct PodObservation {
     pub stage: Stage,
     /// It carries a deletion time.
     pub deleting: bool,
-    /// Whether its node is heard of.
+    /// Whether its node reports.
     pub node: NodeReach,
-    /// It was asked to end, and should have been gone for a while.
+    /// It was asked to end, and should be gone by now.
     pub overdue: bool,
 }
 
 /// Where a pod is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Not running; with what hinders it, in the words of scheduler or kubelet.
+    /// Not running, with the hindrance that the scheduler or the kubelet reports.
     Pending(Option<Hindrance>),
     /// Its containers run.
     Running {
-        /// And it is Ready.
+        /// The pod is Ready.
         ready: bool,
     },
     /// All containers ended with 0.
     Succeeded,
-    /// A container failed, or the pod was evicted; with the words of the kubelet.
+    /// A container failed, or the pod was evicted; with the kubelet's message.
     Failed(String),
 }
 
-/// What hinders a pod.
+/// What prevents a pod from running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hindrance {
-    /// Of which kind.
+    /// Its kind.
     pub kind: HindranceKind,
-    /// In whose words it is told.
+    /// The message of the component that refuses the pod.
     pub message: String,
 }
 
@@ -151,25 +156,26 @@ pub struct Hindrance {
 pub enum HindranceKind {
     /// The namespace's quota refuses it.
     QuotaExceeded,
-    /// A budget leaves no room for it.
+    /// A budget has no capacity for it.
     BudgetExhausted,
     /// Its namespace is not among the projects that may run agents.
     ProjectLimit,
     /// The namespace is being deleted.
     NamespaceTerminating,
-    /// The API server refuses it otherwise.
+    /// The API server refuses it for another reason.
     PodRefused,
-    /// Its volume's claim cannot be had: another has its name, it is being deleted, or the API server refuses it.
+    /// The claim of its volume cannot be made: another object has its name, it is being deleted, or the API server
+    /// refuses it.
     VolumeRefused,
-    /// Something the pool names is missing.
+    /// An object that the pool names is missing.
     MissingReference,
-    /// The pool asks for what this version cannot do.
+    /// The pool uses a feature that this version does not have.
     Unsupported,
     /// No node takes it.
     Unschedulable,
-    /// Its image cannot be had.
+    /// Its image cannot be pulled.
     ImagePull,
-    /// Its container cannot be made.
+    /// Its container cannot be created.
     ContainerStart,
 }
 
@@ -178,39 +184,39 @@ pub enum HindranceKind {
 pub enum Spawn {
     /// Yes.
     Possible,
-    /// Not before what its pool's reconciler makes stands; that wakes us.
+    /// Not yet: the pool's reconciler has not made all that it needs. That triggers the next reconcile.
     NotYet,
     /// The Agent's pool does not exist.
     PoolMissing,
-    /// Something is in the way that a retry alone does not mend.
+    /// A hindrance that a retry alone does not remove.
     Hindered(Hindrance),
 }
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing to do but to tell the state.
+    /// Do nothing; only write the state.
     None,
-    /// Put our finalizer on, before anything exists that it guards, and make it its pool's.
+    /// Add our finalizer, before anything exists that it guards, and the owner reference to the pool.
     Adopt,
     /// Make the pod, and record it.
     CreatePod,
-    /// Delete our pod, with its grace.
+    /// Delete our pod, with its grace period.
     DeletePod,
-    /// Delete our pod with the shortest grace there is.
+    /// Delete our pod with the shortest grace period.
     ForcePod,
     /// Delete the pod under our name that is not ours (after a live read of the Agent).
     DeleteForeignPod,
-    /// Take our finalizer off: nothing of the Agent is left.
+    /// Remove our finalizer: nothing of the Agent is left.
     RemoveFinalizer,
     /// The Agent's pool is gone: the Agent goes too (after a live read of the pool).
     DeleteAgent,
 }
 
-/// The state to tell; becomes phase and conditions in one place.
+/// The state to write. It becomes phase and conditions in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// What is stored stays: the Agent ended before.
+    /// The stored state stays.
     Keep,
     /// The pod is to be made.
     Creating,
@@ -224,16 +230,16 @@ pub enum State {
     Pending(Option<Hindrance>),
     /// The pod runs.
     Running(Activity),
-    /// The node is not heard of.
+    /// The node is unreachable.
     Unreachable,
     /// The pod is being deleted.
     Stopping,
-    /// The pod is given back, or will be as soon as that is stored; the agent stays.
+    /// The pod is deleted, or will be when that is stored. The Agent stays.
     Hibernating,
-    /// The agent is without a pod, for now: nothing of the last one is left.
+    /// The Agent has no pod for now, and nothing of its last pod is left.
     Hibernated,
-    /// It is silent, or cannot be had to work: it is being ended by force. Stored before anything is done about it; `None`:
-    /// as it is stored.
+    /// The Agent is being ended by force. The reason is stored before its pod is touched. `None`: the stored reason
+    /// stays.
     Condemned(Option<(GiveUpReason, String)>),
     /// The pod disappeared, and nothing proves yet that it ended.
     Missing(Verdict),
@@ -248,15 +254,15 @@ pub enum Activity {
     Starting,
     /// Its pod has not registered yet.
     Registering,
-    /// It is held back: what must not be reachable is.
+    /// It is held back, because its pod can reach this address and must not.
     WallsDown(String),
-    /// It gets no work, because it is not fit for any: why.
+    /// It gets no work, because its preflight failed with this message.
     PreflightFailed(String),
     /// It waits for work.
     Idle,
     /// It works.
     Active,
-    /// It is held.
+    /// It is paused.
     Paused,
 }
 
@@ -281,7 +287,7 @@ pub fn plan(facts: &Facts) -> (Step, State) {
     let how = StoredLeave { goodbye: *goodbye, condemned: *condemned, sleep: *sleep };
     if *deleting {
         let (step, state) = leave(*finalizer, *recorded, pod);
-        // An ended Agent stays ended while it goes.
+        // An ended Agent keeps its phase while it is deleted.
         return (step, if *ended { State::Keep } else { state });
     }
     if *spawn == Spawn::PoolMissing {
@@ -325,7 +331,7 @@ fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
     }
 }
 
-/// What was stored of the way in which an agent leaves.
+/// The stored facts about how an agent leaves.
 #[derive(Clone, Copy)]
 struct StoredLeave {
     goodbye: bool,
@@ -334,7 +340,7 @@ struct StoredLeave {
 }
 
 impl StoredLeave {
-    /// How it ended, where its pod alone would say `otherwise`.
+    /// How it ended. `otherwise`: the end that its pod alone shows.
     fn end(self, otherwise: AgentEnd) -> AgentEnd {
         if self.condemned {
             AgentEnd::Forced
@@ -345,12 +351,12 @@ impl StoredLeave {
         }
     }
 
-    /// What is true when nothing of its pod is left.
+    /// The state when nothing of its pod is left.
     fn left(self, otherwise: AgentEnd) -> State {
         if self.sleeps() { State::Hibernated } else { State::Ended(self.end(otherwise)) }
     }
 
-    /// Whether its pod's end is not its own.
+    /// Whether its pod ends and the Agent stays.
     fn sleeps(self) -> bool {
         self.sleep != Sleep::No && !self.goodbye && !self.condemned
     }
@@ -358,17 +364,17 @@ impl StoredLeave {
 
 fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, State) {
     let PodObservation { stage, deleting, node, overdue } = observed;
-    // On a node that is not heard of nobody would do as told, and nobody on it is to blame for anything.
+    // A node that does not report executes no deletion, and the agents on it are not to blame.
     let (unreachable, heard) = (*node == NodeReach::Unreachable, *node == NodeReach::Heard);
     let overdue = *overdue && heard;
     match stage {
-        // Its object goes next: while that has the name, there can be no other. One whose node is away may stay for long.
+        // The object must go before another pod can have its name. If its node is away, it may stay for long.
         Stage::Succeeded | Stage::Failed(_) if *deleting && how.sleeps() => {
             (Step::None, if unreachable { State::Unreachable } else { State::Hibernating })
         }
-        // Told to go, it went.
+        // The pod ended as it was asked to.
         Stage::Succeeded | Stage::Failed(_) if how.sleep == Sleep::Begun && how.sleeps() => (Step::DeletePod, State::Hibernating),
-        // Asked to end by somebody, it ended: how its program took that says nothing.
+        // The pod ended as it was asked to. How its program reacted says nothing.
         Stage::Succeeded | Stage::Failed(_) if *deleting => (Step::None, State::Ended(how.end(AgentEnd::PodGone))),
         Stage::Succeeded => (Step::None, State::Ended(how.end(AgentEnd::Succeeded))),
         Stage::Failed(message) => (Step::None, State::Ended(how.end(AgentEnd::Failed(message.clone())))),
@@ -376,14 +382,14 @@ fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, Sta
         Stage::Pending(_) | Stage::Running { .. } if how.condemned => {
             (if *deleting && !overdue { Step::None } else { Step::ForcePod }, State::Condemned(None))
         }
-        // The kubelet kills what outlives its grace; should it not, it is told so with the shortest one.
+        // The kubelet kills a pod after its grace period. If it does not, delete again with the shortest one.
         Stage::Pending(_) | Stage::Running { .. } if *deleting => {
             let state = if how.sleeps() { State::Hibernating } else { State::Stopping };
             (if overdue { Step::ForcePod } else { Step::None }, state)
         }
         Stage::Pending(_) | Stage::Running { .. } if how.goodbye => (Step::DeletePod, State::Stopping),
         Stage::Pending(_) | Stage::Running { .. } if how.sleep == Sleep::Begun => (Step::DeletePod, State::Hibernating),
-        // Who holds something finishes it, and who is held stays.
+        // An agent that holds an item finishes it first, and a paused agent stays.
         Stage::Pending(_) | Stage::Running { .. } if how.sleep == Sleep::Wanted && !life.active && !life.paused => {
             (Step::None, State::Hibernating)
         }
@@ -391,14 +397,15 @@ fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, Sta
             (Step::None, State::Condemned(life.give_up.clone()))
         }
         Stage::Pending(hindrance) if heard && life.start_overdue => {
-            let why = hindrance.as_ref().map_or_else(|| "its containers did not start".to_owned(), |hindrance| hindrance.message.clone());
+            let why =
+                hindrance.as_ref().map_or_else(|| "the containers of its pod did not start".to_owned(), |found| found.message.clone());
             (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, why))))
         }
         Stage::Running { .. } if heard && life.start_overdue => {
             let why = life.walls_down.as_ref().map_or_else(
                 || {
-                    if life.registered { "it registered and its program was not started" } else { "it did not register with the gateway" }
-                        .to_owned()
+                    let registered = "its pod registered with the gateway, but its program was not started";
+                    if life.registered { registered } else { "its pod did not register with the gateway" }.to_owned()
                 },
                 |reachable| format!("{reachable} can be reached from its pod: its NetworkPolicy is not enforced"),
             );
@@ -411,8 +418,8 @@ fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, Sta
 
 fn doing(ready: bool, life: &Life) -> Activity {
     let Life { registered, started, active, paused, walls_down, preflight, start_overdue: _, give_up: _ } = life;
-    // Of one that is at work it only says that a kubelet, or its sidecar, has just come again: no start, which may be undone
-    // as one that has nothing to lose.
+    // If a working agent is not Ready, its kubelet or its sidecar has just restarted. It is not `Starting`: a pool may
+    // end an agent that starts, because nothing is lost.
     let at_work = *registered && *started;
     if !ready && !at_work {
         return Activity::Starting;
@@ -420,10 +427,10 @@ fn doing(ready: bool, life: &Life) -> Activity {
     match (registered, walls_down) {
         (false, _) => Activity::Registering,
         (true, Some(reachable)) => Activity::WallsDown(reachable.clone()),
-        // Its sidecar looks at the walls first: before that, nobody says that the agent is ready.
+        // The sidecar tests the isolation before the program starts.
         (true, None) if !*started => Activity::Starting,
         (true, None) if *paused => Activity::Paused,
-        // What it holds it got while it was fit.
+        // It got its item while its preflight passed.
         (true, None) if *active => Activity::Active,
         (true, None) => match preflight {
             preflight::Verdict::Passed => Activity::Idle,

@@ -148,7 +148,8 @@ fn one_that_sleeps_gets_a_pod_when_it_is_woken_and_not_before() {
 
 #[test]
 fn a_pool_that_changes_its_mind_meanwhile_gets_its_agent_back_all_the_same() {
-    // The wish was taken back while its pod leaves: what began goes on, and then it wakes.
+    // The pool wants the agent awake again while its pod is leaving. The hibernation is completed, and then the agent
+    // wakes.
     let leaving = Facts { sleep: Sleep::Begun, ..facts(true, ABSENT) };
     assert_eq!(plan(&leaving).1, State::Hibernated);
     assert_eq!(plan(&Facts { sleep: Sleep::No, recorded: false, ..leaving }).0, Step::CreatePod);
@@ -196,7 +197,7 @@ fn on_a_node_that_is_silent_with_others_nobody_is_replaced_or_given_up() {
         let (step, state) = plan(&Facts { life: Life { start_overdue: true, ..life() }, ..facts(true, pod) });
         assert!(step == Step::None && !matches!(state, State::Condemned(_)), "{state:?}");
     }
-    // Its kubelet does not hear that it is to hurry. What was decided before is still asked for, once.
+    // A silent kubelet does not receive a shorter grace period. A stored decision is still sent, once.
     let leaving = || on(NodeReach::Silent, true, true);
     assert_eq!(plan(&Facts { goodbye: true, ..facts(true, leaving()) }), (Step::None, State::Stopping));
     assert_eq!(plan(&Facts { deleting: true, ..facts(true, leaving()) }), (Step::None, State::Stopping));
@@ -259,7 +260,7 @@ fn nothing_is_ended_by_force_before_that_is_stored() {
 #[test]
 fn a_start_that_takes_too_long_is_given_up_in_the_kubelets_words() {
     let hindrance = Hindrance { kind: HindranceKind::ImagePull, message: "ImagePullBackOff: no such image".into() };
-    // The sidecar has an image of its own, and may have registered.
+    // The sidecar has its own image, and may have registered.
     for registered in [false, true] {
         let slow = Life { registered, start_overdue: true, ..life() };
         let facts = Facts { life: slow, ..facts(true, ours(Stage::Pending(Some(hindrance.clone())))) };

@@ -1,23 +1,24 @@
-//! How full bulkheads are: what a line of the log says of it, and when people are told.
+//! How full bulkheads are: the text for the log, and when people are notified.
 //!
-//! It must not decide about work: what is full refuses by itself. People are told when a bulkhead becomes nearly full and when it
-//! becomes full, once, until it has room again: what goes up and down around a threshold is told of once.
+//! It does not decide about work: a full bulkhead refuses by itself. People are notified once when a bulkhead becomes
+//! nearly full, and once when it becomes full. They are notified again only after it had room in between, so a value
+//! that moves around a threshold is reported once.
 
 use std::collections::BTreeMap;
 
-/// From so much percent on a bulkhead is nearly full.
+/// From this percentage on a bulkhead is nearly full.
 pub const NEARLY_FULL_PERCENT: u64 = 80;
-/// It is full.
+/// From this percentage on a bulkhead is full.
 pub const FULL_PERCENT: u64 = 100;
-/// Below so much it has room again, and is told of anew.
+/// Below this percentage a bulkhead has room again, and is reported anew.
 pub const REARM_PERCENT: u64 = 70;
-/// Bulkheads of one kind that a line names.
+/// The most bulkheads of one kind that a log line names.
 pub const MAX_NAMED_BULKHEADS: usize = 5;
 
 /// What is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Tokens of a limit of a budget. Its own thresholds tell of it.
+    /// Tokens of a limit of a budget. Its own thresholds report it.
     Tokens,
     /// Agents at once.
     Agents,
@@ -25,12 +26,12 @@ pub enum Kind {
     Compute,
     /// Unfinished items of a queue.
     Items,
-    /// Agents of a pool. That it runs as many as it may is how it is meant.
+    /// Agents of a pool. A full pool is normal.
     Pool,
 }
 
 impl Kind {
-    /// Whether people are told when it fills.
+    /// Whether people are notified when it fills.
     fn told(self) -> bool {
         match self {
             Self::Agents | Self::Compute | Self::Items => true,
@@ -39,7 +40,7 @@ impl Kind {
     }
 }
 
-/// Whose bulkhead it is.
+/// The object that sets the limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// A ClusterBudget's, by name.
@@ -68,30 +69,30 @@ impl std::fmt::Display for Owner {
 pub struct BulkheadUse {
     /// What is bounded.
     pub kind: Kind,
-    /// By whom.
+    /// The object that sets the limit.
     pub owner: Owner,
-    /// Which of its limits.
+    /// The name of the limit.
     pub limit: String,
-    /// What is used, and of how much, for people.
+    /// The used amount and the limit, as text for people.
     pub amounts: String,
     /// The same in percent.
     pub percent: u64,
 }
 
 impl BulkheadUse {
-    /// So many of so many.
+    /// A bulkhead of which `used` of `most` are used.
     pub fn counted(kind: Kind, owner: Owner, limit: &str, used: u64, most: u64) -> Self {
         Self { kind, owner, limit: limit.to_owned(), amounts: format!("{used}/{most}"), percent: percent(used.into(), most.into()) }
     }
 }
 
-/// What of `most` is used. Of nothing anything is all.
+/// `used` in percent of `most`. Any use of nothing is 100 %.
 pub fn percent(used: u128, most: u128) -> u64 {
     let percent = used.saturating_mul(100).checked_div(most).unwrap_or(if used == 0 { 0 } else { u128::from(FULL_PERCENT) });
     u64::try_from(percent).unwrap_or(u64::MAX)
 }
 
-/// How full those of one kind are, the fullest first, for a line of the log.
+/// The bulkheads of one kind for a log line, the fullest first.
 pub fn words(all: &[BulkheadUse], kind: Kind) -> String {
     let mut of_kind: Vec<&BulkheadUse> = all.iter().filter(|one| one.kind == kind).collect();
     of_kind.sort_by(|one, other| other.percent.cmp(&one.percent).then_with(|| (&one.owner, &one.limit).cmp(&(&other.owner, &other.limit))));
@@ -106,13 +107,13 @@ pub fn words(all: &[BulkheadUse], kind: Kind) -> String {
     words.join(", ")
 }
 
-/// Where a bulkhead is: a namespace, or the whole cluster where that is empty.
+/// The bulkheads of each namespace. The empty name is the whole cluster.
 pub type BulkheadUses = BTreeMap<String, Vec<BulkheadUse>>;
 
-/// A bulkhead became so full that people are told.
+/// A notification that a bulkhead is full or nearly full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UseAlert {
-    /// Where.
+    /// Its namespace; empty: the whole cluster.
     pub namespace: String,
     /// How full it is.
     pub used: BulkheadUse,
@@ -120,15 +121,15 @@ pub struct UseAlert {
     pub full: bool,
 }
 
-/// What people were told, for as long as we lead.
+/// What was reported to people since we lead.
 #[derive(Debug, Default)]
 pub struct UseWatch {
-    /// The threshold that was told of each bulkhead that is nearly full. None: nobody has looked yet.
+    /// The threshold that was reported for each bulkhead. `None`: before the first look.
     told: Option<BTreeMap<(String, Kind, Owner, String), u64>>,
 }
 
 impl UseWatch {
-    /// Looks at all. Who looks for the first time takes what it finds for told, by whoever looked before.
+    /// Compares with the last look. The first look reports nothing, because an earlier leader has reported it.
     pub fn look(&mut self, all: &BulkheadUses) -> Vec<UseAlert> {
         let first = self.told.is_none();
         let before = self.told.take().unwrap_or_default();

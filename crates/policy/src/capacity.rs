@@ -1,32 +1,32 @@
-//! Whether one more agent may get a pod: limits on agents at once, on their memory and on their volumes; and which
-//! namespaces are projects, where not all may be.
+//! Whether one more agent may get a pod, under limits on agents at once, on their memory and on their volumes. And
+//! which namespaces are projects, if not all of them may be.
 //!
-//! What always holds: an agent that is let in leaves every limit above it kept, if all that [`CapacityHolder`]s hold was counted, and
-//! what is reserved for other types of pools is free for them. Whoever asks must let nobody else ask before what was given is
-//! counted too.
+//! What always holds: an admitted agent exceeds no limit above it, if everything that all [`CapacityHolder`]s hold was
+//! counted. Reservations of other pool types stay free for them. The caller must ask for one agent at a time, and count
+//! each one before it asks for the next.
 
 use std::collections::BTreeSet;
 
 use crate::budget::concurrency::room;
 use crate::budget::share::whole;
 
-/// An agent that holds something that is limited, or asks for it.
+/// An agent that holds limited resources, or asks for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapacityHolder {
     /// Its namespace.
     pub namespace: String,
     /// The Budgets that it is counted in: its pool's, and those above.
     pub budgets: BudgetPath,
-    /// The type of its pool; none: the pool is not known.
+    /// The type of its pool; `None`: the pool is not known.
     pub pool_type: Option<String>,
-    /// What it holds, or asks for.
+    /// The amounts that it holds, or asks for.
     pub amounts: Amounts,
 }
 
-/// What is limited.
+/// Amounts of the limited resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
-    /// It has a pod: 1.
+    /// 1 for its pod.
     pub agents: u64,
     /// Bytes that its containers may use.
     pub memory: u64,
@@ -39,12 +39,12 @@ pub struct Amounts {
 pub enum BudgetPath {
     /// These.
     Known(Vec<String>),
-    /// Its pool is not known: all of its namespace, so that nothing is counted too low.
+    /// All Budgets of its namespace, because its pool is not known. So no Budget is counted too low.
     #[default]
     All,
 }
 
-/// Who is counted under a limit.
+/// The agents that a limit counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitScope {
     /// The agents of a Budget and of those below it.
@@ -76,7 +76,7 @@ impl LimitScope {
     }
 }
 
-/// What a limit is on.
+/// The resource that a limit is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitedResource {
     /// Agents with a pod.
@@ -100,13 +100,13 @@ impl LimitedResource {
 /// A share of a limit on agents, kept for types of pools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// Who says so, and in which field.
+    /// The object and the field that set it.
     pub source: String,
     /// The types.
     pub pool_types: Vec<String>,
     /// How large it is, 1 to 100.
     pub percent: u64,
-    /// They may have no more than it.
+    /// These types may have no more than the share.
     pub cap: bool,
 }
 
@@ -116,32 +116,32 @@ impl Reservation {
     }
 }
 
-/// A limit, as somebody wrote it.
+/// A limit, as it is written in an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Who says so, as `Kind/name`.
+    /// The object that sets it, as `Kind/name`.
     pub owner: String,
-    /// In which field.
+    /// The field that sets it.
     pub field: &'static str,
-    /// Who is counted.
+    /// The agents that it counts.
     pub over: LimitScope,
-    /// What is.
+    /// The resource that it is on.
     pub what: LimitedResource,
-    /// At most so much.
+    /// The most that may be used.
     pub max: u64,
-    /// What is kept of it for types of pools; of agents only.
+    /// Shares that are reserved for pool types; only of limits on agents.
     pub reservations: Vec<Reservation>,
 }
 
 impl Limit {
-    /// Its reservations, each with how many agents it is.
+    /// Its reservations, each with its number of agents.
     fn shares(&self) -> impl Iterator<Item = (&Reservation, u64)> {
         let sizes = whole(self.max, self.reservations.iter().map(|share| share.percent));
         self.reservations.iter().zip(sizes)
     }
 }
 
-/// A limit that leaves too little room.
+/// A limit that has too little left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullLimit {
     /// The limit.
@@ -150,40 +150,40 @@ pub struct FullLimit {
     pub used: u64,
     /// What is asked for.
     pub asked: u64,
-    /// What stands in the way beside that.
+    /// The reservation that leaves less, if there is one.
     pub reserved: Option<ReservationShortage>,
 }
 
-/// How a reservation stands in the way.
+/// How a reservation refuses an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReservationShortage {
-    /// So many more agents are kept for these types of pools, by these sources.
+    /// Agents are reserved for other pool types.
     ForOthers {
         /// How many.
         kept: u64,
-        /// For whom.
+        /// The pool types.
         pool_types: Vec<String>,
-        /// Who says so.
+        /// The objects and fields that reserve them.
         sources: Vec<String>,
     },
-    /// These types may have no more than their reservation.
+    /// The agent's pool type may have no more than its reservation.
     Capped {
-        /// How many agents it is.
+        /// The number of agents of the reservation.
         size: u64,
         /// How many of them have a pod.
         used: u64,
-        /// For whom it is.
+        /// The pool types of the reservation.
         pool_types: Vec<String>,
-        /// Who says so.
+        /// The object and the field that set it.
         source: String,
     },
 }
 
-/// The first limit under which what `asks` does not fit beside what the `holders` have. Who asks is not among them.
+/// The first limit that `asks` would exceed, together with all `holders`. `asks` is not one of the holders.
 pub fn full(limits: Vec<Limit>, holders: &[CapacityHolder], asks: &CapacityHolder) -> Option<FullLimit> {
     limits.into_iter().filter(|limit| limit.over.counts(asks)).find_map(|limit| {
         let asked = limit.what.of(&asks.amounts);
-        // What asks for nothing is refused by nobody, even where a lowered limit is passed already.
+        // A request for none of the resource is never refused, even if a lowered limit is exceeded already.
         if asked == 0 {
             return None;
         }
@@ -204,7 +204,8 @@ pub fn full(limits: Vec<Limit>, holders: &[CapacityHolder], asks: &CapacityHolde
     })
 }
 
-/// Who asks has a reservation, may have no more, and it is used up. An agent whose pool is not known may be one of its own.
+/// Refuses an agent whose reservation has a cap and is used up. Agents of unknown pools may be of its type, so they
+/// count.
 fn capped(
     limit: &Limit,
     sum: &impl Fn(&dyn Fn(&CapacityHolder) -> bool) -> u64,
@@ -212,14 +213,15 @@ fn capped(
     asked: u64,
 ) -> Option<ReservationShortage> {
     let own = limit.reservations.iter().find(|share| share.cap && share.is_for(asks))?;
-    // Rounded up by itself: who has a cap may have one, also where the shares before it took what they are together.
+    // Rounded up on its own: a capped share is at least one agent, even if the shares before it took all that the
+    // shares have together.
     let size = limit.max.saturating_mul(own.percent.min(100)).div_ceil(100);
     let used = sum(&|holder| own.is_for(holder) || holder.pool_type.is_none());
     let (pool_types, source) = (own.pool_types.clone(), own.source.clone());
     (used.saturating_add(asked) > size).then_some(ReservationShortage::Capped { size, used, pool_types, source })
 }
 
-/// What reservations of others keep free.
+/// The unused agents that are reserved for other pool types.
 fn for_others(limit: &Limit, sum: &impl Fn(&dyn Fn(&CapacityHolder) -> bool) -> u64, asks: &CapacityHolder) -> Option<ReservationShortage> {
     let others = limit.shares().filter(|(share, _)| !share.is_for(asks));
     let unused = others.map(|(share, size)| (share, size.saturating_sub(sum(&|holder| share.is_for(holder)))));
@@ -238,7 +240,7 @@ impl std::fmt::Display for FullLimit {
                 None => write!(to, "{owner} allows {max} agents at once ({field}), and {used} have a pod"),
                 Some(ReservationShortage::ForOthers { kept, pool_types, sources }) => write!(
                     to,
-                    "{owner} allows {max} agents at once ({field}); {used} have a pod, and {kept} more are kept for pools of type {} ({})",
+                    "{owner} allows {max} agents at once ({field}); {used} have a pod, and {kept} more are reserved for pools of type {} ({})",
                     pool_types.join(", "),
                     sources.join(", ")
                 ),
@@ -250,14 +252,14 @@ impl std::fmt::Display for FullLimit {
             },
             LimitedResource::Memory => write!(
                 to,
-                "{owner} allows {} of memory for agents' pods ({field}); {} are taken, and this one asks for {}",
+                "{owner} allows {} of memory for agents' pods ({field}); {} are in use, and this agent requests {}",
                 bytes(*max),
                 bytes(*used),
                 bytes(*asked)
             ),
             LimitedResource::Storage => write!(
                 to,
-                "{owner} allows {} of agents' volumes ({field}); {} are taken, and this one asks for {}",
+                "{owner} allows {} of agents' volumes ({field}); {} are in use, and this agent requests {}",
                 bytes(*max),
                 bytes(*used),
                 bytes(*asked)
@@ -266,7 +268,7 @@ impl std::fmt::Display for FullLimit {
     }
 }
 
-/// Bytes as a quantity, in the largest unit that tells them exactly.
+/// Bytes as a quantity, in the largest unit that is exact.
 fn bytes(bytes: u64) -> String {
     [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)]
         .into_iter()
@@ -283,9 +285,9 @@ pub struct Project {
     pub namespace: String,
 }
 
-/// Whether `namespace` is beyond the first `max` projects; `running` are those that have agents with a pod. The first are those
-/// whose oldest pool is the oldest. One that was let in by a cache which did not show an older one may run on; then the
-/// older one waits, so that never more than `max` run.
+/// Whether `namespace` is not among the first `max` projects, ordered by their oldest pools. `running` are the projects
+/// that have agents with a pod. A stale cache may have admitted a project before an older one. Then the younger one
+/// continues and the older one waits, so that never more than `max` run.
 pub fn beyond(projects: impl IntoIterator<Item = Project>, running: &BTreeSet<String>, namespace: &str, max: usize) -> bool {
     let mut projects: Vec<Project> = projects.into_iter().collect();
     projects.sort();
@@ -361,7 +363,9 @@ mod tests {
         let holders = [holder("n", &[], 3 << 30)];
         assert!(full(vec![limit(LimitedResource::Memory, 4 << 30)], &holders, &holder("n", &[], 1 << 30)).is_none());
         let refused = full(vec![limit(LimitedResource::Memory, 4 << 30)], &holders, &holder("n", &[], (1 << 30) + 1)).expect("full");
-        assert!(refused.to_string().contains("allows 4Gi of memory for agents' pods (f); 3Gi are taken, and this one asks for 1073741825"));
+        assert!(
+            refused.to_string().contains("allows 4Gi of memory for agents' pods (f); 3Gi are in use, and this agent requests 1073741825")
+        );
         assert!(full(vec![limit(LimitedResource::Storage, 0)], &holders, &holder("n", &[], 1)).is_none(), "it asks for no volume");
     }
 
@@ -376,7 +380,7 @@ mod tests {
             assert_eq!(lets_in(max, of_workers, "scheduler"), max > 1, "of {max}");
         }
         let refused = full(vec![limit(5, 20, false)], &workers(4), &of_type("worker")).expect("the fifth is kept");
-        let words = "Budget/b allows 5 agents at once (spec.agents.maxConcurrent); 4 have a pod, and 1 more are kept for pools of type \
+        let words = "Budget/b allows 5 agents at once (spec.agents.maxConcurrent); 4 have a pod, and 1 more are reserved for pools of type \
                      scheduler (Budget/b, spec.agents.reservations[scheduler])";
         assert_eq!(refused.to_string(), words);
         let one_scheduler = [workers(3), vec![of_type("scheduler")]].concat();

@@ -1,7 +1,7 @@
-//! When the internal certificates are made anew. Pure: it knows validity times, not certificates.
+//! When the internal certificates are renewed. Pure: it knows validity times, not certificates.
 //!
-//! A new authority is told to everybody before it signs anything, and the old one is trusted for a day after: at no moment
-//! does a certificate exist that somebody who is up to date does not trust.
+//! A new authority is published before it signs anything, and the old one is trusted for a day after that. So each
+//! certificate is trusted at any time by all that are up to date.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long a serving certificate is valid.
 pub const SERVING_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How long a new authority is told of before it signs: kubelets bring a changed ConfigMap into pods within minutes.
+/// How long a new authority is published before it signs. Kubelets bring a changed ConfigMap into pods within minutes.
 pub const AUTHORITY_PUBLISH_DELAY: Duration = Duration::from_secs(3600);
 /// How long an old authority is trusted after the new one signs.
 pub const OLD_AUTHORITY_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -23,7 +23,7 @@ pub struct Authority {
     pub ends: i64,
 }
 
-/// What there is. The first authority signs until the second was told of for long enough.
+/// The existing authorities. The first one signs until the second was published for long enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Now, in seconds since 1970.
@@ -43,7 +43,7 @@ pub enum Step {
     MakeFirst,
     /// Make a second one beside it.
     MakeSecond,
-    /// The second one is the only one now.
+    /// Drop the first one. The second is the only one from then on.
     DropFirst,
 }
 
@@ -64,7 +64,7 @@ pub fn step(facts: &Facts) -> Step {
         (None, None) => Step::MakeFirst,
         (None, Some(_)) => Step::DropFirst,
         (Some(first), None) if now >= first.ends => Step::MakeFirst,
-        // Two thirds of its life: months are left should nobody lead for long.
+        // After two thirds of its life: months are left if no leader runs for long.
         (Some(first), None) if now >= first.made + (first.ends - first.made) / 3 * 2 => Step::MakeSecond,
         (Some(first), Some(second))
             if now >= first.ends || now >= second.made + seconds(AUTHORITY_PUBLISH_DELAY) + seconds(OLD_AUTHORITY_TTL) =>
@@ -87,7 +87,7 @@ pub fn signer(facts: &Facts) -> Signer {
     }
 }
 
-/// Whether a serving certificate is made anew: half of its life is over, or it does not come from who signs now.
+/// Whether a serving certificate is renewed: half of its life is over, or another authority signs now.
 pub fn renew(now: i64, made: i64, ends: i64, by_signer: bool) -> bool {
     !by_signer || now >= made + (ends - made) / 2
 }

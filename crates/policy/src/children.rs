@@ -1,24 +1,24 @@
-//! How fast an agent may make children: one that ends at once frees its place, so that the bound of those that live does not
-//! bound how many pods are made.
+//! The rate at which an agent may make children. A child that ends at once frees its place, so the limit on living
+//! children does not limit the number of pods.
 
 use std::time::Duration;
 
 /// The time in which children are counted.
 pub const CHILD_RATE_WINDOW: Duration = Duration::from_secs(60);
-/// As many may be made in it, however few may live at a time.
+/// Children that may be made in the window, even if fewer may live at a time.
 const MIN_CHILDREN_PER_WINDOW: u32 = 10;
 
-/// Children that an agent may make within [`CHILD_RATE_WINDOW`], of which `most` may live at a time: each place twice.
+/// Children that an agent may make within [`CHILD_RATE_WINDOW`]: twice the `most` that may live at a time.
 pub fn rate(most: u32) -> u32 {
     most.saturating_mul(2).max(MIN_CHILDREN_PER_WINDOW)
 }
 
-/// After how long an agent may make one more child; none: now. `ages`: how long ago it made each, in any order.
+/// The time until an agent may make one more child; `None`: now. `ages`: how long ago it made each child, in any order.
 pub fn wait(ages: impl IntoIterator<Item = Duration>, most: u32) -> Option<Duration> {
     let mut lately: Vec<Duration> = ages.into_iter().filter(|age| *age < CHILD_RATE_WINDOW).collect();
     lately.sort_unstable();
     let rate = usize::try_from(rate(most)).unwrap_or(usize::MAX);
-    // Once this one is older, fewer than allowed are left.
+    // When this child leaves the window, one more is allowed.
     lately.get(rate.checked_sub(1)?).map(|age| CHILD_RATE_WINDOW - *age)
 }
 
@@ -44,7 +44,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever asks as often as it can makes no more in any minute than it may.
+        /// An agent that asks as often as it can makes no more children in any minute than it may.
         #[test]
         fn no_minute_has_more(asks in prop::collection::vec(0..9000u64, 1..300), most in 0..12u32) {
             let (mut now, mut made) = (0, Vec::<u64>::new());

@@ -1,9 +1,10 @@
-//! What a Budget says of a namespace's compute: which of several binds, and what is done about the object that carries it.
+//! The compute limits of a namespace: which of several Budgets applies, and what is done with the object that carries
+//! them.
 //!
-//! What always holds: one Budget a namespace binds, the same one whoever looks and whatever the order of events; an object
-//! that is not the Budget's own is neither written nor deleted.
+//! What always holds: one Budget of a namespace applies, the same one for every caller and every order of events. An
+//! object that is not the Budget's own is neither written nor deleted.
 
-/// A Budget that says something about compute.
+/// A Budget with compute limits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claimant {
     /// When it was made, in seconds.
@@ -12,12 +13,12 @@ pub struct Claimant {
     pub name: String,
 }
 
-/// The one that binds: the oldest, and of those made in the same second the first by name.
+/// The Budget that applies: the oldest one; of those made in the same second, the first by name.
 pub fn binding(claimants: impl IntoIterator<Item = Claimant>) -> Option<Claimant> {
     claimants.into_iter().min()
 }
 
-/// What has the name under which a Budget's object is kept.
+/// The object under the name of a Budget's object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredObject {
     /// Nothing.
@@ -26,32 +27,32 @@ pub enum StoredObject {
     Own {
         /// Its uid.
         uid: String,
-        /// It says what it should.
+        /// Its content is as it should be.
         same: bool,
     },
-    /// That of a Budget of the same name that is gone.
+    /// The object of a deleted Budget of the same name.
     Former {
         /// Its uid.
         uid: String,
     },
     /// It is being deleted.
     Leaving,
-    /// Somebody else's object.
+    /// An object of another owner.
     Foreign,
 }
 
-/// What is done about it.
+/// What is done with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ComputeAction {
     /// Nothing: it is as it should be.
     Keep,
-    /// Nothing yet: what is there goes first, and its end wakes us.
+    /// Nothing yet: the object is being deleted, and its end triggers the next reconcile.
     Wait,
-    /// It is made, or made right.
+    /// Create or correct it.
     Apply,
-    /// The one with this uid is deleted.
+    /// Delete the object with this uid.
     Delete(String),
-    /// Nothing: somebody else has the name.
+    /// Nothing: an object of another owner has the name.
     Refuse,
 }
 

@@ -1,8 +1,8 @@
-//! What the process of an agent outside the cluster shows, told as a pod's. Nothing of it can be looked at: there is what it
-//! says, and what it may still do.
+//! An agent outside the cluster has a process instead of a pod. This module describes that process as a pod. Spillway
+//! cannot observe the process: it knows only its reports, and whether its calls are still accepted.
 //!
-//! What always holds: it counts as gone only when its calls are refused, or when it said itself that nothing is left of it after it
-//! was to leave, or had time to. It never has a pod made for it.
+//! What always holds: the process counts as gone only if its calls are refused, or if it was to leave and has reported
+//! that nothing of it is left, or has had the time to leave. No pod is ever made for it.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use crate::agent::{Pod, PodObservation, Stage};
 use crate::node_liveness::NodeReach;
 use crate::pod_termination::Verdict;
 
-/// Beyond its grace, for its last words.
+/// Time after the grace period, for its last report.
 pub const FINAL_REPORT_GRACE: Duration = Duration::from_secs(10);
 
-/// What is known of it.
+/// The facts about the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its end is stored, by force or otherwise: whatever it still says is refused.
+    /// Its end is stored, by force or otherwise. All its calls are refused.
     pub over: bool,
-    /// For how long it is to leave: it said goodbye, or its Agent is being deleted.
+    /// For how long it has had to leave: it said goodbye, or its Agent is being deleted.
     pub leaving: Option<Duration>,
     /// How long it may take to leave.
     pub grace: Duration,
-    /// It said that nothing of its program is left.
+    /// It reported that nothing of its program is left.
     pub ended: bool,
 }
 
-/// As a pod's.
+/// The process as a pod.
 pub fn shown(process: &Process) -> Pod {
     let Process { over, leaving, grace, ended } = *process;
     let left = leaving.is_some_and(|leaving| ended || leaving >= grace.saturating_add(FINAL_REPORT_GRACE));
     if over || left {
         return Pod::Absent(Verdict::Gone);
     }
-    // Where it runs is nobody's business here: its silence is its own.
+    // Its node is not known, so its silence is always its own.
     let stage = Stage::Running { ready: true };
     Pod::Ours(PodObservation { stage, deleting: leaving.is_some(), node: NodeReach::Heard, overdue: false })
 }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is known of it: no pod is made, and none is touched that has its name.
+        /// With any facts, no pod is made, and no pod that has its name is touched.
         #[test]
         fn it_never_gets_a_pod(over: bool, leaving in proptest::option::of(0u64..100), ended: bool, deleting: bool, was: bool) {
             let process = Process { over, ..process(leaving, ended) };

@@ -1,13 +1,13 @@
-//! Whose turn it is where those of many namespaces want the same thing: one namespace after the other, and within each in
-//! the order of coming. One rule for every such place, so that nowhere one namespace's flood is another one's wait.
+//! Fair queueing between namespaces that want the same thing: one namespace after the other, and within each in order
+//! of arrival. All such places use this rule, so a flood of one namespace does not make another one wait.
 //!
-//! What always holds: between two turns of one that waits, and between its coming and its turn, each other one has at most
-//! one; who goes away leaves no hole; nothing is remembered of who does not wait.
+//! What always holds: while a key waits for its next turn, each other key has at most one turn. A key that leaves keeps
+//! no place. Nothing is remembered of a key that does not wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Those that want a turn, the next one first.
+/// The keys that want a turn, the next one first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundRobin<K>(VecDeque<K>);
 
@@ -18,7 +18,7 @@ impl<K> Default for RoundRobin<K> {
 }
 
 impl<K: Clone + PartialEq> RoundRobin<K> {
-    /// These want a turn now, and no others. Who is new comes last, in the order given.
+    /// Sets the keys that want a turn. New ones come last, in the given order.
     pub fn only(&mut self, wanting: &[K]) {
         self.0.retain(|one| wanting.contains(one));
         for one in wanting {
@@ -28,7 +28,7 @@ impl<K: Clone + PartialEq> RoundRobin<K> {
         }
     }
 
-    /// Who is next, of those that may. Its next turn comes after all others'.
+    /// The next key that satisfies `may`. It becomes the last one.
     pub fn next(&mut self, may: impl Fn(&K) -> bool) -> Option<K> {
         let at = self.0.iter().position(may)?;
         let one = self.0.remove(at)?;
@@ -41,7 +41,7 @@ impl<K: Clone + PartialEq> RoundRobin<K> {
     }
 
     fn leave(&mut self, one: &K) {
-        // Who just had a turn is the last.
+        // A key that just had a turn is the last one.
         if self.0.back() == Some(one) {
             self.0.pop_back();
         } else {
@@ -50,7 +50,7 @@ impl<K: Clone + PartialEq> RoundRobin<K> {
     }
 }
 
-/// What waits, by whose it is.
+/// The waiting entries of each key.
 #[derive(Clone, Debug)]
 pub struct FairQueue<K, T> {
     round: RoundRobin<K>,
@@ -60,7 +60,7 @@ pub struct FairQueue<K, T> {
 }
 
 impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
-    /// Nothing waits; at most so much of each may.
+    /// An empty queue, for at most `most` entries of each key.
     pub fn new(most: usize) -> Self {
         Self { round: RoundRobin::default(), waiting: HashMap::new(), numbers: 0, most }
     }
@@ -70,7 +70,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         self.waiting.is_empty()
     }
 
-    /// It waits from now on, under this number. Given back: as much of its kind waits as may.
+    /// Adds an entry, and returns its number. Returns the entry itself if its key has as many as it may.
     pub fn join(&mut self, whose: K, what: T) -> Result<u64, T> {
         let own = self.waiting.entry(whose.clone()).or_default();
         if own.is_empty() {
@@ -87,7 +87,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         Ok(self.numbers)
     }
 
-    /// What is next, of those that may.
+    /// Takes the next entry whose key satisfies `may`.
     pub fn next(&mut self, may: impl Fn(&K) -> bool) -> Option<(K, T)> {
         let whose = self.round.next(may)?;
         let own = self.waiting.get_mut(&whose)?;
@@ -98,7 +98,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         Some((whose, what))
     }
 
-    /// It waits no more. None: it had its turn.
+    /// Removes an entry before its turn. `None`: it had its turn.
     pub fn leave(&mut self, whose: &K, number: u64) -> Option<T> {
         let own = self.waiting.get_mut(whose)?;
         let at = own.binary_search_by_key(&number, |(number, _)| *number).ok()?;

@@ -1,4 +1,4 @@
-//! Tables and properties of turns: against a list that is looked through from the start.
+//! Table and property tests of fair queueing, against a plain list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +56,7 @@ fn a_round_follows_those_who_want() {
 enum Move {
     Join(u8),
     Leave(usize),
-    /// With those that may not.
+    /// The keys that may not have the turn.
     Next(BTreeSet<u8>),
 }
 
@@ -74,9 +74,9 @@ proptest! {
     fn nothing_is_lost_or_said_twice_and_nobody_waits_for_more_than_one_turn_of_each_other(moves in moves()) {
         let most = 6;
         let mut line = FairQueue::new(most);
-        // What waits, in the order of coming, with its number.
+        // The waiting entries in order of arrival, with their numbers.
         let mut all: Vec<(u8, u64)> = Vec::new();
-        // How often each other one had a turn since this one waits without one, and might have had one.
+        // The turns that each other key had while this key waited and could have had one.
         let mut passed: BTreeMap<u8, BTreeMap<u8, u32>> = BTreeMap::new();
         for (at, one) in moves.into_iter().enumerate() {
             let of = |all: &[(u8, u64)], whose: u8| all.iter().filter(|(other, _)| *other == whose).count();
@@ -107,7 +107,7 @@ proptest! {
                     prop_assert!(!barred.contains(&whose));
                     let first = all.iter().position(|(other, _)| *other == whose).expect("it waited");
                     let (_, number) = all.remove(first);
-                    // Its first: it is there before, and not after.
+                    // The first entry of its key: it is there before, and not after.
                     prop_assert!(before.clone().leave(&whose, number).is_some() && line.leave(&whose, number).is_none());
                     for (other, turns) in &mut passed {
                         if *other != whose && !barred.contains(other) {

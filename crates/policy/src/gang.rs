@@ -1,29 +1,29 @@
-//! Gangs: whether those that work on the items of one group fail together.
+//! Gangs: whether the agents that work on the items of one group fail together.
 //!
-//! A member is an item of the group that somebody holds, or that failed lately; an item that got done all the same is none. It
-//! is read from what is recorded of the items, so that every leader sees the same: a restart stands there too, as the reason
-//! under which the members were given back, and nothing of before it counts.
+//! A member is an item of the group that an agent holds, or at which an agent failed lately. An item that succeeded
+//! since is no member. Members are read from the records of the items, so every leader sees the same. A restart is
+//! recorded there too, as the reason under which items were given back. Failures before a restart do not count.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::work::item::{Attempt, Phase, Record, UnixMillis, Verb};
 
-/// The reason under which the items of a gang are given back that is restarted.
+/// The reason under which the items of a restarted gang are given back.
 pub const GANG_RESTART_REASON: &str = "GangDivergence";
 
-/// From when on it is too many.
+/// From when on a gang has too many failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// So many percent of the members ...
+    /// The least percentage of failed members ...
     pub percent: u32,
-    /// ... and at least so many ...
+    /// ... and the least number of them ...
     pub failed: u32,
-    /// ... within so long.
+    /// ... within this time.
     pub window: Duration,
 }
 
-/// Too many failed.
+/// A gang with too many failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// Members that failed.
@@ -34,8 +34,8 @@ pub struct Divergence {
     pub agents: BTreeSet<String>,
 }
 
-/// Looks at the items of one group. `ours` says whether an agent is one of those that are looked at, `known` is when the gang
-/// was last found to diverge, by us.
+/// Looks at the items of one group. `ours`: whether an agent belongs to the pool in question. `known`: when we last
+/// found that the gang diverges.
 pub fn look<'a>(
     group: impl IntoIterator<Item = &'a Record>,
     ours: impl Fn(&str) -> bool,
@@ -68,16 +68,16 @@ pub fn look<'a>(
     (enough && failed.saturating_mul(100) >= of.saturating_mul(percent)).then_some(Divergence { failed, of, agents })
 }
 
-/// The agents of a restart that a leader before us began and did not end: they hold what they held when the first of the gang's
-/// items was given back.
+/// The agents that are left of a restart which an earlier leader began and did not end. They still hold an item that
+/// they held when the first item of the gang was given back.
 pub fn unfinished<'a>(group: impl IntoIterator<Item = &'a Record>, ours: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let records: Vec<&Record> = group.into_iter().collect();
-    // Another pool's agents may work on the same group: their restart is none of ours.
+    // Agents of another pool may work on the same group. Their restart is not ours.
     let restarted = |attempt: &&Attempt| attempt.reason.as_deref() == Some(GANG_RESTART_REASON) && ours(&attempt.agent);
     let all = records.iter().flat_map(|record| &record.history).filter(restarted);
     let mut given_back: Vec<(UnixMillis, UnixMillis)> = all.map(|attempt| (attempt.end, attempt.start)).collect();
     given_back.sort_unstable();
-    // What was taken after a restart had begun, and is given back too, was given back by the next one.
+    // An item that was claimed after a restart began, and is given back too, belongs to the next restart.
     let begun =
         given_back.into_iter().fold(None, |begun: Option<UnixMillis>, (end, start)| begun.filter(|begun| start < *begun).or(Some(end)));
     let holders = records.iter().filter_map(|record| record.holder.as_ref());

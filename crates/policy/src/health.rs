@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use crate::liveness::ServedTimes;
 
-/// Below this distance from the end of its patience, or two of its periods, an agent is about to be given up.
+/// An agent is about to be given up when less than this, or less than two of its report periods, is left of its
+/// time-out.
 pub const NEAR_TIMEOUT_MARGIN: Duration = Duration::from_secs(30);
-/// So many about to be given up at once, and more than half of their node's or gateway's: something of ours is down.
+/// If at least this many agents of a node or gateway, and more than half of them, are about to be given up, the node or
+/// gateway is to blame.
 pub const MIN_MASS_SILENCE_AGENTS: usize = 5;
 
 /// What is known of one agent whose pod has a node.
@@ -24,7 +26,7 @@ pub struct Facts {
     pub timeout: Duration,
     /// Many of its node's or gateway's agents fall silent together.
     pub with_many: bool,
-    /// It holds an item, or a person is at it: silence of its program means something.
+    /// It holds an item, or a person uses its terminal: silence of its program means something.
     pub active: bool,
     /// It is paused: its program need not do anything.
     pub paused: bool,
@@ -32,52 +34,53 @@ pub struct Facts {
     pub work: Option<Work>,
 }
 
-/// An item in an agent's hands, in served time.
+/// The item that an agent holds. Times are served time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Silence of the pod after which it has lost the item.
+    /// Silence of the pod after which the lease has expired.
     pub lease: Duration,
-    /// Time without progress after which it has.
+    /// Time without progress after which the item has stalled.
     pub stall: Duration,
     /// Time that the attempt may take.
     pub attempt: Duration,
-    /// Time that giving it back may take, once it was told to.
+    /// Time in which the agent must give the item back once it was told to.
     pub cancel: Duration,
-    /// For which it has held it, as far as we know.
+    /// How long it has held the item, as far as we know.
     pub held: Duration,
-    /// Since the last word on how far the item is, as far as we know.
+    /// Time since its last progress report, as far as we know.
     pub unmoved: Duration,
-    /// Since it was told to give it back.
+    /// Time since it was told to give the item back.
     pub cancelling: Option<Duration>,
 }
 
-/// What the monitor says.
+/// The result of a look at one agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// All is well, or not bad for long enough.
+    /// No problem, or not for long enough.
     Well,
-    /// It would be given up for its silence, if not so many were silent with it.
+    /// It was silent for its time-out, but it is not given up, because many agents are silent with it.
     SilentWithMany,
-    /// Its pod was not heard of for so long.
+    /// Its pod has not reported for this long.
     HeartbeatLost(Duration),
-    /// Its program was not started for so long.
+    /// Its program has not been started for this long.
     StartOverdue(Duration),
-    /// Its pod reports, and its program has shown nothing, or has been stopped, for so long.
+    /// Its pod reports, but its program has shown no activity, or has been stopped, for this long.
     ProgramSilent(Duration),
-    /// It holds an item, and its pod was not heard of for as long as the lease lasts.
+    /// It holds an item, and its pod has not reported for this long, which is at least the lease.
     LeaseExpired(Duration),
-    /// It holds an item, and there has been no progress for so long.
+    /// It has held an item without progress for this long.
     ItemStalled(Duration),
-    /// It has held an item for so long, and should have finished.
+    /// It has held an item for this long, and should have finished.
     ItemPastTime(Duration),
-    /// It was told to give its item back so long ago, and did not.
+    /// It was told this long ago to give its item back, and did not.
     CancelIgnored(Duration),
 }
 
 /// Look at one agent.
 pub fn look(facts: &Facts) -> Finding {
     let Facts { registered, started, times, startup, timeout, with_many, active, paused, work } = *facts;
-    // A pod registers before its program starts, and may not get further: its image cannot be had, or its walls do not stand.
+    // A pod registers before its program starts, and the start may fail after that: its image cannot be pulled, or its
+    // isolation is not in place.
     if !started && times.expected >= startup {
         return Finding::StartOverdue(times.expected);
     }
@@ -96,7 +99,7 @@ pub fn look(facts: &Facts) -> Finding {
     {
         return found;
     }
-    // Silence of a program that waits for work says nothing; a stopped process says all, whatever it waits for.
+    // A program that waits for work may be silent. A stopped process is a problem in any case.
     let silent = if active { times.program_silent } else { Duration::ZERO };
     let silent = silent.max(times.program_frozen);
     if silent >= timeout && !paused { Finding::ProgramSilent(silent) } else { Finding::Well }
@@ -121,13 +124,14 @@ fn look_at_work(work: &Work, times: ServedTimes, with_many: bool, paused: bool) 
     (still >= stall).then_some(Finding::ItemStalled(still))
 }
 
-/// Whether an agent, which reports each `period`, is about to be given up for its silence. What stops many at once stops them
-/// somewhere between two reports of each, and one of those may be late: so two periods are the least by which they differ.
+/// Whether an agent, which reports each `period`, is about to be given up for its silence. If many agents stop at once,
+/// each stops somewhere between two of its reports, and one of these may be late. So their silences differ by up to two
+/// periods.
 pub fn soon(times: ServedTimes, timeout: Duration, period: Duration) -> bool {
     times.unheard.saturating_add(NEAR_TIMEOUT_MARGIN.min(timeout / 3).max(period.saturating_mul(2))) >= timeout
 }
 
-/// Whether so many of a group (a node's, a gateway's) are about to be given up that the group is to blame.
+/// Whether enough agents of a group (of a node or a gateway) are about to be given up to blame the group.
 pub fn many(soon: usize, of: usize) -> bool {
     soon >= MIN_MASS_SILENCE_AGENTS && soon * 2 > of
 }

@@ -1,10 +1,12 @@
-//! The supervisor hub: from the signals of all monitors to one intervention.
+//! From the signals of all monitors about one agent to one intervention.
 //!
-//! Monitors report, this module decides, the pool executes. Several signals at once: the monitor decides first (budget, then
-//! violation, progress, health), and within one monitor the strongest action. While an agent has no tokens there is no
-//! restart and no requeue: they would only spend more. Out of tokens with an item in hand it is fish or cut bait: what was
-//! done of the item so far is kept, and the agent paused, if it is worth anything; else the agent is ended. A scheduler is
-//! paused on budget signals, never ended. What was overruled is told.
+//! Monitors report signals, this module decides, and the pool executes. If there are several signals, the order of
+//! monitors decides: budget, violation, progress, health. Within one monitor the strongest action decides.
+//!
+//! While an agent has no tokens, a restart or a requeue would only spend more tokens, so it becomes a pause; signals of
+//! the health monitor are exempt. If an agent with an item runs out of tokens, *fish or cut bait* applies: if the item
+//! shows progress, the agent is paused and its work is kept; otherwise the agent is ended. A scheduler is paused on
+//! budget signals and never ended. The decision lists the overruled signals and their actions.
 
 use std::time::Duration;
 
@@ -38,7 +40,7 @@ pub enum Violation {
     ForbiddenPath,
 }
 
-/// What can be done, weakest first.
+/// The actions, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum Action {
@@ -53,7 +55,7 @@ pub enum Action {
     Reap,
 }
 
-/// Who reports, in the order in which they are heard.
+/// The monitors, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Monitor {
     Budget,
@@ -62,12 +64,12 @@ enum Monitor {
     Health,
 }
 
-/// How far the layer goes.
+/// The mode of the supervision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Decide and act.
     Enforce,
-    /// Decide and tell what would have been done.
+    /// Decide, and only report the decision.
     Observe,
     /// Do nothing.
     Disabled,
@@ -85,7 +87,8 @@ impl Signal {
         }
     }
 
-    /// What is done when no rule says otherwise, and after how many times within how long.
+    /// The action if the pool has no rule for the signal, the number of occurrences that it needs, and the time within
+    /// which they count.
     fn default_rule(self, who: SignalSubject) -> (Action, u32, Duration) {
         let once = |action| (action, 1, Duration::from_secs(60));
         match self {
@@ -105,7 +108,7 @@ impl Signal {
         }
     }
 
-    /// The name under which it is told.
+    /// Its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::HeartbeatLost => "HeartbeatLost",
@@ -130,7 +133,7 @@ impl Signal {
 }
 
 impl Action {
-    /// The name under which it is told.
+    /// Its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Log => "Log",
@@ -146,90 +149,92 @@ impl Action {
     }
 }
 
-/// What would be lost with the agent that holds an item.
+/// The work that is lost if the agent that holds an item is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkAtRisk {
-    /// It has shown no progress with it.
+    /// The agent reported no progress with the item.
     Nothing,
-    /// It got somewhere, or wrote down where to go on from.
+    /// The agent reported progress or a checkpoint.
     Something,
 }
 
-/// Whose signals they are.
+/// The agent that the signals are about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalSubject {
-    /// It is a scheduler: never ended for want of tokens.
+    /// It is a scheduler, which is never ended because its tokens are spent.
     pub scheduler: bool,
-    /// It holds an item, and what that is worth so far.
+    /// The work at risk, if it holds an item.
     pub item: Option<WorkAtRisk>,
 }
 
-/// Something that took too long and was ended.
+/// An operation that took too long and was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// A call of a model.
+    /// A model call.
     ModelTurn,
     /// An attempt at an item.
     Attempt,
-    /// So many commands that the agent's own circuit of commands opened.
+    /// Enough commands to open the agent's own circuit breaker for commands.
     Commands,
 }
 
 impl Timeout {
-    /// In words.
+    /// A message for people.
     pub fn words(self) -> &'static str {
         match self {
-            Self::ModelTurn => "a call of a model took longer than spec.bulkhead.modelTurnTimeoutSeconds of its pool and was ended",
-            Self::Attempt => "its attempt at an item took longer than attemptTimeoutSeconds, or the item's own bulkhead.timeoutSeconds",
-            Self::Commands => "so many of its commands took too long that more are refused for a while",
+            Self::ModelTurn => "a model call took longer than spec.bulkhead.modelTurnTimeoutSeconds of its AgentPool and was ended",
+            Self::Attempt => {
+                "its attempt at an item took longer than attemptTimeoutSeconds of the WorkQueue, or than spec.bulkhead.timeoutSeconds of the item"
+            }
+            Self::Commands => "too many of its commands timed out or did not start; its circuit breaker refuses new commands for a while",
         }
     }
 }
 
-/// Time-outs that an agent may have in its life when its pool does not say.
+/// The number of time-outs in an agent's life from which on they are chronic, if its pool sets none.
 pub const DEFAULT_MAX_TIMEOUTS: u32 = 3;
 
-/// Whether an agent with so many time-outs in its life has too many.
+/// Whether the time-outs in an agent's life are chronic.
 pub fn chronic(timeouts: u32, most: Option<u32>) -> bool {
     timeouts > 0 && timeouts >= most.unwrap_or(DEFAULT_MAX_TIMEOUTS)
 }
 
-/// A signal that stands.
+/// A signal that a monitor has raised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaisedSignal {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
-    /// In words.
+    /// A message for people.
     pub message: String,
-    /// How long ago each occurrence was that is remembered; at least one.
+    /// The age of each remembered occurrence; at least one.
     pub ago: Vec<Duration>,
 }
 
-/// What a pool wants done about a signal.
+/// A pool's rule for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
-    /// From so many on ...
+    /// The number of occurrences that the rule needs ...
     pub count: Option<u32>,
-    /// ... within so long.
+    /// ... within this time. If one of the two is not set, one occurrence is enough.
     pub window: Option<Duration>,
-    /// What is done.
+    /// The action.
     pub action: Action,
 }
 
 /// The decision about one agent's signals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// About what.
+    /// The signal that decided.
     pub signal: Signal,
-    /// What is done, or would be.
+    /// The action that is taken, or would be taken.
     pub action: Action,
-    /// In words.
+    /// The message of the signal.
     pub message: String,
-    /// It is done; else it is only told.
+    /// The action is taken; otherwise it is only reported.
     pub enforced: bool,
-    /// What else would have been done.
+    /// The other signals and their actions, which are not taken.
     pub overruled: Vec<(Signal, Action)>,
 }
 
@@ -240,7 +245,7 @@ pub fn decide(mode: Mode, who: SignalSubject, raised: &[RaisedSignal], rules: &[
         Mode::Observe => false,
         Mode::Disabled => return None,
     };
-    // One that is only near a limit has some left, and must not be kept from being ended for what else it does.
+    // `BudgetNearLimit` does not count: the agent still has tokens, so other signals may restart it.
     let over_budget = raised.iter().any(|one| one.signal == Signal::TokenBudgetExceeded);
     let mut wanted: Vec<(Monitor, std::cmp::Reverse<Action>, Signal, &str)> = raised
         .iter()
@@ -257,8 +262,8 @@ pub fn decide(mode: Mode, who: SignalSubject, raised: &[RaisedSignal], rules: &[
     Some(Decision { signal, action, message: message.to_owned(), enforced, overruled })
 }
 
-/// What the pool's rules, or the defaults, want done about one signal, if it came often enough. The strongest rule that
-/// applies counts; a pool that has a rule for a signal does not get the default beside it.
+/// The action of the pool's rules for one signal, or of the default, if the signal came often enough. The strongest
+/// rule that applies counts. A pool with a rule for a signal does not get the default too.
 fn answer(raised: &RaisedSignal, who: SignalSubject, rules: &[Rule]) -> Option<Action> {
     let (action, count, window) = raised.signal.default_rule(who);
     let often = |count: u32, window: Duration| {
@@ -271,7 +276,7 @@ fn answer(raised: &RaisedSignal, who: SignalSubject, rules: &[Rule]) -> Option<A
     }
     own.filter(|rule| match (rule.count, rule.window) {
         (Some(count), Some(window)) => often(count, window),
-        // A rule that gives no count answers each one.
+        // A rule without a count or a window applies to each occurrence.
         (None, _) | (_, None) => true,
     })
     .map(|rule| rule.action)
@@ -282,7 +287,7 @@ fn restrained(signal: Signal, action: Action, scheduler: bool, over_budget: bool
     if scheduler && signal.monitor() == Monitor::Budget && action > Action::Pause {
         return Action::Pause;
     }
-    // An ended agent would come back with the same empty purse.
+    // A restarted agent would have no tokens either.
     let again = matches!(action, Action::Restart | Action::RestartGang | Action::Requeue);
     if over_budget && again && signal.monitor() != Monitor::Health { Action::Pause } else { action }
 }

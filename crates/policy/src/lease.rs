@@ -10,7 +10,7 @@ pub enum Step {
     Acquire,
     /// Write a new renew time: we hold it.
     Renew,
-    /// Somebody else holds it: look again after this long.
+    /// Another process holds it: look again after this long.
     Wait(Duration),
 }
 
@@ -21,7 +21,7 @@ pub struct Timing {
     pub duration: Duration,
     /// How long after the start of its last successful renewal a holder may still act. Below `duration`.
     pub renew_deadline: Duration,
-    /// Between renewals, and between looks at somebody else's Lease.
+    /// Time between renewals, and between looks at another holder's Lease.
     pub retry: Duration,
 }
 

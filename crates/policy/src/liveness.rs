@@ -1,34 +1,36 @@
-//! Who was heard of, on served time: silence counts only while we could have heard.
+//! When each agent last reported, in served time: silence counts only while we could have heard from it.
 //!
-//! Time counts for an agent while we lead and the gateway it last spoke through is connected to us. When that gateway goes,
-//! the agent is anybody's: its time starts anew, and counts while any gateway is connected. When the first gateway comes (or
-//! a new leader takes over) everybody's time starts anew. So a fail-over, or a roll-out of gateways, costs nobody anything.
+//! Time counts for an agent while we lead and the gateway that it last used is connected to us. When that gateway
+//! disconnects, the agent may use any other one: its time starts anew, and counts while any gateway is connected. When
+//! the first gateway connects, or a new leader takes over, the time of all agents starts anew. So a failover, or a
+//! rollout of gateways, costs no agent anything.
 //!
-//! What always holds: an agent's silence never exceeds the time that was ticked while a gateway was connected since it was
-//! last heard of, or since a gateway came back.
+//! What always holds: an agent's silence never exceeds the time that was ticked while a gateway was connected since its
+//! last report, or since a gateway came back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// What one report says of the program. The pod measures on its own clock; only the smaller of its time and ours counts.
+/// The activity of the program in one report. The pod measures on its own clock; only the smaller of its time and ours
+/// counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportTimes {
-    /// For how long the program has shown nothing.
+    /// How long the program has shown no activity.
     pub silent: Duration,
-    /// For how long it has been stopped by a signal; zero if it is not.
+    /// How long it has been stopped by a signal; zero if it is not.
     pub frozen: Duration,
 }
 
 /// Served times of one agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServedTimes {
-    /// Since it is expected: what a start may take is measured by it.
+    /// Time since the agent is expected. It limits a start.
     pub expected: Duration,
-    /// Since its pod was heard of.
+    /// Time since its pod reported.
     pub unheard: Duration,
-    /// Since its program did something.
+    /// Time since its program showed activity.
     pub program_silent: Duration,
-    /// For which its program has been frozen.
+    /// Time for which its program has been stopped.
     pub program_frozen: Duration,
 }
 
@@ -39,10 +41,10 @@ struct AgentTimes {
     times: ServedTimes,
 }
 
-/// Everybody, by pod uid.
+/// All agents, by pod uid.
 #[derive(Clone, Debug, Default)]
 pub struct Liveness {
-    /// Sessions of each: a new one may begin before the old one is seen to end.
+    /// The sessions of each gateway: a new one may begin before the end of the old one is seen.
     gateways: BTreeMap<String, u32>,
     agents: HashMap<String, AgentTimes>,
 }
@@ -57,7 +59,7 @@ impl Liveness {
         }
     }
 
-    /// A gateway's session ended: those who spoke through it may come by any other.
+    /// A gateway's session ended. Its agents may use any other gateway.
     pub fn disconnected(&mut self, gateway: &str) {
         if let Some(sessions) = self.gateways.get_mut(gateway).filter(|sessions| **sessions > 1) {
             *sessions -= 1;
@@ -69,12 +71,12 @@ impl Liveness {
         }
     }
 
-    /// From now on this agent is expected to be heard of. Nothing changes if it already is.
+    /// From now on this agent is expected to report. Nothing changes if it already is.
     pub fn expect(&mut self, uid: &str) {
         self.agents.entry(uid.to_owned()).or_default();
     }
 
-    /// An agent was heard of through `gateway`.
+    /// An agent reported through `gateway`.
     pub fn heard(&mut self, uid: &str, gateway: &str, heard: ReportTimes) {
         let one = self.agents.entry(uid.to_owned()).or_default();
         one.via = self.gateways.contains_key(gateway).then(|| gateway.to_owned());
@@ -87,19 +89,19 @@ impl Liveness {
         };
     }
 
-    /// It cannot be heard of now, and that is not its fault: its time starts anew.
+    /// The agent cannot report now, and that is not its fault: its time starts anew.
     pub fn excuse(&mut self, uid: &str) {
         if let Some(one) = self.agents.get_mut(uid) {
             one.times = ServedTimes::default();
         }
     }
 
-    /// Nobody expects it any more.
+    /// The agent is not expected any more.
     pub fn forget(&mut self, uid: &str) {
         self.agents.remove(uid);
     }
 
-    /// `time` passed in which we led. The caller leaves out what it slept through.
+    /// `time` passed in which we led. The caller leaves out the time in which the process was suspended.
     pub fn tick(&mut self, time: Duration) {
         if self.gateways.is_empty() {
             return;
@@ -119,7 +121,7 @@ impl Liveness {
         self.agents.get(uid).map(|one| one.times).unwrap_or_default()
     }
 
-    /// The gateway it was last heard through, while that is connected.
+    /// The gateway of its last report, while that is connected.
     pub fn via(&self, uid: &str) -> Option<&str> {
         self.agents.get(uid)?.via.as_deref()
     }

@@ -1,35 +1,37 @@
 //! Which nodes are unreachable, judged by their leases and by our own clock.
 //!
-//! A node whose kubelet does not renew its lease is not to blame while the API server takes nobody's renewals. So the
-//! silence of a node is counted only while leases of *other* nodes go on, as we see it: each renewal that we see proves that
-//! the API server served since the one before, if that was a moment ago. After a longer gap (the API server was away, a watch
-//! hung, this process slept) every node's silence is counted anew. Renew times are compared with earlier ones of the same
-//! lease only, never with our clock.
+//! A node whose kubelet does not renew its lease is not to blame while the API server accepts no renewals at all. So
+//! the silence of a node counts only while the leases of *other* nodes are renewed, as we see it. Each renewal that we
+//! see proves that the API server served since the one before, if that was a moment ago. After a longer gap (the API
+//! server was away, a watch hung, this process slept) the silence of every node starts anew. Renew times are compared
+//! only with earlier ones of the same lease, never with our clock.
 //!
 //! What always holds:
 //! * a node is judged unreachable only after [`Lease::patience`] of such time without a renewal of its own;
-//! * no node is judged while more than half of those that are not judged yet are silent together: then the network between
-//!   the nodes and the API server is to blame, as Kubernetes' own node controller has it. So the only node of a cluster, and
-//!   the last one that is left, are never judged;
-//! * a judgement stays until the node's own lease is renewed. When a disruption ends everybody's silence is counted anew;
-//! * a new leader knows nothing: it judges nobody before it has observed for as long.
+//! * no node is judged while more than half of the nodes that are not judged yet are silent together. Then the network
+//!   between the nodes and the API server is to blame, as Kubernetes' own node controller has it. So the only node of a
+//!   cluster, and the last one that is left, are never judged;
+//! * a judgement stays until the node's own lease is renewed. When a disruption ends, the silence of every node starts
+//!   anew;
+//! * a new leader judges no node before it has observed for as long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a kubelet's lease lasts by default. It is renewed each quarter of that.
+/// The default duration of a kubelet's lease. The kubelet renews it each quarter of that.
 const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(40);
-/// Leases that say that they last longer are taken for this.
+/// The longest duration that is believed of a lease.
 const MAX_LEASE_DURATION: Duration = Duration::from_secs(3600);
-/// Between two judgements: a judgement looks at all nodes, and in a large cluster there is a renewal each few milliseconds.
+/// Time between two judgements. A judgement looks at all nodes, and a large cluster has a renewal every few
+/// milliseconds.
 const JUDGEMENT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A node's lease as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Its renew time, in microseconds since the epoch of the node's clock. Only whether it changes counts.
+    /// Its renew time by the node's clock, in microseconds since 1970. Only a change of it counts.
     pub renewed: i64,
-    /// How long it says that it lasts.
+    /// The duration that it states.
     pub duration: Duration,
 }
 
@@ -44,13 +46,14 @@ impl Lease {
         self.duration().saturating_mul(3) / 2
     }
 
-    /// Between two renewals that we see, the longest time that proves that the API server served: one and a half periods.
+    /// The longest time between two renewals that we see which still proves that the API server served: one and a half
+    /// periods.
     fn longest_gap(&self) -> Duration {
         self.duration().saturating_mul(3) / 8
     }
 }
 
-/// What a node without a lease is held to.
+/// The lease that is assumed for a node without one.
 const NO_LEASE: Lease = Lease { renewed: 0, duration: DEFAULT_LEASE_DURATION };
 
 /// What we have observed of a node.
@@ -64,20 +67,20 @@ pub enum Judgement {
     Unreachable,
 }
 
-/// Whether a node is heard of, and what follows.
+/// Whether a node reports, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeReach {
-    /// It is.
+    /// It reports.
     Heard,
-    /// Its kubelet is not heard of, and nothing proves that this is the node's own trouble: nothing on it is replaced, and
-    /// nobody on it is given up.
+    /// Its kubelet does not report, and nothing proves that the node itself is to blame. No pod on it is replaced, and
+    /// no agent on it is given up.
     Silent,
-    /// It alone is not heard of: what runs on it does not count.
+    /// Only this node does not report. The pods on it do not count.
     Unreachable,
 }
 
-/// Decides about a node. `unknown`: Kubernetes says that it does not hear of it; `stored`: a leader before us judged it
-/// unreachable, and stored that with what is on it.
+/// Decides about a node. `unknown`: Kubernetes says that the node does not report. `stored`: an earlier leader judged
+/// it unreachable, and stored that with the Agents on it.
 pub fn reach(unknown: bool, judgement: Judgement, stored: bool) -> NodeReach {
     match (unknown, judgement, stored) {
         (false, Judgement::NotObserved | Judgement::Alive | Judgement::Unreachable, _) => NodeReach::Heard,
@@ -89,9 +92,9 @@ pub fn reach(unknown: bool, judgement: Judgement, stored: bool) -> NodeReach {
 #[derive(Clone, Debug)]
 struct Node {
     judgement: Judgement,
-    /// The served time at which it was heard of last, or at which we began.
+    /// The served time at which it last reported, or at which we began.
     heard: Duration,
-    /// When its kubelet posted its status last, by the node's clock: kubelets without a lease do that instead.
+    /// When its kubelet last posted its status, by the node's clock. Kubelets without a lease do that instead.
     posted: Option<i64>,
 }
 
@@ -100,7 +103,7 @@ struct Node {
 pub struct NodeLiveness {
     nodes: BTreeMap<String, Node>,
     leases: BTreeMap<String, Lease>,
-    /// Time in which leases went on, since we began.
+    /// The time since we began in which leases were renewed.
     served: Duration,
     /// When we saw a renewal last, by our own clock.
     last_renewal: Option<Duration>,
@@ -128,8 +131,8 @@ impl Default for NodeLiveness {
 }
 
 impl NodeLiveness {
-    /// These nodes are there, with when each posted its status last; with `all`, no others are. Gives the nodes of which the
-    /// judgement changed.
+    /// Updates these nodes, with the time when each last posted its status. `all`: there are no others. Returns the
+    /// nodes whose judgement changed.
     pub fn nodes<'a>(&mut self, there: impl IntoIterator<Item = (&'a str, Option<i64>)>, all: bool, now: Duration) -> Vec<String> {
         let (mut renewed, mut listed) = (Vec::new(), BTreeSet::new());
         for (name, posted) in there {
@@ -153,7 +156,7 @@ impl NodeLiveness {
         self.nodes.remove(name);
     }
 
-    /// These leases are there; with `all`, no others are. Gives the nodes of which the judgement changed.
+    /// Updates these leases. `all`: there are no others. Returns the nodes whose judgement changed.
     pub fn leases<'a>(&mut self, there: impl IntoIterator<Item = (&'a str, Lease)>, all: bool, now: Duration) -> Vec<String> {
         let (mut renewed, mut listed) = (Vec::new(), BTreeSet::new());
         for (name, lease) in there {
@@ -186,13 +189,13 @@ impl NodeLiveness {
         self.disrupted
     }
 
-    /// These nodes were heard of at `now`.
+    /// These nodes reported at `now`.
     fn heard(&mut self, names: Vec<String>, now: Duration) -> Vec<String> {
         let names: Vec<_> = names.into_iter().filter(|name| self.nodes.contains_key(name)).collect();
         if names.is_empty() {
             return Vec::new();
         }
-        // The first one that we see begins the time.
+        // The first renewal that we see begins the time.
         let gap = self.last_renewal.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
         if gap <= self.longest_gap {
             self.served += gap;
@@ -220,7 +223,7 @@ impl NodeLiveness {
         let lease = |name: &str| leases.get(name).copied().unwrap_or(NO_LEASE);
         let silence = |node: &Node| served.saturating_sub(node.heard.max(anew));
         self.longest_gap = self.nodes.keys().map(|name| lease(name).longest_gap()).min().unwrap_or_else(|| NO_LEASE.longest_gap());
-        // Those that are judged already fell silent another day.
+        // Nodes that are judged already fell silent earlier, for another reason.
         let (mut silent, mut of) = (0_usize, 0_usize);
         for (name, node) in self.nodes.iter().filter(|(_, node)| node.judgement != Judgement::Unreachable) {
             of += 1;
@@ -228,7 +231,7 @@ impl NodeLiveness {
         }
         let disrupted = silent * 2 > of;
         if std::mem::replace(&mut self.disrupted, disrupted) && !disrupted {
-            // The others come back one after the other: each has all the time to.
+            // The other nodes come back one after the other. Each gets its whole time.
             self.anew = served;
         } else if !disrupted {
             for (name, node) in &mut self.nodes {

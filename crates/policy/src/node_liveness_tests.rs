@@ -1,12 +1,12 @@
-//! Tables of single cases, and a simulated cluster: kubelets that renew, an API server that goes away, watches that break,
-//! leaders that change, clocks that jump.
+//! Table tests, and a simulated cluster: kubelets that renew, an API server that goes away, watches that break, leaders
+//! that change, clocks that jump.
 
 use proptest::prelude::*;
 
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Kubelets renew so often, in seconds.
+/// The time between two renewals of a kubelet, in seconds.
 const PERIOD: u64 = 10;
 
 /// A cluster whose kubelets renew one after the other, seen by one leader.
@@ -32,7 +32,7 @@ impl Cluster {
         format!("node-{node}")
     }
 
-    /// What a leader does that begins, or whose watch began anew.
+    /// The first list of a new leader, or of a watch that begins again.
     fn list(&mut self) -> Vec<String> {
         let names: Vec<_> = (0..self.marks.len()).map(Self::name).collect();
         let mut changed = self.leader.nodes(names.iter().map(|name| (name.as_str(), None)), true, self.now);
@@ -47,7 +47,8 @@ impl Cluster {
         self.leader.leases([(Self::name(node).as_str(), lease)], false, self.now)
     }
 
-    /// So many seconds in which all renew but `silent`. Those that were judged unreachable meanwhile.
+    /// Runs for `seconds`, in which all nodes except `silent` renew. Returns the nodes that were judged unreachable
+    /// meanwhile.
     fn runs(&mut self, seconds: u64, silent: &[usize]) -> Vec<String> {
         let mut judged = Vec::new();
         for second in 0..seconds {
@@ -146,7 +147,7 @@ fn when_more_than_half_are_silent_together_none_is_judged() {
     cluster.runs(60, &[]);
     assert_eq!(cluster.runs(3600, &[0, 1, 2]), Vec::<String>::new());
     assert!(cluster.leader.disrupted());
-    // Half of them is no more than half.
+    // Half of the nodes are not more than half.
     let mut cluster = Cluster::of(4);
     cluster.runs(60, &[]);
     let mut judged = cluster.runs(120, &[0, 1]);
@@ -173,7 +174,7 @@ fn after_a_disruption_everybody_has_all_the_time_to_come_back() {
     let mut cluster = Cluster::of(5);
     cluster.runs(60, &[]);
     cluster.runs(600, &[0, 1, 2]);
-    // One comes back, and the others are fewer than half then.
+    // One node comes back, and then fewer than half are silent.
     assert_eq!(cluster.runs(55, &[0, 1]), Vec::<String>::new());
     assert!(!cluster.leader.disrupted());
     let mut judged = cluster.runs(40, &[0, 1]);
@@ -203,7 +204,7 @@ fn longer_leases_have_longer_patience() {
     cluster.runs(60, &[]);
     assert_eq!(cluster.runs(230, &[2]), Vec::<String>::new());
     assert_eq!(cluster.runs(40, &[2]), ["node-2"]);
-    // What no kubelet would say is taken for something that one would.
+    // A duration that no kubelet sets is cut to the valid range.
     let patience = |duration| Lease { renewed: 0, duration }.patience();
     assert_eq!((patience(Duration::ZERO), patience(Duration::MAX)), (60 * SECOND, 5400 * SECOND));
 }
@@ -240,7 +241,7 @@ fn of_nodes_and_leases_that_are_gone_nothing_is_kept() {
     cluster.leader.nodes([("node-0", None)], true, cluster.now);
     cluster.leader.leases([("node-0", Lease { renewed: 9, duration: DEFAULT_LEASE_DURATION })], true, cluster.now);
     assert_eq!((cluster.leader.nodes.len(), cluster.leader.leases.len()), (1, 1));
-    // A lease alone is no node: its renewals prove nothing, and it is never judged.
+    // A lease without a node: its renewals prove nothing, and it is never judged.
     cluster.leader.leases([("ghost", Lease { renewed: 1, duration: DEFAULT_LEASE_DURATION })], false, cluster.now);
     assert_eq!(
         cluster.leader.leases([("ghost", Lease { renewed: 2, duration: DEFAULT_LEASE_DURATION })], false, cluster.now),
@@ -257,7 +258,8 @@ fn what_kubernetes_says_and_what_we_saw_are_put_together() {
         (true, Alive, false, NodeReach::Silent),
         (true, NotObserved, false, NodeReach::Silent),
         (true, Unreachable, false, NodeReach::Unreachable),
-        // What a leader before us judged stays until the node is heard of: who was replaced must not count again meanwhile.
+        // The judgement of an earlier leader stays until the node reports: a replaced agent must not count again
+        // meanwhile.
         (true, NotObserved, true, NodeReach::Unreachable),
         (true, Alive, true, NodeReach::Silent),
     ] {
@@ -265,15 +267,15 @@ fn what_kubernetes_says_and_what_we_saw_are_put_together() {
     }
 }
 
-/// What happens to a simulated cluster, in seconds.
+/// The events of a simulated cluster, in seconds.
 #[derive(Clone, Debug)]
 enum Event {
     Calm(u64),
-    /// The API server takes nothing, and then for a while it does.
+    /// The API server accepts nothing, and then works for a while.
     ApiServerAway(u64),
-    /// We see nothing, and list anew.
+    /// The leader sees nothing, and then lists again.
     WatchBroken(u64),
-    /// We see nothing, and then all of it in order.
+    /// The leader sees nothing, and then all events in order.
     WatchLate(u64),
     NewLeader,
 }
@@ -289,7 +291,7 @@ struct Simulation {
     kubelets: Vec<Kubelet>,
     second: u64,
     late: Vec<usize>,
-    /// How long each kubelet takes until it renews, when the API server comes back.
+    /// How long each kubelet takes to renew after the API server is back.
     returns: Vec<u64>,
     judged: BTreeSet<usize>,
 }
@@ -300,7 +302,7 @@ impl Simulation {
         Self { cluster: Cluster::of(nodes), kubelets, second: 0, late: Vec::new(), returns, judged: BTreeSet::new() }
     }
 
-    /// A second, in which the API server serves or not, and its renewals reach us or not.
+    /// One second. `serves`: the API server works; `seen`: its events reach the leader.
     fn second(&mut self, serves: bool, seen: bool) {
         self.second += 1;
         self.cluster.now += SECOND;
@@ -341,7 +343,7 @@ impl Simulation {
             }
             Event::WatchLate(seconds) => {
                 (0..*seconds).for_each(|_| self.second(true, false));
-                // Each comes as an event of its own, with its own renew time.
+                // Each renewal is an event of its own, with its own renew time.
                 let late = std::mem::take(&mut self.late);
                 let mut marks = self.cluster.marks.clone();
                 late.iter().for_each(|node| marks[*node] -= 1);
@@ -394,14 +396,15 @@ proptest! {
             world.happens(event);
             prop_assert!(world.judged.iter().all(|node| *node < dead && !most), "{:?}", world.judged);
         }
-        // A minute of patience, a period in which the last renewal was, and one until others renew; a disruption may have to end.
+        // A minute of patience, a period for the last renewal, one until others renew, and possibly the end of a
+        // disruption.
         for _ in 0..160 {
             world.second(true, true);
             prop_assert!(world.judged.iter().all(|node| *node < dead && !most), "{:?}", world.judged);
         }
         let expected: BTreeSet<_> = if most { BTreeSet::new() } else { (0..dead).collect() };
         prop_assert_eq!(&world.judged, &expected);
-        // And they come back.
+        // The dead nodes come back.
         world.kubelets.iter_mut().for_each(|kubelet| kubelet.lives = true);
         for _ in 0..20 {
             world.second(true, true);

@@ -1,7 +1,7 @@
-//! What somebody outside is yet to be told: in order, one telling at a time, tried again later and later, bounded. What is
-//! alike and comes soon after a telling is told together with what follows it.
+//! Pending notifications for one receiver: in order, one delivery at a time, retried with growing pauses, bounded.
+//! Notifications with the same key that come soon after a delivery are delivered together.
 //!
-//! It must not know what is told. Times are monotonic, since any origin.
+//! It does not know what the notifications contain. Times are monotonic, since any origin.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -9,57 +9,57 @@ use std::time::Duration;
 
 use crate::backoff;
 
-/// What is alike is told at most so often.
+/// The shortest time between two deliveries with the same key.
 pub const NOTICE_BATCH_INTERVAL: Duration = Duration::from_secs(60);
-/// Tellings that wait at most; what comes beyond is lost, and counted.
+/// The most deliveries that wait. Notifications beyond it are lost, and counted.
 pub const MAX_PENDING_NOTICES: usize = 256;
-/// Of what is told together, so many are named; the others are counted.
+/// The most notifications of one delivery that it contains in full. The others are counted.
 pub const MAX_NAMED_NOTICES: usize = 20;
-/// Times that a telling is tried: about ten minutes, where nobody answers.
+/// The most attempts to send a delivery: about ten minutes, if the receiver does not answer.
 pub const MAX_SEND_ATTEMPTS: u32 = 8;
-/// First and longest pause after a try that failed.
+/// The first and the longest pause after a failed attempt.
 const SEND_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
-/// What is told at once.
+/// Notifications with the same key that are sent together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery<K, T> {
-    /// The same at each try, and no other's: whoever is told twice can know it.
+    /// Unique, and the same at each attempt, so that the receiver can recognise a repetition.
     pub id: u64,
-    /// What all of it has in common.
+    /// The key of all its notifications.
     pub key: K,
-    /// The first ones.
+    /// The first notifications.
     pub named: Vec<T>,
-    /// The last one, if it is not among those.
+    /// The last one, if it is not in `named`.
     pub last: Option<T>,
-    /// How many there are.
+    /// The number of notifications.
     pub count: u64,
     due: Duration,
     tries: u32,
 }
 
-/// How a try ended.
+/// How an attempt to send ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was taken.
+    /// The receiver accepted it.
     Taken,
-    /// It was not, and will not be.
+    /// The receiver refused it, and would refuse it again.
     Refused,
-    /// Nobody answered, or somebody said to come again, perhaps when.
+    /// The receiver did not answer, or asked to send it later, perhaps after this time.
     Later(Option<Duration>),
 }
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextStep<K, T> {
-    /// Tell this, then say how it [`ended`](Outbox::ended). The number is of those that were lost so far.
+    /// Send this, then report how it [`ended`](Outbox::ended). The number is the count of lost notifications so far.
     Tell(Delivery<K, T>, u64),
     /// Nothing before this time.
     At(Duration),
-    /// Nothing before something comes.
+    /// Nothing before the next notification.
     Rest,
 }
 
-/// What is yet to be told to one.
+/// The pending notifications for one receiver.
 #[derive(Debug)]
 pub struct Outbox<K, T> {
     waiting: VecDeque<Delivery<K, T>>,
@@ -77,7 +77,7 @@ impl<K, T> Default for Outbox<K, T> {
 }
 
 impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
-    /// Something is to be told.
+    /// Adds a notification.
     pub fn push(&mut self, key: K, one: T, now: Duration) {
         self.told.retain(|_, told| *told + NOTICE_BATCH_INTERVAL > now);
         if let Some(telling) = self.waiting.iter_mut().find(|telling| telling.key == key && telling.tries == 0) {
@@ -98,7 +98,7 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
         self.next_id += 1;
     }
 
-    /// What to do now. One telling at a time: after [`NextStep::Tell`] this is asked again when it has ended.
+    /// What to do now. One delivery at a time: after [`NextStep::Tell`], call this again when the attempt has ended.
     pub fn next(&mut self, now: Duration) -> NextStep<K, T> {
         let Some(first) = self.waiting.iter().map(|telling| telling.due).min() else { return NextStep::Rest };
         let from = first.max(self.paused);
@@ -108,7 +108,7 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
         match self.waiting.iter().position(|telling| telling.due <= now).and_then(|at| self.waiting.remove(at)) {
             Some(mut telling) => {
                 telling.tries += 1;
-                // Told, or about to be: what is alike waits from now on.
+                // From now on notifications with the same key wait.
                 self.told.insert(telling.key.clone(), now);
                 NextStep::Tell(telling, self.lost)
             }
@@ -116,7 +116,7 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
         }
     }
 
-    /// A try ended. `lost` is what it was told with, `random` uniform in [0, 1).
+    /// An attempt ended. `lost` is the number that came with the delivery; `random` is uniform in [0, 1).
     pub fn ended(&mut self, telling: Delivery<K, T>, lost: u64, outcome: Outcome, now: Duration, random: f64) {
         match outcome {
             Outcome::Taken => {
@@ -141,7 +141,7 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
         }
     }
 
-    /// How many are lost and not yet told of.
+    /// The number of lost notifications that the receiver does not know of yet.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -246,7 +246,7 @@ mod tests {
                 let waits: u64 = outbox.waiting.iter().map(|telling| telling.count).sum();
                 prop_assert_eq!(pushed, taken + told_of + outbox.lost() + waits);
             }
-            // With somebody who takes everything, all is told.
+            // If the receiver accepts everything, everything is delivered.
             for _ in 0..=MAX_PENDING_NOTICES + 1 {
                 match outbox.next(now) {
                     NextStep::Tell(telling, lost) => outbox.ended(telling, lost, Outcome::Taken, now, 0.0),

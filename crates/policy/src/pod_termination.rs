@@ -1,5 +1,5 @@
-//! When a pod is gone. The absence of its object proves nothing: a forced deletion, or a cut-off node, leaves processes
-//! running. A pod counts as gone only when something that knows has said so.
+//! When a pod is gone. The absence of its object proves nothing: after a forced deletion, or on a cut-off node,
+//! processes may still run. A pod counts as gone only when its kubelet, its node or a person proves it.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ pub enum LastSeen {
     Ended,
     /// It had a node, and its containers were not all reported terminated.
     Running,
-    /// We did not see it go (a new leader).
+    /// We did not see its deletion (a new leader).
     Unknown,
 }
 
-/// What the node of a missing pod says.
+/// The state of the node of a missing pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// Nobody knows on which node it was, for this long now: no node can prove anything.
+    /// Its node is not known, for this long now. So no node can prove anything.
     NotKnown(Duration),
     /// The Node object is gone.
     Deleted,
-    /// The Node carries the taint `node.kubernetes.io/out-of-service`: a person vouches that it is off.
+    /// The Node has the taint `node.kubernetes.io/out-of-service`: a person states that it is off.
     OutOfService,
     /// Ready and renewing since the pod went missing, for this long.
     HealthyFor(Duration),

@@ -2,12 +2,12 @@
 //!
 //! Sequence numbers make this safe against a crash, an old cache and a second leader: a number is given out by
 //! compare-and-swap on `spawned` before its Agent is made, an Agent's name follows from its number, and a number is never
-//! reused once `collected_below` passed it. What always holds, whatever crashed where:
+//! reused once `collected_below` passed it. What always holds, after a crash at any point:
 //! * at most `desired` Agents that count exist, unless a person lowered `desired`;
 //! * a number below `spawned` that was never seen is made, under the same name, before a new one is given out;
 //! * no Agent is deleted before `collected_below` is above its number, durably;
-//! * Agents that crash are replaced later and later, and not heaped up;
-//! * nobody new is made while one that hibernates can be woken, and hibernated ones are not heaped up either.
+//! * crashed Agents are replaced with growing pauses, and do not pile up;
+//! * no new Agent is made while a hibernated one can be woken, and hibernated ones do not pile up either.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct AgentFacts {
     pub name: String,
     /// Its number, or `None` if it was made by hand (outside min and max).
     pub sequence: Option<i64>,
-    /// Where it stands.
+    /// Its state.
     pub standing: MemberState,
     /// How long ago it was made, to order those that leave.
     pub age: Duration,
@@ -27,7 +27,7 @@ pub struct AgentFacts {
     pub keeps: bool,
 }
 
-/// Where an Agent stands, as far as its pool cares.
+/// The state of an Agent, as far as its pool needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
     /// No pod yet, and nothing refused one.
@@ -40,11 +40,12 @@ pub enum MemberState {
     Idle,
     /// It holds an item: never ended to scale down.
     Busy,
-    /// It is paused, with whatever it holds: never ended to scale down.
+    /// It is paused, with or without an item: never ended to scale down.
     Held,
     /// It is being deleted, or its pod is; its pod may still run.
     Leaving,
-    /// It gave its pod back, and keeps its identity and its volume: it does not count, and comes back before anybody new.
+    /// It gave up its pod, and keeps its identity and its volume. It does not count, and is woken before a new Agent is
+    /// made.
     Hibernated {
         /// A person or the supervisor holds it: it is neither woken nor deleted.
         paused: bool,
@@ -55,16 +56,16 @@ pub enum MemberState {
     Ended {
         /// This long ago.
         ago: Duration,
-        /// By itself, within [`MIN_HEALTHY_LIFETIME`] of its start.
+        /// It ended by itself, within [`MIN_HEALTHY_LIFETIME`] of its start.
         crashed: bool,
     },
-    /// Somebody else's object has its name: its number is used up.
+    /// An object of another owner has its name: its number is used up.
     Foreign,
 }
 
 impl MemberState {
-    /// Whether it takes a place in the pool. One that is leaving does until its pod is gone, so that there are never more
-    /// running pods than the pool may have.
+    /// Whether it counts as an Agent of the pool. A leaving Agent counts until its pod is gone, so that there are never
+    /// more running pods than the pool may have.
     pub fn counts(self) -> bool {
         match self {
             Self::Spawning | Self::Refused | Self::Starting | Self::Idle | Self::Busy | Self::Held | Self::Leaving => true,
@@ -102,9 +103,10 @@ pub struct Facts {
     pub agents: Vec<AgentFacts>,
     /// How long an ended Agent is kept.
     pub stopped_ttl: Duration,
-    /// Those that leave because there is no work for them hibernate, if they can.
+    /// Agents that leave because there is no work for them hibernate, if they can.
     pub hibernate: bool,
-    /// So many may there be, hibernated ones among them: with more, hibernated ones go. 0: none hibernates any longer.
+    /// The most Agents, hibernated ones included. If there are more, hibernated ones are deleted. 0: no Agent may
+    /// hibernate.
     pub with_hibernated: u32,
 }
 
@@ -113,17 +115,18 @@ pub struct Facts {
 pub struct Plan {
     /// `spawned` and `collected_below` as they should be stored.
     pub counters: Counters,
-    /// They must be stored, by compare-and-swap, before anything else is done; else they may wait for the next write.
+    /// The counters must be stored, by compare-and-swap, before anything else is done. Otherwise they may wait for the
+    /// next write.
     pub counters_first: bool,
     /// Numbers whose Agents are made now.
     pub create: Vec<i64>,
     /// Agents to wake.
     pub wake: Vec<String>,
-    /// Agents to put to sleep.
+    /// Agents to hibernate.
     pub hibernate: Vec<String>,
     /// Agents to delete, with why.
     pub delete: Vec<(String, RemovalReason)>,
-    /// When to look again although nothing happens.
+    /// When to look again if nothing happens.
     pub look_again: Option<Duration>,
 }
 
@@ -143,13 +146,13 @@ pub enum RemovalReason {
     ScaledDown,
     /// It ended, and was kept long enough.
     Collected,
-    /// It hibernates, and the pool may not have so many, or none any longer.
+    /// It hibernates, and the pool may have fewer hibernated Agents, or none.
     NotKept,
 }
 
 /// An Agent that ends by itself sooner than this after its start has crashed, however it ended.
 pub const MIN_HEALTHY_LIFETIME: Duration = Duration::from_secs(600);
-/// So many crashes that are remembered are a loop.
+/// From this number of remembered crashes on a pool is in a crash loop.
 pub const CRASH_LOOP_THRESHOLD: u32 = 2;
 /// Crashes are remembered this long.
 pub const CRASH_TTL: Duration = Duration::from_secs(600);
@@ -157,13 +160,13 @@ pub const CRASH_TTL: Duration = Duration::from_secs(600);
 const MAX_CREATE_BACKOFF: Duration = Duration::from_secs(300);
 
 impl Plan {
-    /// Nobody is to be made, woken, put to sleep or deleted.
+    /// No Agent is to be made, woken, hibernated or deleted.
     pub fn settled(&self) -> bool {
         self.create.is_empty() && self.wake.is_empty() && self.hibernate.is_empty() && self.delete.is_empty()
     }
 }
 
-/// Numbers that were given out and of which no Agent was seen yet: it is being made, or will be.
+/// Allocated numbers of which no Agent was seen yet. Each is being made, or will be.
 fn unseen(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> Vec<i64> {
     let existing: BTreeSet<i64> = agents.iter().filter_map(|agent| agent.sequence).collect();
     (collected_below..spawned).filter(|number| !existing.contains(number)).collect()
@@ -174,7 +177,7 @@ fn count(unseen: &[i64], agents: &[AgentFacts]) -> u32 {
     u32::try_from(seen + unseen.len()).unwrap_or(u32::MAX)
 }
 
-/// How many Agents count towards what is wanted, those that are being made among them.
+/// The number of Agents that count towards the desired size, with those that are being made.
 pub fn there(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> u32 {
     count(&unseen(spawned, collected_below, agents), agents)
 }
@@ -188,7 +191,8 @@ pub fn plan(facts: &Facts) -> Plan {
 
     let mut plan = Plan { counters: Counters { spawned: *spawned, collected_below: seen_below }, ..Plan::default() };
     if !unseen.is_empty() {
-        // Given out by us or by a leader before us, and lost: made before a new number is, under the same names.
+        // We or an earlier leader allocated these numbers, and no Agent was seen. They are made, under the same names,
+        // before a new number is allocated.
         plan.create = unseen;
     } else if counted < *desired && *may_grow {
         match crash_pause(*desired, agents) {
@@ -201,9 +205,9 @@ pub fn plan(facts: &Facts) -> Plan {
             }
         }
     }
-    // Only those whose number `collected_below` can pass: else they would be taken for never made.
+    // Only Agents whose number `collected_below` can pass. Others would look as if they were never made.
     let known = |agent: &&AgentFacts| agent.sequence.is_none_or(|number| number < seen_below);
-    // Those that wake now are awake from here on.
+    // Agents that wake now do not count as asleep.
     let asleep: Vec<&AgentFacts> = wakeable(agents).into_iter().filter(|agent| known(agent)).skip(plan.wake.len()).collect();
     let asleep_now = u32::try_from(asleep.len()).unwrap_or(u32::MAX);
     if counted > *desired {
@@ -234,7 +238,7 @@ fn name(agent: &AgentFacts) -> String {
     agent.name.clone()
 }
 
-/// Those that hibernate and are not held, in the order in which they are woken: always the same one first.
+/// Hibernated Agents that are not paused, in the order in which they are woken. The order is always the same.
 fn wakeable(agents: &[AgentFacts]) -> Vec<&AgentFacts> {
     let asleep = |agent: &&AgentFacts| agent.sequence.is_some() && agent.standing == MemberState::Hibernated { paused: false };
     let mut asleep: Vec<_> = agents.iter().filter(asleep).collect();
@@ -242,9 +246,9 @@ fn wakeable(agents: &[AgentFacts]) -> Vec<&AgentFacts> {
     asleep
 }
 
-/// Ended Agents that were kept long enough, and when the next one will have been. The newest that crashed are kept while
-/// they are remembered, whatever the time to keep says; more than a few beyond the size of the pool are kept for nobody. Those that
-/// the pool did not make itself (children, processes outside the cluster) take no place of those that it did.
+/// Ended Agents that were kept long enough, and the time until the next one was. A crashed one is kept at least as long
+/// as crashes are remembered. Not many more than the size of the pool are kept. Agents that the pool did not make
+/// itself (children, processes outside the cluster) are counted apart.
 fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (Vec<(String, RemovalReason)>, Option<Duration>) {
     let mut ended: Vec<_> = agents
         .filter_map(|agent| match agent.standing {
@@ -302,8 +306,8 @@ fn ages_of_crashes(agents: &[AgentFacts]) -> impl Iterator<Item = Duration> {
     })
 }
 
-/// How long a pool whose Agents crash still waits before it makes the next: 2 s, doubled for each time that as many crashed
-/// as the pool wants.
+/// How long a pool whose Agents crash still waits before it makes the next one: 2 s, doubled each time that as many as
+/// the desired size have crashed.
 fn crash_pause(desired: u32, agents: &[AgentFacts]) -> Option<Duration> {
     let last = ages_of_crashes(agents).min()?;
     let rounds = crashes(agents).div_ceil(desired.max(1)).min(16);
@@ -311,8 +315,8 @@ fn crash_pause(desired: u32, agents: &[AgentFacts]) -> Option<Duration> {
     pause.checked_sub(last).filter(|left| !left.is_zero())
 }
 
-/// How many Agents may be made at once: one more than have got their pods (1, 2, 4, 8 ...), and none while one is refused:
-/// a thousand Agents that wait for quota help nobody.
+/// How many Agents may be made at once: one more than have their pods (1, 2, 4, 8 ...), and none while one is refused:
+/// a thousand Agents that wait for quota are of no use.
 fn batch(agents: &[AgentFacts]) -> u32 {
     let numbered = || agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.standing);
     if numbered().any(|standing| standing == MemberState::Refused) {
@@ -323,8 +327,8 @@ fn batch(agents: &[AgentFacts]) -> u32 {
     u32::try_from((with_pod + 1).saturating_sub(waiting)).unwrap_or(u32::MAX)
 }
 
-/// Whom to end: those that do nothing yet first, then idle ones, the oldest first. Busy ones never; those already leaving
-/// count as done.
+/// The Agents to end: those that do nothing yet first, then idle ones, the oldest first. Busy ones are never ended.
+/// Those that leave already count.
 fn leavers<'a>(agents: impl Iterator<Item = &'a AgentFacts>, surplus: u32) -> Vec<&'a AgentFacts> {
     let agents: Vec<_> = agents.filter(|agent| agent.sequence.is_some()).collect();
     let rank = |standing: MemberState| match standing {

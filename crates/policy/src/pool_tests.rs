@@ -1,4 +1,4 @@
-//! Tables for single plans; a simulated world, with crashes, old looks and two controllers, for what must hold over time.
+//! Table tests of single plans, and a simulation with crashes, stale reads and two controllers.
 
 use super::*;
 use proptest::prelude::*;
@@ -151,7 +151,7 @@ fn agents_made_by_hand_are_outside_min_and_max() {
     assert!(plan.settled() && !plan.counters_first);
 }
 
-/// A pool of at most `most`, whose agents without work hibernate.
+/// A pool of at most `most` Agents that hibernate without work.
 fn sleepy(desired: u32, most: u32, spawned: i64, agents: Vec<AgentFacts>) -> Facts {
     let agents = agents.into_iter().map(|agent| AgentFacts { keeps: true, ..agent }).collect();
     Facts { hibernate: true, with_hibernated: most, ..facts(desired, spawned, agents) }
@@ -215,8 +215,8 @@ fn hibernated_agents_do_not_count_and_hold_nothing_up() {
     assert!(plan(&blocked).settled());
 }
 
-/// A world with an API server that keeps counters by compare-and-swap and names by uniqueness, and controllers that crash
-/// between any two of their steps and act on looks that may be old.
+/// An API server that keeps counters by compare-and-swap and names by uniqueness, and controllers that crash between
+/// any two of their steps and act on reads that may be stale.
 #[derive(Default)]
 struct Simulation {
     version: u64,
@@ -239,7 +239,7 @@ impl Simulation {
         Snapshot { version: self.version, facts: Facts { collected_below: self.collected_below, ..facts(desired, self.spawned, agents) } }
     }
 
-    /// Acts on a look, `steps` single writes at most (then it crashes).
+    /// Acts on a read, with at most `steps` single writes; then it crashes.
     fn act(&mut self, look: &Snapshot, steps: usize) {
         let plan = plan(&look.facts);
         let mut left = steps;
@@ -273,7 +273,7 @@ impl Simulation {
 }
 
 proptest! {
-    /// Two controllers with looks of any age, crashing anywhere, never make one Agent too many, and settle at the target.
+    /// Two controllers with stale reads and crashes at any step never make one Agent too many, and reach the target.
     #[test]
     fn never_one_too_many(target in 1u32..12, schedule in proptest::collection::vec((0usize..3, 0usize..6, 0usize..2), 1..60)) {
         let mut world = Simulation::default();
@@ -296,7 +296,7 @@ proptest! {
         prop_assert!(world.ever_created.values().all(|times| *times == 1));
     }
 
-    /// Over changing targets: what a stale controller does never resurrects a number that was collected by a fresh one.
+    /// For changing targets: a stale controller never makes a number again that a fresh one has collected.
     #[test]
     fn settles_after_any_sequence_of_targets(targets in proptest::collection::vec(0u32..12, 1..8)) {
         let mut world = Simulation::default();
@@ -313,7 +313,7 @@ proptest! {
     }
 }
 
-/// A world of a pool whose agents hibernate: each write of an Agent is tied to the version of it that was looked at.
+/// A pool whose Agents hibernate. Each write of an Agent depends on the version that was read.
 #[derive(Default)]
 struct HibernationSimulation {
     version: u64,
@@ -337,7 +337,7 @@ impl HibernationSimulation {
         HibernationSnapshot { version: self.version, versions, facts }
     }
 
-    /// Where an Agent of this name stands from now on, if it still is as it was looked at.
+    /// Sets the state of the Agent with this name, if it has not changed since it was read.
     fn set(&mut self, glance: &HibernationSnapshot, name: &str, standing: MemberState) {
         for (number, (version, stands)) in &mut self.agents {
             if format!("a{number}") == name && glance.versions.get(number) == Some(version) {
@@ -346,7 +346,7 @@ impl HibernationSimulation {
         }
     }
 
-    /// Acts on a look, and crashes before the write number `writes`.
+    /// Acts on a read, and crashes before the write number `writes`.
     fn act(&mut self, glance: &HibernationSnapshot, writes: usize) {
         let plan = plan(&glance.facts);
         let mut left = writes;
@@ -389,7 +389,7 @@ impl HibernationSimulation {
         }
     }
 
-    /// Pods come and go: who spawns is idle, who was put to sleep sleeps.
+    /// Pods start and end: a spawning Agent becomes idle, and a leaving one hibernates.
     fn goes_on(&mut self) {
         for (version, standing) in self.agents.values_mut() {
             let next = match *standing {
@@ -409,8 +409,8 @@ impl HibernationSimulation {
 }
 
 proptest! {
-    /// Over changing targets, with crashes and looks of any age by two controllers: never more awake than the pool may have,
-    /// never more identities than that, nobody new while one sleeps; and it settles.
+    /// For changing targets, with crashes and stale reads of two controllers: never more Agents are awake or exist than
+    /// the pool may have, no new one is made while one hibernates, and the pool settles.
     #[test]
     fn who_sleeps_comes_back_and_nobody_beside(
         schedule in proptest::collection::vec((0usize..4, 0u32..5, 0usize..5, 0usize..2), 1..80),

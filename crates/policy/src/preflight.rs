@@ -1,47 +1,49 @@
-//! Whether an agent is fit to be given work: from what its pod reported, and what its pool asks for.
+//! Whether an agent may get work, from what its pod reports and what its pool requires.
 //!
-//! It must not decide whether an agent is kept: one that is not fit stays, tries again, and holds its place.
+//! It does not decide whether an agent is kept. An agent that fails stays, tries again, and keeps its place in the
+//! pool.
 
-/// Guarantees that no pod of this version has. A pool that leaves open whether the sandbox is required does not ask for
-/// them: it would else never get anything done. One that says so asks for all.
+/// Guarantees that no pod of this version has. A pool that does not set `requireSandbox` does not require them, because
+/// its agents would never get work. A pool that sets it requires all guarantees.
 pub const UNBUILT_GUARANTEES: [&str; 2] = ["Landlock", "AgentStrict"];
 
-/// What came of an agent's own preflight command, as it reports it.
+/// The result of an agent's preflight command, as the agent reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// It reported none: it was not asked for one, or not yet. Its pod itself asks for no work before it passed.
+    /// The agent reported no result: its pool has no command, or the command has not begun. The pod asks for no work
+    /// before its command has passed.
     NotTold,
     /// It has not ended yet.
     Pending,
     /// It succeeded.
     Passed,
-    /// It failed, in these words.
+    /// It failed, with this message.
     Failed(String),
 }
 
 /// What is known of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts<'a> {
-    /// Its command.
+    /// The result of its command.
     pub command: Command,
-    /// Whether its pool requires the sandbox; none: the pool does not say.
+    /// Whether its pool requires the sandbox. `None`: the pool does not say.
     pub require_sandbox: Option<bool>,
-    /// Guarantees that its pod finds missing; none: it did not say.
+    /// Guarantees that its pod reports as missing. `None`: it has not reported.
     pub missing: Option<&'a [String]>,
 }
 
-/// Whether it is fit.
+/// Whether an agent may get work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may be given work.
+    /// It may get work.
     Passed,
-    /// That is not known yet: it gets nothing meanwhile.
+    /// Not known yet. It gets no work until then.
     Pending,
-    /// It gets nothing, for this reason.
+    /// It gets no work, for this reason.
     Failed(String),
 }
 
-/// Decide. What failed is told before what is not known.
+/// Decides. A known failure takes precedence over a result that is not known yet.
 pub fn judge(facts: &Facts) -> Verdict {
     let Facts { command, require_sandbox, missing } = facts;
     let sandbox = sandbox(*require_sandbox, *missing);
@@ -61,14 +63,14 @@ fn sandbox(required: Option<bool>, missing: Option<&[String]>) -> Verdict {
         None => false,
     };
     let Some(missing) = missing else {
-        // Who has to have everything has to say so.
+        // A pod that must have all guarantees must report them first.
         return if strict { Verdict::Pending } else { Verdict::Passed };
     };
     let lacking: Vec<&str> = missing.iter().map(String::as_str).filter(|name| strict || !UNBUILT_GUARANTEES.contains(name)).collect();
     if lacking.is_empty() {
         return Verdict::Passed;
     }
-    Verdict::Failed(format!("its sandbox lacks {} (spec.preflight.requireSandbox)", lacking.join(", ")))
+    Verdict::Failed(format!("its sandbox lacks {}, which its AgentPool requires (spec.preflight.requireSandbox)", lacking.join(", ")))
 }
 
 #[cfg(test)]
@@ -98,20 +100,23 @@ mod tests {
 
     #[test]
     fn a_required_sandbox_lacks_nothing() {
-        let lacks = "its sandbox lacks Landlock, Seccomp (spec.preflight.requireSandbox)";
+        let lacks = "its sandbox lacks Landlock, Seccomp, which its AgentPool requires (spec.preflight.requireSandbox)";
         let of = |require, missing: Option<&[&str]>| verdict(Command::Passed, require, missing);
         assert_eq!(of(Some(true), Some(&["Landlock", "Seccomp"])), failed(lacks));
         assert_eq!(of(Some(true), Some(&[])), Verdict::Passed);
         assert_eq!(of(Some(true), None), Verdict::Pending, "it has to say so");
         assert_eq!(of(Some(false), Some(&["Landlock", "Seccomp"])), Verdict::Passed);
         assert_eq!(of(None, Some(&UNBUILT_GUARANTEES)), Verdict::Passed, "what is built nowhere is asked for by nobody who did not say so");
-        assert_eq!(of(None, Some(&["Landlock", "Seccomp"])), failed("its sandbox lacks Seccomp (spec.preflight.requireSandbox)"));
+        assert_eq!(
+            of(None, Some(&["Landlock", "Seccomp"])),
+            failed("its sandbox lacks Seccomp, which its AgentPool requires (spec.preflight.requireSandbox)")
+        );
     }
 
     #[test]
     fn whatever_fails_is_told_and_no_failure_is_hidden_by_what_is_not_known() {
         let both = verdict(Command::Failed("no login".into()), Some(true), Some(&["Landlock"]));
-        assert_eq!(both, failed("no login; its sandbox lacks Landlock (spec.preflight.requireSandbox)"));
+        assert_eq!(both, failed("no login; its sandbox lacks Landlock, which its AgentPool requires (spec.preflight.requireSandbox)"));
         let commands = [Command::NotTold, Command::Pending, Command::Passed, Command::Failed("x".into())];
         for command in commands {
             for require in [None, Some(false), Some(true)] {

@@ -1,4 +1,4 @@
-//! How many agents a pool wants, and why. It must not know which agents there are: that is `pool`.
+//! The desired size of a pool, and its reason. It does not know the single agents: that is `pool`.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ pub enum Work {
         ready: u64,
         /// Items that its agents hold.
         leased: u64,
-        /// Items one agent is wanted for; 0 counts as 1.
+        /// Items for which one agent is wanted; 0 counts as 1.
         items_per_agent: u32,
         /// Agents wanted beyond that.
         idle_buffer: u32,
     },
 }
 
-/// How many, and why.
+/// The desired size, and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesiredSize {
     /// Agents wanted.
@@ -64,9 +64,9 @@ pub enum SizeReason {
     Drained,
     /// There is no work.
     NoWork,
-    /// How much work there is is not known yet.
+    /// The amount of work is not known yet.
     WorkUnknown,
-    /// Fewer would do, and that has not been so for long enough.
+    /// Fewer agents would be enough, but not for long enough.
     CoolingDown,
     /// Budgets above leave no more room.
     NoRoom,
@@ -97,26 +97,26 @@ pub fn desired(facts: &Facts) -> DesiredSize {
     }
 }
 
-/// How a pool that follows work comes down: steps down wait, steps up do not.
+/// How a pool that follows work scales down. Scaling down waits; scaling up does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleDown {
     /// Agents wanted so far.
     pub held: u32,
-    /// For how long fewer would have done.
+    /// For how long fewer agents would have been enough.
     pub lower_for: Duration,
-    /// How long that must be so before some leave ...
+    /// How long that must last before some agents leave ...
     pub cooldown: Duration,
     /// ... and before all do.
     pub empty: Duration,
 }
 
-/// The size now, on the way to `target`; with how long to wait if it is not there yet.
+/// The size now, on the way down to `target`, and how long to wait if it is not reached yet.
 pub fn descend(target: DesiredSize, descent: ScaleDown) -> (DesiredSize, Option<Duration>) {
     let ScaleDown { held, lower_for, cooldown, empty } = descent;
     if target.count >= held {
         return (target, None);
     }
-    // What a person or a budget says is done at once.
+    // A change by a person or a budget takes effect at once.
     let patience = match target.why {
         SizeReason::NoWork => empty,
         SizeReason::AgentsWanted | SizeReason::AtMinimum | SizeReason::MaxReached => cooldown,

@@ -1,13 +1,13 @@
-//! When a changed status is worth a write. Nothing is written for time alone.
+//! When a changed status is written. Time alone is no reason to write.
 
 use std::time::Duration;
 
 /// Counts are written at most this often for one object.
 pub const COUNTS_WRITE_INTERVAL: Duration = Duration::from_secs(5);
-/// Counts are written when they have differed for so long: what an agent does between two pieces of work is over at once.
+/// Counts are written when they have differed for this long. So the pause of an agent between two items is not written.
 pub const COUNTS_SETTLE_DELAY: Duration = Duration::from_secs(1);
 
-/// What changed between the status that is stored and the one that holds.
+/// What changed between the stored status and the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusChange {
     /// Nothing.

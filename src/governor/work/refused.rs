@@ -109,7 +109,7 @@ mod tests {
         let refused = RefusedCall::of(&refusal(Key::budget("team", "night"), RetryHint::Later(0)));
         for words in ["", "[object Object]", "  at process.run (node:internal)\n", &"x".repeat(5000), &"\u{20ac}".repeat(2000)] {
             let AttemptVerdict::GivenBack(message) = judge(died(words), Some(&refused)) else { panic!("{words} is a failure") };
-            assert!(message.ends_with("after a model call was refused: Budget/night in team; raise spec.tokens"), "{message}");
+            assert!(message.ends_with("after a model call was refused: Budget/night in team. Raise spec.tokens"), "{message}");
             assert!(message.chars().count() <= MAX_MESSAGE_CHARS && message.contains("(Exited, exit code 1)"), "{message}");
             let last = words.trim().chars().rev().take(20).collect::<String>().chars().rev().collect::<String>();
             assert!(message.contains(&last), "{message}");

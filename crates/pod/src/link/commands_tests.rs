@@ -36,7 +36,7 @@ fn slow_time_outs_add_up_and_the_breaker_outlives_the_sidecar() {
     assert_eq!(commands.state(), BreakerState::Open);
     let rejected = run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written).expect("it is open");
     assert_eq!(rejected.retry_after_milliseconds, 30_000);
-    assert_eq!(rejected.message, "bash circuit breaker open for session: too much failed; do not retry within 30 s");
+    assert_eq!(rejected.message, "bash circuit breaker open for session: too many failures; do not retry within 30 s");
     // Another process, ten seconds later.
     let kept = serde_json::to_value(written.borrow().last().expect("it was written")).expect("JSON");
     assert_eq!(
@@ -162,7 +162,7 @@ fn while_that_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried() {
     commands.behave(time(0), Some(&CommandBreakers { open_globally: open(30_000), ..breakers() }));
     let Begin::Answer(Reply::CommandRejected(rejected)) = begin(&mut commands, 10) else { panic!("it is open") };
     assert_eq!(rejected.retry_after_milliseconds, 20_000);
-    assert_eq!(rejected.message, "bash circuit breaker open globally: too much failed; do not retry within 20 s");
+    assert_eq!(rejected.message, "bash circuit breaker open globally: too many failures; do not retry within 20 s");
     // The next leader has not read yet how it stands.
     commands.behave(time(11), None);
     assert!(matches!(begin(&mut commands, 11), Begin::Answer(Reply::CommandRejected(_))), "it is open until somebody says that it is not");

@@ -1,12 +1,12 @@
-//! Asking for a permit: of one circuit, or of several at once, such as a session's and the whole namespace's.
+//! Asking for a permit: of one circuit, or of several at once, such as those of a session and of the whole namespace.
 //!
-//! What always holds: of several circuits all give a permit, or none does. It decides nothing about one circuit that the circuit
-//! does not.
+//! What always holds: either all of the circuits give a permit, or none does. This module decides nothing about a
+//! single circuit.
 
 use super::circuit::{Answer, Availability, Circuit, Moment, Permit};
 
-/// Asks all of `circuits` for an operation that may take `within` milliseconds. The first that refuses is the one that is
-/// named; no other has given anything then, and none has begun to probe.
+/// Asks all of `circuits` for an operation that may take `within` milliseconds. The first circuit that refuses is named
+/// in the answer. Then no other circuit has given a permit or begun to probe.
 pub fn admit(circuits: &mut [&mut Circuit], at: Moment, within: u64) -> Answer<Vec<Permit>> {
     for circuit in circuits.iter_mut() {
         match circuit.look(at) {
@@ -27,7 +27,7 @@ impl Circuit {
         match admit(&mut [self], at, within) {
             Answer::Permit(permits) => match permits.first() {
                 Some(permit) => Answer::Permit(*permit),
-                None => Answer::Store, // one was asked, one has answered
+                None => Answer::Store, // not reached: one circuit gives one permit
             },
             Answer::Rejected(rejection) => Answer::Rejected(rejection),
             Answer::Store => Answer::Store,

@@ -1,27 +1,28 @@
-//! Who calls what a circuit guards, and whose calls failed: so that one agent alone cannot make a circuit refuse the others.
+//! Which agents call what a circuit guards, and whose calls failed. So one agent alone cannot make a circuit refuse
+//! others.
 //!
-//! What always holds: where one agent alone calls, its failures open the circuit; where others call as well, one of them has
-//! to fail too. The number of agents that are remembered is bounded.
+//! What always holds: if only one agent calls, its failures open the circuit. If others call as well, one of them must
+//! fail too. The number of remembered agents is bounded.
 
 use std::collections::BTreeMap;
 
-/// Agents of one circuit whose calls are remembered: enough to know that there is another one.
+/// The agents of one circuit whose calls are remembered: enough to know that there is another one.
 const MAX_REMEMBERED_CALLERS: usize = 8;
-/// Agents of one circuit whose failures are remembered.
+/// The agents of one circuit whose failures are remembered.
 const MAX_REMEMBERED_FAILED: usize = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Calls {
     under_way: u32,
-    /// When one began or ended last, in milliseconds.
+    /// When a call last began or ended, in milliseconds.
     last: u64,
 }
 
-/// The agents that called lately.
+/// The agents that called recently.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Callers {
     calling: BTreeMap<String, Calls>,
-    /// When a call of each failed last, in milliseconds.
+    /// When a call of each agent last failed, in milliseconds.
     failed: BTreeMap<String, u64>,
 }
 
@@ -33,7 +34,7 @@ impl Callers {
         }
     }
 
-    /// One ended, and whether it failed.
+    /// A call ended, and whether it failed.
     pub fn ended(&mut self, agent: &str, now: u64, failed: bool) {
         if let Some(calls) = self.calls(agent) {
             *calls = Calls { under_way: calls.under_way.saturating_sub(1), last: now };
@@ -47,8 +48,8 @@ impl Callers {
         }
     }
 
-    /// Whether failures of this agent say nothing of what is guarded: others call it, within the last `window` milliseconds or
-    /// right now, and none of them failed within it.
+    /// Whether failures of this agent say nothing about the guarded thing: other agents call it now, or called it
+    /// within the last `window` milliseconds, and none of them failed in that time.
     pub fn fails_alone(&self, agent: &str, now: u64, window: u64) -> bool {
         let lately = |at: u64| now.saturating_sub(at) <= window;
         let calls = self.calling.iter().any(|(other, calls)| other != agent && (calls.under_way > 0 || lately(calls.last)));
@@ -56,7 +57,7 @@ impl Callers {
         calls && !failed
     }
 
-    /// An agent's calls. None: it is not known, and there are enough that are calling.
+    /// The calls of an agent. `None`: it is not remembered, and all remembered agents have calls under way.
     fn calls(&mut self, agent: &str) -> Option<&mut Calls> {
         if !self.calling.contains_key(agent) && self.calling.len() >= MAX_REMEMBERED_CALLERS {
             let quiet = self.calling.iter().filter(|(_, calls)| calls.under_way == 0).min_by_key(|(_, calls)| calls.last);

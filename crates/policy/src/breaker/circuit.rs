@@ -1,8 +1,8 @@
-//! The machine: closed, open, half open.
+//! The state machine of a circuit: closed, open, half open.
 //!
-//! What always holds: no permit while it is open; no more probes at once than it allows; the epoch rises with each opening
-//! and each half-opening; a result counts once, and only in the state and for the owner that its permit was given in; time
-//! alone leads from every state to a permit, unless a person has to act.
+//! What always holds: no permit while the circuit is open, and no more probes at once than allowed. The epoch rises
+//! with each opening and each half-opening. A result counts once, and only in the state and for the owner of its
+//! permit. From every state time alone leads to a permit, unless a person must act.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,82 +11,82 @@ use super::settings::{Force, MAX_WAIT_MS, Mode, Review, Settings};
 use super::state::State;
 use super::window::Window;
 
-/// Permits of a closed circuit whose results are awaited. Of more the oldest is forgotten: whoever holds it has died, or its
-/// result comes too late to matter.
+/// Permits of a closed circuit whose results are awaited. If there are more, the oldest is forgotten: its holder has
+/// died, or its result comes too late to matter.
 const MAX_AWAITED_PERMITS: usize = 4096;
-/// Whoever meets a half-open circuit is not told to come back sooner.
+/// The shortest retry time that a half-open circuit gives.
 const MIN_RETRY_AFTER_MS: u64 = 1000;
 
-/// Now, and what the dice show: uniform in [0, 1).
+/// The time, and a random number.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// Milliseconds of a clock that never jumps.
     pub now: u64,
-    /// The dice.
+    /// Uniform in [0, 1).
     pub random: f64,
 }
 
-/// The right to act once.
+/// The right to run one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Permit {
-    /// Who kept the circuit when it was given.
+    /// The owner of the circuit when it was given.
     pub owner: u64,
     /// The epoch in which it was given.
     pub epoch: u64,
-    /// Its number; of one owner no two are the same.
+    /// Its number; unique for one owner.
     pub id: u64,
     /// What its result is for.
     pub kind: Kind,
 }
 
-/// What the result of a permit is for.
+/// How the result of a permit is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// To be counted.
+    /// It is counted.
     Counted,
-    /// To decide whether things work again.
+    /// It decides whether the circuit closes.
     Probe,
-    /// Nothing: it would have been refused, or nobody asks.
+    /// It is ignored: the circuit would have refused in mode `Enforce`, is disabled, or is held by a person.
     Free,
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It worked.
     Success,
-    /// It failed in the way that the guard is there for.
+    /// It failed in the way that the circuit guards against.
     Failure {
-        /// For so many milliseconds nobody should try again, says who failed.
+        /// The callee asks for no retry within this many milliseconds.
         retry_after: Option<u64>,
     },
-    /// It says nothing about what is guarded.
+    /// It says nothing about the guarded thing.
     Neutral,
-    /// Nobody will ever know: a probe has failed then.
+    /// The result will never be known. A probe has failed then.
     Dropped,
 }
 
-/// The answer to whoever wants to act.
+/// The answer to a request for a permit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer<T> {
-    /// Act, and tell what came of it.
+    /// Run the operation, and report its result.
     Permit(T),
-    /// Do not act.
+    /// Do not run it.
     Rejected(Rejection),
-    /// The last opening is not durable yet: store it, say so, and ask again.
+    /// The last opening is not durable yet: store it, call [`Circuit::stored`], and ask again.
     Store,
 }
 
-/// What became of a result.
+/// What became of a reported result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Completion {
-    /// It was taken.
+    /// It was used.
     Taken,
-    /// It was told before, or belongs to an earlier epoch or owner, or to nobody.
+    /// It was reported before, or its permit is of an earlier epoch, of another owner, or unknown.
     Late,
 }
 
-/// What happened so far, for metrics.
+/// Counters for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
     /// Closed to open.
@@ -101,7 +101,7 @@ pub struct Counts {
     pub late: u64,
     /// Refusals.
     pub rejected: u64,
-    /// Permits that would have been refused if it were not only observed.
+    /// Permits that would have been refused in mode `Enforce`.
     pub observed: u64,
 }
 
@@ -115,13 +115,13 @@ pub(super) enum Phase {
         until: u64,
     },
     HalfOpen {
-        /// Until when each has to have said something.
+        /// The deadline of each probe.
         probes: BTreeMap<u64, u64>,
         successes: u32,
     },
 }
 
-/// What a look at a circuit says, before anything is taken of it.
+/// Whether a circuit would give a permit, before one is taken.
 pub(super) enum Availability {
     Pass,
     Store,
@@ -156,7 +156,7 @@ impl Phase {
 }
 
 impl Circuit {
-    /// A new one, closed. `owner` is whoever keeps it, by a number that nobody who kept it before has.
+    /// A new circuit, closed. `owner` is a number that no earlier owner of it had.
     pub fn new(settings: Settings, owner: u64) -> Self {
         let settings = settings.sound();
         let phase = Phase::closed(settings.window);
@@ -169,7 +169,7 @@ impl Circuit {
         self
     }
 
-    /// What came of the operation that `permit` was given for.
+    /// Takes the result of the operation that `permit` was given for.
     pub fn complete(&mut self, permit: &Permit, outcome: Outcome, at: Moment) -> Completion {
         if permit.kind == Kind::Free {
             return Completion::Taken;
@@ -179,7 +179,7 @@ impl Circuit {
             self.counts.late = self.counts.late.saturating_add(1);
             return Completion::Late;
         }
-        // While a person or nobody holds it, results are nobody's.
+        // While the circuit is disabled or a person holds it, results do not count.
         let outcome = if self.is_held() { Outcome::Neutral } else { outcome };
         match (&mut self.phase, outcome) {
             (Phase::Closed { window, .. }, Outcome::Failure { retry_after }) => {
@@ -195,7 +195,7 @@ impl Circuit {
                     self.close();
                 }
             }
-            // Neutral: the place of a probe is free again, which it is by now.
+            // Neutral: the probe has ended, so its place is free again.
             (Phase::HalfOpen { .. }, Outcome::Neutral)
             | (Phase::Closed { .. }, Outcome::Success | Outcome::Neutral | Outcome::Dropped)
             | (Phase::Open { .. }, Outcome::Success | Outcome::Failure { .. } | Outcome::Neutral | Outcome::Dropped) => {}
@@ -203,7 +203,7 @@ impl Circuit {
         Completion::Taken
     }
 
-    /// What follows from time alone: a probe that said nothing in its time has failed.
+    /// Applies what follows from time alone: a probe without a result by its deadline has failed.
     pub fn tick(&mut self, at: Moment) {
         if self.is_held() {
             return;
@@ -217,17 +217,17 @@ impl Circuit {
         }
     }
 
-    /// Its last opening, and everything before, is durable.
+    /// The opening of this epoch, and everything before it, is durable.
     pub fn stored(&mut self, epoch: u64) {
         self.unstored = self.unstored && epoch < self.epoch;
     }
 
-    /// Whether an opening has to be written before anybody is answered.
+    /// Whether an opening must be stored before any caller is answered.
     pub fn must_store(&self) -> bool {
         self.unstored
     }
 
-    /// It behaves otherwise from now on. What was counted stays.
+    /// Changes the settings. What was counted stays.
     pub fn set(&mut self, settings: Settings, at: Moment) {
         let settings = settings.sound();
         if let Phase::Closed { window, .. } = &mut self.phase
@@ -244,29 +244,29 @@ impl Circuit {
         }
     }
 
-    /// How it behaves.
+    /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// It is open, and a person has to approve that it is tried again, whenever its time is over.
+    /// Whether it is open and a person must approve that it is tried again, even if its time is over.
     pub fn awaits_approval(&self) -> bool {
         let required = self.settings.review == Review::Required && self.settings.mode == Mode::Enforce;
         required && matches!(self.phase, Phase::Open { .. }) && !self.is_approved()
     }
 
-    /// How many may try at once whether things work again, if that is being tried or may be.
+    /// The number of probes at once, if the circuit is probed or may be.
     pub fn probes(&self) -> Option<u32> {
         let decides = self.settings.mode == Mode::Enforce && self.settings.force.is_none();
         (decides && self.state() != State::Closed).then_some(self.settings.probes)
     }
 
-    /// Who keeps it.
+    /// The number of its owner.
     pub fn owner(&self) -> u64 {
         self.owner
     }
 
-    /// It is stored elsewhere from now on, where nothing of it is durable yet.
+    /// From now on it is stored in another place, where nothing of it is durable yet.
     pub fn elsewhere(&mut self) {
         self.unstored = matches!(self.phase, Phase::Open { .. });
     }
@@ -276,7 +276,7 @@ impl Circuit {
         self.floor = self.floor.max(epoch);
     }
 
-    /// Why there would be no permit, if there would be none; nothing is taken, and nobody counts as refused.
+    /// The reason if there would be no permit. Takes no permit, and counts no refusal.
     pub fn refuses(&mut self, at: Moment) -> Option<Rejection> {
         self.tick(at);
         match self.settings.mode {
@@ -285,7 +285,7 @@ impl Circuit {
         }
     }
 
-    /// Its state, as it was last asked: one that is open beyond its time is open until somebody wants to act.
+    /// Its state when it was last asked. It stays open after its time until the next request.
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Closed { .. } => State::Closed,
@@ -312,7 +312,7 @@ impl Circuit {
         }
     }
 
-    /// It is closed, nothing failed, and nobody's result is awaited: nothing is remembered but how often it opened.
+    /// It is closed without failures or awaited results, so only its number of openings is remembered.
     pub fn is_idle(&mut self, now: u64) -> bool {
         let awaits = match &self.phase {
             Phase::Closed { awaited, .. } => !awaited.is_empty(),
@@ -321,8 +321,8 @@ impl Circuit {
         !awaits && self.failures(now) == 0
     }
 
-    /// Nothing is under way, and time or whoever asks next decides what follows: it is idle, or may be tried again and nobody
-    /// does.
+    /// Nothing is under way, and time or the next request decides what follows: it is idle, or it may be tried again
+    /// and no caller asks.
     pub fn is_unattended(&mut self, now: u64) -> bool {
         let tried = match &self.phase {
             Phase::Closed { .. } => return self.is_idle(now),
@@ -337,7 +337,7 @@ impl Circuit {
         self.state() == State::Closed && self.failures(now).saturating_add(1) >= self.settings.threshold
     }
 
-    /// What happened so far.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -346,16 +346,16 @@ impl Circuit {
         &self.phase
     }
 
-    /// Whether there would be a permit. Changes nothing but what follows from time.
+    /// Whether there would be a permit. Changes only what follows from time.
     pub(super) fn look(&mut self, at: Moment) -> Availability {
         self.tick(at);
         match self.settings.mode {
-            // Nobody is refused, so nobody relies on what is durable.
+            // These modes refuse no call, so no caller relies on durable state.
             Mode::Disabled | Mode::Observe => return Availability::Pass,
             Mode::Enforce => {}
         }
         match self.verdict(at.now) {
-            // What a person holds needs no record of ours.
+            // The force of a person needs no record of ours.
             Err(rejection) if rejection.why == RejectionCause::Forced => Availability::Reject(rejection),
             _ if self.unstored && self.settings.force.is_none() => Availability::Store,
             Err(rejection) => Availability::Reject(rejection),
@@ -363,12 +363,12 @@ impl Circuit {
         }
     }
 
-    /// Somebody was refused.
+    /// Counts a refusal.
     pub(super) fn refused(&mut self) {
         self.counts.rejected = self.counts.rejected.saturating_add(1);
     }
 
-    /// The permit, after a look that passed.
+    /// Takes the permit, after [`Self::look`] has passed.
     pub(super) fn take(&mut self, now: u64, within: u64) -> Permit {
         let refused = self.settings.mode != Mode::Disabled && self.verdict(now).is_err();
         if refused {
@@ -396,12 +396,12 @@ impl Circuit {
                 }
                 Kind::Counted
             }
-            Phase::Open { .. } => Kind::Free, // it is half open since a moment ago
+            Phase::Open { .. } => Kind::Free, // not reached: it became half open above
         };
         Permit { owner: self.owner, epoch: self.epoch, id: self.next, kind }
     }
 
-    /// Whether there is a permit, whatever the mode.
+    /// Whether there is a permit, in any mode.
     fn verdict(&self, now: u64) -> Result<(), Rejection> {
         let Settings { guard, open, .. } = self.settings;
         let reject = |why, retry_after: u64| Err(Rejection { guard, why, retry_after: retry_after.max(1) });
@@ -428,23 +428,23 @@ impl Circuit {
         }
     }
 
-    /// Whether a person has approved this opening: it, or a later one of those that are approved together. An epoch that none of
-    /// them has reached approves nothing.
+    /// Whether a person has approved this opening: it, or a later one of the circuits that are approved together. An
+    /// epoch that none of them has reached approves nothing.
     fn is_approved(&self) -> bool {
         self.settings.approved.is_some_and(|approved| (self.epoch..=self.epoch.max(self.floor)).contains(&approved))
     }
 
-    /// The next epoch: above all that a person may have approved.
+    /// Sets the next epoch, above all that a person may have approved.
     fn rise(&mut self) {
         self.epoch = self.epoch.max(self.floor).max(self.settings.approved.unwrap_or(0)).saturating_add(1);
     }
 
-    /// Nobody asks it, or a person holds it: what happens changes nothing.
+    /// It is disabled, or a person holds it: results change nothing.
     fn is_held(&self) -> bool {
         self.settings.mode == Mode::Disabled || self.settings.force.is_some()
     }
 
-    /// Takes the permit `id` off those whose results are awaited.
+    /// Removes the permit `id` from those whose results are awaited.
     fn awaits(&mut self, id: u64) -> bool {
         match &mut self.phase {
             Phase::Closed { awaited, .. } => awaited.remove(&id),
@@ -473,11 +473,11 @@ impl Circuit {
     }
 }
 
-/// How long it stays open the `opens`th time in a row.
+/// How long it stays open after the `opens`th opening in a row.
 fn open_for(settings: &Settings, opens: u32, random: f64) -> u64 {
     let power = u64::from(settings.factor).saturating_pow(opens.saturating_sub(1));
     let wait = settings.open.saturating_mul(power).min(settings.max_open);
-    // A tenth more or less, so that those that opened together do not come back together.
+    // A tenth more or less, so that circuits that opened together are not tried together.
     let dice = (random.clamp(0.0, 1.0) * 1000.0) as u64;
     let spread = wait / 5;
     (wait - spread / 2).saturating_add(spread.saturating_mul(dice) / 1000).max(1)

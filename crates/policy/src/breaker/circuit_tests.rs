@@ -1,4 +1,4 @@
-//! The machine, case by case.
+//! The state machine, case by case.
 
 use super::admission;
 use super::circuit::{Answer, Circuit, Completion, Counts, Kind, Moment, Outcome, Permit};
@@ -10,7 +10,7 @@ use super::state::State;
 const FAILURE: Outcome = Outcome::Failure { retry_after: None };
 const WITHIN: u64 = 120_000;
 
-/// The dice in the middle: nothing is added or taken away.
+/// The random number in the middle: nothing is added or taken away.
 fn at(now: u64) -> Moment {
     Moment { now, random: 0.5 }
 }
@@ -42,7 +42,7 @@ fn fail(circuit: &mut Circuit, now: u64, times: u32) {
     }
 }
 
-/// Opened by its failures, and stored.
+/// A circuit that its failures opened, and that is stored.
 fn opened(settings: Settings, now: u64) -> Circuit {
     let threshold = settings.threshold;
     let mut circuit = Circuit::new(settings, 1);
@@ -120,7 +120,7 @@ fn a_probe_fails_by_its_result_by_silence_and_by_its_holders_death() {
         match way {
             "result" => assert_eq!(circuit.complete(&probe, FAILURE, at(40_000)), Completion::Taken),
             "silence" => circuit.tick(at(150_000)),
-            // It was over before it was told, whoever looks first.
+            // The time of the probe was over before its result came.
             "late" => assert_eq!(circuit.complete(&probe, Outcome::Success, at(150_000)), Completion::Late),
             _ => assert_eq!(circuit.complete(&probe, Outcome::Dropped, at(40_000)), Completion::Taken),
         }
@@ -193,7 +193,7 @@ fn a_person_approves_one_opening() {
     }
     let approved = Settings { approved: Some(1), ..settings };
     circuit.set(approved.clone(), at(10_000_000));
-    // A leader that comes while it is tried does not need another approval.
+    // A new leader during the probe does not need another approval.
     let probe = permit(&mut circuit, 10_000_000);
     let mut next = Circuit::load(approved, 2, &circuit.saved(10_000_000, 0), at(0), 0);
     assert_eq!(permit(&mut next, 0).kind, Kind::Probe);
@@ -246,7 +246,7 @@ fn new_settings_count_what_was_counted() {
     assert_eq!(circuit.failures(300_000), 5);
     circuit.set(Settings { window: 600_000, threshold: 5, ..settings.clone() }, at(300_000));
     assert_eq!(circuit.state(), State::Open);
-    // What no schema allows stops nothing.
+    // Numbers that no schema allows do not stop it.
     let nothing = Settings { threshold: 0, window: 0, open: 0, factor: 0, max_open: 0, successes: 0, probes: 0, ..settings };
     let mut circuit = opened(Settings { threshold: 1, ..nothing }, 0);
     assert_eq!(rejected(&mut circuit, 0), (RejectionCause::Open, 1));
@@ -276,13 +276,13 @@ fn an_open_circuit_survives_its_owner_whatever_the_wall_clock_says() {
     }
     let broken = PersistedCircuit { open_until: None, ..saved };
     assert_eq!(rejected(&mut Circuit::load(settings.clone(), 2, &broken, at(0), WALL), 0), (RejectionCause::Open, 900_000));
-    // Half open: another owner's probe counts for nothing.
+    // Half open: the probe of another owner does not count.
     let probe = permit(&mut circuit, 35_000);
     let mut next = Circuit::load(settings.clone(), 2, &circuit.saved(35_000, WALL), at(0), WALL);
     assert_eq!((next.state(), next.epoch(), next.opens()), (State::HalfOpen, 2, 1));
     permit(&mut next, 0);
     assert_eq!(next.complete(&probe, FAILURE, at(0)), Completion::Late);
-    // Closed: nothing of its counts.
+    // Closed: the counts are lost.
     let mut before = session();
     fail(&mut before, 0, 9);
     assert_eq!(Circuit::load(settings, 2, &before.saved(0, WALL), at(0), WALL).failures(0), 0);
@@ -299,9 +299,9 @@ fn several_circuits_give_all_or_nothing() {
     assert_eq!(permits.iter().map(|permit| permit.kind).collect::<Vec<_>>(), [Kind::Probe, Kind::Probe]);
     let Answer::Rejected(rejection) = ask(&mut session, &mut global, 60_000) else { panic!("the namespace's is being tried") };
     assert_eq!(rejection.guard, Guard::Commands);
-    // Of the session one place is free still: the refusal took none.
+    // The session still has a free place for a probe: the refusal took none.
     assert_eq!(permit(&mut session, 60_000).kind, Kind::Probe);
-    // A trip that is not stored holds up whoever asks both.
+    // An opening that is not stored delays a request for both.
     let mut other = Circuit::new(Settings { threshold: 1, ..Settings::of(Guard::Session) }, 1);
     fail(&mut other, 0, 1);
     assert_eq!(ask(&mut Circuit::new(Settings::of(Guard::Session), 1), &mut other, 0), Answer::Store);

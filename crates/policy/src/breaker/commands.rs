@@ -1,5 +1,5 @@
-//! Which ends of a command are failures, for both circuits of commands. A command that says no is not broken: `grep` ends
-//! with 1 when it finds nothing.
+//! Which results of a command are failures, for both circuits of commands. An exit code other than 0 is no failure in
+//! itself: `grep` ends with 1 when it finds nothing.
 
 use super::circuit::Outcome;
 
@@ -8,17 +8,17 @@ use super::circuit::Outcome;
 pub enum End {
     /// By itself, with this code.
     Exited(i32),
-    /// A signal ended it that was not ours.
+    /// A signal that is not ours ended it.
     Signalled,
-    /// Its time was over and it was killed, whatever it had done by then.
+    /// Its time was over, and it was killed.
     TimedOut,
-    /// It could not be started: it does not exist, may not be run, or there was no room for a process.
+    /// It could not be started: it does not exist, may not be run, or there was no memory or place for a process.
     NotStarted,
-    /// Whoever asked for it did not want it any more.
+    /// The caller cancelled it.
     Cancelled,
 }
 
-/// What it is for the circuits. `failure_exit_codes` are the codes that a person wants to count.
+/// The result for the circuits. `failure_exit_codes` are the codes that a person wants to count as failures.
 pub fn outcome(end: End, failure_exit_codes: &[i32]) -> Outcome {
     match end {
         End::TimedOut | End::NotStarted => Outcome::Failure { retry_after: None },

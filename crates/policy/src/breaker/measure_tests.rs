@@ -8,7 +8,7 @@ use super::circuit::{Answer, Circuit, Moment, Outcome};
 use super::settings::{Guard, Settings};
 
 const PAIRS: u64 = 2_000_000;
-/// Permits that are out at any time.
+/// Permits that are given and not completed at any time.
 const OUT: usize = 64;
 
 #[test]
@@ -19,7 +19,7 @@ fn admit_and_complete() {
         let mut out = std::collections::VecDeque::new();
         let began = Instant::now();
         for number in 0..PAIRS {
-            // Few fail: not enough to open anything.
+            // Few fail, so that nothing opens.
             let at = Moment { now: number, random: 0.5 };
             let mut all: Vec<&mut Circuit> = circuits.iter_mut().collect();
             if let Answer::Permit(permits) = admission::admit(&mut all, at, 120_000) {

@@ -1,28 +1,30 @@
-//! Breakers: what keeps failing is stopped for a while, then tried with probes, then let pass again.
+//! Circuit breakers: an operation that keeps failing is stopped for a while, then tried with probes, then let pass
+//! again.
 //!
-//! One machine, five guards ([`Guard`]). Whoever wants to act asks [`admit`](Circuit::admit) for a permit, of one circuit or
-//! of [several at once](admission), and gives it back with what came of it. A result under an earlier epoch, of another owner, or
-//! told before changes nothing; a probe that says nothing in its time has failed, so that time alone leads to a permit.
+//! One state machine guards five things ([`Guard`]). A caller asks [`admit`](Circuit::admit) for a permit, of one
+//! circuit or of [several at once](admission), and gives it back with the result. A result of an earlier epoch or of
+//! another owner, or a repeated one, changes nothing. A probe without a result in its time has failed, so time alone
+//! leads to a permit.
 //!
-//! An opening must be durable before anybody hears of it: until [`stored`](Circuit::stored) says so the answer is
-//! [`Answer::Store`]. Counts are memory and may be lost at any time.
+//! An opening must be durable before any caller is told: until [`stored`](Circuit::stored) is called, the answer is
+//! [`Answer::Store`]. Counts are in memory only and may be lost at any time.
 //!
-//! Times are milliseconds of a clock that never jumps; time and dice come in as an argument ([`Moment`]). The wall clock is only
-//! in what is [`persisted`]. Nothing here knows who stores it, or what is guarded.
+//! Times are milliseconds of a clock that never jumps. Time and a random number are arguments ([`Moment`]). Only
+//! [`persisted`] knows the wall clock. This module does not know how circuits are stored, or what they guard.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`circuit`] | the machine |
+//! | [`circuit`] | the state machine |
 //! | [`state`] | its three states |
-//! | [`admission`] | asking for a permit of one circuit, or of several, all or nothing |
-//! | [`window`] | failures of the last while, in buckets |
+//! | [`admission`] | asking one circuit for a permit, or several, all or nothing |
+//! | [`window`] | recent failures, in buckets |
 //! | [`settings`] | the guards and their defaults |
-//! | [`persisted`] | what is durable, and what a new owner makes of it |
-//! | [`callers`] | whose calls failed, and who else calls |
-//! | [`selection`] | which of several sets of guards holds for a pool |
-//! | [`commands`] | which ends of a command are failures |
-//! | [`work`] | which ends of an attempt at an item are, and whether one may begin |
-//! | [`refusal`] | how a refusal is said |
+//! | [`persisted`] | the durable state, and how a new owner loads it |
+//! | [`callers`] | whose calls failed, and which other agents call |
+//! | [`selection`] | which of several Breakers applies to a pool |
+//! | [`commands`] | which results of a command are failures |
+//! | [`work`] | which results of an attempt at an item are failures, and whether an attempt may begin |
+//! | [`refusal`] | the words of a refusal |
 
 pub mod admission;
 pub mod callers;

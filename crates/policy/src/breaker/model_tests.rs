@@ -1,6 +1,6 @@
-//! Every state of a very small world that a few steps reach, looked at one by one: a circuit that two failures open and two
-//! probes close, callers whose results come in any order, twice, late or never, an owner that dies and is followed by another
-//! that knows only the record.
+//! Checks every state of a very small model that can be reached in a few steps: a circuit that two failures open and
+//! two probes close, callers whose results come in any order, twice, late or never, and an owner that dies and is
+//! followed by another one that knows only the record.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -10,9 +10,9 @@ use super::persisted::PersistedCircuit;
 use super::settings::{Guard, Settings};
 use super::state::State;
 
-/// Steps from the first state: enough to open it, try it, fail, and try it again under another owner.
+/// Steps from the first state: enough to open the circuit, probe it, fail, and probe it again under another owner.
 const STEPS: u32 = 10;
-/// Permits that are out at once, and owners: more change nothing but the size of the world.
+/// Permits that are not completed, and owners. More of them only add states.
 const OUT: usize = 3;
 const OWNERS: u64 = 2;
 const OPEN: u64 = 2;
@@ -23,9 +23,9 @@ const RESULTS: [Outcome; 4] = [Outcome::Success, Outcome::Failure { retry_after:
 struct Simulation {
     circuit: Circuit,
     stored: PersistedCircuit,
-    /// Permits whose results were not told yet.
+    /// Permits whose results were not reported yet.
     out: Vec<Permit>,
-    /// The last one whose result was told.
+    /// The last permit whose result was reported.
     told: Option<Permit>,
     owner: u64,
     now: u64,
@@ -44,7 +44,7 @@ impl Simulation {
         Moment { now: self.now, random: 0.5 }
     }
 
-    /// What a caller may get, on a copy.
+    /// The state after a request for a permit, on a copy.
     fn admit(&self) -> Self {
         let mut after = self.clone();
         match after.circuit.admit(self.at(), WITHIN) {
@@ -115,7 +115,7 @@ impl Simulation {
         after.comes_back();
     }
 
-    /// B4: whatever happened, time alone leads to a permit.
+    /// B4: from any state, time alone leads to a permit.
     fn comes_back(&self) {
         let mut last = self.clone();
         last.now += WITHIN;

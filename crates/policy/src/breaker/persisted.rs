@@ -1,8 +1,8 @@
-//! What of a circuit is durable, and what a new owner makes of it.
+//! The durable state of a circuit, and how a new owner loads it.
 //!
-//! An open circuit survives its owner, for fail-over is routine here; what it counted does not. The wall clock stands in the
-//! record only: how long a circuit is open still is measured once, when it is read, and never believed beyond the longest
-//! that it may be open.
+//! An open circuit survives its owner, because a change of owner is normal here. Its counts do not. The wall clock is
+//! used only in the record. How long a circuit is still open is computed once, when the record is read, and is never
+//! longer than the longest time that it may be open.
 
 use super::circuit::{Circuit, Moment, Phase};
 use super::settings::Settings;
@@ -22,14 +22,14 @@ pub struct PersistedCircuit {
 }
 
 impl PersistedCircuit {
-    /// It says the same: that time passed, or that the wall clock jumped, is no reason to write.
+    /// Whether both records are equivalent. Time that passed, or a jump of the wall clock, is no reason to write.
     pub fn says(&self, other: &Self) -> bool {
         (self.state, self.epoch, self.opens) == (other.state, other.epoch, other.opens)
     }
 }
 
 impl Circuit {
-    /// What is to be written of it now; by the wall clock it is `wall`.
+    /// The record to write now; `wall` is the time of the wall clock.
     pub fn saved(&self, now: u64, wall: i64) -> PersistedCircuit {
         let open_until = match self.phase() {
             Phase::Open { until } => {
@@ -41,8 +41,8 @@ impl Circuit {
         PersistedCircuit { state: self.state(), epoch: self.epoch(), opens: self.opens(), open_until }
     }
 
-    /// A circuit as `owner` finds it in a record. Permits that an earlier owner gave count for nothing any more; a probe of its
-    /// own that still runs is not waited for.
+    /// A circuit that `owner` loads from a record. Permits of earlier owners do not count any more, and their probes
+    /// are not awaited.
     pub fn load(settings: Settings, owner: u64, saved: &PersistedCircuit, at: Moment, wall: i64) -> Self {
         let mut circuit = Self::new(settings, owner);
         let PersistedCircuit { state, epoch, opens, open_until } = *saved;

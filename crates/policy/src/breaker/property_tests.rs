@@ -1,4 +1,4 @@
-//! The promises of a circuit, over random admissions, results in any order, owners that crash and clocks that jump.
+//! The guarantees of a circuit, for random requests, results in any order, owners that crash and clocks that jump.
 
 use proptest::prelude::*;
 
@@ -15,10 +15,10 @@ const WITHIN: u64 = 400;
 #[derive(Clone, Debug)]
 enum Step {
     Admit,
-    /// A result of a permit that was given at some time, told before or not.
+    /// A result of any permit given so far, reported before or not.
     Complete(usize, Outcome),
     Pass(u64),
-    /// The owner dies; by the wall clock so much time has passed when the next one reads.
+    /// The owner dies. The wall clock has moved by this much when the next owner reads the record.
     Crash(i64),
 }
 
@@ -44,20 +44,20 @@ prop_compose! {
     }
 }
 
-/// A circuit, whoever uses it, and its record.
+/// A circuit, its callers and its record.
 struct Simulation {
     circuit: Circuit,
     owner: u64,
-    /// Permits, the newest last, and whether their results were told.
+    /// Permits, the newest last, and whether their results were reported.
     given: Vec<(Permit, bool)>,
-    /// When failures were told while it was closed.
+    /// When failures were reported while it was closed.
     failures: Vec<u64>,
     stored: PersistedCircuit,
     now: u64,
     random: f64,
 }
 
-/// Without what is for metrics only.
+/// The circuit without its counters for metrics.
 fn plain(circuit: &Circuit) -> Circuit {
     let mut plain = circuit.clone();
     plain.counts = Counts::default();
@@ -74,7 +74,7 @@ impl Simulation {
         Moment { now: self.now, random: self.random }
     }
 
-    /// Asks, and stores what has to be stored before.
+    /// Asks for a permit, and stores what must be stored before it is given.
     fn admit(&mut self) -> Answer<Permit> {
         match self.circuit.admit(self.at(), WITHIN) {
             Answer::Store => {
@@ -91,7 +91,7 @@ impl Simulation {
         self.given.iter().filter(live).filter(|(permit, _)| permit.kind == Kind::Probe).count()
     }
 
-    /// The most that a refusal may say.
+    /// The longest retry time of a refusal.
     fn bound(&self) -> u64 {
         let Settings { max_open, probe_within, .. } = self.circuit.settings();
         [max_open + max_open / 10, probe_within.unwrap_or(WITHIN), 5000, 1000].into_iter().max().unwrap_or(MAX_WAIT_MS)
@@ -155,7 +155,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// B6: it is open exactly if enough failures count, give or take a bucket.
+    /// B6: it is open exactly if enough failures count, up to one bucket more or less.
     fn window(&mut self) -> Result<(), TestCaseError> {
         let Settings { threshold, window, .. } = *self.circuit.settings();
         let within = |age: u64| self.failures.iter().filter(|at| self.now - **at < age).count();
@@ -183,7 +183,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// B4: nobody tells anything any more, and whoever asks comes back when he was told to.
+    /// B4: no result is reported any more, and each caller asks again when it was told to.
     fn comes_back(&mut self) -> Result<(), TestCaseError> {
         for _ in 0..4 {
             match self.admit() {
@@ -209,7 +209,7 @@ proptest! {
 
     #[test]
     fn b7_only_its_own_clock_counts(settings in settings(), doings in doings(), shift in 0u64..1_000_000_000) {
-        // The same at any time of its clock, but for the borders of buckets.
+        // The same at any time of its clock, except for the borders of buckets.
         let width = settings.window.div_ceil(20);
         let (mut one, mut other) = (Simulation::new(settings.clone(), 0.5), Simulation::new(settings, 0.5));
         other.now = shift / width * width;

@@ -1,4 +1,4 @@
-//! How a refusal is said: which breaker, and when to come back.
+//! The words of a refusal: which breaker, and when to try again.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use super::settings::Guard;
 /// Why there is no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectionCause {
-    /// Too much failed.
+    /// There were too many failures.
     Open,
-    /// It is being tried whether things work again.
+    /// It is half open, and its probes have not ended.
     Probing,
-    /// A person has to approve that it is tried.
+    /// A person must approve the next attempt.
     Review,
     /// A person holds it open.
     Forced,
@@ -22,9 +22,9 @@ pub enum RejectionCause {
 pub struct Rejection {
     /// What the circuit protects.
     pub guard: Guard,
-    /// Why.
+    /// The cause.
     pub why: RejectionCause,
-    /// Milliseconds after which asking again may help; never 0. Where a person has to act it is a guess.
+    /// Milliseconds after which another attempt may pass; never 0. It is an estimate if a person must act.
     pub retry_after: u64,
 }
 
@@ -41,7 +41,8 @@ impl RejectionCause {
 }
 
 impl Rejection {
-    /// Names the breaker. `about` is what the circuit is one of many for: a pool, a namespace, a provider and its class of models.
+    /// Names the breaker. `about`: the pool, the namespace, or the provider and class of models that the circuit is
+    /// for.
     pub fn name(&self, about: &str) -> String {
         match self.guard {
             Guard::Session => "bash circuit breaker open for session".to_owned(),
@@ -53,14 +54,14 @@ impl Rejection {
     }
 }
 
-/// What follows the name: why, and when to come back.
+/// The text after the name: the cause, and when to try again.
 impl fmt::Display for Rejection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.retry_after.div_ceil(1000);
         match self.why {
-            RejectionCause::Open => write!(out, "too much failed; do not retry within {seconds} s"),
-            RejectionCause::Probing => write!(out, "it is being tried whether things work again; do not retry within {seconds} s"),
-            RejectionCause::Review => write!(out, "a person has to approve that it is tried again; do not retry"),
+            RejectionCause::Open => write!(out, "too many failures; do not retry within {seconds} s"),
+            RejectionCause::Probing => write!(out, "its probes have not ended yet; do not retry within {seconds} s"),
+            RejectionCause::Review => write!(out, "a person must approve the next attempt; do not retry"),
             RejectionCause::Forced => write!(out, "a person holds it open; do not retry"),
         }
     }
@@ -77,17 +78,17 @@ mod tests {
             format!("{}: {rejection}", rejection.name("drones"))
         };
         let cases = [
-            (Guard::Session, RejectionCause::Open, "bash circuit breaker open for session: too much failed; do not retry within 30 s"),
+            (Guard::Session, RejectionCause::Open, "bash circuit breaker open for session: too many failures; do not retry within 30 s"),
             (Guard::Commands, RejectionCause::Forced, "bash circuit breaker open globally: a person holds it open; do not retry"),
             (
                 Guard::Work,
                 RejectionCause::Review,
-                "work circuit breaker open for drones: a person has to approve that it is tried again; do not retry",
+                "work circuit breaker open for drones: a person must approve the next attempt; do not retry",
             ),
             (
                 Guard::Project,
                 RejectionCause::Open,
-                "work circuit breaker open for all pools of namespace drones: too much failed; do not retry within 30 s",
+                "work circuit breaker open for all pools of namespace drones: too many failures; do not retry within 30 s",
             ),
         ];
         for (guard, why, expected) in cases {

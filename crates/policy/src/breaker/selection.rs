@@ -1,16 +1,16 @@
-//! Which of several sets of guards holds for a pool: the one that names it beside the fewest others, then one for all pools;
-//! of two alike the first by name.
+//! Which of several Breakers applies to a pool: the one that names it with the fewest other pools, then one for all
+//! pools. Of two equal ones the first by name applies.
 
-/// A set of guards.
+/// A Breaker that may apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate<'a> {
     /// Its name.
     pub name: &'a str,
-    /// The pools that it is for; none: all.
+    /// The pools that it is for; empty: all.
     pub pools: &'a [String],
 }
 
-/// The one that holds for `pool`.
+/// The name of the Breaker that applies to `pool`.
 pub fn choose<'a>(pool: &str, candidates: impl IntoIterator<Item = Candidate<'a>>) -> Option<&'a str> {
     let for_it = candidates.into_iter().filter(|one| one.pools.is_empty() || one.pools.iter().any(|name| name == pool));
     let chosen = for_it.min_by_key(|one| (if one.pools.is_empty() { usize::MAX } else { one.pools.len() }, one.name));

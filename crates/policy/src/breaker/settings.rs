@@ -1,8 +1,8 @@
-//! What a circuit protects, and how it behaves: the defaults of the guards.
+//! What a circuit protects, its settings, and their defaults.
 
 pub use crate::budget::Mode;
 
-/// Nothing waits longer than this (milliseconds), whatever a provider or a caller asks for.
+/// No wait is longer than this (milliseconds), whatever a provider or a caller asks for.
 pub const MAX_WAIT_MS: u64 = 86_400_000;
 
 /// What a circuit protects.
@@ -16,21 +16,21 @@ pub enum Guard {
     Session,
     /// The nodes, from the hanging commands of a whole namespace.
     Commands,
-    /// A provider and the bill.
+    /// A model provider, and the cost of calls that fail.
     Models,
 }
 
-/// Who lets it be tried again.
+/// What lets an open circuit be tried again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Review {
     /// Time.
     #[default]
     Auto,
-    /// Time and then a person, who names the epoch of the opening.
+    /// Time, and then a person who approves the epoch of the opening.
     Required,
 }
 
-/// The state in which a person holds a circuit.
+/// The state that a person sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Force {
     /// Everything is refused.
@@ -39,14 +39,14 @@ pub enum Force {
     Closed,
 }
 
-/// How a circuit behaves. Times in milliseconds.
+/// The settings of a circuit. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// What it protects.
     pub guard: Guard,
     /// Whether it refuses, only counts, or neither.
     pub mode: Mode,
-    /// Held by a person: results change nothing meanwhile.
+    /// Set by a person; results change nothing meanwhile.
     pub force: Option<Force>,
     /// Failures within the window that open it.
     pub threshold: u32,
@@ -54,19 +54,19 @@ pub struct Settings {
     pub window: u64,
     /// How long it stays open the first time ...
     pub open: u64,
-    /// ... what each opening in a row multiplies that by ...
+    /// ... the factor for each further opening in a row ...
     pub factor: u32,
-    /// ... and how long at most, but for a provider that asks for more. A tenth is added or taken away by the dice.
+    /// ... and the longest time, unless a provider asks for more. A random tenth is added or taken away.
     pub max_open: u64,
     /// Successful probes in a row that close it.
     pub successes: u32,
     /// Probes at once.
     pub probes: u32,
-    /// After this a probe without a result has failed; none: after what the operation itself may take.
+    /// A probe without a result has failed after this time. `None`: after the time that the operation itself may take.
     pub probe_within: Option<u64>,
-    /// Who lets it be tried again.
+    /// What lets it be tried again.
     pub review: Review,
-    /// The opening up to which a person has approved: its epoch.
+    /// The epoch up to which a person has approved openings.
     pub approved: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl Guard {
         }
     }
 
-    /// Its failures come one after another, each after the whole time that one may take.
+    /// Whether its failures come one after another, each after the whole time of an operation.
     fn in_turn(self) -> bool {
         match self {
             Self::Work | Self::Session => true,
@@ -117,8 +117,8 @@ impl Settings {
         }
     }
 
-    /// With the window that its failures need which come one after another, each after `operation`: without it the slow
-    /// time-outs of one agent would never add up. To be asked for once, when the circuit is made.
+    /// Widens the window for failures that come one after another, each after `operation`. Without it the slow
+    /// time-outs of one agent would never add up. To be called once, when the circuit is made.
     pub fn with_effective_window(mut self, operation: u64) -> Self {
         if self.guard.in_turn() {
             self.window = self.window.max(operation.saturating_mul(self.threshold.into()));
@@ -126,7 +126,7 @@ impl Settings {
         self
     }
 
-    /// A number that the schema does not allow must not stop the machine: none, once, a millisecond.
+    /// Replaces numbers that the schema does not allow by the nearest valid ones, so that they do not stop the circuit.
     pub(super) fn sound(mut self) -> Self {
         for number in [&mut self.threshold, &mut self.factor, &mut self.successes, &mut self.probes] {
             *number = (*number).max(1);

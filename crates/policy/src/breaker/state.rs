@@ -1,6 +1,6 @@
 //! The three states of a circuit.
 //!
-//! The circuit and its durable record both name them, so this file imports neither.
+//! A file of its own, because the circuit and its durable record both import it.
 
 /// The state of a circuit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

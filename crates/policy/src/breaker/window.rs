@@ -1,8 +1,8 @@
-//! Failures of the last while: a ring of buckets, so that counting costs the same however many there were.
+//! Recent failures in a ring of buckets, so that the cost of counting does not depend on their number.
 //!
 //! A failure counts for the whole window, and for at most one bucket (a twentieth) longer.
 
-/// The window is cut into so many; one more is being filled.
+/// The number of buckets in a window. One more is being filled.
 const BUCKETS_PER_WINDOW: u64 = 20;
 const BUCKET_COUNT: usize = BUCKETS_PER_WINDOW as usize + 1;
 
@@ -10,14 +10,14 @@ const BUCKET_COUNT: usize = BUCKETS_PER_WINDOW as usize + 1;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     width: u64,
-    /// The bucket that is being filled, counted from the beginning of the clock.
+    /// The bucket that is being filled, counted from the start of the clock.
     newest: u64,
     buckets: [u32; BUCKET_COUNT],
     sum: u32,
 }
 
 impl Window {
-    /// An empty one of so many milliseconds.
+    /// An empty window of `length` milliseconds.
     pub fn new(length: u64) -> Self {
         Self { width: length.div_ceil(BUCKETS_PER_WINDOW).max(1), newest: 0, buckets: [0; BUCKET_COUNT], sum: 0 }
     }
@@ -27,7 +27,7 @@ impl Window {
         self.width
     }
 
-    /// A failure; gives how many count now.
+    /// Adds a failure, and returns the number that count now.
     pub fn add(&mut self, now: u64) -> u32 {
         self.turn(now);
         let bucket = &mut self.buckets[slot(self.newest)];
@@ -36,7 +36,7 @@ impl Window {
         self.sum
     }
 
-    /// How many count now.
+    /// The number of failures that count now.
     pub fn count(&mut self, now: u64) -> u32 {
         self.turn(now);
         self.sum
@@ -55,7 +55,7 @@ impl Window {
         new
     }
 
-    /// Empties the buckets that are too old. A time before the newest is as the newest.
+    /// Empties the buckets that are too old. A time before the newest bucket counts as that bucket.
     fn turn(&mut self, now: u64) {
         let index = now / self.width;
         for step in 1..=index.saturating_sub(self.newest).min(BUCKET_COUNT as u64) {
@@ -111,7 +111,7 @@ mod tests {
                 }
                 let within = |age: u64| u32::try_from(failures.iter().filter(|at| now - **at < age).count()).unwrap_or(u32::MAX);
                 let count = window.count(now);
-                // Of less than a millisecond a bucket cannot be.
+                // A bucket is at least a millisecond wide.
                 prop_assert!(within(length) <= count && count <= within((BUCKETS_PER_WINDOW + 1) * window.bucket()), "{count}");
             }
         }

@@ -1,12 +1,12 @@
-//! The two circuits of work: that of a pool, and that of its project, which all pools of a namespace share. Which ends of an attempt
-//! at an item are failures, and whether an attempt may begin.
+//! The two circuits of work: the one of a pool, and the one of its project, which all pools of a namespace share. Which
+//! results of an attempt at an item are failures, and whether an attempt may begin.
 //!
-//! A failure is an end that took the whole time it may take, or all the tokens, and came to nothing. An agent that says that its
-//! task failed has worked.
+//! A failure is an attempt without a result that took all of its time or all of its tokens. An agent that reports that
+//! its task failed is no failure.
 //!
-//! What always holds: an attempt has the permits of both circuits or none. A pool whose own circuit is not closed says nothing of the
-//! project: it neither takes the project's probe nor counts there. So one pool that goes on failing stops the others once, and is
-//! stopped alone from then on.
+//! What always holds: an attempt has the permits of both circuits or of none. A pool whose own circuit is not closed
+//! does not count for the project: it neither takes the project's probe nor counts there. So a pool that keeps failing
+//! stops the others once, and afterwards only itself.
 
 use super::circuit::{Answer, Availability, Circuit, Moment, Outcome, Permit};
 use super::settings::{Force, Mode, Settings};
@@ -16,15 +16,15 @@ use crate::work::item::Verb;
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptResult {
-    /// What was done.
+    /// The verb that ended it.
     pub verb: Verb,
     /// The tokens of the item's share are spent.
     pub spent: bool,
-    /// It was said how far the item is, in this attempt.
+    /// The agent reported progress in this attempt.
     pub progressed: bool,
 }
 
-/// What it is for the circuits.
+/// The result for the circuits.
 pub fn outcome(ended: AttemptResult) -> Outcome {
     match ended.verb {
         Verb::Complete => Outcome::Success,
@@ -39,23 +39,23 @@ pub fn outcome(ended: AttemptResult) -> Outcome {
 pub struct Permits {
     /// Of its pool's circuit.
     pub pool: Permit,
-    /// Of its project's. None: how it ends says nothing of the project.
+    /// Of its project's circuit. `None`: the attempt does not count for the project.
     pub project: Option<Permit>,
 }
 
-/// Whether the circuit of the project holds for a pool whose own circuit has these settings. Who has a pool's circuit only observed, or
-/// held closed, wants its work to go on whatever fails.
+/// Whether the circuit of the project applies to a pool whose own circuit has these settings. If a person has a pool's
+/// circuit only observed, or forced closed, its work is to go on in spite of failures.
 pub fn is_bound(own: &Settings) -> bool {
     own.mode == Mode::Enforce && own.force != Some(Force::Closed)
 }
 
-/// Whether what becomes of a pool's work counts for its project.
+/// Whether the results of a pool's work count for its project.
 pub fn speaks_for_project(pool: &Circuit) -> bool {
     is_bound(pool.settings()) && pool.state() == State::Closed
 }
 
-/// Asks the circuits of a pool and of its project for an attempt that takes `within` milliseconds at most. Where both refuse, the pool's
-/// is named.
+/// Asks the circuits of a pool and of its project for an attempt that takes `within` milliseconds at most. If both
+/// refuse, the pool's is named.
 pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: Moment, within: u64) -> Answer<Permits> {
     if let Some(answer) = stopped_by(pool, at) {
         return answer;
@@ -70,7 +70,7 @@ pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: Moment, within: u64)
     Answer::Permit(Permits { pool, project: speaks.then(|| project.take(at.now, within)) })
 }
 
-/// The answer of a circuit that gives no permit.
+/// The answer of a circuit if it gives no permit.
 fn stopped_by(circuit: &mut Circuit, at: Moment) -> Option<Answer<Permits>> {
     match circuit.look(at) {
         Availability::Pass => None,

@@ -1,4 +1,4 @@
-//! Which ends of an attempt fail, and two pools under one project.
+//! Which results of an attempt are failures, and two pools under one project.
 
 use super::*;
 use crate::breaker::refusal::RejectionCause;
@@ -23,7 +23,7 @@ fn only_what_came_to_nothing_fails() {
     }
 }
 
-/// Pools and their project, at a time.
+/// Pools and their project at one time.
 struct Simulation {
     pools: Vec<Circuit>,
     project: Circuit,
@@ -44,7 +44,7 @@ impl Simulation {
         let at = self.at();
         loop {
             match admit(&mut self.pools[pool], &mut self.project, at, MINUTE) {
-                // Whoever keeps them stores them.
+                // The owner of the circuits stores them.
                 Answer::Store => [&mut self.pools[pool], &mut self.project].into_iter().for_each(|circuit| circuit.stored(circuit.epoch())),
                 answer => return answer,
             }
@@ -101,13 +101,13 @@ fn three_time_outs_within_five_minutes_over_all_pools_stop_all_of_them() {
     for pool in 0..3 {
         assert_eq!(world.refused(pool), (Guard::Project, RejectionCause::Open), "{pool}");
     }
-    // One of any pool is tried for all.
+    // One attempt of any pool is the probe for all pools.
     world.now += OVER;
     let Answer::Permit(probe) = world.admit(2) else { panic!("it is tried") };
     assert_eq!(world.refused(0), (Guard::Project, RejectionCause::Probing));
     world.end(2, probe, Outcome::Success);
     assert_eq!(world.states(), (vec![State::Closed; 3], State::Closed));
-    // Older ones count no more.
+    // Older failures do not count any more.
     let mut world = Simulation::of(&[plain(), plain()]);
     for pool in [0, 1, 0] {
         world.attempt(pool, FAILURE);
@@ -123,7 +123,7 @@ fn a_pool_that_goes_on_failing_stops_the_others_once() {
     assert_eq!(world.states(), (vec![State::Open, State::Closed], State::Open));
     assert_eq!(world.refused(0), (Guard::Work, RejectionCause::Open), "its own is named");
     assert_eq!(world.refused(1), (Guard::Project, RejectionCause::Open));
-    // From here on its attempts are tried for itself alone, whoever comes first.
+    // From here on its attempts are probes of its own circuit only, whichever pool asks first.
     for _ in 0..20 {
         world.now += OVER;
         let probe = world.attempt(0, FAILURE);
@@ -151,7 +151,7 @@ fn a_rejection_leaks_no_permit_of_the_other_circuit() {
     world.fail(0, 3);
     world.now += OVER;
     let Answer::Permit(probe) = world.admit(1) else { panic!("it is tried") };
-    // The pool's own may be tried as well, and the project's has no place.
+    // The pool's own circuit may be probed too, and the project's has no place.
     let epoch = world.pools[0].epoch();
     assert_eq!(world.refused(0), (Guard::Project, RejectionCause::Probing));
     assert_eq!((world.pools[0].state(), world.pools[0].epoch()), (State::Open, epoch), "it has not begun to probe");

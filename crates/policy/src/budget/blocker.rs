@@ -1,10 +1,9 @@
-//! What keeps every call of a route from being given tokens, and stays so for a while: as long as something like that stands,
-//! a pool makes no agents, and its agents are given no work.
+//! Why all calls of a route get no tokens for a while. Meanwhile its pool makes no agents, and its agents get no work.
 //!
-//! How much a call needs is known in two ways: its budgets say how many tokens of output are the least that is of use, and a
-//! pool whose call was refused for want of more ([`RefusedNeed`]) is taken to need as much again. What passes by itself in a moment is
-//! no obstacle: calls in flight, gateways that have not told a new leader what they hold, a limit of a minute. What is said of
-//! it has no amount in it that moves with each call.
+//! The tokens that a call needs are known in two ways. Its budgets state the least useful output. And if a call of the
+//! pool was refused because it needs more than is left ([`RefusedNeed`]), the next calls are taken to need as much.
+//! Causes that pass in a moment are not blockers: calls in flight, gateways that have not reported their holds to a new
+//! leader, limits of a minute. The message of a blocker contains no amount that changes with each call.
 
 use std::fmt;
 
@@ -16,19 +15,20 @@ use super::route::Route;
 use super::tree::MAX_BUDGET_DEPTH;
 use super::window::{Span, Window};
 
-/// What a call of a pool was refused for, which others of that pool are taken to need too.
+/// The need of a refused call, which other calls of the same pool are taken to have too.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RefusedNeed {
     key: Key,
     limit: String,
     span: Span,
     asked: i64,
-    /// Others like it were given since: it says nothing of them, for as long as the window lasts.
+    /// A similar call got tokens since, so the need does not count for the rest of the window.
     refuted: bool,
 }
 
 impl RefusedNeed {
-    /// What a refusal says of the calls to come. None: nothing; it is waited for, or is not about what is left of a budget.
+    /// What a refusal says about later calls. `None`: nothing, because it is waited for, or is not about the rest of a
+    /// budget.
     pub fn of(refusal: &Refusal) -> Option<Self> {
         let limit = refusal.limit.as_ref().filter(|_| refusal.above_agent())?;
         let lasts = match refusal.when {
@@ -37,7 +37,8 @@ impl RefusedNeed {
         };
         let for_want = match refusal.because {
             RefusalCause::Used | RefusalCause::Guaranteed => true,
-            // One that is too large for the whole limit says nothing of smaller ones; the others are seen without it.
+            // A call that is larger than the whole limit says nothing about smaller calls. The other causes are found
+            // without it.
             RefusalCause::TooLarge
             | RefusalCause::Held
             | RefusalCause::Recovering
@@ -51,71 +52,72 @@ impl RefusedNeed {
         (lasts && for_want).then(need)
     }
 
-    /// Another call was refused: the smallest that was is what calls need, at the place that refused last.
+    /// Combines with the refusal of another call: the smallest refused call is the need, at the place that refused
+    /// last.
     pub fn and(self, other: Self) -> Self {
         let same = (&self.key, &self.limit, self.span) == (&other.key, &other.limit, other.span);
         if same { Self { asked: self.asked.min(other.asked), ..self } } else { other }
     }
 
-    /// A call was given so many tokens. One that is much smaller says nothing: programs make small calls beside their own.
+    /// A call got these tokens. A much smaller call says nothing, because programs also make small calls.
     pub fn given(&mut self, tokens: i64) {
         self.refuted |= tokens.saturating_mul(2) >= self.asked;
     }
 
-    /// What is needed of a limit.
+    /// The tokens that are needed of a limit.
     fn asks(&self, key: &Key, limit: &str, span: Span) -> Option<i64> {
         let about = self.key == *key && self.limit == limit && self.span == span && !self.refuted;
         about.then_some(self.asked)
     }
 }
 
-/// The limit that stands in the way.
+/// The limit that gives no tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExhaustedLimit {
     /// Its name.
     pub name: String,
     /// Its window.
     pub span: Span,
-    /// How high it is, grants among it, in weighed tokens.
+    /// The limit with grants, in weighed tokens.
     pub height: i64,
 }
 
-/// What stands in the way.
+/// Why all calls of a route get no tokens for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Blocker {
-    /// Where.
+    /// The place.
     pub key: Key,
-    /// Why.
+    /// The cause.
     pub because: RefusalCause,
-    /// The limit, where it is one of tokens.
+    /// The limit, if it is one of tokens.
     pub limit: Option<ExhaustedLimit>,
     /// The field to raise, from the root of its object.
     pub field: String,
-    /// Of a limit whose rest is guaranteed to others: to whom, and how much as it is written, whatever they have used of it.
+    /// If the rest is guaranteed to others: these places, with the guarantees as they are written.
     pub guaranteed: Holders,
 }
 
 impl Blocker {
-    /// When it goes by itself, in milliseconds.
+    /// When it ends by itself, in milliseconds.
     pub fn until(&self) -> Option<i64> {
         self.limit.as_ref().and_then(|limit| limit.span.end())
     }
 }
 
-/// One sentence: which budget, which limit and window, until when, what to raise.
+/// A message for people: which budget, which limit and window, until when, and what to raise.
 impl fmt::Display for Blocker {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, because, limit, field, guaranteed } = self;
         let Some(ExhaustedLimit { name, span, height }) = limit else {
             return match because {
                 RefusalCause::Blocked(Block::ParentMissing(parent)) => {
-                    write!(out, "{key} gives no tokens: its parent, Budget/{parent}, does not exist ({field})")
+                    write!(out, "{key} gives no tokens: its parent Budget/{parent} does not exist ({field})")
                 }
                 RefusalCause::Blocked(Block::Cycle(names)) => {
-                    write!(out, "{key} gives no tokens: it is its own parent, by way of {} ({field})", names.join(", "))
+                    write!(out, "{key} gives no tokens: it is its own parent through {} ({field})", names.join(", "))
                 }
                 RefusalCause::Blocked(Block::TooDeep) => {
-                    write!(out, "{key} gives no tokens: more than {MAX_BUDGET_DEPTH} Budgets are above one another ({field})")
+                    write!(out, "{key} gives no tokens: its chain of parents is longer than {MAX_BUDGET_DEPTH} Budgets ({field})")
                 }
                 RefusalCause::Used
                 | RefusalCause::Held
@@ -129,7 +131,7 @@ impl fmt::Display for Blocker {
             };
         };
         let why = match because {
-            RefusalCause::Guaranteed => format!("is spent, but for what is guaranteed to others{guaranteed},"),
+            RefusalCause::Guaranteed => format!("has no tokens left, except those that are guaranteed to others{guaranteed}"),
             RefusalCause::Paused => "is paused by one of its thresholds".to_owned(),
             RefusalCause::Used
             | RefusalCause::Held
@@ -138,30 +140,30 @@ impl fmt::Display for Blocker {
             | RefusalCause::InFlight
             | RefusalCause::Gateways
             | RefusalCause::Missing
-            | RefusalCause::Blocked(_) => "is spent, but for less than a call needs,".to_owned(),
+            | RefusalCause::Blocked(_) => "has fewer tokens left than a call needs".to_owned(),
         };
         write!(out, "{key}: the limit {name} of {height} tokens {why}")?;
         match span.end() {
             Some(end) => write!(
                 out,
-                " in the window {span}: no tokens are given until {}, or until {field} is raised, or a Grant is made",
+                ". It resets at {} (window {span}). To continue earlier, raise {field} or create a Grant",
                 Window::Minute.at(end)
             ),
-            None => write!(out, ": no tokens are given until {field} is raised, or a Grant is made"),
+            None => write!(out, ". It does not reset by itself. Raise {field} or create a Grant"),
         }
     }
 }
 
-/// The tokens without which a limit of this height gives nothing that is of use. Of one that is smaller than the least output
-/// of a call, those calls that ask for less get the rest.
+/// The fewest tokens with which a limit of this height is of use. If the limit is lower than the least output of a
+/// call, calls that ask for less get the rest.
 pub(super) fn least(node: &Node, min_output: i64, height: i64) -> i64 {
     let least = node.spec.weights.bound(0, min_output).max(1);
     if least > height { 1 } else { least }
 }
 
 impl Ledger {
-    /// What stands in the way of every call of a route that needs as much as its budgets say, or as `need` does; of several, what
-    /// stays longest, and of those the nearest. `now` in milliseconds.
+    /// What blocks every call of a route that needs as much as its budgets state, or as `need` states. Of several
+    /// blockers the one that lasts longest is returned, and of equal ones the nearest. `now` in milliseconds.
     pub fn obstacle(&mut self, now: i64, route: &mut Route, need: Option<&RefusedNeed>) -> Option<Blocker> {
         self.advance(now);
         self.refresh(route);
@@ -171,7 +173,7 @@ impl Ledger {
         all.into_iter().rev().max_by_key(lasts)
     }
 
-    /// What stands in the way at one place.
+    /// The blocker at one place.
     fn stands(&self, before: &[usize], index: usize, min_output: i64, need: Option<&RefusedNeed>) -> Option<Blocker> {
         let node = &self.nodes[index];
         let key = &node.spec.key;
@@ -194,7 +196,7 @@ impl Ledger {
             let room = LimitRoom { reserved: self.sure(before, index, which, &room), ..room };
             let because = match because(&room) {
                 because @ (RefusalCause::Used | RefusalCause::TooLarge | RefusalCause::Paused | RefusalCause::Guaranteed) => because,
-                // Nothing is held here, nor left to be explained: there is room.
+                // With no holds and nothing unexplained, there are enough tokens.
                 RefusalCause::Held | RefusalCause::Recovering => return None,
                 RefusalCause::InFlight | RefusalCause::Gateways | RefusalCause::Missing | RefusalCause::Blocked(_) => return None,
             };
@@ -206,12 +208,12 @@ impl Ledger {
         all.into_iter().rev().max_by_key(lasts)
     }
 
-    /// What siblings of whoever asks are sure of and have not spent, as if no call were in flight: what comes and goes with each
-    /// call is not what a pool goes by.
+    /// The unspent guarantees of siblings, as if no call were in flight: a pool must not follow what changes with each
+    /// call.
     fn sure(&self, before: &[usize], parent: usize, limit: usize, room: &LimitRoom) -> i64 {
         let cell = &self.nodes[parent].limits[limit].cell;
         let most = cell.reserved.saturating_add(cell.held);
-        // It is no more than that: most of the time nobody has to be looked at.
+        // The guarantees cannot exceed this bound, so most of the time no sibling is examined.
         if room.asked <= room.height.saturating_sub(room.spent).saturating_sub(most) {
             return 0;
         }
@@ -223,7 +225,7 @@ impl Ledger {
     }
 }
 
-/// Until when, for comparison: what does not go by itself stays longest.
+/// The end of a blocker, for comparison. One that does not end by itself lasts longest.
 fn lasts(obstacle: &Blocker) -> i64 {
     obstacle.until().unwrap_or(i64::MAX)
 }
@@ -261,7 +263,7 @@ mod tests {
         let words = obstacle.to_string();
         for word in [
             "Budget/top in team",
-            "the limit hour of 100 tokens is spent, but for less than a call needs, in the window",
+            "the limit hour of 100 tokens has fewer tokens left than a call needs. It resets at ",
             "spec.tokens.limits[hour].tokens",
         ] {
             assert!(words.contains(word), "{word:?} is not said: {words}");
@@ -327,7 +329,7 @@ mod tests {
         one.settle(hold, 40);
         assert_eq!(because(&mut one, &mut other), Some(RefusalCause::Guaranteed));
         let words = one.ledger.obstacle(one.now, &mut other, None).expect("it stands").to_string();
-        assert!(words.contains("guaranteed to others: 60 to Budget/a in team, in the window"), "{words}");
+        assert!(words.contains("guaranteed to others: Budget/a in team (60). It resets at "), "{words}");
         assert_eq!(because(&mut one, &mut sure), None);
         let hold = one.hold(&mut sure, 30);
         assert_eq!(because(&mut one, &mut other), Some(RefusalCause::Guaranteed), "it does not come and go with each call");
@@ -388,7 +390,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is in the way refuses every call that needs as much as its budgets say, and once all is settled nothing else does.
+        /// A blocker refuses every call that needs as much as its budgets state. Once all calls are settled, nothing
+        /// else does.
         #[test]
         fn it_stands_exactly_when_the_least_call_is_refused_for_a_while(
             spends in proptest::collection::vec(1_i64..60, 0..8), tokens in 1_i64..150, min_output in 1_i64..20, pause in 1_i64..=100,

@@ -1,18 +1,18 @@
-//! Rates of calls, and room for agents. (Calls in flight are counted where they are held: see [`super::NodeSpec`].)
+//! Rates of calls, and capacity for agents. (Calls in flight are counted where they are held: see [`super::NodeSpec`].)
 
-/// Calls of one caller in a second: evenly, with a burst of one second's. It is as large as one number, so that one for each
-/// agent costs nothing.
+/// The rate of calls of one caller: even, with a burst of one second. It is a single number, so one for each agent
+/// costs little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// When the caller would be as if it had never called, in microseconds.
+    /// When the burst is fully available again, in microseconds.
     even_at: i64,
 }
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
 impl Rate {
-    /// One more call at this time, in microseconds of a clock that runs steadily. Refused: after how many microseconds it may
-    /// come again. `per_second` 0 refuses every call.
+    /// Allows one more call at `now`, in microseconds of a steady clock. `Err`: the microseconds until the next call is
+    /// allowed. `per_second` 0 refuses every call.
     pub fn call(&mut self, now: i64, per_second: u32) -> Result<(), i64> {
         if per_second == 0 {
             return Err(MICROS_PER_SECOND);
@@ -28,8 +28,8 @@ impl Rate {
     }
 }
 
-/// How many more of something fit: under the tightest of these limits, each with what is used of it. `None`: nothing limits it.
-/// Budgets above one another, `perNamespace` and the whole cluster each give one.
+/// How many more fit under all of these limits, each with its used amount. `None`: there is no limit. Budgets above one
+/// another, `perNamespace` and the whole cluster each give one limit.
 pub fn room(limits: impl IntoIterator<Item = (Option<u64>, u64)>) -> Option<u64> {
     limits.into_iter().filter_map(|(max, used)| max.map(|max| max.saturating_sub(used))).min()
 }

@@ -1,4 +1,4 @@
-//! One limit and its windows: how much is spent, held and free in each. It knows no other limit.
+//! One limit and its windows: how much is spent, held and free in each. It does not know other limits.
 //!
 //! All amounts are weighed tokens, never below 0, and saturate.
 
@@ -13,7 +13,7 @@ use super::window::Span;
 /// Old windows that are kept for late settles.
 pub const MAX_PAST_WINDOWS: usize = 4;
 
-/// What is counted in one window.
+/// The counters of one window.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct WindowCounter {
     pub span: Span,
@@ -26,21 +26,21 @@ pub(super) struct WindowCounter {
     pub held: i64,
     /// Charged for gateways that went away.
     pub lost: i64,
-    /// Given by leaders before, and not explained by any session yet.
+    /// Given by earlier leaders, and not explained by any session yet.
     pub rest: i64,
-    /// Debt of the windows before.
+    /// Debt from earlier windows.
     pub carried: i64,
-    /// What siblings of whoever asks may still claim: unspent guarantees of all children.
+    /// Unspent guarantees of all children, which siblings of the caller may still claim.
     pub reserved: i64,
-    /// What is durable: no hold is given beyond it.
+    /// The durable amount: no hold is given beyond it.
     pub high: i64,
-    /// What the write on its way would make of it.
+    /// The durable amount after the write that is under way.
     pub raising: Option<i64>,
-    /// What waits for it to be raised.
+    /// Tokens of requests that wait for a higher durable amount.
     pub wanted: i64,
-    /// Holds were given since it was last raised.
+    /// Holds were given since the durable amount was last raised.
     pub active: bool,
-    /// The highest that the limit was.
+    /// The highest value of the limit in this window.
     pub peak: i64,
 }
 
@@ -68,22 +68,22 @@ impl WindowCounter {
         let [used, lost, carried, high, peak] =
             [saved.used, saved.lost, saved.carried, saved.high, saved.peak].map(|tokens| tokens.clamp(0, i64::MAX / 4));
         let rest = high.saturating_sub(used).saturating_sub(lost).max(0);
-        // Nothing is given from what another leader made durable: that one may still be writing. Our own first write of the
-        // record is taken over what we know, or not at all.
+        // Nothing is given from the amount that another leader made durable, because that leader may still be writing.
+        // Our own first write of the record is compared with what we read, and fails if that changed.
         Self { used, lost, carried, peak, rest, ..Self::new(saved.span) }
     }
 
-    /// What is gone whatever becomes of the holds.
+    /// Tokens that are spent, whatever happens to the holds.
     pub fn spent(&self) -> i64 {
         self.used.saturating_add(self.lost).saturating_add(self.rest).saturating_add(self.carried)
     }
 
-    /// What was given in this window, in whatever way.
+    /// All tokens that were given in this window.
     pub fn own(&self) -> i64 {
         self.used.saturating_add(self.lost).saturating_add(self.rest).saturating_add(self.held)
     }
 
-    /// All that a limit is held against.
+    /// All tokens that count against the limit.
     pub fn committed(&self) -> i64 {
         self.own().saturating_add(self.carried)
     }
@@ -97,12 +97,12 @@ impl WindowCounter {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Limit {
     pub spec: LimitSpec,
-    /// Holds before this one did not count here.
+    /// Holds with a smaller serial number did not count here.
     pub born: u64,
     pub grants: Vec<Grant>,
-    /// The limit now, grants among it.
+    /// The limit now, with grants.
     pub height: i64,
-    /// The limits of the parent that its guarantee counts at, by index.
+    /// Indexes of the parent's limits at which its guarantee counts.
     pub lifts: Vec<usize>,
     pub cell: WindowCounter,
     /// The oldest first.
@@ -131,7 +131,7 @@ impl Limit {
         limit
     }
 
-    /// Takes what was saved of it. Windows that had not begun by `now` are no later than it: see `Ledger::load`.
+    /// Loads its persisted windows. All of them have begun by `now`: see `Ledger::load`.
     pub fn restore(&mut self, saved: &[PersistedWindow], now: i64, debt: Debt) {
         let ours = saved.iter().filter(|saved| saved.limit == self.spec.name && saved.span.window == self.spec.window);
         let mut cells: Vec<WindowCounter> = ours.map(WindowCounter::restored).collect();
@@ -146,7 +146,7 @@ impl Limit {
         self.roll(now, debt);
     }
 
-    /// The window that this time is in, if it is kept.
+    /// The window of this time, if it is kept.
     pub fn cell_at(&mut self, time: i64) -> Option<&mut WindowCounter> {
         if self.cell.contains(time) {
             return Some(&mut self.cell);
@@ -154,33 +154,33 @@ impl Limit {
         self.old.iter_mut().find(|cell| cell.contains(time))
     }
 
-    /// The present one and the old ones.
+    /// The old windows and the present one.
     pub fn cells(&self) -> impl Iterator<Item = &WindowCounter> {
         self.old.iter().chain(std::iter::once(&self.cell))
     }
 
-    /// Likewise.
+    /// As [`Self::cells`].
     pub fn cells_mut(&mut self) -> impl Iterator<Item = &mut WindowCounter> {
         self.old.iter_mut().chain(std::iter::once(&mut self.cell))
     }
 
-    /// What is guaranteed to it and was not taken up yet.
+    /// The part of its guarantee that is not used.
     pub fn unspent(&self) -> i64 {
         self.spec.guaranteed.saturating_sub(self.cell.own()).max(0)
     }
 
-    /// What is free for somebody with no guarantee here.
+    /// Tokens that are free for a caller without a guarantee here.
     pub fn free(&self) -> i64 {
         self.height.saturating_sub(self.cell.committed()).saturating_sub(self.cell.reserved)
     }
 
-    /// When something follows from time alone.
+    /// The next time at which it changes without a call.
     pub fn wake(&self, now: i64) -> i64 {
         let times = self.grants.iter().flat_map(|grant| [Some(grant.from), grant.until]).flatten();
         times.filter(|time| *time > now).fold(self.cell.end, i64::min)
     }
 
-    /// How high it is.
+    /// Computes its height again.
     pub fn refresh(&mut self, now: i64) {
         let counts = self.grants.iter().filter(|grant| grant.counts(self.cell.span, now));
         let granted = counts.fold(0_i64, |sum, grant| sum.saturating_add(grant.tokens.max(0)));
@@ -188,7 +188,7 @@ impl Limit {
         self.cell.peak = self.cell.peak.max(self.height);
     }
 
-    /// Goes into the window that `now` is in. Windows in between were not used.
+    /// Enters the window of `now`. Windows in between were not used.
     pub fn roll(&mut self, now: i64, debt: Debt) {
         if now >= self.cell.end {
             let next = WindowCounter::new(self.spec.window.at(now));
@@ -196,7 +196,7 @@ impl Limit {
             (old.reserved, old.wanted, old.active) = (0, 0, false);
             self.old.push_back(old);
             if self.old.len() > MAX_PAST_WINDOWS {
-                // Whoever still holds something in it has it settled into nothing: its estimate is spent with the window.
+                // A hold in this window is settled without effect: its estimate was spent with the window.
                 self.old.pop_front();
             }
             self.latches.clear();
@@ -205,7 +205,7 @@ impl Limit {
         self.recarry(debt);
     }
 
-    /// Debt goes from each window into the following one; a window that was not used pays it off.
+    /// Moves debt from each window into the next one. An unused window pays it off.
     pub fn recarry(&mut self, debt: Debt) {
         let pays = self.spec.tokens.max(0);
         let mut before: Option<(Span, i64)> = None;
@@ -221,7 +221,8 @@ impl Limit {
         }
     }
 
-    /// What shall be durable of the present window with the next write. `pace`: how often this record may be written.
+    /// The amount that the next write makes durable for the present window. `pace`: how often this record may be
+    /// written.
     pub fn raise(&mut self, now: i64, chunk: Chunk, pace: i64, enforced: bool) -> i64 {
         let (own, wanted) = (self.cell.own(), self.cell.wanted);
         if wanted == 0 && self.cell.held == 0 && !self.cell.active {

@@ -1,31 +1,32 @@
-//! What a model call may cost before it is made, and what it did cost: estimates, weights, and the ratio of tokens to bytes
-//! that is learned.
+//! The estimated cost of a model call before it is made, and its real cost: estimates, weights, and the learned ratio
+//! of tokens to bytes.
 //!
-//! What always holds: with [`Estimate::Bytes`] the charge of a call that kept to its output limit is never above what was
-//! held for it, whatever share of its input a cache had and whatever the weights are.
+//! What always holds: with [`Estimate::Bytes`] the charge of a call that kept its output limit is never above its hold,
+//! for any share of cached input and any weights.
 
-/// The most tokens of one sort that are believed of one call: far above any model, far below what could overflow.
+/// The most tokens of one kind that one call may report: far above any model, far below an overflow.
 pub const MAX_CALL_TOKENS: i64 = 1_000_000_000_000;
-/// The most that a limit can be; see `MAX_TOKENS` of the API.
+/// The highest limit; see `MAX_TOKENS` of the API.
 pub const MAX_LIMIT_TOKENS: i64 = 1_000_000_000_000_000;
 const PER_MILLE: i64 = 1000;
-/// No ratio is below, in thousandths of a token a byte: no text has so few tokens. What has fewer is white space, or is not
-/// read by the model.
+/// The lowest ratio, in thousandths of a token a byte. No text has fewer tokens. Input with fewer is white space, or
+/// the model does not read it.
 pub const MIN_RATIO_PER_MILLE: i64 = 150;
-/// A call of which nobody knows what it used is charged at least so much for its text, in thousandths of a token a byte: what
-/// source code and most languages have at most. A learned ratio may be far lower, and would make it cheap to leave a call.
+/// The lowest ratio that is charged for the text of a call with unknown usage, in thousandths of a token a byte: what
+/// source code and most languages have at most. A learned ratio may be far lower, and would make it cheap to abandon a
+/// call.
 pub const MIN_CHARGED_RATIO_PER_MILLE: i64 = 350;
 /// The largest weight, as in the API.
 const MAX_WEIGHT: i64 = 1_000_000;
 
-/// What a token of each sort counts, in thousandths.
+/// The weight of a token of each kind, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Weights {
-    /// Input that no cache had.
+    /// Input that was not cached.
     pub input: i64,
-    /// Output, reasoning among it.
+    /// Output, including reasoning.
     pub output: i64,
-    /// Input that a cache had.
+    /// Input that was read from a cache.
     pub cache_read: i64,
     /// Input written to a cache.
     pub cache_write: i64,
@@ -38,14 +39,14 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Within what can be reckoned with.
+    /// The weights within the range that the arithmetic allows.
     pub fn clamped(self) -> Self {
         let Self { input, output, cache_read, cache_write } = self;
         let [input, output, cache_read, cache_write] = [input, output, cache_read, cache_write].map(|weight| weight.clamp(0, MAX_WEIGHT));
         Self { input, output, cache_read, cache_write }
     }
 
-    /// What a token of input counts at most: which sort it will be is not known before.
+    /// The highest weight of input: its kind is not known before the call.
     fn dearest_input(&self) -> i64 {
         self.input.max(self.cache_read).max(self.cache_write)
     }
@@ -54,7 +55,7 @@ impl Weights {
         *self == Self::default()
     }
 
-    /// The most that a call of so many tokens can be charged, rounded up.
+    /// The most that a call with these tokens can be charged, rounded up.
     pub fn bound(&self, input: i64, output: i64) -> i64 {
         let (input, output) = (input.clamp(0, MAX_CALL_TOKENS), output.clamp(0, MAX_CALL_TOKENS));
         if self.even() {
@@ -74,7 +75,7 @@ impl Weights {
         up(input * self.input + cache_read * self.cache_read + cache_write * self.cache_write + output * self.output)
     }
 
-    /// The most tokens of output that fit into `room` beside so many of input; below 0 if not even the input fits.
+    /// The most output tokens that fit into `room` with `input`; below 0 if the input alone does not fit.
     pub fn outputs(&self, room: i64, input: i64) -> i64 {
         let (room, input) = (room.clamp(-MAX_LIMIT_TOKENS, MAX_LIMIT_TOKENS), input.clamp(0, MAX_CALL_TOKENS));
         if self.even() {
@@ -93,16 +94,16 @@ fn up(thousandths: i64) -> i64 {
     thousandths / PER_MILLE + i64::from(thousandths % PER_MILLE > 0)
 }
 
-/// What a call used, as the provider said, in tokens. The four add up to all of them.
+/// The usage of a call in tokens, as the provider reported it. The four add up to all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Usage {
-    /// Input that no cache had.
+    /// Input that was not cached.
     pub input: i64,
-    /// Input that a cache had.
+    /// Input that was read from a cache.
     pub cache_read: i64,
     /// Input written to a cache.
     pub cache_write: i64,
-    /// Output, reasoning among it.
+    /// Output, including reasoning.
     pub output: i64,
 }
 
@@ -118,11 +119,12 @@ impl Usage {
 /// How well a call's usage is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quality {
-    /// The provider said it.
+    /// The provider reported it.
     Exact,
-    /// A part of it: the stream was cut. Charged with the estimate, or what is known if that is more.
+    /// The provider reported a part: the stream was cut. The charge is the estimate, or the known usage if that is
+    /// more.
     Partial,
-    /// Nothing was said. Charged likewise.
+    /// The provider reported nothing. The charge is the same as for `Partial`.
     Estimated,
 }
 
@@ -131,11 +133,11 @@ pub enum Quality {
 pub enum Estimate {
     /// By the learned ratio of tokens to bytes: close, may be exceeded.
     Ratio,
-    /// A token a byte: never exceeded.
+    /// One token a byte: never exceeded.
     Bytes,
 }
 
-/// What becomes of a call that asks for more output than is left.
+/// What happens to a call that asks for more output than is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OnInsufficient {
     /// It may write less.
@@ -144,16 +146,17 @@ pub enum OnInsufficient {
     Reject,
 }
 
-/// What a budget says of single calls. Of a whole path the strictest holds, but for the floor: that is the nearest's.
+/// The rules of a budget for single calls. For a whole path the strictest rule applies, except for the floor: that is
+/// the nearest budget's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallTerms {
-    /// Output tokens one choice may ask for.
+    /// The most output tokens that one choice may ask for.
     pub max_output: i64,
-    /// Output tokens below which it is refused instead of cut.
+    /// Output tokens below which a call is refused instead of cut.
     pub min_output: i64,
     /// How input is estimated.
     pub estimate: Estimate,
-    /// What becomes of it when it does not fit.
+    /// What happens to a call that does not fit.
     pub on_insufficient: OnInsufficient,
 }
 
@@ -164,7 +167,8 @@ impl Default for CallTerms {
 }
 
 impl CallTerms {
-    /// Both hold: less output, the surer estimate, no cutting if one of them does not cut; this one's floor.
+    /// Both rules apply: the smaller output, the safer estimate, and cutting only if both allow it. The floor is this
+    /// one's.
     pub fn and(self, above: Self) -> Self {
         Self {
             max_output: self.max_output.min(above.max_output),
@@ -175,38 +179,38 @@ impl CallTerms {
     }
 }
 
-/// A call as its body says it, as far as its cost goes.
+/// The size of a call, from its body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CallSize {
-    /// Bytes of text, tools and names among it.
+    /// Bytes of text, including tools and names.
     pub bytes: i64,
-    /// Tokens of what is no text (images, files), by a table of upper bounds.
+    /// Tokens of input other than text (images, files), by a table of upper bounds.
     pub other_tokens: i64,
-    /// The output limit that it asks for, tokens a choice.
+    /// The output limit that it asks for, tokens per choice.
     pub output: Option<i64>,
-    /// The model's own output limit, tokens a choice.
+    /// The model's own output limit, tokens per choice.
     pub model_output: Option<i64>,
-    /// Tokens that it sets aside for thinking, which count as output.
+    /// Tokens that it reserves for thinking, which count as output.
     pub thinking: i64,
-    /// How many answers it asks for; 0 counts as 1.
+    /// The number of choices that it asks for; 0 counts as 1.
     pub choices: i64,
 }
 
 impl CallSize {
-    /// Tokens of input that are charged where nobody knows what the call used: those that are `held` for it, and never fewer
-    /// than [`MIN_CHARGED_RATIO_PER_MILLE`] of its text.
+    /// Input tokens that are charged if the usage is unknown: those that are `held` for it, and at least
+    /// [`MIN_CHARGED_RATIO_PER_MILLE`] of its text.
     pub fn charged(&self, held: i64) -> i64 {
         let text = up(self.bytes.clamp(0, MAX_CALL_TOKENS) * MIN_CHARGED_RATIO_PER_MILLE);
         held.max(text.saturating_add(self.other_tokens.clamp(0, MAX_CALL_TOKENS)).min(MAX_CALL_TOKENS))
     }
 }
 
-/// What is asked of the ledger for a call, in tokens.
+/// The request to the ledger for a call, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldRequest {
     /// Input, estimated high.
     pub input: i64,
-    /// Output of each choice, at most.
+    /// The most output of each choice.
     pub output: i64,
     /// Output of each choice below which the call has no use.
     pub least: i64,
@@ -215,7 +219,7 @@ pub struct HoldRequest {
 }
 
 impl HoldRequest {
-    /// What the body asks for under those terms. `ratio` is the model's, in thousandths of a token a byte.
+    /// The request of a body under these terms. `ratio` is the model's, in thousandths of a token a byte.
     pub fn of(body: &CallSize, terms: &CallTerms, ratio: i64) -> Self {
         let bytes = body.bytes.clamp(0, MAX_CALL_TOKENS);
         let text = match terms.estimate {
@@ -238,18 +242,19 @@ impl HoldRequest {
     }
 }
 
-/// Ratios are counted in steps of so many thousandths of a token a byte.
+/// The width of a histogram step, in thousandths of a token a byte.
 const RATIO_STEP_PER_MILLE: i64 = 16;
 const RATIO_STEP_COUNT: usize = 63;
-/// Where nothing was learned: half a token a byte.
+/// The ratio before anything is learned: half a token a byte.
 const INITIAL_RATIO_PER_MILLE: i64 = 500;
-/// Calls that the first guess counts for: so a model must prove a lower ratio by a thousand of them.
+/// The number of calls that the initial ratio counts for: a model needs a thousand calls to prove a lower ratio.
 const INITIAL_RATIO_CALLS: u64 = 10;
-/// Above so many calls, the older half of what was learned is forgotten.
+/// Above this number of calls the older half of the histogram is forgotten.
 const MAX_LEARNED_CALLS: u64 = 20_000;
 
-/// The learned ratio of tokens to bytes of one model in one namespace: the 99th percentile of what was seen, in thousandths,
-/// starting with half a token a byte. It grows with the first calls that exceed it and falls slowly, to [`MIN_RATIO_PER_MILLE`] at most.
+/// The learned ratio of tokens to bytes of one model in one namespace: the 99th percentile of its calls, in
+/// thousandths, starting with half a token a byte. It rises with the first calls that exceed it and falls slowly, not
+/// below [`MIN_RATIO_PER_MILLE`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LearnedRatio {
     seen: [u64; RATIO_STEP_COUNT],
@@ -269,23 +274,23 @@ fn step_of(ratio: i64) -> usize {
     usize::try_from(ratio / RATIO_STEP_PER_MILLE).unwrap_or(0).min(RATIO_STEP_COUNT - 1)
 }
 
-/// Of at least one byte, in thousandths.
+/// The ratio in thousandths, for at least one byte.
 fn ratio_of(bytes: i64, tokens: i64) -> i64 {
     (tokens.min(bytes).min(MAX_CALL_TOKENS) * PER_MILLE) / bytes.min(MAX_CALL_TOKENS)
 }
 
 impl LearnedRatio {
-    /// Thousandths of a token a byte: never above 1000, a token a byte.
+    /// Thousandths of a token a byte: at most 1000, one token a byte.
     pub fn ratio(&self) -> i64 {
         self.ratio
     }
 
-    /// Whether a call says something of text: one with fewer tokens than [`MIN_RATIO_PER_MILLE`] does not.
+    /// Whether a call says something about text: a call with fewer tokens than [`MIN_RATIO_PER_MILLE`] does not.
     pub fn teaches(bytes: i64, tokens: i64) -> bool {
         bytes > 0 && tokens >= 0 && ratio_of(bytes, tokens) >= MIN_RATIO_PER_MILLE
     }
 
-    /// A call of so many bytes of text had so many tokens of input.
+    /// Learns from a call with `bytes` of text and `tokens` of input.
     pub fn learn(&mut self, bytes: i64, tokens: i64) {
         if !Self::teaches(bytes, tokens) {
             return;
@@ -301,7 +306,7 @@ impl LearnedRatio {
         self.ratio = self.high();
     }
 
-    /// The upper end of the step that 99 of 100 are in or below.
+    /// The upper end of the step that contains the 99th percentile.
     fn high(&self) -> i64 {
         let mut above = self.total / 100;
         for (step, count) in self.seen.iter().enumerate().rev() {

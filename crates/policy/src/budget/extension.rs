@@ -1,4 +1,4 @@
-//! A call that goes on past what is held for it.
+//! Extending a hold: a call that continues beyond its hold.
 
 use super::estimate::{HoldRequest, MAX_CALL_TOKENS};
 use super::hold::Step;
@@ -8,8 +8,8 @@ use super::node::Key;
 use super::session::{HoldMark, SessionId, State};
 
 impl Ledger {
-    /// A call goes on past what is held for it: `output` tokens, all choices together, are wanted in all. Asked again with the
-    /// same number it changes nothing. Refused, the call may finish: what it used is settled, and what is too much is debt.
+    /// Extends the hold of a call to `output` tokens, all choices together. A repeat with the same number changes
+    /// nothing. If it is refused, the call may finish: its usage is settled, and the excess is debt.
     pub fn extend(&mut self, now: i64, session: SessionId, id: u64, output: i64) -> HoldAnswer {
         self.advance(now);
         let output = output.clamp(0, MAX_CALL_TOKENS);
@@ -25,7 +25,7 @@ impl Ledger {
         let mut steps = self.holds[slot].steps.clone();
         let known: Vec<usize> =
             (0..steps.len()).filter(|which| self.nodes[steps[*which].node].generation == steps[*which].generation).collect();
-        // By how much more at each place, in its own weights.
+        // The increase at each place, in the weights of that place.
         let more = |ledger: &Self, step: &Step| {
             let weights = &ledger.nodes[step.node].spec.weights;
             weights.bound(input, output).saturating_sub(weights.bound(input, before))
@@ -64,7 +64,7 @@ impl Ledger {
         HoldAnswer::Given(HeldTokens { at, input, output })
     }
 
-    /// Whether one place has room for so much more, in the windows that the hold is in.
+    /// Whether one place has room for `by` more, in the windows of the hold.
     fn fits_more(&mut self, slot: usize, before: &[usize], node: usize, by: i64) -> bool {
         let (at, serial) = (self.holds[slot].at, self.holds[slot].serial);
         if !self.nodes[node].enforced() {
@@ -76,12 +76,12 @@ impl Ledger {
             if limit.cell.contains(at) {
                 return by <= limit.free().saturating_add(relief);
             }
-            // In a window that is over nobody else asks any more. Of one that is not kept nobody knows what is left: nothing is.
+            // No new call uses a window that is over. If the window is not kept, its rest is unknown and counts as 0.
             limit.cell_at(at).is_some_and(|cell| by <= cell.peak.saturating_sub(cell.committed()))
         })
     }
 
-    /// What must be written before one place can hold so much more.
+    /// Notes what must be written before one place can hold `by` more.
     fn demand_more(&mut self, slot: usize, node: usize, by: i64, keys: &mut Vec<Key>) {
         let (at, serial) = (self.holds[slot].at, self.holds[slot].serial);
         let record = self.nodes[node].record;

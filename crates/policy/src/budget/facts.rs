@@ -1,7 +1,7 @@
-//! Budgets and ClusterBudgets as the tree of places is built from them, and what can be wrong with one.
+//! Budgets and ClusterBudgets as data for the tree of places, and their possible defects.
 //!
-//! Only data: which places follow from it is decided in [`tree`](super::tree), and what each is guaranteed in
-//! [`share`](super::share).
+//! Data only: [`tree`](super::tree) decides which places follow, and [`share`](super::share) what each of them is
+//! guaranteed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ use super::estimate::{CallTerms, Weights};
 use super::node::{Block, Debt, Mode, Threshold};
 use super::window::Window;
 
-/// A limit as it is written by people.
+/// A limit, as people write it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenLimit {
     /// Its name.
     pub name: String,
     /// Its window.
     pub window: Window,
-    /// How many.
+    /// The number of tokens.
     pub tokens: i64,
-    /// How many of them siblings can never take.
+    /// The part of them that siblings can never take.
     pub guaranteed: i64,
 }
 
-/// A share of every limit, kept for types of pools.
+/// A share of every limit, reserved for pool types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// Its name.
@@ -31,29 +31,29 @@ pub struct Reservation {
     pub pool_types: Vec<String>,
     /// How large it is, 1 to 100.
     pub percent: i64,
-    /// They may use no more than it.
+    /// These types may use no more than the share.
     pub cap: bool,
 }
 
 impl Reservation {
-    /// Whether it is kept for any of these types.
+    /// Whether it is reserved for any of these types.
     pub fn is_for_one_of(&self, pool_types: &BTreeSet<String>) -> bool {
         self.pool_types.iter().any(|pool_type| pool_types.contains(pool_type))
     }
 }
 
-/// `spec.tokens`, what is unset computed.
+/// `spec.tokens`, with computed defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// Limits.
     pub limits: Vec<TokenLimit>,
-    /// Shares kept for types of pools.
+    /// Shares that are reserved for pool types.
     pub reservations: Vec<Reservation>,
-    /// What a token counts.
+    /// The weights of tokens.
     pub weights: Weights,
-    /// What is said of single calls.
+    /// The rules for single calls.
     pub terms: Option<CallTerms>,
-    /// What becomes of debt.
+    /// What happens to debt.
     pub debt: Debt,
 }
 
@@ -64,13 +64,14 @@ pub struct ClusterFacts {
     pub name: String,
     /// When it was made, in milliseconds.
     pub created: i64,
-    /// Of all namespaces together.
+    /// The limits of all namespaces together.
     pub tokens: Tokens,
-    /// Of each.
+    /// The limits of each namespace.
     pub per_namespace: Tokens,
-    /// Those that it selects, with when they were made.
+    /// The selected namespaces, with the time when each was made.
     pub namespaces: Vec<(String, i64)>,
-    /// Types of the pools of each of those: what is reserved for a type that a namespace has no pool of is not kept there.
+    /// The types of the pools in each of those. A reservation for types that a namespace has no pool of is not kept
+    /// there.
     pub pool_types: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -83,40 +84,40 @@ pub struct BudgetFacts {
     pub name: String,
     /// When it was made, in milliseconds.
     pub created: i64,
-    /// How far it goes.
+    /// Whether it refuses, only counts, or neither.
     pub mode: Mode,
     /// The Budget above it.
     pub parent: Option<String>,
     /// Tokens.
     pub tokens: Tokens,
-    /// What happens near a limit.
+    /// The actions near a limit.
     pub thresholds: Vec<Threshold>,
-    /// Calls at once.
+    /// The most calls at once.
     pub max_in_flight: Option<u32>,
 }
 
-/// What is wrong with a Budget or ClusterBudget. All of it is `Stalled`.
+/// A defect of a Budget or ClusterBudget. Each sets `Stalled`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Defect {
-    /// It gives nothing.
+    /// It gives no tokens.
     Blocked(Block),
-    /// Its guarantee of this limit does not fit beside those of its older siblings and counts 0.
+    /// Its guarantee of this limit does not fit with those of its older siblings, and counts 0.
     GuaranteesExceedParent {
         /// The limit.
         limit: String,
-        /// What would fit, in tokens.
+        /// The tokens that would fit.
         left: i64,
     },
-    /// Its guarantee of this limit counts 0: a token counts otherwise at its parent.
+    /// Its guarantee of this limit counts 0, because tokens have other weights at its parent.
     GuaranteeOtherWeights {
         /// The limit.
         limit: String,
     },
-    /// Another ClusterBudget, which is older, binds this namespace already.
+    /// Another, older ClusterBudget applies to this namespace already.
     NamespaceTaken {
         /// The namespace.
         namespace: String,
-        /// The other one.
+        /// The other ClusterBudget.
         by: String,
     },
 }

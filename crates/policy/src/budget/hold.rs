@@ -1,7 +1,7 @@
-//! Tokens held for one call, and the settle that ends it: data alone.
+//! The hold of one call, and the settle that ends it. Data only.
 //!
-//! The ledger keeps holds, and sessions tell of settles. So this file imports neither; what becomes of them is decided in
-//! [`holding`](super::holding).
+//! The ledger keeps holds and sessions report settles, so this file imports neither. [`holding`](super::holding)
+//! decides about them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::node::Key;
 pub(super) struct Step {
     pub node: usize,
     pub generation: u32,
-    /// What is held there, in its weighed tokens.
+    /// The amount that is held there, in the weights of the place.
     pub estimate: i64,
 }
 
@@ -22,13 +22,13 @@ pub(super) struct Step {
 pub(super) struct Hold {
     pub session: usize,
     pub id: u64,
-    /// When it was given: it counts in the windows of that time, whenever it ends.
+    /// When it was given. It counts in the windows of this time, however late it ends.
     pub at: i64,
-    /// Limits that are younger do not know it.
+    /// Limits that were made later do not count it.
     pub serial: u64,
     pub input: i64,
     pub output: i64,
-    /// Charged as lost: its gateway is dead.
+    /// Charged as lost, because its gateway is dead.
     pub lost: bool,
     pub steps: Vec<Step>,
     pub path: Arc<[Key]>,
@@ -37,30 +37,30 @@ pub(super) struct Hold {
 /// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settle {
-    /// The session's number of it, from 1, without gaps.
+    /// The session's number of the settle, from 1, without gaps.
     pub seq: u64,
     /// Number of the hold.
     pub hold: u64,
-    /// What was used.
+    /// The usage of the call.
     pub usage: Usage,
-    /// How well that is known.
+    /// How well the usage is known.
     pub quality: Quality,
-    /// Tokens of input that its hold covers, by the gateway's journal; and of output. What a leader remembers of the hold may be
-    /// more (an extension whose answer was lost), and another leader does not know that: so all charge by this.
+    /// Input tokens that the hold covers, by the gateway's journal. A leader may remember a larger hold (an extension
+    /// whose answer was lost), and the next leader does not know that. So every leader charges by this number.
     pub input: i64,
-    /// See `input`.
+    /// Output tokens that the hold covers; see `input`.
     pub output: i64,
 }
 
 impl Settle {
-    /// What is charged where tokens have these weights.
+    /// The charge under these weights.
     pub fn charged(&self, weights: &Weights) -> i64 {
         self.quality.charged(weights.charge(&self.usage), weights.bound(self.input, self.output))
     }
 }
 
 impl Quality {
-    /// What is charged of what is known.
+    /// The charge for a usage of this quality.
     pub fn charged(self, actual: i64, estimate: i64) -> i64 {
         match self {
             Self::Exact => actual,

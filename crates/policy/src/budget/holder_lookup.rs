@@ -1,4 +1,4 @@
-//! Finds the places that have what a call lacks at one limit.
+//! Finds the places that have the tokens which a call lacks at one limit.
 //!
 //! It must not name a place of another namespace.
 
@@ -8,7 +8,7 @@ use super::node::Key;
 use super::refusal::RefusalCause;
 
 impl Ledger {
-    /// Who has what is lacking at one limit of a place, for this reason. `before`: the places that the call came through.
+    /// The places that have the missing tokens of one limit, for this cause. `before`: the places on the path below.
     pub(super) fn holders(&self, because: &RefusalCause, before: &[usize], parent: usize, limit: usize) -> Holders {
         match because {
             RefusalCause::Guaranteed => self.sure_of(before, parent, limit),
@@ -24,7 +24,7 @@ impl Ledger {
         }
     }
 
-    /// To whom of a limit something is guaranteed that is not spent.
+    /// The places with an unspent guarantee of a limit.
     fn sure_of(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
         let unspent = |node: &Node| {
             let limits = node.limits.iter().filter(|child| child.lifts.contains(&limit));
@@ -33,7 +33,7 @@ impl Ledger {
         self.children_with(before, parent, unspent)
     }
 
-    /// To whom something of a limit is guaranteed, as it is written: that does not move with each call.
+    /// The places with a guarantee of a limit, as it is written: it does not change with each call.
     pub(super) fn guaranteed(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
         self.children_with(before, parent, |node| {
             let limits = node.limits.iter().filter(|child| child.lifts.contains(&limit));
@@ -41,14 +41,14 @@ impl Ledger {
         })
     }
 
-    /// Whose calls in flight hold something of it.
+    /// The places whose calls in flight hold tokens of a limit.
     fn holding(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
         let Some(window) = self.nodes[parent].limits.get(limit).map(|limit| limit.spec.window) else { return Holders::default() };
         let held = |node: &Node| node.limits.iter().filter(|child| child.spec.window == window).map(|child| child.cell.held).max();
         self.children_with(before, parent, |node| held(node).unwrap_or(0))
     }
 
-    /// The children of a place in its own namespace: who else spends from the whole cluster is no tenant's business.
+    /// The children of a place in its own namespace. A tenant must not see who else spends from the whole cluster.
     fn children_with(&self, before: &[usize], parent: usize, tokens: impl Fn(&Node) -> i64) -> Holders {
         let place = &self.nodes[parent].spec.key;
         let namespace = match place {
@@ -85,13 +85,12 @@ mod tests {
         let refusal = one.refused(&mut route("asks"), 50);
         assert_eq!(refusal.because, RefusalCause::Guaranteed);
         let words = refusal.to_string();
-        let want =
-            "the rest is guaranteed to others: 20 to Budget/a in team, 20 to Budget/b in team, 10 to Budget/c in team and more to 1 others";
+        let want = "The rest is guaranteed to others: Budget/a in team (20), Budget/b in team (20), Budget/c in team (10) and 1 more";
         assert!(words.contains(want), "{words}");
         one.settle(hold, 30);
         let mut own = route("a");
         let refusal = one.refused(&mut own, 60);
-        assert!(!refusal.to_string().contains("to Budget/a"), "its own is not in its way: {refusal}");
+        assert!(!refusal.to_string().contains("Budget/a in team ("), "its own is not named: {refusal}");
     }
 
     #[test]
@@ -100,9 +99,9 @@ mod tests {
         let _first = one.hold(&mut route("a"), 60);
         let refusal = one.refused(&mut route("b"), 50);
         assert_eq!(refusal.because, RefusalCause::Held);
-        assert!(refusal.to_string().contains("calls in flight hold the rest: 60 to Budget/a in team;"), "{refusal}");
-        // At one Budget that several pools share there is nobody to name.
+        assert!(refusal.to_string().contains("Calls in flight hold the rest: Budget/a in team (60). "), "{refusal}");
+        // At one Budget that several pools share there is no place to name.
         let refusal = one.refused(&mut route("top"), 50);
-        assert!(refusal.to_string().contains("calls in flight hold the rest"), "{refusal}");
+        assert!(refusal.to_string().contains("Calls in flight hold the rest"), "{refusal}");
     }
 }

@@ -1,30 +1,31 @@
-//! The places that have what a call lacks: a refusal names them, so that a person knows which object to change.
+//! The places that have the tokens which a call lacks. A refusal names them, so that a person knows which object to
+//! change.
 //!
-//! Data alone: a refusal carries it. The places are found in `holder_lookup`.
+//! Data only, because a refusal carries it. `holder_lookup` finds the places.
 
 use std::cmp::Reverse;
 use std::fmt;
 
 use super::node::Key;
 
-/// Places that a refusal names at most.
+/// The most places that a refusal names.
 pub const MAX_NAMED_HOLDERS: usize = 3;
 
-/// A place and what it has of the limit above it.
+/// A place, and its tokens of the limit above it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
-    /// Which.
+    /// Its key.
     pub key: Key,
     /// Weighed tokens.
     pub tokens: i64,
 }
 
-/// Those who have most of a limit, the largest first, and how many others have something.
+/// The places with the most tokens of a limit, the largest first, and the number of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holders {
     /// At most [`MAX_NAMED_HOLDERS`].
     pub named: Vec<Holder>,
-    /// Others.
+    /// The number of others.
     pub more: usize,
 }
 
@@ -42,8 +43,8 @@ impl fmt::Display for Holders {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, Holder { key, tokens }) in self.named.iter().enumerate() {
             let before = if at == 0 { ": " } else { ", " };
-            write!(out, "{before}{tokens} to {key}")?;
+            write!(out, "{before}{key} ({tokens})")?;
         }
-        if self.more > 0 { write!(out, " and more to {} others", self.more) } else { Ok(()) }
+        if self.more > 0 { write!(out, " and {} more", self.more) } else { Ok(()) }
     }
 }

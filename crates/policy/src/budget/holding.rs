@@ -1,6 +1,6 @@
 //! Holding tokens for a call before it is made, and settling what it used: all or nothing over the whole path.
 //!
-//! This is the part that every call passes: it allocates nothing but what it keeps, and looks up no name.
+//! Every call passes this part. It allocates only what it keeps, and looks up no name.
 
 use std::sync::Arc;
 
@@ -12,42 +12,43 @@ use super::refusal::{LimitRoom, LimitState, Refusal, RefusalCause, RetryHint, be
 use super::route::Route;
 use super::session::{HoldMark, SessionId, State};
 
-/// Tokens that are held for a call.
+/// The tokens that are held for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeldTokens {
     /// When, on the leader's clock, in milliseconds.
     pub at: i64,
     /// Tokens of input.
     pub input: i64,
-    /// Tokens of output, all choices together: the call must carry a limit that keeps it to this.
+    /// Tokens of output, all choices together. The call must carry an output limit that keeps it within this.
     pub output: i64,
 }
 
-/// What becomes of a request for a hold.
+/// The answer to a request for a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldAnswer {
     /// It is held. A repeat gets the same.
     Given(HeldTokens),
-    /// It is not, and why. A repeat may be answered otherwise.
+    /// It is not held, for this reason. A repeat may get another answer.
     Refused(Box<Refusal>),
-    /// There is room, but these records must be written before it can be given: see [`Ledger::draft`]. Then ask again.
+    /// There are enough tokens, but these records must be written before they are held: see [`Ledger::draft`]. Then ask
+    /// again.
     Write(Vec<Key>),
-    /// The number was used before, or the gateway closed it: nothing is held, and nothing must be sent upstream.
+    /// The number was used before, or the gateway closed it. Nothing is held, and nothing must be sent upstream.
     Closed,
     /// The session is not attached here: it must begin (again).
     Unattached,
 }
 
-/// What becomes of a settle. In memory: it is acknowledged when [`Ledger::written`] says so.
+/// The result of a settle, in memory: it is acknowledged by [`Ledger::written`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SettleOutcome {
     /// It counts.
     Counted,
     /// It counted before.
     Again,
-    /// It counts for nothing: nothing was held under that number. Its own number is used up.
+    /// It has no effect: nothing was held under its hold number. Its own number is used up.
     Unknown,
-    /// Others before it are missing: tell them from this number on.
+    /// Earlier settles are missing: send them from this number on.
     Gap(u64),
     /// The session is not attached here: it must begin (again).
     Unattached,
@@ -89,7 +90,8 @@ impl Ledger {
         self.give(session.0, id, route, ask.input, output)
     }
 
-    /// Tokens of output for all choices together that fit everywhere; and whether somebody who only observes had none.
+    /// Output tokens, all choices together, that fit at all places; and whether a place that only observes would have
+    /// refused.
     fn fit(&self, steps: &[usize], ask: &HoldRequest, spread: u64) -> Result<(i64, bool), Box<Refusal>> {
         let choices = ask.choices.max(1);
         let least = least_of(ask);
@@ -120,15 +122,15 @@ impl Ledger {
         Ok((ask.output.min(most / choices).saturating_mul(choices).min(MAX_CALL_TOKENS), observed))
     }
 
-    /// What a limit keeps for children that the call comes through.
+    /// The part of a limit that is reserved for children on the path of the call.
     pub(super) fn relief(&self, before: &[usize], parent: usize, limit: usize) -> i64 {
         let children = before.iter().map(|index| &self.nodes[*index]).filter(|node| node.guards && node.parent == Some(parent));
         let limits = children.flat_map(|node| &node.limits).filter(|child| child.lifts.contains(&limit));
         limits.fold(0, |sum, child| sum.saturating_add(child.unspent()))
     }
 
-    /// Whether a place may have one more call in flight, which comes through `before`. What its reservations keep and do not use is
-    /// theirs.
+    /// Whether a place may have one more call in flight. `before` are the places on the path below it. Other
+    /// reservations keep the calls that they do not use.
     fn takes_a_call(&self, before: &[usize], index: usize) -> bool {
         let node = &self.nodes[index];
         let Some(max) = node.spec.max_in_flight else { return true };
@@ -137,7 +139,8 @@ impl Ledger {
         kept.fold(node.open, u32::saturating_add) < max
     }
 
-    /// A reservation is not paused with the rest: it was kept for when the rest is spent.
+    /// Whether the call comes through a reservation of the place. A reservation is not paused with the rest, because it
+    /// was kept for that case.
     pub(super) fn exempt(&self, before: &[usize], parent: usize) -> bool {
         let shares = before.iter().map(|index| &self.nodes[*index]).filter(|node| node.parent == Some(parent));
         shares.into_iter().any(|node| matches!(node.spec.key, Key::Share { .. }))
@@ -152,13 +155,14 @@ impl Ledger {
         }
     }
 
-    /// The most final of all that stands in the way, and of those the one with the least left.
+    /// The refusal that is most final, and of equal ones the one with the least left.
     pub(super) fn refuse(&self, steps: &[usize], ask: &HoldRequest, least: i64, spread: u64) -> Box<Refusal> {
         let all = steps.iter().enumerate().filter(|(_, index)| self.nodes[**index].enforced());
         let all = all.filter_map(|(at, index)| self.hindrance(&steps[..at], *index, ask, least, spread));
         let left = |refusal: &Refusal| std::cmp::Reverse(refusal.limit.as_ref().map_or(0, |limit| limit.left));
         let worst = all.max_by_key(|refusal| (refusal.when, left(refusal)));
-        // Something stands in the way, or nobody would ask; if it went in between, asking again is right.
+        // There is a reason, or this function would not be called. If it disappeared in between, the caller may ask
+        // again.
         let nothing = || {
             let key = steps.first().map_or_else(|| Key::Cluster(String::new()), |index| self.nodes[*index].spec.key.clone());
             Refusal::new(key, RefusalCause::Held, RetryHint::Wait(1), "")
@@ -173,7 +177,7 @@ impl Ledger {
         Box::new(worst)
     }
 
-    /// What stands in the way at one place.
+    /// The refusal of one place.
     fn hindrance(&self, before: &[usize], index: usize, ask: &HoldRequest, least: i64, spread: u64) -> Option<Refusal> {
         let node = &self.nodes[index];
         let key = node.spec.key.clone();
@@ -222,7 +226,7 @@ impl Ledger {
         worst.or_else(|| full.then(waits))
     }
 
-    /// Whether all of it would be within what is durable.
+    /// Whether all places stay within their durable amounts.
     fn durable(&self, session: usize, steps: &[usize], input: i64, output: i64) -> bool {
         steps.iter().all(|index| {
             let node = &self.nodes[*index];
@@ -233,7 +237,7 @@ impl Ledger {
         })
     }
 
-    /// Says what must be written so that it is.
+    /// Notes which records must be written for that, and answers with them.
     fn demand(&mut self, session: usize, steps: &[usize], input: i64, output: i64, spread: u64) -> HoldAnswer {
         let mut keys: Vec<Key> = Vec::new();
         for index in steps {
@@ -246,7 +250,7 @@ impl Ledger {
             let mut lacking = !member.durable;
             for limit in &mut self.nodes[*index].limits {
                 if limit.cell.own().saturating_add(estimate) > limit.cell.high {
-                    // Who asks again is not somebody else: never more than all there is.
+                    // A caller that asks again is counted again, so the sum is limited to all there is.
                     limit.cell.wanted = limit.cell.wanted.saturating_add(estimate).min(limit.height.max(estimate));
                     lacking = true;
                 }
@@ -258,7 +262,7 @@ impl Ledger {
         HoldAnswer::Write(keys)
     }
 
-    /// A record that somebody waits for, once among the keys however many places lack something in it.
+    /// Marks a record as waited for. It is in `keys` once, even if several places need it.
     pub(super) fn demand_write(&mut self, record: usize, keys: &mut Vec<Key>) {
         self.touch(record, true);
         let key = &self.records[record].key;
@@ -306,7 +310,7 @@ impl Ledger {
         slot
     }
 
-    /// The places that a hold counts at: the gateway journals them with it.
+    /// The places of a hold. The gateway journals them with it.
     pub fn path(&self, session: SessionId, id: u64) -> Option<Arc<[Key]>> {
         match self.sessions.get(session.0)?.ring.get(id) {
             HoldMark::Open(slot) => self.holds.get(slot).map(|hold| Arc::clone(&hold.path)),
@@ -314,7 +318,7 @@ impl Ledger {
         }
     }
 
-    /// What is held for a call.
+    /// The tokens that are held for a call.
     pub fn given(&self, session: SessionId, id: u64) -> Option<HeldTokens> {
         match self.sessions.get(session.0)?.ring.get(id) {
             HoldMark::Open(slot) => self.holds.get(slot).map(|hold| HeldTokens { at: hold.at, input: hold.input, output: hold.output }),
@@ -322,7 +326,7 @@ impl Ledger {
         }
     }
 
-    /// Settles a call, in the windows that it was held in. A call that was never sent settles 0, exactly.
+    /// Settles a call, in the windows of its hold. A call that was never sent settles 0, exactly.
     pub fn settle(&mut self, now: i64, session: SessionId, settle: &Settle) -> SettleOutcome {
         self.advance(now);
         let Settle { seq, hold, .. } = *settle;
@@ -348,7 +352,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a hold: with a settle, or as one that was never used. Its number is the caller's to close.
+    /// Ends a hold, with a settle or as unused. The caller closes its number.
     pub(super) fn close(&mut self, slot: usize, settled: Option<&Settle>) {
         let mut steps = std::mem::take(&mut self.holds[slot].steps);
         let Hold { session, at, serial, lost, .. } = self.holds[slot];
@@ -381,21 +385,21 @@ impl Ledger {
         self.spare_holds.push(slot);
     }
 
-    /// There is a settle more in a record, or a hold less.
+    /// A record has one more settle, or one hold less.
     fn part(&mut self, record: usize, session: usize, seq: Option<u64>) {
         self.touch(record, false);
-        // If it is no member it was dead, charged and taken out of the record, and came back.
+        // If the session is no member, it was dead, was charged and removed from the record, and came back.
         if let (Some(seq), Some(member)) = (seq, self.member(record, session)) {
             member.first.get_or_insert(seq);
         }
     }
 
-    /// What it holds is charged at the estimate: its gateway is dead.
+    /// Charges a hold at its estimate, because its gateway is dead.
     pub(super) fn lose(&mut self, slot: usize) {
         self.turn(slot, true);
     }
 
-    /// It is not: its gateway came back.
+    /// Reverts that charge, because the gateway came back.
     pub(super) fn revive(&mut self, slot: usize) {
         self.turn(slot, false);
     }
@@ -415,7 +419,7 @@ impl Ledger {
             let record = node.record;
             self.touch(record, lost);
             if !lost {
-                // It may have been taken out of the record.
+                // The session may have been removed from the record.
                 let _ = self.member(record, session);
             }
             for limit in 0..self.nodes[index].limits.len() {
@@ -432,14 +436,14 @@ impl Ledger {
         self.look_crossed();
     }
 
-    /// Forgets a hold that is charged, for good.
+    /// Forgets a hold that is charged, permanently.
     pub(super) fn drop_hold(&mut self, slot: usize) {
         self.holds[slot].steps.clear();
         self.spare_holds.push(slot);
     }
 
-    /// Tokens that a call of this route could have at once, weighed by each place for itself: the least of all. It says nothing
-    /// of tomorrow; `i64::MAX` where nothing limits it.
+    /// The tokens that a call of this route could have now: the least of all places, each in its own weights.
+    /// `i64::MAX` if there is no limit.
     pub fn room(&mut self, route: &mut Route) -> i64 {
         self.refresh(route);
         if route.missing.is_some() {
@@ -457,7 +461,7 @@ impl Ledger {
         room
     }
 
-    /// The member of a record that a session is; made if it is none and there is room for one more.
+    /// The session's member entry of a record. It is added if it is missing and the record is not full.
     pub(super) fn member(&mut self, record: usize, session: usize) -> Option<&mut Member> {
         let known = self.records[record].members.iter().position(|member| member.session == session);
         let index = match known {

@@ -1,10 +1,12 @@
-//! The ledger: all places that have limits, what is counted at each, and what is on its way to be durable.
+//! The ledger: all places, their counters, and the writes that make them durable.
 //!
-//! It is memory. What must outlive it is in [`PersistedRecord`] and in the gateways' [`super::SessionLog`]s: [`Ledger::load`] and
-//! [`Ledger::begin`] make the one from the other two. What always holds, for each window of each limit: what is used, lost,
-//! held and not explained is together no more than what is durable, but for calls that cost more than they were held for.
+//! It is in memory. What must survive it is in [`PersistedRecord`] and in the gateways' [`super::SessionLog`]s;
+//! [`Ledger::load`] and [`Ledger::begin`] restore it from both. What always holds, for each window of each limit: the
+//! used, lost, held and unexplained tokens together are at most the durable amount, except for calls that cost more
+//! than their hold.
 //!
-//! Names are looked up when something is configured and when a [`super::Route`] is made; a call knows its places by number.
+//! Names are looked up when a place is configured and when a [`super::Route`] is made. A call knows its places by
+//! number.
 
 use std::collections::BTreeMap;
 
@@ -16,34 +18,35 @@ use super::session::{Session, State};
 use super::thresholds::{Stage, TriggeredThreshold};
 use super::tree::MAX_BUDGET_DEPTH;
 
-/// Places that one call may pass: its item and its agent; then [`MAX_BUDGET_DEPTH`] Budgets, the namespace and the cluster, each with a
-/// share of it that is kept for the pool's type. A path is written with each call: it must be short.
+/// The most places of one call: its item and its agent; then [`MAX_BUDGET_DEPTH`] Budgets, the namespace and the
+/// cluster, each with a share that is reserved for the pool's type. A path is written with each call, so it must be
+/// short.
 pub const MAX_PATH_LENGTH: usize = 2 + 2 * (MAX_BUDGET_DEPTH + 2);
-/// Sessions that one record knows of at once.
+/// The most sessions in one record at once.
 pub const MAX_SESSIONS_PER_RECORD: usize = 64;
 
 /// One place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Node {
-    /// Rises when the place is removed: holds that passed it know it no more.
+    /// Rises when the place is removed, so that holds do not match a later place of the same index.
     pub generation: u32,
     pub alive: bool,
     pub spec: NodeSpec,
     pub record: usize,
     pub parent: Option<usize>,
-    /// Shares of this place.
+    /// The shares of this place.
     pub shares: Vec<usize>,
     pub limits: Vec<Limit>,
     /// It has a guarantee at its parent.
     pub guards: bool,
-    /// Calls in flight.
+    /// The number of calls in flight.
     pub open: u32,
-    /// Calls that would have been refused if it refused.
+    /// Calls that the place would have refused in mode `Enforce`.
     pub would_refuse: u64,
 }
 
 impl Node {
-    /// Where nothing is refused, nothing is owed.
+    /// A place that refuses nothing has no debt.
     pub fn debt(&self) -> Debt {
         match self.spec.mode {
             Mode::Enforce => self.spec.debt,
@@ -59,16 +62,16 @@ impl Node {
     }
 }
 
-/// What a session is to a record.
+/// The state of a session in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Role {
-    /// It may have holds there from a leader before, and has not told yet.
+    /// It may have holds there from an earlier leader, and has not reported yet.
     Awaited,
-    /// It has told, or it is new.
+    /// It has reported, or it is new.
     Live,
-    /// It died before it told: what is not explained is charged.
+    /// It died before it reported: unexplained tokens are charged.
     Missing,
-    /// It died, and what it held is charged.
+    /// It died, and its holds are charged.
     Gone,
 }
 
@@ -76,13 +79,13 @@ pub(super) enum Role {
 pub(super) struct Member {
     pub session: usize,
     pub role: Role,
-    /// The record says that it is one: holds may be given to it.
+    /// The durable record contains it, so it may get holds.
     pub durable: bool,
     /// The last settle that the durable record contains.
     pub contained: u64,
     /// The first settle that counts here and is in no write yet.
     pub first: Option<u64>,
-    /// The first one in the write on its way, and the last one that is contained in that.
+    /// The first settle in the write under way, and the last settle that this write contains.
     pub flying: Option<(Option<u64>, u64)>,
 }
 
@@ -93,19 +96,19 @@ pub(super) struct Record {
     pub key: Key,
     pub nodes: Vec<usize>,
     pub members: Vec<Member>,
-    /// Saved, of places that are not known (yet).
+    /// Persisted data of places that are not known (yet).
     pub shelf: Vec<PersistedPlace>,
-    /// Likewise, thresholds that have acted there.
+    /// Thresholds that have acted at such places.
     pub latched: Vec<Latch>,
-    /// Since when there is something to write that can wait.
+    /// Since when there are changes to write that can wait.
     pub dirty: Option<i64>,
-    /// There is something to write that somebody waits for.
+    /// There are changes to write that a caller waits for.
     pub urgent: bool,
-    /// What can wait has no reason to: see [`Ledger::hasten`].
+    /// The changes that can wait have no reason to wait: see [`Ledger::hasten`].
     pub hasty: bool,
     pub ticket: u64,
     pub flying: Option<u64>,
-    /// A session died before it told and is forgotten: what is not explained stays charged.
+    /// A session died before it reported, and is forgotten: unexplained tokens stay charged.
     pub forfeited: bool,
 }
 
@@ -114,7 +117,7 @@ pub(super) struct Record {
 pub struct Ledger {
     pub(super) now: i64,
     pub(super) served: u64,
-    /// When something follows from time alone.
+    /// The next time at which something changes without a call.
     wake: i64,
     pub(super) version: u64,
     pub(super) serial: u64,
@@ -129,7 +132,7 @@ pub struct Ledger {
     pub(super) sessions: Vec<Session>,
     pub(super) holds: Vec<Hold>,
     pub(super) spare_holds: Vec<usize>,
-    /// Limits whose thresholds are to be looked at.
+    /// Limits whose thresholds must be checked.
     pub(super) crossed: Vec<(usize, usize)>,
 }
 
@@ -158,15 +161,15 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Of a leader that begins at this time, in milliseconds. See [`super::Clock`].
+    /// The ledger of a leader that begins at this time, in milliseconds. See [`super::Clock`].
     pub fn new(now: i64) -> Self {
         Self { now, ..Self::default() }
     }
 
-    /// A record as it is stored, before its places are put. Its sessions are awaited: until each has begun or is dead, all
-    /// that may have been given counts as spent. The clock is no earlier than the latest window in it. Nothing is given here
-    /// before it was written once: if that write meets another one that was made after the record was read, whoever lost its
-    /// lead was faster, and all of this is to be begun anew.
+    /// Loads a stored record, before its places are put. Its sessions are awaited: until each of them has begun or is
+    /// dead, all tokens that may have been given count as spent. The clock is set to the start of the latest window in
+    /// it, if that is later. Nothing is given from the record before it was written once. If that write conflicts with
+    /// a write after our read, an earlier leader was still writing: then the ledger must be loaded again.
     pub fn load(&mut self, key: &Key, saved: &PersistedRecord) {
         let record = self.record(key);
         self.records[record].shelf = saved.places.clone();
@@ -175,7 +178,7 @@ impl Ledger {
         self.advance(latest);
         for acked in saved.acked.iter().take(MAX_SESSIONS_PER_RECORD) {
             let session = self.meet(&acked.session);
-            // It has told already, and will not tell again: what nobody explains is charged.
+            // It has reported already and will not report again, so unexplained tokens are charged.
             let told = self.sessions[session].state == State::Attached;
             self.records[record].forfeited |= told;
             let role = if told { Role::Live } else { Role::Awaited };
@@ -214,7 +217,7 @@ impl Ledger {
         };
         let index = match self.spare_records.pop() {
             Some(index) => {
-                // A write that was on its way for the one before is not taken for ours.
+                // The ticket continues, so that a write under way for the previous record does not match.
                 let ticket = self.records[index].ticket;
                 self.records[index] = Record { ticket, ..record };
                 index
@@ -228,7 +231,7 @@ impl Ledger {
         index
     }
 
-    /// A place as it shall be from now on. What was counted in limits that keep their name and window stays.
+    /// Adds or changes a place. The counters of limits that keep their name and window stay.
     pub fn put(&mut self, spec: NodeSpec) {
         let leaf = spec.key.is_leaf();
         let node = match self.keys.get(&spec.key).copied() {
@@ -289,7 +292,7 @@ impl Ledger {
         index
     }
 
-    /// Gives a place what was saved of it.
+    /// Restores a place from its persisted data.
     fn unshelve(&mut self, node: usize) {
         let Node { record, spec, .. } = &self.nodes[node];
         let record = *record;
@@ -303,7 +306,7 @@ impl Ledger {
         self.resolve(record);
     }
 
-    /// What has acted at a place in windows that live does not act again.
+    /// Thresholds that have acted in a live window do not act again.
     fn relatch(&mut self, node: usize) {
         let Node { record, spec, limits, .. } = &mut self.nodes[node];
         let latched = &mut self.records[*record].latched;
@@ -314,8 +317,8 @@ impl Ledger {
         }
     }
 
-    /// A place is no more. What is held there is settled into nothing. Of a share or a namespace whose record stays, what was
-    /// spent in windows that live is kept for when it comes back.
+    /// Removes a place. Its holds are settled without effect. If the record of a share or a namespace stays, what was
+    /// spent in live windows is kept for its return.
     pub fn remove(&mut self, key: &Key) {
         let Some(node) = self.keys.remove(key) else { return };
         let record = self.nodes[node].record;
@@ -357,16 +360,16 @@ impl Ledger {
         self.spare_records.push(record);
     }
 
-    /// All places but agents and tasks are these, from now on.
+    /// Sets all places except agents and tasks.
     pub fn set_tree(&mut self, nodes: &[NodeSpec]) {
         let wanted: std::collections::BTreeSet<&Key> = nodes.iter().map(|node| &node.key).collect();
         let gone: Vec<Key> = self.keys.keys().filter(|key| !key.is_leaf() && !wanted.contains(key)).cloned().collect();
-        // First what is new: a record must not go, and come back empty, because one of its places is replaced by another.
+        // Add first: a record must not go and come back empty because one of its places is replaced by another.
         nodes.iter().for_each(|node| self.put(node.clone()));
         gone.iter().for_each(|key| self.remove(key));
     }
 
-    /// All grants of a place, as they are now: one that is told again counts once.
+    /// Sets all grants of a place. A repeated grant counts once.
     pub fn set_grants(&mut self, now: i64, key: &Key, grants: &[Grant]) {
         self.advance(now);
         let Some(node) = self.keys.get(key).copied() else { return };
@@ -382,7 +385,7 @@ impl Ledger {
         (0..self.nodes[node].limits.len()).for_each(|limit| self.look(node, limit));
     }
 
-    /// Time goes on: never back. Windows that are over are left.
+    /// Advances the time, never backwards, and leaves windows that are over.
     pub(super) fn advance(&mut self, now: i64) {
         self.now = self.now.max(now);
         if self.unlinked {
@@ -393,7 +396,7 @@ impl Ledger {
         }
     }
 
-    /// Before anything else is asked, who is whose parent and what is reserved is looked at again.
+    /// Parents and guarantees are computed again before the next call.
     pub(super) fn relink(&mut self) {
         self.unlinked = true;
     }
@@ -414,7 +417,7 @@ impl Ledger {
         self.reserve();
     }
 
-    /// There is something to write.
+    /// Marks a record as changed.
     pub(super) fn touch(&mut self, record: usize, urgent: bool) {
         let now = self.now;
         let found = &mut self.records[record];
@@ -422,7 +425,7 @@ impl Ledger {
         found.urgent |= urgent;
     }
 
-    /// What is saved of a place.
+    /// The persisted windows of a place.
     pub(super) fn saved_windows(&self, node: usize) -> Vec<PersistedWindow> {
         let node = &self.nodes[node];
         let awaiting = self.records[node.record].members.iter().any(|member| member.role == Role::Awaited);
@@ -432,7 +435,7 @@ impl Ledger {
             peak: cell.peak,
             used: cell.used,
             held: cell.held,
-            // Nobody is left who could explain it: it is charged.
+            // No session is left that could explain it, so it is charged.
             lost: if awaiting { cell.lost } else { cell.lost.saturating_add(cell.rest) },
             carried: cell.carried,
             high: cell.raising.unwrap_or(cell.high).max(cell.own()),

@@ -1,4 +1,4 @@
-//! The ledger after a crash: of a leader, of a gateway, of both, and of the store. Holds no test of a leader that goes on.
+//! The ledger after a crash: of a leader, of a gateway, of both, and of the store.
 
 use super::estimate::Quality;
 use super::hold::Settle;
@@ -22,7 +22,7 @@ fn a_leader_that_takes_over_counts_all_that_may_have_been_given_until_it_is_told
     let mut ledger = one.next_leader(&nodes);
     let rest = ledger.view(&top())[0].rest;
     assert!((50..=100).contains(&rest), "{rest}");
-    // Somebody else may have what is left for sure.
+    // Another gateway may have the tokens that are certainly left.
     let (other, _) = ledger.begin(NOW, "g1", &SessionLog { next_hold: 1, ..SessionLog::default() });
     let answer = ledger.hold(NOW, other, 1, &mut route("top"), &ask(60));
     assert!(matches!(answer, HoldAnswer::Refused(refusal) if refusal.because == RefusalCause::Recovering));
@@ -41,7 +41,7 @@ fn nothing_is_acknowledged_before_a_record_that_may_have_been_written_behind_our
     let nodes = [place(top(), None, vec![limit(Window::Hour, 1000, 0)]), place(Key::budget("team", "low"), Some(top()), Vec::new())];
     let mut one = SingleLeader::new(&nodes);
     one.hold(&mut route("top"), 1);
-    // The next leader reads; then the one before, which does not know that yet, lets the session into one more record.
+    // The next leader reads. Then the former one, which does not know it, admits the session to one more record.
     let mut next = one.next_leader(&nodes);
     let hold = one.hold(&mut route("low"), 30);
     let log = SessionLog { next_hold: one.next, open: vec![one.open(hold, 30)], ..SessionLog::default() };
@@ -75,7 +75,7 @@ fn a_gateway_that_dies_with_the_leader_is_charged_what_may_have_been_given_and_c
     late.begin(NOW, "g0", &log);
     let LimitView { used, held, lost, rest: left, .. } = late.view(&top()).remove(0);
     assert_eq!((used, held, lost, left), (0, 30, 0, 0), "only what it holds");
-    // A third leader knows no more than that it was charged: the charge stands, and nothing counts twice.
+    // A third leader only knows that it was charged: the charge stays, and nothing counts twice.
     let mut third = Ledger::new(NOW);
     third.load(&top(), &draft.saved);
     third.set_tree(&nodes);
@@ -144,7 +144,7 @@ fn replayed_settles_count_once_in_records_that_lost_them() {
     };
     call(&mut one, "top", 30);
     let before = one.stored.clone();
-    // Of the session the record of the lower one knows nothing yet.
+    // The record of the lower Budget does not know the session yet.
     for (budget, amount) in [("low", 10), ("top", 5), ("low", 20)] {
         replayed.push(call(&mut one, budget, amount));
     }
@@ -161,13 +161,13 @@ fn replayed_settles_count_once_in_records_that_lost_them() {
     second.write();
     assert_eq!(second.acked, log.acked);
 
-    // Whoever leads next has it in its records.
+    // The next leader has it in its records.
     let mut third = second.next_leader(&nodes);
     third.begin(NOW, "g0", &log);
     let third = SingleLeader::on(third);
     assert_eq!((third.at(&top()), third.at(&low)), ((65, 0, 0), (30, 0, 0)));
 
-    // Without a rollback the records are complete: what they do not contain was charged otherwise.
+    // Without a rollback the records are complete: what they do not contain was charged in another way.
     let mut other = one.next_leader(&nodes);
     other.begin(NOW, "g0", &SessionLog { rolled_back: false, ..log });
     assert_eq!(SingleLeader::on(other).at(&top()), (30, 0, 0));

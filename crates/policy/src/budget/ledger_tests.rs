@@ -1,5 +1,5 @@
-//! The ledger with one leader and a store that takes every write: limits, reservations, thresholds, refusals, windows,
-//! changes under open holds. What a crash costs is in `ledger_recovery_tests.rs`.
+//! The ledger with one leader and a store that accepts every write: limits, reservations, thresholds, refusals,
+//! windows, changes under open holds. `ledger_recovery_tests.rs` tests crashes.
 
 use super::counter::MAX_PAST_WINDOWS;
 use super::estimate::{HoldRequest, Quality, Weights};
@@ -207,7 +207,7 @@ fn a_hold_counts_in_the_window_it_was_given_in_and_debt_goes_into_the_next() {
     one.settle(other, 50);
     assert_eq!(one.refused(&mut route, 21).because, RefusalCause::Used);
     one.hold(&mut route, 20);
-    // A leader that comes after knows it too.
+    // The next leader knows it too.
     one.write();
     let mut next = SingleLeader::on(one.next_leader(&[hourly(100)]));
     next.now = one.now;
@@ -294,7 +294,7 @@ fn what_is_not_known_is_charged_by_the_gateways_journal_and_not_by_what_this_lea
         one.write();
     }
     assert_eq!(one.at(&top()), (0, 90, 0));
-    // The gateway was killed before it had the answer.
+    // The gateway was killed before it received the answer.
     let told = JournaledSettle { open, usage: used(5), quality: Quality::Partial };
     assert_eq!(one.ledger.settle(one.now, one.session, &told.settle(1)), SettleOutcome::Counted);
     assert_eq!(one.at(&top()), (20, 0, 0), "as by the next leader, who never heard of the rest");
@@ -384,7 +384,7 @@ fn places_may_change_under_open_holds() {
     assert_eq!((one.at(&top()), one.at(&other.key)), ((20, 10, 0), (0, 0, 0)), "it is settled where it was held");
     one.hold(&mut route, 5);
     assert_eq!((one.at(&top()), one.at(&other.key)), ((20, 10, 0), (0, 5, 0)), "new ones go the new way");
-    // A limit that was not there when it was held does not know it; a place that is gone neither.
+    // A limit that was added after the hold does not count it, and neither does a removed place.
     let mut wide = low("other", 50);
     wide.limits.push(limit(Window::Day, 70, 0));
     one.ledger.set_tree(&[other.clone(), wide]);

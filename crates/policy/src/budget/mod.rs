@@ -1,34 +1,35 @@
-//! Budgets: how many tokens may be spent where, who holds how many for a call in flight, and what was used.
+//! Budgets: how many tokens may be spent in each place, how many are held for calls in flight, and how many were used.
 //!
-//! A call passes a path of places (its item's share, its agent's life, its pool's Budget, that one's parents, what the
-//! ClusterBudget leaves to the namespace, the ClusterBudget). Before it is made, tokens for the most that it can cost are
-//! *held* at all of them, or at none; after it, what it used is *settled* in their place, once. Both are memory; what must
-//! outlive the leader is written before anybody may rely on it, and the rest is told again by the gateways' sessions.
+//! A *place* is a node of the tree of limits. A call passes a path of places: its item's share, its agent's life, its
+//! pool's Budget and the parents of that, the ClusterBudget's part for the namespace, and the ClusterBudget. Before the
+//! call, tokens for its highest possible cost are *held* at all of them, or at none. After it, its usage is *settled*
+//! at each of them, once. Both are in memory. What must survive the leader is written before any caller may rely on it;
+//! gateways' sessions report the rest to a new leader.
 //!
-//! Integers only; time comes in as an argument; nothing here knows how records are stored.
+//! Integers only. Time is an argument. No file here knows how records are stored.
 //!
 //! | file | for |
 //! |---|---|
 //! | [`window`] | windows in UTC, and the clock they run on |
-//! | [`estimate`] | what a call may cost, and what it did |
-//! | [`node`] | what the places are, and what is asked of each |
-//! | [`tree`] | which places there are, from Budgets and ClusterBudgets, and what is wrong with those |
-//! | [`facts`] | Budgets and ClusterBudgets as data, and what can be wrong with one |
+//! | [`estimate`] | what a call may cost, and what it cost |
+//! | [`node`] | the places and their limits, as data |
+//! | [`tree`] | which places exist, from Budgets and ClusterBudgets, and the defects of those |
+//! | [`facts`] | Budgets and ClusterBudgets as data, and their possible defects |
 //! | [`share`] | guarantees, reservations, lifetimes, items' shares |
 //! | `counter` | one limit and its windows |
-//! | [`ledger`], `node_links` | all places, and what is counted at each; what follows from one for others |
-//! | [`route`] | the way of a call through them |
+//! | [`ledger`], `node_links` | all places and their counters; the effects of one place on others |
+//! | [`route`] | the places that a call passes |
 //! | [`hold`] | a hold and a settle, as data |
 //! | [`holding`], `extension` | hold, extend, settle |
-//! | [`session`] | a gateway's session: what it numbers and tells |
+//! | [`session`] | a gateway's session: its numbers and its log |
 //! | `session_lifecycle` | how a session begins, dies and comes back |
-//! | [`persisted`], [`record_writes`] | what is written, when, and what follows |
-//! | [`thresholds`] | what happens near a limit |
-//! | [`view`] | how things stand |
+//! | [`persisted`], [`record_writes`] | what is written, when, and the effects of a write |
+//! | [`thresholds`] | the actions near a limit |
+//! | [`view`] | the state of limits for statuses and metrics |
 //! | [`refusal`] | why a call is not given tokens |
-//! | [`holders`], `holder_lookup` | which places have what a call lacks |
-//! | [`blocker`] | what keeps every call from being given some, for a while |
-//! | [`concurrency`] | rates, and room for agents |
+//! | [`holders`], `holder_lookup` | which places have the tokens that a call lacks |
+//! | [`blocker`] | why a pool's calls get no tokens for a while |
+//! | [`concurrency`] | rates of calls, and capacity for agents |
 
 pub mod blocker;
 pub mod concurrency;

@@ -1,6 +1,6 @@
-//! Every state of a very small world that a few steps reach, looked at one by one: one Budget of two tokens, two gateways whose calls hold
-//! one each, leaders of which one may not know that it was replaced, writes whose outcome nobody learns, answers that are
-//! lost, a gateway that dies.
+//! Checks every state of a very small model that can be reached in a few steps: one Budget of two tokens, two gateways
+//! whose calls hold one token each, leaders of which one may not know that it was replaced, writes with unknown
+//! outcome, lost answers, and a gateway that dies.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -17,13 +17,13 @@ use super::window::Window;
 const NOW: i64 = 1_790_000_000_000;
 const LIMIT: i64 = 2;
 const NAMES: [&str; 2] = ["g0", "g1"];
-/// More of each change nothing but the size of the world.
+/// More of any of these only adds states.
 const HOLDS: [u64; 2] = [2, 1];
 const LEADERS: u64 = 2;
 const DRAFTS: u8 = 3;
 const FAILURES: u8 = 1;
 const LOST: u8 = 1;
-/// Steps from the first state: far enough to lose a leader with holds open, begin anew and hold again.
+/// Steps from the first state: enough to lose a leader with open holds, begin again and hold again.
 const STEPS: u32 = 7;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ struct Gateway {
     open: Vec<JournaledHold>,
     settles: Vec<JournaledSettle>,
     acked: u64,
-    /// What its settled calls used.
+    /// The usage of its settled calls.
     spent: i64,
 }
 
@@ -55,7 +55,7 @@ struct Model {
     leaders: Vec<Leader>,
     gateways: Vec<Gateway>,
     dead: bool,
-    /// Writes that were drafted, and those of them whose outcome was not told; answers that were lost.
+    /// Drafted writes, those of them with unknown outcome, and lost answers.
     drafts: u8,
     failures: u8,
     lost: u8,
@@ -81,7 +81,7 @@ impl Model {
         let leaders = vec![leader(1, &saved, 1)];
         let gateways = vec![gateway.clone(), gateway];
         let mut world = Self { leaders, saved, version: 1, epoch: 0, gateways, dead: false, drafts: 0, failures: 0, lost: 0 };
-        // It begins with two gateways that have asked, and the write that lets them in.
+        // It begins with two gateways that have asked, and the write that admits them.
         for gateway in 0..2 {
             world = world.begin(gateway).remove(0);
             world = world.ask(gateway).remove(0);
@@ -137,7 +137,7 @@ impl Model {
         self.leaders[leader].ledger.session_names.get(NAMES[gateway]).copied().unwrap_or(usize::MAX)
     }
 
-    /// The oldest call ends, with or without having used anything; the settle is journalled, and not sent yet.
+    /// The oldest call ends, with or without usage. The settle is in the journal, and not sent yet.
     fn finish(&self, gateway: usize) -> Vec<Self> {
         if !self.gateways[gateway].alive || self.gateways[gateway].open.is_empty() {
             return Vec::new();
@@ -153,7 +153,7 @@ impl Model {
         vec![end(0), end(1)]
     }
 
-    /// One of its settles arrives, in whatever order.
+    /// One of its settles arrives, in any order.
     fn settle(&self, gateway: usize) -> Vec<Self> {
         let Some(leader) = self.leader_of(gateway) else { return Vec::new() };
         let session = super::SessionId(self.session(leader, gateway));
@@ -202,7 +202,7 @@ impl Model {
         Some(after)
     }
 
-    /// A write lands, and that is known, or not; or it does not land.
+    /// A write lands with a known or an unknown outcome, or it does not land.
     fn outcomes(&self, leader: usize) -> Vec<Self> {
         let Some(draft) = self.leaders[leader].draft.clone() else { return Vec::new() };
         let mut none = self.clone();
@@ -229,7 +229,7 @@ impl Model {
             none.leaders.remove(leader);
             all.push(none);
         } else {
-            // The one before wrote after this one read: all anew.
+            // The former leader wrote after this one read: load again.
             none.leaders[leader] = self::leader(epoch + 1, &self.saved, self.version);
             all.push(none);
         }
@@ -249,7 +249,7 @@ impl Model {
         Some(after)
     }
 
-    /// The first gateway is lost; each leader comes to think so, while it hears of the other.
+    /// The first gateway dies. Each leader finds out, while the other gateway reports.
     fn die(&self) -> Vec<Self> {
         let mut all = Vec::new();
         if !self.dead {
@@ -289,7 +289,7 @@ impl Model {
         all
     }
 
-    /// What was spent, and what may still be.
+    /// Checks the tokens that are spent, and those that may still be.
     fn check(&self) {
         let open: usize = self.gateways.iter().map(|gateway| gateway.open.len()).sum();
         let spent: i64 = self.gateways.iter().map(|gateway| gateway.spent).sum();

@@ -1,4 +1,4 @@
-//! What the places are that have limits, and what is asked of each. Nothing is decided here.
+//! The places that have limits, and their settings. Data only.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::window::{Span, Window};
 pub enum Key {
     /// A ClusterBudget: all of its namespaces together.
     Cluster(String),
-    /// What a ClusterBudget leaves to one namespace.
+    /// A ClusterBudget's part for one namespace.
     Namespace {
         /// The ClusterBudget.
         cluster: String,
@@ -24,14 +24,14 @@ pub enum Key {
         /// Its name.
         name: String,
     },
-    /// A share of one of those, reserved for types of pools.
+    /// A share of one of those, reserved for pool types.
     Share {
-        /// Of which.
+        /// The place that it is a share of.
         of: Box<Key>,
         /// Name of the reservation.
         name: String,
     },
-    /// An agent's life.
+    /// An agent's lifetime.
     Agent(String),
     /// One lease of an item.
     Task {
@@ -48,7 +48,7 @@ impl Key {
         Self::Budget { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// The place whose object keeps what was spent here.
+    /// The place whose object stores the counters of this one.
     pub fn record(&self) -> Self {
         match self {
             Self::Namespace { cluster, .. } => Self::Cluster(cluster.clone()),
@@ -57,7 +57,7 @@ impl Key {
         }
     }
 
-    /// A level of its own at the end of a path: an agent's life or a task's share.
+    /// Whether it is the first level of a path: an agent's lifetime or an item's share.
     pub fn is_leaf(&self) -> bool {
         match self {
             Self::Agent(_) | Self::Task { .. } => true,
@@ -80,7 +80,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// How far a budget goes.
+/// The mode of a budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// It refuses.
@@ -88,28 +88,28 @@ pub enum Mode {
     Enforce,
     /// It counts, and counts what it would have refused.
     Observe,
-    /// It does not stand in the way of any call.
+    /// It is not consulted.
     Disabled,
 }
 
-/// What becomes of tokens spent beyond a limit.
+/// What happens to tokens spent beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Debt {
-    /// The next window begins with them.
+    /// The next window begins with them as debt.
     #[default]
     Next,
     /// They are forgotten with their window.
     Forgive,
 }
 
-/// What can happen at a threshold, weakest first.
+/// The actions of thresholds, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
     /// A line in the log.
     Log,
-    /// The agents are told.
+    /// Agents get a signal.
     Warn,
-    /// People are told.
+    /// People are notified.
     Notify,
     /// No new holds; agents keep their items and wait.
     Pause,
@@ -118,7 +118,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// It follows what was spent only. The others follow what is held too.
+    /// Whether it counts spent tokens only. The other actions count held tokens too.
     pub fn counts_spent_only(self) -> bool {
         match self {
             Self::Pause | Self::Reap => true,
@@ -127,40 +127,40 @@ impl Action {
     }
 }
 
-/// What happens at a share of a limit.
+/// The action at a percentage of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Threshold {
-    /// The share, 1 to 100.
+    /// The percentage, 1 to 100.
     pub percent: i64,
-    /// What happens, once a window and height of the limit.
+    /// The action, once in a window and for a height of the limit.
     pub action: Action,
 }
 
-/// A limit as it shall be.
+/// The settings of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LimitSpec {
-    /// Its name: refusals and grants say it.
+    /// Its name, which refusals and grants use.
     pub name: String,
     /// Its window.
     pub window: Window,
-    /// Tokens a window, weighed. 0 refuses every call.
+    /// Weighed tokens in a window. 0 refuses every call.
     pub tokens: i64,
-    /// How many of them siblings can never take, as it counts at the parent (see `share`).
+    /// The part of them that siblings can never take, as it counts at the parent (see `share`).
     pub guaranteed: i64,
 }
 
 /// Tokens on top of a limit, given by a person.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Grant {
-    /// Its identity: one that is told twice counts once.
+    /// Its identity: a repeated grant counts once.
     pub id: String,
     /// The limit that is raised.
     pub limit: String,
-    /// How many.
+    /// The number of tokens.
     pub tokens: i64,
-    /// When it was applied first, in milliseconds.
+    /// When it was first applied, in milliseconds.
     pub from: i64,
-    /// Until when it counts, in milliseconds; unset: to the end of the window that `from` is in.
+    /// The end of its effect, in milliseconds. `None`: the end of the window that contains `from`.
     pub until: Option<i64>,
 }
 
@@ -174,10 +174,10 @@ impl Grant {
     }
 }
 
-/// In which steps what was raised durably is raised: a step is what a crash of everything may cost.
+/// The steps in which the durable amount is raised. A step is the most that a crash of everything may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Chunk {
-    /// As it takes to write seldom: between a 64th and a quarter of the limit.
+    /// As large as rare writes need: between a 64th and a quarter of the limit.
     Adaptive,
     /// A quarter of the limit.
     Quarter,
@@ -185,45 +185,45 @@ pub enum Chunk {
     Whole,
 }
 
-/// Why a place gives nothing at all.
+/// Why a place gives no tokens at all.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Block {
     /// The parent that it names does not exist.
     ParentMissing(String),
-    /// It is its own ancestor, by way of these.
+    /// It is its own ancestor, through these Budgets.
     Cycle(Vec<String>),
-    /// With it more than [`super::MAX_BUDGET_DEPTH`] Budgets are above one another.
+    /// The chain of Budgets up from it is longer than [`super::MAX_BUDGET_DEPTH`].
     TooDeep,
 }
 
-/// A place as it shall be.
+/// The settings of a place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeSpec {
-    /// Which.
+    /// Its key.
     pub key: Key,
-    /// Where its calls go on, and where its guarantees count.
+    /// The next place for its calls, and the place where its guarantees count.
     pub parent: Option<Key>,
-    /// How far it goes.
+    /// Whether it refuses, only counts, or neither.
     pub mode: Mode,
-    /// Why it gives nothing.
+    /// Why it gives no tokens.
     pub block: Option<Block>,
-    /// What a token counts here.
+    /// The weights of its tokens.
     pub weights: Weights,
-    /// What becomes of what was overspent.
+    /// What happens to debt.
     pub debt: Debt,
-    /// Its limits; all must have room. At most 8.
+    /// Its limits; each must have enough left. At most 8.
     pub limits: Vec<LimitSpec>,
-    /// What happens near them.
+    /// The actions near its limits.
     pub thresholds: Vec<Threshold>,
-    /// What it says of single calls; `None`: nothing.
+    /// Its rules for single calls; `None`: it has none.
     pub terms: Option<CallTerms>,
-    /// Calls at once.
+    /// The most calls at once.
     pub max_in_flight: Option<u32>,
-    /// Of a share: how many of its parent's calls at once others can never take.
+    /// For a share: how many of its parent's calls at once are reserved for it.
     pub sure_in_flight: u32,
-    /// Types of pools whose calls go through a share of it, and that share.
+    /// The pool types whose calls pass a share of it, each with that share.
     pub shares: Vec<(String, Key)>,
-    /// In which steps it is raised.
+    /// The steps in which the durable amount is raised.
     pub chunk: Chunk,
 }
 

@@ -1,4 +1,4 @@
-//! What follows from one place for others: who is above whom, what guarantees keep from siblings, debt, thresholds.
+//! The effects of one place on others: parents, guarantees that reduce what siblings may take, debt, thresholds.
 
 use super::counter::WindowCounter;
 use super::ledger::{Ledger, Node};
@@ -6,7 +6,7 @@ use super::node::{Key, LimitSpec};
 use super::thresholds::Level;
 
 impl Ledger {
-    /// Who is whose parent, and at which limits of it guarantees count.
+    /// Sets the parents, and the limits of the parents at which guarantees count.
     pub(super) fn link(&mut self) {
         self.unlinked = false;
         self.nodes.iter_mut().for_each(|node| node.shares.clear());
@@ -34,7 +34,7 @@ impl Ledger {
         self.reserve();
     }
 
-    /// Counts anew what is guaranteed and unspent, and looks at all thresholds.
+    /// Computes the unspent guarantees again, and checks all thresholds.
     pub(super) fn reserve(&mut self) {
         self.nodes.iter_mut().flat_map(|node| &mut node.limits).for_each(|limit| limit.cell.reserved = 0);
         for index in 0..self.nodes.len() {
@@ -59,8 +59,8 @@ impl Ledger {
         }
     }
 
-    /// Changes what is counted in the window of one limit that a time is in, and whatever follows: what its siblings may take,
-    /// the debt of the windows after it, thresholds. Nothing happens if that window is not kept.
+    /// Changes the counters of one limit in the window of `time`, and what follows: what siblings may take, the debt of
+    /// later windows, thresholds. Nothing happens if that window is not kept.
     #[inline]
     pub(super) fn change(&mut self, node: usize, limit: usize, time: i64, edit: impl FnOnce(&mut WindowCounter)) {
         let place = &mut self.nodes[node];

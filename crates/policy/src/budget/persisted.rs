@@ -1,28 +1,29 @@
-//! What is written of a budget: all that a new leader needs, beside what the gateways' sessions tell it.
+//! The durable data of a budget: all that a new leader needs besides the reports of the gateways' sessions.
 //!
-//! One record an object, one writer, compare-and-swap. Everything else of the ledger is memory and may be lost with its
-//! leader at any time.
+//! One record for each object, one writer, compare-and-swap. Everything else of the ledger is in memory and may be lost
+//! with its leader at any time.
 
 use super::node::{Key, Threshold};
 use super::window::Span;
 
-/// The record of one object. Each write of it is whole.
+/// The record of one object. Each write replaces it as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PersistedRecord {
-    /// What is counted, by place: the object's own, and the shares and namespaces that it keeps.
+    /// The counters by place: those of the object itself, and of its shares and namespaces.
     pub places: Vec<PersistedPlace>,
-    /// Sessions that may have holds here, and how far their settles are contained. At most [`super::MAX_SESSIONS_PER_RECORD`].
+    /// Sessions that may have holds here, and the last settle of each that is contained. At most
+    /// [`super::MAX_SESSIONS_PER_RECORD`].
     pub acked: Vec<AckedSettles>,
-    /// Thresholds that have acted in windows that live.
+    /// Thresholds that have acted in live windows.
     pub latched: Vec<Latch>,
 }
 
-/// What is counted at one place.
+/// The counters of one place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PersistedPlace {
     /// The place.
     pub key: Key,
-    /// Its windows: of each limit the present one and at most [`super::MAX_PAST_WINDOWS`] before it.
+    /// Its windows: for each limit the present one and at most [`super::MAX_PAST_WINDOWS`] before it.
     pub windows: Vec<PersistedWindow>,
 }
 
@@ -33,26 +34,26 @@ pub struct PersistedWindow {
     pub limit: String,
     /// The window.
     pub span: Span,
-    /// The highest that the limit was in this window, grants among it: what is beyond is debt.
+    /// The highest value of the limit in this window, with grants. Tokens beyond it are debt.
     pub peak: i64,
     /// Spent, as settled.
     pub used: i64,
-    /// Held when it was written. For people: nothing is made of it.
+    /// Held at the time of the write. For people only: no leader reads it.
     pub held: i64,
     /// Charged for gateways that went away.
     pub lost: i64,
-    /// Debt of the windows before.
+    /// Debt from earlier windows.
     pub carried: i64,
-    /// Holds were given so far that `used`, `lost` and all that is held are together no more than this.
+    /// The upper bound of `used`, `lost` and all holds together that may have been given.
     pub high: i64,
 }
 
-/// How far a session's settles are contained.
+/// The last settle of a session that is contained.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AckedSettles {
     /// The session: uid of the gateway's pod.
     pub session: String,
-    /// The number of the last one that is contained.
+    /// The number of the last contained settle.
     pub seq: u64,
 }
 
@@ -67,7 +68,7 @@ pub struct Latch {
     pub span: Span,
     /// The threshold.
     pub threshold: Threshold,
-    /// How high the limit was, grants among it, in tokens. It is what the API calls the generation: a higher limit arms the
+    /// The limit when it acted, with grants, in tokens. The API calls it the generation: a higher limit arms the
     /// threshold again.
     pub height: i64,
 }
@@ -77,8 +78,8 @@ pub struct Latch {
 pub struct RecordDraft {
     /// The object.
     pub record: Key,
-    /// Which write it is: its outcome is told with it.
+    /// The number of the write. Its outcome is reported with it.
     pub ticket: u64,
-    /// What to write.
+    /// The data to write.
     pub saved: PersistedRecord,
 }

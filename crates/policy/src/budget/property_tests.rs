@@ -1,4 +1,4 @@
-//! The promises of the ledger that one leader keeps by itself, over random calls.
+//! The guarantees of the ledger with one leader, over random calls.
 
 use std::sync::Arc;
 
@@ -34,9 +34,9 @@ fn doings(beyond: i64) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(one, 1..120)
 }
 
-/// Does it all at the places of the small world, where `low` is sure of 60 a minute of `top`; `within`: gateways die, and no
-/// call costs more than it was held for. What each call was held for and
-/// used at most is returned, and `each` looks at every state.
+/// Runs the steps at the places of the simulation, where `low` is guaranteed 60 a minute of `top`. `within`: gateways
+/// die, and no call costs more than its hold. `each` sees every state. Returns for each call its time, its hold and its
+/// usage.
 fn play(doings: &[Step], within: bool, mut each: impl FnMut(&mut SingleLeader, Option<(&Key, &Refusal, i64)>)) -> Vec<(i64, i64, i64)> {
     let nodes: Vec<NodeSpec> = places("top").into_iter().map(|node| NodeSpec { weights: Weights::default(), ..node }).collect();
     let mut one = SingleLeader::new(&nodes);
@@ -77,7 +77,7 @@ fn play(doings: &[Step], within: bool, mut each: impl FnMut(&mut SingleLeader, O
                 served += SESSION_TIMEOUT_MS;
                 one.ledger.tick(one.now, served);
                 let log = SessionLog { next_hold: one.next, acked: one.seq, ..SessionLog::default() };
-                // Its pod is another one.
+                // The new session is another pod.
                 let name = format!("g{served}");
                 one.session = one.ledger.begin(one.now, &name, &log).0;
                 ended.extend(open.drain(..).map(|(_, output, at)| (at, output, output)));
@@ -178,7 +178,7 @@ proptest! {
         one.ledger.begin(one.now, "g0", &log);
         let sum: i64 = (1..=12).map(|seq| usage(seq).output).sum();
         prop_assert_eq!(one.at(&top()), (sum, 0, 0));
-        // Likewise at a leader that knows a part of it from the record.
+        // The same at a leader that knows a part of it from the record.
         one.stored.clear();
         one.write();
         let mut next = one.next_leader(&[hourly(10_000)]);

@@ -1,21 +1,22 @@
-//! Learned ratios of tokens to bytes, of each namespace and model, bounded in number.
+//! Learned ratios of tokens to bytes for each namespace and model, bounded in number.
 //!
-//! What always holds: a namespace is estimated by its own calls alone; however many models it names, it makes others forget
-//! one ratio at most, and a forgotten ratio is one that was never learned: it starts high.
+//! What always holds: the estimates of a namespace come from its own calls only. Even if a namespace names any number
+//! of models, other namespaces lose at most one ratio. A forgotten ratio is like one that was never learned: it starts
+//! high.
 
 use std::collections::BTreeMap;
 
 use super::estimate::LearnedRatio;
 
-/// Models of one namespace of which ratios are kept. The one that was learned from least recently is forgotten for another.
+/// The most models of one namespace with a ratio. The least recently learned ratio is forgotten for a new one.
 pub const MODELS_PER_NAMESPACE: usize = 32;
-/// Ratios that are kept of all namespaces together, of half a kilobyte each.
+/// The most ratios of all namespaces together. Each takes half a kilobyte.
 pub const MAX_RATIOS: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     learned: LearnedRatio,
-    /// When it was learned from last: its place in the order.
+    /// When it last learned: its place in the order.
     used: u64,
 }
 
@@ -41,13 +42,13 @@ impl Ratios {
         Self { namespaces: BTreeMap::new(), order: BTreeMap::new(), next: 0, per_namespace, all }
     }
 
-    /// The ratio that a namespace's calls of a model are estimated with, in thousandths of a token a byte.
+    /// The ratio for a namespace's calls of a model, in thousandths of a token a byte.
     pub fn ratio(&self, namespace: &str, model: &str) -> i64 {
         let entry = self.namespaces.get(namespace).and_then(|models| models.get(model));
         entry.map_or_else(|| LearnedRatio::default().ratio(), |entry| entry.learned.ratio())
     }
 
-    /// A call of text alone had so many bytes and so many tokens of input.
+    /// Learns from a call with text only, of `bytes` bytes and `tokens` input tokens.
     pub fn learn(&mut self, namespace: &str, model: &str, bytes: i64, tokens: i64) {
         if !LearnedRatio::teaches(bytes, tokens) {
             return;
@@ -64,17 +65,17 @@ impl Ratios {
         self.order.insert(self.next, (namespace.to_owned(), model.to_owned()));
     }
 
-    /// How many are kept.
+    /// The number of ratios.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// None is.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// For one more of `namespace`: a namespace that has some gives up one of its own.
+    /// Makes room for one more ratio of `namespace`. A namespace that has some gives up one of its own.
     fn make_room(&mut self, namespace: &str) {
         let own = self.namespaces.get(namespace).filter(|models| models.len() >= self.per_namespace || self.order.len() >= self.all);
         let own = own.and_then(|models| models.values().map(|entry| entry.used).min());
@@ -111,12 +112,12 @@ mod tests {
             all.filter(|(namespace, model)| ratios.ratio(&name(*namespace), &name(*model)) > 500).count()
         };
         assert_eq!(kept(&ratios), 9, "it gives up its own");
-        // Full: one that has none yet takes the place of the one that was learned from least recently, and no second one.
+        // Full: a namespace without a ratio replaces the least recently learned one, and no second one.
         ratios.learn("n0", "n0", 100, 60);
         (0..50).for_each(|model| ratios.learn("another", &name(model), 100, 90));
         assert_eq!((ratios.len(), kept(&ratios), ratios.ratio("n0", "n0")), (10, 8, 608), "{ratios:?}");
         assert_eq!(ratios.ratio("n0", "n1"), 500, "what is forgotten starts high");
-        // All namespaces together have as many as half a kilobyte each comes to a few MiB.
+        // All namespaces together have 4096 ratios, which is a few MiB.
         let mut ratios = Ratios::default();
         (0..10_000).for_each(|namespace| ratios.learn(&name(namespace), "m", 100, 90));
         assert_eq!(ratios.len(), 4096);

@@ -1,9 +1,9 @@
-//! What is written, when, and what follows once it is durable.
+//! What is written, when, and the effects of a durable write.
 //!
-//! A write of a record is whole: amounts, how far each session's settles are contained in them, latches. Two of one record are
-//! never on their way at once. From the moment a write is drafted until its outcome is known both it and what was there
-//! before may be what is durable, so the lower of both is what holds are given from; settles are acknowledged, sessions
-//! let in and thresholds told only after it.
+//! A write replaces a whole record: amounts, the last contained settle of each session, latches. Two writes of one
+//! record are never under way at once. From the draft of a write until its outcome is known, either the write or the
+//! data before it may be durable. So holds are given from the lower amount of both, and settles are acknowledged,
+//! sessions admitted and thresholds reported only after the write.
 
 use super::ledger::{Ledger, MAX_SESSIONS_PER_RECORD, Member, Role};
 use super::node::{Chunk, Key};
@@ -11,26 +11,26 @@ use super::persisted::{AckedSettles, Latch, PersistedPlace, PersistedRecord, Rec
 use super::session::SessionId;
 use super::thresholds::{Event, Stage};
 
-/// Milliseconds that a settle of a budget may wait for others to be written with it ...
+/// Milliseconds that a settle of a budget may wait for others in the same write ...
 const BUDGET_FLUSH_DELAY_MS: i64 = 10_000;
-/// ... and one of an agent's life or an item's share, of which there are many.
+/// ... and a settle of an agent's life or an item's share, because there are many of these.
 const LEAF_FLUSH_DELAY_MS: i64 = 30_000;
-/// About so many milliseconds between writes, over all records together.
+/// The approximate time between writes of all records together, in milliseconds.
 const WRITE_SPACING_MS: i64 = 50;
-/// A record that is raised more often than this, in milliseconds, is raised by more.
+/// If a record is raised more often than this, in milliseconds, it is raised by more.
 const MIN_RAISE_INTERVAL_MS: i64 = 1000;
 
-/// What follows from a write.
+/// The effects of a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteEffects {
-    /// Sessions that may forget their settles up to a number.
+    /// Sessions, and the number up to which each may forget its settles.
     pub acked: Vec<(String, u64)>,
-    /// Thresholds that have acted, each told once.
+    /// Thresholds that have acted, each reported once.
     pub events: Vec<Event>,
 }
 
 impl Ledger {
-    /// Records to be written now, those that somebody waits for first. None that is being written.
+    /// The records to write now, those that a caller waits for first. Without those that are being written.
     pub fn due(&self, now: i64) -> Vec<Key> {
         let now = self.now.max(now);
         let waits = |record: &&super::ledger::Record| {
@@ -44,12 +44,12 @@ impl Ledger {
         due.into_iter().map(|record| record.key.clone()).collect()
     }
 
-    /// Whether somebody waits for a record to be written.
+    /// Whether a caller waits for a record to be written.
     pub fn is_waited_for(&self, key: &Key) -> bool {
         self.record_keys.get(key).is_some_and(|record| self.records[*record].urgent)
     }
 
-    /// Nobody adds to a record for a while: what waits to be written with more is written as soon as there is a turn for it.
+    /// The record gets no more changes for a while, so its waiting changes are written as soon as possible.
     pub fn hasten(&mut self, key: &Key) {
         if let Some(record) = self.record_keys.get(key).copied() {
             let found = &mut self.records[record];
@@ -57,7 +57,7 @@ impl Ledger {
         }
     }
 
-    /// What to write of a record now, by compare-and-swap. `None`: nothing, or a write is on its way.
+    /// The data to write for a record now, by compare-and-swap. `None`: no changes, or a write is under way.
     pub fn draft(&mut self, now: i64, key: &Key) -> Option<RecordDraft> {
         self.advance(now);
         let record = *self.record_keys.get(key)?;
@@ -84,7 +84,7 @@ impl Ledger {
         Some(RecordDraft { record: key.clone(), ticket: found.ticket, saved: PersistedRecord { places, acked, latched } })
     }
 
-    /// While somebody waits nothing is lowered: what he asked for next to it would have to be raised again in turn.
+    /// While a caller waits, no amount is lowered: it would have to be raised again for another request of that caller.
     fn raise(&mut self, node: usize, pace: i64, urgent: bool) {
         let now = self.now;
         let place = &mut self.nodes[node];
@@ -101,7 +101,7 @@ impl Ledger {
         }
     }
 
-    /// The sessions that the write names. Who is not among them is not durable from now on.
+    /// The sessions that the write names. The others are not durable from now on.
     fn enlist(&mut self, record: usize) -> Vec<AckedSettles> {
         let awaiting = self.records[record].members.iter().any(|member| member.role == Role::Awaited);
         let mut acked = Vec::new();
@@ -110,7 +110,7 @@ impl Ledger {
             let seq = match member.role {
                 Role::Live => session.received,
                 Role::Awaited => member.contained,
-                // As long as others may explain a part, a leader after us must know that nobody explains the rest.
+                // While other sessions may explain a part, a later leader must know that no session explains the rest.
                 Role::Missing if awaiting => member.contained,
                 Role::Missing | Role::Gone => {
                     member.durable = false;
@@ -156,7 +156,7 @@ impl Ledger {
         })
     }
 
-    /// The write is durable: it was taken, and nothing else was written since.
+    /// The write is durable: it succeeded, and nothing else was written since.
     pub fn written(&mut self, draft: &RecordDraft) -> WriteEffects {
         let Some(record) = self.flying(&draft.record, draft.ticket) else { return WriteEffects::default() };
         let mut written = WriteEffects::default();
@@ -185,7 +185,7 @@ impl Ledger {
                 }
             }
         }
-        // Those that are dead and charged are not in the record any more. What they held is still known here.
+        // Dead and charged sessions are not in the record any more. Their holds are still known here.
         self.records[record].members.retain(|member| member.role != Role::Gone || member.durable || member.first.is_some());
         for session in sessions {
             let acked = self.acked(session);
@@ -194,7 +194,7 @@ impl Ledger {
         written
     }
 
-    /// The write was not made, or nobody knows. It is made again, from what is true then.
+    /// The write failed, or its outcome is unknown. A new write is drafted from the state at that time.
     pub fn failed(&mut self, draft: &RecordDraft) {
         let Some(record) = self.flying(&draft.record, draft.ticket) else { return };
         for node in &self.records[record].nodes {
@@ -215,7 +215,7 @@ impl Ledger {
         self.touch(record, true);
     }
 
-    /// The last settle of a session that is contained in every record it counts at, as are all before it.
+    /// The last settle of a session that, with all settles before it, is contained in every record at which it counts.
     pub(super) fn acked(&self, session: usize) -> u64 {
         let found = &self.sessions[session];
         let members = found.records.iter().flat_map(|record| &self.records[*record].members).filter(|member| member.session == session);
@@ -223,12 +223,13 @@ impl Ledger {
         firsts.min().map_or(found.received, |first| first.saturating_sub(1).min(found.received))
     }
 
-    /// The last settle of a session that is contained in what is written, and all before it: its gateway may forget them.
+    /// The last settle of a session that, with all settles before it, is contained in durable records. Its gateway may
+    /// forget these.
     pub fn acknowledged(&self, session: SessionId) -> u64 {
         if session.0 < self.sessions.len() { self.acked(session.0) } else { 0 }
     }
 
-    /// A session is something else to a record from now on.
+    /// Sets the role of a session in a record.
     pub(super) fn role(&mut self, record: usize, session: usize, role: Role) {
         let Some(member) = self.records[record].members.iter_mut().find(|member| member.session == session) else { return };
         if std::mem::replace(&mut member.role, role) != role {
@@ -237,7 +238,7 @@ impl Ledger {
         }
     }
 
-    /// Nobody waits any more for what a session would tell a record.
+    /// Stops waiting for the report of a session to a record.
     pub(super) fn leave(&mut self, record: usize, session: usize) {
         let found = &mut self.records[record];
         found.forfeited |= found.members.iter().any(|member| member.session == session && member.role == Role::Missing);
@@ -245,8 +246,8 @@ impl Ledger {
         self.resolve(record);
     }
 
-    /// All sessions have told: what they did not explain was never given to anybody, and is free again. Unless one that could
-    /// have explained it is gone for good.
+    /// If all sessions have reported, tokens that they did not explain were never given, and are free again; unless a
+    /// session that could have explained them is gone for good.
     pub(super) fn resolve(&mut self, record: usize) {
         let silent = |member: &Member| matches!(member.role, Role::Awaited | Role::Missing);
         if self.records[record].members.iter().any(silent) {
@@ -268,7 +269,7 @@ impl Ledger {
         self.relink();
     }
 
-    /// Makes room for one more session: one that holds nothing, and will not tell again what is contained.
+    /// Makes room for one more session: removes one without holds that will not report contained settles again.
     pub(super) fn evict(&mut self, record: usize) -> bool {
         if self.records[record].flying.is_some() {
             return false;

@@ -1,5 +1,5 @@
-//! Why a call is not given tokens, so that whoever asked can be told which number stands in the way, when that changes, and
-//! which field to raise. How it is said in each dialect is the gateway's.
+//! Why a call gets no tokens: the limit in question, when that changes, and the field to raise. The gateway puts it
+//! into the words of each dialect.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use super::node::{Block, Key};
 use super::tree::MAX_BUDGET_DEPTH;
 use super::window::{Span, Window};
 
-/// A window that ends within so many milliseconds is waited for.
+/// A window that ends within this many milliseconds is waited for.
 const MAX_WINDOW_WAIT_MS: i64 = 60_000;
 
-/// What stands in the way.
+/// The cause of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalCause {
-    /// Too much is spent.
+    /// Too many tokens are spent.
     Used,
-    /// It would fit but for calls in flight.
+    /// The call would fit without calls in flight.
     Held,
-    /// It would fit but for what is guaranteed to siblings.
+    /// The call would fit without guarantees of siblings.
     Guaranteed,
-    /// A leader was replaced, and not every gateway has said yet what it holds.
+    /// A leader was replaced, and not all gateways have reported their holds.
     Recovering,
     /// The call is larger than the whole limit.
     TooLarge,
@@ -28,11 +28,11 @@ pub enum RefusalCause {
     Paused,
     /// Too many calls at once.
     InFlight,
-    /// More gateways than can be kept account of.
+    /// More gateways than the ledger supports.
     Gateways,
-    /// There is no such budget.
+    /// The budget does not exist.
     Missing,
-    /// The budget gives nothing until somebody changes it.
+    /// The budget gives no tokens until a person changes it.
     Blocked(Block),
 }
 
@@ -54,55 +54,55 @@ impl RefusalCause {
     }
 }
 
-/// Whether asking again helps, in order of finality.
+/// Whether another attempt helps, in order of finality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RetryHint {
-    /// After so many seconds.
+    /// After this many seconds.
     Wait(i64),
-    /// Not before this time (milliseconds): work ends with it.
+    /// Not before this time (milliseconds): too long for the work to wait.
     Later(i64),
-    /// Not before somebody changes something.
+    /// Not before a person changes something.
     Never,
 }
 
-/// The limit that stands in the way.
+/// The limit that refuses the call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LimitState {
     /// Its name.
     pub name: String,
     /// Its window.
     pub span: Span,
-    /// The limit, grants among it, in weighed tokens.
+    /// The limit in weighed tokens, with grants.
     pub limit: i64,
-    /// Spent: settled, lost, not explained yet, and debt.
+    /// Spent: settled, lost, unexplained, and debt.
     pub used: i64,
     /// Held for calls in flight.
     pub held: i64,
-    /// What whoever asked could still have; never below 0.
+    /// What the caller could still have; never below 0.
     pub left: i64,
-    /// What was asked for at least.
+    /// The least that the call asks for.
     pub asked: i64,
 }
 
-/// Why a call is not given tokens.
+/// Why a call gets no tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Refusal {
-    /// Where.
+    /// The place that refuses it.
     pub key: Key,
-    /// Why.
+    /// The cause.
     pub because: RefusalCause,
-    /// The limit, where it is one of tokens.
+    /// The limit, if it is one of tokens.
     pub limit: Option<LimitState>,
-    /// Whether asking again helps.
+    /// Whether another attempt helps.
     pub when: RetryHint,
     /// The field to raise, from the root of its object.
     pub field: String,
-    /// Who has what is lacking, where that is known.
+    /// The places that have the missing tokens, if known.
     pub holders: Holders,
 }
 
 impl Refusal {
-    /// A refusal that is about no limit.
+    /// A refusal without a limit of tokens.
     pub fn new(key: Key, because: RefusalCause, when: RetryHint, field: &str) -> Self {
         Self { key, because, limit: None, when, field: field.to_owned(), holders: Holders::default() }
     }
@@ -112,13 +112,14 @@ impl Refusal {
         self.limit.as_ref().and_then(|limit| limit.span.end())
     }
 
-    /// It is not the agent's own lifetime, nor its item's share: an item that ends of it is released, not failed.
+    /// Whether the place is above the agent's lifetime and the item's share. An item that ends because of it is
+    /// released, not failed.
     pub fn above_agent(&self) -> bool {
         !self.key.is_leaf()
     }
 }
 
-/// One sentence for whoever asked: what, how much, until when, what to do.
+/// A message for the caller: which limit, how much is left, until when, and what to do.
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, because, limit, when, field, holders } = self;
@@ -129,25 +130,37 @@ impl fmt::Display for Refusal {
         }
         match because {
             RefusalCause::Used => {}
-            RefusalCause::Held => write!(out, "; calls in flight hold the rest{holders}")?,
-            RefusalCause::Guaranteed => write!(out, "; the rest is guaranteed to others{holders}")?,
-            RefusalCause::Recovering => out.write_str("; the ledger is being read again after a restart")?,
-            RefusalCause::TooLarge => out.write_str("; the whole limit is smaller than that")?,
-            RefusalCause::Paused => out.write_str("; it is paused by one of its thresholds")?,
+            RefusalCause::Held if limit.is_none() => out.write_str(": it had no tokens for the call a moment ago")?,
+            RefusalCause::Held => write!(out, ". Calls in flight hold the rest{holders}")?,
+            RefusalCause::Guaranteed => write!(out, ". The rest is guaranteed to others{holders}")?,
+            RefusalCause::Recovering => out.write_str(". The leader is new, and not all gateways have reported their holds to it")?,
+            RefusalCause::TooLarge => out.write_str(". The whole limit is smaller than the call")?,
+            RefusalCause::Paused => out.write_str(". The limit is paused by one of its thresholds")?,
             RefusalCause::InFlight => out.write_str(": too many calls at once")?,
-            RefusalCause::Gateways => out.write_str(": more gateways than can be kept account of")?,
+            RefusalCause::Gateways => out.write_str(": more gateways spend from it than the ledger supports")?,
             RefusalCause::Missing => out.write_str(" does not exist")?,
-            RefusalCause::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent, Budget/{parent}, does not exist")?,
-            RefusalCause::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent, by way of {}", names.join(", "))?,
-            RefusalCause::Blocked(Block::TooDeep) => write!(out, ": more than {MAX_BUDGET_DEPTH} Budgets are above one another")?,
+            RefusalCause::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent Budget/{parent} does not exist")?,
+            RefusalCause::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent through {}", names.join(", "))?,
+            RefusalCause::Blocked(Block::TooDeep) => write!(out, ": its chain of parents is longer than {MAX_BUDGET_DEPTH} Budgets")?,
         }
         match (when, self.resets_at()) {
-            (RetryHint::Wait(seconds), _) => write!(out, "; try again in {seconds} s")?,
-            (RetryHint::Later(_), Some(end)) => write!(out, "; it resets at {}; raise {field}", Window::Minute.at(end))?,
-            (RetryHint::Later(_) | RetryHint::Never, _) => write!(out, "; raise {field}")?,
+            (RetryHint::Wait(seconds), _) => write!(out, ". Try again in {seconds} s")?,
+            (RetryHint::Later(_), Some(end)) => write!(out, ". The limit resets at {}. Raise {field}", Window::Minute.at(end))?,
+            (RetryHint::Later(_) | RetryHint::Never, _) => match because {
+                RefusalCause::Missing => out.write_str(". Create a Budget with this metadata.name, or correct the reference to it")?,
+                RefusalCause::Blocked(_) => write!(out, ". Correct {field}")?,
+                RefusalCause::Used
+                | RefusalCause::Held
+                | RefusalCause::Guaranteed
+                | RefusalCause::Recovering
+                | RefusalCause::TooLarge
+                | RefusalCause::Paused
+                | RefusalCause::InFlight
+                | RefusalCause::Gateways => write!(out, ". Raise {field}")?,
+            },
         }
         match because {
-            RefusalCause::Guaranteed => out.write_str(", or lower what is guaranteed to the others (limits[].guaranteed)"),
+            RefusalCause::Guaranteed => out.write_str(", or lower limits[].guaranteed of the others"),
             RefusalCause::Used
             | RefusalCause::Held
             | RefusalCause::Recovering
@@ -161,7 +174,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The field that a place's limit stands in.
+/// The field that sets the limit of a place.
 pub(super) fn field_of(key: &Key, limit: &str) -> String {
     match key {
         Key::Cluster(_) | Key::Budget { .. } => format!("spec.tokens.limits[{limit}].tokens"),
@@ -177,21 +190,21 @@ pub(super) fn field_of(key: &Key, limit: &str) -> String {
     }
 }
 
-/// What is known of a limit that has no room.
+/// The amounts of a limit that has not enough left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitRoom {
     pub height: i64,
-    /// Without what is not explained yet.
+    /// Without unexplained tokens.
     pub spent: i64,
     pub rest: i64,
     pub held: i64,
-    /// What is guaranteed to others than whoever asks.
+    /// Guaranteed to others than the caller.
     pub reserved: i64,
     pub asked: i64,
     pub paused: bool,
 }
 
-/// Why there is none: the first of these that would have to change anyhow.
+/// The cause: the first of these that must change in any case.
 pub(super) fn because(room: &LimitRoom) -> RefusalCause {
     let LimitRoom { height, spent, rest, held, reserved, asked, paused } = *room;
     if asked > height {
@@ -210,7 +223,7 @@ pub(super) fn because(room: &LimitRoom) -> RefusalCause {
     if asked > left.saturating_sub(reserved).saturating_sub(rest) && held == 0 { RefusalCause::Recovering } else { RefusalCause::Held }
 }
 
-/// Whether asking again helps. `spread` makes callers come back at different times.
+/// Whether another attempt helps. `spread` makes callers come back at different times.
 pub(super) fn when(because: &RefusalCause, span: Option<Span>, now: i64, spread: u64) -> RetryHint {
     match because {
         RefusalCause::Held | RefusalCause::Recovering | RefusalCause::InFlight | RefusalCause::Gateways => {
@@ -268,8 +281,8 @@ mod tests {
         let refusal = Refusal { limit: Some(limit), ..Refusal::new(key, RefusalCause::Used, RetryHint::Later(3_600_000), &field) };
         assert_eq!(
             refusal.to_string(),
-            "Budget/default in team: 5 of 100 tokens are left of the limit hourly and the call asks for 10; it resets at \
-             1970-01-01T01:00Z; raise spec.tokens.limits[hourly].tokens"
+            "Budget/default in team: 5 of 100 tokens are left of the limit hourly and the call asks for 10. The limit resets at \
+             1970-01-01T01:00Z. Raise spec.tokens.limits[hourly].tokens"
         );
         assert!(refusal.above_agent());
         assert!(!Refusal { key: Key::Agent("a".into()), ..refusal }.above_agent());

@@ -1,4 +1,5 @@
-//! The way of a call: from the item and the agent up to the cluster. Made of names once, known by number from then on.
+//! The route of a call: the places from the item and the agent up to the cluster. Resolved from names once, then used
+//! by number.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use super::estimate::CallTerms;
 use super::ledger::{Ledger, MAX_PATH_LENGTH};
 use super::node::{Key, Mode};
 
-/// The way of an agent's calls, resolved. It resolves itself again when the tree has changed.
+/// The route of an agent's calls. [`Ledger::refresh`] resolves it again after the tree has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
     leafs: Vec<Key>,
@@ -20,21 +21,22 @@ pub struct Route {
 }
 
 impl Route {
-    /// Through these agents and tasks, the innermost first, then this budget (or namespace, where none is named) and all above
-    /// it. Calls of some types of pools pass shares that are reserved for them.
+    /// A route through these agents and tasks, the innermost first, then through `top` (a Budget, or the namespace if
+    /// the pool has no Budget) and all places above it. Calls of some pool types also pass the shares that are reserved
+    /// for them.
     pub fn new(leafs: Vec<Key>, top: Option<Key>, pool_type: &str) -> Self {
         let (steps, path) = (Vec::new(), Arc::from([]));
         Self { leafs, top, pool_type: pool_type.to_owned(), version: 0, steps, path, missing: None, terms: CallTerms::default() }
     }
 
-    /// What all of its budgets together say of single calls. See [`Ledger::refresh`].
+    /// The combined rules of all its budgets for single calls. See [`Ledger::refresh`].
     pub fn terms(&self) -> &CallTerms {
         &self.terms
     }
 }
 
 impl Ledger {
-    /// Resolves a route again if the tree has changed. Whoever estimates a call asks for its terms after this.
+    /// Resolves a route again if the tree has changed. Call this before [`Route::terms`] for an estimate.
     pub fn refresh(&mut self, route: &mut Route) {
         self.advance(self.now);
         if route.version == self.version {
@@ -54,8 +56,8 @@ impl Ledger {
             let share = shares.filter(|(pool_type, _)| *pool_type == route.pool_type).map(|(_, share)| share.clone()).next();
             Some(share.into_iter().chain(std::iter::once(key)).collect::<Vec<_>>())
         });
-        // A circle of parents ends with the bound; its places are blocked in any case. Nothing is left out of a way that is too
-        // long: nothing is given on it.
+        // The bound ends a cycle of parents; its places are blocked in any case. A path that is too long is not cut: it
+        // gets no tokens.
         for key in leafs.into_iter().chain(above.take(MAX_PATH_LENGTH).flatten()) {
             let Some(node) = self.keys.get(&key).copied().filter(|_| path.len() < MAX_PATH_LENGTH) else {
                 route.missing.get_or_insert(key);

@@ -1,8 +1,8 @@
-//! The session of a gateway: what it numbers, what it tells a leader, and its state. Data alone; how a session begins, dies and
-//! comes back is in `session_lifecycle`.
+//! The session of a gateway: its numbers, its log for a new leader, and its state. Data only; `session_lifecycle` has
+//! its beginning, death and return.
 //!
-//! A session is a gateway's pod. It numbers its holds (so that a repeat gets the same answer, and one that comes late gets
-//! none) and its settles (so that each counts once, in order).
+//! A session is a gateway's pod. It numbers its holds, so that a repeat gets the same answer and a late request gets
+//! none. It numbers its settles, so that each counts once, in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use super::estimate::{Quality, Usage};
 use super::hold::Settle;
 use super::node::Key;
 
-/// A session that was silent for so many milliseconds of served time is dead.
+/// A session is dead after this many milliseconds of served time without a report.
 pub const SESSION_TIMEOUT_MS: u64 = 60_000;
-/// A dead session that comes back within so many milliseconds of served time is credited with what it did not spend.
+/// A dead session that comes back within this many milliseconds of served time is credited with what it did not spend.
 pub const DEAD_SESSION_TTL_MS: u64 = 3_600_000;
-/// Numbers of holds that may be between the oldest that is open and the newest.
+/// The largest distance between the numbers of the oldest open hold and the newest hold.
 const MAX_HOLD_NUMBER_SPREAD: u64 = 1 << 20;
 
-/// A session, as this leader knows it. Never given out again to another one.
+/// A session, as this leader knows it. Never reused for another session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(super) usize);
 
-/// A hold as the gateway has it in its journal: all that another leader needs.
+/// A hold in the gateway's journal: all that another leader needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JournaledHold {
     /// Its number in the session, from 1.
@@ -31,41 +31,41 @@ pub struct JournaledHold {
     pub at: i64,
     /// The places that it counts at.
     pub path: Arc<[Key]>,
-    /// Tokens of input it was given for.
+    /// Tokens of input that it covers.
     pub input: i64,
-    /// Tokens of output it was given for, all choices together.
+    /// Tokens of output that it covers, all choices together.
     pub output: i64,
 }
 
-/// A settle as the gateway has it in its journal.
+/// A settle in the gateway's journal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JournaledSettle {
     /// The hold that it ends.
     pub open: JournaledHold,
-    /// What was used.
+    /// The usage of the call.
     pub usage: Usage,
-    /// How well that is known.
+    /// How well the usage is known.
     pub quality: Quality,
 }
 
 impl JournaledSettle {
-    /// As it is told under this number.
+    /// The settle under this number.
     pub fn settle(&self, seq: u64) -> Settle {
         let Self { open: JournaledHold { id, input, output, .. }, usage, quality } = self;
         Settle { seq, hold: *id, usage: *usage, quality: *quality, input: *input, output: *output }
     }
 }
 
-/// All that a gateway knows when its session begins, here or again.
+/// All that a gateway knows when its session begins, or begins again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SessionLog {
-    /// Every hold with a smaller number that is not in `open` is closed, or was never answered and never will be used.
+    /// Every hold with a smaller number that is not in `open` is closed, or was never answered and will never be used.
     pub next_hold: u64,
-    /// The last settle that was acknowledged, by whatever leader.
+    /// The last settle that any leader acknowledged.
     pub acked: u64,
-    /// Those after it, in order: their numbers are `acked + 1`, `acked + 2` and so on.
+    /// The settles after it, in order: their numbers are `acked + 1`, `acked + 2` and so on.
     pub settles: Vec<JournaledSettle>,
-    /// What is open.
+    /// The open holds.
     pub open: Vec<JournaledHold>,
     /// The store was rolled back: a record that does not contain a settle, or does not know the session, has lost it.
     pub rolled_back: bool,
@@ -73,7 +73,7 @@ pub struct SessionLog {
     pub replayed: Vec<(u64, JournaledSettle)>,
 }
 
-/// What a number of a hold stands for.
+/// The state of a hold's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum HoldMark {
     Unused,
@@ -97,7 +97,7 @@ impl Ring {
         usize::try_from(offset).ok().and_then(|offset| self.marks.get(offset)).copied().unwrap_or(HoldMark::Unused)
     }
 
-    /// What is below the base or too far above it stays closed.
+    /// A number below the base, or too far above it, stays closed.
     pub fn set(&mut self, id: u64, mark: HoldMark) {
         let Some(offset) =
             id.checked_sub(self.base).filter(|offset| *offset < MAX_HOLD_NUMBER_SPREAD).and_then(|offset| usize::try_from(offset).ok())
@@ -120,7 +120,7 @@ impl Ring {
         }
     }
 
-    /// All numbers below that are not open are closed. Those that are open come back.
+    /// Closes all numbers below `floor` that are not open, and returns the open ones.
     pub fn close_below(&mut self, floor: u64) -> Vec<(u64, usize)> {
         let open: Vec<_> = self.iter().filter(|(id, _)| *id < floor).collect();
         let last = floor.saturating_sub(self.base).min(MAX_HOLD_NUMBER_SPREAD);
@@ -139,7 +139,7 @@ impl Ring {
         open
     }
 
-    /// Those that are open.
+    /// The open holds.
     pub fn iter(&self) -> impl Iterator<Item = (u64, usize)> {
         self.marks.iter().zip(self.base..).filter_map(|(mark, id)| match mark {
             HoldMark::Open(slot) => Some((id, *slot)),
@@ -147,20 +147,20 @@ impl Ring {
         })
     }
 
-    /// A session that this leader meets for the first time.
+    /// The numbers of a session that is new to this leader.
     pub fn start(base: u64) -> Self {
         Self { base, marks: VecDeque::new() }
     }
 }
 
-/// How a session is.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum State {
-    /// In some record, and not heard of.
+    /// It is in some record, and has not reported.
     Awaited,
-    /// It told what it knows.
+    /// It has reported what it knows.
     Attached,
-    /// Silent for too long, or it said that it ends.
+    /// It was silent for too long, or it has ended.
     Dead,
 }
 
@@ -168,11 +168,11 @@ pub(super) enum State {
 pub(super) struct Session {
     pub name: String,
     pub state: State,
-    /// When it was heard of, in served time.
+    /// When it last reported, in served time.
     pub heard: u64,
     /// The last settle that is counted.
     pub received: u64,
-    /// The last settle that the gateway knows to be acknowledged: it will not tell it again.
+    /// The last settle that the gateway knows to be acknowledged: it will not send it again.
     pub confirmed: u64,
     pub ring: Ring,
     /// Records that it is a member of.

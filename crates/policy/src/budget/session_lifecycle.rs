@@ -1,7 +1,8 @@
-//! How a gateway's session begins (and tells a new leader all that the leader cannot know), falls silent, dies and may come
+//! How a gateway's session begins (and reports to a new leader what that cannot know), falls silent, dies and may come
 //! back.
 //!
-//! What always holds: what a session holds here is what its gateway knows it holds, from the moment its log was taken.
+//! What always holds: from the moment when its log was read, the holds of a session here are the holds that its gateway
+//! knows.
 
 use std::sync::Arc;
 
@@ -30,17 +31,17 @@ impl Ledger {
         self.sessions.len() - 1
     }
 
-    /// A gateway's session begins, or goes on after it was interrupted: with all that the gateway knows. From here on it may
-    /// ask. Returned with it: the last settle that is acknowledged by now.
+    /// A gateway's session begins, or continues after an interruption, with all that the gateway knows. From then on it
+    /// may ask. Returns the session, and the last settle that is acknowledged by now.
     pub fn begin(&mut self, now: i64, name: &str, log: &SessionLog) -> (SessionId, u64) {
-        // A hold that was given later than it is here: the other leader's clock was ahead of ours.
+        // If a hold was given later than our time, the clock of the other leader was ahead of ours.
         let told = log.open.iter().chain(log.settles.iter().map(|told| &told.open));
         let lost = log.replayed.iter().map(|(_, told)| &told.open);
         self.advance(told.clone().chain(lost).map(|open| open.at).fold(now, i64::max));
         let oldest = told.map(|open| open.id).min();
         let index = self.meet(name);
         let again = self.sessions[index].state == State::Attached;
-        // When a session begins again at this leader, its records know it.
+        // If a session begins again at this leader, its records know it.
         let first = self.sessions[index].state == State::Awaited;
         let session = &mut self.sessions[index];
         if session.state == State::Awaited {
@@ -70,7 +71,7 @@ impl Ledger {
             }
         }
         if !again {
-            // It is back: nothing that it may still have is charged as lost beside what it will settle.
+            // It is back, so its open holds are not charged as lost any more.
             let open: Vec<usize> = self.sessions[index].ring.iter().map(|(_, slot)| slot).collect();
             open.into_iter().for_each(|slot| self.revive(slot));
             for record in self.sessions[index].records.clone() {
@@ -110,8 +111,8 @@ impl Ledger {
         }
     }
 
-    /// Counts a hold that another leader gave: at every record that knows of the session (see [`Self::fence`] for one that does
-    /// not), and that does not contain its settle already. `adopts`: a record that does not know the session has lost it.
+    /// Counts a hold that another leader gave, at every record that knows the session (see [`Self::fence`] for the
+    /// others) and that does not contain its settle. `adopts`: a record that does not know the session has lost it.
     fn count(&mut self, index: usize, open: &JournaledHold, settled: Option<&Settle>, adopts: bool) -> Option<usize> {
         let mut steps = Vec::new();
         for key in open.path.iter().take(MAX_PATH_LENGTH) {
@@ -152,10 +153,10 @@ impl Ledger {
         Some(self.keep(hold))
     }
 
-    /// A session tells of a hold at a record that does not know it. Either it was dead, and its holds are charged and closed
-    /// there: then the charge stands. Or a leader before us wrote after we read: then all is to be begun anew. Our own write
-    /// of the record will tell, and before it neither the hold's settle nor any after it is acknowledged: `seq`, or the next
-    /// one if the hold is open.
+    /// A session reports a hold at a record that does not know the session. Either the session was dead, and its holds
+    /// are charged and closed there: then the charge stays. Or an earlier leader wrote after our read: then the ledger
+    /// must be loaded again. Our own write of the record will show which. Before it, neither the settle of the hold nor
+    /// any later one is acknowledged: `seq`, or the next one if the hold is open.
     fn fence(&mut self, record: usize, session: usize, seq: Option<u64>) {
         self.touch(record, true);
         let seq = seq.unwrap_or(self.sessions[session].received.saturating_add(1));
@@ -164,8 +165,9 @@ impl Ledger {
         }
     }
 
-    /// A sign of life. `floor`: every hold with a smaller number is over at the gateway, and its settle, if it had one, is
-    /// acknowledged; `confirmed`: the last settle that it knows to be. False: the session is not attached; let it begin again.
+    /// A report of a session. `floor`: every hold with a smaller number is over at the gateway, and its settle, if
+    /// there was one, is acknowledged. `confirmed`: the last settle that the gateway knows to be acknowledged. False:
+    /// the session is not attached and must begin again.
     pub fn heard(&mut self, session: SessionId, floor: u64, confirmed: u64) -> bool {
         let Some(found) = self.sessions.get_mut(session.0).filter(|found| found.state == State::Attached) else { return false };
         found.heard = self.served;
@@ -177,8 +179,8 @@ impl Ledger {
         true
     }
 
-    /// Time has passed: `served` is the time in milliseconds in which this leader led, by a clock that runs steadily. Sessions
-    /// that were silent for too long die; those that come back are told which.
+    /// Time has passed. `served` is the time in milliseconds in which this leader led, by a steady clock. Sessions that
+    /// were silent for too long die. Returns their names.
     pub fn tick(&mut self, now: i64, served: u64) -> Vec<String> {
         self.advance(now);
         self.served = self.served.max(served);
@@ -198,7 +200,7 @@ impl Ledger {
         died
     }
 
-    /// A gateway leaves: everything is settled and acknowledged, or is charged as if it had died.
+    /// A gateway ends: everything is settled and acknowledged, or is charged as if it had died.
     pub fn end(&mut self, now: i64, session: SessionId) {
         self.advance(now);
         if self.sessions.get(session.0).is_some_and(|found| found.state == State::Attached) {
@@ -206,8 +208,8 @@ impl Ledger {
         }
     }
 
-    /// What it holds is charged at the estimate. What it holds by the word of a leader before us, nobody knows: that stays
-    /// counted as not explained, and becomes lost with the next write.
+    /// Charges its holds at the estimate. Holds that an earlier leader gave are not known here: they stay counted as
+    /// unexplained, and become lost with the next write.
     fn die(&mut self, index: usize) {
         self.sessions[index].state = State::Dead;
         let open: Vec<usize> = self.sessions[index].ring.iter().map(|(_, slot)| slot).collect();
@@ -220,14 +222,14 @@ impl Ledger {
         }
     }
 
-    /// Nobody waits for it any more. Its name may come again, as a new session that is in no record.
+    /// Removes a session that is not awaited any more. Its name may come again, as a new session that is in no record.
     fn forget(&mut self, index: usize) {
         let session = &mut self.sessions[index];
         if self.session_names.get(&session.name) != Some(&index) {
             return;
         }
         self.session_names.remove(&session.name);
-        // Its number is not given out again: of the session nothing else is kept.
+        // Its number is not reused. Nothing else of the session is kept.
         session.name = String::new();
         let ring = std::mem::take(&mut session.ring);
         let records = std::mem::take(&mut session.records);

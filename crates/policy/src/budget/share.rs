@@ -1,4 +1,4 @@
-//! Who is sure of what: guarantees among siblings, reservations for types of pools, agents' lifetimes, items' shares.
+//! Guarantees among siblings, reservations for pool types, lifetimes of agents, and shares of items.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,25 @@ use super::facts::{Defect, Reservation, TokenLimit};
 use super::node::{Key, LimitSpec, NodeSpec};
 use super::window::Window;
 
-/// One place that wants guarantees at its parent.
+/// A place that asks for guarantees at its parent.
 #[derive(Clone, Debug)]
 pub struct Child<'a> {
-    /// Which.
+    /// Its key.
     pub key: &'a Key,
-    /// When it was made: of those that do not fit the newest gets nothing. Milliseconds.
+    /// When it was made, in milliseconds. If not all guarantees fit, the newest place gets none.
     pub created: i64,
     /// Its limits.
     pub limits: &'a [TokenLimit],
-    /// What a token counts there.
+    /// The weights of its tokens.
     pub weights: Weights,
 }
 
-/// What each child's limits are sure of at the parent, by the child's place in `children` and its limits' order.
+/// The guarantees of each child's limits at the parent, by the order of `children` and of their limits.
 ///
-/// A guarantee counts at a parent limit of the same window, and only where a token counts the same; of several limits of one
-/// window the smallest carries it. Reservations of the parent come first. Then those that are asked for, the oldest first:
-/// one that does not fit counts 0. A limit that asks for nothing bounds its own budget and keeps nothing from others.
+/// A guarantee counts at a parent limit of the same window, and only if both have the same weights. Of several limits
+/// of one window the smallest has the guarantee. Reservations of the parent come first, then the requested guarantees,
+/// the oldest first. A guarantee that does not fit counts 0. A limit without a guarantee bounds its own budget and
+/// keeps nothing from others.
 pub fn allot(
     parent: &[LimitSpec],
     weights: Weights,
@@ -65,8 +66,8 @@ fn part(tokens: i64, percent: i64) -> i64 {
     tokens.clamp(0, MAX_LIMIT_TOKENS) * percent.clamp(0, 100) / 100
 }
 
-/// What shares keep of a number of whole things, rounded up over the shares so far: a fifth of three is one, and two halves of three
-/// are two and one. All of them only for 100 percent together.
+/// The number of whole units in each share of `most`, rounded up over the shares so far: a fifth of three is one, and
+/// two halves of three are two and one. The shares take all units only if they add up to 100 percent.
 pub fn whole(most: u64, percents: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let kept = |percent: u64| {
         let kept = most.saturating_mul(percent.min(100)).div_ceil(100);
@@ -82,7 +83,7 @@ pub fn whole(most: u64, percents: impl IntoIterator<Item = u64>) -> Vec<u64> {
     shares
 }
 
-/// The share of a place that is reserved for types of pools: always sure of it, and with `cap` of no more tokens than it.
+/// The share of a place that is reserved for pool types: the share is guaranteed, and with `cap` it is also the limit.
 pub fn reserved(of: &NodeSpec, reservation: &Reservation) -> NodeSpec {
     let limit = |limit: &LimitSpec| {
         let share = part(limit.tokens, reservation.percent);
@@ -99,37 +100,37 @@ pub fn reserved(of: &NodeSpec, reservation: &Reservation) -> NodeSpec {
     }
 }
 
-/// Tokens of an agent's life.
+/// The tokens of an agent's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lifetime {
-    /// At first.
+    /// Tokens at the start.
     pub tokens: i64,
-    /// Each top-up.
+    /// Tokens of each top-up.
     pub top_up: i64,
-    /// Top-ups that may be taken.
+    /// The most top-ups.
     pub max: u32,
-    /// Top-ups that were taken: durable before they count.
+    /// The top-ups so far. Each is durable before it counts.
     pub taken: u32,
 }
 
-/// What becomes of a request for a top-up.
+/// The answer to a request for a top-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TopUp {
-    /// This is its life from now on: to be written, then put.
+    /// The new lifetime: to be written first, then put.
     Granted(Lifetime),
-    /// All were taken.
+    /// All top-ups were taken.
     Spent,
-    /// The budgets above have only so much left.
+    /// The budgets above have only this much left.
     ParentsLack(i64),
 }
 
 impl Lifetime {
-    /// All of it.
+    /// All its tokens so far.
     pub fn limit(&self) -> i64 {
         self.tokens.saturating_add(self.top_up.saturating_mul(i64::from(self.taken.min(self.max)))).clamp(0, MAX_LIMIT_TOKENS)
     }
 
-    /// One more top-up, if there is one and the budgets above, which have so much left, could bear it.
+    /// One more top-up, if there is one left and the budgets above, which have `left_above`, have enough.
     pub fn top_up(self, left_above: i64) -> TopUp {
         if self.taken >= self.max || self.top_up <= 0 {
             TopUp::Spent
@@ -167,7 +168,7 @@ mod tests {
         TokenLimit { name: name.into(), window, tokens, guaranteed }
     }
 
-    /// What children of these hourly limits are sure of under a parent of 100, of which `percent` is reserved.
+    /// The guarantees of children with these hourly limits under a parent of 100, of which `percent` is reserved.
     fn sure(percent: i64, children: &[(i64, i64)]) -> (Vec<i64>, usize) {
         let parent = [LimitSpec { name: "hourly".into(), window: Window::Hour, tokens: 100, guaranteed: 0 }];
         let limits: Vec<_> = children.iter().map(|(tokens, sure)| vec![limit("l", Window::Hour, *tokens, *sure)]).collect();

@@ -1,5 +1,6 @@
-//! A small world for the ledger: an API server that stores records, leaders of which one may not know that it was replaced,
-//! gateways with journals, a network that loses, doubles and reorders. What really was spent is known here, and compared.
+//! A simulation around the ledger: an API server that stores records, leaders of which one may not know that it was
+//! replaced, gateways with journals, and a network that loses, repeats and reorders messages. The simulation knows what
+//! was really spent, and compares.
 
 mod end;
 mod network;
@@ -24,7 +25,7 @@ pub use end::audit;
 
 pub const START: i64 = 1_790_000_000_000;
 
-/// What may happen.
+/// The faults that may happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllowedFaults {
     /// Gateways are lost or silent for long.
@@ -41,7 +42,7 @@ pub struct AllowedFaults {
 #[derive(Clone, Debug)]
 pub struct Call {
     pub open: JournaledHold,
-    /// What it used, once that is known to the gateway, and how well.
+    /// Its usage and quality, once the gateway knows them.
     pub usage: Option<(Usage, Quality)>,
 }
 
@@ -105,7 +106,7 @@ pub struct Simulation {
     wall: i64,
     ticks: u64,
     epochs: u64,
-    /// Calls that were given their tokens: a world in which nothing happens proves nothing.
+    /// Calls that got their tokens. A simulation without calls would prove nothing.
     pub given: usize,
     pub refused: usize,
     pub extended: usize,
@@ -115,7 +116,7 @@ pub fn limit(name: &str, window: Window, tokens: i64, guaranteed: i64) -> TokenL
     TokenLimit { name: name.into(), window, tokens, guaranteed }
 }
 
-/// A cluster, a namespace, two Budgets below one, a reservation.
+/// The places of a cluster, a namespace, a Budget with two below it, and a reservation.
 pub fn places(parent_of_low: &str) -> Vec<NodeSpec> {
     let tokens = |limits: Vec<TokenLimit>| Tokens { limits, ..Tokens::default() };
     let cluster = ClusterFacts {
@@ -188,7 +189,8 @@ impl Simulation {
         self.leaders.iter().position(|leader| leader.epoch == epoch)
     }
 
-    /// Somebody else leads. Whoever led before knows it only from now on if `keep` is 0, else when a write of it fails.
+    /// Another leader starts. With `keep` 0 the former one ends at once; otherwise it ends when one of its writes
+    /// fails.
     fn take_over(&mut self, keep: u32) {
         self.epochs += 1;
         let epoch = self.epochs;
@@ -198,7 +200,7 @@ impl Simulation {
                 .into_iter()
                 .flat_map(|leader| leader.drafts.into_iter().map(move |draft| (leader.epoch, leader.versions.clone(), draft)))
             {
-                // Crashed with writes on their way: the first of them land.
+                // It crashed with writes under way: some of them land.
                 let (epoch, versions, draft) = draft;
                 if draft.ticket % 2 == 0 {
                     self.store(epoch, &versions, &draft);
@@ -252,7 +254,7 @@ impl Simulation {
         self.leaders[leader].clock.now(wall, ticks)
     }
 
-    /// Does something, by these numbers.
+    /// Takes one step, chosen by these numbers.
     pub fn step(&mut self, what: u32, with: u32) {
         match what % 40 {
             0..=6 => self.ask(with),
@@ -293,7 +295,7 @@ impl Simulation {
         self.send(Message::Hold { gateway: index, to, session, id, route, ask });
     }
 
-    /// A call ends: it used what it was held for, or less; or more, where that may be.
+    /// A call ends, with a usage up to its hold, or beyond it if that is allowed.
     fn finish(&mut self, with: u32) {
         let Some(index) = self.gateway(with) else { return };
         let open: Vec<u64> = self.gateways[index].open.keys().copied().collect();
@@ -328,7 +330,7 @@ impl Simulation {
         gateway.settles.push_back(JournaledSettle { open, usage, quality });
     }
 
-    /// A call goes past what is held for it.
+    /// A call needs more than its hold.
     fn extend(&mut self, with: u32) {
         let Some(index) = self.gateway(with) else { return };
         let gateway = &self.gateways[index];
@@ -339,8 +341,8 @@ impl Simulation {
         self.send(Message::Extend { gateway: index, to: gateway.epoch, session, id, output });
     }
 
-    /// A gateway's process ends, and begins again with its journal: nobody knows what its calls used, and what was on its way
-    /// to it is lost.
+    /// A gateway's process ends, and begins again with its journal. The usage of its calls is unknown, and messages to
+    /// it are lost.
     fn crash(&mut self, with: u32) {
         let Some(index) = self.gateway(with) else { return };
         self.network.retain(|message| match message {
@@ -371,7 +373,7 @@ impl Simulation {
         (0..self.gateways[index].settles.len()).for_each(|which| self.tell(index, which));
     }
 
-    /// A gateway that has no session begins, or any.
+    /// Gateways without a session begin. With `any`, a given gateway begins again.
     fn begin_if(&mut self, with: u32, any: bool) {
         for index in 0..self.gateways.len() {
             let gateway = &self.gateways[index];
@@ -384,7 +386,7 @@ impl Simulation {
         }
     }
 
-    /// A gateway begins at the newest leader, or again. From here on it believes no other.
+    /// A gateway begins, or begins again, at the newest leader. From then on it ignores all others.
     fn begin(&mut self, with: u32) {
         let Some(index) = self.gateway(with) else { return };
         let to = self.newest();
@@ -413,7 +415,7 @@ impl Simulation {
     fn tick(&mut self) {
         for leader in 0..self.leaders.len() {
             let now = self.now(leader);
-            // Nobody but those that shall is silent for long.
+            // Only gateways that may die are silent for long.
             let served = if self.may.die { self.ticks - self.leaders[leader].since } else { 0 };
             self.leaders[leader].ledger.tick(now, served);
         }

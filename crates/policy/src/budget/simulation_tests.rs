@@ -1,6 +1,7 @@
-//! The promises of the ledger over random histories of a small world: gateways that die and come back, or begin again with
-//! their journal, calls that are extended, leaders that crash at any point or do not know that they were replaced, messages
-//! lost, doubled and reordered, clocks that jump, windows that end with holds open, budgets that get other parents.
+//! The guarantees of the ledger over random histories of a simulation: gateways that die and come back, or begin again
+//! with their journal, calls that are extended, leaders that crash at any point or do not know that they were replaced,
+//! messages that are lost, repeated and reordered, clocks that jump, windows that end with open holds, Budgets that get
+//! other parents.
 
 use proptest::prelude::*;
 
@@ -21,14 +22,14 @@ fn run(may: AllowedFaults, history: &[(u32, u32)], each: impl Fn(&Simulation)) -
     world
 }
 
-/// I12: a threshold is told once a window and height, whoever leads.
+/// I12: a threshold is reported once for a window and height, by any leader.
 fn check_events(world: &Simulation) {
     for (at, event) in world.events.iter().enumerate() {
         assert!(!world.events[..at].contains(event), "I12: {event:?}");
     }
 }
 
-/// After quiet: I5, I6, and that everything is acknowledged.
+/// After the end: I5, I6, and that everything is acknowledged.
 fn check_quiet(world: &mut Simulation) {
     world.quiet();
     let ledger = &world.leaders[0].ledger;
@@ -46,7 +47,7 @@ fn check_quiet(world: &mut Simulation) {
     }
 }
 
-/// Some histories matter that are one in a hundred thousand: `PROPTEST_CASES` asks for more of them.
+/// Some important histories are one in a hundred thousand. `PROPTEST_CASES` asks for more of them.
 fn config() -> ProptestConfig {
     let asked = ProptestConfig::default();
     ProptestConfig { cases: asked.cases.max(5_000), max_shrink_iters: 20_000, ..asked }

@@ -1,4 +1,4 @@
-//! One leader, one gateway and a store that takes every write, for tests.
+//! One leader, one gateway and a store that accepts every write, for tests.
 
 use super::estimate::{HoldRequest, Quality, Usage};
 use super::hold::Settle;
@@ -16,7 +16,7 @@ use super::window::Window;
 pub const HOUR: i64 = 3_600_000;
 pub const NOW: i64 = 1_790_000 * 1_000_000 / HOUR * HOUR;
 
-/// One leader, one gateway, writes that are taken at once.
+/// One leader and one gateway. Writes succeed at once.
 pub struct SingleLeader {
     pub ledger: Ledger,
     pub now: i64,
@@ -116,13 +116,13 @@ impl SingleLeader {
         self.ledger.view(key).remove(0)
     }
 
-    /// Used, held, lost.
+    /// The used, held and lost tokens.
     pub fn at(&self, key: &Key) -> (i64, i64, i64) {
         let LimitView { used, held, lost, .. } = self.view(key);
         (used, held, lost)
     }
 
-    /// A new leader finds what is stored.
+    /// A new leader that loads the stored records.
     pub fn next_leader(&self, nodes: &[NodeSpec]) -> Ledger {
         let mut ledger = Ledger::new(self.now);
         self.stored.iter().for_each(|(key, saved)| ledger.load(key, saved));

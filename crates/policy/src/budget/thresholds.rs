@@ -1,9 +1,10 @@
-//! What happens near a limit: each threshold acts once a window and height of the limit. A new window, a raised limit or a
-//! grant arms it again.
+//! The actions near a limit. Each threshold acts once in a window and for a height of the limit. A new window, a raised
+//! limit or a grant arms it again.
 //!
-//! `Log`, `Warn` and `Notify` count what is spent and held, `Pause` and `Reap` what is spent only; both against what may be
-//! reached by who has no reservation. What was given by a leader before and is not explained yet counts for neither: nobody
-//! is ended for our own restart. `Pause` and `Reap` are states while they stand; all of them are events once they are durable.
+//! `Log`, `Warn` and `Notify` count spent and held tokens; `Pause` and `Reap` count spent tokens only. Both are
+//! compared with what a pool without a reservation may reach. Tokens that an earlier leader gave and that are not
+//! explained yet do not count, so that no agent is ended because of our own restart. `Pause` and `Reap` are also states
+//! while they are in force. All of them are events once they are durable.
 
 use super::node::{Action, Key, Threshold};
 use super::window::Span;
@@ -11,26 +12,26 @@ use super::window::Span;
 /// A threshold has acted, and that is durable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// Where.
+    /// The place.
     pub key: Key,
     /// Name of the limit.
     pub limit: String,
     /// The window.
     pub span: Span,
-    /// What has acted.
+    /// The threshold.
     pub threshold: Threshold,
-    /// How high the limit was, grants among it, in tokens.
+    /// The limit, with grants, in tokens.
     pub height: i64,
 }
 
-/// How far an act of a threshold has come.
+/// How durable an action of a threshold is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
     /// Only in memory.
     New,
-    /// In the write that is on its way.
+    /// In the write that is under way.
     Flying,
-    /// Durable, and told.
+    /// Durable, and reported.
     Durable,
 }
 
@@ -42,28 +43,28 @@ pub(super) struct TriggeredThreshold {
     pub stage: Stage,
 }
 
-/// What of a limit's thresholds has acted in the present window, and where the next ones are.
+/// The thresholds of a limit that have acted in the present window, and the amounts at which the next ones act.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Latches {
     pub acted: Vec<TriggeredThreshold>,
-    /// The amount, spent and held, from which on one has to look.
+    /// The amount, spent and held, from which on thresholds must be checked.
     pub soft_at: i64,
-    /// The amount spent from which on one has to look.
+    /// The spent amount from which on thresholds must be checked.
     pub hard_at: i64,
     pub paused: bool,
     pub reaping: bool,
 }
 
-/// How much there is of a limit.
+/// The amounts of a limit that thresholds compare.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Level {
     /// Spent and held.
     pub committed: i64,
     /// Spent.
     pub spent: i64,
-    /// What may be reached.
+    /// The most that a pool without a reservation may reach.
     pub reach: i64,
-    /// The limit, grants among it.
+    /// The limit, with grants.
     pub height: i64,
 }
 
@@ -73,7 +74,7 @@ impl Latches {
         *self = Self::default();
     }
 
-    /// Lets act what is due. Whether there was something.
+    /// Triggers all thresholds that are reached. Returns whether there was a new one.
     pub fn look(&mut self, thresholds: &[Threshold], level: Level) -> bool {
         (self.soft_at, self.hard_at) = (i64::MAX, i64::MAX);
         let mut new = false;
@@ -105,7 +106,7 @@ impl Latches {
     }
 }
 
-/// So many percent of it, rounded up; at least 1, so that nothing happens where nothing was spent.
+/// `percent` of `reach`, rounded up; at least 1, so that nothing happens before anything is spent.
 fn share_of(reach: i64, percent: i64) -> i64 {
     let hundredths = i128::from(reach.max(0)) * i128::from(percent.clamp(0, 100));
     i64::try_from(hundredths.div_euclid(100) + i128::from(hundredths % 100 > 0)).unwrap_or(i64::MAX).max(1)

@@ -1,5 +1,5 @@
-//! Which places there are and who is above whom: from Budgets, ClusterBudgets and the namespaces that those select. What is
-//! wrong with them is named; whose way up is not known gives nothing, and everything else goes on.
+//! Which places exist and their parents: from Budgets, ClusterBudgets and the namespaces that these select. Defects are
+//! named. A Budget whose chain of parents is broken gives no tokens, and all others continue.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,18 @@ use super::facts::{BudgetFacts, ClusterFacts, Defect, Reservation, TokenLimit, T
 use super::node::{Block, Key, LimitSpec, NodeSpec};
 use super::share::{Child, allot, reserved, whole};
 
-/// Budgets above one another, the lowest among them. What one call passes besides them is counted in [`super::MAX_PATH_LENGTH`].
+/// The most Budgets in a chain of parents, including the lowest. What one call passes besides them is counted in
+/// [`super::MAX_PATH_LENGTH`].
 pub const MAX_BUDGET_DEPTH: usize = 8;
 
-/// All places but agents and items.
+/// All places except agents and items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// The places, for [`super::Ledger::set_tree`].
     pub nodes: Vec<NodeSpec>,
-    /// What is wrong, and where.
+    /// The defects, each with its place.
     pub defects: Vec<(Key, Defect)>,
-    /// Where calls of a namespace begin when their pool has no Budget.
+    /// The first place for calls of a namespace if their pool has no Budget.
     pub tops: BTreeMap<String, Key>,
 }
 
@@ -39,7 +40,7 @@ pub fn build(clusters: &[ClusterFacts], budgets: &[BudgetFacts]) -> Tree {
 #[derive(Default)]
 struct Builder {
     tree: Tree,
-    /// Reservations of what is placed.
+    /// The reservations of each place.
     reservations: BTreeMap<Key, Vec<Reservation>>,
 }
 
@@ -114,7 +115,7 @@ impl Builder {
         }
     }
 
-    /// What each of them is sure of at a parent that is placed.
+    /// The guarantees of each child at a parent that is placed already.
     fn allotted(&mut self, parent: &Key, children: &[Child]) -> Vec<(Key, Vec<i64>)> {
         let node = self.tree.nodes.iter().find(|node| node.key == *parent);
         let (limits, weights) = node.map_or((&[][..], Weights::default()), |node| (&node.limits, node.weights));
@@ -124,7 +125,7 @@ impl Builder {
         children.iter().map(|child| child.key.clone()).zip(sure).collect()
     }
 
-    /// A place, and the shares that are reserved of it.
+    /// Adds a place, and the shares that are reserved of it.
     fn place(&mut self, mut node: NodeSpec, reservations: &[Reservation]) {
         let mut shares: Vec<NodeSpec> = reservations.iter().map(|reservation| reserved(&node, reservation)).collect();
         if let Some(most) = node.max_in_flight {
@@ -156,7 +157,7 @@ fn spec(key: Key, parent: Option<Key>, tokens: &Tokens, sure: &[i64]) -> NodeSpe
     NodeSpec { weights: weights.clamped(), debt: *debt, limits, terms: *terms, ..NodeSpec::new(key, parent) }
 }
 
-/// Whether every Budget above it exists, and none twice.
+/// Checks that every Budget above it exists, and that none is above itself.
 fn way_up(budget: &BudgetFacts, all: &BTreeMap<&str, &BudgetFacts>) -> Result<(), Block> {
     let mut way = vec![budget.name.clone()];
     let mut next = &budget.parent;

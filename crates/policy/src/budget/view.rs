@@ -1,4 +1,4 @@
-//! How things stand, for status, metrics and people.
+//! The state of limits, for statuses, metrics and people.
 
 use super::blocker::least;
 use super::counter::Limit;
@@ -7,14 +7,14 @@ use super::node::Key;
 use super::session::State;
 use super::window::Span;
 
-/// How one limit stands, in weighed tokens.
+/// The state of one limit, in weighed tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LimitView {
     /// Its name.
     pub limit: String,
     /// The window; its end is when it resets.
     pub span: Span,
-    /// The limit, grants among it.
+    /// The limit, with grants.
     pub height: i64,
     /// Spent, as settled.
     pub used: i64,
@@ -22,24 +22,24 @@ pub struct LimitView {
     pub held: i64,
     /// Charged for gateways that went away.
     pub lost: i64,
-    /// Given by a leader before and not explained yet: counts as spent for now.
+    /// Given by an earlier leader and not explained yet. It counts as spent for now.
     pub rest: i64,
-    /// Debt of the windows before.
+    /// Debt from earlier windows.
     pub carried: i64,
     /// Guaranteed to its children and not spent by them.
     pub reserved: i64,
     /// What is left; never below 0.
     pub left: i64,
-    /// With less left than this it gives nothing that is of use: the least output of a call.
+    /// The least output of a call: with less left the limit gives no tokens.
     pub least: i64,
     /// A threshold paused it.
     pub paused: bool,
-    /// A threshold says that agents are to be ended.
+    /// A threshold with the action `Reap` has been reached.
     pub reaping: bool,
 }
 
 impl Ledger {
-    /// How a place stands now, by limit. Empty: there is no such place, or it has no limits.
+    /// The state of a place by limit. Empty: the place does not exist, or it has no limits.
     pub fn view(&self, key: &Key) -> Vec<LimitView> {
         let Some(node) = self.keys.get(key).map(|node| &self.nodes[*node]) else { return Vec::new() };
         let min_output = node.spec.terms.map_or(1, |terms| terms.min_output);
@@ -61,12 +61,12 @@ impl Ledger {
         node.limits.iter().map(view).collect()
     }
 
-    /// Calls in flight at a place, and how many it would have refused if it refused (`mode: Observe`).
+    /// The calls in flight at a place, and the number of calls that it would have refused (`mode: Observe`).
     pub fn traffic(&self, key: &Key) -> (u32, u64) {
         self.keys.get(key).map_or((0, 0), |node| (self.nodes[*node].open, self.nodes[*node].would_refuse))
     }
 
-    /// Names of the sessions that must still tell, or be dead, before all that is free is given.
+    /// The names of the sessions that must report, or be dead, before all free tokens are given.
     pub fn awaited(&self) -> Vec<&str> {
         let awaited = self.sessions.iter().filter(|session| session.state == State::Awaited);
         awaited.map(|session| session.name.as_str()).collect()

@@ -1,5 +1,5 @@
-//! The windows that limits hold for: aligned in UTC, weeks from Monday, each with a number, a start and an end. And the clock
-//! that they run on, which never goes back and never stands still.
+//! The windows of limits: aligned in UTC, weeks from Monday, each with a number, a start and an end. And their clock,
+//! which never goes back and never stands still.
 //!
 //! Integers only. Times are milliseconds since the Unix epoch; they come in as arguments.
 
@@ -9,14 +9,14 @@ const MS_PER_SECOND: i64 = 1000;
 const MS_PER_MINUTE: i64 = 60 * MS_PER_SECOND;
 const MS_PER_HOUR: i64 = 60 * MS_PER_MINUTE;
 const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
-/// The first Monday's distance from 1 January 1970, a Thursday, in days.
+/// The distance from the last Monday before 1970 to 1 January 1970, a Thursday, in days.
 const FIRST_MONDAY_OFFSET_DAYS: i64 = 3;
-/// The last millisecond of the year 9999: times beyond it count as it, so that no sum of times can overflow.
+/// The last millisecond of the year 9999. Later times count as this one, so that no sum of times can overflow.
 const MAX_UNIX_MS: i64 = 253_402_300_799_999;
-/// While it is ahead of the wall clock, the ledger's clock loses one part in so many.
+/// While the ledger's clock is ahead of the wall clock, it runs slower by this fraction.
 const CLOCK_SLOWDOWN_DIVISOR: u64 = 8;
 
-/// A span of time that a limit holds for.
+/// A kind of window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum Window {
@@ -44,7 +44,7 @@ impl Window {
         }
     }
 
-    /// The window of this kind that a time (milliseconds) is in.
+    /// The window of this kind that contains a time (milliseconds).
     pub fn at(self, time: i64) -> Span {
         let time = time.clamp(0, MAX_UNIX_MS);
         let days = time.div_euclid(MS_PER_DAY);
@@ -63,7 +63,7 @@ impl Window {
     }
 }
 
-/// One window: the so-manieth of its kind, counted from the one that 1 January 1970 is in.
+/// One window. Its number counts the windows of its kind from the one that contains 1 January 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     /// Its kind.
@@ -73,7 +73,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Its first millisecond; a lifetime has always been.
+    /// Its first millisecond; `i64::MIN` for a lifetime.
     pub fn start(self) -> i64 {
         match self.window {
             Window::Minute => self.index.saturating_mul(MS_PER_MINUTE),
@@ -87,7 +87,7 @@ impl Span {
         }
     }
 
-    /// The first millisecond after it; a lifetime has none.
+    /// The first millisecond after it; none for a lifetime.
     pub fn end(self) -> Option<i64> {
         match self.window {
             Window::Lifetime => None,
@@ -95,12 +95,12 @@ impl Span {
         }
     }
 
-    /// The one after it.
+    /// The next window.
     pub fn next(self) -> Self {
         Self { index: self.index.saturating_add(1), ..self }
     }
 
-    /// What [`fmt::Display`] wrote.
+    /// Parses the text of [`fmt::Display`].
     pub fn parse(text: &str) -> Option<Self> {
         if text == "lifetime" {
             return Some(Self { window: Window::Lifetime, index: 0 });
@@ -124,7 +124,7 @@ impl Span {
             None => 0,
         };
         let span = window.at(days.saturating_mul(MS_PER_DAY).saturating_add(minutes * MS_PER_MINUTE));
-        // Whatever is not exactly what would have been written was not written by us.
+        // A text that differs from our own format was not written by us.
         (span.to_string() == text).then_some(span)
     }
 }
@@ -134,8 +134,8 @@ fn number(text: &str) -> Option<i64> {
     (text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
-/// Its start, as exactly as its kind needs: so the text says the kind too (`2026-11`, `2026-11-22`, `2026-11-16/P1W`,
-/// `2026-11-22T10Z`, `2026-11-22T10:05Z`, `lifetime`).
+/// The start of the window, as exact as its kind needs. So the text also shows the kind (`2026-11`, `2026-11-22`,
+/// `2026-11-16/P1W`, `2026-11-22T10Z`, `2026-11-22T10:05Z`, `lifetime`).
 impl fmt::Display for Span {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.window == Window::Lifetime {
@@ -155,7 +155,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Year, month and day of the day that is so many days after 1 January 1970. The year is taken to begin in March, so that
+/// Year, month and day of the day with this number after 1 January 1970. The year is taken to begin in March, so that
 /// the leap day is its last; 400 years have 146,097 days.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(719_468);
@@ -168,7 +168,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The other way round: days from 1 January 1970.
+/// The inverse: days since 1 January 1970.
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
     let year = year.clamp(0, 20_000) - i64::from(month <= 2);
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -177,25 +177,25 @@ fn days_of(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// The clock that windows run on: the wall clock, but that it never goes back (a window that was left is not entered again)
-/// and never stands still (a wall clock that was put right again must not stretch an hour to a day). While it is ahead of the
-/// wall clock it runs slower by an eighth until that has caught up.
+/// The clock of windows: the wall clock, but it never goes back (a window that was left is not entered again) and never
+/// stands still (a corrected wall clock must not stretch an hour to a day). While it is ahead of the wall clock it runs
+/// slower by an eighth, until the wall clock has caught up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Clock {
-    /// What it said when it was last the wall clock's time, in milliseconds.
+    /// Its time when it last equalled the wall clock, in milliseconds.
     said: i64,
-    /// What the steady clock said then, in milliseconds.
+    /// The steady clock at that moment, in milliseconds.
     ticks: u64,
 }
 
 impl Clock {
-    /// Of a new leader: no earlier than `not_before`, the latest start of a window that was counted in before. `wall` is the
-    /// wall clock, `ticks` a clock that runs steadily, both in milliseconds.
+    /// The clock of a new leader: no earlier than `not_before`, the latest start of a window that was counted before.
+    /// `wall` is the wall clock, `ticks` a steady clock, both in milliseconds.
     pub fn start(wall: i64, ticks: u64, not_before: i64) -> Self {
         Self { said: wall.max(not_before), ticks }
     }
 
-    /// What time it is, in milliseconds.
+    /// The time in milliseconds.
     pub fn now(&mut self, wall: i64, ticks: u64) -> i64 {
         let passed = ticks.saturating_sub(self.ticks);
         let slow = self.said.saturating_add_unsigned(passed - passed / CLOCK_SLOWDOWN_DIVISOR);
@@ -258,7 +258,7 @@ mod tests {
     fn the_clock_follows_jumps_forward_and_heals_from_them() {
         let mut clock = Clock::start(100 * MS_PER_HOUR, 0, 99 * MS_PER_HOUR);
         assert_eq!(clock.now(100 * MS_PER_HOUR + 1, 1), 100 * MS_PER_HOUR + 1);
-        // The wall clock jumps a minute ahead, and is put right again.
+        // The wall clock jumps a minute ahead, and is corrected.
         assert_eq!(clock.now(100 * MS_PER_HOUR + MS_PER_MINUTE, 2), 100 * MS_PER_HOUR + MS_PER_MINUTE);
         let ahead = clock.now(100 * MS_PER_HOUR + 10, 10);
         assert!(ahead >= 100 * MS_PER_HOUR + MS_PER_MINUTE, "never back");
@@ -268,7 +268,8 @@ mod tests {
         assert_eq!(Clock::start(5, 0, 7).now(5, 0), 7, "a new leader is not earlier than what was counted");
     }
 
-    /// How many windows of an hour are begun in `minutes` minutes, where at some of them the wall clock is put ahead or back.
+    /// The number of hour windows that begin in `minutes` minutes, if the wall clock is set forward or back at some of
+    /// them.
     fn hours_begun(minutes: u64, steps: &[(u64, i64)]) -> usize {
         let start = at(2026, 11, 22, 10, 30);
         let (mut clock, mut step) = (Clock::start(start, 0, 0), 0);
@@ -288,7 +289,7 @@ mod tests {
     #[test]
     fn a_step_of_the_wall_clock_begins_no_window_again_and_at_most_as_many_more_as_it_skips() {
         let often: Vec<(u64, i64)> = (10..110).map(|minute| (minute, if minute % 2 == 0 { MS_PER_HOUR } else { -MS_PER_HOUR })).collect();
-        // The minutes that pass, the steps, and at most how many windows.
+        // The minutes that pass, the steps, and the most windows.
         let cases = [
             ("none", 120, [].as_slice(), 3),
             ("an hour back", 120, &[(45, -MS_PER_HOUR)], 3),

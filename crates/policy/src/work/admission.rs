@@ -6,96 +6,96 @@ use super::failure::Rule;
 use super::item::{Policy, Spec, reasons};
 use super::objectives::Objectives;
 
-/// A queue, as far as anything is decided by it.
+/// A queue, as far as decisions depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// An item that nobody can take blocks those behind it.
+    /// An item that no agent can take blocks those behind it.
     pub strict: bool,
-    /// Rank among queues when an item names only its type.
+    /// Its rank among queues, if an item names only its type.
     pub priority: i32,
-    /// Types it takes; empty: all of those that name it, none by routing.
+    /// The types that it takes. Empty: all items that name it, and none by type.
     pub types: Vec<String>,
-    /// Takes items whose type no queue takes.
+    /// Whether it takes items whose type no queue takes.
     pub default: bool,
-    /// Gives nothing out.
+    /// No item of it can be claimed.
     pub suspend: bool,
-    /// Items that are not finished.
+    /// The most unfinished items.
     pub max_pending: u64,
-    /// Finished ones that are kept, beside dead letters.
+    /// The most ended items that are kept, besides dead letters.
     pub max_finished: u64,
-    /// Dead letters that are kept.
+    /// The most dead letters that are kept.
     pub max_dead_letters: u64,
-    /// Bytes of one payload.
+    /// The most bytes of one payload.
     pub max_item_bytes: u64,
-    /// What its items do when they say nothing else.
+    /// The defaults of its items.
     pub policy: Policy,
-    /// What becomes of failures.
+    /// The rules for failures.
     pub rules: Vec<Rule>,
-    /// A member's final failure cancels its group.
+    /// The final failure of an item cancels its group.
     pub cancel_group: bool,
-    /// Held at once.
+    /// The most items held at once.
     pub max_leased: Option<u64>,
-    /// Held at once of one key.
+    /// The most items of one key held at once.
     pub max_leased_per_key: Option<u64>,
-    /// What it promises.
+    /// Its service levels.
     pub objectives: Objectives,
-    /// How long its pools keep agents when it is empty.
+    /// How long its pools keep agents after it is empty.
     pub empty_after: Option<Duration>,
-    /// Agents of its pools that leave when it is empty hibernate, where they can.
+    /// Agents of its pools that leave when it is empty hibernate, if they can.
     pub hibernates: bool,
 }
 
-/// How many items may be unfinished over all queues of a namespace, whoever makes them.
+/// The most unfinished items over all queues of a namespace, from any submitter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProjectLimit {
-    /// So many.
+    /// The number.
     pub most: u64,
-    /// Who says so, in which field.
+    /// The object and the field that set it.
     pub says: String,
 }
 
 /// Why an item is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// There is no such queue, or none for its type.
+    /// The queue does not exist, or no queue takes its type.
     QueueMissing(Option<String>),
-    /// The queue holds as much as it may.
+    /// The queue is full.
     QueueFull {
         /// The queue.
         queue: String,
-        /// What it may hold.
+        /// Its limit.
         limit: u64,
-        /// What it holds.
+        /// Its unfinished items.
         current: u64,
     },
-    /// The namespace holds as much as it may, over all queues.
+    /// The namespace is full, over all queues.
     ProjectFull {
-        /// What it may hold.
+        /// Its limit.
         limit: ProjectLimit,
-        /// What it holds.
+        /// Its unfinished items.
         current: u64,
     },
     /// The queue does not take its type.
     TypeNotAccepted {
         /// The queue.
         queue: String,
-        /// What it takes.
+        /// The types that it takes.
         types: Vec<String>,
     },
     /// Its payload is too large.
     TooLarge {
         /// The queue.
         queue: String,
-        /// What it takes, in bytes.
+        /// Its limit, in bytes.
         limit: u64,
-        /// What there is, in bytes.
+        /// The size of the payload, in bytes.
         current: u64,
     },
-    /// An item of the same key exists: this one.
+    /// An item with the same key exists: this one.
     Duplicate(String),
     /// It would wait for itself, through this one.
     Cycle(String),
-    /// It asks for this, which cannot be had: better refused than left out.
+    /// It asks for a feature that this version does not have. It is refused, because the feature must not be ignored.
     Unsupported(String),
 }
 
@@ -127,25 +127,25 @@ impl std::fmt::Display for Refusal {
                 write!(out, "{says} allows {most} unfinished items over all queues of the namespace, and there are {current}")
             }
             Self::TypeNotAccepted { queue, types } => {
-                write!(out, "WorkQueue/{queue} accepts items of the types {} only (spec.accepts.types)", types.join(", "))
+                write!(out, "WorkQueue/{queue} accepts only items of the types {} (spec.accepts.types)", types.join(", "))
             }
             Self::TooLarge { queue, limit, current } => {
                 write!(
                     out,
-                    "its payload has {current} bytes and WorkQueue/{queue} takes {limit} (spec.limits.maxItemBytes); put larger input into a repository or a volume"
+                    "its payload has {current} bytes, and WorkQueue/{queue} allows {limit} (spec.limits.maxItemBytes); put larger input into a repository or a volume"
                 )
             }
-            Self::Duplicate(name) => write!(out, "WorkItem/{name} has the same dedupKey and was not collected yet"),
-            Self::Unsupported(what) => write!(out, "this version of Spillway does not serve {what} of an item"),
-            Self::Cycle(name) => write!(out, "it would wait for itself: WorkItem/{name}, which it depends on, waits for it"),
+            Self::Duplicate(name) => write!(out, "WorkItem/{name} has the same dedupKey and still exists"),
+            Self::Unsupported(what) => write!(out, "this version of Spillway does not support {what} of an item"),
+            Self::Cycle(name) => write!(out, "it would wait for itself: it depends on WorkItem/{name}, which waits for it"),
         }
     }
 }
 
-/// What is known of an item's way into a queue.
+/// The result of the admission of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// Nothing: it was not asked for.
+    /// Not known.
     Unknown,
     /// It may enter this queue.
     To(String),

@@ -1,6 +1,6 @@
-//! An item as a process has it in memory: what was asked, what is recorded, and since when it is so.
+//! An item in memory: its spec, its record, and since when the record is so.
 //!
-//! Data alone: the index keeps it, and everything that looks at one item is given it.
+//! Data only: the index keeps entries, and functions about one item get one.
 
 use super::item::{Record, Spec, UnixMillis};
 
@@ -9,20 +9,20 @@ use super::item::{Record, Spec, UnixMillis};
 pub struct Entry {
     /// Its uid.
     pub uid: String,
-    /// The version of it that is known.
+    /// Its resource version that is known.
     pub version: String,
-    /// What was asked.
+    /// What was asked for.
     pub spec: Spec,
-    /// What is true of it; stored, unless [`Entry::unsaved`].
+    /// Its current record; stored, unless [`Entry::unsaved`].
     pub record: Record,
-    /// Since when the record is another one than what is stored.
+    /// Since when the record differs from the stored one.
     pub unsaved: Option<UnixMillis>,
-    /// Since when it has been ready.
+    /// Since when it is ready.
     pub ready_since: Option<UnixMillis>,
-    /// When it was ready for the first time since the last redrive: what objectives are measured from.
+    /// When it was first ready since the last redrive. Objectives are measured from then.
     pub first_ready: Option<UnixMillis>,
-    /// Somebody else would make it again if it were removed.
+    /// Another tool would create it again if it were deleted.
     pub tracked: bool,
-    /// The generation of what was asked.
+    /// The generation of its spec.
     pub generation: i64,
 }

@@ -1,17 +1,17 @@
-//! What becomes of a failure, and when it is tried again.
+//! What happens after a failure, and when the next attempt is.
 
 use std::time::Duration;
 
 use super::item::Policy;
 
-/// What a failed attempt says.
+/// The failure of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Failure {
-    /// As one word.
+    /// The reason, as one word.
     pub reason: String,
-    /// In words.
+    /// The message, for people.
     pub message: String,
-    /// The program's, if that is how it failed.
+    /// The program's exit code, if it ended with one.
     pub exit_code: Option<i32>,
 }
 
@@ -20,28 +20,28 @@ pub struct Failure {
 pub struct Rule {
     /// What to do.
     pub action: Action,
-    /// Reasons it matches.
+    /// The reasons that it matches.
     pub reasons: Vec<String>,
-    /// Exit codes it matches.
+    /// The exit codes that it matches.
     pub exit_codes: Vec<i32>,
 }
 
-/// What to do about a failure.
+/// What happens after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Try again after a wait, up to the policy's attempts.
+    /// Try again after a wait, up to the attempts of the policy.
     Retry,
-    /// The same, by another agent.
+    /// Try again, by another agent.
     RetryElsewhere,
-    /// Try again without counting it.
+    /// Try again, and do not count the failure.
     Ignore,
-    /// Set it aside at once.
+    /// Make it a dead letter at once.
     DeadLetter,
-    /// It failed for good.
+    /// End it as failed.
     Fail,
 }
 
-/// The first rule that matches decides; without one it is tried again.
+/// The action of the first rule that matches; without one the item is tried again.
 pub fn judge(rules: &[Rule], failure: &Failure) -> Action {
     let matches = |rule: &&Rule| {
         let Rule { action: _, reasons, exit_codes } = rule;
@@ -52,8 +52,8 @@ pub fn judge(rules: &[Rule], failure: &Failure) -> Action {
     rules.iter().find(matches).map_or(Action::Retry, |rule| rule.action)
 }
 
-/// How long to wait before the next attempt, after so many that did not succeed (the first is 1): exponential with full
-/// jitter, so that items that failed together are not tried again together. `dice` is uniform in [0, 1).
+/// How long to wait before the next attempt, after `tries` attempts without success (the first is 1): exponential with
+/// full jitter, so that items that failed together are not tried again together. `dice` is uniform in [0, 1).
 pub fn wait(policy: &Policy, tries: u32, dice: f64) -> Duration {
     let (initial, factor, most) = policy.backoff;
     let factor = factor.max(1).saturating_pow(tries.saturating_sub(1).min(30));

@@ -1,4 +1,4 @@
-//! What an item is: what a person asked for, and what is recorded of it. Nothing is decided here.
+//! An item as data: what a person asked for, and its record. It decides nothing.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ impl UnixMillis {
         Self(self.0.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)))
     }
 
-    /// From `earlier` to this; zero if it is the other way round.
+    /// The time from `earlier` to this; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-/// Where an item is in its life.
+/// The phase of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Not admitted yet.
@@ -41,13 +41,13 @@ pub enum Phase {
     Leased,
     /// An agent holds it and is paused.
     Paused,
-    /// An agent holds it and was told to stop.
+    /// An agent holds it and was told to give it back.
     Cancelling,
     /// Done.
     Succeeded,
-    /// Failed for good.
+    /// It failed, and is not tried again.
     Failed,
-    /// Set aside for a person.
+    /// A dead letter: it waits for a person.
     DeadLettered,
     /// Ended by a person, a group or a policy.
     Cancelled,
@@ -94,7 +94,7 @@ impl Phase {
         }
     }
 
-    /// An agent holds it.
+    /// Whether an agent holds it.
     pub fn held(self) -> bool {
         match self {
             Self::Leased | Self::Paused | Self::Cancelling => true,
@@ -112,7 +112,7 @@ impl Phase {
         }
     }
 
-    /// It is over, unless somebody redrives it.
+    /// Whether it has ended, unless a person redrives it.
     pub fn ended(self) -> bool {
         match self {
             Self::Rejected | Self::Succeeded | Self::Failed | Self::DeadLettered | Self::Cancelled | Self::Expired => true,
@@ -127,12 +127,12 @@ impl Phase {
         }
     }
 
-    /// Nobody holds it, and it is not over.
+    /// Whether no agent holds it, and it has not ended.
     pub fn waits(self) -> bool {
         !self.held() && !self.ended()
     }
 
-    /// A person may have it started again.
+    /// Whether a person may redrive it.
     pub fn redrivable(self) -> bool {
         match self {
             Self::Rejected | Self::Failed | Self::DeadLettered | Self::Expired => true,
@@ -150,14 +150,14 @@ impl Phase {
     }
 }
 
-/// What a person asked for, as far as anything is decided by it.
+/// The spec of an item, as far as decisions depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// The queue it names.
     pub queue: Option<String>,
-    /// What kind of work it is.
+    /// Its type of work.
     pub type_: Option<String>,
-    /// The higher the sooner.
+    /// A higher priority is claimed earlier.
     pub priority: i32,
     /// Items that are cancelled together.
     pub group: Option<String>,
@@ -165,61 +165,61 @@ pub struct Spec {
     pub concurrency_key: Option<String>,
     /// At most one item of a key exists.
     pub dedup_key: Option<String>,
-    /// Its plan, and how many items that has.
+    /// Its plan, and the number of items of that plan.
     pub plan: Option<(String, u32)>,
     /// Bytes of its payload.
     pub payload_bytes: u64,
-    /// Its place among items of one priority.
+    /// Its place in the order of items with one priority.
     pub submitted: UnixMillis,
     /// When its object was made.
     pub created: UnixMillis,
-    /// Not given out before.
+    /// It is not claimed before this time.
     pub not_before: Option<UnixMillis>,
-    /// Not given out after, and cancelled then.
+    /// It is not claimed after this time, and cancelled then.
     pub deadline: Option<UnixMillis>,
-    /// It is not to be given out.
+    /// It must not be claimed.
     pub suspend: bool,
-    /// It is to end.
+    /// It is to be cancelled.
     pub cancel: bool,
-    /// How often it shall have been started again.
+    /// The number of redrives that a person asks for.
     pub redrives: i64,
-    /// The pause that shall be over.
+    /// The number of pauses up to which a person asks to resume.
     pub resume_pause: i64,
-    /// The holder of this epoch is dead: a person says so.
+    /// The epoch whose holder is dead, as a person states.
     pub freed_epoch: i64,
-    /// What it asks for and cannot have.
+    /// A requested feature that this version does not have.
     pub unsupported: Option<String>,
-    /// It came back from a backup: nothing restored runs by itself.
+    /// It was restored from a backup. A restored item does not run by itself.
     pub restored: bool,
-    /// What must have ended before.
+    /// The items that must end before it.
     pub after: Vec<Dependency>,
-    /// What becomes of it when one of those cannot be satisfied.
+    /// What happens if one of them cannot be satisfied.
     pub on_dependency_failure: OnDependencyFailure,
     /// Which agents may take it, by their labels.
     pub selector: Selector,
-    /// What the pool must have that it is given to.
+    /// What the pool must have.
     pub requires: Requires,
-    /// Where it differs from its queue's defaults.
+    /// Differences from its queue's defaults.
     pub overrides: Overrides,
     /// The pool whose agents submitted it.
     pub submitted_by: Option<String>,
-    /// Of which ends its submitter is told; none: of all.
+    /// The ends that its submitter is notified of; empty: all.
     pub notify_on: Vec<NotifyOn>,
 }
 
-/// An end of an item that its submitter is told of.
+/// An end of an item that its submitter is notified of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotifyOn {
     /// Any.
     Finished,
-    /// It failed for good, was rejected, or its deadline passed.
+    /// It failed, was rejected, or its deadline passed.
     Failed,
-    /// It was set aside.
+    /// It became a dead letter.
     DeadLettered,
 }
 
 impl NotifyOn {
-    /// Whether an item that came to be `phase` ended so.
+    /// Whether an item that enters `phase` has ended in this way.
     pub fn is(self, phase: Phase) -> bool {
         match self {
             Self::Finished => phase.ended(),
@@ -229,14 +229,14 @@ impl NotifyOn {
     }
 }
 
-/// Where an item's policy differs from what it is laid over.
+/// Differences of an item's policy from the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "as in [`Policy`]")]
 pub struct Overrides {
     pub lease: Option<Duration>,
     pub stall_timeout: Option<Duration>,
     pub attempt_timeout: Option<Duration>,
-    /// The lesser of it and the attempt's time-out holds.
+    /// The lesser of this and the attempt's time-out applies.
     pub task_timeout: Option<Duration>,
     pub max_attempts: Option<u32>,
     pub max_stalls: Option<u32>,
@@ -245,7 +245,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// This, over `base`.
+    /// The policy of `base` with these differences.
     pub fn over(&self, base: &Policy) -> Policy {
         let Self { lease, stall_timeout, attempt_timeout, task_timeout, max_attempts, max_stalls, backoff, ttl } = self.clone();
         let attempt = attempt_timeout.unwrap_or(base.attempt_timeout);
@@ -262,45 +262,46 @@ impl Overrides {
     }
 }
 
-/// An item that must have ended before.
+/// An item that must end before another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dependency {
     /// Its name.
     pub name: String,
-    /// It must have ended with success; else any end does.
+    /// It must have succeeded. Otherwise any end is enough.
     pub succeeded: bool,
 }
 
-/// What becomes of an item whose dependency cannot be satisfied.
+/// What happens to an item whose dependency cannot be satisfied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnDependencyFailure {
-    /// Cancelled too.
+    /// It is cancelled too.
     #[default]
     Cancel,
-    /// Run anyway.
+    /// It runs anyway.
     Run,
-    /// Wait for a person.
+    /// It waits for a person.
     Hold,
 }
 
 /// How an item is leased, retried and kept: its queue's defaults under its own overrides.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Silence after which its holder has lost it.
+    /// Silence after which its holder loses it.
     pub lease: Duration,
-    /// Time without progress after which its holder has lost it.
+    /// Time without progress after which its holder loses it.
     pub stall_timeout: Duration,
     /// Time that one attempt may take.
     pub attempt_timeout: Duration,
-    /// Failures of the task after which it is not tried again.
+    /// The number of failures from which on it is not tried again.
     pub max_attempts: u32,
-    /// Losses of agent or node after which it is not tried again.
+    /// The number of losses of agent or node from which on it is not tried again.
     pub max_stalls: u32,
-    /// The bound of the first wait, what each further one multiplies it by, and the bound of all.
+    /// The longest first wait, the factor of each further one, and the longest wait of all.
     pub backoff: (Duration, u32, Duration),
     /// How long it is kept after its end, unless it is a dead letter.
     pub ttl: Duration,
-    /// How long it is kept as a dead letter. The queue alone says so: what waits for a person is not the submitter's to remove.
+    /// How long it is kept as a dead letter. Only the queue sets this: a submitter must not remove what waits for a
+    /// person.
     pub dead_letter_ttl: Duration,
 }
 
@@ -326,7 +327,7 @@ impl Default for Policy {
     }
 }
 
-/// Who holds an item.
+/// The holder of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
     /// Uid of its pod.
@@ -337,10 +338,10 @@ pub struct Holder {
     pub since: UnixMillis,
 }
 
-/// One attempt that ended.
+/// An attempt that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt {
-    /// The epoch it ran under.
+    /// The epoch of its claim.
     pub epoch: i64,
     /// Name of the Agent.
     pub agent: String,
@@ -372,7 +373,7 @@ impl Verb {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Complete, Self::Fail, Self::Release, Self::LeaseExpired, Self::Stalled, Self::CancelDone];
 
-    /// As it stands in an item's history.
+    /// Its name in an item's history.
     pub fn name(self) -> &'static str {
         match self {
             Self::Complete => "Complete",
@@ -385,21 +386,21 @@ impl Verb {
     }
 }
 
-/// Attempts that are remembered.
+/// The most attempts that are remembered.
 pub const MAX_REMEMBERED_ATTEMPTS: usize = 5;
 
-/// What is recorded of an item: the only memory of what was done to it.
+/// The record of an item: the only memory of its attempts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Where it is in its life.
     pub phase: Phase,
-    /// Why, as one word.
+    /// The reason of its phase, as one word.
     pub reason: Option<String>,
     /// The queue it was admitted to.
     pub queue: Option<String>,
-    /// Claims ever: the fence's number. Never falls.
+    /// All claims so far: the number of the fence. Never falls.
     pub epoch: i64,
-    /// Who holds it; exactly while its phase is a held one.
+    /// Its holder, exactly while it is in a held phase.
     pub holder: Option<Holder>,
     /// Claims since the last redrive.
     pub attempts: u32,
@@ -422,7 +423,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The attempt of the present holder ended so: written down, and nobody holds it any more.
+    /// Ends the attempt of the present holder: adds it to the history, and removes the holder.
     pub(super) fn attempt_ended(&mut self, verb: Verb, now: UnixMillis, reason: Option<String>, message: Option<String>) {
         let Some(holder) = self.holder.take() else { return };
         let Holder { pod: _, agent, since } = holder;
@@ -432,7 +433,7 @@ impl Record {
         self.history.push(Attempt { epoch: self.epoch, agent, start: since, end: now, verb, reason, message });
     }
 
-    /// It is in this phase now, for this reason.
+    /// Enters a phase, for this reason.
     pub(super) fn enter(&mut self, phase: Phase, reason: Option<&str>, now: UnixMillis) {
         self.phase = phase;
         self.reason = reason.map(str::to_owned);
@@ -442,7 +443,7 @@ impl Record {
         }
     }
 
-    /// The agent that the next attempt must not be given to.
+    /// The agent that must not get the next attempt.
     pub fn avoids(&self) -> Option<&str> {
         let avoiding = self.phase.waits() && self.reason.as_deref() == Some(reasons::RETRY_ELSEWHERE);
         self.history.last().filter(|_| avoiding).map(|last| last.agent.as_str())

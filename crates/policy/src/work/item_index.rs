@@ -1,7 +1,7 @@
-//! All items of a namespace, indexed: who waits for whom, who is next, what is due.
+//! All items of a namespace, indexed by dependency, order and time.
 //!
-//! It holds what is true as far as its owner knows: what was read, or written and accepted. It decides nothing about one
-//! item that `settle` and `lease` do not, and finds in time that does not grow with the items that wait.
+//! It holds the state that its owner knows: what was read, or written and accepted. It decides nothing about one item
+//! that `transitions` and `lease` do not decide. It finds the next and the due items without a look at all that wait.
 
 mod admission;
 mod collected;
@@ -24,53 +24,53 @@ pub use super::ready_queue::ClaimClass;
 use super::ready_queue::{Phases, QueueRank, ReadyQueue, add, lower, raise, take};
 use super::transitions::{Dependencies, HolderState, TransitionFacts, look_at, settle};
 
-/// An item that names one that does not exist waits so long for it to be made: files are applied in any order.
+/// How long an item waits for a dependency that does not exist: files are applied in any order.
 const MISSING_DEPENDENCY_TIMEOUT: Duration = Duration::from_secs(30);
-/// An item whose queue does not exist waits so long for it, for the same reason.
+/// How long an item waits for a queue that does not exist, for the same reason.
 const MISSING_QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
-/// An item whose type no queue takes waits so long for one that does, before it goes to the default: it would else depend on
-/// which of them was seen first.
+/// How long an item waits for a queue that takes its type before it goes to the default queue. Otherwise its queue
+/// would depend on which object was seen first.
 const MATCHING_QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Who failed at an item is kept from it for so long, for another one to try.
+/// How long an agent that failed at an item does not get it again, so that another agent may try.
 const FAILED_AGENT_EXCLUSION: Duration = Duration::from_secs(60);
-/// An item of a plan waits so long for the others to be made.
+/// How long an item of a plan waits for the other items to be made.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Who asks for an item.
+/// An agent that asks for an item.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimRequester<'a> {
     /// Name of its Agent.
     pub agent: &'a str,
     /// Labels of its Agent.
     pub labels: &'a BTreeMap<String, String>,
-    /// Its pool's queues in order, with the types that it takes from each (none: all).
+    /// Its pool's queues in order, with the types that it takes from each (empty: all).
     pub queues: &'a [(String, Vec<String>)],
-    /// What its pool has that items may need.
+    /// What its pool has that items may require.
     pub offer: &'a PoolOffer,
     /// When it asks.
     pub now: UnixMillis,
 }
 
-/// Why a ready item is not given to somebody.
+/// Why a ready item is not given to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimObstacle {
-    /// Its queue gives nothing out.
+    /// Its queue is suspended.
     QueueSuspended,
-    /// So many of its queue are held, and more must not be.
+    /// This many items of its queue are held, which is the maximum.
     QueueBusy(u64),
-    /// So many of its concurrency key are held, and more must not be.
+    /// This many items of its concurrency key are held, which is the maximum.
     KeyBusy(String, u64),
     /// The pool does not take its type from the queue.
     Type,
-    /// The agent does not have the labels it asks for.
+    /// The agent lacks labels of the item's selector.
     Selector,
-    /// The pool lacks what it needs.
+    /// The pool does not meet its requirements.
     Requires(Vec<UnmetRequirement>),
-    /// This agent failed at it, and another one shall try.
+    /// This agent failed at it, and another agent is to try.
     Elsewhere,
 }
 
-/// How many items of a queue do what.
+/// The number of items of a queue by kind of phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "as in WorkQueue.status.counts")]
 pub struct Counts {
@@ -89,7 +89,7 @@ pub struct ItemIndex {
     project_limit: Option<ProjectLimit>,
     cancelled: BTreeMap<(String, String), UnixMillis>,
     items: HashMap<String, Entry>,
-    /// How many items of all queues, also of those that do not exist, are in which phase.
+    /// The number of items in each phase over all queues, including queues that do not exist.
     phases: Phases,
     lines: BTreeMap<String, ReadyQueue>,
     dependents: HashMap<String, BTreeSet<String>>,
@@ -100,14 +100,14 @@ pub struct ItemIndex {
     held: HashMap<String, BTreeSet<String>>,
     timers: BTreeSet<(UnixMillis, String)>,
     timer_of: HashMap<String, UnixMillis>,
-    /// What the namespace's pools take, as far as it matters: see [`ItemIndex::needs_pools`]. None: that is not known yet.
+    /// What the namespace's pools take, as far as it matters: see [`ItemIndex::needs_pools`]. `None`: not known yet.
     pools: Option<Vec<PoolIntake>>,
-    /// Ready items that need something of a pool.
+    /// Ready items that require something of a pool.
     needing: HashSet<String>,
 }
 
 impl ItemIndex {
-    /// The queues, as they are now. Whoever sets them looks at the items of those that changed.
+    /// Sets or removes a queue. Returns whether it changed; then the caller looks at its items.
     pub fn set_queue(&mut self, name: &str, queue: Option<Queue>) -> bool {
         let changed = match queue {
             Some(queue) => self.queues.insert(name.to_owned(), queue.clone()) != Some(queue),
@@ -119,12 +119,12 @@ impl ItemIndex {
         changed
     }
 
-    /// How many items may be unfinished over all queues, if that is limited. Items that were admitted stay so.
+    /// Sets the most unfinished items over all queues. Items that are admitted already stay so.
     pub fn set_project_limit(&mut self, limit: Option<ProjectLimit>) {
         self.project_limit = limit;
     }
 
-    /// The groups of a queue that were cancelled, with when.
+    /// Sets the cancelled groups of a queue, with the time of each. Returns the items of new cancels.
     pub fn set_cancelled(&mut self, queue: &str, groups: impl IntoIterator<Item = (String, UnixMillis)>) -> Vec<String> {
         let before: BTreeMap<_, _> = self.cancelled.iter().filter(|((of, _), _)| of == queue).map(|(key, at)| (key.clone(), *at)).collect();
         let after: BTreeMap<_, _> = groups.into_iter().map(|(group, at)| ((queue.to_owned(), group), at)).collect();
@@ -154,18 +154,18 @@ impl ItemIndex {
         self.items.iter()
     }
 
-    /// The item that this pod holds. Nobody gets two; of two that are there nevertheless, the one by name.
+    /// The item that this pod holds. A pod never gets two. If there are two anyway, the first by name.
     pub fn held_by(&self, pod: &str) -> Option<(&str, &Entry)> {
         let name = self.held.get(pod)?.first()?;
         self.items.get(name).map(|entry| (name.as_str(), entry))
     }
 
-    /// Pods that hold an item.
+    /// The pods that hold an item.
     pub fn holders(&self) -> impl Iterator<Item = &String> {
         self.held.keys()
     }
 
-    /// Items that somebody holds.
+    /// The items that are held.
     pub fn leased(&self) -> impl Iterator<Item = &Entry> {
         self.held.values().flatten().filter_map(|name| self.items.get(name))
     }
@@ -175,7 +175,7 @@ impl ItemIndex {
         self.remove(name);
         let ready_since = match entry.record.phase {
             Phase::Ready => entry.ready_since.or(Some(now)),
-            // As it is stored, while it is ready for us.
+            // Stored as pending, but ready in our memory.
             Phase::Pending => entry.ready_since,
             _ => None,
         };
@@ -196,11 +196,11 @@ impl ItemIndex {
         Some(entry)
     }
 
-    /// What is true of an item from now on; `unsaved`: it is not stored.
+    /// Sets the record of an item; `unsaved`: it is not stored.
     pub fn record(&mut self, name: &str, record: Record, unsaved: bool, now: UnixMillis) {
         let Some(entry) = self.items.get(name).cloned() else { return };
         let unsaved = unsaved.then(|| entry.unsaved.unwrap_or(now));
-        // Who is started again is measured anew.
+        // A redriven item is measured anew.
         let first_ready = entry.first_ready.filter(|_| record.redrives == entry.record.redrives);
         self.put(name, Entry { record, unsaved, first_ready, ..entry }, now);
     }
@@ -290,7 +290,7 @@ impl ItemIndex {
         }
     }
 
-    /// When to look at an item although nothing happens.
+    /// When to look at an item if nothing happens.
     fn time_of(&self, name: &str, now: UnixMillis) -> Option<UnixMillis> {
         let entry = self.items.get(name)?;
         let made = entry.spec.created;
@@ -306,14 +306,14 @@ impl ItemIndex {
         look_at(&entry.spec, &entry.record, &self.policy(entry)).into_iter().chain(hoped).min()
     }
 
-    /// Items whose time has come; each is told once.
+    /// The items whose time has come; each is returned once.
     pub fn due(&mut self, now: UnixMillis) -> Vec<String> {
         let later = self.timers.split_off(&(UnixMillis(now.0.saturating_add(1)), String::new()));
         let due = std::mem::replace(&mut self.timers, later);
         let names: Vec<String> = due.into_iter().map(|(_, name)| name).collect();
         for name in &names {
             self.timer_of.remove(name);
-            // One that stays as it is may have a later time.
+            // An item that does not change may have a later time.
             if let Some(at) = self.time_of(name, now).filter(|at| *at > now) {
                 self.timers.insert((at, name.clone()));
                 self.timer_of.insert(name.clone(), at);
@@ -328,7 +328,7 @@ impl ItemIndex {
         entry.spec.overrides.over(&base)
     }
 
-    /// What follows for an item without anybody's call.
+    /// Applies the transitions of an item without a call.
     pub fn settle(&self, name: &str, holder: HolderState, now: UnixMillis, dice: f64) -> Option<Record> {
         let entry = self.items.get(name)?;
         let admission = if entry.record.phase == Phase::Pending { self.in_time(name, &entry.spec, now) } else { Admission::Unknown };
@@ -340,7 +340,7 @@ impl ItemIndex {
         let rules = self.queues.get(&Self::line_of(entry)).map_or(&[][..], |queue| &queue.rules);
         let unmet = self.unmet(entry, &admission);
         let around = TransitionFacts { admission, dependencies, queue_gone, group_cancelled, unmet, holder, policy: &policy, rules, dice };
-        // A redrive asks for admission in the same look.
+        // A redriven item asks for admission in the same look.
         let first = settle(&entry.spec, &entry.record, &around, now)?;
         if first.phase != Phase::Pending {
             return Some(first);
@@ -349,7 +349,7 @@ impl ItemIndex {
         let around = TransitionFacts { admission: self.in_time(name, &entry.spec, now), dependencies, ..around };
         let next = settle(&entry.spec, &first, &around, now).unwrap_or(first);
         if entry.record.phase == Phase::DeadLettered && next.phase == Phase::Rejected {
-            // It is kept for a person, who finds no room for it now. It stays as it was, and says why.
+            // A dead letter that a person redrives, and that is not admitted now. It stays as it was, with the reason.
             let Record { redrives, reason, .. } = next;
             return Some(Record { redrives, reason, ..entry.record.clone() });
         }
@@ -357,7 +357,8 @@ impl ItemIndex {
     }
 
     fn dependencies(&self, spec: &Spec, record: &Record, now: UnixMillis) -> Dependencies {
-        // What was there once may be gone now: who ran before, or is started again, does not wait for it a second time.
+        // A dependency may have been removed since. An item that ran before, or is redriven, does not wait for it
+        // again.
         let before = record.epoch > 0 || record.redrives > 0;
         if let Some((plan, size)) = spec.plan.as_ref().filter(|_| !before) {
             let there = self.plans.get(plan).map_or(0, BTreeSet::len);
@@ -379,12 +380,12 @@ impl ItemIndex {
         all
     }
 
-    /// Whether there is an item of a plan.
+    /// Whether an item of this plan exists.
     pub fn has_plan(&self, plan: &str) -> bool {
         self.plans.contains_key(plan)
     }
 
-    /// Its group was cancelled after it was submitted.
+    /// Whether its group was cancelled after it was submitted.
     fn group_cancelled(&self, entry: &Entry) -> bool {
         let Some(group) = &entry.spec.group else { return false };
         if self.cancelled.is_empty() {
@@ -396,26 +397,25 @@ impl ItemIndex {
         at.is_some_and(|at| entry.spec.created <= *at)
     }
 
-    /// The time under which a group of a queue is cancelled at `now`: no earlier than its newest member was made, by whatever clock
-    /// that was.
+    /// The time of a cancel of a group at `now`: no earlier than the creation of its newest member, by any clock.
     pub fn cancel_time(&self, queue: &str, group: &str, now: UnixMillis) -> UnixMillis {
         let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));
         members.filter(|entry| Self::line_of(entry) == queue).fold(now, |latest, entry| latest.max(entry.spec.created))
     }
 
-    /// Whether members of a group that a tombstone covers are not over yet.
+    /// Whether a cancelled group has members that have not ended.
     pub fn group_lives(&self, queue: &str, group: &str) -> bool {
         let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));
         members.filter(|entry| Self::line_of(entry) == queue).any(|entry| !entry.record.phase.ended() && self.group_cancelled(entry))
     }
 
-    /// What is recorded of the items of each group.
+    /// The records of the items of each group.
     pub fn groups(&self) -> impl Iterator<Item = (&String, Vec<&Record>)> {
         let record = |name: &String| self.items.get(name).map(|entry| &entry.record);
         self.groups.iter().map(move |(group, names)| (group, names.iter().filter_map(record).collect()))
     }
 
-    /// Who may be another one because of a change of this item: those that wait for it, and those of its plan.
+    /// The items that may change because of a change of this item: those that wait for it, and those of its plan.
     pub fn touched_by(&self, name: &str) -> Vec<String> {
         let plan = self.items.get(name).and_then(|entry| entry.spec.plan.as_ref()).and_then(|(plan, _)| self.plans.get(plan));
         let dependents = self.dependents.get(name);
@@ -424,19 +424,20 @@ impl ItemIndex {
             let phase = self.items.get(**name).map(|entry| entry.record.phase);
             matches!(phase, Some(Phase::Pending | Phase::Blocked))
         };
-        // What it waited for may be needed by nobody any more.
+        // No item may need its dependencies any more.
         let over = self.items.get(name).filter(|entry| entry.record.phase.ended());
         let freed = over.into_iter().flat_map(|entry| entry.spec.after.iter().map(|on| on.name.clone()));
         all.iter().filter(waits).map(|name| (*name).clone()).chain(freed).collect()
     }
 
-    /// The items of a queue that are not over, and those that named none: they may go to another one now.
+    /// The unfinished items of a queue, and those without a queue, which may go to another one now.
     pub fn of_queue(&self, queue: &str) -> Vec<String> {
         let here = |entry: &Entry| Self::line_of(entry) == queue || entry.record.queue.is_none();
         self.items.iter().filter(|(_, entry)| !entry.record.phase.ended() && here(entry)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Who is next for this agent: the best of the first queue that has one. `free`: whether an item can be given at all now.
+    /// The next item for this agent, from the first of its queues that has one. `free`: whether an item can be claimed
+    /// now.
     pub fn next_for(&self, taker: &ClaimRequester, free: impl Fn(&str) -> bool) -> Option<&str> {
         taker.queues.iter().find_map(|(queue, types)| self.next_of(queue, types, taker, &free))
     }
@@ -446,7 +447,7 @@ impl ItemIndex {
         if Self::queue_hinders(queue, line).is_some() {
             return None;
         }
-        // What no agent of this pool ever takes from here blocks nobody; the rest of a strict order is strict.
+        // Items that no agent of this pool ever takes from here block no others. The rest of a strict order is strict.
         let fits =
             |class: &ClaimClass| class.of_types(types) && (queue.strict || (class.selects(taker.labels) && class.met_by(taker.offer)));
         for QueueRank(_, _, item) in line.in_order(fits) {

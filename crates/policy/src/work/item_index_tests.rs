@@ -1,4 +1,4 @@
-//! Items of a namespace among each other: order, dependencies, limits, what is due and what may go.
+//! Several items of a namespace: order, dependencies, limits, timers and removal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn queue() -> Queue {
     Queue { max_pending: 100, max_finished: 100, max_dead_letters: 100, max_item_bytes: 100, ..Queue::default() }
 }
 
-/// A world with a clock: whatever follows by itself, follows at once.
+/// An index with a clock. Transitions without a call are applied at once.
 struct Simulation {
     index: ItemIndex,
     now: UnixMillis,
@@ -60,7 +60,7 @@ impl Simulation {
         self.look(name);
     }
 
-    /// Looks at an item, and at whoever may be another one because of it.
+    /// Looks at an item, and at the items that may change because of it.
     fn look(&mut self, name: &str) {
         let mut ahead = vec![name.to_owned()];
         while let Some(name) = ahead.pop() {
@@ -112,7 +112,7 @@ impl Simulation {
         self.look(name);
     }
 
-    /// The holder fails at it, and a rule sets it aside at once.
+    /// The holder fails at the item, and a rule makes it a dead letter at once.
     fn set_aside(&mut self, name: &str, pod: &str) {
         let entry = self.index.get(name).expect("an item").clone();
         let fence = Fence { epoch: entry.record.epoch, pod, agent: "a" };
@@ -144,7 +144,7 @@ fn the_best_of_the_first_queue_that_has_one_is_next() {
     assert_eq!(order, ["a-mid-late", "a-low", "b-high"]);
 }
 
-/// As many as were claimed so far: a new pod's name.
+/// The number of claims so far, for the name of a new pod.
 fn rand_like(world: &Simulation) -> usize {
     world.index.holders().count()
 }
@@ -159,7 +159,7 @@ fn what_depends_on_others_waits_for_them_across_queues() {
     assert_eq!(world.claim(&[("b", &[])], "p").as_deref(), Some("first"));
     world.complete("first", "p");
     assert_eq!(world.phase("second").0, Phase::Ready);
-    // What it waited for may go now, and nothing changes for it.
+    // Its dependency may be removed now, and nothing changes for it.
     world.index.remove("first");
     world.look("second");
     assert_eq!(world.phase("second").0, Phase::Ready);
@@ -374,7 +374,7 @@ fn what_came_from_a_backup_runs_only_when_a_person_says_so() {
     assert_eq!(world.phase("old").0, Phase::Ready);
 }
 
-/// The API server says when an item was made; who cancels its group has another clock.
+/// The API server sets the creation time of an item. The person who cancels its group has another clock.
 #[test]
 fn a_group_is_cancelled_with_all_that_exists_whatever_the_clock_says() {
     const HOUR: i64 = 3600 * SECOND;
@@ -413,7 +413,7 @@ fn depths_add_up_to_all_items_whatever_queues_they_name() {
         [r#"Some("a") {Ready: 2, Leased: 1} Some(UnixMillis(100000))"#, r#"Some("b") {Blocked: 1} None"#, "None {Pending: 1} None",]
     );
     assert_eq!((world.index.counts_at("b1"), world.index.counts_at("lost"), world.index.counts_at("?")), (Some("b"), None, None));
-    // A queue that is gone keeps no name; its items still count.
+    // A queue that was deleted has no name here, but its items still count.
     world.index.set_queue("a", None);
     assert_eq!(depths(&world), [r#"Some("b") {Blocked: 1} None"#, "None {Pending: 1, Ready: 2, Leased: 1} None"]);
     for name in ["a1", "a2", "a3", "b1", "lost"] {

@@ -1,9 +1,9 @@
-//! What a holder's call does to its item. Each either gives the next record, or says why not; nothing else is touched.
+//! The calls of a holder about its item. Each returns the next record, or the reason why it does not apply.
 
 use super::failure::{Action, Failure, Rule, judge, wait};
 use super::item::{Holder, Phase, Policy, Record, Spec, UnixMillis, Verb, reasons};
 
-/// Who says something of an item: the fence.
+/// The caller of a call about an item: the fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fence<'a> {
     /// The epoch of its claim.
@@ -14,28 +14,28 @@ pub struct Fence<'a> {
     pub agent: &'a str,
 }
 
-/// Why a call changes nothing.
+/// Why a call does not apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseRefusal {
-    /// It was said before, and taken: the same answer again.
+    /// It was applied before: the caller gets the same answer again.
     Again,
-    /// The lease is not the caller's, or not any more.
+    /// The caller does not hold the lease, or not any more.
     Stale,
-    /// The caller's attempt ended otherwise.
+    /// The caller's attempt has ended in another way.
     EndedAlready(Phase),
-    /// It is paused: later.
+    /// The item is paused: try later.
     Paused,
     /// It cannot be claimed now.
     NotReady(Phase),
 }
 
-/// Whether it could be given to somebody.
+/// Whether it can be claimed now.
 pub fn claimable(spec: &Spec, record: &Record, now: UnixMillis) -> bool {
     let late = record.redrives == 0 && spec.deadline.is_some_and(|deadline| now >= deadline);
     record.phase == Phase::Ready && record.holder.is_none() && !spec.cancel && !spec.suspend && !late
 }
 
-/// Gives a ready item to `holder`. Whether it is the next one, and the holder's, is decided elsewhere.
+/// Gives a ready item to `holder`. Whether it is the next item for this holder is decided elsewhere.
 pub fn claim(spec: &Spec, record: &Record, holder: Holder, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     if !claimable(spec, record, now) {
         return Err(LeaseRefusal::NotReady(record.phase));
@@ -49,7 +49,7 @@ pub fn claim(spec: &Spec, record: &Record, holder: Holder, now: UnixMillis) -> R
     Ok(next)
 }
 
-/// Whether the fence is the whole fence of who holds the item.
+/// Whether the fence matches the holder of the item.
 pub fn holds(record: &Record, fence: Fence) -> bool {
     record.phase.held() && record.epoch == fence.epoch && record.holder.as_ref().is_some_and(|holder| holder.pod == fence.pod)
 }
@@ -68,7 +68,7 @@ fn check(record: &Record, fence: Fence, verbs: &[Verb]) -> Result<(), LeaseRefus
     })
 }
 
-/// The holder says that it is done. Taken from one that was told to stop, too: it was faster.
+/// The holder has completed the item. That also applies to a holder that was told to give it back.
 pub fn complete(record: &Record, fence: Fence, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     check(record, fence, &[Verb::Complete])?;
     let mut next = record.clone();
@@ -77,20 +77,20 @@ pub fn complete(record: &Record, fence: Fence, now: UnixMillis) -> Result<Record
     Ok(next)
 }
 
-/// What decides about a failure, beside the failure itself.
+/// The facts for the decision about a failure, besides the failure itself.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureJudges<'a> {
     /// The item's policy.
     pub policy: &'a Policy,
     /// The queue's rules.
     pub rules: &'a [Rule],
-    /// A failure is final under this agent: it is a drone.
+    /// A failure of this agent is final: it is a drone.
     pub is_final: bool,
     /// Uniform in [0, 1).
     pub dice: f64,
 }
 
-/// The holder says that the task failed.
+/// The holder reports that the task failed.
 pub fn fail(record: &Record, fence: Fence, failure: &Failure, judges: FailureJudges, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     check(record, fence, &[Verb::Fail, Verb::CancelDone])?;
     if record.phase == Phase::Cancelling {
@@ -118,7 +118,7 @@ pub(super) fn failed(record: &Record, failure: &Failure, judges: FailureJudges, 
         Action::Retry | Action::RetryElsewhere if over => next.enter(Phase::DeadLettered, Some(reasons::TOO_MANY_FAILURES), now),
         Action::Retry => retry(&mut next, reasons::BACKOFF, judges, now),
         Action::RetryElsewhere => retry(&mut next, reasons::RETRY_ELSEWHERE, judges, now),
-        // Not counted, and not a loop either: each attempt makes the next one wait longer.
+        // The failure is not counted, and there is no busy loop: each attempt makes the next wait longer.
         Action::Ignore => retry(&mut next, reasons::BACKOFF, judges, now),
     }
     next
@@ -129,8 +129,8 @@ fn retry(next: &mut Record, reason: &str, judges: FailureJudges, now: UnixMillis
     next.next_attempt = Some(now.after(wait(judges.policy, next.attempts.max(1), judges.dice)));
 }
 
-/// The holder gives it back: it counts as nothing. Whoever gives it back again and again makes it wait. One that is paused
-/// may, too: it is being ended.
+/// The holder gives the item back. That counts as nothing, but repeated releases make the item wait. A holder of a
+/// paused item may release it too, because it is being ended.
 pub fn release(
     record: &Record,
     fence: Fence,
@@ -167,10 +167,11 @@ pub enum LostAnswer<'a> {
     },
 }
 
-/// Applies an answer that was lost with a rollback of the store. A lease with a higher epoch than the record's was granted after the
-/// record was written: it is granted again, and then ended as the answer says. If the record has that epoch or a higher one under
-/// another holder, only a completion is applied, so that finished work is not repeated. An attempt that the history knows, and an
-/// item that has ended, are left as they are. One that is not admitted yet has no queue: its answer comes again later.
+/// Applies an answer that was lost with a rollback of the store. If the lease has a higher epoch than the record, it
+/// was granted after the record was written: it is granted again, and then ended as the answer states. If the record
+/// has that epoch or a higher one under another holder, only a completion is applied, so that finished work is not
+/// repeated. An attempt that is in the history, and an item that has ended, are not changed. An item that is not
+/// admitted yet has no queue, so its answer is sent again later.
 pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: FailureJudges, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     if record.history.iter().any(|attempt| attempt.epoch == fence.epoch && attempt.agent == fence.agent) {
         return Err(LeaseRefusal::Again);
@@ -215,7 +216,7 @@ pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: FailureJu
     Ok(next)
 }
 
-/// It was given back.
+/// The item was given back.
 pub(super) fn released(record: &Record, reason: &str, message: &str, policy: &Policy, dice: f64, now: UnixMillis) -> Record {
     let mut next = record.clone();
     let message = Some(message.to_owned()).filter(|message| !message.is_empty());
@@ -231,7 +232,7 @@ pub(super) fn released(record: &Record, reason: &str, message: &str, policy: &Po
     next
 }
 
-/// A holder that was told to stop did: the item ends as it was meant to.
+/// A holder that was told to give the item back did so. The item ends for the reason that was recorded.
 pub(super) fn cancel_done(record: &Record, now: UnixMillis) -> Record {
     let mut next = record.clone();
     let reason = next.reason.clone().unwrap_or_else(|| reasons::CANCEL_REQUESTED.to_owned());

@@ -1,4 +1,4 @@
-//! What each call of a holder does, case by case. What holds over all orders of events is the model's.
+//! The result of each call of a holder, case by case. `model_tests.rs` checks all orders of events.
 
 use super::*;
 use crate::work::item::MAX_REMEMBERED_ATTEMPTS;
@@ -61,7 +61,7 @@ fn a_lost_answer_is_applied_once() {
         (LostAnswer::Failed(&failure), Phase::Scheduled),
         (LostAnswer::Released { reason: "Drained", message: "" }, Phase::Ready),
     ];
-    // The claim is stored and its end is not; or neither is.
+    // The claim is stored and its end is not, or neither is stored.
     for (record, attempts) in [(leased(), 1), (ready(), 1)] {
         for (lost, phase) in ends {
             let next = replayed(&record, fence(1, "p"), lost).expect("it is replayed for the first time");
@@ -75,7 +75,7 @@ fn a_lost_answer_is_applied_once() {
     assert!(holds(&held, fence(3, "p")));
     assert_eq!(replayed(&held, fence(3, "p"), LostAnswer::Granted), Err(LeaseRefusal::Again));
     assert!(complete(&held, fence(3, "p"), NOW).is_ok(), "its holder goes on");
-    // Whoever had it when the store was copied has lost it since.
+    // The holder at the time of the backup has lost the item since.
     let moved = replayed(&leased(), fence(2, "q"), LostAnswer::Granted).expect("it was given out again");
     assert!(holds(&moved, fence(2, "q")) && !holds(&moved, fence(1, "p")));
 }
@@ -97,7 +97,7 @@ fn a_lost_answer_waits_for_the_items_admission_and_revives_nothing_that_is_cance
 #[test]
 fn only_a_completion_counts_for_a_lease_that_the_record_has_passed() {
     let failure = failure("Exited", Some(1));
-    // Given out again since, under the same number.
+    // The item was claimed again since, under the same epoch.
     let anew = replayed(&ready(), fence(1, "q"), LostAnswer::Granted).expect("nobody has it");
     for lost in [LostAnswer::Granted, LostAnswer::Failed(&failure), LostAnswer::Released { reason: "Drained", message: "" }] {
         assert_eq!(replayed(&anew, fence(1, "p"), lost), Err(LeaseRefusal::Stale), "{lost:?}");

@@ -1,23 +1,24 @@
-//! Work: the life of an item, who gets it next, what becomes of a failure.
+//! Work: the life of an item, which agent gets it next, and what happens after a failure.
 //!
-//! At least one execution; at most one accepted finish an item between redrives; an agent that lost its lease can change
-//! nothing. The fence is (item, epoch, pod): the epoch rises with each claim and only there, whatever counters are reset.
-//! Nothing here knows how items are stored: whoever stores one does it by compare-and-swap on what was decided upon.
+//! An item is executed at least once, and at most one finish is accepted between two redrives. An agent that lost its
+//! lease can change nothing. The fence is (item, epoch, pod): the epoch rises with each claim and only there, even if
+//! counters are reset. No file here knows how items are stored. The caller stores them by compare-and-swap on the data
+//! of the decision.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`item`] | what an item is: what was asked, what is recorded |
-//! | [`entry`] | an item as a process has it in memory |
-//! | [`transitions`] | what follows without anybody's call: admission, dependencies, time, cancels, a holder that is gone |
-//! | [`lease`] | what a holder's call does: claim, complete, fail, release |
-//! | [`failure`] | what becomes of a failure, and when it is tried again |
-//! | [`admission`] | whether an item may enter a queue, and which |
-//! | [`requires`] | what an item needs of a pool, and whether that has it |
+//! | [`item`] | an item as data: its spec and its record |
+//! | [`entry`] | an item in memory |
+//! | [`transitions`] | transitions without a call: admission, dependencies, time, cancels, a holder that is gone |
+//! | [`lease`] | the calls of a holder: claim, complete, fail, release |
+//! | [`failure`] | what happens after a failure, and when the next attempt is |
+//! | [`admission`] | whether an item may enter a queue, and which one |
+//! | [`requires`] | what an item requires of a pool, and whether the pool has it |
 //! | [`selector`] | which agents may take an item, by their labels |
-//! | [`objectives`] | which items are over their queue's service levels, and whom to tell |
-//! | [`tally`] | what happened to items, each counted once |
-//! | `ready_queue` | one queue's items by what they do |
-//! | [`item_index`] | all items of a namespace, indexed: who waits for whom, who is next, what is due |
+//! | [`objectives`] | which items miss their queue's service levels, and when people are notified |
+//! | [`tally`] | events of items for metrics, each counted once |
+//! | `ready_queue` | the items of one queue by phase |
+//! | [`item_index`] | all items of a namespace, indexed by dependency, order and time |
 
 pub mod admission;
 pub mod entry;

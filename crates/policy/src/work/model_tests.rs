@@ -1,5 +1,5 @@
-//! Every reachable state of a small world, looked at one by one: one item, two agents, two governors of which one may not
-//! know that it was replaced, replies that are lost, a node that is not heard of, and a person who interferes.
+//! Checks every reachable state of a small model: one item, two agents, two governors of which one may not know that it
+//! was replaced, lost replies, a silent node, and a person who interferes.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -9,16 +9,16 @@ use super::lease::{FailureJudges, Fence, LeaseRefusal, claim, complete, fail, re
 use super::transitions::{Dependencies, HolderState, TransitionFacts, settle};
 use crate::work::admission::Admission;
 
-/// Waits are over as soon as they begin: the model's time stands still and its dice fall on 0.
+/// Waits are over as soon as they begin: the model's time stands still, and its random numbers are 0.
 const NOW: UnixMillis = UnixMillis(1_000_000);
 const AGENTS: [&str; 2] = ["a", "b"];
-/// Claims that are looked at: more change nothing but the size of the world.
+/// Claims that are modelled. More of them only add states.
 const CLAIMS: i64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Pod {
     Runs,
-    /// Its end is decided and stored; it may run on for as long as its node is not heard of.
+    /// Its end is decided and stored. It may run on while its node is silent.
     Condemned,
     Gone,
 }
@@ -26,19 +26,19 @@ enum Pod {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Agent {
     pod: Pod,
-    /// The epoch under which it believes to hold the item.
+    /// The epoch under which it assumes to hold the item.
     believes: Option<i64>,
 }
 
-/// What one governor knows.
+/// The knowledge of one governor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Governor {
-    /// Its owner epoch; 0 before it ever led. It believes to lead from then on.
+    /// Its owner epoch; 0 before it first leads. From then on it assumes to lead.
     epoch: i64,
-    /// What it knows of the item is the newest version. On an older one every write of it is refused, and nothing that it
-    /// would say without one is said before a live look: so an older version need not be remembered here.
+    /// It knows the newest version of the item. With an older version every write of it is refused, and it answers
+    /// nothing without a write before a live read. So older versions need not be modelled.
     fresh: bool,
-    /// Agents whose end it knows of.
+    /// Agents of whose end it knows.
     knows_condemned: [bool; 2],
 }
 
@@ -52,7 +52,7 @@ struct Model {
     agents: [Agent; 2],
     governors: [Governor; 2],
     leader: usize,
-    /// What was accepted so far, for the invariants.
+    /// The accepted completions so far, for the invariants.
     completes: u8,
 }
 
@@ -73,7 +73,7 @@ impl Model {
         }
     }
 
-    /// The object is another version: nobody has seen it yet.
+    /// The object has a new version, which no governor has seen.
     fn changed(&mut self) {
         self.governors.iter_mut().for_each(|governor| governor.fresh = false);
     }
@@ -91,11 +91,11 @@ fn rules() -> Vec<Rule> {
     vec![Rule { action: Action::Retry, reasons: Vec::new(), exit_codes: Vec::new() }]
 }
 
-/// One step of the world: what happened, for the trace, and what is then.
+/// One step of the model: its name for the trace, and the state after it.
 type Step = (String, Model);
 
-/// A write of governor `by`: taken only over the version that it decided on, and not from one that was replaced and whose
-/// successor wrote (the schema refuses a falling governorEpoch).
+/// A write of governor `by`. It is accepted only if the governor knows the newest version, and no successor of it has
+/// written (the schema refuses a falling governorEpoch).
 fn write(world: &Model, by: usize, next: Record) -> Option<Model> {
     let governor = &world.governors[by];
     if !governor.fresh || governor.epoch < world.written_by {
@@ -110,7 +110,7 @@ fn write(world: &Model, by: usize, next: Record) -> Option<Model> {
     Some(after)
 }
 
-/// What holds of every accepted write.
+/// The invariants of every accepted write.
 fn check_transition(world: &Model, next: &Record) {
     let before = &world.record;
     let claimed = next.epoch > before.epoch;
@@ -134,7 +134,7 @@ fn check_state(world: &Model) {
     assert!(*failures <= 2 && *stalls <= 2, "S6: {world:?}");
     assert!(world.completes <= 1, "S4: {world:?}");
     assert_eq!(world.completes == 1, *phase == Phase::Succeeded, "an accepted finish stays: {world:?}");
-    // S3: whatever anybody says, at whatever time it arrives, only the whole fence is taken.
+    // S3: for any caller and at any time, only a call with the whole fence is accepted.
     let (judged, rules) = (policy(), rules());
     let judges = FailureJudges { policy: &judged, rules: &rules, is_final: false, dice: 0.0 };
     let failure = Failure { reason: "Failed".into(), message: String::new(), exit_code: None };
@@ -147,7 +147,8 @@ fn check_state(world: &Model) {
         let whole = phase.held() && *epoch == said && holder.as_ref().is_some_and(|holder| holder.pod == agent);
         assert!(!taken || whole, "S3: {fence:?} {world:?}");
     }
-    // Who believes to hold the item under its present epoch holds it, or it was taken from the only one who could.
+    // An agent that assumes to hold the item under its present epoch holds it, or lost it from the only agent that
+    // could.
     let believers = world.agents.iter().filter(|agent| agent.believes == Some(*epoch) && *epoch > 0).count();
     assert!(believers <= 1, "S1: {world:?}");
 }
@@ -163,7 +164,7 @@ fn steps(world: &Model) -> Vec<Step> {
         pod_steps(world, agent, &mut all);
     }
     person_steps(world, &mut all);
-    // The other one leads now, and lists everything first; the former one does not know.
+    // The other governor leads now, and lists everything first. The former one does not know.
     let mut after = world.clone();
     after.leader = 1 - world.leader;
     let newest = world.governors.iter().map(|governor| governor.epoch).max().unwrap_or(0).max(world.written_by);
@@ -192,7 +193,7 @@ fn governor_steps(world: &Model, by: usize, all: &mut Vec<Step>) {
         if world.agents[agent].pod != Pod::Gone && !governor.knows_condemned[agent] {
             calls(world, by, agent, all);
         }
-        // A decision that destroys: only after a renewal that began after it. A leader that was replaced has none.
+        // A destructive decision needs a renewal that began after it. A replaced leader has none.
         if world.leader == by && seen.holder.as_ref().is_some_and(|holder| holder.agent == *name) && world.agents[agent].pod == Pod::Runs {
             let mut after = world.clone();
             after.agents[agent].pod = Pod::Condemned;
@@ -200,7 +201,7 @@ fn governor_steps(world: &Model, by: usize, all: &mut Vec<Step>) {
             all.push((format!("governor {by} gives {} up", name), after));
         }
     }
-    // What follows by itself. That a pod is gone is seen, and stays true.
+    // Transitions without a call. That a pod is gone is seen, and stays true.
     let holder = seen.holder.as_ref().and_then(|holder| AGENTS.iter().position(|agent| *agent == holder.agent));
     let gone = holder.is_some_and(|agent| world.agents[agent].pod == Pod::Gone);
     let holder = if gone { HolderState::Gone(Verb::LeaseExpired, "HeartbeatLost".into(), String::new()) } else { HolderState::There };
@@ -223,7 +224,7 @@ fn governor_steps(world: &Model, by: usize, all: &mut Vec<Step>) {
     }
 }
 
-/// The calls of one agent to one governor, each with its reply delivered and lost.
+/// The calls of one agent to one governor, each with the reply delivered and lost.
 fn calls(world: &Model, by: usize, agent: usize, all: &mut Vec<Step>) {
     if !world.governors[by].fresh {
         return;
@@ -232,7 +233,7 @@ fn calls(world: &Model, by: usize, agent: usize, all: &mut Vec<Step>) {
     let judged = policy();
     let rules = rules();
     let judges = FailureJudges { policy: &judged, rules: &rules, is_final: false, dice: 0.0 };
-    // It asks for work: what it holds already, else the item.
+    // The agent asks for work: it gets the item that it holds, or claims it.
     if world.agents[agent].pod == Pod::Runs && world.agents[agent].believes.is_none() {
         if seen.phase.held() && seen.holder.as_ref().is_some_and(|holder| holder.agent == name) {
             let mut after = world.clone();
@@ -267,7 +268,7 @@ fn calls(world: &Model, by: usize, agent: usize, all: &mut Vec<Step>) {
                 all.push((format!("{name} {verb} at governor {by}"), told));
                 all.push((format!("{name} {verb} at governor {by}, and the reply is lost"), lost));
             }
-            // The same answer again, or that it counts for nothing: it forgets the item either way.
+            // The same answer again, or a refusal: the agent forgets the item in both cases.
             Err(LeaseRefusal::Again | LeaseRefusal::Stale | LeaseRefusal::EndedAlready(_)) => {
                 let mut after = world.clone();
                 after.agents[agent].believes = None;
@@ -317,7 +318,8 @@ fn every_state_of_a_small_world_keeps_the_promises() {
     while let Some(world) = ahead.pop_front() {
         phases.insert(world.record.phase);
         let next = steps(&world);
-        // L1: while somebody leads, a held item can leave its holder: by its call, or when it is gone.
+        // L1: while a governor leads, a held item can leave its holder: by a call of the holder, or when the holder is
+        // gone.
         if world.record.phase.held() && next.is_empty() {
             stuck += 1;
         }

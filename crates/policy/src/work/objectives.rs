@@ -1,7 +1,7 @@
-//! Service levels of a queue: which of its items are over them now, and whom to tell of it how often.
+//! Service levels of a queue: which items miss them now, and when people are notified.
 //!
-//! It must not decide about an item: whoever is over goes on as before. What is over for less than a look and ends is not
-//! counted.
+//! It decides nothing about an item: an item that misses an objective continues as before. A miss that ends before the
+//! next look is not counted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use std::time::Duration;
 use super::entry::Entry;
 use super::item::{Holder, Phase, UnixMillis};
 
-/// Items that are told of one by one ...
+/// The most items that are reported one by one ...
 pub const MAX_EVENTS_PER_WINDOW: u32 = 10;
-/// ... within so long; those beyond are told together at its end.
+/// ... within this time. The others are reported together at its end.
 pub const EVENT_WINDOW: Duration = Duration::from_secs(60);
-/// Who looks for the first time takes what has been over for so long for told, by whoever looked before.
+/// At the first look, items that have missed an objective for this long are taken as reported by an earlier leader.
 const ASSUMED_REPORTED_AFTER: Duration = Duration::from_secs(60);
 
-/// What a queue promises.
+/// The service levels of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Objectives {
-    /// From being ready for the first time to the first claim.
+    /// Time from the first ready phase to the first claim.
     pub wait: Option<Duration>,
-    /// From being ready for the first time to the end.
+    /// Time from the first ready phase to the end.
     pub completion: Option<Duration>,
 }
 
-/// One of its promises.
+/// One of the service levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Objective {
     /// To be claimed in time.
@@ -35,7 +35,7 @@ pub enum Objective {
 }
 
 impl Objective {
-    /// As metrics call it.
+    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Wait => "wait",
@@ -44,28 +44,28 @@ impl Objective {
     }
 }
 
-/// An item that is over an objective.
+/// An item that misses an objective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissedObjective {
     /// Its name.
     pub item: String,
     /// Its uid.
     pub uid: String,
-    /// Which.
+    /// The objective.
     pub objective: Objective,
     /// Since when.
     pub since: UnixMillis,
-    /// Who holds it.
+    /// The holder of the item.
     pub holder: Option<Holder>,
 }
 
 impl Objectives {
-    /// Nothing is promised.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The objectives that an item is over now, with since when. One that a person suspended is over none.
+    /// The objectives that an item misses now, with the time since then. A suspended item misses none.
     pub fn over(&self, entry: &Entry, now: UnixMillis) -> impl Iterator<Item = (Objective, UnixMillis)> + use<> {
         let Self { wait, completion } = *self;
         let record = &entry.record;
@@ -80,30 +80,30 @@ impl Objectives {
     }
 }
 
-/// What one look found.
+/// The result of one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectiveCheck {
-    /// Items that are over an objective since the last look, those over for the longest first.
+    /// Items that miss an objective since the last look, the longest misses first.
     pub new: Vec<MissedObjective>,
-    /// So many of them, from the front, are told of one by one.
+    /// The number of them, from the front, that are reported one by one.
     pub told: usize,
-    /// So many that were not told of one by one are told of together; none: it is not their time.
+    /// The number of earlier misses that are reported together now; `None`: not now.
     pub more: Option<u64>,
 }
 
-/// What is remembered of one queue, for as long as one process looks.
+/// What one process remembers of a queue.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectiveWatch {
     looked: bool,
     known: BTreeSet<(String, Objective)>,
-    /// When the present window began, and how many were told of in it.
+    /// When the present window began, and how many items were reported in it.
     window: Option<(UnixMillis, u32)>,
     untold: u64,
 }
 
 impl ObjectiveWatch {
-    /// Takes what is over now. `lives`: whether the item with this uid is there and has not ended; one that ended may be
-    /// started again, and is told of again then.
+    /// Compares with the items that miss an objective now. `lives`: whether the item with this uid exists and has not
+    /// ended. An item that ended may be redriven, and is reported again then.
     pub fn look(&mut self, mut over: Vec<MissedObjective>, lives: impl Fn(&str) -> bool, now: UnixMillis) -> ObjectiveCheck {
         self.known.retain(|(uid, _)| lives(uid));
         let first = !std::mem::replace(&mut self.looked, true);

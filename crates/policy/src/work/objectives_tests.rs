@@ -94,7 +94,7 @@ fn of_thousands_ten_are_told_of_and_the_rest_together() {
 }
 
 proptest! {
-    /// Whatever happens: none is told of twice while it lives, none is forgotten, and no minute has more than ten.
+    /// For all histories: no item is reported twice while it lives, none is forgotten, and no window has more than ten.
     #[test]
     fn telling_is_bounded_and_complete(steps in proptest::collection::vec((0_i64..40, 0_i64..60, 0_i64..40), 1..60)) {
         let mut watch = ObjectiveWatch::default();
@@ -115,7 +115,7 @@ proptest! {
             prop_assert_eq!(new, met.len(), "each is new once");
         }
         for second in told_at.keys() {
-            // Windows begin with what they tell: two of them touch a minute at most.
+            // Two windows overlap any minute at most.
             let within: usize = told_at.range(second..&(second + 60)).map(|(_, told)| told).sum();
             prop_assert!(within <= 20, "{within} within a minute of {second}");
         }

@@ -1,4 +1,4 @@
-//! One queue's items by what they do, and the small indexes that the index of items is made of. Nothing is decided here.
+//! The items of one queue by phase, and the small indexes of the item index. It decides nothing.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,8 +11,8 @@ use super::selector::Selector;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueRank(pub Reverse<i32>, pub UnixMillis, pub String);
 
-/// What an item asks of whoever takes it. Items that ask the same are kept together: of thousands that an agent cannot take it
-/// looks at none.
+/// What an item requires of the agent that takes it. Items with equal requirements are kept together, so that an agent
+/// skips all items of a class that it cannot take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimClass {
     type_: Option<String>,
@@ -21,22 +21,22 @@ pub struct ClaimClass {
 }
 
 impl ClaimClass {
-    /// What this item asks.
+    /// The class of this item.
     pub fn of(spec: &Spec) -> Self {
         Self { type_: spec.type_.clone(), selector: spec.selector.clone(), requires: spec.requires.clone() }
     }
 
-    /// Whether it is of a type that is taken (none: all are).
+    /// Whether its type is among these (empty: all types).
     pub fn of_types(&self, types: &[String]) -> bool {
         types.is_empty() || self.type_.as_ref().is_some_and(|type_| types.contains(type_))
     }
 
-    /// What the pool must have that it is given to.
+    /// What the pool must have.
     pub fn requires(&self) -> &Requires {
         &self.requires
     }
 
-    /// Whether a pool that has this has all that it needs.
+    /// Whether a pool with this offer meets its requirements.
     pub fn met_by(&self, offer: &PoolOffer) -> bool {
         offer.meets(&self.requires)
     }
@@ -47,7 +47,7 @@ impl ClaimClass {
     }
 }
 
-/// How many items are in which phase.
+/// The number of items in each phase.
 #[derive(Clone, Debug, Default)]
 pub struct Phases(BTreeMap<Phase, u64>);
 
@@ -78,22 +78,22 @@ impl Phases {
     }
 }
 
-/// One queue's items.
+/// The items of one queue.
 #[derive(Clone, Debug, Default)]
 pub struct ReadyQueue {
     pub ready: BTreeMap<ClaimClass, BTreeSet<QueueRank>>,
     pub since: BTreeSet<(UnixMillis, String)>,
     pub ready_keys: HashMap<String, u64>,
     pub held_keys: HashMap<String, u64>,
-    /// Those that ended, but for dead letters, by when.
+    /// Ended items except dead letters, by the time of their end.
     pub finished: BTreeSet<(UnixMillis, String)>,
-    /// Dead letters, by since when they are.
+    /// Dead letters, by the time when they became one.
     pub dead_letters: BTreeSet<(UnixMillis, String)>,
     pub phases: Phases,
 }
 
 impl ReadyQueue {
-    /// The ready items of the classes that fit, in the order in which they are given out.
+    /// The ready items of the classes that fit, in the order of claims.
     pub fn in_order(&self, fits: impl Fn(&ClaimClass) -> bool) -> impl Iterator<Item = &QueueRank> {
         let mut classes: Vec<_> = self.ready.iter().filter(|(class, _)| fits(class)).map(|(_, ranks)| ranks.iter().peekable()).collect();
         std::iter::from_fn(move || {
@@ -102,7 +102,7 @@ impl ReadyQueue {
         })
     }
 
-    /// Where an item that ended in `phase` is kept.
+    /// The set that an item which ended in `phase` is in.
     pub fn ended_mut(&mut self, phase: Phase) -> &mut BTreeSet<(UnixMillis, String)> {
         if phase == Phase::DeadLettered { &mut self.dead_letters } else { &mut self.finished }
     }

@@ -1,10 +1,10 @@
-//! What an item needs of the pool whose agents take it, against what a pool has. Pure, and without a look at any agent: what a
-//! pool has follows from its spec, so that it is known before there is an agent of it.
+//! What an item requires of a pool, compared with what the pool has. Pure, and independent of agents: what a pool has
+//! follows from its spec, so it is known before the pool has an agent.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What an item needs. Nothing, unless it says so.
+/// What an item requires. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requires {
     /// Programs on the agents' path.
@@ -15,50 +15,50 @@ pub struct Requires {
     pub urls: BTreeSet<String>,
     /// Credentials, by name.
     pub accounts: BTreeSet<String>,
-    /// Volumes that are mounted, by the name of their claim.
+    /// Volumes that are mounted, by the name of their PersistentVolumeClaim.
     pub volumes: BTreeSet<String>,
 }
 
 /// What a pool has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolOffer {
-    /// Programs that its agents are checked for before they get work.
+    /// Programs that preflight checks before its agents get work.
     pub tools: BTreeSet<String>,
     /// Patterns of the models that its agents may call; `*` stands for any characters.
     pub models: BTreeSet<String>,
-    /// Origins that its agents reach, as [`origin`] writes them.
+    /// Origins that its agents can reach, in the form of [`origin`].
     pub origins: BTreeSet<String>,
-    /// Credentials that its agents' calls are made with, by name.
+    /// Credentials for its agents' calls, by name.
     pub accounts: BTreeSet<String>,
-    /// Claims of volumes that its agents work on.
+    /// PersistentVolumeClaims that its agents mount.
     pub volumes: BTreeSet<String>,
 }
 
-/// What the agents of a pool take.
+/// The items that the agents of a pool take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolIntake {
-    /// From which queues, in order, with the types that they take from each (none: all).
+    /// Its queues, in order, with the types that it takes from each (empty: all).
     pub queues: Vec<(String, Vec<String>)>,
-    /// What the pool has that items may need.
+    /// What the pool has that items may require.
     pub offer: PoolOffer,
-    /// It is about agents outside the cluster.
+    /// It describes agents outside the cluster.
     pub outside: bool,
 }
 
 impl PoolIntake {
-    /// What of it agents outside the cluster take: no volume is mounted there, and nobody looked for programs.
+    /// The intake of its agents outside the cluster: no volume is mounted there, and no program was checked.
     pub fn outside(self) -> Self {
         let offer = PoolOffer { tools: BTreeSet::new(), volumes: BTreeSet::new(), ..self.offer };
         Self { offer, outside: true, ..self }
     }
 }
 
-/// One thing that is needed and not there.
+/// A requirement that is not met.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnmetRequirement {
     /// The field of `requires` that asks for it.
     pub field: &'static str,
-    /// What it is.
+    /// The required name.
     pub name: String,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for UnmetRequirement {
     }
 }
 
-/// Some of them in one text; the rest is counted.
+/// A text that names some of them and counts the others.
 pub fn in_words(lacks: &[UnmetRequirement]) -> String {
     const MAX_NAMED_REQUIREMENTS: usize = 5;
     let named: Vec<String> = lacks.iter().take(MAX_NAMED_REQUIREMENTS).map(UnmetRequirement::to_string).collect();
@@ -77,7 +77,7 @@ pub fn in_words(lacks: &[UnmetRequirement]) -> String {
 }
 
 impl Requires {
-    /// Whether it needs nothing.
+    /// Whether it requires nothing.
     pub fn is_empty(&self) -> bool {
         let Self { tools, models, urls, accounts, volumes } = self;
         [tools, models, urls, accounts, volumes].iter().all(|names| names.is_empty())
@@ -85,7 +85,7 @@ impl Requires {
 }
 
 impl PoolOffer {
-    /// What of it is not there, in the order of the fields.
+    /// The requirements that are not met, in the order of the fields.
     pub fn lacks(&self, requires: &Requires) -> Vec<UnmetRequirement> {
         let Requires { tools, models, urls, accounts, volumes } = requires;
         let lack = |field: &'static str, names: &BTreeSet<String>, there: &dyn Fn(&str) -> bool| {
@@ -102,19 +102,19 @@ impl PoolOffer {
         .concat()
     }
 
-    /// Whether it has all of it.
+    /// Whether all requirements are met.
     pub fn meets(&self, requires: &Requires) -> bool {
         requires.is_empty() || self.lacks(requires).is_empty()
     }
 
-    /// Whether its agents reach this URL.
+    /// Whether its agents can reach this URL.
     pub fn reaches(&self, url: &str) -> bool {
         origin(url).is_some_and(|origin| self.origins.contains(&origin))
     }
 }
 
-/// The origin of an https URL in one form: the host in small letters, and the port unless it is the usual one. None: it is no
-/// such URL.
+/// The origin of an https URL in one form: the host in lower case, and the port unless it is 443. `None`: it is no such
+/// URL.
 pub fn origin(url: &str) -> Option<String> {
     let scheme = url.get(..8).filter(|scheme| scheme.eq_ignore_ascii_case("https://"))?;
     let authority = url[scheme.len()..].split(['/', '?', '#']).next()?.to_ascii_lowercase();
@@ -122,7 +122,8 @@ pub fn origin(url: &str) -> Option<String> {
     (!authority.is_empty() && !authority.contains(['@', ' '])).then(|| format!("https://{authority}"))
 }
 
-/// Whether a name fits a pattern, in which `*` stands for any characters, none among them. In time of pattern times name.
+/// Whether a name matches a pattern, in which `*` stands for any number of characters. Takes time proportional to
+/// pattern times name.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut left) = name.strip_prefix(first) else { return false };

@@ -1,32 +1,33 @@
-//! Which agents may take an item, by their labels: a label selector, as Kubernetes has it.
+//! Which agents may take an item, by their labels: a Kubernetes label selector.
 //!
-//! What always holds: two selectors that ask the same in another order are equal, so that their items are looked at as one.
+//! What always holds: selectors with the same requirements in another order are equal, so that their items share one
+//! class.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is asked of an agent's labels: all of it must hold. Without a requirement every agent fits.
+/// Requirements on an agent's labels; all of them must hold. Without a requirement every agent matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector(BTreeSet<Requirement>);
 
-/// What is asked of one label.
+/// A requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requirement {
     /// Key of the label.
     pub key: String,
-    /// How it must be.
+    /// The condition on its value.
     pub operator: Operator,
 }
 
-/// How a label must be.
+/// The condition on a label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operator {
-    /// There, with one of these values.
+    /// It exists, with one of these values.
     In(BTreeSet<String>),
-    /// Not there, or with none of these values.
+    /// It does not exist, or has none of these values.
     NotIn(BTreeSet<String>),
-    /// There, with any value.
+    /// It exists, with any value.
     Exists,
-    /// Not there.
+    /// It does not exist.
     DoesNotExist,
 }
 
@@ -49,7 +50,7 @@ impl Requirement {
 }
 
 impl Selector {
-    /// Whether an agent with these labels fits.
+    /// Whether an agent with these labels matches.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|requirement| requirement.holds(labels))
     }
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn each_operator_is_the_one_of_kubernetes() {
-        // Of the label `zone`: absent, a, b, and empty, which is a value too.
+        // The label `zone`: absent, a, b, and empty, which is a value too.
         let all = [labels(&[]), labels(&[("zone", "a")]), labels(&[("zone", "b")]), labels(&[("zone", "")]), labels(&[("other", "a")])];
         for (operator, expected) in [
             (Operator::In(values(&["a"])), [false, true, false, false, false]),

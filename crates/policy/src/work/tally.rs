@@ -1,29 +1,29 @@
-//! What happened to items, each once: arrivals, claims, ends of attempts and of items.
+//! Events of items, each counted once: arrivals, claims, ends of attempts and of items.
 //!
-//! Claims and ends are counted from what is stored, by its difference to what was stored when it was last looked at. So a
-//! version that is told twice (by the answer to a write and by the watch, or by a list that was read anew) counts nothing, and
-//! a write whose answer was lost counts when it is seen. Who looks for the first time takes what it finds for counted: by
-//! whoever looked before. What always holds: nothing that is counted is counted twice by one tally.
+//! Claims and ends are counted from the difference between a stored record and the last one that was seen. So a version
+//! that is seen twice (in the answer to a write and in the watch, or in a new list) counts nothing, and a write whose
+//! answer was lost counts when it is seen. A new leader takes the records of its first look as counted by an earlier
+//! leader. What always holds: one tally counts no event twice.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use super::item::{Attempt, Phase, Record, UnixMillis, Verb};
 
-/// Times of ends are stored in whole seconds: the moment of an end is so much later at most.
+/// Times of ends are stored in whole seconds, so the real end is later by at most this.
 const STORED_TIME_ROUNDING: Duration = Duration::from_millis(999);
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttemptEnd {
-    /// As its item's history says.
+    /// By this verb in the item's history.
     By(Verb),
     /// Its item was deleted.
     Deleted,
 }
 
 impl AttemptEnd {
-    /// As metrics call it.
+    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::By(verb) => verb.name(),
@@ -37,12 +37,12 @@ impl AttemptEnd {
 pub enum ItemEnd {
     /// In this phase.
     In(Phase),
-    /// It was deleted before.
+    /// It was deleted before its end.
     Deleted,
 }
 
 impl ItemEnd {
-    /// As metrics call it.
+    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::In(phase) => phase.name(),
@@ -51,17 +51,17 @@ impl ItemEnd {
     }
 }
 
-/// What is said of what was deleted before it ended.
+/// The name of the end of a deleted item.
 const DELETED_REASON: &str = "Deleted";
 
-/// Something that happened to an item.
+/// An event of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemEvent {
-    /// It was admitted, or ended before it was.
+    /// It was admitted, or ended before that.
     Arrived,
     /// It was started again after its end.
     Redriven,
-    /// An agent got it, this long after it was ready; none: since when it was ready is not known.
+    /// An agent got it, this long after it was ready; `None`: the time when it was ready is not known.
     Claimed(Option<Duration>),
     /// An attempt ended, this long after it began.
     AttemptEnded(AttemptEnd, Duration),
@@ -69,7 +69,7 @@ pub enum ItemEvent {
     Ended(ItemEnd),
 }
 
-/// What was counted of an item.
+/// What was counted for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CountedItem {
     arrived: bool,
@@ -78,11 +78,11 @@ struct CountedItem {
     claimed: i64,
     /// The epoch of the last attempt whose end was counted.
     ended_attempt: i64,
-    /// It is over.
+    /// It has ended.
     ended: bool,
     /// Since when its holder has it.
     held_since: Option<UnixMillis>,
-    /// When it became ready the last time.
+    /// When it last became ready.
     ready: Option<UnixMillis>,
 }
 
@@ -104,12 +104,12 @@ fn last_attempt(record: &Record) -> i64 {
     record.history.iter().map(|attempt| attempt.epoch).max().unwrap_or(0)
 }
 
-/// What was counted of the items of a namespace.
+/// The counted state of a namespace's items.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(HashMap<String, CountedItem>);
 
 impl Tally {
-    /// The item with this uid is stored like this: what happened since it was seen last.
+    /// The item with this uid is stored with this record. Returns the events since it was last seen.
     pub fn stored(&mut self, uid: &str, record: &Record, now: UnixMillis) -> Vec<ItemEvent> {
         let Some(counted) = self.0.get_mut(uid) else {
             self.0.insert(uid.to_owned(), CountedItem::of(record));
@@ -121,7 +121,7 @@ impl Tally {
         }
         let times = |count: i64| usize::try_from(count).unwrap_or(0);
         happened.extend(std::iter::repeat_n(ItemEvent::Redriven, times(record.redrives - counted.redrives)));
-        // Of several claims since then the times of the last one are known.
+        // If there were several claims, only the times of the last one are known.
         let claims = times(record.epoch - counted.claimed);
         let last = record.history.last().filter(|attempt| attempt.epoch == record.epoch);
         let since = record.holder.as_ref().map(|holder| holder.since).or_else(|| last.map(|attempt| attempt.start));
@@ -132,7 +132,7 @@ impl Tally {
             let began = counted.held_since.filter(|_| attempt.epoch == counted.claimed).unwrap_or(attempt.start);
             happened.push(ItemEvent::AttemptEnded(AttemptEnd::By(attempt.verb), ended_at(attempt, now).since(began)));
         }
-        // One that was started again and ended since ended once more.
+        // An item that was redriven and has ended since has ended once more.
         if record.phase.ended() && (!counted.ended || record.redrives > counted.redrives) {
             happened.push(ItemEvent::Ended(ItemEnd::In(record.phase)));
         }
@@ -146,7 +146,7 @@ impl Tally {
         happened
     }
 
-    /// It was decided where it waits, which is not stored yet.
+    /// Its phase is decided, and not stored yet.
     pub fn decided(&mut self, uid: &str, phase: Phase) -> Option<ItemEvent> {
         let counted = self.0.get_mut(uid).filter(|counted| !counted.arrived && phase != Phase::Pending)?;
         counted.arrived = true;
@@ -160,7 +160,7 @@ impl Tally {
         }
     }
 
-    /// It is gone.
+    /// It was deleted.
     pub fn gone(&mut self, uid: &str, now: UnixMillis) -> Vec<ItemEvent> {
         let Some(counted) = self.0.remove(uid).filter(|counted| !counted.ended) else { return Vec::new() };
         let arrived = (!counted.arrived).then_some(ItemEvent::Arrived);
@@ -168,18 +168,18 @@ impl Tally {
         arrived.into_iter().chain(attempt).chain([ItemEvent::Ended(ItemEnd::Deleted)]).collect()
     }
 
-    /// How many items are remembered.
+    /// The number of remembered items.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// None is.
+    /// Whether no item is remembered.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// When an attempt ended: stored in whole seconds, and seen soon after it.
+/// When an attempt ended. The time is stored in whole seconds, and it is seen soon after.
 fn ended_at(attempt: &Attempt, now: UnixMillis) -> UnixMillis {
     attempt.end.max(now.min(attempt.end.after(STORED_TIME_ROUNDING)))
 }

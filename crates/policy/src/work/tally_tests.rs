@@ -1,4 +1,4 @@
-//! Whatever is told in which order and how often: what happened is counted once.
+//! For any order and repetition of stored records, each event is counted once.
 
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn a_life_is_counted_step_by_step_with_its_times() {
     tally.ready(UID, UnixMillis(SECOND));
     let held = claimed(&ready(), 5 * SECOND);
     assert_eq!(names(&tally.stored(UID, &held, UnixMillis(5 * SECOND + 9))), ["claimed Some(4s)"]);
-    // Its end is stored in whole seconds, and seen a moment after it.
+    // The end is stored in whole seconds, and seen a moment after it.
     let mut done = completed(&held, 7 * SECOND + 400);
     done.history[0].end = UnixMillis(7 * SECOND);
     assert_eq!(names(&tally.stored(UID, &done, UnixMillis(7 * SECOND + 410))), ["Complete 2.41s", "ended Succeeded"]);
@@ -84,7 +84,7 @@ fn who_looks_for_the_first_time_takes_what_it_finds_for_counted() {
     assert_eq!(tally.decided(UID, Phase::Ready), None, "it arrived long ago");
     let done = completed(&held, 4 * SECOND);
     assert_eq!(names(&tally.stored(UID, &done, UnixMillis(4 * SECOND))), ["Complete 3s", "ended Succeeded"]);
-    // One that nobody has decided on yet arrives now.
+    // An item without a decision so far arrives now.
     tally.stored("v", &Record::default(), UnixMillis(0));
     assert_eq!(tally.decided("v", Phase::Blocked), Some(ItemEvent::Arrived));
 }
@@ -114,7 +114,7 @@ fn what_is_deleted_before_its_end_ended_so() {
     assert_eq!(tally.gone("held", UnixMillis(3 * SECOND)), []);
 }
 
-/// The versions of one item's life: each next one follows by itself or by a call.
+/// The versions of one item's life. Each one follows from the previous one by a transition or a call.
 fn life(steps: &[u8]) -> Vec<Record> {
     let mut versions = vec![Record::default(), ready()];
     let mut now = 10 * SECOND;
@@ -134,7 +134,8 @@ fn life(steps: &[u8]) -> Vec<Record> {
 }
 
 proptest! {
-    /// Some versions are missed, others told again: counts are those of the whole life, as far as the last version tells of it.
+    /// Some versions are missed and others repeated. The counts are those of the whole life, as far as the last version
+    /// shows it.
     #[test]
     fn counts_do_not_depend_on_how_often_a_version_is_told(steps in proptest::collection::vec(0_u8..3, 0..20), told in proptest::collection::vec((any::<bool>(), 1_usize..4), 25)) {
         let versions = life(&steps);
@@ -162,7 +163,7 @@ proptest! {
         let last = versions.last().expect("a version");
         prop_assert_eq!((counts.0, counts.1), (1, last.epoch));
         let ends = versions.windows(2).filter(|pair| pair[0].phase.held() && !pair[1].phase.held()).count();
-        // A history is short: of attempts that nobody saw the oldest are lost.
+        // The history is short: the oldest of several missed attempts are lost.
         prop_assert!(counts.2 == ends || (missed && counts.2 < ends && counts.2 >= last.history.len().min(ends)));
     }
 }

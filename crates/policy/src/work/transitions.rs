@@ -1,78 +1,79 @@
-//! What follows for an item without anybody's call: from what was asked, what is recorded and what is around it.
+//! The transitions of an item without a call: from its spec, its record and the facts around it.
 //!
-//! A whole state goes in and the next record comes out, or nothing if all is as it should be: so nothing is missed, however
-//! late one looks. What always holds: a held item leaves its holder only by the holder's own call, or when the holder is
-//! *gone*; an item that was cancelled is never ready again.
+//! The input is the whole state, and the output is the next record, or nothing if the record is right. So no event can
+//! be missed, however late the look. What always holds: a held item leaves its holder only by the holder's own call, or
+//! when the holder is *gone*. A cancelled item is never ready again.
 
 use super::admission::Admission;
 use super::failure::{Failure, Rule, wait};
 use super::item::{OnDependencyFailure, Phase, Policy, Record, Spec, UnixMillis, Verb, reasons};
 use super::lease::{FailureJudges, cancel_done, failed, released};
 
-/// What an item waits for, of other items.
+/// The state of an item's dependencies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dependencies {
-    /// Nothing.
+    /// All are satisfied.
     Satisfied,
-    /// For some that have not ended.
+    /// Some have not ended.
     Waiting,
-    /// For one that ended otherwise than it had to.
+    /// One ended without success, and had to succeed.
     Failed,
-    /// For one that does not exist.
+    /// One does not exist.
     Missing,
-    /// For the other items of its plan to exist.
+    /// Other items of its plan do not exist yet.
     PlanIncomplete,
-    /// They do not, and should long have.
+    /// Other items of its plan do not exist, and their time is over.
     PlanAbandoned,
 }
 
-/// How the holder of an item is.
+/// The state of an item's holder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HolderState {
-    /// There, or nobody knows better.
+    /// It is there, or nothing else is known.
     There,
-    /// There, and held by its supervisor, for this reason: that is stored. Its item waits with it.
+    /// It is there and paused by the supervision, for this reason, and that is stored. Its item waits with it.
     Paused(String),
-    /// Gone: no process of its pod exists. With why it was ended, as one word and in words.
+    /// It is gone: no process of its pod exists. With the verb that ends the attempt, the reason and the message.
     Gone(Verb, String, String),
-    /// Gone, and that is the task's own doing.
+    /// It is gone, because the task failed.
     Failed {
-        /// As one word.
+        /// The reason, as one word.
         reason: String,
-        /// In words.
+        /// The message, for people.
         message: String,
-        /// A failure under it is final: it was a drone.
+        /// The failure is final, because the agent was a drone.
         is_final: bool,
     },
 }
 
-/// What is around an item.
+/// The facts around an item.
 #[derive(Clone, Debug)]
 pub struct TransitionFacts<'a> {
-    /// Whether it may enter a queue; asked for while it is Pending.
+    /// Whether it may enter a queue; used while it is Pending.
     pub admission: Admission,
-    /// Asked for until it was ready once.
+    /// Used until it was first ready.
     pub dependencies: Dependencies,
     /// The queue that it was admitted to is gone.
     pub queue_gone: bool,
     /// Its group was cancelled after it was submitted.
     pub group_cancelled: bool,
-    /// Whether pools work from its queue, and none has what it needs; none: that is not known yet.
+    /// Whether pools take from its queue, and none of them meets its requirements. `None`: not known yet.
     pub unmet: Option<bool>,
-    /// Asked for while it is held.
+    /// Used while it is held.
     pub holder: HolderState,
     /// Its policy.
     pub policy: &'a Policy,
-    /// Its queue's rules of failures.
+    /// Its queue's rules for failures.
     pub rules: &'a [Rule],
     /// Uniform in [0, 1).
     pub dice: f64,
 }
 
-/// The next record, if it is another one.
+/// The next record, if it differs.
 pub fn settle(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<Record> {
     let mut current = record.clone();
-    // Each round goes forward in the item's life; a redrive is one of them. The bound is for readers.
+    // Each round is a step forward in the item's life; a redrive is one of them. The bound only shows that the loop
+    // ends.
     for _ in 0..6 {
         match step(spec, &current, facts, now) {
             Some(next) => current = next,
@@ -92,12 +93,13 @@ fn step(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) 
     }
 }
 
-/// Whether its deadline counts, and passed. Who has an item started again wants it done, however late.
+/// Whether its deadline applies, and has passed. After a redrive it does not apply, because a person wants the item
+/// done.
 fn late(spec: &Spec, record: &Record, now: UnixMillis) -> bool {
     record.redrives == 0 && spec.deadline.is_some_and(|deadline| now >= deadline)
 }
 
-/// What ends it, whatever it is doing.
+/// The reason to end it, in any phase.
 fn wanted_end(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<&'static str> {
     if spec.cancel {
         Some(reasons::CANCEL_REQUESTED)
@@ -118,14 +120,14 @@ fn ended(spec: &Spec, record: &Record) -> Option<Record> {
     (record.phase.redrivable() && spec.redrives > record.redrives).then(|| redriven(spec, record))
 }
 
-/// From the start again. The epoch stays: it is the fence against whoever held it before.
+/// A new start. The epoch stays, because it is the fence against earlier holders.
 fn redriven(spec: &Spec, record: &Record) -> Record {
     let Record { epoch, pauses, history, queue, .. } = record.clone();
     Record { epoch, pauses, history, queue, redrives: spec.redrives, ..Record::default() }
 }
 
 fn held(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<Record> {
-    // A person's word on this very lease, or proof.
+    // A person's statement about this lease, or proof.
     let freed = spec.freed_epoch == record.epoch;
     let gone = match &facts.holder {
         HolderState::Gone(verb, reason, message) => Some(lost(record, facts, *verb, reason.clone(), message.clone(), now)),
@@ -135,7 +137,7 @@ fn held(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) 
             Some(failed(record, &failure, judges, now))
         }
         HolderState::There | HolderState::Paused(_) if freed => {
-            let message = "a person said that its node is dead and will not come back".to_owned();
+            let message = "a person stated that the node of its holder is dead".to_owned();
             Some(lost(record, facts, Verb::LeaseExpired, reasons::NODE_IS_DEAD.to_owned(), message, now))
         }
         HolderState::There | HolderState::Paused(_) => None,
@@ -151,8 +153,8 @@ fn held(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) 
         next.enter(Phase::Cancelling, Some(reason), now);
         return Some(next);
     }
-    // It waits and goes on with its agent: what is stored of that decides, so that no leader knows it otherwise. Who resumes
-    // the item resumes the agent.
+    // The item is paused and resumed with its agent. The stored state of the agent decides, so that every leader
+    // decides the same. A resume of the item resumes the agent.
     let mut next = record.clone();
     match &facts.holder {
         HolderState::Paused(reason) if record.phase == Phase::Leased => {
@@ -165,7 +167,7 @@ fn held(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) 
     Some(next)
 }
 
-/// Its holder is gone: that is not the task's fault, and counts apart from its failures.
+/// Its holder is gone. That is not the task's fault, and is counted apart from its failures.
 fn lost(record: &Record, facts: &TransitionFacts, verb: Verb, reason: String, message: String, now: UnixMillis) -> Record {
     if verb == Verb::Release {
         return released(record, &reason, &message, facts.policy, facts.dice, now);
@@ -245,19 +247,19 @@ fn waiting(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMilli
     }
     if record.phase == Phase::Ready {
         return match record.reason.as_deref() {
-            // Whom it avoids is kept, whatever lacks.
+            // The agent to avoid is kept, even if requirements are not met.
             Some(reasons::RETRY_ELSEWHERE) => None,
             Some(reasons::REQUIREMENTS_UNMET) if facts.unmet == Some(false) => to(Phase::Ready, None),
             Some(_) | None if facts.unmet == Some(true) => to(Phase::Ready, Some(reasons::REQUIREMENTS_UNMET)),
             Some(_) | None => None,
         };
     }
-    // Whom it avoids is kept until somebody has it.
+    // The agent to avoid is kept until an agent holds the item.
     let reason = record.reason.as_deref().filter(|reason| *reason == reasons::RETRY_ELSEWHERE);
     to(Phase::Ready, reason)
 }
 
-/// When to look again although nothing happens.
+/// When to look again if nothing happens.
 pub fn look_at(spec: &Spec, record: &Record, policy: &Policy) -> Option<UnixMillis> {
     if record.phase.ended() {
         return record.completed.map(|completed| completed.after(policy.kept(record.phase)));

@@ -1,4 +1,4 @@
-//! What follows for an item from what becomes of its holder. What holds over all orders of events is the model's.
+//! The transitions of an item that follow from its holder. `model_tests.rs` checks all orders of events.
 
 use super::super::item::Holder;
 use super::super::lease::claim;

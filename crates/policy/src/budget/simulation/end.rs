@@ -1,4 +1,5 @@
-//! The end of a simulated history: all that can be settled is, and what was spent is compared with what the ledger says.
+//! The end of a simulated history: everything is settled as far as possible, and the real spending is compared with the
+//! ledger.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use super::super::node::{Key, LimitSpec};
 use super::Simulation;
 
 impl Simulation {
-    /// Nothing goes wrong any more: all that can be settled is, and written.
+    /// Settles and writes everything, without further faults.
     pub fn quiet(&mut self) {
         self.take_over(0);
         self.network.clear();
@@ -27,7 +28,7 @@ impl Simulation {
                     self.heartbeat(index as u32);
                 }
             }
-            // The dead are dead after a minute; everything is written after half of one.
+            // A silent gateway is dead after a minute. Everything is written after half a minute.
             self.ticks += 31_000;
             self.wall += 1000;
             self.tick();
@@ -52,7 +53,7 @@ impl Simulation {
         }
     }
 
-    /// What really was spent, or may have been, in each window of a limit: at the most.
+    /// The most that was really spent in each window of a limit.
     pub fn truth(&self, key: &Key, limit: &LimitSpec, weights: &Weights) -> BTreeMap<i64, i64> {
         let mut truth = BTreeMap::new();
         for call in self.calls.iter().filter(|call| call.open.path.contains(key)) {
@@ -63,7 +64,7 @@ impl Simulation {
         truth
     }
 
-    /// I3, I13: whatever happened, no window of any limit has more than it may.
+    /// I3, I13: for all histories, no window of any limit has more than its limit.
     pub fn check_spent(&self) {
         for (key, limit, weights) in &self.limits {
             for (index, spent) in self.truth(key, limit, weights) {
@@ -72,17 +73,17 @@ impl Simulation {
         }
     }
 
-    /// What each leader believes is consistent with itself.
+    /// Checks that the state of each leader is consistent in itself.
     pub fn check_books(&self) {
         for leader in self.leaders.iter().filter(|leader| !leader.ledger.unlinked) {
-            // A hold that was charged when its gateway was dead may count once more at the leader after the next: too much is
-            // counted then, never too little.
+            // A hold that was charged because its gateway was dead may count once more at the leader after the next.
+            // Then too much is counted, never too little.
             audit(&leader.ledger, !self.may.exceed && !self.may.die);
         }
     }
 }
 
-/// Counts anew, from the holds, what is kept as sums.
+/// Computes the sums again from the holds.
 pub fn audit(ledger: &Ledger, within: bool) {
     let open: Vec<_> = ledger.sessions.iter().flat_map(|session| session.ring.iter()).map(|(_, slot)| &ledger.holds[slot]).collect();
     for (index, node) in ledger.nodes.iter().enumerate() {
@@ -96,7 +97,7 @@ pub fn audit(ledger: &Ledger, within: bool) {
                 assert_eq!(cell.held, here(false), "I1: held at {} is what its holds hold", node.spec.key);
                 assert!(cell.lost >= here(true), "I1: lost at {}", node.spec.key);
                 assert!(cell.used >= 0 && cell.rest >= 0 && cell.carried >= 0);
-                // What a leader before us gave is covered by its own durable word, from which we give nothing.
+                // Holds of an earlier leader are covered by its durable amount, from which this leader gives nothing.
                 assert!(
                     !within || cell.high == 0 || cell.own() <= cell.high.max(cell.raising.unwrap_or(0)).max(limit.height),
                     "durable first: {cell:?}"

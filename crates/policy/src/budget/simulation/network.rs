@@ -1,4 +1,5 @@
-//! The network of the simulated ledger: messages that are delivered, and what their receivers make of them. Loses none by itself.
+//! The network of the simulated ledger: delivers messages, and applies them at their receivers. It loses none by
+//! itself.
 
 use super::super::estimate::HoldRequest;
 use super::super::holding::{HoldAnswer, SettleOutcome};
@@ -37,7 +38,7 @@ impl Simulation {
             }
             Message::Answered { gateway: index, epoch, id, open } => {
                 let gateway = &mut self.gateways[index];
-                // An answer of a leader that was replaced is not believed, nor one to a question that was given up.
+                // An answer of a replaced leader is ignored, and so is an answer to an abandoned question.
                 if gateway.alive && epoch == gateway.epoch && gateway.asked.remove(&id).is_some() {
                     if let Some(open) = open {
                         gateway.open.insert(id, self.calls.len());

@@ -1,4 +1,4 @@
-//! Writes of the simulated ledger: drafts of records, and what becomes of them. Stores nothing itself.
+//! The writes of the simulated ledger: drafts of records, and their outcomes. It stores nothing itself.
 
 use super::{Gateway, Leader, Message, Simulation};
 
@@ -17,7 +17,7 @@ impl Simulation {
         }
     }
 
-    /// What becomes of a write: it lands and that is known, or nobody knows, or it did not.
+    /// The outcome of a write: it lands with a known or an unknown outcome, or it does not land.
     pub(super) fn outcome(&mut self, with: u32) {
         let busy: Vec<usize> = (0..self.leaders.len()).filter(|leader| !self.leaders[*leader].drafts.is_empty()).collect();
         if busy.is_empty() {
@@ -57,10 +57,10 @@ impl Simulation {
             return;
         }
         if stored_by > epoch {
-            // Another one leads: the process ends.
+            // Another leader has written: this process ends.
             self.leaders.remove(leader);
         } else if stored_by < epoch && Some(&version) != versions.get(&draft.record) {
-            // Whoever led before wrote after we read: all anew.
+            // An earlier leader wrote after our read: load again.
             self.leaders.remove(leader);
             self.take_over(1);
         } else {

@@ -1,4 +1,4 @@
-//! Whether an item may enter a queue, by all that the index knows: the queues, what they hold, keys, dependencies.
+//! Whether an item may enter a queue, from all that the index knows: queues, their items, keys, dependencies.
 //!
 //! It changes nothing.
 
@@ -9,13 +9,13 @@ use crate::work::admission::{Admission, Refusal, enter, enter_project, route};
 use crate::work::item::{Phase, Spec, UnixMillis};
 
 impl ItemIndex {
-    /// The queue takes its type by name, and not by default.
+    /// Whether the queue takes its type by name, and not as the default.
     fn takes(&self, queue: &str, spec: &Spec) -> bool {
         let types = self.queues.get(queue).map(|queue| &queue.types);
         types.is_some_and(|types| spec.type_.as_ref().is_some_and(|type_| types.contains(type_)))
     }
 
-    /// Whether an item may enter a queue; unknown while its queue may still come.
+    /// Whether an item may enter a queue. Unknown while its queue may still be made.
     pub(super) fn in_time(&self, name: &str, spec: &Spec, now: UnixMillis) -> Admission {
         match self.admission(name, spec) {
             Admission::Refused(Refusal::QueueMissing(_) | Refusal::TypeNotAccepted { .. })
@@ -42,7 +42,8 @@ impl ItemIndex {
             Ok(found) => found,
             Err(refusal) => return refused(refusal),
         };
-        // One that is asked for beforehand comes after those that wait to be admitted; those among themselves come in turn.
+        // An item that does not exist yet comes after those that wait for admission. Those that wait are admitted in
+        // turn.
         let known = self.items.get(name);
         let counts = |phase: Phase| !phase.ended() && (known.is_none() || phase != Phase::Pending);
         let own = known.is_some_and(|entry| counts(entry.record.phase) && Self::line_of(entry) == *queue_name);
@@ -63,7 +64,7 @@ impl ItemIndex {
         Admission::To(queue_name.clone())
     }
 
-    /// The item that has the same key and was there before: the earlier one, by creation and then by name.
+    /// The item that had the same key before: the earlier one by creation, then by name.
     fn twin(&self, name: &str, spec: &Spec) -> Option<String> {
         let key = spec.dedup_key.as_ref()?;
         let own = (spec.created, name);
@@ -78,16 +79,16 @@ impl ItemIndex {
             .cloned()
     }
 
-    /// The direct dependency through which it waits for itself.
+    /// The direct dependency through which it would wait for itself.
     fn cycle(&self, name: &str, spec: &Spec) -> Option<String> {
         if !self.dependents.contains_key(name) {
-            return None; // nobody waits for it
+            return None; // no item waits for it
         }
         let mut seen = HashSet::new();
         spec.after.iter().map(|on| on.name.as_str()).find(|first| self.reaches(first, name, &mut seen)).map(str::to_owned)
     }
 
-    /// Whether waiting for `from` is waiting for `to`. What was `seen` leads nowhere.
+    /// Whether waiting for `from` means waiting for `to`. Items in `seen` do not lead to it.
     fn reaches<'a>(&'a self, from: &'a str, to: &str, seen: &mut HashSet<&'a str>) -> bool {
         let mut ahead = vec![from];
         while let Some(name) = ahead.pop() {

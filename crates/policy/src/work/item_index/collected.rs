@@ -1,24 +1,24 @@
-//! Which of the items that ended may be removed, and why. Nothing is changed here.
+//! Which ended items may be removed, and why. It changes nothing.
 //!
-//! What always holds: an item that a living one names is kept, and so is one that somebody else would make again. Dead letters
-//! are counted and timed apart from all others: neither pushes the other out.
+//! What always holds: an item that an unfinished item names is kept, and so is an item that another tool would create
+//! again. Dead letters are counted and timed apart from all others, so neither displaces the other.
 
 use super::ItemIndex;
 use crate::work::entry::Entry;
 use crate::work::item::{Phase, UnixMillis};
 use crate::work::transitions::outlived;
 
-/// Why an item that ended is removed.
+/// Why an ended item is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Removal {
-    /// It was kept for as long as its queue says.
+    /// It was kept as long as its queue says.
     TimeOver,
-    /// Its queue keeps so many, and this is one of the oldest beyond that.
+    /// Its queue keeps fewer ended items, and this is one of the oldest.
     TooMany,
 }
 
 impl ItemIndex {
-    /// Why an ended item may be removed; none: it may not.
+    /// Why an ended item may be removed; `None`: it may not.
     pub fn removal(&self, name: &str, now: UnixMillis) -> Option<Removal> {
         let entry = self.items.get(name).filter(|entry| entry.record.phase.ended() && entry.unsaved.is_none() && !entry.tracked)?;
         let removal = if outlived(&entry.record, &self.policy(entry), now) {
@@ -39,7 +39,7 @@ impl ItemIndex {
         self.oldest_beyond(&Self::line_of(entry), dead).any(|surplus| surplus == name)
     }
 
-    /// The ended items of a queue beyond what it keeps, the oldest first: dead letters, or all others.
+    /// The oldest ended items of a queue beyond its limit: dead letters, or all others.
     fn oldest_beyond(&self, queue: &str, dead: bool) -> impl Iterator<Item = &String> {
         let kept =
             self.queues.get(queue).zip(self.lines.get(queue)).map(|(queue, line)| {
@@ -51,16 +51,16 @@ impl ItemIndex {
         })
     }
 
-    /// The ended items of a queue beyond what it keeps, the oldest first.
+    /// The oldest ended items of a queue beyond its limits.
     pub fn surplus(&self, queue: &str) -> Vec<String> {
         self.oldest_beyond(queue, false).chain(self.oldest_beyond(queue, true)).cloned().collect()
     }
 
-    /// The ended items of a queue are looked at when they may go by what their queue says now.
+    /// Sets the timers of a queue's ended items again, after a change of the queue.
     pub(super) fn time_ended_anew(&mut self, queue: &str) {
         let Some(line) = self.lines.get(queue) else { return };
         let ended: Vec<String> = line.finished.iter().chain(&line.dead_letters).map(|(_, name)| name.clone()).collect();
-        // What has ended waits for nothing but its time: when that is does not depend on when it is asked.
+        // The timer of an ended item does not depend on the time of the call.
         ended.iter().for_each(|name| self.set_timer(name, UnixMillis::default()));
     }
 

@@ -1,4 +1,4 @@
-//! What of the items that ended may be removed: dead letters apart from all others.
+//! Which ended items may be removed: dead letters apart from all others.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const DAY: i64 = 24 * 3600;
 
-/// An item that is claimed and then succeeds, or is set aside.
+/// An item that is claimed, and then succeeds or becomes a dead letter.
 fn ends(world: &mut Simulation, name: &str, well: bool) {
     world.add(name, to("a"));
     assert_eq!(world.claim(&[("a", &[])], name).as_deref(), Some(name));
@@ -153,7 +153,7 @@ fn a_dead_letter_that_is_not_admitted_again_stays_one_for_the_rest_of_its_time()
     assert_eq!(again(&mut world, 3).phase, Phase::Ready);
 }
 
-/// Another one is set aside, while the first waits.
+/// Another item becomes a dead letter, while the first one waits.
 fn ends_other(world: &mut Simulation) {
     world.add("other", Spec { priority: 1, ..to("a") });
     assert_eq!(world.claim(&[("a", &[])], "p").as_deref(), Some("other"));
@@ -161,7 +161,7 @@ fn ends_other(world: &mut Simulation) {
 }
 
 proptest! {
-    /// Whatever ends how and when: no more are left than are kept, and of each sort the newest.
+    /// For all orders of ends: no more items are left than are kept, and of each kind the newest.
     #[test]
     fn what_is_kept_is_the_newest_of_each_sort(ends_well in proptest::collection::vec(proptest::bool::ANY, 1..20), most in (0u64..6, 0u64..6)) {
         let mut world = Simulation::new(&[("a", Queue { max_finished: most.0, max_dead_letters: most.1, ..queue() })]);

@@ -1,4 +1,4 @@
-//! Ready items that need something of a pool, and whether any pool has it.
+//! Ready items that require something of a pool, and whether any pool has it.
 
 use super::{ClaimClass, ItemIndex};
 use crate::work::admission::Admission;
@@ -7,14 +7,14 @@ use crate::work::item::Phase;
 use crate::work::requires::{PoolIntake, UnmetRequirement};
 
 impl ItemIndex {
-    /// Whether a ready item needs something: only then it matters what pools have.
+    /// Whether a ready item requires something. Only then it matters what pools have.
     pub fn needs_pools(&self) -> bool {
         !self.needing.is_empty()
     }
 
-    /// What the pools of the namespace take. The ready items that need something, if that is news.
+    /// Sets what the pools of the namespace take. If that changed, returns the ready items that require something.
     pub fn set_pools(&mut self, mut pools: Vec<PoolIntake>) -> Vec<String> {
-        pools.sort(); // in which order they were read is no news
+        pools.sort(); // the order in which they were read is no change
         if self.pools.as_ref() == Some(&pools) {
             return Vec::new();
         }
@@ -22,7 +22,7 @@ impl ItemIndex {
         self.needing.iter().cloned().collect()
     }
 
-    /// Queue, class and submitter of a ready item that needs something.
+    /// Queue, class and submitter of a ready item that requires something.
     pub fn needs(&self, name: &str) -> Option<(String, ClaimClass, Option<String>)> {
         let entry = self.items.get(name).filter(|entry| entry.record.phase == Phase::Ready && !entry.spec.requires.is_empty())?;
         Some((Self::line_of(entry), ClaimClass::of(&entry.spec), entry.spec.submitted_by.clone()))
@@ -33,8 +33,8 @@ impl ItemIndex {
         self.lines.get(queue).is_some_and(|line| line.ready.contains_key(class))
     }
 
-    /// What lacks for items of a class: pools work from the queue, and none of them has all. Of the one that lacks the least. None:
-    /// one has all, nobody works from the queue at all, or it is not known.
+    /// The requirements of a class that no pool of its queue meets: those of the pool that lacks the least. `None`: a
+    /// pool meets all, no pool takes from the queue, or the pools are not known.
     pub fn lacking(&self, queue: &str, class: &ClaimClass) -> Option<Vec<UnmetRequirement>> {
         if class.requires().is_empty() {
             return None;
@@ -49,7 +49,8 @@ impl ItemIndex {
             .filter(|lacks| !lacks.is_empty())
     }
 
-    /// Whether pools work from the queue of an item that waits, or goes to it, and none of them has what it needs.
+    /// Whether pools take from the queue of a waiting item, or from the queue that it enters, and none of them meets
+    /// its requirements. `None`: not known.
     pub(super) fn unmet(&self, entry: &Entry, admission: &Admission) -> Option<bool> {
         if entry.spec.requires.is_empty() || !entry.record.phase.waits() {
             return Some(false);

@@ -1,4 +1,4 @@
-//! Items that need something of the pool that they are given to.
+//! Items that require something of the pool that gets them.
 
 use super::*;
 use crate::work::requires::Requires;
@@ -60,7 +60,7 @@ fn an_item_says_that_no_pool_has_what_it_needs_as_long_as_that_is_so() {
     assert_eq!(set(&mut world, vec![pool(&["small"], &[])]), ["choosy"]);
     assert_eq!((said(&world).as_str(), world.phase("choosy").0), (reasons::REQUIREMENTS_UNMET, Phase::Ready));
     assert_eq!(set(&mut world, vec![pool(&["small"], &[])]), [""; 0], "nothing is news");
-    // One that comes now says so at once; one that is not of the pools' types is nobody's.
+    // An item that is added now gets the reason at once. An item of a type that no pool takes gets none.
     world.add("later", needs(&["big", "small"]));
     assert_eq!(world.phase("later").1, reasons::REQUIREMENTS_UNMET);
     set(&mut world, vec![pool(&["small"], &["bug"])]);

@@ -1,4 +1,4 @@
-//! Objectives of queues: which items are over them, from when on. Holds no test of what happens because of it.
+//! Objectives of queues: which items miss them, and since when. Reports of misses are tested elsewhere.
 
 use super::*;
 use crate::work::objectives::{Objective, Objectives};

@@ -1,4 +1,4 @@
-//! The order of items and the counts of them, against a look at one item after the other. Holds no case that is written out.
+//! The order and the counts of items, compared with a look at each item. Property tests only.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::work::selector::{Operator, Selector};
 
 proptest! {
-    /// S7: whoever is next is a maximum of the order among those that could be given, however they came.
+    /// S7: the next item is a maximum of the order among the items that can be claimed, for any order of arrival.
     #[test]
     fn who_is_next_is_always_a_maximum(items in proptest::collection::vec((-3i32..3, 0i64..5, 0u8..3, proptest::bool::ANY), 1..40)) {
         let mut world = Simulation::new(&[("a", Queue { max_leased_per_key: Some(1), ..queue() })]);
@@ -30,7 +30,7 @@ proptest! {
         prop_assert!(held_keys.len() <= 2);
     }
 
-    /// Several types, several queues' orders, strict or not: the same as a look at one item after the other.
+    /// With several types, strict and other queues: the same item as a look at each item finds.
     #[test]
     fn next_is_who_a_look_at_all_finds(strict: bool, gpu: bool, types in 0u8..3,
                                        items in proptest::collection::vec((-2i32..3, 0i64..3, 0u8..3, 0u8..6), 1..30)) {
@@ -66,7 +66,7 @@ proptest! {
         }
     }
 
-    /// The indexes say what the items say, whatever was put and taken.
+    /// The indexes agree with the items after any changes.
     #[test]
     fn counts_are_those_of_the_items(steps in proptest::collection::vec((0usize..6, 0u8..4), 1..60)) {
         let mut world = Simulation::new(&[("a", queue())]);

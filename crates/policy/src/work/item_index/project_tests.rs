@@ -1,4 +1,4 @@
-//! A namespace holds so many items that are not over, in all of its queues together.
+//! The limit of a namespace on unfinished items over all its queues.
 
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ fn a_full_project_takes_nobody_into_any_queue_and_an_end_makes_room() {
 #[test]
 fn items_that_come_together_are_admitted_in_turn_and_those_that_are_in_stay() {
     let mut world = world(2);
-    // All of them are known before any is looked at.
+    // All of them are added before the first look.
     for name in ["one", "two", "three"] {
         let spec = Spec { created: world.now, submitted: world.now, ..to("a") };
         let (uid, version, record) = (name.to_owned(), "1".to_owned(), Record::default());
@@ -73,7 +73,7 @@ fn what_is_started_again_needs_room_as_every_other() {
 }
 
 proptest! {
-    /// Whatever comes, ends and goes, in whatever queue: no more are unfinished than may be, and the count is that of the items.
+    /// For all histories in any queues: no more items are unfinished than the limit, and the count matches the items.
     #[test]
     fn never_more_than_may_be(most in 0u64..4, steps in proptest::collection::vec((0usize..8, 0u8..4), 1..60)) {
         let mut world = world(most);

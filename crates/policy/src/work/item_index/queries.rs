@@ -1,4 +1,4 @@
-//! The queries of the index: how many items, which, and why not. Nothing is changed here.
+//! The queries of the index. They change nothing.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::work::item::{Phase, UnixMillis};
 use crate::work::objectives::MissedObjective;
 use crate::work::requires::PoolOffer;
 
-/// How many items of a queue are in which phase.
+/// The number of a queue's items in each phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Depth<'a> {
-    /// The queue; none: those whose queue does not exist.
+    /// The queue; `None`: the items whose queue does not exist.
     pub queue: Option<&'a str>,
     /// The counts.
     pub phases: BTreeMap<Phase, u64>,
-    /// Since when the item that has been ready for the longest has been.
+    /// Since when the longest ready item is ready.
     pub oldest: Option<UnixMillis>,
 }
 
@@ -35,22 +35,22 @@ impl ItemIndex {
         (entries.len() >= size && entries.iter().all(|entry| entry.record.phase.ended())).then_some(entries)
     }
 
-    /// How many items of a queue are not over.
+    /// The number of unfinished items of a queue.
     pub fn pending(&self, queue: &str) -> u64 {
         self.lines.get(queue).map_or(0, |line| line.count(|phase| !phase.ended()))
     }
 
-    /// How many items are not over, over all queues, and how many may be, where that is limited.
+    /// The number of unfinished items over all queues, and their limit, if there is one.
     pub fn project(&self) -> Option<(u64, &ProjectLimit)> {
         self.project_limit.as_ref().map(|limit| (self.unfinished(), limit))
     }
 
-    /// How many items are not over, over all queues.
+    /// The number of unfinished items over all queues.
     pub fn unfinished(&self) -> u64 {
         self.phases.count(|phase| !phase.ended())
     }
 
-    /// Why a ready item is not given to this agent; none: it could be, and others are before it.
+    /// Why a ready item is not given to this agent; `None`: it could be, and other items are before it.
     pub fn why_not(&self, name: &str, taker: &ClaimRequester) -> Option<ClaimObstacle> {
         let entry = self.items.get(name)?;
         let of = Self::line_of(entry);
@@ -59,15 +59,15 @@ impl ItemIndex {
         Self::queue_hinders(queue, line).or_else(|| Self::hinders(queue, line, entry, types, taker))
     }
 
-    /// How many ready items there are before this one in its queue.
+    /// The number of ready items before this one in its queue.
     pub fn position(&self, name: &str) -> Option<usize> {
         let entry = self.items.get(name).filter(|entry| entry.record.phase == Phase::Ready)?;
         let rank = Self::rank(name, entry);
         self.lines.get(&Self::line_of(entry)).map(|line| line.ready.values().map(|ranks| ranks.range(..&rank).count()).sum())
     }
 
-    /// How many items of a queue could be held more at once than are, of the types that a pool takes, and that need nothing that
-    /// it does not have; none: whatever they need.
+    /// The number of items of a queue that can still be claimed at once, of the types that a pool takes. `offer`: only
+    /// items whose requirements it meets; `None`: all.
     pub fn claimable(&self, name: &str, types: &[String], offer: Option<&PoolOffer>) -> u64 {
         let (Some(queue), Some(line)) = (self.queues.get(name), self.lines.get(name)) else { return 0 };
         if queue.suspend {
@@ -85,13 +85,13 @@ impl ItemIndex {
         ready.saturating_sub(over).min(room)
     }
 
-    /// How many ready items of a queue ask what of whoever takes them, of those that fit.
+    /// The classes of a queue's ready items that fit, each with its number of items.
     pub fn classes(&self, queue: &str, fits: impl Fn(&ClaimClass) -> bool) -> impl Iterator<Item = (&ClaimClass, u64)> {
         let ready = self.lines.get(queue).into_iter().flat_map(|line| &line.ready);
         ready.filter(move |(class, _)| fits(class)).map(|(class, ranks)| (class, u64::try_from(ranks.len()).unwrap_or(u64::MAX)))
     }
 
-    /// How many items of a queue do what.
+    /// The number of items of a queue by kind of phase.
     pub fn counts(&self, queue: &str) -> Counts {
         let Some(line) = self.lines.get(queue) else { return Counts::default() };
         Counts {
@@ -104,13 +104,13 @@ impl ItemIndex {
         }
     }
 
-    /// Since when the item of a queue that has been ready for the longest has been.
+    /// Since when the longest ready item of a queue is ready.
     pub fn oldest_ready(&self, queue: &str) -> Option<UnixMillis> {
         self.lines.get(queue)?.since.first().map(|(at, _)| *at)
     }
 
-    /// How many items of each queue are in which phase, and since when its oldest ready one has been ready; last, without a name,
-    /// those whose queue does not exist. No item is looked at.
+    /// The number of items of each queue in each phase, and since when its longest ready item is ready. The last entry,
+    /// without a name, is for items whose queue does not exist. Takes time that does not depend on the number of items.
     pub fn depths(&self) -> Vec<Depth<'_>> {
         let mut rest = self.phases.counts().clone();
         let mut depths = Vec::with_capacity(self.queues.len() + 1);
@@ -130,13 +130,13 @@ impl ItemIndex {
         depths
     }
 
-    /// The queue that an item counts at; none: the one that it is in, or names, does not exist.
+    /// The queue that an item counts at; `None`: the queue that it is in, or names, does not exist.
     pub fn counts_at(&self, name: &str) -> Option<&str> {
         let of = Self::line_of(self.items.get(name)?);
         self.queues.get_key_value(&of).map(|(queue, _)| queue.as_str())
     }
 
-    /// The items of a queue that are over its objectives now.
+    /// The items of a queue that miss its objectives now.
     pub fn over(&self, name: &str, now: UnixMillis) -> Vec<MissedObjective> {
         let Some(objectives) = self.queues.get(name).map(|queue| queue.objectives).filter(|objectives| !objectives.is_empty()) else {
             return Vec::new();
