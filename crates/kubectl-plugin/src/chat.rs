@@ -235,7 +235,7 @@ mod tests {
     fn only_a_terminal_that_is_there_is_opened() {
         assert_eq!(session("n", &ready("a")).expect("a session").pod, "a");
         assert!(refused(session("n", &agent("a", json!({"phase": "Stopped"})))).contains("has ended"));
-        assert!(refused(session("n", &agent("a", json!({})))).contains("does the operator run?"));
+        assert!(refused(session("n", &agent("a", json!({})))).contains("check that the operator runs"));
     }
 
     #[test]

@@ -134,8 +134,8 @@ async fn explain_reads_all_around_an_agent_and_says_what_it_could_not_read() {
     );
     let told = explain::render(&explain::report(&facts.expect("facts")), None, jiff::Timestamp::UNIX_EPOCH).expect("text");
     assert!(told.out.contains("Pod   a: gone\n") && told.out.contains("Warning   agent/a   QuotaExceeded   m\n"), "{}", told.out);
-    assert!(told.out.ends_with("What to do\n  nothing (AsDesired): all is as it should be\n"), "{}", told.out);
-    assert_eq!(told.err, "note: not all could be read: from server (Forbidden): User \"u\" cannot get\n");
+    assert!(told.out.ends_with("What to do\n  nothing (AsDesired): no action is needed\n"), "{}", told.out);
+    assert_eq!(told.err, "note: an object could not be read: from server (Forbidden): User \"u\" cannot get\n");
 }
 
 #[tokio::test]
