@@ -35,7 +35,7 @@ pub async fn named(cluster: &Cluster, named: &NamedKind) -> Result<FoundObject, 
         NamedKind::Either(name) => match agent(cluster, name).await {
             Err(Error::NotFound { .. }) => match pool(cluster, name).await {
                 Err(Error::NotFound { namespace, .. }) => Err(Error::Usage(format!(
-                    "there is neither an Agent nor an AgentPool \"{name}\" in namespace \"{namespace}\"; \
+                    "no Agent and no AgentPool \"{name}\" in namespace \"{namespace}\"; \
                      `kubectl get agents,agentpools -n {namespace}` lists those that exist"
                 ))),
                 other => other.map(|pool| FoundObject::Pool(Box::new(pool))),

@@ -100,7 +100,7 @@ fn what_would_never_run_is_refused_before_anything_is_sent() {
         ..plain.clone()
     };
     assert!(refused(&crossed, "").contains("passes before an agent could get the item"));
-    assert!(refused(&Arguments { name: Some("A".into()), ..plain }, "").starts_with("--name \"A\": a name is made of"));
+    assert!(refused(&Arguments { name: Some("A".into()), ..plain }, "").starts_with("--name \"A\": a name has at most 253"));
 }
 
 #[test]
