@@ -65,7 +65,7 @@ pub struct Arguments {
     pub dry_run: bool,
 }
 
-/// The Grant that was made.
+/// The created Grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {

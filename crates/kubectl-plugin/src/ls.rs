@@ -23,7 +23,7 @@ const SHORT_ID_CHARS: usize = 13;
 /// Arguments of `ls`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(after_help = "Examples:
-  kubectl spillway ls                 # living agents of this namespace
+  kubectl spillway ls                 # the agents of this namespace that have not ended
   kubectl spillway ls coders --all    # all agents of one pool, with ended ones
   kubectl spillway ls -A -o wide      # all namespaces, with action, pod, container, node and reason
   kubectl spillway ls -o json | jq '.items[].status.tokens.used'")]
@@ -129,7 +129,7 @@ fn none_found(report: &Report) -> String {
     let place = report.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
     match report.ended {
         0 => format!("No agents found{place}."),
-        ended => format!("No living agents found{place} ({ended} ended: --all shows them)."),
+        ended => format!("No agents found{place}, except {ended} that have ended (--all shows them)."),
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(shown(&none, None), Output { err: "No agents found in namespace n.\n".into(), ..Output::default() });
         assert_eq!(
             shown(&Report { ended: 2, ..none.clone() }, None).err,
-            "No living agents found in namespace n (2 ended: --all shows them).\n"
+            "No agents found in namespace n, except 2 that have ended (--all shows them).\n"
         );
         assert_eq!(shown(&Report { namespace: None, ..none.clone() }, Some(Format::Wide)).err, "No agents found.\n");
         let json = shown(&none, Some(Format::Json));

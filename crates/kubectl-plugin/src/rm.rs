@@ -51,7 +51,7 @@ pub struct Arguments {
     /// End the pods within one second
     #[arg(long)]
     pub force: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
     /// Wait until the agents are gone

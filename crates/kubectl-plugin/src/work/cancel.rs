@@ -50,7 +50,7 @@ pub struct Arguments {
     /// Show the items that would be cancelled, and write nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -166,7 +166,7 @@ pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     (!arguments.yes).then(|| format!("Cancel {what}? This cannot be undone."))
 }
 
-/// Writes. Every object is tried.
+/// Writes to the items or the queues. Every object is tried.
 pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
     let mut output = Output::default();
     match plan {
@@ -328,7 +328,7 @@ mod tests {
         let items: Vec<WorkItem> = (0..64).map(|number| item("x", "q", &format!("g{number}"), "Ready", 1)).collect();
         let all: Vec<Value> = (0..64).map(|number| json!({"group": format!("g{number}"), "time": "2026-01-01T00:05:00Z"})).collect();
         assert!(
-            matches!(entries(&queue(&json!(all)), "new", at(10), &items), Decision::Refuse(words) if words.starts_with("has 64 groups"))
+            matches!(entries(&queue(&json!(all)), "new", at(10), &items), Decision::Refuse(words) if words.starts_with("has 64 cancelled groups"))
         );
         assert!(
             matches!(entries(&queue(&json!(all)), "g7", at(10), &items), Decision::Write(body) if body["cancelGroups"].as_array().map(Vec::len) == Some(64))

@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Show the items, and write nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -171,7 +171,7 @@ pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     Some(format!("Set the priority of {} of queue {queue} to {}?", many(plan.items.len()), arguments.priority))
 }
 
-/// Writes. Every item is tried.
+/// Writes to the items. Every item is tried.
 pub async fn run(cluster: &Cluster, plan: &Plan, priority: i32) -> Result<Output, Error> {
     let changes = plan.items.iter().map(|name| async move {
         let before = Cell::new(priority);

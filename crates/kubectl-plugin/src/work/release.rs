@@ -38,7 +38,7 @@ pub struct Arguments {
     /// State that the machine of the item's agent is off, and does not come back with the agent
     #[arg(long)]
     pub node_is_dead: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long, requires = "node_is_dead")]
     pub yes: bool,
 }

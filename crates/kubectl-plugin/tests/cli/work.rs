@@ -87,7 +87,7 @@ async fn rates_and_times_are_those_of_the_items_that_were_routed_here() {
     assert_eq!(lines, [format!("GET {QUEUES}/q"), listed(ITEMS)]);
     let told = queues::render(&report.expect("a report"), now).out;
     assert!(told.contains("Ended                2, 2.0/h: 2 Succeeded") && told.contains("60s"), "{told}");
-    // Of all queues in a table.
+    // Of all queues, in a table.
     let all = queues::Arguments { name: None, all_namespaces: true, ..one };
     let talk = async { (server.answer(200, list(vec![queue(json!({}))])).await, server.answer(200, list(items.clone())).await) };
     let (report, (_, listed_items)) = tokio::join!(queues::look_back(&cluster, &all, now), talk);
@@ -135,7 +135,7 @@ async fn cancel_asks_each_item_to_end_and_says_which_have() {
     let (cluster, mut server) = fake();
     let arguments = cancel::Arguments { items: vec!["a".into(), "b".into()], ..cancel::Arguments::default() };
     let mut heard = HeardRequest::default();
-    // Both are looked at at once.
+    // Both are read concurrently.
     let talk = async {
         server.answer(200, leased("a")).await;
         server.answer(200, item("b", json!({"phase": "DeadLettered"}))).await;
@@ -219,7 +219,7 @@ async fn a_priority_is_written_for_each_item_that_is_not_over() {
     let (cluster, mut server) = fake();
     let arguments = priority::Arguments { items: vec!["a".into(), "b".into(), "c".into()], priority: -5, ..priority::Arguments::default() };
     let mut heard = HeardRequest::default();
-    // All three are looked at at once.
+    // All three are read concurrently.
     let talk = async {
         server.answer(200, leased("a")).await;
         server.answer(200, item("b", json!({"phase": "Succeeded"}))).await;
@@ -341,7 +341,7 @@ fn held_pod() -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "uid": "pod-uid"}, "spec": {"nodeName": "k", "containers": []}, "status": {"phase": "Running"}})
 }
 
-/// Answers all that `release` looks at.
+/// Answers the reads of `release`.
 async fn around(server: &mut Server, ready: &str) -> [String; 4] {
     let item = server.answer(200, leased("i")).await;
     let agent = server.answer(200, agent("a", "u1", serving("a"))).await;
