@@ -19,7 +19,7 @@ use crate::api::{Breaker, GROUP};
 
 /// Examples.
 pub const BREAKER_HELP: &str = "Examples:
-  kubectl get breakers                       # show the open Breakers, with the reasons
+  kubectl get breakers                       # show which Breakers are open, and why
   kubectl spillway breaker approve default   # allow a trial for its open circuits of work
   kubectl spillway breaker open default      # refuse everything that it guards
   kubectl spillway breaker close default     # allow everything that it guards
@@ -105,7 +105,7 @@ fn open(breaker: &Breaker) -> impl Iterator<Item = &Circuit> {
     circuits.filter(|circuit| circuit.state == CircuitState::Open)
 }
 
-/// What is written to the Breaker, or why nothing is written.
+/// Decides the write to the Breaker.
 fn decide(verb: Verb, breaker: &Breaker) -> Decision {
     let force = |wanted: Option<Force>, word: &str| {
         if breaker.spec.force == wanted {

@@ -166,7 +166,7 @@ fn until(now: Timestamp, lasting: Duration) -> Result<Timestamp, Error> {
     end.ok_or_else(|| Error::Usage("--for is too long: leave it out for no end".into()))
 }
 
-/// The limits of a budget: those of its spec, and those in its status that come from other budgets.
+/// The limits of a budget: those of its spec, and those in its status, which other objects may define.
 fn limits(tokens: Option<&TokenPolicy>, counted: Option<&[WindowStatus]>) -> Vec<String> {
     let said = tokens.and_then(|tokens| tokens.limits.as_ref()).into_iter().flatten().map(|limit| limit.name.clone());
     let mut all: Vec<String> = said.chain(counted.into_iter().flatten().map(|window| window.name.clone())).collect();

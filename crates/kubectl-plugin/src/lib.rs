@@ -1,4 +1,4 @@
-//! The kubectl plugin, `kubectl spillway`: commands for people who look at agents and control how many run.
+//! The kubectl plugin, `kubectl spillway`: commands to see agents and work, and to control them.
 //!
 //! A command has three steps, and each can be tested alone. Its arguments are parsed and checked before anything is sent.
 //! `run` turns them into a typed report; only this step talks to the API server, through [`Cluster`]. `render` turns the
@@ -108,7 +108,7 @@ pub enum Command {
     Spawn(spawn::Arguments),
     /// Delete agents; their pool replaces those that it still wants
     Rm(rm::Arguments),
-    /// Pause agents, items or queues. A paused agent keeps its pod and its item, takes no work and makes no model calls
+    /// Pause agents, items or queues
     #[command(after_help = pause::PAUSE_HELP)]
     Pause(pause::Arguments),
     /// Resume paused agents, items or queues

@@ -51,7 +51,7 @@ pub struct Arguments {
     /// Show only the last N lines of each log
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
     pub tail: Option<i64>,
-    /// Show only newer lines than this: 30s, 5m, 2h
+    /// Show only lines that are newer than this: 30s, 5m, 2h
     #[arg(long, value_name = "DURATION", value_parser = input::duration)]
     pub since: Option<Duration>,
     /// With --link, show the log of the sidecar before its last restart. An agent's program runs once, so it has no earlier log
@@ -198,7 +198,7 @@ fn is_a_pool(pool: &str, agents: &[Agent]) -> String {
     match agents {
         [] => format!("\"{pool}\" is a pool and has no agents now; `kubectl spillway ls {pool} --all` lists the ended agents"),
         agents => format!(
-            "\"{pool}\" is a pool; name one of its agents: {}; or write --pool {pool} for all of them, each line after its agent's name",
+            "\"{pool}\" is a pool; name one of its agents: {}. Or write --pool {pool}, which shows all of them, each line after its agent's name",
             find::candidates(agents.iter())
         ),
     }
@@ -375,7 +375,7 @@ mod tests {
     fn a_pool_is_no_agent_and_its_agents_are_listed() {
         assert_eq!(
             is_a_pool("p", &[running("a", Some("calm-otter"))]),
-            "\"p\" is a pool; name one of its agents: a (calm-otter, Idle); or write --pool p for all of them, each line after its agent's name"
+            "\"p\" is a pool; name one of its agents: a (calm-otter, Idle). Or write --pool p, which shows all of them, each line after its agent's name"
         );
         assert!(is_a_pool("p", &[]).contains("ls p --all"));
     }

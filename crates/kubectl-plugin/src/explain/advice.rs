@@ -1,4 +1,4 @@
-//! What to do about a reason. One table (`table`) has all reasons that an Agent or an AgentPool can have. Pure.
+//! The advice for a reason. One table (`table`) has all reasons that an Agent or an AgentPool can have. Pure.
 //!
 //! A reason without an entry gets the advice of its condition type, because a newer operator may have more reasons than
 //! this plugin knows.
@@ -46,7 +46,7 @@ pub fn tells(condition: &Condition) -> bool {
     }
 }
 
-/// What to do about a condition for which [`tells`] holds.
+/// The advice for a condition for which [`tells`] holds.
 pub fn about(condition: &Condition) -> Advice {
     of(&condition.reason).unwrap_or(match condition.type_.as_str() {
         "Paused" => Do("`kubectl spillway resume {agent} -n {namespace}` resumes the agent"),

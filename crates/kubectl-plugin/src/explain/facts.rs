@@ -28,7 +28,7 @@ pub struct Facts {
     pub unread: Vec<String>,
 }
 
-/// What is known of an Agent's pod.
+/// The pod of an Agent, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum PodFact {
     /// The Agent has no pod, or the pod cannot be read.

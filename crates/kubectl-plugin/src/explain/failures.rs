@@ -1,4 +1,4 @@
-//! What has to change before an item that failed is started again. If all attempts failed in the same way, the advice must not
+//! The fix that an item needs before it is started again after a failure. If all attempts failed in the same way, the advice must not
 //! be a redrive alone. Pure.
 
 use super::advice::{self, Advice};
@@ -8,7 +8,7 @@ use crate::policy::work::Record;
 use crate::policy::work::item::{Attempt, Verb};
 use crate::table::one_line;
 
-/// What to do before an item that failed is started again.
+/// The fix before an item that failed is started again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstFailure {
     /// No action: another attempt may succeed.
@@ -30,7 +30,7 @@ impl FirstFailure {
     }
 }
 
-/// What has to change first, by the attempts since the last redrive. `pool` is the pool of the agents that failed, if it is known.
+/// The fix that is needed, by the attempts since the last redrive. `pool` is the pool of the agents that failed, if it is known.
 pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, namespace: &str) -> FirstFailure {
     let counted = usize::try_from(record.failures).unwrap_or(usize::MAX);
     let fails: Vec<&Attempt> = record.history.iter().rev().filter(|attempt| attempt.verb == Verb::Fail).take(counted).collect();

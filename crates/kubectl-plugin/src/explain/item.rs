@@ -155,7 +155,7 @@ fn rejected(view: &View) -> Vec<Cause> {
     }
 }
 
-/// What to do about a refusal.
+/// The cause and the advice for a refusal.
 fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
     let again = redrive_command(view);
     let advice = match refusal {

@@ -11,7 +11,7 @@
 //! | [`report`](mod@report) | the report, as data |
 //! | `agent`, `agent_pool`, `item`, `queue` | the report on each. Pure |
 //! | `hints` | the advice of a report, each reason once. Pure |
-//! | `failures` | what has to change before an item that failed is started again. Pure |
+//! | `failures` | the fix before an item that failed is started again. Pure |
 //! | [`advice`] | from reasons to advice. Pure |
 //! | [`render`](mod@render) | the report as text. Pure |
 //!

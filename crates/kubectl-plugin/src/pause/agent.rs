@@ -1,4 +1,4 @@
-//! What `pause` and `resume` write to an agent, and whether its status confirms it. Pure.
+//! The writes of `pause` and `resume` to an agent, and the check whether its status confirms them. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use crate::find;
 use crate::wait::Check;
 use crate::write::Decision;
 
-/// What is written to the agent, or why nothing is written.
+/// Decides the write to the agent.
 pub fn decide(verb: Verb, agent: &Agent) -> Decision {
     if let Some(phase) = find::phase(agent).filter(|phase| phase.ended()) {
         return Decision::Refuse(format!("has ended ({})", phase.name()));

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | this one | arguments, writes, waiting, the text |
 //! | `request` | the request for one object |
-//! | `agent` | what is written to an agent, and whether its status confirms it. Pure |
+//! | `agent` | the write to an agent, and the check of its status. Pure |
 //! | `work` | the same for items and queues. Pure |
 
 mod agent;

@@ -1,4 +1,4 @@
-//! What `pause` and `resume` write to an item or a queue, and whether its status confirms it. Pure.
+//! The writes of `pause` and `resume` to an item or a queue, and the check whether its status confirms them. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ use crate::work::life;
 use crate::write::Decision;
 use spillway_conversion::work as convert;
 
-/// What is written to an item, or why nothing is written.
+/// Decides the write to an item.
 pub fn decide_item(verb: Verb, item: &WorkItem) -> Decision {
     let (spec, record) = (convert::spec(item), convert::record(item));
     if record.phase.ended() {
@@ -54,7 +54,7 @@ pub fn note(verb: Verb, item: &WorkItem) -> Option<String> {
     ))
 }
 
-/// What is written to a queue, or why nothing is written.
+/// Decides the write to a queue.
 pub fn decide_queue(verb: Verb, queue: &WorkQueue) -> Decision {
     if queue.metadata.deletion_timestamp.is_some() {
         return Decision::Refuse("is being deleted".to_owned());

@@ -75,7 +75,7 @@ pub fn covers(cancelled: UnixMillis, created: UnixMillis) -> bool {
     created <= cancelled
 }
 
-/// What a redrive writes to an item, or why it writes nothing.
+/// Decides the write of a redrive.
 pub fn redrive(item: &WorkItem, queues: &[WorkQueue]) -> Decision {
     let (spec, record) = (convert::spec(item), convert::record(item));
     let restored = record.phase == Phase::Suspended && record.reason.as_deref() == Some(reasons::RESTORED);
@@ -103,7 +103,7 @@ pub fn redrive(item: &WorkItem, queues: &[WorkQueue]) -> Decision {
     Decision::Write(json!({"redrives": spec.redrives.max(record.redrives) + 1}))
 }
 
-/// What a cancel writes to an item, or why it writes nothing.
+/// Decides the write of a cancel.
 pub fn cancel(item: &WorkItem) -> Decision {
     let phase = phase(item);
     if phase.ended() {
@@ -115,7 +115,7 @@ pub fn cancel(item: &WorkItem) -> Decision {
     Decision::Write(json!({"cancelRequested": true}))
 }
 
-/// What a change of the priority writes to an item, or why it writes nothing.
+/// Decides the write of a new priority.
 pub fn prioritize(item: &WorkItem, priority: i32) -> Decision {
     let phase = phase(item);
     if item.metadata.deletion_timestamp.is_some() {

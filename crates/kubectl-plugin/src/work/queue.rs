@@ -68,7 +68,7 @@ fn since(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What `queue` found.
+/// The result of `queue`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
     /// Queues.

@@ -43,7 +43,7 @@ pub struct Arguments {
     pub yes: bool,
 }
 
-/// What is known of a node.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeIs {
     /// Its condition Ready is True.
@@ -122,7 +122,7 @@ fn epoch(item: &WorkItem) -> i64 {
     convert::record(item).epoch
 }
 
-/// What the release writes to an item, or why it writes nothing. `epoch` is the lease that the user saw.
+/// Decides the write to an item. `epoch` is the lease that the user saw.
 pub fn decide(item: &WorkItem, epoch: i64) -> Decision {
     let record = convert::record(item);
     if !record.phase.held() {
@@ -187,7 +187,7 @@ fn pod_words(pod: &Pod) -> String {
     format!("{phase}{leaving}")
 }
 
-/// The state of a node.
+/// Derives the state of a node from its taints and conditions.
 pub fn node_is(node: &Node) -> NodeIs {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     if taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT) {

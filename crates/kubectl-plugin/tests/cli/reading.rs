@@ -102,7 +102,7 @@ async fn logs_of_a_pools_name_lists_its_agents() {
     };
     let (plan, ()) = tokio::join!(logs::plan(&cluster, &arguments), talk);
     let words = plan.expect_err("refused").to_string();
-    assert!(words.starts_with("\"p\" is a pool; name one of its agents: a (calm-otter, Idle); or write --pool p"), "{words}");
+    assert!(words.starts_with("\"p\" is a pool; name one of its agents: a (calm-otter, Idle). Or write --pool p"), "{words}");
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
         reasons::FINISH_LOST,
         Do("submit the item again if it is still needed: an agent finished the item, and the store has lost the result"),
     ),
-    // What blocks a pool or an agent.
+    // Obstacles of a pool or an agent.
     (reasons::MISSING_REFERENCE, Do("create the object that the message names, or remove its name from the spec of the pool")),
     (
         reasons::QUOTA_EXCEEDED,
@@ -91,7 +91,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
     (reasons::NO_POOL, Do("name pools of this namespace in spec.pools of the Breaker. Without spec.pools the Breaker guards all pools")),
     (
         reasons::CIRCUIT_OPEN,
-        Nothing("too many calls or attempts failed. The circuit allows a trial automatically at the time in the message"),
+        Nothing("too many calls, commands or attempts failed. The circuit allows a trial automatically at the time in the message"),
     ),
     (reasons::CIRCUIT_HALF_OPEN, Nothing("a trial is running: it decides whether the circuit closes or opens again")),
     (
@@ -339,7 +339,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
             "the agent gets no work until its preflight passes: fix what the message names (a login, a file, a tool, a model API, the command itself: spec.preflight and spec.agent.preflightCommand of pool {pool}). The command runs again automatically, at most two minutes later. A changed command applies to agents that are created later (`kubectl spillway rm {agent} -n {namespace}` replaces this one), a changed spec.preflight.requireSandbox within half a minute",
         ),
     ),
-    // What the supervisor's monitors report.
+    // Signals of the supervisor's monitors.
     (
         reasons::HEARTBEAT_LOST,
         Do(
@@ -436,7 +436,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
     ),
     ("GangDivergence", Do("too many agents of one group failed together: find what they share (the repository, a service, the prompt)")),
     (reasons::OBJECTIVES_MET, Nothing("no item waits or takes longer than spec.objectives of the queue allow")),
-    // What a queue says of itself. `explain queue/NAME` says more.
+    // Queues. `explain queue/NAME` says more.
     (reasons::SERVING, Nothing("the queue gives items to agents")),
     (reasons::SUSPENDED, Do("the queue is paused: `kubectl spillway resume queue/QUEUE -n {namespace}` resumes it")),
     (reasons::ACCEPTED, Nothing("the queue accepts items")),
@@ -458,7 +458,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
         Do("raise the field that the message names (work.maxPending), wait until more items of the namespace are done, or cancel some"),
     ),
     (reasons::QUEUE_FULL, Do("raise spec.limits.maxPending of the queue, or wait until more of its items are done")),
-    // What a budget or a Grant says of itself.
+    // Limits and Grants.
     (reasons::METERED, Nothing("calls are counted as spec.mode says")),
     (reasons::BELOW_LIMIT, Nothing("less is spent than the lowest threshold")),
     (reasons::THRESHOLD_REACHED, Nothing("a part of a limit is spent. If its window is long, raise the limit or create a Grant")),
