@@ -1,5 +1,6 @@
-//! `breaker`: controls circuit breakers by hand. `approve` allows a trial for the open circuits of work that wait for an approval,
-//! up to their current epoch. `open` and `close` hold all circuits in one state, and `auto` makes them automatic again.
+//! `breaker`: controls circuit breakers by hand. `approve` allows a trial for the open circuits of work that wait for an
+//! approval, up to their current epoch. `open` and `close` hold all circuits in one state, and `auto` makes them automatic
+//! again.
 //!
 //! An approval covers only what its user saw: the patch carries the resource version, so a circuit that opens meanwhile is not
 //! approved.

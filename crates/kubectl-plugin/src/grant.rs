@@ -1,8 +1,8 @@
-//! `grant`: more tokens for an agent, a Budget or a ClusterBudget. The target is read first, because a Grant for a limit that does
-//! not exist has no effect.
+//! `grant`: more tokens for an agent, a Budget or a ClusterBudget. The target is read first, because a Grant for a limit that
+//! does not exist has no effect.
 //!
-//! Each call creates a new Grant. A create whose answer was lost is not repeated automatically: without a name it would give the
-//! tokens twice.
+//! Each call creates a new Grant. A create whose answer was lost is not repeated automatically: without a name it would give
+//! the tokens twice.
 
 use std::time::Duration;
 

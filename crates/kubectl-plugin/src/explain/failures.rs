@@ -1,5 +1,5 @@
-//! The fix that an item needs before it is started again after a failure. If all attempts failed in the same way, the advice must not
-//! be a redrive alone. Pure.
+//! The fix that an item needs before it is started again after a failure. If all attempts failed in the same way, the advice
+//! must not be a redrive alone. Pure.
 
 use super::advice::{self, Advice};
 use crate::api::WorkItem;

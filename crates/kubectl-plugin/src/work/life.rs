@@ -1,5 +1,5 @@
-//! The state of an item as a short text, the order in which agents get items, and the allowed changes of an item: redrive, cancel,
-//! priority. Pure. The rules are the governor's own: [`convert`] and `policy::work`.
+//! The state of an item as a short text, the order in which agents get items, and the allowed changes of an item: redrive,
+//! cancel, priority. Pure. The rules are the governor's own: [`convert`] and `policy::work`.
 
 use std::cmp::Reverse;
 
