@@ -129,7 +129,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     room.submit("bugs", "plain", json!({})).await;
     room.item_is("plain", Succeeded).await;
     let said = plugin(&room, &["explain", "item/waits"]).await.ok();
-    assert!(said.contains("pool small lacks what it needs: scripted-large (requires.models)"), "{said}");
+    assert!(said.contains("pool small lacks what the item requires: scripted-large (requires.models)"), "{said}");
     eventually("the pool goes back to nothing", async || {
         let status = room.pool("small").await.status.unwrap_or_default();
         seen(status.desired == Some(0) && status.agents == Some(0), || format!("{status:?}"))

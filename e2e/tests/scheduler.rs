@@ -235,7 +235,7 @@ async fn what_spillway_refuses_is_the_answer_and_nothing_is_queued() {
     // Without a queue for it, nothing is asked.
     room.apply_queue("asks", json!({"accepts": {"default": true}})).await;
     let said = plugin(&room, &["ask", "fix it"]).await;
-    assert!(said.code == 1 && said.err.contains("nobody hears what is asked in namespace"), "{said:?}");
+    assert!(said.code == 1 && said.err.contains("no WorkQueue in namespace"), "{said:?}");
     assert_eq!(room.list::<WorkItem>().await.len(), 1);
     room.close().await;
 }

@@ -1,8 +1,9 @@
-//! `breaker`: what a person says to circuit breakers. `approve` lets the open circuits of work be tried again that wait for it, by
-//! their epoch as it is now; `open` and `close` hold all circuits in one state, and `auto` lets them decide again.
+//! `breaker`: controls circuit breakers by hand. `approve` allows a trial for the open circuits of work that wait for an
+//! approval, up to their current epoch. `open` and `close` hold all circuits in one state, and `auto` makes them automatic
+//! again.
 //!
-//! An approval names what its user saw: the patch carries the version, so that a circuit that opens in between is not approved
-//! with it.
+//! An approval covers only what its user saw: the patch carries the resource version, so a circuit that opens meanwhile is not
+//! approved.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,18 +20,18 @@ use crate::api::{Breaker, GROUP};
 
 /// Examples.
 pub const BREAKER_HELP: &str = "Examples:
-  kubectl get breakers                       # which are open, and why
-  kubectl spillway breaker approve default   # its open circuits of work may be tried again
+  kubectl get breakers                       # show which Breakers are open, and why
+  kubectl spillway breaker approve default   # allow a trial for its open circuits of work
   kubectl spillway breaker open default      # refuse everything that it guards
-  kubectl spillway breaker close default     # let everything pass, whatever happens
-  kubectl spillway breaker auto default      # undo both: the circuits decide again
+  kubectl spillway breaker close default     # allow everything that it guards
+  kubectl spillway breaker auto default      # undo both: the circuits are automatic again
 
-approve is for review: Required (of spec.work or spec.project). It approves the openings that stand in the status now, and none that come later.";
+approve is for review: Required (in spec.work or spec.project). It approves the openings in the current status, and no later ones.";
 
 /// Arguments of `breaker`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Arguments {
-    /// What to do
+    /// The action
     #[arg(value_enum, value_name = "approve|open|close|auto")]
     pub verb: Verb,
     /// The Breaker
@@ -38,20 +39,20 @@ pub struct Arguments {
     pub name: String,
 }
 
-/// What is done.
+/// The action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 pub enum Verb {
-    /// Let its open circuits of work be tried again
+    /// Allow a trial for its open circuits of work
     Approve,
     /// Hold all its circuits open
     Open,
     /// Hold all its circuits closed
     Close,
-    /// Let its circuits decide again
+    /// Make its circuits automatic again
     Auto,
 }
 
-/// What was done.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -59,19 +60,19 @@ pub struct Report {
     pub namespace: String,
     /// The Breaker.
     pub name: String,
-    /// What was asked for.
+    /// The action.
     pub verb: Verb,
     /// The epoch up to which openings are approved.
     pub approved: Option<i64>,
     /// Circuits that are open.
     pub open: Vec<String>,
-    /// Why nothing was written; none: it was.
+    /// Why nothing was written; none if the Breaker was written.
     pub unchanged: Option<String>,
-    /// Why it could not be done.
+    /// The error message.
     pub failure: Option<String>,
 }
 
-/// Looks, decides, writes.
+/// Reads, decides, writes.
 pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Error> {
     let Arguments { verb, name } = arguments;
     let on = if *verb == Verb::Approve { WriteTarget::Version } else { WriteTarget::Uid };
@@ -105,7 +106,7 @@ fn open(breaker: &Breaker) -> impl Iterator<Item = &Circuit> {
     circuits.filter(|circuit| circuit.state == CircuitState::Open)
 }
 
-/// What is to be done about it.
+/// Decides the write to the Breaker.
 fn decide(verb: Verb, breaker: &Breaker) -> Decision {
     let force = |wanted: Option<Force>, word: &str| {
         if breaker.spec.force == wanted {
@@ -117,7 +118,7 @@ fn decide(verb: Verb, breaker: &Breaker) -> Decision {
     match verb {
         Verb::Open => force(Some(Force::Open), "are held open"),
         Verb::Close => force(Some(Force::Closed), "are held closed"),
-        Verb::Auto => force(None, "decide themselves"),
+        Verb::Auto => force(None, "are automatic"),
         Verb::Approve => approve(breaker),
     }
 }
@@ -140,7 +141,9 @@ fn approve(breaker: &Breaker) -> Decision {
         let until = open(breaker).filter_map(|circuit| circuit.open_until.as_ref()).map(|until| until.0).max();
         let until = until.map_or_else(String::new, |until| format!(" at {until}"));
         let field = if work.iter().all(|(circuit, _)| circuit.key == "work") { "spec.project.review" } else { "spec.work.review" };
-        return Decision::Leave(format!("its work is tried again by itself{until}: {field} is not Required"));
+        return Decision::Leave(format!(
+            "its work needs no approval, because {field} is not Required: the trial starts automatically{until}"
+        ));
     };
     match breaker.spec.approved_epoch {
         Some(approved) if approved == epoch => Decision::Leave(format!("its openings up to epoch {epoch} are approved already")),
@@ -148,7 +151,7 @@ fn approve(breaker: &Breaker) -> Decision {
     }
 }
 
-/// What was done, in words.
+/// The result, as text.
 pub fn render(report: &Report) -> Output {
     let Report { namespace, name, verb, approved, open, unchanged, failure } = report;
     let mut output = Output::default();
@@ -160,11 +163,11 @@ pub fn render(report: &Report) -> Output {
             let done = match verb {
                 Verb::Approve => {
                     let epoch = approved.map_or_else(String::new, |epoch| format!(" up to epoch {epoch}"));
-                    format!("approved{epoch}: {} may be tried again", printable(&open.join(", ")))
+                    format!("approved{epoch}: a trial is allowed for {}", printable(&open.join(", ")))
                 }
                 Verb::Open => "holds its circuits open".to_owned(),
                 Verb::Close => "holds its circuits closed".to_owned(),
-                Verb::Auto => "lets its circuits decide again".to_owned(),
+                Verb::Auto => "makes its circuits automatic again".to_owned(),
             };
             output.line(format!("{named} {done}"));
             if matches!(verb, Verb::Open | Verb::Close) {
@@ -196,7 +199,7 @@ mod tests {
         assert!(matches!(decided(Verb::Approve, &approved), Decision::Leave(words) if words.contains("already")));
         assert!(matches!(decided(Verb::Approve, &json!({})), Decision::Leave(words) if words.contains("not Required")));
         assert!(matches!(decide(Verb::Approve, &breaker(required.clone(), json!([]))), Decision::Leave(words) if words.contains("none")));
-        // That of the project has a rule of its own.
+        // The circuit of the project has its own review setting.
         let project = json!([{"key": "work", "state": "Open", "epoch": 7}]);
         let of = |spec: Value| decide(Verb::Approve, &breaker(spec, project.clone()));
         assert_eq!(of(json!({"project": {"review": "Required"}})), Decision::Write(json!({"approvedEpoch": 7})));
@@ -222,7 +225,7 @@ mod tests {
         let held = render(&report(Verb::Open, None));
         assert!(held.err.contains("breaker auto b -n n"), "{}", held.err);
         let approved = render(&report(Verb::Approve, None)).out;
-        assert_eq!(approved, "breaker.spillway.dev/b approved up to epoch 5: work/p may be tried again\n");
+        assert_eq!(approved, "breaker.spillway.dev/b approved up to epoch 5: a trial is allowed for work/p\n");
         assert!(render(&report(Verb::Auto, Some("no"))).failed);
     }
 }

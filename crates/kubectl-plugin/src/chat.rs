@@ -1,5 +1,5 @@
-//! `chat`: sit down at the terminal of an agent whose pool waits for people. It finds the agent and hands over to
-//! `kubectl attach`, under the same kubeconfig, context and user; it must not carry the session itself.
+//! `chat`: attaches to the terminal of an agent of a Chat pool. It finds the agent and becomes `kubectl attach`, with the same
+//! kubeconfig, context and user. It must not carry the session itself.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,24 +19,24 @@ use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::PoolMode;
 use crate::api::{Agent, AgentPool};
 
-/// The program that carries the session.
+/// The program of the session.
 const KUBECTL_PROGRAM: &str = "kubectl";
 
 /// Arguments of `chat`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 #[command(after_help = "Examples:
-  kubectl spillway chat helper                 # the one ready agent of the pool helper
+  kubectl spillway chat helper                 # the only ready agent of the pool helper
   kubectl spillway chat helper-1f2e3d4c5b      # this agent
-  kubectl spillway chat pool/helper            # the pool, should an agent have the same name
+  kubectl spillway chat pool/helper            # the pool, if an agent has the same name
 
-Only agents of pools with spec.mode: Chat have a terminal. The session is that of `kubectl attach -it`:
+Only agents of pools with spec.mode: Chat have a terminal. The session is one of `kubectl attach -it`:
   ctrl-c and ctrl-d     go to the program
   ctrl-p ctrl-q         do not detach: kubectl has no such keys
-  the program's end     ends the session and the agent; its pool makes another one
-  closing this window   ends the session only: the program goes on, and you can come back
+  the program's end     ends the session and the agent; its pool creates another one
+  closing this window   ends only the session: the program continues, and you can attach again
 
-Forbidden (403)? The admission policy of Spillway lets nobody attach to agents but who may `create` the subresource
-agents/attach of the group spillway.dev, beside `create` on pods/attach. Ask for a Role with
+Forbidden (403)? The admission policy of Spillway requires `create` on the subresource agents/attach of the group spillway.dev,
+in addition to `create` on pods/attach. Ask for a Role with
   {apiGroups: [spillway.dev], resources: [agents/attach], verbs: [create]}
   {apiGroups: [\"\"], resources: [pods/attach], verbs: [create]}, and `get` on pods")]
 pub struct Arguments {
@@ -45,7 +45,7 @@ pub struct Arguments {
     pub name: NamedKind,
 }
 
-/// A terminal to sit down at.
+/// The terminal to attach to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
@@ -53,11 +53,11 @@ pub struct Session {
     pub namespace: String,
     /// The agent.
     pub agent: String,
-    /// Its name for people.
+    /// Its display name.
     pub display_name: Option<String>,
     /// Its pod.
     pub pod: String,
-    /// It is paused: the terminal is there, model calls are refused.
+    /// Whether it is paused: the terminal works, but model calls are refused.
     pub paused: bool,
 }
 
@@ -82,22 +82,22 @@ fn chats(pool: &AgentPool) -> Result<(), Error> {
     match pool.spec.mode {
         PoolMode::Chat => Ok(()),
         PoolMode::Perseverance => Err(Error::Usage(format!(
-            "spec.mode of pool \"{}\" is Perseverance: its agents work from queues and have no terminal; people chat with agents of a pool with spec.mode: Chat",
+            "spec.mode of pool \"{}\" is Perseverance: its agents work from queues and have no terminal; use a pool with spec.mode: Chat",
             pool.name_any()
         ))),
     }
 }
 
-/// The one agent of a pool that can be chatted with.
+/// The only agent of a pool that has a terminal.
 fn one<'a>(namespace: &str, pool: &str, agents: &'a [Agent]) -> Result<&'a Agent, Error> {
     let there: Vec<&Agent> = agents.iter().filter(|agent| terminal(agent).is_some()).collect();
     match there.as_slice() {
         [agent] => Ok(agent),
         [] if agents.is_empty() => Err(Error::Usage(format!(
-            "pool \"{pool}\" has no agents; `kubectl spillway scale {pool} --replicas 1 -n {namespace}` makes one"
+            "pool \"{pool}\" has no agents; `kubectl spillway scale {pool} --replicas 1 -n {namespace}` creates one"
         ))),
         [] => Err(Error::Usage(format!(
-            "no agent of pool \"{pool}\" is ready: {}; `kubectl spillway explain pool/{pool} -n {namespace}` says why",
+            "no agent of pool \"{pool}\" is ready: {}; `kubectl spillway explain pool/{pool} -n {namespace}` shows why",
             find::candidates(agents.iter())
         ))),
         many => Err(Error::Usage(format!(
@@ -114,7 +114,7 @@ fn terminal(agent: &Agent) -> Option<&str> {
     (find::ready(agent) || paused(agent)).then_some(pod.name.as_str())
 }
 
-/// Whether it is held, which takes nothing from its terminal.
+/// Whether the agent is paused. A paused agent keeps its terminal.
 fn paused(agent: &Agent) -> bool {
     agent.metadata.deletion_timestamp.is_none() && find::phase(agent) == Some(AgentPhase::Paused)
 }
@@ -124,10 +124,10 @@ fn session(namespace: &str, agent: &Agent) -> Result<Session, Error> {
     let name = agent.name_any();
     match terminal(agent) {
         _ if find::ended(agent) => {
-            Err(Error::Usage(format!("agent \"{name}\" has ended, its terminal with it ({})", printable(&find::state(agent)))))
+            Err(Error::Usage(format!("agent \"{name}\" has ended and has no terminal any more ({})", printable(&find::state(agent)))))
         }
         None => Err(Error::Usage(format!(
-            "agent \"{name}\" is not ready ({}); `kubectl spillway explain agent/{name} -n {namespace}` tells more",
+            "agent \"{name}\" is not ready ({}); `kubectl spillway explain agent/{name} -n {namespace}` shows the reason",
             printable(&find::state(agent))
         ))),
         Some(pod) => Ok(Session {
@@ -140,23 +140,23 @@ fn session(namespace: &str, agent: &Agent) -> Result<Session, Error> {
     }
 }
 
-/// What is told before the terminal opens. On standard error: the session's own output stays alone.
+/// The text before the terminal opens. It goes to standard error, so that standard output has only the output of the session.
 pub fn render(session: &Session) -> Output {
     let Session { namespace, agent, display_name, pod: _, paused } = session;
     let mut output = Output::default();
     let called = display_name.as_ref().map(|name| format!(" ({})", printable(name))).unwrap_or_default();
-    output.note(format!("Attaching to agent {agent}{called}. ctrl-p ctrl-q does not detach in kubectl: close this window, and the"));
-    output.note("program goes on. When the program itself ends (exit, ctrl-d), session and agent end with it.");
-    output.note("Forbidden (403)? You need `create` on agents/attach of spillway.dev: `kubectl spillway chat --help` says how.");
+    output.note(format!("Attaching to agent {agent}{called}. ctrl-p ctrl-q does not detach in kubectl. If you close this window, the"));
+    output.note("program continues. If the program ends (exit, ctrl-d), the session and the agent end too.");
+    output.note("Forbidden (403)? You need `create` on agents/attach of spillway.dev: `kubectl spillway chat --help` shows the Role.");
     if *paused {
         output.note(format!(
-            "note: this agent is paused and makes no model calls; `kubectl spillway resume {agent} -n {namespace}` lets it go on"
+            "note: this agent is paused and makes no model calls; `kubectl spillway resume {agent} -n {namespace}` resumes it"
         ));
     }
     output
 }
 
-/// The arguments of kubectl: the same cluster and user as ours.
+/// The arguments of kubectl: the same cluster and user as for the plugin.
 fn attach_arguments(session: &Session, connect: &ConnectArguments) -> Vec<OsString> {
     let mut arguments: Vec<OsString> =
         ["attach", "-it", &session.pod, "-c", AGENT_CONTAINER, "-n", &session.namespace].iter().map(OsString::from).collect();
@@ -171,25 +171,25 @@ fn attach_arguments(session: &Session, connect: &ConnectArguments) -> Vec<OsStri
     arguments
 }
 
-/// Hands over to kubectl, and ends as it ends. Comes back only if it cannot be started.
+/// Becomes kubectl, and exits with its exit code. Returns only if kubectl cannot be started.
 pub fn attach(session: &Session, connect: &ConnectArguments) -> Error {
     let error = hand_over(Command::new(KUBECTL_PROGRAM).args(attach_arguments(session, connect)));
     Error::Usage(match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("{KUBECTL_PROGRAM} is not on the PATH, and it carries the session: install it, or add its folder to PATH")
+            format!("{KUBECTL_PROGRAM} is not on the PATH, and chat needs it: install it, or add its folder to PATH")
         }
         _ => format!("cannot start {KUBECTL_PROGRAM}: {error}"),
     })
 }
 
-/// Becomes the program: its signals, its terminal and its exit code are its own.
+/// Replaces this process with the program, which then has the signals, the terminal and the exit code.
 #[cfg(unix)]
 fn hand_over(command: &mut Command) -> io::Error {
     use std::os::unix::process::CommandExt as _;
     command.exec()
 }
 
-/// Waits for the program and ends with its exit code: elsewhere than on Unix no process becomes another program.
+/// Waits for the program and exits with its exit code: only on Unix a process can become another program.
 #[cfg(not(unix))]
 fn hand_over(command: &mut Command) -> io::Error {
     match command.status() {
@@ -235,7 +235,7 @@ mod tests {
     fn only_a_terminal_that_is_there_is_opened() {
         assert_eq!(session("n", &ready("a")).expect("a session").pod, "a");
         assert!(refused(session("n", &agent("a", json!({"phase": "Stopped"})))).contains("has ended"));
-        assert!(refused(session("n", &agent("a", json!({})))).contains("does the operator run?"));
+        assert!(refused(session("n", &agent("a", json!({})))).contains("check that the operator runs"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The usual kubectl flags, and the client they lead to. It must not fall back to other credentials than those that the
-//! flags and the kubeconfig name.
+//! The usual kubectl flags, and the client that they configure. It must not use other credentials than those that the flags and
+//! the kubeconfig name.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use kube::{Api, Client, Config, Resource};
 use super::error::Error;
 use super::input;
 
-/// Which cluster, as whom, in which namespace.
+/// Cluster, user and namespace.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub struct ConnectArguments {
@@ -23,15 +23,15 @@ pub struct ConnectArguments {
     /// The kubeconfig file [default: KUBECONFIG, then ~/.kube/config, then the pod's ServiceAccount]
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// How long the API server may take to answer one request; 0: for ever
+    /// Time limit for one request to the API server; 0 means no limit
     #[arg(long, global = true, value_name = "DURATION", default_value = "30s", value_parser = input::duration)]
     pub request_timeout: Duration,
 }
 
-/// A cluster and the namespace that commands mean when they name none.
+/// A cluster, and the namespace of the commands.
 #[derive(Clone)]
 pub struct Cluster {
-    /// The client, under its user's own rights.
+    /// The client, with the rights of its user.
     pub client: Client,
     /// The namespace.
     pub namespace: String,
@@ -49,28 +49,28 @@ impl Cluster {
 }
 
 impl ConnectArguments {
-    /// Reads the kubeconfig and makes the client. Sends nothing yet.
+    /// Reads the kubeconfig and creates the client. Sends no request.
     pub async fn connect(&self) -> Result<Cluster, Error> {
         let timeout = (!self.request_timeout.is_zero()).then_some(self.request_timeout);
         self.client(timeout).await
     }
 
-    /// As [`Self::connect`], for an answer that may be silent for as long as it likes, such as a log that is followed.
+    /// As [`Self::connect`], without a limit between two parts of an answer, for example for a log that is followed.
     pub async fn connect_to_follow(&self) -> Result<Cluster, Error> {
         self.client(None).await
     }
 
     async fn client(&self, read_timeout: Option<Duration>) -> Result<Cluster, Error> {
-        // One TLS provider for the process; a second installation could only be a bug, and is harmless.
+        // One TLS provider for the process. An error means that one is installed already, which is harmless.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut config = self.config().await?;
         let timeout = (!self.request_timeout.is_zero()).then_some(self.request_timeout);
         config.connect_timeout = timeout;
         config.read_timeout = read_timeout;
-        // A connection may idle between two requests for longer than an answer may take.
+        // A connection may be idle between two requests for longer than the time limit of an answer.
         config.reset_reader_on_write = true;
         config.write_timeout = timeout;
-        // A create whose answer was lost must not be sent again by itself: with a generated name it would make a second Agent.
+        // A create whose answer was lost must not be sent again automatically: a generated name would make a second Agent.
         config.default_retry = false;
         let agent = format!("{}/{}", super::PROGRAM_NAME, crate::VERSION).parse().map_err(|error| Error::Config(Box::new(error)))?;
         config.headers.push((http::header::USER_AGENT, agent));

@@ -4,14 +4,14 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use super::error::Error;
 
-/// What a command has to say.
+/// The output of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// For standard output: what was asked for.
+    /// For standard output: the result.
     pub out: String,
-    /// For standard error: notes and failures.
+    /// For standard error: notes and errors.
     pub err: String,
-    /// The program ends with 1.
+    /// Whether the program exits with 1.
     pub failed: bool,
 }
 
@@ -40,38 +40,38 @@ impl Output {
     }
 }
 
-/// Where a command speaks and asks.
+/// Prints output and asks the user.
 pub trait Console {
-    /// Shows what a command has to say.
+    /// Prints the output of a command.
     fn show(&mut self, output: Output);
-    /// Whether nobody reads standard output any more (`| head`): what goes on for ever may then end.
+    /// Whether standard output is closed (`| head`). An endless command then ends.
     fn unheard(&self) -> bool;
-    /// Asks a question whose answer is yes or no; an error where nobody can answer.
+    /// Asks a yes-or-no question. It is an error if standard input is not a terminal.
     fn confirm(&mut self, question: &str) -> Result<bool, Error>;
 }
 
-/// The real one.
+/// The console of the process.
 #[derive(Debug, Default)]
 pub struct Terminal {
     failed: bool,
     unheard: bool,
 }
 
-/// Whether standard input and standard output are a terminal: somebody sits there.
+/// Whether standard input and standard output are a terminal.
 pub fn interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Ends when the user interrupts (Ctrl-C). From then on an interrupt does not end the program by itself.
+/// Completes when the user interrupts (Ctrl-C). After the first call an interrupt does not end the program any more.
 pub async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
-        // It cannot be heard: then it ends the program, as it always does.
+        // The signal cannot be caught, so it still ends the program.
         std::future::pending::<()>().await;
     }
 }
 
 impl Terminal {
-    /// Whether anything shown was a failure.
+    /// Whether any output was a failure.
     pub fn failed(&self) -> bool {
         self.failed
     }
@@ -81,7 +81,7 @@ impl Console for Terminal {
     fn show(&mut self, output: Output) {
         let Output { out, err, failed } = output;
         self.failed |= failed;
-        // Nobody reads on: nothing to say, and nothing to say it to.
+        // An error means that the reader has closed standard output.
         self.unheard |= io::stdout().write_all(out.as_bytes()).and_then(|()| io::stdout().flush()).is_err();
         let _ = io::stderr().write_all(err.as_bytes());
     }
@@ -93,12 +93,14 @@ impl Console for Terminal {
     fn confirm(&mut self, question: &str) -> Result<bool, Error> {
         if !io::stdin().is_terminal() {
             return Err(Error::Usage(
-                "standard input is no terminal, so nobody can be asked: add --yes to go on without a question; nothing was done".into(),
+                "standard input is not a terminal, so the command cannot ask; nothing was changed. Add --yes to skip the question".into(),
             ));
         }
         let _ = write!(io::stderr(), "{question} [y/N] ").and_then(|()| io::stderr().flush());
         let mut answer = String::new();
-        io::stdin().read_line(&mut answer).map_err(|error| Error::Usage(format!("cannot read the answer: {error}; nothing was done")))?;
+        io::stdin()
+            .read_line(&mut answer)
+            .map_err(|error| Error::Usage(format!("cannot read the answer: {error}; nothing was changed")))?;
         Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, told with the way to mend it. What the server refuses is passed on in its own words.
+//! The errors of the plugin. A message says what is wrong and what to do. A refusal of the server keeps the server's message.
 
 use std::error::Error as StdError;
 
@@ -12,59 +12,59 @@ pub enum Error {
     NotFound {
         /// Kind of the object.
         kind: String,
-        /// Its plural, as kubectl takes it.
+        /// Its plural, as kubectl accepts it.
         plural: String,
         /// Name of the object.
         name: String,
-        /// Where it was looked for.
+        /// The namespace that was searched.
         namespace: String,
     },
     /// The namespace is not there.
-    #[error("namespace \"{0}\" not found; `kubectl get namespaces` lists those that exist, -n chooses one")]
+    #[error("namespace \"{0}\" not found; `kubectl get namespaces` lists those that exist, -n selects one")]
     NoNamespace(String),
     /// The kind is not there.
-    #[error("the API server does not know {plural}.{group}: Spillway is not installed in this cluster, or --context names another one", group = crate::api::GROUP)]
+    #[error("the API server does not know {plural}.{group}: Spillway is not installed in this cluster, or --context selects another cluster", group = crate::api::GROUP)]
     NotServed {
         /// Plural of the kind.
         plural: String,
     },
     /// The name is taken.
-    #[error("{kind} \"{name}\" exists already in namespace \"{namespace}\"; choose another --name, or leave it out to have one made")]
+    #[error("{kind} \"{name}\" exists already in namespace \"{namespace}\"; choose another --name, or omit it to get a generated name")]
     Exists {
         /// Kind of the object.
         kind: String,
         /// The name.
         name: String,
-        /// Where.
+        /// Its namespace.
         namespace: String,
     },
     /// The server refused.
     #[error("from server ({reason}): {message}")]
     Server {
-        /// In one word.
+        /// The reason of the server's Status.
         reason: String,
-        /// In its own words.
+        /// The message of the server's Status.
         message: String,
     },
     /// The server did not answer.
-    #[error("no answer from the API server: {}; --request-timeout, --context and --kubeconfig say how long and where", chain(.0.as_ref()))]
+    #[error("no answer from the API server: {}; check --request-timeout, --context and --kubeconfig", chain(.0.as_ref()))]
     Unanswered(#[source] Box<kube::Error>),
-    /// The answer is not understood.
-    #[error("an answer of the API server is not understood: {}; a plugin of the operator's version ({program} version) may help", chain(.0.as_ref()), program = super::PROGRAM_NAME)]
+    /// The answer cannot be parsed.
+    #[error("cannot read an answer of the API server: {}; install the plugin in the version of the operator (`{program} version` prints the plugin's version)", chain(.0.as_ref()), program = super::PROGRAM_NAME)]
     Answer(#[source] Box<kube::Error>),
     /// There is no usable kubeconfig.
-    #[error("cannot connect: {}; --kubeconfig and --context say where to", chain(.0.as_ref()))]
+    #[error("cannot connect: {}; --kubeconfig and --context select the cluster", chain(.0.as_ref()))]
     Config(#[source] Box<dyn StdError + Send + Sync>),
-    /// Something cannot be written as asked for.
+    /// The result cannot be written in the requested format.
     #[error("cannot write the result: {0}")]
     Format(String),
-    /// The command cannot be done as given.
+    /// The command cannot run with these arguments, or in this state of the object.
     #[error("{0}")]
     Usage(String),
 }
 
 impl Error {
-    /// What an error of a call on `name` of kind `K` means. `name` is empty where there is none, as in a list.
+    /// Converts the error of a call on the object `name` of kind `K`. `name` is empty if the call names no object, as in a list.
     pub fn of<K: Resource<DynamicType = ()>>(namespace: &str, name: &str) -> impl FnOnce(kube::Error) -> Self {
         move |source| {
             let status = match source {
@@ -93,7 +93,7 @@ impl Error {
     }
 }
 
-/// An error with its causes, without the causes that it repeats.
+/// An error with its causes. A cause that the text already contains is left out.
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut told = error.to_string();
     let mut next = error.source();
@@ -128,11 +128,11 @@ mod tests {
             ),
             (
                 json!({"code": 404, "reason": "NotFound", "message": "m", "details": {"name": "n", "kind": "namespaces"}}),
-                "namespace \"n\" not found; `kubectl get namespaces` lists those that exist, -n chooses one",
+                "namespace \"n\" not found; `kubectl get namespaces` lists those that exist, -n selects one",
             ),
             (
                 json!({"code": 404, "reason": "", "message": "404 page not found"}),
-                "the API server does not know agentpools.spillway.dev: Spillway is not installed in this cluster, or --context names another one",
+                "the API server does not know agentpools.spillway.dev: Spillway is not installed in this cluster, or --context selects another cluster",
             ),
             (
                 json!({"code": 403, "reason": "Forbidden", "message": "agentpools.spillway.dev \"p\" is forbidden: User \"u\" cannot patch"}),
@@ -140,7 +140,7 @@ mod tests {
             ),
             (
                 json!({"code": 409, "reason": "AlreadyExists", "message": "m"}),
-                "AgentPool \"p\" exists already in namespace \"n\"; choose another --name, or leave it out to have one made",
+                "AgentPool \"p\" exists already in namespace \"n\"; choose another --name, or omit it to get a generated name",
             ),
             (json!({"code": 500, "message": "m"}), "from server (500): m"),
         ];

@@ -7,10 +7,10 @@ use clap::{Command, CommandFactory as _, Parser as _};
 
 use super::{Arguments, PROGRAM_NAME};
 
-/// Where an example stands, and the rest of its line after the program's name.
+/// An example: its place, and the rest of its line after the program's name.
 struct Example {
     place: String,
-    /// It is a name in a sentence: `kubectl spillway grant` without anything is no command line.
+    /// Whether it is in a sentence: `kubectl spillway grant` without arguments is then no command line.
     inline: bool,
     line: String,
 }
@@ -32,17 +32,17 @@ fn files(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What follows the program's name on a line, to the end of the code that it stands in.
+/// The text after each name of the program on a line, up to the end of the code.
 fn after_name(line: &str) -> Vec<(bool, String)> {
     let mut found = Vec::new();
     for name in ["kubectl spillway", "kubectl-spillway"] {
         for (at, _) in line.match_indices(name) {
             let rest = &line[at + name.len()..];
-            // The name of a file, a page or a package, not a command.
+            // Without a space after it, this is the name of a file, a page or a package.
             if !rest.starts_with(' ') || line[..at].ends_with("-p ") {
                 continue;
             }
-            // xargs adds what it reads.
+            // xargs adds arguments.
             let added = if line[..at].ends_with("xargs ") { " name" } else { "" };
             let inline = line[..at].matches('`').count() % 2 == 1;
             let end = if inline { rest.find('`').unwrap_or(rest.len()) } else { rest.len() };
@@ -89,7 +89,7 @@ fn all() -> Vec<Example> {
     examples
 }
 
-/// The words of a line as a shell has them, up to a comment, a pipe, or another command.
+/// The words of a line as a shell splits them, up to a comment, a pipe, or another command.
 fn words(line: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let (mut word, mut begun, mut quote) = (String::new(), false, None);
@@ -118,7 +118,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// A word with values in the place of names that stand for some: `AGENT`, `{agent}`, `N`.
+/// A word with its placeholders (`AGENT`, `{agent}`, `N`) replaced by values.
 fn filled(word: &str) -> String {
     let is_name = |part: &str| !part.is_empty() && part.chars().all(|character| character.is_ascii_uppercase());
     if word.starts_with('-') {
@@ -133,7 +133,7 @@ fn filled(word: &str) -> String {
     word.split('/').map(value).collect::<Vec<_>>().join("/")
 }
 
-/// A line that says how a command is written: its options are looked up, and not parsed.
+/// Whether a line shows the usage of a command. The options of such a line are looked up, and the line is not parsed.
 fn is_usage(line: &str) -> bool {
     let outside: String = line.split(['\'', '"']).step_by(2).collect();
     outside.contains(['[', '<'])
@@ -146,7 +146,7 @@ fn knows(command: &Command, option: &str) -> bool {
     command.get_arguments().any(|argument| argument.get_long() == Some(option))
 }
 
-/// What is wrong with an example.
+/// The error of an example, if it has one.
 fn wrong(example: &Example) -> Option<String> {
     let definition = {
         let mut command = Arguments::command();

@@ -1,4 +1,4 @@
-//! Which object a name means, and the state of an Agent in a few words. Only reads.
+//! Finds the object of a name, and tells the state of an Agent as a short text. Only reads.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -13,12 +13,12 @@ use crate::api::{Agent, AgentPool};
 
 /// The container of an agent's program.
 pub const AGENT_CONTAINER: &str = "agent";
-/// The sidecar that connects it.
+/// The sidecar that connects the agent to the gateway.
 pub const LINK_CONTAINER: &str = "link";
-/// As many agents are listed where one is to be chosen.
+/// The most agents that a message lists as candidates.
 const MAX_CANDIDATES: usize = 10;
 
-/// What a name turned out to mean.
+/// The object that a name stands for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FoundObject {
     /// An Agent.
@@ -27,7 +27,7 @@ pub enum FoundObject {
     Pool(Box<AgentPool>),
 }
 
-/// Looks a name up. A bare one is an Agent's, or else a pool's.
+/// Finds the object of a name. A bare name means an Agent, or a pool if there is no such Agent.
 pub async fn named(cluster: &Cluster, named: &NamedKind) -> Result<FoundObject, Error> {
     match named {
         NamedKind::Agent(name) => agent(cluster, name).await.map(|agent| FoundObject::Agent(Box::new(agent))),
@@ -35,7 +35,7 @@ pub async fn named(cluster: &Cluster, named: &NamedKind) -> Result<FoundObject, 
         NamedKind::Either(name) => match agent(cluster, name).await {
             Err(Error::NotFound { .. }) => match pool(cluster, name).await {
                 Err(Error::NotFound { namespace, .. }) => Err(Error::Usage(format!(
-                    "there is neither an Agent nor an AgentPool \"{name}\" in namespace \"{namespace}\"; \
+                    "no Agent and no AgentPool \"{name}\" in namespace \"{namespace}\"; \
                      `kubectl get agents,agentpools -n {namespace}` lists those that exist"
                 ))),
                 other => other.map(|pool| FoundObject::Pool(Box::new(pool))),
@@ -60,7 +60,7 @@ pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Con
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Where an Agent is in its life, as the operator last said.
+/// The phase of an Agent in its last status.
 pub fn phase(agent: &Agent) -> Option<AgentPhase> {
     agent.status.as_ref().and_then(|status| status.phase)
 }
@@ -70,17 +70,17 @@ pub fn ended(agent: &Agent) -> bool {
     phase(agent).is_some_and(AgentPhase::ended)
 }
 
-/// Whether an Agent serves: Ready, and nobody deletes it.
+/// Whether an Agent is Ready and not being deleted.
 pub fn ready(agent: &Agent) -> bool {
     let ready = agent.status.as_ref().and_then(|status| condition(&status.conditions, types::READY));
     ready.is_some_and(|ready| ready.status == "True") && agent.metadata.deletion_timestamp.is_none()
 }
 
-/// Phase, reason and message of an Agent, as far as there are any.
+/// Phase, reason and message of an Agent, as far as they exist.
 pub fn state(agent: &Agent) -> String {
     let ready = agent.status.as_ref().and_then(|status| condition(&status.conditions, types::READY));
     match (phase(agent), ready) {
-        (None, _) => "no controller has looked at it yet: does the operator run?".to_owned(),
+        (None, _) => "the operator has not observed it yet: check that the operator runs".to_owned(),
         (Some(phase), None) => phase.name().to_owned(),
         (Some(phase), Some(ready)) => format!("{}, {}", phase.name(), why(ready)),
     }
@@ -94,7 +94,7 @@ pub fn why(condition: &Condition) -> String {
     }
 }
 
-/// Agents as candidates to choose from: name, name for people, phase. At most ten.
+/// Agents to choose from, each with name, display name and phase. At most ten.
 pub fn candidates<'a>(agents: impl ExactSizeIterator<Item = &'a Agent>) -> String {
     let left = agents.len().saturating_sub(MAX_CANDIDATES);
     let shown = agents.take(MAX_CANDIDATES).map(|agent| {

@@ -1,8 +1,8 @@
-//! `grant`: more tokens for an agent, a Budget or a ClusterBudget. What is named is looked at first: a Grant for a limit that
-//! does not exist would only lie there.
+//! `grant`: more tokens for an agent, a Budget or a ClusterBudget. The target is read first, because a Grant for a limit that
+//! does not exist has no effect.
 //!
-//! Each call makes a Grant of its own. A create whose answer was lost is not repeated by itself: without a name it would
-//! give twice.
+//! Each call creates a new Grant. A create whose answer was lost is not repeated automatically: without a name it would give
+//! the tokens twice.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::api::grant::{GrantTarget, GrantTargetKind};
 use crate::api::names::{self, managers};
 use crate::api::{Agent, Budget, ClusterBudget, GROUP, Grant, GrantSpec};
 
-/// So long one waits for the operator to say so.
+/// How long the command waits for the operator to apply the Grant.
 const GRANT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Arguments of `grant`.
@@ -37,35 +37,35 @@ const GRANT_TIMEOUT: Duration = Duration::from_secs(5);
   kubectl spillway grant budget/team 1M --limit daily --reason 'release week'
   kubectl spillway grant clusterbudget/all 1M --limit rate -n spillway-system --dry-run
 
-Without --for the tokens may be spent to the end of the limit's window. A Grant is an object of its own: `kubectl get grants`
-lists them, and it cannot be changed but for its end (spec.untilTime). A ClusterBudget is raised by Grants in the namespace
-that Spillway runs in. Whoever may make Grants raises the limits of others,
-so no team may by default: see the ClusterRole that ends in -grants.")]
+Without --for the tokens can be spent to the end of the limit's window. A Grant is an object: `kubectl get grants` lists the
+Grants. Only the end of a Grant (spec.untilTime) can be changed. Grants for a ClusterBudget must be in the namespace in which
+Spillway runs. A user who may create Grants can raise the limits of others, so no team has this right by default: see the
+ClusterRole whose name ends in -grants.")]
 pub struct Arguments {
-    /// Who gets them: agent/NAME, budget/NAME or clusterbudget/NAME
+    /// The target: agent/NAME, budget/NAME or clusterbudget/NAME
     #[arg(value_name = "KIND/NAME", value_parser = input::grantable)]
     pub target: Grantable,
-    /// How many tokens: 50000, 50k, 2M
+    /// Number of tokens: 50000, 50k, 2M
     #[arg(value_name = "N", value_parser = input::tokens)]
     pub tokens: i64,
-    /// Which limit of a Budget or ClusterBudget is raised [default: the only one]
+    /// The limit of the Budget or ClusterBudget to raise [default: the only one]
     #[arg(long, value_name = "NAME", value_parser = input::label)]
     pub limit: Option<String>,
-    /// For so long [default: to the end of the window, for an agent of its life]
+    /// How long the tokens can be spent [default: to the end of the window; for an agent, of its life]
     #[arg(long = "for", value_name = "DURATION", value_parser = input::duration)]
     pub lasting: Option<Duration>,
-    /// Why, for people: kept on the Grant
+    /// The reason, for people; stored in an annotation of the Grant
     #[arg(long, value_name = "TEXT", value_parser = input::reason)]
     pub reason: Option<String>,
-    /// Name of the Grant, so that a repeat is refused [default: the target's, and five characters]
+    /// Name of the Grant; with a name, a repeated command is refused [default: the target's, and five characters]
     #[arg(long, value_parser = input::label)]
     pub name: Option<String>,
-    /// Have the API server check it, and store nothing
+    /// Let the API server check the Grant, and store nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// The Grant that was made.
+/// The created Grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -75,44 +75,44 @@ pub struct Report {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// Who gets them, as people say it.
+    /// The target, as kind and name.
     pub target: String,
     /// The limit.
     pub limit: Option<String>,
-    /// How many.
+    /// The number of tokens.
     pub tokens: i64,
-    /// Until when; none: to the end of the window, or of the agent's life.
+    /// The end; none: the end of the window, or of the agent's life.
     pub until: Option<String>,
-    /// Nothing was stored.
+    /// Whether nothing was stored.
     pub dry_run: bool,
-    /// What is to be known beside, in words.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// What the operator made of it.
+/// The result of waiting for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Waited {
-    /// It counts.
+    /// The Grant counts.
     Applied,
-    /// It does not: why.
+    /// The Grant does not count, with the reason.
     Refused(String),
-    /// Nothing was heard: the last that was seen.
+    /// The operator has not decided in time, with the last state.
     Unknown(String),
 }
 
-/// Looks at the target and makes the Grant.
+/// Reads the target and creates the Grant.
 pub async fn run(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Result<Report, Error> {
     let namespace = &cluster.namespace;
     let mut notes = Vec::new();
     let limit = match &arguments.target {
         Grantable::Agent(name) => {
             if arguments.limit.is_some() {
-                return Err(Error::Usage("an agent has only its lifetime: leave --limit out".into()));
+                return Err(Error::Usage("an agent has no limits to select, only the tokens of its life: leave --limit out".into()));
             }
             let agent = cluster.api::<Agent>().get(name).await.map_err(Error::of::<Agent>(namespace, name))?;
             if find::ended(&agent) {
-                return Err(Error::Usage(format!("agent \"{name}\" has ended ({}): tokens would do nothing for it", find::state(&agent))));
+                return Err(Error::Usage(format!("agent \"{name}\" has ended ({}), so it cannot spend tokens", find::state(&agent))));
             }
             None
         }
@@ -146,7 +146,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Re
     })
 }
 
-/// A ClusterBudget is in no namespace.
+/// The error for a ClusterBudget, which has no namespace.
 fn of_cluster(name: &str, error: kube::Error) -> Error {
     match Error::of::<ClusterBudget>("", name)(error) {
         Error::NotFound { .. } => {
@@ -159,14 +159,14 @@ fn of_cluster(name: &str, error: kube::Error) -> Error {
 /// The end, to the second.
 fn until(now: Timestamp, lasting: Duration) -> Result<Timestamp, Error> {
     if lasting.is_zero() {
-        return Err(Error::Usage("--for must be longer than nothing".into()));
+        return Err(Error::Usage("--for must be longer than 0".into()));
     }
     let end = SignedDuration::try_from(lasting).ok().and_then(|lasting| now.checked_add(lasting).ok());
     let end = end.and_then(|end| Timestamp::from_second(end.as_second()).ok());
-    end.ok_or_else(|| Error::Usage("--for is longer than times go: leave it out".into()))
+    end.ok_or_else(|| Error::Usage("--for is too long: leave it out for no end".into()))
 }
 
-/// The limits of a budget: those that it says, and those that are counted because others say them for it.
+/// The limits of a budget: those of its spec, and those in its status, which other objects may define.
 fn limits(tokens: Option<&TokenPolicy>, counted: Option<&[WindowStatus]>) -> Vec<String> {
     let said = tokens.and_then(|tokens| tokens.limits.as_ref()).into_iter().flatten().map(|limit| limit.name.clone());
     let mut all: Vec<String> = said.chain(counted.into_iter().flatten().map(|window| window.name.clone())).collect();
@@ -175,23 +175,23 @@ fn limits(tokens: Option<&TokenPolicy>, counted: Option<&[WindowStatus]>) -> Vec
     all
 }
 
-/// The limit that is meant.
+/// The limit to raise.
 fn choose(target: &Grantable, known: &[String], named: Option<&str>, notes: &mut Vec<String>) -> Result<String, Error> {
     let listed = || known.join(", ");
     match (named, known) {
         (Some(name), []) => {
-            notes.push(format!("{target} names no limits itself; whether it has one called {name} the operator says"));
+            notes.push(format!("{target} has no limits in its spec and status; the operator checks whether the limit {name} exists"));
             Ok(name.to_owned())
         }
         (Some(name), _) if known.iter().any(|known| known == name) => Ok(name.to_owned()),
         (Some(name), _) => Err(Error::Usage(printable(&format!("{target} has no limit \"{name}\": it has {}", listed())))),
         (None, [only]) => Ok(only.clone()),
-        (None, []) => Err(Error::Usage(format!("{target} names no limits of tokens; say with --limit which one is meant"))),
-        (None, _) => Err(Error::Usage(printable(&format!("{target} has more than one limit: say with --limit which ({})", listed())))),
+        (None, []) => Err(Error::Usage(format!("{target} has no limits of tokens in its spec and status; name the limit with --limit"))),
+        (None, _) => Err(Error::Usage(printable(&format!("{target} has more than one limit: name one with --limit ({})", listed())))),
     }
 }
 
-/// The Grant to make.
+/// The Grant to create.
 fn grant(arguments: &Arguments, namespace: &str, limit: Option<String>, until: Option<Timestamp>) -> Grant {
     let (kind, target) = match &arguments.target {
         Grantable::Agent(name) => (GrantTargetKind::Agent, name),
@@ -217,7 +217,7 @@ fn grant(arguments: &Arguments, namespace: &str, limit: Option<String>, until: O
     }
 }
 
-/// Waits a moment for the operator's word.
+/// Waits a moment for the operator to apply the Grant.
 pub async fn wait(cluster: &Cluster, report: &Report) -> Result<Waited, Error> {
     let look = async || look(cluster, report).await;
     Ok(match wait::until(Some(Instant::now() + GRANT_TIMEOUT), wait::WAIT_POLL_INTERVAL, look).await? {
@@ -232,17 +232,17 @@ async fn look(cluster: &Cluster, report: &Report) -> Result<Check<Waited>, Error
 }
 
 fn seen(grant: Option<&Grant>) -> Check<Waited> {
-    let Some(grant) = grant else { return Check::Done(Waited::Refused("it was deleted while we waited for it".to_owned())) };
+    let Some(grant) = grant else { return Check::Done(Waited::Refused("it was deleted during the wait".to_owned())) };
     let applied = grant.status.as_ref().and_then(|status| find::condition(&status.conditions, APPLIED));
     match applied {
         Some(applied) if applied.status == "True" => Check::Done(Waited::Applied),
         Some(applied) if applied.status == "False" => Check::Done(Waited::Refused(find::why(applied))),
         Some(applied) => Check::NotYet(find::why(applied)),
-        None => Check::NotYet("no controller has looked at it yet".to_owned()),
+        None => Check::NotYet("the operator has not observed it yet".to_owned()),
     }
 }
 
-/// What was given, in words.
+/// The created Grant, as text.
 pub fn render(report: &Report) -> Output {
     let Report { namespace: _, name, uid: _, target, limit, tokens, until, dry_run, notes } = report;
     let mut output = Output::default();
@@ -253,12 +253,12 @@ pub fn render(report: &Report) -> Output {
         (None, None) => "for its life".to_owned(),
     };
     let dry = if *dry_run { " (server dry run)" } else { "" };
-    output.line(printable(&format!("grant.{GROUP}/{name} made: {tokens} tokens for {what}, {until}{dry}")));
+    output.line(printable(&format!("grant.{GROUP}/{name} created: {tokens} tokens for {what}, {until}{dry}")));
     notes.iter().for_each(|words| output.note(format!("note: {}", printable(words))));
     output
 }
 
-/// What the operator made of it, in words.
+/// The result of waiting, as text.
 pub fn render_waited(report: &Report, waited: &Waited) -> Output {
     let mut output = Output::default();
     let Report { namespace, name, .. } = report;
@@ -266,7 +266,7 @@ pub fn render_waited(report: &Report, waited: &Waited) -> Output {
         Waited::Applied => output.line(format!("grant.{GROUP}/{name} applied")),
         Waited::Refused(words) => output.failure(printable(&format!("grant \"{name}\" does not count: {words}"))),
         Waited::Unknown(words) => output.note(printable(&format!(
-            "note: the operator has not applied it yet ({words}); `kubectl get grant {name} -n {namespace}` tells when it has"
+            "note: the operator has not applied the Grant yet ({words}); `kubectl get grant {name} -n {namespace}` shows its state"
         ))),
     }
     output
@@ -287,12 +287,9 @@ mod tests {
         assert_eq!(chosen(&["hourly"], None).expect("the only one"), "hourly");
         assert_eq!(chosen(&["daily", "hourly"], Some("daily")).expect("named"), "daily");
         let words = |result: Result<String, Error>| result.expect_err("refused").to_string();
-        assert_eq!(
-            words(chosen(&["daily", "hourly"], None)),
-            "budget/team has more than one limit: say with --limit which (daily, hourly)"
-        );
+        assert_eq!(words(chosen(&["daily", "hourly"], None)), "budget/team has more than one limit: name one with --limit (daily, hourly)");
         assert_eq!(words(chosen(&["daily"], Some("x"))), "budget/team has no limit \"x\": it has daily");
-        assert_eq!(words(chosen(&[], None)), "budget/team names no limits of tokens; say with --limit which one is meant");
+        assert_eq!(words(chosen(&[], None)), "budget/team has no limits of tokens in its spec and status; name the limit with --limit");
         let mut notes = Vec::new();
         assert_eq!(choose(&team(), &[], Some("hourly"), &mut notes).expect("taken"), "hourly");
         assert_eq!(notes.len(), 1);
@@ -321,10 +318,10 @@ mod tests {
         let told = render(&report);
         assert_eq!(
             told.out,
-            "grant.spillway.dev/team-x made: 5 tokens for budget/team, limit hourly, to the end of the window (server dry run)\n"
+            "grant.spillway.dev/team-x created: 5 tokens for budget/team, limit hourly, to the end of the window (server dry run)\n"
         );
         assert_eq!(told.err, "note: w\n");
-        let late = render_waited(&report, &Waited::Unknown("no controller has looked at it yet".into()));
+        let late = render_waited(&report, &Waited::Unknown("the operator has not observed it yet".into()));
         assert!(!late.failed && late.err.contains("`kubectl get grant team-x -n n`"), "{}", late.err);
         assert!(render_waited(&report, &Waited::Refused("LimitUnknown".into())).failed);
     }

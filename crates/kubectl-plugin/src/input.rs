@@ -10,11 +10,11 @@ pub fn label(text: &str) -> Result<String, String> {
     if text.len() <= 63 && is_part(text) {
         Ok(text.to_owned())
     } else {
-        Err("a name is made of at most 63 lower-case letters, digits and '-', and starts and ends with a letter or digit".to_owned())
+        Err("a name has at most 63 lower-case letters, digits and '-', and starts and ends with a letter or digit".to_owned())
     }
 }
 
-/// What may stand between two dots of a name.
+/// Whether a text can be a part of a name, between two dots.
 fn is_part(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
@@ -25,11 +25,11 @@ pub fn object(text: &str) -> Result<String, String> {
     if text.len() <= 253 && text.split('.').all(is_part) {
         Ok(text.to_owned())
     } else {
-        Err("a name is made of at most 253 lower-case letters, digits, '-' and '.', and starts and ends with a letter or digit".to_owned())
+        Err("a name has at most 253 lower-case letters, digits, '-' and '.', and starts and ends with a letter or digit".to_owned())
     }
 }
 
-/// A name for people.
+/// A display name.
 pub fn display_name(text: &str) -> Result<String, String> {
     if (1..=63).contains(&text.chars().count()) && !text.chars().any(char::is_control) {
         Ok(text.to_owned())
@@ -38,47 +38,47 @@ pub fn display_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// What kubectl takes for an Agent before a slash.
+/// The names of the kind Agent before a slash, as kubectl accepts them.
 const AGENT_KINDS: &[&str] = &["agent", "agents", "ag", "agent.spillway.dev", "agents.spillway.dev"];
-/// The same for an AgentPool, and the word that people use.
+/// The same for an AgentPool, with the short word `pool`.
 const POOL_KINDS: &[&str] = &["pool", "pools", "agentpool", "agentpools", "apool", "agentpool.spillway.dev", "agentpools.spillway.dev"];
 /// The same for a WorkItem.
 const ITEM_KINDS: &[&str] = &["item", "items", "workitem", "workitems", "wi", "workitem.spillway.dev", "workitems.spillway.dev"];
 /// The same for a WorkQueue.
 const QUEUE_KINDS: &[&str] = &["queue", "queues", "workqueue", "workqueues", "wq", "workqueue.spillway.dev", "workqueues.spillway.dev"];
 
-/// An Agent or an AgentPool, as far as what was typed tells them apart.
+/// The name of an Agent or an AgentPool, with its kind if the user has typed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamedKind {
     /// `agent/NAME`.
     Agent(String),
     /// `pool/NAME`.
     Pool(String),
-    /// A bare name: an Agent's, or else a pool's.
+    /// A bare name: an Agent, or a pool if there is no such Agent.
     Either(String),
 }
 
-/// The name of an Agent, also as `ls -o name` writes it.
+/// The name of an Agent, also in the form of `ls -o name`.
 pub fn agent(text: &str) -> Result<String, String> {
     named(text, AGENT_KINDS, "an Agent")
 }
 
-/// The name of an AgentPool, also as `kubectl get -o name` writes it.
+/// The name of an AgentPool, also in the form of `kubectl get -o name`.
 pub fn pool(text: &str) -> Result<String, String> {
     named(text, POOL_KINDS, "an AgentPool")
 }
 
-/// The name of a WorkItem, also as `submit` writes it.
+/// The name of a WorkItem, also in the form that `submit` prints.
 pub fn item(text: &str) -> Result<String, String> {
     of_kind(text, ITEM_KINDS).unwrap_or_else(|| Err(format!("{text:?} is not a WorkItem")))
 }
 
-/// The name of a WorkQueue, also as `kubectl get -o name` writes it.
+/// The name of a WorkQueue, also in the form of `kubectl get -o name`.
 pub fn queue(text: &str) -> Result<String, String> {
     of_kind(text, QUEUE_KINDS).unwrap_or_else(|| Err(format!("{text:?} is not a WorkQueue")))
 }
 
-/// The name after one of these kinds, or a bare one; none: another kind stands before it.
+/// The name after one of these kinds, or a bare name; none if another kind is before it.
 fn of_kind(text: &str, kinds: &[&str]) -> Option<Result<String, String>> {
     match text.split_once('/') {
         None => Some(object(text)),
@@ -86,7 +86,7 @@ fn of_kind(text: &str, kinds: &[&str]) -> Option<Result<String, String>> {
     }
 }
 
-/// What can be paused.
+/// An object that can be paused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pausable {
     /// `agent/NAME`, or a bare name.
@@ -97,7 +97,7 @@ pub enum Pausable {
     Queue(String),
 }
 
-/// The name of what can be paused.
+/// The name of an object that can be paused.
 pub fn pausable(text: &str) -> Result<Pausable, String> {
     match work(text) {
         Some(Ok(Work::Item(name))) => Ok(Pausable::Item(name)),
@@ -105,20 +105,20 @@ pub fn pausable(text: &str) -> Result<Pausable, String> {
         Some(Err(words)) => Err(words),
         None => match text.split_once('/') {
             Some((kind, _)) if !AGENT_KINDS.contains(&kind.to_ascii_lowercase().as_str()) => {
-                Err(format!("{text:?} cannot be paused: name an agent, or write item/NAME or queue/NAME"))
+                Err(format!("{text:?} cannot be paused: write the name of an agent, item/NAME or queue/NAME"))
             }
             _ => agent(text).map(Pausable::Agent),
         },
     }
 }
 
-/// What kubectl takes for a Budget before a slash.
+/// The names of the kind Budget before a slash, as kubectl accepts them.
 const BUDGET_KINDS: &[&str] = &["budget", "budgets", "bud", "budget.spillway.dev", "budgets.spillway.dev"];
 /// The same for a ClusterBudget.
 const CLUSTER_BUDGET_KINDS: &[&str] =
     &["clusterbudget", "clusterbudgets", "cbud", "clusterbudget.spillway.dev", "clusterbudgets.spillway.dev"];
 
-/// What can be given tokens.
+/// An object that can get tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grantable {
     /// `agent/NAME`.
@@ -139,9 +139,9 @@ impl std::fmt::Display for Grantable {
     }
 }
 
-/// The name of what can be given tokens, with its kind: a bare name could be any of them.
+/// The name of an object that can get tokens. The kind is required, because a bare name could be any of them.
 pub fn grantable(text: &str) -> Result<Grantable, String> {
-    let mend = || format!("{text:?} cannot be given tokens: write agent/NAME, budget/NAME or clusterbudget/NAME");
+    let mend = || format!("{text:?} cannot get tokens: write agent/NAME, budget/NAME or clusterbudget/NAME");
     let (kind, name) = text.split_once('/').ok_or_else(mend)?;
     let kind = kind.to_ascii_lowercase();
     match kind.as_str() {
@@ -170,7 +170,7 @@ pub fn tokens(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Why somebody does something, for people.
+/// The reason for a Grant, for people.
 pub fn reason(text: &str) -> Result<String, String> {
     if (1..=1024).contains(&text.chars().count()) && !text.chars().any(char::is_control) {
         Ok(text.to_owned())
@@ -188,7 +188,7 @@ pub enum Work {
     Queue(String),
 }
 
-/// The name of an item or a queue, with its kind; none: no kind of work stands before it.
+/// The name of an item or a queue, with its kind; none if neither kind is before it.
 fn work(text: &str) -> Option<Result<Work, String>> {
     let (kind, name) = text.split_once('/')?;
     let kind = kind.to_ascii_lowercase();
@@ -201,7 +201,7 @@ fn work(text: &str) -> Option<Result<Work, String>> {
     }
 }
 
-/// What can be explained.
+/// An object that can be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Explainable {
     /// An agent or a pool.
@@ -210,7 +210,7 @@ pub enum Explainable {
     Work(Work),
 }
 
-/// The name of what can be explained.
+/// The name of an object that can be explained.
 pub fn explainable(text: &str) -> Result<Explainable, String> {
     match work(text) {
         Some(named) => named.map(Explainable::Work),
@@ -253,17 +253,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     text.parse::<jiff::SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok()).ok_or_else(mend)
 }
 
-/// A time, or so long from now.
+/// A time, or a duration from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointInTime {
-    /// Then.
+    /// A time.
     At(Timestamp),
-    /// So long from now.
+    /// A duration from now.
     In(Duration),
 }
 
 impl PointInTime {
-    /// The time that it means.
+    /// The time that it stands for.
     pub fn time(self, now: Timestamp) -> Timestamp {
         match self {
             Self::At(time) => time,
@@ -281,7 +281,7 @@ pub fn when(text: &str) -> Result<PointInTime, String> {
     }
     duration(text)
         .map(PointInTime::In)
-        .map_err(|_| "neither a time nor a duration: write 2026-11-22T18:00:00Z, with its zone, or 90m".to_owned())
+        .map_err(|_| "neither a time nor a duration: write 2026-11-22T18:00:00Z, with a time zone, or 90m".to_owned())
 }
 
 /// Cores: `2`, `0.5`, `500m`.
@@ -289,8 +289,8 @@ pub fn cpus(text: &str) -> Result<Quantity, String> {
     let mend = "write cores: 2, 0.5 or 500m";
     match amount(text) {
         None => Err(format!("not a quantity: {mend}")),
-        Some(cores) if cores <= 0.0 => Err(format!("an agent needs more than nothing: {mend}")),
-        Some(cores) if cores < 0.001 => Err(format!("less than 1m, the smallest share there is: {mend}")),
+        Some(cores) if cores <= 0.0 => Err(format!("the quantity must be greater than 0: {mend}")),
+        Some(cores) if cores < 0.001 => Err(format!("less than 1m, which is the smallest quantity of CPU: {mend}")),
         Some(_) => Ok(Quantity(text.to_owned())),
     }
 }
@@ -305,19 +305,19 @@ pub fn memory(text: &str) -> Result<Quantity, String> {
             }
             _ => format!("not a quantity: {mend}"),
         }),
-        Some(bytes) if bytes <= 0.0 => Err(format!("an agent needs more than nothing: {mend}")),
+        Some(bytes) if bytes <= 0.0 => Err(format!("the quantity must be greater than 0: {mend}")),
         Some(bytes) if bytes < 1_048_576.0 => Err(match text.strip_suffix('m') {
             Some(number) => format!("m means thousandths of a byte: did you mean {number}Mi?"),
-            None => format!("less than 1Mi, in which no program starts: {mend}"),
+            None => format!("less than 1Mi, which is too little for any program: {mend}"),
         }),
         Some(_) => Ok(Quantity(text.to_owned())),
     }
 }
 
-/// The number that a Kubernetes quantity stands for, exact enough to compare it with limits of good sense; none for what
-/// the API server would not take.
+/// The number that a Kubernetes quantity stands for, exact enough for plausibility checks; none if the API server would refuse
+/// the quantity.
 fn amount(text: &str) -> Option<f64> {
-    // The CRD's own limit: no quantity of good sense is longer.
+    // The limit of the CRD. No useful quantity is longer.
     if text.len() > 32 {
         return None;
     }
@@ -388,9 +388,12 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_refused_with_what_may_be() {
         assert_eq!(memory("1gb").expect_err("refused"), "not a quantity: did you mean 1G or 1Gi?");
-        assert_eq!(memory("4096").expect_err("refused"), "less than 1Mi, in which no program starts: write bytes: 512Mi, 1Gi or 2G");
+        assert_eq!(
+            memory("4096").expect_err("refused"),
+            "less than 1Mi, which is too little for any program: write bytes: 512Mi, 1Gi or 2G"
+        );
         assert_eq!(memory("lots").expect_err("refused"), "not a quantity: write bytes: 512Mi, 1Gi or 2G");
-        assert_eq!(cpus("-1").expect_err("refused"), "an agent needs more than nothing: write cores: 2, 0.5 or 500m");
+        assert_eq!(cpus("-1").expect_err("refused"), "the quantity must be greater than 0: write cores: 2, 0.5 or 500m");
         assert!(cpus("100u").expect_err("refused").starts_with("less than 1m"));
         assert_eq!((cpus("0.5"), memory("1Gi")), (Ok(Quantity("0.5".into())), Ok(Quantity("1Gi".into()))));
     }
@@ -417,7 +420,7 @@ mod tests {
             (Ok("2026-01-01T01:30:00Z".into()), Ok("2026-01-01T01:30:00Z".into()), Ok("2026-01-01T01:30:00Z".into()))
         );
         for text in ["tomorrow", "2026-11-22", "2026-11-22T18:00:00", "-5m", ""] {
-            assert!(time(text).expect_err("refused").contains("with its zone, or 90m"), "{text}");
+            assert!(time(text).expect_err("refused").contains("with a time zone, or 90m"), "{text}");
         }
     }
 
@@ -433,7 +436,7 @@ mod tests {
         assert!(agent_or_pool("pod/a").expect_err("refused").contains("write agent/NAME or pool/NAME"));
         assert_eq!(pausable("agent/a"), Ok(Pausable::Agent("a".into())));
         assert_eq!((pausable("item/b.7"), pausable("wq/q")), (Ok(Pausable::Item("b.7".into())), Ok(Pausable::Queue("q".into()))));
-        assert!(pausable("pool/p").expect_err("refused").contains("write item/NAME or queue/NAME"));
+        assert!(pausable("pool/p").expect_err("refused").contains("write the name of an agent, item/NAME or queue/NAME"));
         assert!(agent("pod/a").is_err() && label(&"a".repeat(64)).is_err() && label("-a").is_err());
         assert!(display_name("Ada \u{1b}[2J").is_err() && display_name("Ada, the first").is_ok());
     }

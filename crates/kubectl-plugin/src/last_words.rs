@@ -1,4 +1,5 @@
-//! Where the words of an agent are whose pod is gone: with the items that it worked on. Its log went with its pod.
+//! Finds the last output of an agent whose pod is gone. The log is gone with the pod, but the items that the agent worked on keep
+//! the end of the output.
 
 use std::cmp::Reverse;
 
@@ -8,17 +9,17 @@ use super::connect::Cluster;
 use super::work;
 use crate::api::WorkItem;
 
-/// Items that are named.
+/// The most items that a message names.
 const MAX_NAMED_ITEMS: usize = 5;
 
-/// The items of the namespace, read when they are asked for first.
+/// Reads the items of the namespace at the first use, and keeps them.
 #[derive(Debug, Default)]
 pub struct LastWords {
     items: Option<Result<Vec<WorkItem>, String>>,
 }
 
 impl LastWords {
-    /// A sentence that says where the last words of this agent are.
+    /// A sentence that says where the last output of this agent is.
     pub async fn of(&mut self, cluster: &Cluster, agent: &str) -> String {
         if self.items.is_none() {
             self.items = Some(work::items(cluster, None).await.map(|found| found.objects).map_err(|error| error.to_string()));
@@ -31,7 +32,7 @@ impl LastWords {
     }
 }
 
-/// Which items have its words. Pure.
+/// Names the items that keep the output of the agent. Pure.
 fn kept(agent: &str, namespace: &str, items: &[WorkItem]) -> String {
     let attempts = |item: &WorkItem| item.status.clone().unwrap_or_default().attempt_history.unwrap_or_default();
     let worked =
@@ -40,14 +41,14 @@ fn kept(agent: &str, namespace: &str, items: &[WorkItem]) -> String {
     found.sort_by_key(|(ended, name)| (Reverse(ended.clone()), name.clone()));
     let Some((_, last)) = found.first() else { return beside(agent, namespace) };
     let others: Vec<&str> = found.iter().skip(1).take(MAX_NAMED_ITEMS - 1).map(|(_, name)| name.as_str()).collect();
-    let others = if others.is_empty() { String::new() } else { format!("; of others before it: {}", others.join(", ")) };
+    let others = if others.is_empty() { String::new() } else { format!("; earlier items: {}", others.join(", ")) };
     format!(
-        "The end of what its program wrote is kept with the attempts at the item that it worked on last: `kubectl spillway explain item/{last} -n {namespace} -o json`{others}"
+        "The attempts of its last item keep the end of the program's output: `kubectl spillway explain item/{last} -n {namespace} -o json`{others}"
     )
 }
 
 fn beside(agent: &str, namespace: &str) -> String {
-    format!("No item has words of it; how it ended: `kubectl spillway explain agent/{agent} -n {namespace}`")
+    format!("No item keeps output of this agent; `kubectl spillway explain agent/{agent} -n {namespace}` shows how it ended")
 }
 
 #[cfg(test)]
@@ -73,9 +74,12 @@ mod tests {
             item("other", &[("b", "2026-01-01T00:05:00Z")]),
         ];
         let told = kept("a", "n", &items);
-        assert!(told.contains("`kubectl spillway explain item/new -n n -o json`; of others before it: old"), "{told}");
+        assert!(told.contains("`kubectl spillway explain item/new -n n -o json`; earlier items: old"), "{told}");
         assert!(!told.contains("other,") && kept("b", "n", &items).contains("item/new"));
-        assert!(kept("c", "n", &items).contains("No item has words of it; how it ended: `kubectl spillway explain agent/c -n n`"));
+        assert!(
+            kept("c", "n", &items)
+                .contains("No item keeps output of this agent; `kubectl spillway explain agent/c -n n` shows how it ended")
+        );
         let many: Vec<_> = (0..50).map(|number| item(&format!("i{number}"), &[("a", "2026-01-01T00:01:00Z")])).collect();
         assert_eq!(kept("a", "n", &many).matches(", ").count(), MAX_NAMED_ITEMS - 2);
     }

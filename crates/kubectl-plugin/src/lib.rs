@@ -1,28 +1,30 @@
-//! The kubectl plugin, `kubectl spillway`: what a person types to see agents and to say how many there should be.
+//! The kubectl plugin, `kubectl spillway`: commands to see agents and work, and to control them.
 //!
-//! A command goes three ways, each testable alone: its arguments (parsed and checked before anything is sent) become a
-//! typed report (the only part that talks to the API server, through [`Cluster`]), and the report becomes text (pure).
+//! A command has three steps, and each can be tested alone. Its arguments are parsed and checked before anything is sent.
+//! `run` turns them into a typed report; only this step talks to the API server, through [`Cluster`]. `render` turns the
+//! report into text, and is pure.
 //!
 //! | file | for |
 //! |---|---|
 //! | [`scale`], [`ls`], [`spawn`], [`rm`], [`grant`], [`breaker`], [`chat`], [`logs`] | one command each: `Arguments`, the calls, the report, `render` |
 //! | [`pause`] | a folder, two commands: `pause` and `resume` |
 //! | [`work`] | a folder: the commands for items and queues |
-//! | [`explain`] | a folder: what is read, the reports, the table of advice, the words |
-//! | [`top`] | a folder: agents, pools and queues, what the user chose, the lines, the screen |
-//! | [`find`] | which object a name means, and the state of an Agent in a few words |
-//! | [`connect`] | the usual kubectl flags, and the client they lead to |
-//! | [`error`] | what can go wrong, told with the way to mend it |
+//! | [`explain`] | a folder: the facts, the reports, the table of advice, the text |
+//! | [`top`] | a folder: agents, pools and queues, the state of the view, the lines, the screen |
+//! | [`find`] | the object of a name, and the state of an Agent as a short text |
+//! | [`connect`] | the usual kubectl flags, and the client that they configure |
+//! | [`error`] | the errors, with what to do |
 //! | [`input`] | names, quantities, durations and times as people write them |
-//! | [`write`](mod@write) | looking at one object, deciding, one merge patch |
-//! | [`wait`] | looking again until something is so |
+//! | [`write`](mod@write) | reading one object, deciding, one merge patch |
+//! | [`wait`] | polling until a condition holds |
 //! | [`table`] | columns, ages, and text that is safe to print |
 //! | [`console`] | standard output, standard error, and questions |
 //!
-//! What it must not do: use rights that its user does not have, write anything but custom resources (`rm --force` also ends
-//! pods) or read anything else (`explain` also reads the agent's pod and events, `release` the pod and its node, `logs` its
-//! log, and `chat` leaves the terminal to kubectl), or write a field that nobody asked for, or a status. Every delete carries
-//! the uid of what its user saw, and every patch of an agent or of work that uid or the version.
+//! It must not use rights that its user does not have. It must not write anything but custom resources; only `rm --force` also
+//! deletes pods. It must not read anything else, with these exceptions: `explain` also reads the agent's pod and events,
+//! `release` the pod and its node, and `logs` its log; `chat` leaves the terminal to kubectl. It must not write a status, nor a
+//! field that the command does not name. Every delete carries the uid of the object that was read. Every patch of an agent, an
+//! item or a queue carries that uid or the resource version.
 
 pub mod breaker;
 pub mod chat;
@@ -59,7 +61,7 @@ use spillway_policy as policy;
 /// The version of this build, as `version` prints it and the User-Agent carries it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The name of the program, as completion scripts and the User-Agent have it.
+/// The name of the program, for completion scripts and the User-Agent.
 pub const PROGRAM_NAME: &str = "kubectl-spillway";
 
 /// See and steer fleets of AI coding agents.
@@ -75,21 +77,21 @@ pub const PROGRAM_NAME: &str = "kubectl-spillway";
   kubectl spillway ls                          # the agents of this namespace
   kubectl spillway scale                       # its pools
   kubectl spillway scale coders --replicas 3   # exactly three agents
-  kubectl spillway scale coders --auto         # as many as min, max and the work say
-  kubectl spillway spawn coders --memory 4Gi   # one more, by hand
-  kubectl spillway rm coders-1f2e3d4c5b        # end one
-  kubectl spillway explain coders-1f2e3d4c5b   # why it is as it is, and what to do
-  kubectl spillway logs coders-1f2e3d4c5b -f   # what it writes
-  kubectl spillway ask 'fix the login'         # work for them, in words
-  kubectl spillway submit bugs --payload '...' # the same, item by item
-  kubectl spillway queue bugs                  # what waits, in its order
-  kubectl spillway top                         # all of them, live"
+  kubectl spillway scale coders --auto         # automatic, between min and max
+  kubectl spillway spawn coders --memory 4Gi   # one more agent, by hand
+  kubectl spillway rm coders-1f2e3d4c5b        # delete an agent
+  kubectl spillway explain coders-1f2e3d4c5b   # the reasons for its state, and what to do
+  kubectl spillway logs coders-1f2e3d4c5b -f   # the output of its program
+  kubectl spillway ask 'fix the login'         # work for the agents, in words
+  kubectl spillway submit bugs --payload '...' # an item of work
+  kubectl spillway queue bugs                  # the items of a queue, in their order
+  kubectl spillway top                         # all agents, live"
 )]
 pub struct Arguments {
-    /// Which cluster, as whom.
+    /// Cluster, user and namespace.
     #[command(flatten)]
     pub connect: ConnectArguments,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -97,47 +99,47 @@ pub struct Arguments {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say how many agents a pool runs, or show what pools want and have
+    /// Set how many agents a pool runs, or show the sizes of pools
     Scale(scale::Arguments),
     /// List agents
     #[command(visible_alias = "list")]
     Ls(ls::Arguments),
-    /// Make one agent by hand: outside its pool's min and max, never outside its bulkhead
+    /// Create one agent by hand, outside min and max of its pool but within its bulkhead
     Spawn(spawn::Arguments),
-    /// Delete agents; their pool replaces what it still wants
+    /// Delete agents; their pool replaces those that it still wants
     Rm(rm::Arguments),
-    /// Hold agents (they keep what they have, take no work and make no model calls), items or queues
+    /// Pause agents, items or queues
     #[command(after_help = pause::PAUSE_HELP)]
     Pause(pause::Arguments),
-    /// Let paused agents, items or queues go on
+    /// Resume paused agents, items or queues
     #[command(after_help = pause::RESUME_HELP)]
     Resume(pause::Arguments),
     /// Give an agent, a Budget or a ClusterBudget more tokens
     Grant(grant::Arguments),
-    /// Approve that what a Breaker stopped is tried again, or hold its circuits open or closed
+    /// Approve a new trial for what a Breaker stopped, or hold its circuits open or closed
     #[command(after_help = breaker::BREAKER_HELP)]
     Breaker(breaker::Arguments),
-    /// Sit down at the terminal of an agent of a Chat pool
+    /// Attach to the terminal of an agent of a Chat pool
     Chat(chat::Arguments),
-    /// Show what an agent's program writes
+    /// Show the output of an agent's program
     Logs(logs::Arguments),
-    /// Ask a scheduler agent in words: it makes items of work of them, or answers
+    /// Ask a scheduler agent in words; it creates items of work, or answers
     Ask(work::ask::Arguments),
-    /// Make items of work
+    /// Create items of work
     Submit(work::submit::Arguments),
-    /// Show queues, or one with its items in their order
+    /// Show queues, or one queue with its items in their order
     Queue(work::queue::Arguments),
-    /// End items, or all items of a group or of a queue; it cannot be taken back
+    /// Cancel items, or all items of a group or of a queue; this cannot be undone
     Cancel(work::cancel::Arguments),
-    /// Put items before, or behind, the others of their queue
+    /// Set the priority of items within their queue
     Priority(work::priority::Arguments),
-    /// Start items again that ended without success, dead letters above all
+    /// Start items again that ended without success, mainly dead letters
     Redrive(work::redrive::Arguments),
-    /// Say that the node of an item's agent is dead, so that another agent gets the item
+    /// Declare the node of an item's agent dead, so that another agent gets the item
     Release(work::release::Arguments),
-    /// Say why an agent, a pool, an item or a queue is as it is, what it waits for, and what to do
+    /// Explain the state of an agent, a pool, an item or a queue: what it waits for, and what to do
     Explain(explain::Arguments),
-    /// Watch agents live, or pools, or queues
+    /// Watch agents, pools or queues live
     Top(top::Arguments),
     /// Print a completion script
     #[command(after_help = "Examples:
@@ -146,9 +148,9 @@ pub enum Command {
   kubectl-spillway completion fish > ~/.config/fish/completions/kubectl-spillway.fish
   kubectl-spillway completion powershell | Out-String | Invoke-Expression
 
-The script completes the program's own name, kubectl-spillway.")]
+The script completes the name of the program, kubectl-spillway.")]
     Completion {
-        /// For which shell
+        /// The shell
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(["bash", "zsh", "fish", "powershell"]))]
         shell: String,
     },
@@ -156,7 +158,7 @@ The script completes the program's own name, kubectl-spillway.")]
     Version,
 }
 
-/// Runs one command. `Err` is what stopped it; what it found out before is on the console already.
+/// Runs one command. `Err` is the error that stopped it; earlier results are on the console already.
 pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let Arguments { connect, command } = arguments;
     match command {
@@ -195,7 +197,7 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
         Command::Chat(arguments) => {
             let session = chat::run(&connect.connect().await?, &arguments).await?;
             if !console::interactive() {
-                return Err(Error::Usage("a chat needs a terminal: standard input and standard output must be one".into()));
+                return Err(Error::Usage("chat needs a terminal on standard input and standard output".into()));
             }
             console.show(chat::render(&session));
             return Err(chat::attach(&session, &connect));
@@ -220,7 +222,7 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
     Ok(())
 }
 
-/// `pause` and `resume`: ask, wait.
+/// `pause` and `resume`: writes the request, then waits.
 async fn hold(cluster: &Cluster, verb: pause::Verb, arguments: &pause::Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let report = pause::run(cluster, verb, arguments).await?;
     console.show(pause::render(&report));
@@ -230,7 +232,7 @@ async fn hold(cluster: &Cluster, verb: pause::Verb, arguments: &pause::Arguments
     Ok(())
 }
 
-/// `rm`: look, ask, delete, wait.
+/// `rm`: reads, asks the user, deletes, waits.
 async fn remove(cluster: &Cluster, arguments: &rm::Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let plan = rm::plan(cluster, arguments).await?;
     if let Some(question) = rm::question(&plan, arguments)
@@ -370,7 +372,7 @@ mod tests {
             ("spawn p --name A_b", "at most 63 lower-case letters"),
             ("spawn p --memory 1GB", "did you mean 1G or 1Gi?"),
             ("spawn p --memory 512m", "did you mean 512Mi?"),
-            ("spawn p --cpus 0", "more than nothing"),
+            ("spawn p --cpus 0", "must be greater than 0"),
             ("spawn p --timeout 5s", "--wait"),
             ("rm", "AGENT"),
             ("rm --pool p", "--all"),
@@ -385,7 +387,7 @@ mod tests {
             ("ask fix it -o yaml", "possible values: name, json"),
             ("submit q --payload x -f y", "cannot be used with"),
             ("submit q --dedup-key k --name n", "cannot be used with"),
-            ("submit q --deadline tomorrow", "with its zone, or 90m"),
+            ("submit q --deadline tomorrow", "with a time zone, or 90m"),
             ("submit q --count 0", "0 is not in 1..=10000"),
             ("submit q --priority 1000001", "is not in -1000000..=1000000"),
             ("submit q --type Bug", "lower-case letters"),

@@ -1,6 +1,6 @@
-//! `logs`: what an agent's program, or its sidecar, has written. It streams: it keeps no more than one line of each log.
+//! `logs`: shows the output of an agent's program, or of its sidecar. It streams, and keeps at most one line of each log.
 //!
-//! What an agent wrote is made safe before it is shown: it may come from anywhere.
+//! The output of an agent is not trusted, so it is made safe before it is shown.
 
 use std::io;
 use std::pin::Pin;
@@ -23,9 +23,9 @@ use super::ls;
 use super::table::{printable, printable_line};
 use crate::api::Agent;
 
-/// Logs followed at once: each is a connection to a kubelet that stays open.
+/// The most logs that are followed at once: each keeps a connection to a kubelet open.
 const MAX_FOLLOWED_LOGS: usize = 32;
-/// Bytes of a line; a longer one is broken, so that no program can fill our memory.
+/// The most bytes of a line. Longer lines are split, so that no program can fill the memory of the plugin.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// Arguments of `logs`.
@@ -33,31 +33,31 @@ const MAX_LINE_BYTES: usize = 64 * 1024;
 #[command(after_help = "Examples:
   kubectl spillway logs coders-1f2e3d4c5b
   kubectl spillway logs coders-1f2e3d4c5b -f --tail 20
-  kubectl spillway logs coders-1f2e3d4c5b --since 5m --link   # of the sidecar that connects it
-  kubectl spillway logs --pool coders -f                      # of all its agents, each line with its agent's name
+  kubectl spillway logs coders-1f2e3d4c5b --since 5m --link   # the log of its sidecar
+  kubectl spillway logs --pool coders -f                      # all agents of the pool, each line after its agent's name
 
-Control characters are shown as \u{fffd} and colours are left out: agents write what they please. A log goes with its pod:
-of an agent whose pod is gone, the items that it worked on have the end of what its program wrote, and are named.")]
+Control characters become \u{fffd}, and colours are removed, because the output of an agent is not trusted. A log is deleted
+with its pod. If the pod is gone, the command names the items that keep the end of the program's output.")]
 pub struct Arguments {
     /// The agent
     #[arg(value_name = "AGENT", required_unless_present = "pool", value_parser = input::agent_or_pool)]
     pub name: Option<NamedKind>,
-    /// The logs of all agents of this pool, each line after its agent's name
+    /// Show the logs of all agents of this pool, each line after its agent's name
     #[arg(long, value_name = "POOL", conflicts_with = "name", value_parser = input::pool)]
     pub pool: Option<String>,
-    /// Go on as it is written. Agents that a pool makes later are not followed
+    /// Follow the log. Agents that the pool creates later are not followed
     #[arg(short, long)]
     pub follow: bool,
-    /// Only the last N lines of each log
+    /// Show only the last N lines of each log
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
     pub tail: Option<i64>,
-    /// Only what is younger: 30s, 5m, 2h
+    /// Show only lines that are newer than this: 30s, 5m, 2h
     #[arg(long, value_name = "DURATION", value_parser = input::duration)]
     pub since: Option<Duration>,
-    /// With --link: of the sidecar before it was last restarted. An agent's program runs once and has no log before this one
+    /// With --link, show the log of the sidecar before its last restart. An agent's program runs once, so it has no earlier log
     #[arg(short, long)]
     pub previous: bool,
-    /// Of the sidecar that connects the agent, not of the agent's program
+    /// Show the log of the sidecar that connects the agent, instead of the program's
     #[arg(long)]
     pub link: bool,
 }
@@ -70,24 +70,24 @@ pub struct Source {
     pub agent: String,
     /// Its pod.
     pub pod: String,
-    /// What stands before each of its lines.
+    /// The text before each of its lines.
     pub prefix: String,
-    /// Its state, in words.
+    /// The state of the agent, as text.
     pub state: String,
-    /// Its life is over: the pod may be gone.
+    /// Whether the agent has ended. Its pod may be gone.
     pub ended: bool,
 }
 
-/// What is to be read.
+/// The logs to read.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The namespace.
     pub namespace: String,
     /// The logs.
     pub sources: Vec<Source>,
-    /// What has no log, in words.
+    /// Notes on agents without a log.
     pub notes: Vec<String>,
-    /// Which part of them.
+    /// The parameters of the requests.
     pub params: LogParams,
 }
 
@@ -129,14 +129,14 @@ fn params(arguments: &Arguments) -> Result<LogParams, Error> {
     let Arguments { name: _, pool: _, follow, tail, since, previous, link } = arguments;
     if *previous && !*link {
         return Err(Error::Usage(
-            "--previous is not possible: the container of an agent's program runs once and is never started again (the sidecar's may be: --link). The agent before this one has a log of its own: \
-             `kubectl spillway ls --all` lists those that ended"
+            "--previous is only possible with --link: the container of an agent's program runs once and is never restarted. An earlier agent \
+             has its own log: `kubectl spillway ls --all` lists the ended agents"
                 .into(),
         ));
     }
     let since = since.map(|since| i64::try_from(since.as_millis().div_ceil(1000)).unwrap_or(i64::MAX));
     if since == Some(0) {
-        return Err(Error::Usage("--since 0 is no time: leave it out for the whole log".into()));
+        return Err(Error::Usage("--since must be longer than 0: leave it out for the whole log".into()));
     }
     let container = if *link { LINK_CONTAINER } else { AGENT_CONTAINER };
     Ok(LogParams {
@@ -155,36 +155,36 @@ fn source(namespace: &str, agent: &Agent, prefix: String) -> Result<Source, Stri
     let state = find::state(agent);
     match agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
         _ if agent.spec.external.is_some() => {
-            Err(format!("agent \"{name}\" runs outside the cluster: its log is where `spillway-agent run` was started"))
+            Err(format!("agent \"{name}\" runs outside the cluster: its log is on the machine where `spillway-agent run` was started"))
         }
         Some(pod) => Ok(Source { agent: name, pod: pod.name.clone(), prefix, state, ended: find::ended(agent) }),
         None => Err(format!(
-            "agent \"{name}\" has no pod, so it has no log ({}); `kubectl spillway explain agent/{name} -n {namespace}` tells more",
+            "agent \"{name}\" has no pod, so it has no log ({}); `kubectl spillway explain agent/{name} -n {namespace}` shows the reason",
             printable(&state)
         )),
     }
 }
 
-/// The logs of a pool's agents. Those that ended are read too, while their pods are there, and not followed.
+/// The logs of a pool's agents. Logs of ended agents are read while their pods exist, and are not followed.
 fn of_pool(namespace: &str, agents: &[Agent], follow: bool) -> Result<(Vec<Source>, Vec<String>), Error> {
     let (mut sources, mut notes) = (Vec::new(), Vec::new());
     for agent in agents.iter().filter(|agent| !(follow && find::ended(agent))) {
         match source(namespace, agent, prefix(agent, agents)) {
             Ok(source) => sources.push(source),
-            Err(_) if find::ended(agent) => {} // it never began
+            Err(_) if find::ended(agent) => {} // it never had a pod
             Err(words) => notes.push(words),
         }
     }
     if follow && sources.len() > MAX_FOLLOWED_LOGS {
         return Err(Error::Usage(format!(
-            "{} logs cannot be followed at once, {MAX_FOLLOWED_LOGS} can: leave out --follow, or name one of the agents",
+            "{} logs cannot be followed at once, because the limit is {MAX_FOLLOWED_LOGS}: leave out --follow, or name one of the agents",
             sources.len()
         )));
     }
     Ok((sources, notes))
 }
 
-/// The agent's name for people, and its own where that is another's too.
+/// The display name of the agent, with its name if another agent has the same display name.
 fn prefix(agent: &Agent, among: &[Agent]) -> String {
     let shared = |name: &String| among.iter().filter(|other| other.spec.display_name.as_ref() == Some(name)).count() > 1;
     match &agent.spec.display_name {
@@ -196,15 +196,15 @@ fn prefix(agent: &Agent, among: &[Agent]) -> String {
 
 fn is_a_pool(pool: &str, agents: &[Agent]) -> String {
     match agents {
-        [] => format!("\"{pool}\" is a pool, and has no agents now; `kubectl spillway ls {pool} --all` lists those that ended"),
+        [] => format!("\"{pool}\" is a pool and has no agents now; `kubectl spillway ls {pool} --all` lists the ended agents"),
         agents => format!(
-            "\"{pool}\" is a pool; name one of its agents: {}; or write --pool {pool} for all of them, each line after its agent's name",
+            "\"{pool}\" is a pool; name one of its agents: {}. Or write --pool {pool}, which shows all of them, each line after its agent's name",
             find::candidates(agents.iter())
         ),
     }
 }
 
-/// Lines that are safe to show, as many as came at once.
+/// Batches of lines that are safe to show.
 type Lines = Pin<Box<dyn Stream<Item = io::Result<Vec<String>>> + Send>>;
 
 /// Shows the logs: one after the other, or all at once while they are followed.
@@ -233,14 +233,14 @@ pub async fn run(cluster: &Cluster, plan: &Plan, console: &mut dyn Console) {
     show(&mut open, console).await;
 }
 
-/// A log's lines with what stands before them.
+/// The lines of a log with their prefix.
 type Tagged = Pin<Box<dyn Stream<Item = (String, io::Result<Vec<String>>)> + Send>>;
 
 fn tagged(lines: Lines, prefix: String) -> Tagged {
     Box::pin(lines.map(move |lines| (prefix.clone(), lines)))
 }
 
-/// Shows what comes until all logs are at their end.
+/// Shows the lines of all logs until all logs have ended.
 async fn show(open: &mut futures::stream::SelectAll<Tagged>, console: &mut dyn Console) {
     while let Some((prefix, lines)) = open.next().await {
         match lines {
@@ -249,7 +249,7 @@ async fn show(open: &mut futures::stream::SelectAll<Tagged>, console: &mut dyn C
                 lines.iter().for_each(|line| output.line(format!("{prefix}{line}")));
                 console.show(output);
             }
-            Err(error) => show_failure(console, &format!("{prefix}the log broke off: {error}")),
+            Err(error) => show_failure(console, &format!("{prefix}the connection to the log was lost: {error}")),
         }
         if console.unheard() {
             return;
@@ -263,12 +263,12 @@ fn show_failure(console: &mut dyn Console, words: &str) {
     console.show(output);
 }
 
-/// Why a log cannot be read, in words.
+/// The error message for a log that cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 enum UnreadLog {
-    /// Its pod is gone, and the log with it.
+    /// The agent has ended, and its log is gone with its pod.
     Gone(String),
-    /// Anything else.
+    /// Any other error.
     Other(String),
 }
 
@@ -284,10 +284,10 @@ fn unread(namespace: &str, source: &Source, error: kube::Error) -> UnreadLog {
     let Source { agent, pod, prefix: _, state, ended } = source;
     match &error {
         kube::Error::Api(status) if status.code == 404 && *ended => {
-            UnreadLog::Gone(format!("agent \"{agent}\" has ended and its pod is gone, the log with it ({state})"))
+            UnreadLog::Gone(format!("agent \"{agent}\" has ended, and its log is gone with its pod ({state})"))
         }
         kube::Error::Api(status) if status.code == 404 => {
-            UnreadLog::Other(format!("the pod \"{pod}\" of agent \"{agent}\" is not there ({state})"))
+            UnreadLog::Other(format!("pod \"{pod}\" of agent \"{agent}\" does not exist ({state})"))
         }
         _ => {
             UnreadLog::Other(format!("the log of agent \"{agent}\" cannot be read: {} ({state})", Error::of::<Pod>(namespace, pod)(error)))
@@ -310,14 +310,14 @@ fn lines(reader: Pin<Box<dyn AsyncBufRead + Send>>) -> impl Stream<Item = io::Re
     })
 }
 
-/// Cuts bytes into lines.
+/// Splits bytes into lines.
 #[derive(Debug, Default)]
 struct Splitter {
     begun: Vec<u8>,
 }
 
 impl Splitter {
-    /// The lines that these bytes end.
+    /// The lines that are complete with these bytes.
     fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -331,13 +331,13 @@ impl Splitter {
         lines
     }
 
-    /// The line that nothing ended.
+    /// The last line, if it has no line end.
     fn rest(self) -> Vec<String> {
         if self.begun.is_empty() { Vec::new() } else { vec![safe(&self.begun)] }
     }
 }
 
-/// One line without its end. A terminal ends lines with a carriage return as well.
+/// One line without its end. Programs on a terminal also end lines with a carriage return.
 fn safe(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     printable_line(text.trim_end_matches(['\n', '\r']))
@@ -375,7 +375,7 @@ mod tests {
     fn a_pool_is_no_agent_and_its_agents_are_listed() {
         assert_eq!(
             is_a_pool("p", &[running("a", Some("calm-otter"))]),
-            "\"p\" is a pool; name one of its agents: a (calm-otter, Idle); or write --pool p for all of them, each line after its agent's name"
+            "\"p\" is a pool; name one of its agents: a (calm-otter, Idle). Or write --pool p, which shows all of them, each line after its agent's name"
         );
         assert!(is_a_pool("p", &[]).contains("ls p --all"));
     }
@@ -417,11 +417,11 @@ mod tests {
             Source { agent: "a".into(), pod: "a".into(), prefix: String::new(), state: "Stopped, PodFailed: m".into(), ended: true };
         let missing =
             |code: u16| kube::Error::Api(Box::new(serde_json::from_value(json!({"code": code, "message": "m2"})).expect("a Status")));
-        let gone = "agent \"a\" has ended and its pod is gone, the log with it (Stopped, PodFailed: m)";
+        let gone = "agent \"a\" has ended, and its log is gone with its pod (Stopped, PodFailed: m)";
         assert_eq!(unread("n", &source, missing(404)), UnreadLog::Gone(gone.into()));
         let living = Source { state: "Idle".into(), ended: false, ..source };
         let other = |words: &str| UnreadLog::Other(words.into());
-        assert_eq!(unread("n", &living, missing(404)), other("the pod \"a\" of agent \"a\" is not there (Idle)"));
+        assert_eq!(unread("n", &living, missing(404)), other("pod \"a\" of agent \"a\" does not exist (Idle)"));
         assert_eq!(unread("n", &living, missing(400)), other("the log of agent \"a\" cannot be read: from server (400): m2 (Idle)"));
     }
 }

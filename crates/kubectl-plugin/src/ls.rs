@@ -1,4 +1,4 @@
-//! `ls`: which agents there are. Only reads.
+//! `ls`: lists agents. Only reads.
 
 use kube::Api;
 use kube::ResourceExt as _;
@@ -23,26 +23,26 @@ const SHORT_ID_CHARS: usize = 13;
 /// Arguments of `ls`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(after_help = "Examples:
-  kubectl spillway ls                 # living agents of this namespace
-  kubectl spillway ls coders --all    # of one pool, those that ended too
-  kubectl spillway ls -A -o wide      # everywhere, with action, pod, container, node and reason
+  kubectl spillway ls                 # the agents of this namespace that have not ended
+  kubectl spillway ls coders --all    # all agents of one pool, with ended ones
+  kubectl spillway ls -A -o wide      # all namespaces, with action, pod, container, node and reason
   kubectl spillway ls -o json | jq '.items[].status.tokens.used'")]
 pub struct Arguments {
     /// Only the agents of this pool
     #[arg(value_name = "POOL", value_parser = input::pool)]
     pub pool: Option<String>,
-    /// Those that ended too
+    /// Also list ended agents
     #[arg(long)]
     pub all: bool,
-    /// In all namespaces
+    /// List the agents of all namespaces
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// How to write them
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
 }
 
-/// How agents are written; none: a table.
+/// The output format; without one a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// A table with more columns
@@ -55,17 +55,17 @@ pub enum Format {
     Name,
 }
 
-/// What `ls` found.
+/// The result of `ls`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Where was looked; none: everywhere.
+    /// The namespace; none for all namespaces.
     pub namespace: Option<String>,
     /// The agents, by namespace, pool and name.
     pub agents: Vec<Agent>,
-    /// How many more have ended and were not asked for.
+    /// The number of ended agents that are left out.
     pub ended: usize,
-    /// Stored objects that do not fit their type, told in words.
+    /// One message for each stored object that does not fit its type.
     pub unreadable: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     }
     let found = api.list(&params).await.map_err(Error::of::<Agent>(&cluster.namespace, ""))?;
     if let (true, false, Some(pool)) = (found.items.is_empty(), arguments.all_namespaces, &arguments.pool) {
-        // A pool without agents is nothing to complain of; a name without a pool is.
+        // A pool may have no agents, but a pool that does not exist is an error.
         cluster.api::<AgentPool>().get_metadata(pool).await.map_err(Error::of::<AgentPool>(&cluster.namespace, pool))?;
     }
     let mut report = Report {
@@ -102,13 +102,13 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     Ok(report)
 }
 
-/// The agents of a pool, living ones only, by name.
+/// The agents of a pool that have not ended, by name.
 pub async fn agents_of(cluster: &Cluster, pool: &str) -> Result<Vec<Agent>, Error> {
     let arguments = Arguments { pool: Some(pool.to_owned()), ..Arguments::default() };
     Ok(run(cluster, &arguments).await?.agents)
 }
 
-/// The report in words.
+/// The report as text.
 pub fn render(report: &Report, format: Option<Format>, now: jiff::Timestamp) -> Result<Output, Error> {
     let mut output = Output::default();
     let list = || json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": report.agents});
@@ -129,13 +129,13 @@ fn none_found(report: &Report) -> String {
     let place = report.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
     match report.ended {
         0 => format!("No agents found{place}."),
-        ended => format!("No living agents found{place} ({ended} ended: --all shows them)."),
+        ended => format!("No agents found{place}, except {ended} that have ended (--all shows them)."),
     }
 }
 
 fn agents_table(report: &Report, wide: bool, now: jiff::Timestamp) -> String {
     let mut header = vec!["DISPLAY", "NAME", "POOL", "TYPE", "PHASE", "ITEM", "TOKENS", "AGE"];
-    // Who registered those that run outside the cluster.
+    // The column shows the users that registered the agents outside the cluster.
     let external = report.agents.iter().any(|agent| agent.spec.external.is_some());
     if external {
         header.push("EXTERNAL");
@@ -150,7 +150,7 @@ fn agents_table(report: &Report, wide: bool, now: jiff::Timestamp) -> String {
     table(&header, report.agents.iter().map(|agent| row(agent, columns, now)).collect())
 }
 
-/// Which columns there are besides the usual ones.
+/// The optional columns.
 #[derive(Clone, Copy)]
 struct Columns {
     namespace: bool,
@@ -190,7 +190,7 @@ fn row(agent: &Agent, columns: Columns, now: jiff::Timestamp) -> Vec<String> {
     row
 }
 
-/// A container's id as `crictl` and `docker` show it: without the runtime's name, and as much of it as finds it on its node.
+/// A container's id as `crictl` and `docker` show it: without the name of the runtime, and shortened.
 fn container(id: &str) -> String {
     let id = id.split_once("://").map_or(id, |(_, id)| id);
     id.chars().take(SHORT_ID_CHARS).collect()
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(shown(&none, None), Output { err: "No agents found in namespace n.\n".into(), ..Output::default() });
         assert_eq!(
             shown(&Report { ended: 2, ..none.clone() }, None).err,
-            "No living agents found in namespace n (2 ended: --all shows them).\n"
+            "No agents found in namespace n, except 2 that have ended (--all shows them).\n"
         );
         assert_eq!(shown(&Report { namespace: None, ..none.clone() }, Some(Format::Wide)).err, "No agents found.\n");
         let json = shown(&none, Some(Format::Json));

@@ -9,7 +9,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version are no errors; a wrong command line ends with 1, as kubectl's does.
+            // Help and version are not errors. A wrong command line exits with 1, as with kubectl.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }

@@ -1,7 +1,7 @@
-//! `rm`: ends agents. It looks first, deletes exactly what it saw (by uid), and says what the pool will do about it.
+//! `rm`: deletes agents. It reads them first, deletes exactly these objects (by uid), and says that the pool may replace them.
 //!
-//! Deleting an Agent asks its pod to leave, with the time that the pool gives for a goodbye. `--force` shortens that to
-//! one second, never to none: the pod's object would vanish before its processes.
+//! The pod of a deleted Agent has the goodbye time of the pool to end. `--force` shortens that to one second, and not to zero:
+//! then the Pod object would disappear before its processes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,37 +24,37 @@ use crate::api::agent::PodRef;
 use crate::api::names;
 use crate::api::{Agent, AgentPool, GROUP};
 
-/// Seconds that a forced pod has.
+/// The grace period of a pod with `--force`.
 const FORCED_GRACE_SECONDS: u32 = 1;
-/// Deletes in flight at once: a pool of thousands ends in seconds, and the API server stays free for others.
+/// Concurrent deletes: a pool of thousands takes seconds, and the API server stays free for others.
 const MAX_CONCURRENT_DELETES: usize = 8;
 
 /// Arguments of `rm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(after_help = "Examples:
   kubectl spillway rm coders-1f2e3d4c5b
-  kubectl spillway rm coders-1f2e3d4c5b --force       # a second instead of the pool's goodbye time
+  kubectl spillway rm coders-1f2e3d4c5b --force       # one second instead of the pool's goodbye time
   kubectl spillway rm --pool coders --all --wait
   kubectl spillway ls coders -o name | xargs kubectl spillway rm
 
-The pool replaces what it still wants. To run fewer agents: kubectl spillway scale POOL --replicas N")]
+The pool replaces the agents that it still wants. To run fewer agents: kubectl spillway scale POOL --replicas N")]
 pub struct Arguments {
     /// The agents
     #[arg(value_name = "AGENT", required_unless_present = "pool", value_parser = input::agent)]
     pub agents: Vec<String>,
-    /// Of this pool, with --all
+    /// The pool, with --all
     #[arg(long, value_name = "POOL", conflicts_with = "agents", requires = "all", value_parser = input::pool)]
     pub pool: Option<String>,
-    /// All agents of the pool, those made by hand and those that ended too
+    /// Delete all agents of the pool, with ended agents and those that were created by hand
     #[arg(long, requires = "pool")]
     pub all: bool,
-    /// End their pods within a second
+    /// End the pods within one second
     #[arg(long)]
     pub force: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// Wait until they are gone
+    /// Wait until the agents are gone
     #[arg(long)]
     pub wait: bool,
     /// How long to wait
@@ -62,23 +62,23 @@ pub struct Arguments {
     pub timeout: Duration,
 }
 
-/// An Agent to be deleted.
+/// An Agent to delete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
     /// Its name.
     pub name: String,
-    /// Its uid: no other object of its name is deleted.
+    /// Its uid: no other object with the same name is deleted.
     pub uid: String,
     /// Its pool.
     pub pool: String,
-    /// Made by its pool, which may replace it.
+    /// Whether its pool created it, and may replace it.
     pub pools_own: bool,
-    /// Its pod, where the operator recorded one.
+    /// Its pod, if the operator has recorded one.
     pub pod: Option<PodRef>,
 }
 
-/// What is to be deleted, before anybody is asked.
+/// The Agents to delete, before the user confirms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -86,35 +86,35 @@ pub struct Plan {
     pub namespace: String,
     /// The Agents, by name.
     pub targets: Vec<Target>,
-    /// What was asked for and cannot be deleted, in words.
+    /// Error messages on agents that cannot be deleted.
     pub failures: Vec<String>,
 }
 
-/// What was deleted.
+/// The deleted Agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// The namespace.
     pub namespace: String,
-    /// The Agents that are leaving.
+    /// The deleted Agents. Their pods may still run.
     pub removed: Vec<Target>,
-    /// Their pods were ended by force.
+    /// Whether their pods were ended by force.
     pub forced: bool,
-    /// What failed, in words.
+    /// Error messages.
     pub failures: Vec<String>,
 }
 
-/// What came of waiting.
+/// The result of waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waited {
     /// The namespace.
     pub namespace: String,
-    /// The Agents that are still there.
+    /// The Agents that still exist.
     pub left: Vec<String>,
 }
 
-/// Looks at what is to be deleted.
+/// Reads the Agents to delete.
 pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Error> {
     let mut plan = Plan { namespace: cluster.namespace.clone(), targets: Vec::new(), failures: Vec::new() };
     if let Some(pool) = &arguments.pool {
@@ -131,7 +131,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
     Ok(plan)
 }
 
-/// The agents of a pool, those that leave already too: to wait for them, or to hurry them.
+/// The agents of a pool, including those that are already being deleted: the command can wait for these, or force them.
 async fn of_pool(cluster: &Cluster, pool: &str) -> Result<Vec<Target>, Error> {
     let params = ListParams::default().fields(&format!("spec.poolRef.name={pool}"));
     let found = cluster.api::<DeserializeGuard<Agent>>().list(&params).await.map_err(Error::of::<Agent>(&cluster.namespace, ""))?;
@@ -143,7 +143,7 @@ async fn of_pool(cluster: &Cluster, pool: &str) -> Result<Vec<Target>, Error> {
     Ok(targets)
 }
 
-/// What is known of an Agent, even of one whose stored object does not fit its type.
+/// The target for an Agent, also if the stored object does not fit its type.
 fn target(agent: &DeserializeGuard<Agent>) -> Target {
     let fits = agent.0.as_ref().ok();
     let labelled = agent.labels().get(names::POOL_LABEL).cloned().unwrap_or_default();
@@ -156,14 +156,14 @@ fn target(agent: &DeserializeGuard<Agent>) -> Target {
     }
 }
 
-/// What to ask before deleting; none where nothing needs to be asked.
+/// The question before the delete; none if no confirmation is needed.
 pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     let pool = arguments.pool.as_ref().filter(|_| !arguments.yes && !plan.targets.is_empty())?;
     let many = agents(plan.targets.len() as u64);
-    Some(format!("Delete {many} of pool {pool} in namespace {}? The pool replaces what it still wants.", plan.namespace))
+    Some(format!("Delete {many} of pool {pool} in namespace {}? The pool replaces the agents that it still wants.", plan.namespace))
 }
 
-/// Deletes. Every Agent is tried; failures are in the report.
+/// Deletes the Agents. Every Agent is tried; errors are in the report.
 pub async fn run(cluster: &Cluster, plan: Plan, force: bool) -> Report {
     let Plan { namespace, targets, failures } = plan;
     let mut report = Report { namespace, removed: Vec::new(), forced: force, failures };
@@ -181,7 +181,10 @@ pub async fn run(cluster: &Cluster, plan: Plan, force: bool) -> Report {
             && let Some(pod) = &target.pod
             && let Err(error) = end_pod(cluster, pod).await
         {
-            failures.push(format!("the pod of agent \"{}\" was not ended by force, it leaves in its own time: {error}", target.name));
+            failures.push(format!(
+                "the pod of agent \"{}\" was not ended by force, and ends within its normal grace period: {error}",
+                target.name
+            ));
         }
         (deleted.then_some(target), failures)
     });
@@ -197,9 +200,9 @@ async fn delete_agent(cluster: &Cluster, target: &Target) -> Result<(), String> 
     let params = DeleteParams { preconditions: only(&target.uid), ..DeleteParams::default() };
     match cluster.api::<DeserializeGuard<Agent>>().delete(&target.name, &params).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()), // it is gone, as was asked for
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()), // it is gone already
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            Err(format!("agent \"{}\" was replaced by another of its name since we looked; that one was not deleted", target.name))
+            Err(format!("agent \"{}\" was replaced by another one with the same name meanwhile; the new one was not deleted", target.name))
         }
         Err(error) => Err(Error::of::<Agent>(&cluster.namespace, &target.name)(error).to_string()),
     }
@@ -238,7 +241,7 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
     Ok(Waited { namespace: report.namespace.clone(), left: left.iter().map(|target| target.name.clone()).collect() })
 }
 
-/// What was deleted, in words.
+/// The deleted Agents, as text.
 pub fn render(report: &Report) -> Output {
     let Report { namespace, removed, forced, failures } = report;
     let mut output = Output::default();
@@ -249,7 +252,7 @@ pub fn render(report: &Report) -> Output {
     let pools: BTreeSet<&str> = removed.iter().filter(|target| target.pools_own).map(|target| target.pool.as_str()).collect();
     for pool in pools {
         output.note(format!(
-            "note: pool {pool} replaces what it still wants; for fewer agents: kubectl spillway scale {pool} --replicas N -n {namespace}"
+            "note: pool {pool} replaces the agents that it still wants; for fewer agents: kubectl spillway scale {pool} --replicas N -n {namespace}"
         ));
     }
     for words in failures {
@@ -261,7 +264,7 @@ pub fn render(report: &Report) -> Output {
     output
 }
 
-/// What came of waiting, in words.
+/// The result of waiting, as text.
 pub fn render_waited(waited: &Waited) -> Output {
     let Waited { namespace, left } = waited;
     let mut output = Output::default();
@@ -269,7 +272,7 @@ pub fn render_waited(waited: &Waited) -> Output {
         let names: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
         let more = if left.len() > names.len() { format!(" and {} more", left.len() - names.len()) } else { String::new() };
         output.failure(format!(
-            "not gone in time: {}{more}; `kubectl spillway ls --all -o wide -n {namespace}` says what they wait for",
+            "these agents are not gone in time: {}{more}; `kubectl spillway ls --all -o wide -n {namespace}` shows their state",
             names.join(", ")
         ));
     }
@@ -293,7 +296,7 @@ mod tests {
         let pool = Arguments { pool: Some("p".into()), all: true, ..Arguments::default() };
         assert_eq!(
             question(&plan, &pool).as_deref(),
-            Some("Delete 2 agents of pool p in namespace n? The pool replaces what it still wants.")
+            Some("Delete 2 agents of pool p in namespace n? The pool replaces the agents that it still wants.")
         );
         assert_eq!(question(&plan, &Arguments { yes: true, ..pool.clone() }), None);
         assert_eq!(question(&Plan { targets: Vec::new(), ..plan.clone() }, &pool), None);
@@ -304,7 +307,10 @@ mod tests {
     fn the_replacement_is_told_only_of_agents_that_the_pool_made() {
         let own = render(&report(vec![target("a", true), target("b", true)], Vec::new()));
         assert_eq!(own.out, "agent.spillway.dev/a deleted\nagent.spillway.dev/b deleted\n");
-        assert_eq!(own.err, "note: pool p replaces what it still wants; for fewer agents: kubectl spillway scale p --replicas N -n n\n");
+        assert_eq!(
+            own.err,
+            "note: pool p replaces the agents that it still wants; for fewer agents: kubectl spillway scale p --replicas N -n n\n"
+        );
         assert!(render(&report(vec![target("a", false)], Vec::new())).err.is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! `scale`: how many agents a pool runs. One merge patch, of the fields that were asked for and nothing else.
+//! `scale`: sets how many agents a pool runs, by one merge patch with only the given fields, or lists pools.
 
 use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -20,26 +20,26 @@ use crate::api::{AgentPool, GROUP};
 #[command(after_help = "Examples:
   kubectl spillway scale                            # the pools of this namespace
   kubectl spillway scale coders                     # one pool
-  kubectl spillway scale coders --replicas 3        # exactly three agents, whatever the work
-  kubectl spillway scale coders --auto              # again as many as min, max and the work say
+  kubectl spillway scale coders --replicas 3        # exactly three agents, independent of the work
+  kubectl spillway scale coders --auto              # automatic scaling between min and max
   kubectl spillway scale coders --min 1 --max 5     # the bounds of automatic scaling
   kubectl spillway scale coders --max 0             # drain the pool
 
-A busy agent is never killed to scale down: it leaves when its item is done.")]
+Scaling down never kills a busy agent: the agent leaves when its item is done.")]
 pub struct Arguments {
     /// The pool; without it all pools are listed
     #[arg(value_name = "POOL", value_parser = input::pool)]
     pub pool: Option<String>,
-    /// Run exactly so many agents: switches automatic scaling off
+    /// Run exactly this number of agents, without automatic scaling
     #[arg(long, value_name = "N", requires = "pool", conflicts_with_all = ["min", "max", "auto"], allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..=10_000))]
     pub replicas: Option<i32>,
-    /// At least so many (a pool that follows the work still goes to 0 without work)
+    /// Minimum number of agents (a pool that follows the work still scales to 0 without work)
     #[arg(long, value_name = "N", requires = "pool", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..=10_000))]
     pub min: Option<i32>,
-    /// At most so many; 0 drains the pool
+    /// Maximum number of agents; 0 drains the pool
     #[arg(long, value_name = "N", requires = "pool", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..=10_000))]
     pub max: Option<i32>,
-    /// Scale automatically again: removes spec.replicas
+    /// Scale automatically again; removes spec.replicas
     #[arg(long, requires = "pool")]
     pub auto: bool,
     /// List the pools of all namespaces
@@ -47,7 +47,7 @@ pub struct Arguments {
     pub all_namespaces: bool,
 }
 
-/// What is said of one pool.
+/// The sizes of one pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pool {
@@ -58,45 +58,45 @@ pub struct Pool {
     /// Its type.
     #[serde(rename = "type")]
     pub type_: String,
-    /// Agents wanted, as the controller last said.
+    /// Desired agents in the last status.
     pub desired: Option<i32>,
-    /// Agents there are, as the controller last said.
+    /// Existing agents in the last status.
     pub agents: Option<i32>,
-    /// Lower bound of automatic scaling, defaults filled in.
+    /// Lower bound of automatic scaling, with the default.
     pub min: u32,
-    /// Upper bound of automatic scaling, defaults filled in.
+    /// Upper bound of automatic scaling, with the default.
     pub max: u32,
-    /// The fixed number; none: automatic.
+    /// The fixed number of agents; none for automatic scaling.
     pub replicas: Option<u32>,
-    /// Why desired is what it is.
+    /// The reason for `desired`.
     pub reason: Option<String>,
 }
 
-/// What `scale` found out or did.
+/// The result of `scale`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    /// Pools, as they are.
+    /// A list of pools.
     #[serde(rename_all = "camelCase")]
     Pools {
-        /// Where was looked; none: everywhere.
+        /// The namespace; none for all namespaces.
         namespace: Option<String>,
-        /// What was found, by namespace and name.
+        /// The pools, by namespace and name.
         pools: Vec<Pool>,
-        /// Stored objects that do not fit their type, told in words.
+        /// One message for each stored object that does not fit its type.
         unreadable: Vec<String>,
     },
-    /// A pool whose numbers were changed, as it is now stored.
+    /// A pool after a change, as it is stored.
     #[serde(rename_all = "camelCase")]
     Scaled {
         /// The pool.
         pool: Pool,
-        /// Bounds were changed while a fixed number decides.
+        /// Whether spec.replicas overrides the changed bounds.
         overruled: bool,
     },
 }
 
-/// Shows pools, or changes one.
+/// Lists pools, or changes one.
 pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Error> {
     let Some(name) = &arguments.pool else {
         return list(cluster, arguments.all_namespaces).await;
@@ -116,7 +116,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     }
 }
 
-/// The merge patch that was asked for; none if nothing is to be changed.
+/// The merge patch for the arguments; none if they change nothing.
 fn patch(arguments: &Arguments) -> Result<Option<Value>, Error> {
     let Arguments { pool: _, replicas, min, max, auto, all_namespaces: _ } = arguments;
     if let (Some(min), Some(max)) = (min, max)
@@ -168,7 +168,7 @@ fn shown(pool: &AgentPool) -> Pool {
     }
 }
 
-/// The report in words.
+/// The report as text.
 pub fn render(report: &Report) -> Output {
     let mut output = Output::default();
     match report {
@@ -198,14 +198,17 @@ pub fn render(report: &Report) -> Output {
             };
             output.line(format!("agentpool.{GROUP}/{name} scaled: {now}"));
             if let (true, Some(replicas)) = (overruled, pool.replicas) {
-                output.note(format!("note: spec.replicas is {replicas} and decides alone; `kubectl spillway scale {name} --auto -n {}` lets min and max count", pool.namespace));
+                output.note(format!(
+                    "note: spec.replicas is {replicas} and overrides min and max; `kubectl spillway scale {name} --auto -n {}` removes it",
+                    pool.namespace
+                ));
             }
         }
     }
     output
 }
 
-/// A number of agents in words.
+/// A number of agents, as text.
 pub(super) fn agents(count: impl Into<u64>) -> String {
     match count.into() {
         1 => "1 agent".to_owned(),
@@ -305,7 +308,7 @@ mod tests {
         assert!(
             scaled(pool(Some(3)), true)
                 .err
-                .starts_with("note: spec.replicas is 3 and decides alone; `kubectl spillway scale p --auto -n n`")
+                .starts_with("note: spec.replicas is 3 and overrides min and max; `kubectl spillway scale p --auto -n n`")
         );
     }
 }

@@ -1,8 +1,8 @@
-//! `spawn`: one Agent by hand, outside min and max of its pool and never outside its bulkhead.
+//! `spawn`: creates one Agent by hand, outside min and max of its pool but within its bulkhead.
 //!
-//! The Agent gets what the pool's controller would give it, but for two things: no sequence number (that is what makes it
-//! the pool's own), and no finalizer (the Agent controller adds it before it makes the pod; without an operator the
-//! Agent can be deleted again).
+//! The Agent is like one that the pool's controller creates, with two differences. It has no sequence number, because only the
+//! pool's own agents have one. It has no finalizer: the Agent controller adds it before it creates the pod, so that without an
+//! operator the Agent can still be deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,24 +34,24 @@ use crate::api::{Agent, AgentPool, AgentSpec, GROUP};
   kubectl spillway spawn coders --name night-shift --display-name \"Night shift\"
   kubectl spillway spawn coders --cpus 500m --memory 1Gi --wait --timeout 2m
 
-The pool neither counts nor replaces an agent made by hand; `kubectl spillway rm` ends it.")]
+The pool neither counts nor replaces an agent that was created by hand; `kubectl spillway rm` deletes it.")]
 pub struct Arguments {
-    /// The pool whose program, bulkhead and sandbox it gets
+    /// The pool: the agent gets its program, bulkhead and sandbox
     #[arg(value_name = "POOL", value_parser = input::pool)]
     pub pool: String,
     /// Name of the Agent [default: the pool's, and five characters]
     #[arg(long, value_parser = input::label)]
     pub name: Option<String>,
-    /// A name for people [default: two words]
+    /// Display name of the Agent [default: two random words]
     #[arg(long, value_name = "NAME", value_parser = input::display_name)]
     pub display_name: Option<String>,
-    /// Cores, reserved and at most: 2, 0.5, 500m [default: the pool's]
+    /// Request and limit of CPU cores: 2, 0.5, 500m [default: the pool's]
     #[arg(long, value_name = "QUANTITY", allow_hyphen_values = true, value_parser = input::cpus)]
     pub cpus: Option<Quantity>,
-    /// Memory, reserved and at most: 512Mi, 1Gi [default: the pool's]
+    /// Request and limit of memory: 512Mi, 1Gi [default: the pool's]
     #[arg(long, value_name = "QUANTITY", allow_hyphen_values = true, value_parser = input::memory)]
     pub memory: Option<Quantity>,
-    /// Wait until it runs
+    /// Wait until the agent is ready
     #[arg(long)]
     pub wait: bool,
     /// How long to wait
@@ -59,7 +59,7 @@ pub struct Arguments {
     pub timeout: Duration,
 }
 
-/// The Agent that was made.
+/// The created Agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spawned {
@@ -69,27 +69,27 @@ pub struct Spawned {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// Its name for people.
+    /// Its display name.
     pub display_name: String,
     /// Its pool.
     pub pool: String,
 }
 
-/// What came of waiting.
+/// The result of waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Waited {
-    /// It runs.
+    /// The Agent is ready.
     Ready,
-    /// Its life is over already; in which words.
+    /// The Agent has ended, with its state.
     Ended(String),
-    /// It was deleted.
+    /// The Agent was deleted.
     Gone,
-    /// It still does not run; in which words.
+    /// The Agent is not ready in time, with its state.
     TimedOut(String),
 }
 
-/// Makes an Agent. `seed` is random: it chooses the name for people where neither that nor a name is given.
+/// Creates an Agent. `seed` is random: it selects the display name if the arguments have neither a display name nor a name.
 pub async fn run(cluster: &Cluster, arguments: &Arguments, seed: u64) -> Result<Spawned, Error> {
     let namespace = &cluster.namespace;
     let pool = cluster.api::<AgentPool>().get(&arguments.pool).await.map_err(Error::of::<AgentPool>(namespace, &arguments.pool))?;
@@ -109,7 +109,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, seed: u64) -> Result<
     })
 }
 
-/// The Agent to make.
+/// The Agent to create.
 fn agent(pool: &AgentPool, arguments: &Arguments, seed: u64) -> Agent {
     let words = || names::display_name(&arguments.name.clone().unwrap_or_else(|| seed.to_string()));
     Agent {
@@ -137,7 +137,7 @@ fn agent(pool: &AgentPool, arguments: &Arguments, seed: u64) -> Agent {
     }
 }
 
-/// What was asked for, on top of what the pool gives: an Agent's resources stand in place of the pool's, not beside them.
+/// The pool's resources with the arguments merged in, because the resources of an Agent replace those of its pool.
 fn resources(pool: &AgentPool, arguments: &Arguments) -> Option<ResourceRequirements> {
     let asked: BTreeMap<String, Quantity> = [("cpu", &arguments.cpus), ("memory", &arguments.memory)]
         .into_iter()
@@ -152,7 +152,7 @@ fn resources(pool: &AgentPool, arguments: &Arguments) -> Option<ResourceRequirem
     Some(resources)
 }
 
-/// Waits until the Agent runs, ends or is gone, at most `timeout`.
+/// Waits until the Agent is ready, ended or deleted, at most `timeout`.
 pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Result<Waited, Error> {
     let api = cluster.api::<Agent>();
     let waited = wait::until(Some(Instant::now() + timeout), wait::WAIT_POLL_INTERVAL, async || {
@@ -165,7 +165,7 @@ pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Re
     })
 }
 
-/// What one look says.
+/// Whether the wait is over, by the state of the Agent.
 fn seen(agent: &Agent, uid: &str) -> Check<Waited> {
     if agent.uid().as_deref() != Some(uid) {
         return Check::Done(Waited::Gone);
@@ -178,23 +178,23 @@ fn seen(agent: &Agent, uid: &str) -> Check<Waited> {
     }
 }
 
-/// What was made, in words.
+/// The created Agent, as text.
 pub fn render(spawned: &Spawned) -> Output {
     Output::of(format!("agent.{GROUP}/{} created ({})\n", spawned.name, printable(&spawned.display_name)))
 }
 
-/// What came of waiting, in words.
+/// The result of waiting, as text.
 pub fn render_waited(spawned: &Spawned, waited: &Waited) -> Output {
     let Spawned { namespace, name, uid: _, display_name: _, pool: _ } = spawned;
     let mut output = Output::default();
     match waited {
         Waited::Ready => output.line(format!("agent.{GROUP}/{name} is ready")),
         Waited::Ended(words) => output.failure(format!("agent \"{name}\" has ended: {}", printable(words))),
-        Waited::Gone => output.failure(format!("agent \"{name}\" was deleted while we waited for it")),
+        Waited::Gone => output.failure(format!("agent \"{name}\" was deleted during the wait")),
         Waited::TimedOut(words) => {
-            output.failure(format!("agent \"{name}\" is not ready in time; it stays and may still come ({})", printable(words)));
+            output.failure(format!("agent \"{name}\" is not ready in time; it stays and may become ready later ({})", printable(words)));
             output.note(format!(
-                "`kubectl describe agent {name} -n {namespace}` tells more, `kubectl spillway rm {name} -n {namespace}` takes it away"
+                "`kubectl spillway explain agent/{name} -n {namespace}` shows the reason, `kubectl spillway rm {name} -n {namespace}` deletes it"
             ));
         }
     }

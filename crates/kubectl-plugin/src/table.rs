@@ -3,10 +3,10 @@
 use comfy_table::{Table, presets};
 use jiff::Timestamp;
 
-/// What stands in a column that has nothing to say.
+/// The text of an empty cell.
 pub const EMPTY_COLUMN: &str = "-";
 
-/// Rows under a header, as kubectl sets them: three spaces between the columns, no lines, no spaces at the end.
+/// Rows under a header, as kubectl prints them: three spaces between the columns, no lines, no trailing spaces.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().copied());
@@ -21,7 +21,7 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
-/// The same, two spaces in; nothing without rows.
+/// The same, indented by two spaces; empty without rows.
 pub fn indented(header: &[&str], rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() {
         return String::new();
@@ -29,18 +29,18 @@ pub fn indented(header: &[&str], rows: Vec<Vec<String>>) -> String {
     table(header, rows).lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// Names with what is to be said of each, two spaces in.
+/// Names with their values, indented by two spaces.
 pub fn pairs(all: &[(&str, String)]) -> String {
     let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     all.iter().map(|(name, words)| format!("  {name:width$}  {}\n", printable(words))).collect()
 }
 
-/// `text` without what would move a cursor or break a row: much of what is listed was written by agents.
+/// `text` with characters replaced that would move the cursor or break a row. Agents have written many of the listed texts.
 pub fn printable(text: &str) -> String {
     text.chars().map(|character| if moves(character) { '\u{fffd}' } else { character }).collect()
 }
 
-/// As [`printable`], for a line that a program wrote for a terminal: tabs stay, and colours go without a trace.
+/// As [`printable`], for a line that a program wrote for a terminal: tabs stay, and colour sequences are removed.
 pub fn printable_line(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
@@ -61,28 +61,28 @@ pub fn printable_line(text: &str) -> String {
     safe
 }
 
-/// A text of several lines on one.
+/// A text of several lines as one line.
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What follows the escape sequence for colours (`ESC [ numbers m`) that `text` begins with.
+/// The rest of `text` after an escape sequence for colours (`ESC [ numbers m`) at its beginning.
 fn colour(text: &str) -> Option<&str> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     numbers.trim_start_matches(|character: char| character.is_ascii_digit() || matches!(character, ';' | ':')).strip_prefix('m')
 }
 
-/// Whether a character moves the cursor, ends the line, or turns the order of those that follow.
+/// Whether a character moves the cursor, ends the line, or changes the direction of the text after it.
 fn moves(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text, or nothing.
+/// The text, or an empty one.
 pub fn or_nothing(text: Option<impl ToString>) -> String {
     text.map_or_else(String::new, |text| text.to_string())
 }
 
-/// How long ago `from` was, as kubectl writes it: the two largest units, the smaller one only while it matters.
+/// The age since `from`, as kubectl prints it: the largest unit, and the next one while the age is short.
 pub fn age(from: Option<Timestamp>, now: Timestamp) -> String {
     let Some(from) = from else { return String::new() };
     let seconds = now.duration_since(from).as_secs().max(0);

@@ -1,4 +1,4 @@
-//! Waiting: looking again and again until something is so, or time is up. The one loop of all commands that wait.
+//! Polls until a condition holds or the time is up. All commands that wait use this loop.
 
 use std::time::Duration;
 
@@ -6,37 +6,37 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::error::Error;
 
-/// Between two looks.
+/// The time between two reads.
 pub const WAIT_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What one look says.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check<T> {
-    /// It is over.
+    /// The wait is over.
     Done(T),
-    /// Not yet; what there is instead, in words.
+    /// The condition does not hold yet, with the current state as text.
     NotYet(String),
 }
 
-/// What came of waiting.
+/// The result of waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waited<T> {
-    /// It was over in time.
+    /// The condition held in time.
     Done(T),
-    /// Time is up; what the last look said.
+    /// The time is up, with the state of the last check.
     Late(String),
 }
 
-/// Looks until it is over, at most until `deadline` (none: for ever), with `pause` between two looks.
+/// Calls `look` until it is done, at most until `deadline` (none: no limit), with `pause` between two calls.
 ///
 /// # Errors
-/// The first error of a look ends the waiting.
+/// The first error of `look` ends the wait.
 pub async fn until<T>(
     deadline: Option<Instant>,
     pause: Duration,
     mut look: impl AsyncFnMut() -> Result<Check<T>, Error>,
 ) -> Result<Waited<T>, Error> {
-    let mut last = "nothing was seen of it yet".to_owned();
+    let mut last = "no answer yet".to_owned();
     loop {
         match within(deadline, look()).await {
             None => return Ok(Waited::Late(last)),

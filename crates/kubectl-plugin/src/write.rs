@@ -1,6 +1,6 @@
-//! Looking at one object, deciding, and writing what was decided by one merge patch. What was not looked at is never
-//! changed: the patch carries either the uid of the object that was seen, or its version; in the second case another
-//! writer in between means looking again.
+//! Reads one object, decides, and writes the decision as one merge patch. The patch carries either the uid or the resource
+//! version of the object that was read, so no other object, or no other version, is changed. If another writer changed the
+//! version meanwhile, the object is read again.
 
 use std::fmt::Debug;
 
@@ -14,44 +14,44 @@ use super::connect::Cluster;
 use super::error::Error;
 use crate::api::names::managers;
 
-/// Looks at an object that others write at the same time. Each time somebody else was faster.
+/// The most attempts at an object that other writers change at the same time.
 const MAX_WRITE_ATTEMPTS: usize = 8;
 
-/// What is to be done about one object.
+/// The decision on one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Change these fields of its spec.
     Write(Value),
-    /// Nothing, and why.
+    /// Change nothing, with the reason.
     Leave(String),
-    /// It cannot be done, and why.
+    /// The change is not possible, with the reason.
     Refuse(String),
 }
 
-/// What a write depends on.
+/// The precondition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteTarget {
-    /// That it is the object that was seen, whatever else changed.
+    /// The object has the uid that was read. Other changes do not matter.
     Uid,
-    /// That nothing of it changed.
+    /// The object has the resource version that was read.
     Version,
 }
 
-/// What was done about one object.
+/// The result for one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WriteOutcome<K> {
-    /// It was changed, and is so now.
+    /// The object after the change.
     Written(Box<K>),
-    /// It was left as it is, and why.
+    /// The unchanged object, with the reason.
     Left(Box<K>, String),
-    /// It could not be done, in words that name it.
+    /// An error message that names the object.
     Failed(String),
 }
 
-/// Looks at the object called `name`, decides and writes. `word` is what people call its kind.
+/// Reads the object `name`, decides and writes. `word` is the name of its kind in messages.
 ///
 /// # Errors
-/// What every other object would meet too: no rights, no server.
+/// Errors that every other object would have too, such as missing rights or no answer from the server.
 pub async fn settle<K>(
     cluster: &Cluster,
     word: &str,
@@ -79,13 +79,13 @@ where
             Err(kube::Error::Api(status)) if on == WriteTarget::Version && status.code == 409 => {}
             Err(kube::Error::Api(status)) if another(&status) => {
                 return Ok(WriteOutcome::Failed(format!(
-                    "{word} \"{name}\" was replaced by another of its name since we looked; that one was not changed"
+                    "{word} \"{name}\" was replaced by another one with the same name meanwhile; the new one was not changed"
                 )));
             }
             Err(error) => return Ok(WriteOutcome::Failed(Error::of::<K>(&cluster.namespace, name)(error).to_string())),
         }
     }
-    Ok(WriteOutcome::Failed(format!("{word} \"{name}\" is changed by others all the time, so it was not changed; try again")))
+    Ok(WriteOutcome::Failed(format!("other writers keep changing {word} \"{name}\", so it was not changed; try again")))
 }
 
 fn params() -> PatchParams {
@@ -100,7 +100,7 @@ fn patch(object: &impl Resource<DynamicType = ()>, on: WriteTarget, spec: Value)
     json!({"metadata": Map::from_iter([(key.to_owned(), json!(value))]), "spec": spec})
 }
 
-/// Whether the server refuses because the uid is not that of the stored object: a conflict, or a change of what is immutable.
+/// Whether the server refuses because the stored object has another uid: a conflict, or a change of an immutable field.
 fn another(status: &kube::core::Status) -> bool {
     let uid = |cause: &kube::core::response::StatusCause| cause.field == "metadata.uid";
     status.code == 409 || (status.code == 422 && status.details.as_ref().is_some_and(|details| details.causes.iter().any(uid)))

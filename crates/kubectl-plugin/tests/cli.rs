@@ -1,5 +1,5 @@
-//! The plugin against a fake API server: what exactly it sends, and what it makes of the answers. The commands for work
-//! and those that only read are in `cli/`.
+//! The plugin against a fake API server: the exact requests, and the output for the answers. The commands for work and those
+//! that only read are in `cli/`.
 
 #[path = "cli/ask.rs"]
 mod ask;
@@ -25,7 +25,7 @@ use kubectl_spillway::{Cluster, Console, Error, Output, ls, pause, rm, scale, sp
 use serde_json::{Value, json};
 use tower_test::mock::Handle;
 
-/// The other end of the client.
+/// The fake API server.
 struct Server(Handle<Request<Body>, Response<Body>>);
 
 /// A request as it came.
@@ -88,12 +88,12 @@ fn condition(type_: &str, status: &str, generation: i64) -> Value {
     json!({"type": type_, "status": status, "reason": "R", "message": "m", "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z"})
 }
 
-/// The status of an agent that serves.
+/// The status of an agent that is ready.
 fn serving(pod: &str) -> Value {
     json!({"phase": "Idle", "podRef": {"name": pod, "uid": "pod-uid"}, "conditions": [condition("Ready", "True", 1)]})
 }
 
-/// What a command says, kept, and what is answered when it asks.
+/// A console that records the output and the questions, and answers each question with `yes`.
 #[derive(Default)]
 struct HeardRequest {
     told: Output,
@@ -138,7 +138,7 @@ fn queue(spec: Value) -> Value {
         "metadata": {"name": "q", "namespace": "n", "uid": "queue-uid", "resourceVersion": "9", "generation": 1}, "spec": spec, "status": {"counts": {"ready": 1}}})
 }
 
-/// What was asked of a list, whatever the page.
+/// The request of a list's first page.
 fn listed(path: &str) -> String {
     format!("GET {path}?&limit=500")
 }
@@ -175,7 +175,7 @@ async fn bounds_are_said_to_be_overruled_by_a_fixed_number() {
     fixed["spec"]["replicas"] = json!(2);
     let arguments = scale::Arguments { pool: Some("p".into()), max: Some(5), ..scale::Arguments::default() };
     let (report, _) = tokio::join!(scale::run(&cluster, &arguments), server.answer(200, fixed));
-    assert!(scale::render(&report.expect("a report")).err.contains("spec.replicas is 2 and decides alone"));
+    assert!(scale::render(&report.expect("a report")).err.contains("spec.replicas is 2 and overrides"));
 }
 
 #[tokio::test]
@@ -354,7 +354,7 @@ async fn pause_writes_once_with_the_uid_it_saw_and_nothing_where_nothing_changes
     assert_eq!(written.content_type, "application/merge-patch+json");
     assert_eq!(written.body, json!({"metadata": {"uid": "u1"}, "spec": {"paused": true}}));
     let told = pause::render(&report.expect("a report"));
-    assert_eq!(told.out, "agent.spillway.dev/a asked to pause\nagent.spillway.dev/b unchanged: spec.paused is true already\n");
+    assert_eq!(told.out, "agent.spillway.dev/a pause requested\nagent.spillway.dev/b unchanged: spec.paused is true already\n");
     assert!(!told.failed);
 }
 
@@ -369,8 +369,12 @@ async fn resume_answers_the_pause_it_saw_and_spares_another_agent_of_the_same_na
         body
     };
     for (code, body, words) in [
-        (200, held.clone(), "agent.spillway.dev/a asked to go on\n"),
-        (422, uid("metadata.uid"), "error: agent \"a\" was replaced by another of its name since we looked; that one was not changed\n"),
+        (200, held.clone(), "agent.spillway.dev/a resume requested\n"),
+        (
+            422,
+            uid("metadata.uid"),
+            "error: agent \"a\" was replaced by another one with the same name meanwhile; the new one was not changed\n",
+        ),
         (409, refusal(409, "Conflict", "uid", "agents", "a"), "error: agent \"a\" was replaced by another"),
         (422, uid("spec"), "error: from server (Invalid): field is immutable\n"),
         (404, refusal(404, "NotFound", "m", "agents", "a"), "error: Agent \"a\" not found"),

@@ -1,11 +1,11 @@
-//! What only one operating system has stands in the files that have it for the others, too.
+//! Code for one operating system is only in files that also have code for the other systems.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files that are written once for each system.
+/// The files with code for each system.
 const PER_SYSTEM: [&str; 2] = ["chat.rs", "top/stop_signals.rs"];
-/// What a system has and others have not: parts of the standard library, of tokio, and whole crates.
+/// Names that only one system has: parts of the standard library and of tokio, and whole crates.
 const OF_ONE_SYSTEM: [&str; 7] = ["os::unix", "os::linux", "os::windows", "signal::unix", "signal::windows", "rustix::", "libc::"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -1,7 +1,7 @@
-//! What to do about a reason, by one table (`table`) of all reasons that can stand on an Agent or an AgentPool. Pure.
+//! The advice for a reason. One table (`table`) has all reasons that an Agent or an AgentPool can have. Pure.
 //!
-//! A reason without an entry still gets advice, from the condition it stands in: a newer operator may know more reasons
-//! than this plugin.
+//! A reason without an entry gets the advice of its condition type, because a newer operator may have more reasons than
+//! this plugin knows.
 
 mod table;
 
@@ -10,25 +10,25 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::api::conditions::types;
 use table::ADVICE_BY_REASON;
 
-/// What a person may do.
+/// Advice for a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// This.
+    /// An action.
     Do(&'static str),
-    /// Nothing, and why.
+    /// No action is needed; the text says why.
     Nothing(&'static str),
 }
 
 use Advice::{Do, Nothing};
 
-/// What the table says of a reason.
+/// The advice of the table for a reason.
 pub fn of(reason: &str) -> Option<Advice> {
-    // Of a violated rule the reason names the rule too.
+    // The reason of a violated rule is `RuleViolated/RULE`.
     let reason = reason.split('/').next().unwrap_or(reason);
     ADVICE_BY_REASON.iter().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
 }
 
-/// Whether a condition tells of something that is not as one would have it, or that explains a wait.
+/// Whether a condition shows a problem, or explains a wait.
 pub fn tells(condition: &Condition) -> bool {
     match condition.type_.as_str() {
         types::RECONCILING
@@ -40,27 +40,29 @@ pub fn tells(condition: &Condition) -> bool {
         | "GoodbyeRequested"
         | types::TOKENS_REQUESTED => condition.status == "True",
         types::READY => condition.status != "True",
-        // SandboxEnforced, Heartbeating, BudgetAvailable, and what later versions may add: True is as it should be, and
-        // Unknown is told by Ready where it matters.
+        // SandboxEnforced, Heartbeating, BudgetAvailable, and types of later versions: True is good, and Ready shows Unknown
+        // where it matters.
         _ => condition.status == "False",
     }
 }
 
-/// What to do about a condition that tells something.
+/// The advice for a condition for which [`tells`] holds.
 pub fn about(condition: &Condition) -> Advice {
     of(&condition.reason).unwrap_or(match condition.type_.as_str() {
-        "Paused" => Do("`kubectl spillway resume {agent} -n {namespace}` lets it go on"),
-        "GoodbyeRequested" => Nothing("it said goodbye and leaves; the pool makes another agent if it wants one"),
-        "Heartbeating" => Do("nothing was heard from it: look at its node, and read `kubectl spillway logs {agent} --link -n {namespace}`"),
-        "BudgetAvailable" => Do("raise the budget that the message names, or wait until its window turns"),
-        types::SANDBOX_ENFORCED => Do("the sandbox that the pool requires is not in force: mend what the message names"),
-        types::STALLED => Do("change what the message names: nothing goes on by itself"),
-        types::BLOCKED => Do("mend what the message names: it then goes on by itself"),
-        _ => Nothing("this version of the plugin knows no advice; the message says what there is"),
+        "Paused" => Do("`kubectl spillway resume {agent} -n {namespace}` resumes the agent"),
+        "GoodbyeRequested" => Nothing("the agent said goodbye and leaves. The pool creates another agent if it wants one"),
+        "Heartbeating" => {
+            Do("the agent sends no heartbeats: check its node, and read `kubectl spillway logs {agent} --link -n {namespace}`")
+        }
+        "BudgetAvailable" => Do("raise the budget that the message names, or wait for its next window"),
+        types::SANDBOX_ENFORCED => Do("the sandbox that the pool requires is not in force: fix what the message names"),
+        types::STALLED => Do("change what the message names. The object does not continue without a change"),
+        types::BLOCKED => Do("fix what the message names. The object then continues automatically"),
+        _ => Nothing("this version of the plugin has no advice for this reason. Read the message of the condition"),
     })
 }
 
-/// Puts the names in. What is not known stays a word that a person replaces.
+/// Replaces the placeholders with names. A name that is not known becomes a word in capitals, which the user replaces.
 pub fn filled(advice: &str, names: &[(&str, Option<&str>)]) -> String {
     names.iter().fold(advice.to_owned(), |text, (place, name)| {
         let word = name.map_or_else(|| place.to_uppercase(), str::to_owned);
@@ -74,7 +76,7 @@ mod tests {
     use crate::api::agent_pool::Signal;
     use serde_json::json;
 
-    /// The constants of the module `reasons`, as they are written: a list made by hand would forget the next one.
+    /// The constants of the module `reasons`, read from its source. A list written by hand would miss new reasons.
     fn constants() -> Vec<&'static str> {
         let source = include_str!("../../../api/src/conditions.rs");
         let (_, module) = source.split_once("pub mod reasons {").expect("the module of the reasons");

@@ -18,7 +18,7 @@ pub fn report(facts: &Facts, agent: &Agent) -> Report {
     let ended = find::ended(agent);
     let mut telling: Vec<&Condition> = status.conditions.iter().filter(|condition| advice::tells(condition)).collect();
     if ended {
-        telling.retain(|condition| condition.type_ == types::READY); // the rest is of a life that is over
+        telling.retain(|condition| condition.type_ == types::READY); // the others describe a life that is over
     }
     telling.sort_by_key(|condition| condition.type_ != types::READY);
     let in_the_way = |pool: &AgentPool| -> Vec<Condition> {
@@ -40,7 +40,7 @@ pub fn report(facts: &Facts, agent: &Agent) -> Report {
         hints.unobserved();
     }
     if agent.metadata.deletion_timestamp.is_some() && !ended {
-        hints.nothing("Deletion", "it is being deleted, and waits until its pod is proved gone");
+        hints.nothing("Deletion", "the agent is being deleted, and waits until its pod is proved gone");
     }
     telling.iter().for_each(|condition| hints.condition(condition));
     let interventions = status.interventions.clone().unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn report(facts: &Facts, agent: &Agent) -> Report {
         hints.reason(&last.signal);
     }
     if agent.spec.paused == Some(true) && !telling.iter().any(|condition| condition.type_ == "Paused") {
-        hints.act("spec.paused", "a person paused it: `kubectl spillway resume {agent} -n {namespace}` lets it go on");
+        hints.act("spec.paused", "spec.paused of the agent is true: `kubectl spillway resume {agent} -n {namespace}` resumes the agent");
     }
     of_pool.iter().for_each(|condition| hints.condition(condition));
     let ready = find::condition(&status.conditions, types::READY);
@@ -72,8 +72,8 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
     let mut list = List::default();
     let type_ = agent.labels().get(names::TYPE_LABEL).map(|type_| format!(" (type {type_})")).unwrap_or_default();
     list.text("Pool", Some(format!("{}{type_}", agent.spec.pool_ref.name)));
-    list.time("Made", agent.metadata.creation_timestamp.as_ref(), maker(agent));
-    list.time("Asked to go", agent.metadata.deletion_timestamp.as_ref(), "deleted");
+    list.time("Created", agent.metadata.creation_timestamp.as_ref(), maker(agent));
+    list.time("Deletion", agent.metadata.deletion_timestamp.as_ref(), "requested");
     list.text("External", agent.spec.external.as_ref().map(|external| format!("outside the cluster, registered by {}", external.user)));
     list.text("Pod", status.pod_ref.as_ref().map(|pod| pod_words(&pod.name, &facts.pod)));
     list.text("Volume", status.claim_ref.as_ref().map(|claim| &claim.name));
@@ -100,7 +100,7 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
 
 fn maker(agent: &Agent) -> String {
     if agent.spec.external.is_some() {
-        return "for a process that registered".to_owned();
+        return "for a registered process".to_owned();
     }
     match (&agent.spec.parent_ref, agent.spec.sequence) {
         (Some(parent), _) => format!("by agent {}", parent.name),

@@ -12,13 +12,13 @@ use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool};
 use crate::find;
 
-/// The agents of a pool that are told of.
+/// The most waiting agents of a pool in a report.
 const MAX_SHOWN_AGENTS: usize = 10;
 
 /// The report on a pool.
 pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
     let status = pool.status.clone().unwrap_or_default();
-    // One that hibernates waits for nothing but work.
+    // A hibernated agent waits only for work.
     let asleep = |agent: &Agent| find::phase(agent) == Some(AgentPhase::Hibernated) && agent.spec.hibernated == Some(true);
     let mut waiting: Vec<&Agent> = agents.iter().filter(|agent| !find::ended(agent) && !find::ready(agent) && !asleep(agent)).collect();
     waiting.sort_by_key(|agent| agent.creation_timestamp().map(|time| time.0));
@@ -40,11 +40,11 @@ pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
         hints.places = [("agent", Some(agent.name_any())), places[1].clone(), places[2].clone(), ("node", node), places[4].clone()];
         conditions.iter().filter(|condition| advice::tells(condition)).for_each(|condition| hints.condition(condition));
     }
-    // To be at its bound is no trouble, and says little.
+    // AtMax is no problem and says little, so other conditions come first.
     let loudest = telling.iter().copied().find(|condition| condition.type_ != types::AT_MAX);
     let loudest = loudest.or_else(|| find::condition(&status.conditions, types::READY));
     let state = match (status.desired, loudest) {
-        (None, _) => "no controller has looked at it yet: does the operator run?".to_owned(),
+        (None, _) => "the operator has not observed it yet: check that the operator runs".to_owned(),
         (Some(desired), None) => numbers(desired, status.agents),
         (Some(desired), Some(condition)) => {
             format!("{}. {} is {}, {}", numbers(desired, status.agents), condition.type_, condition.status, find::why(condition))
@@ -87,10 +87,10 @@ fn pool_facts(pool: &AgentPool, agents: &[Agent]) -> Vec<Fact> {
     let mut list = List::default();
     let mode = match spec.mode {
         PoolMode::Perseverance => "works from queues",
-        PoolMode::Chat => "chats with people",
+        PoolMode::Chat => "for chats with people",
     };
     list.text("Type", Some(format!("{}, {mode}", spec.type_)));
-    list.time("Made", pool.metadata.creation_timestamp.as_ref(), "");
+    list.time("Created", pool.metadata.creation_timestamp.as_ref(), "");
     list.text(
         "Size",
         Some(match spec.fixed_replicas() {
@@ -126,6 +126,6 @@ fn phases(agents: &[Agent]) -> String {
         .filter(|(count, _)| *count > 0)
         .map(|(count, name)| format!("{count} {name}"))
         .collect();
-    words.extend(Some(count(None)).filter(|count| *count > 0).map(|count| format!("{count} not looked at")));
+    words.extend(Some(count(None)).filter(|count| *count > 0).map(|count| format!("{count} not observed")));
     words.join(", ")
 }

@@ -1,4 +1,4 @@
-//! The events of what is explained: read, and as a report tells them.
+//! The events of the explained object: reading them, and their form in a report.
 
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,9 +9,9 @@ use super::report::HistoryEntry;
 use crate::connect::Cluster;
 use crate::error::Error;
 
-/// The newest events that are told.
+/// The most events in a report; the newest are kept.
 const MAX_SHOWN_EVENTS: usize = 12;
-/// Reads the events of these objects. They are kept for an hour or so: no events means little.
+/// Reads the events of these objects. The API server keeps events for about an hour, so an empty list proves nothing.
 pub(super) async fn read(cluster: &Cluster, uids: Vec<Option<String>>, facts: &mut Facts) {
     for uid in uids.into_iter().flatten().filter(|uid| !uid.is_empty()) {
         let params = ListParams::default().fields(&format!("involvedObject.uid={uid}"));

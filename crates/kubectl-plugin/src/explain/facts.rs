@@ -1,46 +1,46 @@
-//! What is read to explain an object: data alone.
+//! The objects that are read to explain an object: data alone.
 //!
-//! What could not be read is unknown, not absent.
+//! An object that could not be read is unknown, not absent.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 
 use crate::api::{Agent, AgentPool, WorkItem, WorkQueue};
 
-/// What was read.
+/// The objects that were read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// The namespace.
     pub namespace: String,
-    /// The Agent that is asked about.
+    /// The Agent to explain.
     pub agent: Option<Agent>,
-    /// Its pool, or the pool that is asked about.
+    /// The pool of that Agent, or the pool to explain.
     pub pool: Option<AgentPool>,
     /// The pod that the Agent names.
     pub pod: PodFact,
-    /// The agents of the pool that is asked about.
+    /// The agents of the pool to explain.
     pub agents: Vec<Agent>,
-    /// What is read around an item or a queue.
+    /// The item or queue to explain, with the objects related to it.
     pub work: Option<Box<Work>>,
     /// Events of the object and of its pod.
     pub events: Vec<Event>,
-    /// What could not be read, in words.
+    /// The errors of reads that failed, as text.
     pub unread: Vec<String>,
 }
 
-/// What is known of an Agent's pod.
+/// The pod of an Agent, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum PodFact {
-    /// It has none, or it cannot be read.
+    /// The Agent has no pod, or the pod cannot be read.
     #[default]
     Unknown,
-    /// It is not there any more.
+    /// The pod does not exist any more.
     Gone,
-    /// It is there.
+    /// The pod exists.
     There(Box<Pod>),
 }
 
-/// What is asked about.
+/// The object to explain.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Subject {
     /// An item.
@@ -49,19 +49,20 @@ pub enum Subject {
     Queue(Box<WorkQueue>),
 }
 
-/// What was read around it. What could not be read is unknown, not absent: nothing is concluded from it.
+/// An item or a queue, with the objects related to it. A list that could not be read is unknown, and the report concludes
+/// nothing from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// What is asked about.
+    /// The object to explain.
     pub subject: Subject,
-    /// All items of the namespace, in the order in which they are given out.
+    /// All items of the namespace, in the order in which agents get them.
     pub items: Option<Vec<WorkItem>>,
     /// All queues of the namespace.
     pub queues: Option<Vec<WorkQueue>>,
     /// All pools of the namespace.
     pub pools: Option<Vec<AgentPool>>,
-    /// Its living agents.
+    /// The agents of the namespace that have not ended.
     pub agents: Option<Vec<Agent>>,
-    /// When.
+    /// The time of the reads.
     pub now: Timestamp,
 }

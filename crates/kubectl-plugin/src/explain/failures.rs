@@ -1,5 +1,5 @@
-//! What has to change before an item that failed is started again: a redrive alone must not be the advice where it fails the
-//! same way. Pure.
+//! The fix that an item needs before it is started again after a failure. If all attempts failed in the same way, the advice
+//! must not be a redrive alone. Pure.
 
 use super::advice::{self, Advice};
 use crate::api::WorkItem;
@@ -8,19 +8,19 @@ use crate::policy::work::Record;
 use crate::policy::work::item::{Attempt, Verb};
 use crate::table::one_line;
 
-/// What to do about an item that failed.
+/// The fix before an item that failed is started again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstFailure {
-    /// Nothing: another try may succeed.
+    /// No action: another attempt may succeed.
     Nothing,
-    /// This, and then it can be started again.
+    /// Fix this first, then start the item again.
     Mend(String),
-    /// This, instead of starting it again.
+    /// Do this instead: another attempt cannot succeed.
     Instead(String),
 }
 
 impl FirstFailure {
-    /// The advice, where `again` starts the item again.
+    /// The whole advice. `again` is the sentence that tells how to start the item again.
     pub fn over(self, again: String) -> String {
         match self {
             Self::Nothing => again,
@@ -30,7 +30,7 @@ impl FirstFailure {
     }
 }
 
-/// What has to change first, by the attempts since the last redrive. `pool`: whose agents failed, if that is known.
+/// The fix that is needed, by the attempts since the last redrive. `pool` is the pool of the agents that failed, if it is known.
 pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, namespace: &str) -> FirstFailure {
     let counted = usize::try_from(record.failures).unwrap_or(usize::MAX);
     let fails: Vec<&Attempt> = record.history.iter().rev().filter(|attempt| attempt.verb == Verb::Fail).take(counted).collect();
@@ -40,7 +40,7 @@ pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, name
         let share = item.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.tokens);
         let tokens = share.map(|tokens| format!("{tokens} tokens")).unwrap_or_default();
         return FirstFailure::Instead(format!(
-            "submit another item with a larger share: each attempt at this one may spend {tokens} (spec.bulkhead.tokens), which cannot be changed"
+            "submit another item with a larger share: each attempt at this item may spend {tokens} (spec.bulkhead.tokens), and that field cannot be changed"
         ));
     }
     match advice::of(reason) {
@@ -49,14 +49,14 @@ pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, name
             FirstFailure::Mend(advice::filled(text, &names))
         }
         Some(Advice::Nothing(_)) | None if fails.len() > 1 && fails.iter().all(|other| same(last, other)) => FirstFailure::Mend(format!(
-            "it failed the same way {} times ({reason}), and would again: mend what its last attempt says, in the item's payload, the agent's image or the pool",
+            "the item failed in the same way {} times ({reason}), and would fail again: fix the cause that its last attempt shows, in the item's payload, the agent's image or the pool",
             fails.len()
         )),
         Some(Advice::Nothing(_)) | None => FirstFailure::Nothing,
     }
 }
 
-/// Whether two attempts ended the same way, but for numbers: times and ports change.
+/// Whether two attempts ended in the same way. Digits are ignored, because times and ports change.
 fn same(one: &Attempt, other: &Attempt) -> bool {
     let words =
         |attempt: &Attempt| one_line(attempt.message.as_deref().unwrap_or_default()).replace(|digit: char| digit.is_ascii_digit(), "");
@@ -69,7 +69,7 @@ mod tests {
     use serde_json::{Value, json};
     use spillway_conversion::work as convert;
 
-    /// What is said of an item with these attempts: verb, reason, message.
+    /// The advice for an item with these attempts: verb, reason, message.
     fn advice(attempts: &[(&str, &str, &str)]) -> FirstFailure {
         let one = |(epoch, (verb, reason, message)): (usize, &(&str, &str, &str))| {
             json!({"epoch": epoch, "agent": "p-1", "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z",
@@ -101,7 +101,7 @@ mod tests {
         let same = [("Fail", "Exited", "no module x\nat 12:01"), ("Release", "Drained", ""), ("Fail", "Exited", "no module x at 13:59")];
         let told = text(advice(&same));
         assert!(
-            told.starts_with("it failed the same way 2 times (Exited), and would again: mend") && told.ends_with("Then AGAIN"),
+            told.starts_with("the item failed in the same way 2 times (Exited), and would fail again: fix") && told.ends_with("Then AGAIN"),
             "{told}"
         );
         let exhausted = text(advice(&[("Fail", "TokensExhausted", "a"), ("Fail", "TokensExhausted", "b")]));

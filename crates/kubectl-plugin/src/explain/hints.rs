@@ -37,7 +37,7 @@ impl<'a> Hints<'a> {
     pub(super) fn unobserved(&mut self) {
         self.act(
             "NotObserved",
-            "no controller has looked at it: see whether the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
+            "the operator has not observed it: check that the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
         );
     }
 
@@ -53,10 +53,10 @@ impl<'a> Hints<'a> {
         self.hints.push(Hint { reason: reason.to_owned(), advice: advice::filled(text, &places), act });
     }
 
-    /// What there is to do, the acts first.
+    /// The advice, actions first.
     pub(super) fn done(mut self) -> Vec<Hint> {
         if self.hints.is_empty() {
-            self.nothing("AsDesired", "all is as it should be");
+            self.nothing("AsDesired", "no action is needed");
         }
         self.hints.sort_by_key(|hint| !hint.act);
         self.hints

@@ -1,4 +1,4 @@
-//! The report on an item: where it is in its life, why it waits, who holds it, what became of its attempts. Pure.
+//! The report on an item: its state, why it waits, the agent that holds it, and its attempts. Pure.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::write::Decision;
 use spillway_conversion::pool::offer;
 use spillway_conversion::work as convert;
 
-/// An item with all that is known around it.
+/// An item with the objects related to it.
 struct View<'a> {
     item: &'a WorkItem,
     name: String,
@@ -77,8 +77,8 @@ fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
     list.text("Group", spec.group.as_ref());
     list.text("Key", spec.concurrency_key.as_ref());
     list.text("Dedup key", spec.dedup_key.as_ref());
-    list.time("Made", item.metadata.creation_timestamp.as_ref(), "");
-    list.time("Asked to go", item.metadata.deletion_timestamp.as_ref(), "deleted");
+    list.time("Created", item.metadata.creation_timestamp.as_ref(), "");
+    list.time("Deletion", item.metadata.deletion_timestamp.as_ref(), "requested");
     list.text("Not before", item.spec.not_before_time.as_ref().map(|time| relative(time.0, work.now)));
     list.text("Deadline", item.spec.deadline_time.as_ref().map(|time| relative(time.0, work.now)));
     if record.epoch > 0 {
@@ -101,18 +101,18 @@ fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
     list.done()
 }
 
-/// Why it is where it is.
+/// The causes of its state.
 fn causes(view: &View) -> Vec<Cause> {
     let mut causes = Vec::new();
     if view.item.status.as_ref().is_none_or(|status| status.phase.is_none()) {
         causes.push(Cause::act(
-            "nobody has looked at it yet",
+            "the operator has not observed the item yet",
             "NotObserved",
-            "see whether the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
+            "check that the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
         ));
     }
     if view.item.metadata.deletion_timestamp.is_some() {
-        causes.push(Cause::is("it is being deleted"));
+        causes.push(Cause::is("the item is being deleted"));
     }
     causes.extend(match view.record.phase {
         Phase::Pending => admitted(view),
@@ -134,78 +134,80 @@ fn admitted(view: &View) -> Vec<Cause> {
     }
     match view.book.admission(&view.name, &view.spec) {
         Admission::Unknown => Vec::new(),
-        Admission::To(queue) => vec![Cause::is(format!("nothing speaks against it: queue {queue} takes it in a moment"))],
+        Admission::To(queue) => vec![Cause::is(format!("no rule refuses the item: queue {queue} admits it in a moment"))],
         Admission::Refused(refusal) => vec![refused(view, &refusal, refusal.to_string())],
     }
 }
 
 fn rejected(view: &View) -> Vec<Cause> {
-    // Whether it is so still is not known here: the Budgets are not read.
+    // The Budgets are not read, so it is not known whether the refusal still holds.
     if view.record.reason.as_deref() == Some(reasons::PROJECT_FULL) {
-        let words = life::message(view.item).unwrap_or("its namespace held as many unfinished items as its Budgets allow").to_owned();
+        let words = life::message(view.item).unwrap_or("the namespace had as many unfinished items as its Budgets allow").to_owned();
         return vec![Cause::act(words, reasons::PROJECT_FULL, full_project(view))];
     }
     if view.work.queues.is_none() {
-        return vec![redriven(view, "it was not admitted".to_owned())];
+        return vec![redriven(view, "the item was not admitted".to_owned())];
     }
     match view.book.admission(&view.name, &view.spec) {
         Admission::Unknown => Vec::new(),
-        Admission::To(queue) => vec![redriven(view, format!("queue {queue} would take it now"))],
-        Admission::Refused(refusal) => vec![refused(view, &refusal, format!("it would be refused again: {refusal}"))],
+        Admission::To(queue) => vec![redriven(view, format!("queue {queue} would admit the item now"))],
+        Admission::Refused(refusal) => vec![refused(view, &refusal, format!("the item would be refused again: {refusal}"))],
     }
 }
 
-/// What to do about a refusal.
+/// The cause and the advice for a refusal.
 fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
     let again = redrive_command(view);
     let advice = match refusal {
-        Refusal::QueueMissing(Some(queue)) => format!("make queue {queue}, then {again}; or submit another item"),
+        Refusal::QueueMissing(Some(queue)) => format!("create queue {queue}, then run {again}; or submit another item"),
         Refusal::QueueMissing(None) => {
-            format!("have a queue accept its type (spec.accepts.types), or be the default (spec.accepts.default), then {again}")
+            format!("let a queue accept the item's type (spec.accepts.types), or be the default (spec.accepts.default), then run {again}")
         }
         Refusal::QueueFull { queue, .. } => {
-            format!("raise spec.limits.maxPending of queue {queue}, or wait until some of its items are done, then {again}")
+            format!("raise spec.limits.maxPending of queue {queue}, or wait until some of its items are done, then run {again}")
         }
         Refusal::ProjectFull { .. } => full_project(view),
         Refusal::TypeNotAccepted { queue, .. } => {
-            format!("add its type to spec.accepts.types of queue {queue}, then {again}; or submit another item with another --type")
+            format!(
+                "add the item's type to spec.accepts.types of queue {queue}, then run {again}; or submit another item with another --type"
+            )
         }
         Refusal::TooLarge { .. } => {
-            "submit another item: put larger input into a repository or a volume and name it in the payload".to_owned()
+            "submit another item: put larger input into a repository or a volume, and name it in the payload".to_owned()
         }
         Refusal::Duplicate(name) => {
-            format!("item {name} does this work already: `kubectl spillway explain item/{name} -n {}`", view.namespace)
+            format!("item {name} already does this work: `kubectl spillway explain item/{name} -n {}`", view.namespace)
         }
-        Refusal::Cycle(_) => "submit another item, without that dependency".to_owned(),
-        Refusal::Unsupported(what) => format!("submit another item, without {what}"),
+        Refusal::Cycle(_) => "submit another item without that dependency".to_owned(),
+        Refusal::Unsupported(what) => format!("submit another item without {what}"),
     };
     Cause::act(words, refusal.reason(), advice)
 }
 
 fn full_project(view: &View) -> String {
     let again = redrive_command(view);
-    format!("raise the field that is named, or wait until some items of namespace {} are done, then {again}", view.namespace)
+    format!("raise the field that is named above, or wait until some items of namespace {} are done, then run {again}", view.namespace)
 }
 
 fn redrive_command(view: &View) -> String {
     format!("`kubectl spillway redrive {} -n {}`", view.name, view.namespace)
 }
 
-/// That it can be started again, or why not.
+/// How to start the item again, or why that is not possible.
 fn redriven(view: &View, words: String) -> Cause {
     let reason = view.record.reason.clone().unwrap_or_else(|| view.record.phase.name().to_owned());
     match life::redrive(view.item, view.work.queues.as_deref().unwrap_or_default()) {
         Decision::Write(_) => {
-            let again = format!("{} starts it again, from the beginning", redrive_command(view));
+            let again = format!("{} starts the item again, from the beginning", redrive_command(view));
             let advice = failures::before_redrive(view.item, &view.record, only_pool(view).as_deref(), view.namespace).over(again);
             Cause::act(words, &reason, advice)
         }
         Decision::Leave(why) => Cause::wait(words, &reason, why),
-        Decision::Refuse(why) => Cause::wait(words, &reason, format!("it {why}")),
+        Decision::Refuse(why) => Cause::wait(words, &reason, format!("the item {why}")),
     }
 }
 
-/// The pool that works from its queue, if there is one alone.
+/// The pool that works from the item's queue, if there is exactly one.
 fn only_pool(view: &View) -> Option<String> {
     let pools = pools_of(view.work.pools.as_deref().unwrap_or_default(), convert::queue_of(view.item)?);
     match pools.as_slice() {
@@ -216,10 +218,10 @@ fn only_pool(view: &View) -> Option<String> {
 
 fn suspended(view: &View) -> Vec<Cause> {
     vec![if view.record.reason.as_deref() == Some(reasons::RESTORED) {
-        redriven(view, "it came back from a backup, and nothing restored runs by itself".to_owned())
+        redriven(view, "the item was restored from a backup, and restored items do not start automatically".to_owned())
     } else {
-        let advice = format!("`kubectl spillway resume item/{} -n {}` lets it go on", view.name, view.namespace);
-        Cause::act("a person paused it (spec.suspend)", "Suspended", advice)
+        let advice = format!("`kubectl spillway resume item/{} -n {}` resumes the item", view.name, view.namespace);
+        Cause::act("the item is paused (spec.suspend)", "Suspended", advice)
     }]
 }
 
@@ -228,26 +230,26 @@ fn blocked(view: &View) -> Vec<Cause> {
     if let (Some((plan, size)), Some(items)) = (&view.spec.plan, &view.work.items) {
         let there = items.iter().filter(|item| item.spec.plan.as_ref().is_some_and(|other| other.id == *plan)).count();
         if there < usize::try_from(*size).unwrap_or(usize::MAX) {
-            let advice = "submit the others; after ten minutes it is cancelled";
-            causes.push(Cause::act(format!("{there} of the {size} items of its plan {plan} exist"), reasons::PLAN_INCOMPLETE, advice));
+            let advice = "submit the other items; after ten minutes the item is cancelled";
+            causes.push(Cause::act(format!("only {there} of the {size} items of plan {plan} exist"), reasons::PLAN_INCOMPLETE, advice));
         }
     }
     for on in view.item.spec.depends_on.iter().flatten() {
         causes.extend(waits_for(view, &on.name, on.condition == DependencyCondition::Succeeded));
     }
     if causes.is_empty() {
-        causes.push(Cause::is("what it waited for is so now: it goes on in a moment"));
+        causes.push(Cause::is("the item does not wait for other items any more: it continues in a moment"));
     }
     causes
 }
 
-/// That a dependency is not as it must be.
+/// The cause, if a dependency is not fulfilled.
 fn waits_for(view: &View, name: &str, succeeded: bool) -> Option<Cause> {
-    let end = format!("`kubectl spillway cancel {} -n {}` ends this one", view.name, view.namespace);
-    let Some(items) = &view.work.items else { return Some(Cause::is(format!("it waits for item {name}"))) };
+    let end = format!("`kubectl spillway cancel {} -n {}` ends this item", view.name, view.namespace);
+    let Some(items) = &view.work.items else { return Some(Cause::is(format!("the item waits for item {name}"))) };
     let Some(other) = items.iter().find(|item| item.name_any() == name) else {
-        let advice = format!("submit an item of that name (--name {name}); or {end}");
-        return Some(Cause::act(format!("it waits for item {name}, which does not exist"), reasons::DEPENDENCY_MISSING, advice));
+        let advice = format!("submit an item with that name (--name {name}); or {end}");
+        return Some(Cause::act(format!("the item waits for item {name}, which does not exist"), reasons::DEPENDENCY_MISSING, advice));
     };
     let (phase, state) = (life::phase(other), life::state(other));
     let how = if succeeded { "succeeded" } else { "ended" };
@@ -255,16 +257,17 @@ fn waits_for(view: &View, name: &str, succeeded: bool) -> Option<Cause> {
         Phase::Succeeded => None,
         phase if phase.ended() && !succeeded => None,
         phase if phase.ended() => {
-            let advice = format!("`kubectl spillway redrive {name} -n {}` if that can be started again; or {end}", view.namespace);
+            let advice =
+                format!("`kubectl spillway redrive {name} -n {}` starts item {name} again, if that is possible; or {end}", view.namespace);
             Some(Cause::act(
-                format!("it waits until item {name} has succeeded, and that has ended otherwise ({state})"),
+                format!("the item waits until item {name} has succeeded, but item {name} has ended without success ({state})"),
                 reasons::DEPENDENCY_FAILED,
                 advice,
             ))
         }
         _ => {
-            let advice = format!("`kubectl spillway explain item/{name} -n {}` says how that goes on", view.namespace);
-            Some(Cause::wait(format!("it waits until item {name} has {how} ({state})"), reasons::DEPENDENCIES, advice))
+            let advice = format!("`kubectl spillway explain item/{name} -n {}` shows what item {name} waits for", view.namespace);
+            Some(Cause::wait(format!("the item waits until item {name} has {how} ({state})"), reasons::DEPENDENCIES, advice))
         }
     }
 }
@@ -274,19 +277,19 @@ fn scheduled(view: &View) -> Cause {
     let due = status.and_then(|status| status.next_attempt_time.as_ref()).or(view.item.spec.not_before_time.as_ref()).map(|time| time.0);
     let why = match view.record.reason.as_deref() {
         Some(reasons::NOT_BEFORE) => "spec.notBeforeTime",
-        Some(reasons::BACKOFF) => "it failed, and waits before it is tried again",
-        Some(reasons::RETRY_ELSEWHERE) => "it failed, and another agent shall try it after a while",
-        Some(reasons::AGENT_LOST) => "its agent was lost, and it waits before it is tried again",
-        Some(reasons::RELEASED) => "agents gave it back more than once, and it waits before it is tried again",
-        _ => "it waits for its time",
+        Some(reasons::BACKOFF) => "delay after a failure",
+        Some(reasons::RETRY_ELSEWHERE) => "delay after a failure, then another agent gets it",
+        Some(reasons::AGENT_LOST) => "delay after the loss of its agent",
+        Some(reasons::RELEASED) => "delay after agents gave it back more than once",
+        _ => "its scheduled time",
     };
     match due {
         Some(due) if due > view.work.now => Cause::wait(
-            format!("it is given out at {} ({why})", relative(due, view.work.now)),
+            format!("agents can claim the item at {} ({why})", relative(due, view.work.now)),
             view.record.reason.as_deref().unwrap_or("Scheduled"),
-            "it goes on by itself then; spec.itemDefaults.backoff of its queue says how long such waits are",
+            "the item continues automatically then; spec.itemDefaults.backoff of its queue sets such delays",
         ),
-        _ => Cause::is(format!("its time has come, and it is ready in a moment ({why})")),
+        _ => Cause::is(format!("the time of the item has come: it is ready in a moment ({why})")),
     }
 }
 
@@ -296,15 +299,15 @@ fn ready(view: &View) -> Vec<Cause> {
     if view.work.items.is_some() {
         causes.extend(in_line(view, &queue));
     }
-    causes.extend(view.record.avoids().map(|agent| Cause::is(format!("agent {agent} failed at it, and another one shall try"))));
+    causes.extend(view.record.avoids().map(|agent| Cause::is(format!("agent {agent} failed at the item, so another agent gets it"))));
     let Some(all) = &view.work.pools else { return causes };
     let eligible = eligible(view, pools_of(all, &queue), &mut causes);
     if eligible.is_empty() && !pools_of(all, &queue).is_empty() {
         causes.push(Cause::act(
-            format!("no pool that works from queue {queue} takes it"),
+            format!("no pool that works from queue {queue} takes the item"),
             "NoPool",
-            "have a pool take its type (spec.queues[].types), give its agents the labels it asks for (spec.agentSelector), and have what \
-             it needs (spec.requires)",
+            "let a pool take the item's type (spec.queues[].types), give its agents the labels that the item selects \
+             (spec.agentSelector), and add what the item requires (spec.requires)",
         ));
     } else {
         let own = Work { pools: Some(eligible), ..view.work.clone() };
@@ -313,10 +316,11 @@ fn ready(view: &View) -> Vec<Cause> {
     causes
 }
 
-/// What its queue does with it, and its place there.
+/// Limits of its queue that hold it back, and its position in the queue.
 fn in_line(view: &View, queue: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
-    // An agent without labels, of a pool that takes every type: what hinders it, but for the selector, hinders all.
+    // An agent without labels, of a pool that takes every type. An obstacle for this agent is one for all agents, except the
+    // selector and the requirements.
     let labels = BTreeMap::new();
     let (queues, offer) = ([(queue.to_owned(), Vec::new())], PoolOffer::default());
     let now = UnixMillis(jiff::Timestamp::now().as_millisecond());
@@ -325,17 +329,17 @@ fn in_line(view: &View, queue: &str) -> Vec<Cause> {
     let hindrance = view.book.why_not(&view.name, &anybody).filter(|hindrance| !of_pools(hindrance));
     causes.extend(hindrance.map(|hindrance| hindered(view, queue, &hindrance)));
     causes.push(Cause::is(match view.book.position(&view.name) {
-        Some(0) | None => format!("it is the next one of queue {queue}"),
+        Some(0) | None => format!("the item is the next one in queue {queue}"),
         Some(1) => format!("1 ready item of queue {queue} is before it"),
         Some(before) => format!("{before} ready items of queue {queue} are before it"),
     }));
     if view.book.queue(queue).is_some_and(|queue| queue.strict) {
-        causes.push(Cause::is("its order is strict: those before it are given out first, whoever may take them"));
+        causes.push(Cause::is("the order of the queue is strict: agents must claim all items before this item first"));
     }
     causes
 }
 
-/// The pools that could take it. Why another one does not is told.
+/// The pools that could take the item. Adds a cause for each other pool.
 fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec<Cause>) -> Vec<AgentPool> {
     let mut eligible = Vec::new();
     for (pool, types) in pools {
@@ -345,15 +349,15 @@ fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec
         let made = names::pool_labels(&name, &pool.uid().unwrap_or_default(), &pool.spec.type_);
         let fits = |labels: &BTreeMap<String, String>| view.spec.selector.matches(labels);
         if !types.is_empty() && !view.spec.type_.as_ref().is_some_and(|type_| types.contains(type_)) {
-            causes.push(Cause::is(format!("pool {name} takes only the types {} from it (spec.queues[].types)", types.join(", "))));
+            causes.push(Cause::is(format!("pool {name} takes only the types {} from the queue (spec.queues[].types)", types.join(", "))));
         } else if let Some(lacks) = Some(offer(&pool.spec).lacks(&view.spec.requires)).filter(|lacks| !lacks.is_empty()) {
             causes.push(Cause::act(
-                format!("pool {name} lacks what it needs: {}", requires::in_words(&lacks)),
+                format!("pool {name} lacks what the item requires: {}", requires::in_words(&lacks)),
                 reasons::REQUIREMENTS_UNMET,
-                format!("add what is named to spec.models, spec.workspace or spec.preflight.tools of pool {name}; or submit another item"),
+                format!("add the missing requirements to spec.models, spec.workspace or spec.preflight.tools of pool {name}; or submit another item"),
             ));
         } else if !label_sets.chain(Some(made)).any(|labels| fits(&labels)) {
-            causes.push(Cause::is(format!("no agent of pool {name} has the labels it asks for (spec.agentSelector)")));
+            causes.push(Cause::is(format!("no agent of pool {name} has the labels that the item selects (spec.agentSelector)")));
         } else {
             eligible.push(pool.clone());
         }
@@ -369,17 +373,17 @@ fn hindered(view: &View, queue: &str, hindrance: &ClaimObstacle) -> Cause {
             format!("`kubectl spillway resume queue/{queue} -n {}`", view.namespace),
         ),
         ClaimObstacle::QueueBusy(most) => Cause::wait(
-            format!("{most} items of queue {queue} are held by agents, and no more may be at once"),
+            format!("agents hold as many items of queue {queue} as are allowed at once ({most})"),
             "ConcurrencyLimit",
-            format!("it goes on when one is done; spec.concurrency.maxLeased of queue {queue} is the limit"),
+            format!("the item continues when one of them is done; spec.concurrency.maxLeased of queue {queue} is the limit"),
         ),
         ClaimObstacle::KeyBusy(key, most) => Cause::wait(
-            format!("{most} of the items with its concurrencyKey {key} are held by agents, and no more may be at once"),
+            format!("agents hold as many items with the concurrencyKey {key} as are allowed at once ({most})"),
             "ConcurrencyLimit",
-            format!("it goes on when one is done; spec.concurrency.maxLeasedPerKey of queue {queue} is the limit"),
+            format!("the item continues when one of them is done; spec.concurrency.maxLeasedPerKey of queue {queue} is the limit"),
         ),
         ClaimObstacle::Type | ClaimObstacle::Selector | ClaimObstacle::Requires(_) | ClaimObstacle::Elsewhere => {
-            Cause::is("not every agent may take it")
+            Cause::is("not every agent may take the item")
         }
     }
 }
@@ -387,12 +391,15 @@ fn hindered(view: &View, queue: &str, hindrance: &ClaimObstacle) -> Cause {
 fn held(view: &View) -> Vec<Cause> {
     let name = life::agent_of(view.item).unwrap_or("not known");
     let (item, namespace) = (&view.name, view.namespace);
-    let release = format!("if its machine is off for good: `kubectl spillway release {item} --node-is-dead -n {namespace}`");
+    let release =
+        format!("if its machine is off and does not come back, run `kubectl spillway release {item} --node-is-dead -n {namespace}`");
     let agent = view.work.agents.iter().flatten().find(|agent| agent.name_any() == name);
     let mut causes = vec![match agent {
-        None if view.work.agents.is_none() => Cause::is(format!("agent {name} holds it")),
+        None if view.work.agents.is_none() => Cause::is(format!("agent {name} holds the item")),
         None => Cause::act(
-            format!("agent {name}, which holds it, is not among the living: it is given back once the agent's pod is proved gone"),
+            format!(
+                "agent {name}, which holds the item, has ended or was deleted: the item goes back to its queue when the agent's pod is proved gone"
+            ),
             reasons::AGENT_LOST,
             format!("wait a minute or two; {release}"),
         ),
@@ -400,25 +407,25 @@ fn held(view: &View) -> Vec<Cause> {
             let node =
                 agent.status.as_ref().and_then(|status| status.node.clone()).map(|node| format!(", on node {node}")).unwrap_or_default();
             let stale = find::phase(agent) == Some(AgentPhase::Stale);
-            let words = format!("agent {name} holds it: {}{node}", find::state(agent));
-            if stale { Cause::act(words, "NodeUnreachable", format!("mend the node; {release}")) } else { Cause::is(words) }
+            let words = format!("agent {name} holds the item: {}{node}", find::state(agent));
+            if stale { Cause::act(words, "NodeUnreachable", format!("repair the node; {release}")) } else { Cause::is(words) }
         }
     }];
     match view.record.phase {
         Phase::Paused => causes.push(Cause::act(
-            "it is paused with its agent; its lease's clock stands still",
+            "the item is paused with its agent; the time of its lease does not run",
             "Paused",
-            format!("`kubectl spillway explain {name} -n {namespace}` says why; `kubectl spillway resume item/{item} -n {namespace}` lets it go on"),
+            format!("`kubectl spillway explain {name} -n {namespace}` shows why; `kubectl spillway resume item/{item} -n {namespace}` resumes the item"),
         )),
         Phase::Cancelling => causes.push(Cause::wait(
-            "its agent was told to stop",
+            "the agent was told to stop",
             view.record.reason.as_deref().unwrap_or(reasons::CANCEL_REQUESTED),
-            "it ends when the agent stops; an agent that does not is ended after its grace",
+            "the item ends when the agent stops; an agent that does not stop is ended after its grace period",
         )),
         _ => {}
     }
     if view.spec.freed_epoch >= view.record.epoch {
-        causes.push(Cause::is("a person released it (spec.releasedEpoch): it is given back in a moment"));
+        causes.push(Cause::is("the item was released (spec.releasedEpoch): it goes back to its queue in a moment"));
     }
     causes
 }
@@ -427,21 +434,25 @@ fn ended(view: &View) -> Vec<Cause> {
     let Record { phase, reason, failures, stalls, .. } = &view.record;
     let words = match reason.as_deref() {
         Some(reasons::TOO_MANY_FAILURES) => {
-            format!("it failed {failures} times, and is tried {} times (maxAttempts)", view.policy.max_attempts)
+            format!("the item failed {failures} times, and the limit is {} (maxAttempts)", view.policy.max_attempts)
         }
-        Some(reasons::TOO_MANY_STALLS) => format!("its agent or node was lost {stalls} times, of {} (maxStalls)", view.policy.max_stalls),
-        Some(reasons::FAILURE_RULE) => "a rule of its queue decided so (spec.failurePolicy.rules)".to_owned(),
-        Some(reasons::DRONE_FAILED) => "a drone has one try".to_owned(),
-        Some(reasons::DEADLINE_EXCEEDED) => "its deadline passed; started again, it ignores it".to_owned(),
-        Some(reasons::GROUP_CANCELLED) => format!("its group {} was cancelled", view.spec.group.as_deref().unwrap_or_default()),
-        Some(reasons::CANCEL_REQUESTED) => "somebody cancelled it (spec.cancelRequested)".to_owned(),
-        Some(reasons::DEPENDENCY_FAILED) => "an item it waited for did not succeed (spec.onDependencyFailure)".to_owned(),
-        Some(reasons::DEPENDENCY_MISSING) => "an item it waited for did not exist half a minute after it was made".to_owned(),
-        Some(reasons::PLAN_INCOMPLETE) => "the other items of its plan were not made within ten minutes".to_owned(),
+        Some(reasons::TOO_MANY_STALLS) => {
+            format!("the agent or node of the item was lost {stalls} times, and the limit is {} (maxStalls)", view.policy.max_stalls)
+        }
+        Some(reasons::FAILURE_RULE) => "a rule of its queue ended the item (spec.failurePolicy.rules)".to_owned(),
+        Some(reasons::DRONE_FAILED) => "the item failed, and an item of a drone has only one attempt".to_owned(),
+        Some(reasons::DEADLINE_EXCEEDED) => "the deadline of the item passed; after a redrive the item ignores it".to_owned(),
+        Some(reasons::GROUP_CANCELLED) => format!("group {} of the item was cancelled", view.spec.group.as_deref().unwrap_or_default()),
+        Some(reasons::CANCEL_REQUESTED) => "the item was cancelled (spec.cancelRequested)".to_owned(),
+        Some(reasons::DEPENDENCY_FAILED) => "an item that it depends on did not succeed (spec.onDependencyFailure)".to_owned(),
+        Some(reasons::DEPENDENCY_MISSING) => {
+            "an item that it depends on did not exist half a minute after this item was created".to_owned()
+        }
+        Some(reasons::PLAN_INCOMPLETE) => "the other items of its plan were not created within ten minutes".to_owned(),
         Some(reason) if *phase == Phase::DeadLettered => {
-            format!("it was started again, and not admitted: {}", life::message(view.item).unwrap_or(reason))
+            format!("the item was started again, but was not admitted: {}", life::message(view.item).unwrap_or(reason))
         }
-        _ => format!("it is {}", phase.name()),
+        _ => format!("the item is {}", phase.name()),
     };
     vec![redriven(view, words)]
 }

@@ -1,11 +1,11 @@
-//! Tests of the reports on items and queues: why an item waits, and what to do.
+//! Tests of the reports on items and queues.
 
 use crate::api::{Agent, AgentPool, WorkItem, WorkQueue};
 use crate::explain::facts::{Subject, Work};
 use crate::explain::{Facts, Report, render, report};
 use serde_json::{Value, json};
 
-/// An item of queue q, made two minutes before now.
+/// An item of queue q, created two minutes before now.
 fn item(name: &str, spec: &Value, status: &Value) -> WorkItem {
     let mut all = json!({"queueRef": {"name": "q"}});
     spec.as_object().into_iter().flatten().for_each(|(key, value)| all[key] = value.clone());
@@ -36,7 +36,7 @@ fn agent(name: &str, pool: &str, phase: &str) -> Agent {
     .expect("an Agent")
 }
 
-/// A world in which everything is given out as it comes.
+/// Facts in which the item can be claimed at once.
 fn world(subject: WorkItem) -> Work {
     Work {
         items: Some(vec![subject.clone()]),
@@ -65,56 +65,51 @@ fn an_item_waits_for_what_is_named() {
     let due = json!({"phase": "Scheduled", "reason": "Backoff", "nextAttemptTime": "2026-01-01T00:15:00Z"});
     let plan = json!({"plan": {"id": "x", "size": 3}});
     let cases = [
-        (json!({}), json!({}), "nobody has looked at it yet", ("NotObserved", true)),
+        (json!({}), json!({}), "the operator has not observed the item yet", ("NotObserved", true)),
         (
             json!({"suspend": true}),
             json!({"phase": "Suspended", "reason": "Suspended"}),
-            "a person paused it (spec.suspend)",
+            "the item is paused (spec.suspend)",
             ("Suspended", true),
         ),
         (
             json!({}),
             json!({"phase": "Suspended", "reason": "Restored"}),
-            "it came back from a backup, and nothing restored runs by itself",
+            "the item was restored from a backup, and restored items do not start automatically",
             ("Restored", true),
         ),
-        (
-            json!({}),
-            due,
-            "it is given out at 2026-01-01T00:15:00Z, in 5m (it failed, and waits before it is tried again)",
-            ("Backoff", false),
-        ),
-        (plan, json!({"phase": "Blocked", "reason": "PlanIncomplete"}), "1 of the 3 items of its plan x exist", ("PlanIncomplete", true)),
+        (json!({}), due, "agents can claim the item at 2026-01-01T00:15:00Z, in 5m (delay after a failure)", ("Backoff", false)),
+        (plan, json!({"phase": "Blocked", "reason": "PlanIncomplete"}), "only 1 of the 3 items of plan x exist", ("PlanIncomplete", true)),
         (
             json!({"dependsOn": [{"name": "gone"}]}),
             json!({"phase": "Blocked"}),
-            "it waits for item gone, which does not exist",
+            "the item waits for item gone, which does not exist",
             ("DependencyMissing", true),
         ),
         (json!({"queueRef": {"name": "none"}}), json!({"phase": "Pending"}), "WorkQueue/none does not exist", ("QueueMissing", true)),
-        (json!({}), json!({"phase": "Rejected", "reason": "QueueFull"}), "queue q would take it now", ("QueueFull", true)),
+        (json!({}), json!({"phase": "Rejected", "reason": "QueueFull"}), "queue q would admit the item now", ("QueueFull", true)),
         (
             json!({"queueRef": {"name": "none"}}),
             json!({"phase": "Rejected", "reason": "QueueMissing"}),
-            "it would be refused again: WorkQueue/none does not exist",
+            "the item would be refused again: WorkQueue/none does not exist",
             ("QueueMissing", true),
         ),
         (
             json!({}),
             json!({"phase": "DeadLettered", "reason": "TooManyFailures", "failures": 3}),
-            "it failed 3 times, and is tried 3 times (maxAttempts)",
+            "the item failed 3 times, and the limit is 3 (maxAttempts)",
             ("TooManyFailures", true),
         ),
         (
             json!({}),
             json!({"phase": "Expired", "reason": "DeadlineExceeded"}),
-            "its deadline passed; started again, it ignores it",
+            "the deadline of the item passed; after a redrive the item ignores it",
             ("DeadlineExceeded", true),
         ),
         (
             json!({}),
             json!({"phase": "Cancelled", "reason": "CancelRequested"}),
-            "somebody cancelled it (spec.cancelRequested)",
+            "the item was cancelled (spec.cancelRequested)",
             ("CancelRequested", false),
         ),
     ];
@@ -138,23 +133,29 @@ fn a_dependency_is_told_with_its_phase() {
         told(work)
     };
     let leased = json!({"phase": "Leased", "lease": {"holder": "p", "agent": "p-1", "leaseTransitions": 1}});
-    assert_eq!(waits("Succeeded", leased).why, ["it waits until item first has succeeded (Leased)"]);
+    assert_eq!(waits("Succeeded", leased).why, ["the item waits until item first has succeeded (Leased)"]);
     let failed = waits("Succeeded", json!({"phase": "Failed", "reason": "FailureRule"}));
-    assert_eq!(failed.why, ["it waits until item first has succeeded, and that has ended otherwise (Failed, FailureRule)"]);
+    assert_eq!(
+        failed.why,
+        ["the item waits until item first has succeeded, but item first has ended without success (Failed, FailureRule)"]
+    );
     assert!(failed.advice[0].act && failed.advice[0].advice.starts_with("`kubectl spillway redrive first -n n`"), "{:?}", failed.advice);
-    assert_eq!(waits("Finished", json!({"phase": "Failed"})).why, ["what it waited for is so now: it goes on in a moment"]);
+    assert_eq!(
+        waits("Finished", json!({"phase": "Failed"})).why,
+        ["the item does not wait for other items any more: it continues in a moment"]
+    );
 }
 
 #[test]
 fn a_ready_item_says_who_is_before_it_and_who_could_take_it() {
     let ready = || item("i", &json!({}), &json!({"phase": "Ready"}));
-    assert_eq!(told(world(ready())).why, ["it is the next one of queue q", "pool p has 1 agent (1 Idle)"]);
+    assert_eq!(told(world(ready())).why, ["the item is the next one in queue q", "pool p has 1 agent (1 Idle)"]);
     let mut busy = world(ready());
     busy.items.get_or_insert_default().push(item("urgent", &json!({"priority": 5}), &json!({"phase": "Ready"})));
     busy.items.get_or_insert_default().push(item("later", &json!({"priority": -5}), &json!({"phase": "Ready"})));
     busy.agents = Some(vec![agent("p-1", "p", "Active")]);
     let report = told(busy);
-    assert_eq!(report.why, ["1 ready item of queue q is before it", "pool p has 1 agent (1 Active), and runs as many as it may (1)"]);
+    assert_eq!(report.why, ["1 ready item of queue q is before it", "pool p has 1 agent (1 Active), and 1 is its maximum"]);
     assert_eq!(reasons(&report), [("MaxReached", false)]);
 }
 
@@ -177,7 +178,7 @@ fn pools_that_take_nothing_are_told_with_the_reason() {
                 &json!({"desired": 1, "conditions": [{"type": "Blocked", "status": "True", "reason": "QuotaExceeded", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
             )],
             json!({}),
-            "pool p is hindered: QuotaExceeded: m",
+            "pool p is blocked: QuotaExceeded: m",
             "QuotaExceeded",
         ),
         (
@@ -187,10 +188,10 @@ fn pools_that_take_nothing_are_told_with_the_reason() {
                 &json!({"desired": 1, "conditions": [{"type": "Blocked", "status": "True", "reason": "PreflightFailed", "message": "p-1: no login", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
             )],
             json!({}),
-            "pool p is hindered: PreflightFailed: p-1: no login",
+            "pool p is blocked: PreflightFailed: p-1: no login",
             "PreflightFailed",
         ),
-        (vec![pool("p", &json!({}), &json!({}))], json!({}), "pool p was looked at by nobody yet", "NotObserved"),
+        (vec![pool("p", &json!({}), &json!({}))], json!({}), "the operator has not observed pool p yet", "NotObserved"),
         (
             vec![pool("p", &json!({}), &json!({"desired": 0, "reason": "NoWork"}))],
             json!({}),
@@ -200,19 +201,19 @@ fn pools_that_take_nothing_are_told_with_the_reason() {
         (
             vec![pool("p", &json!({"queues": [{"name": "q", "types": ["bug"]}]}), &json!({}))],
             json!({"type": "idea"}),
-            "no pool that works from queue q takes it",
+            "no pool that works from queue q takes the item",
             "NoPool",
         ),
         (
             vec![pool("p", &json!({}), &json!({}))],
             json!({"agentSelector": {"matchLabels": {"gpu": "yes"}}}),
-            "no pool that works from queue q takes it",
+            "no pool that works from queue q takes the item",
             "NoPool",
         ),
         (
             vec![pool("p", &json!({}), &json!({}))],
             json!({"agentSelector": {"matchExpressions": [{"key": "spillway.dev/pool", "operator": "NotIn", "values": ["p"]}]}}),
-            "no pool that works from queue q takes it",
+            "no pool that works from queue q takes the item",
             "NoPool",
         ),
         (
@@ -233,7 +234,7 @@ fn what_a_pool_lacks_that_an_item_needs_is_named() {
     let needs = json!({"requires": {"models": ["gpt-9"], "tools": ["git"]}});
     let subject = item("i", &needs, &json!({"phase": "Ready", "reason": "RequirementsUnmet"}));
     let report = told(world(subject.clone()));
-    let words = "pool p lacks what it needs: git (requires.tools), gpt-9 (requires.models)";
+    let words = "pool p lacks what the item requires: git (requires.tools), gpt-9 (requires.models)";
     assert!(report.why.iter().any(|why| why == words), "{:?}", report.why);
     assert!(reasons(&report).contains(&("RequirementsUnmet", true)), "{:?}", report.advice);
     let entry = json!([{"name": "gpt", "dialect": "OpenAIChat", "origin": "https://a.example.org", "allow": ["gpt-*"]}]);
@@ -250,12 +251,12 @@ fn what_could_not_be_read_is_unknown_and_not_absent() {
     };
     assert!(blind(json!({}), json!({"phase": "Ready"})).why.is_empty());
     assert!(blind(json!({}), json!({"phase": "Pending"})).why.is_empty());
-    assert_eq!(blind(json!({"dependsOn": [{"name": "x"}]}), json!({"phase": "Blocked"})).why, ["it waits for item x"]);
+    assert_eq!(blind(json!({"dependsOn": [{"name": "x"}]}), json!({"phase": "Blocked"})).why, ["the item waits for item x"]);
     let held = json!({"phase": "Leased", "lease": {"holder": "pod", "agent": "p-1", "leaseTransitions": 1}});
-    assert_eq!(blind(json!({}), held).why, ["agent p-1 holds it"]);
+    assert_eq!(blind(json!({}), held).why, ["agent p-1 holds the item"]);
     let mut work = world(item("i", &json!({}), &json!({"phase": "Ready"})));
     work.agents = None;
-    assert_eq!(told(work).why[1], "pool p wants 1 agents and has 1, as it was last said");
+    assert_eq!(told(work).why[1], "pool p wants 1 agents and has 1, according to its last status");
 }
 
 #[test]
@@ -272,13 +273,13 @@ fn what_the_queue_withholds_is_told_first() {
     let full = first(json!({"concurrency": {"maxLeased": 1}}), json!({}));
     assert_eq!(
         (full.why[0].as_str(), reasons(&full)[0]),
-        ("1 items of queue q are held by agents, and no more may be at once", ("ConcurrencyLimit", false))
+        ("agents hold as many items of queue q as are allowed at once (1)", ("ConcurrencyLimit", false))
     );
     let key = first(json!({"concurrency": {"maxLeasedPerKey": 1}}), json!({"concurrencyKey": "repo"}));
-    assert!(key.why[0].starts_with("1 of the items with its concurrencyKey repo are held"), "{:?}", key.why);
+    assert!(key.why[0].starts_with("agents hold as many items with the concurrencyKey repo as are allowed at once"), "{:?}", key.why);
     assert_eq!(
         first(json!({"concurrency": {"maxLeasedPerKey": 1}}), json!({"concurrencyKey": "other"})).why[0],
-        "it is the next one of queue q"
+        "the item is the next one in queue q"
     );
 }
 
@@ -291,14 +292,14 @@ fn a_held_item_says_who_holds_it_and_a_lost_one_what_to_do() {
         told(work)
     };
     let well = held("Leased", json!({}), vec![agent("p-1", "p", "Active")]);
-    assert_eq!(well.why, ["agent p-1 holds it: Active, Registered, on node k"]);
+    assert_eq!(well.why, ["agent p-1 holds the item: Active, Registered, on node k"]);
     let stale = held("Leased", json!({}), vec![agent("p-1", "p", "Stale")]);
     assert!(stale.advice[0].act && stale.advice[0].advice.contains("kubectl spillway release i --node-is-dead -n n"), "{:?}", stale.advice);
-    assert!(held("Leased", json!({}), Vec::new()).why[0].starts_with("agent p-1, which holds it, is not among the living"));
+    assert!(held("Leased", json!({}), Vec::new()).why[0].starts_with("agent p-1, which holds the item, has ended or was deleted"));
     assert!(held("Paused", json!({}), vec![agent("p-1", "p", "Paused")]).advice[0].advice.contains("kubectl spillway resume item/i -n n"));
     assert_eq!(
         held("Cancelling", json!({"releasedEpoch": 3}), vec![agent("p-1", "p", "Active")]).why[1..],
-        ["its agent was told to stop", "a person released it (spec.releasedEpoch): it is given back in a moment"]
+        ["the agent was told to stop", "the item was released (spec.releasedEpoch): it goes back to its queue in a moment"]
     );
 }
 
@@ -315,13 +316,13 @@ fn an_item_is_explained_whole() {
          \x20 Scheduled, Backoff\n\
          \n\
          Why\n\
-         \x20 it is given out at 2026-01-01T00:10:30Z, in 30s (it failed, and waits before it is tried again)\n\
+         \x20 agents can claim the item at 2026-01-01T00:10:30Z, in 30s (delay after a failure)\n\
          \n\
          Facts\n\
          \x20 Queue     q\n\
          \x20 Type      bug\n\
          \x20 Priority  0\n\
-         \x20 Made      2m ago\n\
+         \x20 Created   2m ago\n\
          \x20 Deadline  2026-01-01T02:10:00Z, in 120m\n\
          \x20 Failures  1 of 3 (maxAttempts)\n\
          \x20 Losses    0 of 3 (maxStalls), of agent or node\n\
@@ -332,7 +333,7 @@ fn an_item_is_explained_whole() {
          \x20 1       p-1     90s   30s    Fail   Exited   exit code\u{fffd} 1\n\
          \n\
          What to do\n\
-         \x20 nothing (Backoff): it goes on by itself then; spec.itemDefaults.backoff of its queue says how long such waits are\n"
+         \x20 nothing (Backoff): the item continues automatically then; spec.itemDefaults.backoff of its queue sets such delays\n"
     );
 }
 
@@ -349,11 +350,14 @@ fn a_queue_says_why_nothing_is_taken() {
     assert_eq!(alone.state, "1 ready. Ready is True, Serving: items are given out");
     assert_eq!(reasons(&alone), [("Suspended", true), ("QueueFull", true), ("NoPool", true), ("DeadLettered", true)]);
     let served = of_queue(json!({}), vec![pool("p", &json!({"queues": [{"name": "q", "types": ["bug"]}]}), &json!({"desired": 1}))]);
-    assert_eq!(served.why, ["pool p has 1 agent (1 Idle)", "1 of its items are dead letters: they wait for a person"]);
+    assert_eq!(served.why, ["pool p has 1 agent (1 Idle)", "1 of the queue's items are dead letters: they wait for a person"]);
     assert!(served.facts.iter().any(|fact| fact.name == "Pools" && fact.value == "p (types bug)"), "{:?}", served.facts);
     let full = of_queue(json!({"deadLetters": {"max": 1}}), vec![pool("p", &json!({}), &json!({"desired": 1}))]);
     assert!(reasons(&full).contains(&("DeadLettersFull", true)), "{full:?}");
-    assert!(full.why.iter().any(|why| why.contains("no more than 1 dead letters: for each one more the oldest is deleted")), "{full:?}");
+    assert!(
+        full.why.iter().any(|why| why.contains("as many dead letters as it keeps (1): each new one deletes the oldest one")),
+        "{full:?}"
+    );
 }
 
 #[test]
@@ -365,9 +369,9 @@ fn what_the_operator_said_of_a_full_project_is_told_and_nothing_is_concluded() {
     };
     let rejected = said("Rejected");
     assert_eq!((rejected.why.as_slice(), reasons(&rejected)), ([words.to_owned()].as_slice(), vec![("ProjectFull", true)]));
-    assert!(rejected.advice[0].advice.ends_with("then `kubectl spillway redrive i -n n`"), "{rejected:?}");
+    assert!(rejected.advice[0].advice.ends_with("then run `kubectl spillway redrive i -n n`"), "{rejected:?}");
     let dead = said("DeadLettered");
-    assert_eq!(dead.why, [format!("it was started again, and not admitted: {words}")]);
+    assert_eq!(dead.why, [format!("the item was started again, but was not admitted: {words}")]);
 }
 
 #[test]

@@ -1,21 +1,21 @@
-//! `explain`: why an agent, a pool, an item or a queue is in the state it is in, what it waits for, and what to do about it.
+//! `explain`: the reasons for the state of an agent, a pool, an item or a queue, what it waits for, and what to do.
 //! Only reads.
 //!
 //! | file | for |
 //! |---|---|
-//! | this one | what is read: the object, its pool or its agents, its pod; and the report on it |
+//! | this one | reads the object, its pool or its agents, and its pod; builds the report |
 //! | `arguments` | arguments |
-//! | [`facts`] | what was read, as data |
+//! | [`facts`] | the objects that were read |
 //! | `events` | events |
-//! | [`work`] | what is read around an item or a queue, and what is said of pools |
+//! | [`work`] | reads the objects related to an item or a queue; explains pools |
 //! | [`report`](mod@report) | the report, as data |
 //! | `agent`, `agent_pool`, `item`, `queue` | the report on each. Pure |
 //! | `hints` | the advice of a report, each reason once. Pure |
-//! | `failures` | what has to change before an item that failed is started again. Pure |
-//! | [`advice`] | reasons to advice. Pure |
-//! | [`render`](mod@render) | the report in words. Pure |
+//! | `failures` | the fix before an item that failed is started again. Pure |
+//! | [`advice`] | from reasons to advice. Pure |
+//! | [`render`](mod@render) | the report as text. Pure |
 //!
-//! Whoever may read the object gets a report: what else cannot be read is said in it.
+//! The user needs the right to read the object itself. The report lists the other objects that could not be read.
 
 pub mod advice;
 mod agent;
@@ -49,7 +49,7 @@ pub use facts::{Facts, PodFact};
 pub use render::render;
 pub use report::Report;
 
-/// Reads.
+/// Reads the object and what is related to it.
 pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Facts, Error> {
     let mut facts = Facts { namespace: cluster.namespace.clone(), ..Facts::default() };
     match &arguments.name {
@@ -62,10 +62,10 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Facts, Erro
     Ok(facts)
 }
 
-/// Names of work are not guessed: who gave one without its kind is told.
+/// Adds a hint to the error: a bare name is never looked up as an item or a queue.
 fn or_work(error: Error) -> Error {
     match error {
-        Error::Usage(words) => Error::Usage(format!("{words}; of work write item/NAME or queue/NAME")),
+        Error::Usage(words) => Error::Usage(format!("{words}; for an item or a queue write item/NAME or queue/NAME")),
         other => other,
     }
 }
@@ -79,7 +79,7 @@ async fn of_agent(cluster: &Cluster, agent: Agent, facts: &mut Facts) {
     let mut about = vec![agent.uid()];
     if let Some(recorded) = recorded {
         match cluster.api::<Pod>().get_opt(&recorded.name).await {
-            // Another pod of the name says nothing of this agent.
+            // A pod of the same name with another uid is not the pod of this agent.
             Ok(pod) => {
                 let ours = pod.filter(|pod| pod.uid().as_deref() == Some(&recorded.uid));
                 facts.pod = ours.map_or(PodFact::Gone, |pod| PodFact::There(Box::new(pod)));
@@ -106,7 +106,7 @@ async fn of_pool(cluster: &Cluster, pool: AgentPool, facts: &mut Facts) {
     events::read(cluster, about, facts).await;
 }
 
-/// The report on what was read.
+/// The report on the objects that were read.
 pub fn report(facts: &Facts) -> Report {
     let Facts { namespace, agent, pool, pod: _, agents, work, events, unread } = facts;
     let mut report = match (work.as_deref(), agent, pool) {

@@ -1,8 +1,8 @@
-//! What a pod shows of itself, in words. Pure.
+//! The problems that the status of a pod shows, as text. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
 
-/// What is not as in a pod that runs well, the telling first; empty if all is.
+/// The problems of a pod, the most important first; empty if it runs well.
 pub fn words(pod: &Pod) -> Vec<String> {
     let mut words = Vec::new();
     if pod.metadata.deletion_timestamp.is_some() {
@@ -24,13 +24,13 @@ pub fn words(pod: &Pod) -> Vec<String> {
             words.push(format!("container {} {state}", container.name));
         }
         if container.restart_count > 0 {
-            words.push(format!("container {} was started again {} times", container.name, container.restart_count));
+            words.push(format!("container {} was restarted {} times", container.name, container.restart_count));
         }
     }
     words
 }
 
-/// A container that does not run, in words.
+/// The state of a container that does not run, as text.
 fn state(state: &ContainerState) -> Option<String> {
     let with = |head: String, message: &Option<String>| match message.as_deref().map(str::trim) {
         Some(message) if !message.is_empty() => format!("{head}: {message}"),
@@ -74,7 +74,7 @@ mod tests {
             [
                 "Evicted: The node was low on memory",
                 "container link waits (ImagePullBackOff): Back-off",
-                "container link was started again 2 times",
+                "container link was restarted 2 times",
                 "container agent ended with exit code 137 (OOMKilled)",
             ]
         );

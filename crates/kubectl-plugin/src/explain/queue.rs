@@ -1,4 +1,4 @@
-//! The report on a queue: what is in it, who works from it, and why nothing is taken. Pure.
+//! The report on a queue: its items, the pools that work from it, and why agents take no items. Pure.
 
 use kube::ResourceExt as _;
 
@@ -21,7 +21,7 @@ pub fn report(facts: &Facts, work: &Work, queue: &WorkQueue) -> Report {
     let causes = causes(facts, work, queue, &book);
     let ready = find::condition(&status.conditions, types::READY);
     let state = match (&status.counts, ready) {
-        (None, _) => "nobody has looked at it yet: does the operator run?".to_owned(),
+        (None, _) => "the operator has not observed it yet: check that the operator runs".to_owned(),
         (Some(all), None) => counts(all),
         (Some(all), Some(ready)) => format!("{}. {} is {}, {}", counts(all), ready.type_, ready.status, find::why(ready)),
     };
@@ -52,7 +52,7 @@ fn pool_words(pool: &str, types: &[String]) -> String {
     if types.is_empty() { pool.to_owned() } else { format!("{pool} (types {})", types.join(", ")) }
 }
 
-/// The advice of causes, each once, the acts first.
+/// The advice of the causes, each once, actions first.
 pub fn hints(causes: Vec<Cause>) -> Vec<Hint> {
     let mut hints: Vec<Hint> = Vec::new();
     for hint in causes.into_iter().filter_map(|cause| cause.hint) {
@@ -61,21 +61,21 @@ pub fn hints(causes: Vec<Cause>) -> Vec<Hint> {
         }
     }
     if hints.is_empty() {
-        hints.push(Hint { reason: "AsDesired".to_owned(), advice: "all is as it should be".to_owned(), act: false });
+        hints.push(Hint { reason: "AsDesired".to_owned(), advice: "no action is needed".to_owned(), act: false });
     }
     hints.sort_by_key(|hint| !hint.act);
     hints
 }
 
-/// What is to be known of it, the gravest first.
+/// The causes of its state, the most serious first.
 fn causes(facts: &Facts, work: &Work, queue: &WorkQueue, book: &ItemIndex) -> Vec<Cause> {
     let (name, namespace) = (queue.name_any(), &facts.namespace);
     let mut causes = Vec::new();
     if queue.status.is_none() {
         causes.push(Cause::act(
-            "nobody has looked at it yet",
+            "the operator has not observed the queue yet",
             "NotObserved",
-            "see whether the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
+            "check that the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
         ));
     }
     let Some(known) = book.queue(&name) else { return causes };
@@ -83,41 +83,41 @@ fn causes(facts: &Facts, work: &Work, queue: &WorkQueue, book: &ItemIndex) -> Ve
     let (held, unfinished) = (counts.leased + counts.paused, counts.ready + counts.leased + counts.paused + counts.waiting);
     if known.suspend {
         causes.push(Cause::act(
-            "it gives nothing out: it is paused (spec.suspend)",
+            "the queue is paused (spec.suspend), so agents get no items from it",
             "Suspended",
             format!("`kubectl spillway resume queue/{name} -n {namespace}`"),
         ));
     }
     if unfinished >= known.max_pending {
         causes.push(Cause::act(
-            format!("it takes no more items: it holds {unfinished} unfinished ones and may hold {}", known.max_pending),
+            format!("the queue accepts no more items: it holds {unfinished} unfinished items, and the limit is {}", known.max_pending),
             "QueueFull",
-            "raise its spec.limits.maxPending, or have more of them done",
+            "raise spec.limits.maxPending of the queue, or wait until more of its items are done",
         ));
     }
     causes.extend(busy(known.max_leased, held));
     causes.extend(pools(work, &name, namespace));
     if counts.dead_lettered > 0 {
         let advice = format!(
-            "`kubectl spillway queue {name} --all -n {namespace}` shows why; mend that, then `kubectl spillway redrive --queue {name} -n {namespace}` starts them again"
+            "`kubectl spillway queue {name} --all -n {namespace}` shows why; fix the cause, then `kubectl spillway redrive --queue {name} -n {namespace}` starts them again"
         );
         causes.push(Cause::act(
-            format!("{} of its items are dead letters: they wait for a person", counts.dead_lettered),
+            format!("{} of the queue's items are dead letters: they wait for a person", counts.dead_lettered),
             "DeadLettered",
             advice,
         ));
     }
     if counts.dead_lettered >= known.max_dead_letters {
         causes.push(Cause::act(
-            format!("it keeps no more than {} dead letters: for each one more the oldest is deleted", known.max_dead_letters),
+            format!("the queue has as many dead letters as it keeps ({}): each new one deletes the oldest one", known.max_dead_letters),
             "DeadLettersFull",
-            "raise its spec.deadLetters.max, or redrive or delete some of them",
+            "raise spec.deadLetters.max of the queue, or redrive or delete some dead letters",
         ));
     }
     causes
 }
 
-/// The counts as they were written last.
+/// The counts of the last status.
 fn stored(queue: &WorkQueue) -> Counts {
     let QueueCounts { ready, leased, waiting, paused, finished, dead_lettered } =
         queue.status.as_ref().and_then(|status| status.counts.clone()).unwrap_or_default();
@@ -126,17 +126,17 @@ fn stored(queue: &WorkQueue) -> Counts {
     Counts { ready, leased, waiting, paused, finished, dead_lettered }
 }
 
-/// That as many of its items are held as may be.
+/// The cause, if agents hold as many items of the queue as its limit allows.
 fn busy(max_leased: Option<u64>, held: u64) -> Option<Cause> {
     let most = max_leased.filter(|most| held >= *most)?;
     Some(Cause::wait(
-        format!("agents hold {held} of its items, and no more than {most} may be held at once"),
+        format!("agents hold {held} of the queue's items, and no more than {most} are allowed at once"),
         "ConcurrencyLimit",
-        "it goes on when one is done; spec.concurrency.maxLeased of the queue is the limit",
+        "agents get more items when one is done; spec.concurrency.maxLeased of the queue is the limit",
     ))
 }
 
-/// What is to be known of the pools that work from a queue; that there is none.
+/// Explains the pools that work from a queue, or that no pool does.
 pub fn pools(work: &Work, queue: &str, namespace: &str) -> Vec<Cause> {
     let Some(pools) = work.pools.as_deref().map(|pools| pools_of(pools, queue)) else { return Vec::new() };
     if pools.is_empty() {

@@ -1,4 +1,4 @@
-//! The report in words. Pure; it must not leave anything unsafe to print, nor decide what matters.
+//! The report as text. Pure. It must not print unsafe characters, nor decide what matters.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,13 +9,14 @@ use crate::console::Output;
 use crate::error::Error;
 use crate::table::{age, indented, one_line, or_nothing, printable};
 
-/// Characters of a message in a table; the state above tells its own whole, and JSON tells all.
+/// Characters of a message in a table. The state at the top and the JSON output have the whole message.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// Characters of the end of an attempt's message: a program's last words come first, and what they were caused by last.
+/// Characters kept from the end of an attempt's message. The message begins with the last output of the program and ends with
+/// the cause.
 const MAX_MESSAGE_TAIL_CHARS: usize = 320;
 
-/// The report as it was asked for.
+/// The report in the requested format.
 pub fn render(report: &Report, format: Option<Format>, now: Timestamp) -> Result<Output, Error> {
     match format {
         None => Ok(text(report, now)),
@@ -59,7 +60,7 @@ fn text(report: &Report, now: Timestamp) -> Output {
     rows(&mut output, "Conditions", &["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"], shown(conditions));
     let tried = attempts.iter().map(|attempt| attempt_row(attempt, state, now)).collect();
     rows(&mut output, "Attempts", &["EPOCH", "AGENT", "AGO", "TOOK", "HOW", "REASON", "MESSAGE"], tried);
-    rows(&mut output, "What is in the way of its pool", &["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"], shown(pool));
+    rows(&mut output, "What blocks its pool", &["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"], shown(pool));
     let waiting = agents.iter().map(|agent| {
         vec![agent.name.clone(), or_nothing(agent.display_name.as_ref()), ago(agent.since.as_ref(), now), message(&agent.state, state)]
     });
@@ -76,7 +77,7 @@ fn text(report: &Report, now: Timestamp) -> Output {
         let head = if hint.act { reason } else { format!("nothing ({reason})") };
         output.line(format!("  {head}: {}", printable(&hint.advice)));
     }
-    unread.iter().for_each(|words| output.note(format!("note: not all could be read: {}", printable(words))));
+    unread.iter().for_each(|words| output.note(format!("note: an object could not be read: {}", printable(words))));
     output
 }
 
@@ -122,7 +123,7 @@ fn row(told: &EventReport, state: &str, now: Timestamp) -> Vec<String> {
     vec![told.type_.clone(), told.status.clone(), told.reason.clone(), ago(Some(&told.since), now), message]
 }
 
-/// A message, shortened where it is long and where the report's first lines have told it.
+/// A message, shortened if it is long or if the first lines of the report contain it.
 fn message(text: &str, state: &str) -> String {
     let text = text.trim_end();
     if text.chars().count() > MAX_MESSAGE_CHARS / 4 && state.contains(text) {
@@ -134,7 +135,7 @@ fn message(text: &str, state: &str) -> String {
     }
 }
 
-/// The end of a message on one line, where its cause stands.
+/// The end of a message on one line: the end contains the cause.
 fn ending(text: &str, state: &str) -> String {
     let text = one_line(text);
     let count = text.chars().count();

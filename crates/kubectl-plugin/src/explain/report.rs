@@ -1,11 +1,11 @@
-//! The report on an object, typed. Data alone: it must not know what it is made of, nor how it is written.
+//! The report on an object, as typed data. It must not depend on how the facts are read, nor on how the report is printed.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::Serialize;
 
 use crate::api::agent::InterventionRecord;
 
-/// Why an agent, a pool, an item or a queue is in its state, and what to do about it.
+/// The reasons for the state of an agent, a pool, an item or a queue, and what to do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -15,48 +15,48 @@ pub struct Report {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its name for people.
+    /// Its display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
     /// Its state, with reason and message.
     pub state: String,
-    /// Since when its readiness is what it is.
+    /// When its readiness changed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Of an item or a queue: what explains its state, in sentences.
+    /// Of an item or a queue: the causes of its state, as sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub why: Vec<String>,
-    /// What is known of it, one thing a line.
+    /// The known facts, one a line.
     pub facts: Vec<Fact>,
     /// Of an item: its last attempts, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<AttemptReport>,
     /// All its conditions.
     pub conditions: Vec<EventReport>,
-    /// What the supervisor did to it, the newest last.
+    /// The supervisor's interventions, the newest last.
     pub interventions: Vec<InterventionRecord>,
-    /// Of an agent: what is in the way of its pool.
+    /// Of an agent: the conditions that block its pool.
     pub pool: Vec<EventReport>,
-    /// Of a pool: its living agents that are not ready, the oldest first, at most ten.
+    /// Of a pool: its agents that have not ended and are not ready, the oldest first, at most ten.
     pub agents: Vec<Waiting>,
-    /// What was reported of it, the newest last, at most twelve.
+    /// Its events, the newest last, at most twelve.
     pub events: Vec<HistoryEntry>,
-    /// What could not be read, in words.
+    /// The errors of reads that failed, as text.
     pub unread: Vec<String>,
     /// What to do.
     pub advice: Vec<Hint>,
 }
 
-/// One thing that is known.
+/// One known fact.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fact {
-    /// What of it.
+    /// Its name.
     pub name: &'static str,
-    /// When that was.
+    /// Its time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
-    /// What is known.
+    /// Its value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
 }
@@ -75,9 +75,9 @@ pub struct AttemptReport {
     pub end_time: Option<Time>,
     /// How it ended.
     pub verb: String,
-    /// Why, in one word.
+    /// The reason of its end.
     pub reason: Option<String>,
-    /// Why, in more.
+    /// The message of its end.
     pub message: Option<String>,
 }
 
@@ -90,11 +90,11 @@ pub struct EventReport {
     pub type_: String,
     /// True, False or Unknown.
     pub status: String,
-    /// Why, in one word.
+    /// Its reason.
     pub reason: String,
-    /// Why, in more.
+    /// Its message.
     pub message: String,
-    /// Since when its status is what it is.
+    /// When its status changed last.
     pub since: Time,
 }
 
@@ -104,11 +104,11 @@ pub struct EventReport {
 pub struct Waiting {
     /// Its name.
     pub name: String,
-    /// Its name for people.
+    /// Its display name.
     pub display_name: Option<String>,
     /// Its phase, reason and message.
     pub state: String,
-    /// Since when.
+    /// When its readiness changed last.
     pub since: Option<Time>,
 }
 
@@ -116,18 +116,18 @@ pub struct Waiting {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryEntry {
-    /// When, the last time.
+    /// The last time it happened.
     pub time: Option<Time>,
     /// Normal or Warning.
     #[serde(rename = "type")]
     pub type_: String,
-    /// What it is about: kind and name.
+    /// Kind and name of the object.
     pub about: String,
-    /// Why, in one word.
+    /// Its reason.
     pub reason: String,
-    /// Why, in more.
+    /// Its message.
     pub message: String,
-    /// How many times.
+    /// How many times it happened.
     pub count: i32,
 }
 
@@ -137,13 +137,13 @@ pub struct HistoryEntry {
 pub struct Hint {
     /// The reason.
     pub reason: String,
-    /// What to do, or why nothing has to be done.
+    /// What to do, or why no action is needed.
     pub advice: String,
-    /// There is something to do.
+    /// Whether the advice is an action.
     pub act: bool,
 }
 
-/// A condition as a report tells it.
+/// A condition in the form of a report.
 pub(super) fn told(condition: &Condition) -> EventReport {
     EventReport {
         type_: condition.type_.clone(),
@@ -154,18 +154,18 @@ pub(super) fn told(condition: &Condition) -> EventReport {
     }
 }
 
-/// The facts that there are; what nobody said is left out.
+/// Collects the known facts; unknown ones are left out.
 #[derive(Default)]
 pub(super) struct List(Vec<Fact>);
 
 impl List {
-    /// A thing that is known, if it is.
+    /// Adds a text, if it is known.
     pub(super) fn text(&mut self, name: &'static str, value: Option<impl ToString>) {
         let value = value.map(|value| value.to_string()).filter(|value| !value.is_empty());
         self.0.extend(value.map(|value| Fact { name, time: None, value }));
     }
 
-    /// A time that is known, if it is.
+    /// Adds a time, if it is known.
     pub(super) fn time(&mut self, name: &'static str, time: Option<&Time>, value: impl Into<String>) {
         self.0.extend(time.map(|time| Fact { name, time: Some(time.clone()), value: value.into() }));
     }

@@ -1,4 +1,4 @@
-//! Tests of the report and of its words.
+//! Tests of the report and of its text.
 
 use super::events::happened;
 use super::report::AttemptReport;
@@ -83,16 +83,16 @@ fn a_waiting_agent_is_explained_whole() {
          \x20 Spawning, ImagePull: ErrImagePull: not found (for 2m)\n\
          \n\
          Facts\n\
-         \x20 Pool  p (type worker)\n\
-         \x20 Made  3m ago, by its pool, number 4\n\
-         \x20 Pod   p-1: Pending; container agent waits (ErrImagePull): not found\n\
+         \x20 Pool     p (type worker)\n\
+         \x20 Created  3m ago, by its pool, number 4\n\
+         \x20 Pod      p-1: Pending; container agent waits (ErrImagePull): not found\n\
          \n\
          Conditions\n\
          \x20 TYPE              STATUS    REASON        SINCE   MESSAGE\n\
          \x20 Ready             False     ImagePull     2m      ErrImagePull: not found\n\
          \x20 SandboxEnforced   Unknown   NotReported   2m      m\n\
          \n\
-         What is in the way of its pool\n\
+         What blocks its pool\n\
          \x20 TYPE      STATUS   REASON      SINCE   MESSAGE\n\
          \x20 Blocked   True     ImagePull   2m      agent p-1: not found\n\
          \n\
@@ -101,7 +101,7 @@ fn a_waiting_agent_is_explained_whole() {
          \x20 30s   Warning   pod/p-1   Failed   Failed to pull\u{fffd}[2J (3 times)\n\
          \n\
          What to do\n\
-         \x20 ImagePull: mend spec.agent.image or spec.scheduling.imagePullSecrets of pool p, then end the agents that wait: `kubectl spillway rm p-1 -n n`\n"
+         \x20 ImagePull: correct spec.agent.image or spec.scheduling.imagePullSecrets of pool p. Then delete the waiting agents: `kubectl spillway rm p-1 -n n`\n"
     );
 }
 

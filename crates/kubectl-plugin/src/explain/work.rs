@@ -1,5 +1,5 @@
-//! What is read around an item or a queue, and what is said of the pools that work from a queue. The saying is pure; the
-//! rules are the governor's own, from an [`ItemIndex`] made of what was read.
+//! Reads the objects related to an item or a queue, and explains the pools that work from a queue. The explanations are pure.
+//! Their rules are the governor's own: an [`ItemIndex`] is built from the objects that were read.
 
 use std::collections::BTreeMap;
 
@@ -24,33 +24,33 @@ use crate::table::age;
 use crate::work as reads;
 use spillway_conversion::work as convert;
 
-/// Something that explains a state, and what to do about it.
+/// A cause of a state, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// In a sentence.
+    /// The cause, as a sentence.
     pub words: String,
-    /// What to do about it, or why nothing has to be done; none: that goes without saying.
+    /// What to do, or why no action is needed; none if that is obvious.
     pub hint: Option<Hint>,
 }
 
 impl Cause {
-    /// A sentence that needs no advice.
+    /// A cause that needs no advice.
     pub fn is(words: impl Into<String>) -> Self {
         Self { words: words.into(), hint: None }
     }
 
-    /// With what a person may do.
+    /// A cause with an action for a person.
     pub fn act(words: impl Into<String>, reason: &str, advice: impl Into<String>) -> Self {
         Self { words: words.into(), hint: Some(Hint { reason: reason.to_owned(), advice: advice.into(), act: true }) }
     }
 
-    /// With why nothing has to be done.
+    /// A cause with the reason why no action is needed.
     pub fn wait(words: impl Into<String>, reason: &str, advice: impl Into<String>) -> Self {
         Self { words: words.into(), hint: Some(Hint { reason: reason.to_owned(), advice: advice.into(), act: false }) }
     }
 }
 
-/// Reads what is around an item or a queue. Only the subject itself must be readable.
+/// Reads the objects related to an item or a queue. Only the item or queue itself must be readable.
 pub async fn read(cluster: &Cluster, named: &input::Work, facts: &mut Facts) -> Result<(), Error> {
     let subject = match named {
         input::Work::Item(name) => Subject::Item(Box::new(reads::item(cluster, name).await?)),
@@ -88,12 +88,12 @@ fn kept<K>(found: Result<reads::ListedObjects<K>, Error>, facts: &mut Facts) -> 
     }
 }
 
-/// A time as what is decided on has it.
+/// A time in the unit of the policy crate.
 pub fn at(time: Timestamp) -> UnixMillis {
     UnixMillis(time.as_millisecond())
 }
 
-/// What was read, as the governor would hold it.
+/// The index of the objects that were read, as the governor would build it.
 pub fn book(work: &Work) -> ItemIndex {
     let mut book = ItemIndex::default();
     for queue in work.queues.iter().flatten() {
@@ -112,13 +112,13 @@ pub fn book(work: &Work) -> ItemIndex {
     book
 }
 
-/// A time, and how far away it is.
+/// A time, and its distance from `now`.
 pub fn relative(time: Timestamp, now: Timestamp) -> String {
     let rounded = time.strftime("%Y-%m-%dT%H:%M:%SZ");
     if time > now { format!("{rounded}, in {}", age(Some(now), time)) } else { format!("{rounded}, {} ago", age(Some(time), now)) }
 }
 
-/// The pools that work from a queue, with the types that each takes from it (none: all).
+/// The pools that work from a queue, with the types that each takes from it (empty: all types).
 pub fn pools_of<'a>(pools: &'a [AgentPool], queue: &str) -> Vec<(&'a AgentPool, Vec<String>)> {
     let works = |pool: &'a AgentPool| {
         let named = pool.spec.queues.iter().flatten().find(|named| named.name == queue)?;
@@ -127,20 +127,20 @@ pub fn pools_of<'a>(pools: &'a [AgentPool], queue: &str) -> Vec<(&'a AgentPool, 
     pools.iter().filter_map(works).collect()
 }
 
-/// Whether a pool can take anything now, and what to do if not. `agents`: the living ones of the namespace, if they are
-/// known.
+/// Whether a pool can take items now, and what to do if not. `agents` are those of the namespace that have not ended, if they
+/// are known.
 pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
     let (name, namespace) = (pool.name_any(), pool.namespace().unwrap_or_default());
     let (spec, status) = (&pool.spec, pool.status.clone().unwrap_or_default());
     if spec.mode == PoolMode::Chat {
-        return Cause::is(format!("pool {name} chats with people and takes no work (spec.mode)"));
+        return Cause::is(format!("pool {name} is for chats with people and takes no work (spec.mode)"));
     }
     let scale = |flags: &str| format!("`kubectl spillway scale {name} {flags} -n {namespace}`");
     if spec.fixed_replicas() == Some(0) {
         return Cause::act(
             format!("pool {name} runs no agents: spec.replicas is 0"),
             "ReplicasSet",
-            format!("{} lets min, max and the work decide", scale("--auto")),
+            format!("{} enables automatic scaling", scale("--auto")),
         );
     }
     if spec.fixed_replicas().is_none() && spec.max() == 0 {
@@ -153,12 +153,12 @@ pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
     let hindered =
         status.conditions.iter().find(|one| [types::STALLED, types::BLOCKED].contains(&one.type_.as_str()) && one.status == "True");
     if let Some(hindered) = hindered {
-        let mend = format!("`kubectl spillway explain pool/{name} -n {namespace}` says what is in its way");
-        return Cause::act(format!("pool {name} is hindered: {}", find::why(hindered)), &hindered.reason, mend);
+        let mend = format!("`kubectl spillway explain pool/{name} -n {namespace}` shows what blocks it");
+        return Cause::act(format!("pool {name} is blocked: {}", find::why(hindered)), &hindered.reason, mend);
     }
     let Some(agents) = agents else {
         let (desired, there) = (status.desired.unwrap_or(0), status.agents.unwrap_or(0));
-        return Cause::is(format!("pool {name} wants {desired} agents and has {there}, as it was last said"));
+        return Cause::is(format!("pool {name} wants {desired} agents and has {there}, according to its last status"));
     };
     let own: Vec<&Agent> = agents.iter().filter(|agent| agent.spec.pool_ref.name == name).collect();
     if own.is_empty() {
@@ -169,30 +169,30 @@ pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
     let most = spec.fixed_replicas().unwrap_or_else(|| spec.max());
     if !idle && own.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
         let more = scale(if spec.replicas.is_some() { "--replicas N" } else { "--max N" });
-        let advice = format!("it goes on when an agent is done; {more} allows more");
-        return Cause::wait(format!("{words}, and runs as many as it may ({most})"), "MaxReached", advice);
+        let advice = format!("work continues when an agent is done; {more} allows more agents");
+        return Cause::wait(format!("{words}, and {most} is its maximum"), "MaxReached", advice);
     }
     Cause::is(words)
 }
 
-/// What is to be known of a pool that has no agent. `fixed` is the command that runs some whatever the work.
+/// Explains a pool that has no agents. `fixed` is the command that runs a fixed number of agents.
 fn without_agents(name: &str, status: &AgentPoolStatus, fixed: &str) -> Cause {
     let why = status.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     match status.desired {
         None => Cause::act(
-            format!("pool {name} was looked at by nobody yet"),
+            format!("the operator has not observed pool {name} yet"),
             "NotObserved",
-            "see whether the operator runs: `kubectl get pods -A -l app.kubernetes.io/name=spillway`",
+            "check that the operator runs: `kubectl get pods -A -l app.kubernetes.io/name=spillway`",
         ),
         Some(0) => {
-            let advice = format!("a pool that follows its queues makes agents when there is work for them; {fixed} runs a fixed number");
+            let advice = format!("a pool that follows its queues creates agents when there is work for them; {fixed} runs a fixed number");
             Cause::wait(format!("pool {name} wants no agents now{why}"), "NoAgents", advice)
         }
         Some(desired) => Cause::is(format!("pool {name} wants {desired} agents and has none yet{why}")),
     }
 }
 
-/// How many agents are in each phase, in words.
+/// How many agents are in each phase, as text.
 fn phases(agents: &[&Agent]) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     for agent in agents {

@@ -1,4 +1,4 @@
-//! What is written to an agent that is paused or resumed, and what its status says to that. Pure.
+//! The writes of `pause` and `resume` to an agent, and the check whether its status confirms them. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use crate::find;
 use crate::wait::Check;
 use crate::write::Decision;
 
-/// What is to be done about it.
+/// Decides the write to the agent.
 pub fn decide(verb: Verb, agent: &Agent) -> Decision {
     if let Some(phase) = find::phase(agent).filter(|phase| phase.ended()) {
         return Decision::Refuse(format!("has ended ({})", phase.name()));
@@ -30,7 +30,7 @@ pub fn decide(verb: Verb, agent: &Agent) -> Decision {
             }
             match (held || shows_paused(agent), unanswered) {
                 (false, _) => Decision::Leave("it is not paused".to_owned()),
-                (true, None) if !held => Decision::Leave("it was asked to go on already".to_owned()),
+                (true, None) if !held => Decision::Leave("a resume is requested already".to_owned()),
                 (true, unanswered) => {
                     spec.extend(unanswered.map(|pauses| ("resumePause".to_owned(), json!(pauses))));
                     Decision::Write(spec.into())
@@ -40,24 +40,24 @@ pub fn decide(verb: Verb, agent: &Agent) -> Decision {
     }
 }
 
-/// Whether the operator says that it is paused.
+/// Whether the status shows a pause.
 fn shows_paused(agent: &Agent) -> bool {
     let paused = agent.status.as_ref().and_then(|status| find::condition(&status.conditions, PAUSED_CONDITION));
     find::phase(agent) == Some(AgentPhase::Paused) || paused.is_some_and(|paused| paused.status == "True")
 }
 
-/// What one look says; `Err` if it will never be so, and why.
+/// Whether the status of the agent confirms the request. `Err` is the reason why it never can.
 pub fn seen(verb: Verb, agent: &Agent, asked: &PauseRequest) -> Check<Result<(), String>> {
     if find::ended(agent) {
         return Check::Done(Err(format!("has ended: {}", find::state(agent))));
     }
     let status = agent.status.clone().unwrap_or_default();
     let Some(paused) = find::condition(&status.conditions, PAUSED_CONDITION) else {
-        // Where nothing was ever paused there may be no such condition.
+        // An agent that was never paused may have no such condition.
         let looked = status.observed_generation.is_some_and(|generation| generation >= asked.generation);
         return match verb {
             Verb::Resume if looked && !shows_paused(agent) => Check::Done(Ok(())),
-            Verb::Pause | Verb::Resume => Check::NotYet("the operator says nothing of pauses yet".to_owned()),
+            Verb::Pause | Verb::Resume => Check::NotYet("the agent has no condition Paused yet".to_owned()),
         };
     };
     let wanted = match verb {
@@ -100,7 +100,7 @@ mod tests {
             (Verb::Resume, json!({"paused": true}), held.clone(), write(json!({"paused": null, "resumePause": 2}))),
             (Verb::Resume, json!({"paused": true, "resumePause": 2}), held.clone(), write(json!({"paused": null}))),
             (Verb::Resume, json!({"resumePause": 1}), held.clone(), write(json!({"resumePause": 2}))),
-            (Verb::Resume, json!({"resumePause": 2}), held.clone(), leave("it was asked to go on already")),
+            (Verb::Resume, json!({"resumePause": 2}), held.clone(), leave("a resume is requested already")),
             (Verb::Resume, json!({}), json!({"phase": "Idle", "pauses": 2}), leave("it is not paused")),
             (Verb::Resume, json!({"paused": false}), json!({}), leave("it is not paused")),
             (Verb::Pause, json!({}), json!({"phase": "Stopped"}), Decision::Refuse("has ended (Stopped)".to_owned())),

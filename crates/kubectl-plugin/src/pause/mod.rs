@@ -1,15 +1,15 @@
-//! `pause` and `resume`: hold agents, items and queues, and let them go on. One merge patch an object, which carries the uid of
-//! what was looked at, and none where nothing would change.
+//! `pause` and `resume` of agents, items and queues. Each object gets one merge patch with the uid that was read, or none if
+//! nothing would change.
 //!
-//! An agent, and an item with it, is paused either by a person or by the supervisor, which numbers its pauses
-//! (`status.pauses`). `resume` answers both: it takes the person's word away and names the number, so that a pause that
-//! comes in between is not resumed by it.
+//! A person or the supervisor pauses an agent, and the item with it. The supervisor numbers its pauses (`status.pauses`).
+//! `resume` ends both kinds: it removes the field of the person, and writes the number of the pause. So a newer pause of the
+//! supervisor is not resumed.
 //!
 //! | file | for |
 //! |---|---|
-//! | this one | arguments, what is written, waiting, the words |
-//! | `request` | what was asked for of one object |
-//! | `agent` | what is written to an agent, and what its status says to that. Pure |
+//! | this one | arguments, writes, waiting, the text |
+//! | `request` | the request for one object |
+//! | `agent` | the write to an agent, and the check of its status. Pure |
 //! | `work` | the same for items and queues. Pure |
 
 mod agent;
@@ -42,11 +42,11 @@ pub const PAUSE_HELP: &str = "Examples:
   kubectl spillway pause coders-1f2e3d4c5b
   kubectl spillway pause coders-1f2e3d4c5b --wait --timeout 2m
   kubectl spillway ls coders -o name | xargs kubectl spillway pause
-  kubectl spillway pause queue/bugs                  # it gives nothing out; items are still accepted
-  kubectl spillway pause item/bugs-x7k2p             # this one is not given out
+  kubectl spillway pause queue/bugs                  # agents get no items from it; it still accepts items
+  kubectl spillway pause item/bugs-x7k2p             # no agent gets this item
 
-A paused agent keeps its pod and the item it holds; it takes no work and makes no model calls. An item that an agent
-holds is not taken from it: pause the agent. `kubectl spillway resume` lets them go on.";
+A paused agent keeps its pod and its item. It takes no work and makes no model calls. An item that an agent holds stays with
+the agent: pause the agent instead. `kubectl spillway resume` resumes agents, items and queues.";
 
 /// Examples of `resume`.
 pub const RESUME_HELP: &str = "Examples:
@@ -54,16 +54,16 @@ pub const RESUME_HELP: &str = "Examples:
   kubectl spillway resume coders-1f2e3d4c5b --wait
   kubectl spillway resume queue/bugs item/bugs-x7k2p
 
-It resumes what a person paused and what the supervisor paused; `kubectl spillway explain NAME` says why that was. An
-agent that was paused because its tokens are over is paused again unless it gets more.";
+It ends pauses by a person and pauses by the supervisor. `kubectl spillway explain NAME` shows why an object is paused. An
+agent that was paused because its tokens are spent is paused again unless it gets more.";
 
 /// Arguments of `pause` and of `resume`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Arguments {
-    /// Agents; or item/NAME, queue/NAME
+    /// Agents, or item/NAME or queue/NAME
     #[arg(value_name = "NAME", required = true, value_parser = input::pausable)]
     pub names: Vec<Pausable>,
-    /// Wait until the operator says that it is so
+    /// Wait until the status confirms it
     #[arg(long)]
     pub wait: bool,
     /// How long to wait
@@ -71,35 +71,35 @@ pub struct Arguments {
     pub timeout: Duration,
 }
 
-/// What was asked for.
+/// The result of the writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// The namespace.
     pub namespace: String,
-    /// Which of the two.
+    /// Pause or resume.
     pub verb: Verb,
     /// The objects, by kind and name.
     pub asked: Vec<PauseRequest>,
-    /// What failed, in words.
+    /// Error messages.
     pub failures: Vec<String>,
 }
 
-/// What came of waiting.
+/// The result of waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waited {
     /// The namespace.
     pub namespace: String,
-    /// Which of the two.
+    /// Pause or resume.
     pub verb: Verb,
-    /// The objects of which the operator says that it is so, as kubectl names them.
+    /// The objects whose status confirms it, as kubectl names them.
     pub done: Vec<String>,
-    /// What came instead, in words.
+    /// Error messages.
     pub failures: Vec<String>,
 }
 
-/// Asks for it. Every object is tried; failures are in the report.
+/// Writes the requests. Every object is tried; errors are in the report.
 pub async fn run(cluster: &Cluster, verb: Verb, arguments: &Arguments) -> Result<Report, Error> {
     let mut report = Report { namespace: cluster.namespace.clone(), verb, asked: Vec::new(), failures: Vec::new() };
     for name in arguments.names.iter().collect::<BTreeSet<_>>() {
@@ -143,7 +143,7 @@ where
     })
 }
 
-/// Waits until the operator says of each that it is so, at most `timeout` for all of them.
+/// Waits until the status of each object confirms the request, at most `timeout` for all of them.
 pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Result<Waited, Error> {
     let deadline = Some(Instant::now() + timeout);
     let mut waited = Waited { namespace: report.namespace.clone(), verb: report.verb, done: Vec::new(), failures: Vec::new() };
@@ -160,14 +160,14 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
     Ok(waited)
 }
 
-/// One look; `Err` if it will never be so, and why.
+/// Reads an object once. `Err` is the reason why the status can never confirm the request.
 async fn look(cluster: &Cluster, verb: Verb, asked: &PauseRequest) -> Result<Check<Result<(), String>>, Error> {
     Ok(match asked.kind {
         Kind::Agent => seen::<Agent>(cluster, asked).await?.map(|object| agent::seen(verb, &object, asked)),
         Kind::Item => seen::<WorkItem>(cluster, asked).await?.map(|object| work::seen_item(verb, &object, asked)),
         Kind::Queue => seen::<WorkQueue>(cluster, asked).await?.map(|object| work::seen_queue(verb, &object, asked)),
     }
-    .unwrap_or_else(|| Check::Done(Err("was deleted while we waited for it".to_owned()))))
+    .unwrap_or_else(|| Check::Done(Err("was deleted during the wait".to_owned()))))
 }
 
 async fn seen<K>(cluster: &Cluster, asked: &PauseRequest) -> Result<Option<K>, Error>
@@ -185,7 +185,7 @@ fn participle(verb: Verb) -> &'static str {
     }
 }
 
-/// What was asked for, in words.
+/// The result of the writes, as text.
 pub fn render(report: &Report) -> Output {
     let Report { namespace: _, verb, asked, failures } = report;
     let mut output = Output::default();
@@ -193,8 +193,8 @@ pub fn render(report: &Report) -> Output {
         let resource = kind.resource();
         match (unchanged, verb) {
             (Some(words), _) => output.line(format!("{resource}.{GROUP}/{name} unchanged: {words}")),
-            (None, Verb::Pause) => output.line(format!("{resource}.{GROUP}/{name} asked to pause")),
-            (None, Verb::Resume) => output.line(format!("{resource}.{GROUP}/{name} asked to go on")),
+            (None, Verb::Pause) => output.line(format!("{resource}.{GROUP}/{name} pause requested")),
+            (None, Verb::Resume) => output.line(format!("{resource}.{GROUP}/{name} resume requested")),
         }
         note.iter().for_each(|words| output.note(format!("note: {}", printable(words))));
     }
@@ -202,7 +202,7 @@ pub fn render(report: &Report) -> Output {
     output
 }
 
-/// What came of waiting, in words.
+/// The result of waiting, as text.
 pub fn render_waited(waited: &Waited) -> Output {
     let Waited { namespace, verb, done, failures } = waited;
     let mut output = Output::default();
@@ -213,7 +213,7 @@ pub fn render_waited(waited: &Waited) -> Output {
         output.failure(printable(words));
     }
     if !failures.is_empty() {
-        output.note(format!("`kubectl spillway explain NAME -n {namespace}` tells more"));
+        output.note(format!("`kubectl spillway explain NAME -n {namespace}` shows the reason"));
     }
     output
 }
@@ -231,7 +231,7 @@ mod tests {
         let told = render(&report);
         assert_eq!(
             told.out,
-            "agent.spillway.dev/a asked to pause\nagent.spillway.dev/b unchanged: spec.paused is true already\nworkitem.spillway.dev/i asked to pause\n"
+            "agent.spillway.dev/a pause requested\nagent.spillway.dev/b unchanged: spec.paused is true already\nworkitem.spillway.dev/i pause requested\n"
         );
         assert_eq!(told.err, "note: agent x holds it\n");
         assert!(!told.failed);

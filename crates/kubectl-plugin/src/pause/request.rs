@@ -1,20 +1,20 @@
-//! What was asked for of one object: data alone.
+//! The request for one object: data alone.
 
 use serde::Serialize;
 
-/// Condition type under which a pause is told.
+/// The condition type that shows a pause.
 pub(super) const PAUSED_CONDITION: &str = "Paused";
 
-/// Which of the two.
+/// The command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Verb {
-    /// Hold.
+    /// `pause`.
     Pause,
-    /// Let go on.
+    /// `resume`.
     Resume,
 }
 
-/// What it is.
+/// The kind of the object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Kind {
     /// An Agent.
@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As people call it.
+    /// Its name in messages.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Agent => "agent",
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// As kubectl writes it before a name.
+    /// Its resource, as kubectl writes it before a name.
     pub(super) fn resource(self) -> &'static str {
         match self {
             Self::Agent => "agent",
@@ -46,20 +46,20 @@ impl Kind {
     }
 }
 
-/// One object that was looked at.
+/// The request for one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseRequest {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its name.
     pub name: String,
-    /// Its uid: no other object of its name was written, or is waited for.
+    /// Its uid: the command neither writes nor waits for another object with the same name.
     pub uid: String,
-    /// The generation that holds what was asked for.
+    /// The generation that contains the request.
     pub generation: i64,
-    /// Why nothing was written; none: it was.
+    /// Why nothing was written; none if the object was written.
     pub unchanged: Option<String>,
-    /// What is to be known beside, in words.
+    /// A note for the user.
     pub note: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What is written to an item or a queue that is paused or resumed, and what its status says to that. Pure.
+//! The writes of `pause` and `resume` to an item or a queue, and the check whether its status confirms them. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ use crate::work::life;
 use crate::write::Decision;
 use spillway_conversion::work as convert;
 
-/// What is to be done about an item.
+/// Decides the write to an item.
 pub fn decide_item(verb: Verb, item: &WorkItem) -> Decision {
     let (spec, record) = (convert::spec(item), convert::record(item));
     if record.phase.ended() {
@@ -26,7 +26,7 @@ pub fn decide_item(verb: Verb, item: &WorkItem) -> Decision {
         Verb::Pause if spec.suspend => Decision::Leave("spec.suspend is true already".to_owned()),
         Verb::Pause => Decision::Write(json!({"suspend": true})),
         Verb::Resume if record.phase == Phase::Suspended && record.reason.as_deref() == Some(reasons::RESTORED) => Decision::Refuse(
-            "came back from a backup, and nothing restored runs by itself: `kubectl spillway redrive` starts it".to_owned(),
+            "was restored from a backup, and restored items do not start automatically: `kubectl spillway redrive` starts it".to_owned(),
         ),
         Verb::Resume => {
             let mut body = Map::new();
@@ -38,7 +38,7 @@ pub fn decide_item(verb: Verb, item: &WorkItem) -> Decision {
                 body.insert("resumePause".into(), json!(record.pauses));
             }
             match body.is_empty() {
-                true if paused => Decision::Leave("it was asked to go on already".to_owned()),
+                true if paused => Decision::Leave("a resume is requested already".to_owned()),
                 true => Decision::Leave("it is not paused".to_owned()),
                 false => Decision::Write(body.into()),
             }
@@ -46,15 +46,15 @@ pub fn decide_item(verb: Verb, item: &WorkItem) -> Decision {
     }
 }
 
-/// What is to be known beside, of an item that was looked at.
+/// A note on an item that an agent holds: the pause does not stop the agent.
 pub fn note(verb: Verb, item: &WorkItem) -> Option<String> {
     let agent = life::agent_of(item).filter(|_| verb == Verb::Pause)?;
     Some(format!(
-        "agent {agent} holds it and works on: this counts when the item comes back; `kubectl spillway pause {agent}` holds the agent"
+        "agent {agent} holds the item and continues: the pause counts when the item comes back; `kubectl spillway pause {agent}` pauses the agent"
     ))
 }
 
-/// What is to be done about a queue.
+/// Decides the write to a queue.
 pub fn decide_queue(verb: Verb, queue: &WorkQueue) -> Decision {
     if queue.metadata.deletion_timestamp.is_some() {
         return Decision::Refuse("is being deleted".to_owned());
@@ -67,7 +67,7 @@ pub fn decide_queue(verb: Verb, queue: &WorkQueue) -> Decision {
     }
 }
 
-/// What one look at an item says; `Err` if it will never be so, and why.
+/// Whether the status of an item confirms the request. `Err` is the reason why it never can.
 pub fn seen_item(verb: Verb, item: &WorkItem, asked: &PauseRequest) -> Check<Result<(), String>> {
     let phase = life::phase(item);
     if phase.ended() {
@@ -82,11 +82,11 @@ pub fn seen_item(verb: Verb, item: &WorkItem, asked: &PauseRequest) -> Check<Res
     if wanted && looked { Check::Done(Ok(())) } else { Check::NotYet(life::state(item)) }
 }
 
-/// What one look at a queue says.
+/// Whether the status of a queue confirms the request.
 pub fn seen_queue(verb: Verb, queue: &WorkQueue, asked: &PauseRequest) -> Check<Result<(), String>> {
     let status = queue.status.clone().unwrap_or_default();
     let Some(ready) = find::condition(&status.conditions, types::READY) else {
-        return Check::NotYet("the operator has not looked at it yet".to_owned());
+        return Check::NotYet("the operator has not observed it yet".to_owned());
     };
     let looked = ready.observed_generation.or(status.observed_generation).is_some_and(|seen| seen >= asked.generation);
     let suspended = ready.reason == "Suspended";
@@ -130,7 +130,7 @@ mod tests {
                 held.clone(),
                 Decision::Write(json!({"suspend": null, "resumePause": 2})),
             ),
-            (Verb::Resume, json!({"resumePause": 2}), held.clone(), leave("it was asked to go on already")),
+            (Verb::Resume, json!({"resumePause": 2}), held.clone(), leave("a resume is requested already")),
         ];
         for (verb, spec, status, expected) in cases {
             assert_eq!(decide_item(verb, &item(&spec, &status)), expected, "{verb:?} {spec} {status}");

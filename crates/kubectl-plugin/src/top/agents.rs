@@ -1,4 +1,4 @@
-//! `top`: the living agents.
+//! `top`: the agents that have not ended.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -18,46 +18,46 @@ use crate::error::Error;
 use crate::find;
 use crate::table::{age, or_nothing};
 
-/// Columns that give way where the screen is narrow.
+/// The columns that shrink on a narrow screen, with their minimum widths.
 const SHRINKABLE_COLUMNS: [(&str, usize); 5] = [("ACTION", 8), ("ITEM", 8), ("EXTERNAL", 8), ("POOL", 6), ("DISPLAY", 10)];
-/// Pools that are told to be hindered, at most.
+/// The most pools with problems in the summary.
 const MAX_HINDERED_POOLS: usize = 3;
 
-/// Which agents.
+/// The agents to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agents {
-    /// Of this pool; none: of all.
+    /// The pool; none for all pools.
     pub pool: Option<String>,
-    /// In all namespaces.
+    /// Whether to show all namespaces.
     pub everywhere: bool,
 }
 
-/// What agents are sorted by.
+/// The sort orders of agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// By the name for people
+    /// By display name
     #[default]
     Name,
-    /// By phase, in the order of a life
+    /// By phase, in the order of an agent's life
     Phase,
     /// The oldest first
     Age,
-    /// Who spent most first
+    /// The most spent tokens first
     Tokens,
-    /// Who was active last first
+    /// The latest activity first
     Activity,
 }
 
 impl Order for Sort {}
 
 impl Sort {
-    /// Agents in this order; equal ones by name.
+    /// The agents in this order; equal ones by name.
     pub fn sorted(self, rows: &[Row]) -> Vec<&Row> {
         let mut rows: Vec<&Row> = rows.iter().collect();
         rows.sort_by(|one, other| {
             let by = match self {
                 Self::Name => one.display_name.cmp(&other.display_name),
-                // Not looked at yet comes first: None is less.
+                // An agent without a phase comes first, because None is less.
                 Self::Phase => one.phase.map(|phase| phase as u8).cmp(&other.phase.map(|phase| phase as u8)),
                 Self::Age => (one.created.is_none(), one.created).cmp(&(other.created.is_none(), other.created)),
                 Self::Tokens => Reverse(one.tokens).cmp(&Reverse(other.tokens)),
@@ -69,20 +69,20 @@ impl Sort {
     }
 }
 
-/// One look.
+/// The data of one refresh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Where was looked; none: everywhere.
+    /// The namespace; none for all namespaces.
     pub namespace: Option<String>,
-    /// At which pool; none: at all.
+    /// The pool; none for all pools.
     pub pool: Option<String>,
-    /// The living agents.
+    /// The agents that have not ended.
     pub agents: Vec<Row>,
-    /// Agents that ended and are kept for reading.
+    /// The number of ended agents, which are kept for reading.
     pub ended: usize,
-    /// Stored objects that do not fit their type.
+    /// The number of stored objects that do not fit their type.
     pub unreadable: usize,
-    /// The pools together.
+    /// The totals of the pools.
     pub pools: Pools,
 }
 
@@ -93,15 +93,15 @@ pub struct Row {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its name for people.
+    /// Its display name.
     pub display_name: String,
     /// Its pool.
     pub pool: String,
     /// Its type.
     pub type_: String,
-    /// Where it is in its life.
+    /// Its phase.
     pub phase: Option<AgentPhase>,
-    /// What it does.
+    /// Its current action.
     pub action: String,
     /// The item it holds.
     pub item: String,
@@ -111,24 +111,24 @@ pub struct Row {
     pub heartbeat: Option<Timestamp>,
     /// Its program's last activity, as last written.
     pub activity: Option<Timestamp>,
-    /// When it was made.
+    /// When it was created.
     pub created: Option<Timestamp>,
-    /// The user that registered it, where it runs outside the cluster.
+    /// The user that registered it, if it runs outside the cluster.
     pub external: Option<String>,
 }
 
-/// Pools, added up.
+/// The totals of the pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
-    /// How many.
+    /// The number of pools.
     pub count: usize,
-    /// Agents wanted.
+    /// Desired agents.
     pub desired: i64,
-    /// Agents there are.
+    /// Existing agents.
     pub agents: i64,
     /// Agents that hold an item.
     pub active: i64,
-    /// Agents that hold none.
+    /// Agents that hold no item.
     pub idle: i64,
     /// Pools that are Blocked or Stalled: name and reason.
     pub hindered: Vec<(String, String)>,
@@ -236,7 +236,7 @@ fn phases(snapshot: &Snapshot) -> String {
     words.join("  ")
 }
 
-/// What the pools want and have.
+/// The summary of the pools.
 fn pools(snapshot: &Snapshot) -> String {
     let pools = &snapshot.pools;
     let mut text =
@@ -245,7 +245,7 @@ fn pools(snapshot: &Snapshot) -> String {
         let told: Vec<String> = pools.hindered.iter().take(MAX_HINDERED_POOLS).map(|(name, reason)| format!("{name} {reason}")).collect();
         let more = pools.hindered.len().saturating_sub(MAX_HINDERED_POOLS);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        text.push_str(&format!("  hindered: {}{more}", told.join(", ")));
+        text.push_str(&format!("  problems: {}{more}", told.join(", ")));
     }
     text
 }

@@ -1,5 +1,5 @@
-//! The screen of `top`: draws, reads keys, looks again. It gives the terminal back however it ends: by a key, a signal, an
-//! error or a panic. It must not decide what a key or a snapshot means.
+//! The screen of `top`: draws, reads keys, refreshes. It restores the terminal at every end: a key, a signal, an error or a
+//! panic. It must not decide what a key does, nor how a snapshot is shown.
 
 use std::io;
 use std::pin::Pin;
@@ -21,19 +21,19 @@ use super::view;
 use crate::connect::Cluster;
 use crate::error::Error;
 
-/// How soon the reader of keys sees that nobody wants them any more.
+/// How often the thread that reads keys checks whether it has to end.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Ages grow on the screen also between two looks.
+/// The interval of redraws: ages on the screen also grow between two refreshes.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A look that is under way.
+/// A refresh in progress.
 type PendingLook<'a, S> = Pin<Box<dyn Future<Output = Result<S, Error>> + 'a>>;
 
-/// Shows `snapshot`, and what later looks find, until its user leaves.
+/// Shows `snapshot` and the later refreshes until the user quits.
 pub async fn run<S: Subject>(cluster: &Cluster, subject: &S, sort: S::Sort, every: Duration, snapshot: S::Snapshot) -> Result<(), Error> {
     let mut signals = StopSignals::listen().map_err(|error| terminal_error(&error))?;
     let mut screen = Screen::open().map_err(|error| terminal_error(&error))?;
-    // The terminal is given back before anything is said: `screen` is dropped first.
+    // `screen` is dropped before the error is returned, so the terminal is restored before the message is printed.
     let result = session((&mut screen.terminal, &mut signals), cluster, subject, (sort, every), snapshot).await;
     drop(screen);
     result.map_err(|error| terminal_error(&error))
@@ -50,7 +50,7 @@ async fn session<S: Subject>(
     let mut keys = Keys::read();
     let mut looks = interval(every);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    looks.reset(); // the first look is the one that came in
+    looks.reset(); // `snapshot` is the first refresh
     let mut redraw = interval(REDRAW_INTERVAL);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut looking: Option<PendingLook<'_, S::Snapshot>> = None;
@@ -77,7 +77,7 @@ async fn session<S: Subject>(
             Some(found) = OptionFuture::from(looking.as_mut()), if looking.is_some() => {
                 looking = None;
                 match found {
-                    // A look that was under way when the picture was held must not move it.
+                    // A refresh that was in progress when the user paused must not change the screen.
                     Ok(_) if state.held => {}
                     Ok(found) => {
                         snapshot = found;
@@ -97,7 +97,7 @@ fn terminal_error(error: &io::Error) -> Error {
     Error::Usage(format!("the terminal cannot be used: {error}; --once prints plain text"))
 }
 
-/// What a key means here.
+/// The action of a key.
 fn meaning(pressed: KeyEvent) -> Option<Key> {
     if pressed.kind == KeyEventKind::Release {
         return None;
@@ -118,13 +118,13 @@ fn meaning(pressed: KeyEvent) -> Option<Key> {
     }
 }
 
-/// The terminal while it is ours.
+/// The terminal in raw mode. Drop restores it.
 struct Screen {
     terminal: DefaultTerminal,
 }
 
 impl Screen {
-    /// Takes it. A panic gives it back before it tells of itself.
+    /// Opens the screen. A panic restores the terminal before it prints its message.
     fn open() -> io::Result<Self> {
         ratatui::try_init().map(|terminal| Self { terminal })
     }
@@ -156,7 +156,7 @@ impl Keys {
                             return;
                         }
                     }
-                    Err(_) => return, // the terminal is gone: the session sees that nobody sends
+                    Err(_) => return, // the terminal is gone: the session sees the closed channel
                 }
             }
         });

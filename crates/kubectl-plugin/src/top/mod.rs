@@ -1,16 +1,16 @@
-//! `top`: agents, pools or queues as they are now, and again every few seconds. Only reads.
+//! `top`: shows agents, pools or queues, refreshed every few seconds. Only reads.
 //!
 //! | file | for |
 //! |---|---|
 //! | this one | arguments |
-//! | `subject` | what each subject has to bring, and what all share |
-//! | [`agents`], [`pools`], [`queues`] | one subject each: the look at the cluster as a typed snapshot, and its columns |
-//! | [`state`] | what its user chose: sort order, pause, scrolling; keys to choices. Pure |
-//! | [`view`] | a sheet of rows, size and state to lines. Pure |
-//! | [`live`] | the screen: draws, reads keys, looks again, and gives the terminal back however it ends |
-//! | `stop_signals` | what ends it from outside, on Unix and on Windows |
+//! | `subject` | the trait of a subject, and code that all subjects share |
+//! | [`agents`], [`pools`], [`queues`] | one subject each: the typed snapshot, and the columns |
+//! | [`state`] | the state of the view: sort order, pause, scrolling; how keys change it. Pure |
+//! | [`view`] | from a sheet of rows, a size and a state to lines. Pure |
+//! | [`live`] | the screen: draws, reads keys, refreshes, and always restores the terminal |
+//! | `stop_signals` | the signals that end it, on Unix and on Windows |
 //!
-//! Each look is a list from the API server's cache, which costs it little; nothing is watched.
+//! Each refresh is a list from the API server's cache, which costs the server little. Nothing is watched.
 
 pub mod agents;
 pub mod live;
@@ -32,7 +32,7 @@ use super::input;
 
 pub use subject::{ListedObjects, Subject};
 
-/// The shortest time between two looks: the API server serves others too.
+/// The shortest time between two refreshes: the API server must stay free for others.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Arguments of `top`.
@@ -44,69 +44,69 @@ const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(500);
   kubectl spillway top                        # the agents of this namespace, every two seconds
   kubectl spillway top coders --sort tokens
   kubectl spillway top -A --interval 10s
-  kubectl spillway top queues                 # the queues, how full they are and how long their items wait
-  kubectl spillway top pools -A               # the pools, what they want and have
+  kubectl spillway top queues                 # the queues: how full they are, and how long their items wait
+  kubectl spillway top pools -A               # the pools: desired and existing agents
   kubectl spillway top --once | head          # once, as plain text
-  kubectl spillway top pool/queues            # the agents of a pool that is called queues
+  kubectl spillway top pool/queues            # the agents of a pool with the name queues
 
-Keys: q quits, s sorts by the next column, p holds the picture and lets it go on, arrows, page up and down, home and end
-scroll. Where standard output is no terminal it prints once."
+Keys: q quits, s sorts by the next column, p pauses or resumes the refresh, and the arrows, page up, page down, home and end
+scroll. If standard output is not a terminal, the command prints once."
 )]
 pub struct Arguments {
-    /// What is shown instead of agents
+    /// Show pools or queues instead of agents
     #[command(subcommand)]
     pub subject: Option<Subjects>,
     /// Only the agents of this pool
     #[arg(value_name = "POOL", value_parser = input::pool, conflicts_with = "all_namespaces")]
     pub pool: Option<String>,
-    /// What stands first
+    /// Sort order
     #[arg(long, value_enum, value_name = "COLUMN", default_value = "name")]
     pub sort: agents::Sort,
-    /// How it is shown
+    /// Scope and refresh
     #[command(flatten)]
     pub picture: Picture,
 }
 
-/// What is shown instead of agents.
+/// The subjects besides agents.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Subcommand)]
 pub enum Subjects {
-    /// Watch pools: what they want and have
+    /// Watch pools: desired and existing agents
     Pools {
-        /// What stands first
+        /// Sort order
         #[arg(long, value_enum, value_name = "COLUMN", default_value = "name")]
         sort: pools::Sort,
-        /// How it is shown
+        /// Scope and refresh
         #[command(flatten)]
         picture: Picture,
     },
-    /// Watch queues: how many items do what, and how long they wait
+    /// Watch queues: items by state, and how long they wait
     Queues {
-        /// What stands first
+        /// Sort order
         #[arg(long, value_enum, value_name = "COLUMN", default_value = "name")]
         sort: queues::Sort,
-        /// How it is shown
+        /// Scope and refresh
         #[command(flatten)]
         picture: Picture,
     },
 }
 
-/// Where it looks, and how often.
+/// The scope and the refresh of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct Picture {
-    /// In all namespaces
+    /// Show all namespaces
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
     /// Print once, as plain text
     #[arg(long)]
     pub once: bool,
-    /// Between two looks; at least 500ms
+    /// Time between two refreshes; at least 500ms
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
     match input::duration(text)? {
-        short if short < MIN_REFRESH_INTERVAL => Err("the API server serves others too: at least 500ms".to_owned()),
+        short if short < MIN_REFRESH_INTERVAL => Err("the interval must be at least 500ms, to limit the load on the API server".to_owned()),
         long => Ok(long),
     }
 }

@@ -1,4 +1,4 @@
-//! `top pools`: what pools want and have, as their status last said.
+//! `top pools`: desired and existing agents of pools, from their last status.
 
 use std::cmp::Reverse;
 
@@ -16,17 +16,17 @@ use crate::error::Error;
 use crate::find;
 use crate::table::{age, or_nothing};
 
-/// Columns that give way where the screen is narrow.
+/// The columns that shrink on a narrow screen, with their minimum widths.
 const SHRINKABLE_COLUMNS: [(&str, usize); 3] = [("REASON", 10), ("TYPE", 6), ("NAME", 10)];
 
-/// Which pools.
+/// The pools to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pools {
-    /// In all namespaces.
+    /// Whether to show all namespaces.
     pub everywhere: bool,
 }
 
-/// What pools are sorted by.
+/// The sort orders of pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
     /// By name
@@ -34,7 +34,7 @@ pub enum Sort {
     Name,
     /// The most agents first
     Agents,
-    /// Who misses most agents first
+    /// The most missing agents first
     Missing,
     /// The most work first
     Work,
@@ -44,36 +44,36 @@ pub enum Sort {
 
 impl Order for Sort {}
 
-/// One pool. Counts are none where nobody has counted yet.
+/// One pool. A count is none if the operator has not written it yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What its agents are.
+    /// The type of its agents.
     pub type_: String,
-    /// Agents that are wanted.
+    /// Desired agents.
     pub desired: Option<i32>,
-    /// Agents that are there.
+    /// Existing agents.
     pub agents: Option<i32>,
     /// Agents that hold an item.
     pub active: Option<i32>,
-    /// Agents that hold none.
+    /// Agents that hold no item.
     pub idle: Option<i32>,
-    /// Agents without a pod.
+    /// Hibernated agents, which have no pod.
     pub hibernated: Option<i32>,
-    /// Items that they could take.
+    /// Ready items of its queues.
     pub ready: Option<i64>,
-    /// Items that they hold.
+    /// Items that its agents hold.
     pub leased: Option<i64>,
-    /// How many it may run: a fixed number, or from the least to the most.
+    /// A fixed number of agents, or the minimum and the maximum.
     pub bounds: String,
-    /// Why it wants that many, or what is in the way.
+    /// The reason in its status.
     pub reason: String,
-    /// Something is in the way; yes: only a person can mend it.
+    /// None: no problem. `Some(false)`: Blocked. `Some(true)`: Stalled, which only a person can fix.
     pub hindered: Option<bool>,
-    /// When it was made.
+    /// When it was created.
     pub created: Option<Timestamp>,
 }
 
@@ -136,7 +136,7 @@ impl Row {
 }
 
 impl Sort {
-    /// Pools in this order; equal ones by name.
+    /// The pools in this order; equal ones by name.
     fn sorted(self, rows: &[Row]) -> Vec<&Row> {
         let mut rows: Vec<&Row> = rows.iter().collect();
         rows.sort_by(|one, other| {
@@ -164,7 +164,7 @@ impl Subject for Pools {
     fn sheet(snapshot: &ListedObjects<Row>, sort: Sort, now: Timestamp) -> Sheet {
         let everywhere = snapshot.namespace.is_none();
         let namespace = everywhere.then_some("NAMESPACE");
-        let others = ["NAME", "TYPE", "DESIRED", "AGENTS", "BOUNDS", "ACTIVE", "IDLE", "ASLEEP", "READY", "LEASED", "REASON", "AGE"];
+        let others = ["NAME", "TYPE", "DESIRED", "AGENTS", "BOUNDS", "ACTIVE", "IDLE", "HIBERNATED", "READY", "LEASED", "REASON", "AGE"];
         Sheet {
             place: place(snapshot.namespace.as_deref()),
             summary: summary(snapshot),
@@ -175,7 +175,7 @@ impl Subject for Pools {
     }
 }
 
-/// All pools together.
+/// The totals of all pools.
 fn summary(ListedObjects { namespace: _, rows: pools, unreadable }: &ListedObjects<Row>) -> Vec<String> {
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { pools.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Pools {}", pools.len())];
@@ -183,7 +183,7 @@ fn summary(ListedObjects { namespace: _, rows: pools, unreadable }: &ListedObjec
     first.extend(counted([("blocked", with(Some(false))), ("stalled", with(Some(true))), ("unreadable", *unreadable)]));
     let (desired, agents) = (sum(|row| row.desired), sum(|row| row.agents));
     let (active, idle, asleep) = (sum(|row| row.active), sum(|row| row.idle), sum(|row| row.hibernated));
-    vec![first.join("  "), format!("Agents  desired {desired}  there {agents}  active {active}  idle {idle}  asleep {asleep}")]
+    vec![first.join("  "), format!("Agents  desired {desired}  existing {agents}  active {active}  idle {idle}  hibernated {asleep}")]
 }
 
 #[cfg(test)]
@@ -221,11 +221,11 @@ mod tests {
         assert_eq!(
             view::plain(&Pools::sheet(&snapshot(), Sort::Name, now)),
             "Pools 3  blocked 1  stalled 1\n\
-             Agents  desired 6  there 5  active 1  idle 1  asleep 3\n\n\
-             NAME     TYPE     DESIRED   AGENTS   BOUNDS   ACTIVE   IDLE   ASLEEP   READY   LEASED   REASON          AGE\n\
-             asleep   worker   0         0        0-3      0        0      3        0       0        NoWork          60s\n\
-             broken   worker   1         3        1-3      0        0      -        -       -        CrashLoop       62m\n\
-             coders   worker   5         2        0-9      1        1      0        7       1        QuotaExceeded   2m\n"
+             Agents  desired 6  existing 5  active 1  idle 1  hibernated 3\n\n\
+             NAME     TYPE     DESIRED   AGENTS   BOUNDS   ACTIVE   IDLE   HIBERNATED   READY   LEASED   REASON          AGE\n\
+             asleep   worker   0         0        0-3      0        0      3            0       0        NoWork          60s\n\
+             broken   worker   1         3        1-3      0        0      -            -       -        CrashLoop       62m\n\
+             coders   worker   5         2        0-9      1        1      0            7       1        QuotaExceeded   2m\n"
         );
     }
 

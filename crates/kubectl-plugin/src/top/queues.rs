@@ -1,4 +1,4 @@
-//! `top queues`: how many items do what, and how long they wait, as the queues' status last said.
+//! `top queues`: the items of queues by state, and how long they wait, from the last status of the queues.
 
 use std::cmp::Reverse;
 
@@ -17,17 +17,17 @@ use crate::find;
 use crate::table::{age, or_nothing};
 use spillway_conversion::work as convert;
 
-/// Columns that give way where the screen is narrow.
+/// The columns that shrink on a narrow screen, with their minimum widths.
 const SHRINKABLE_COLUMNS: [(&str, usize); 2] = [("STATE", 8), ("NAME", 10)];
 
-/// Which queues.
+/// The queues to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues {
-    /// In all namespaces.
+    /// Whether to show all namespaces.
     pub everywhere: bool,
 }
 
-/// What queues are sorted by.
+/// The sort orders of queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
     /// By name
@@ -45,14 +45,14 @@ pub enum Sort {
 
 impl Order for Sort {}
 
-/// One queue. Counts are none where nobody has counted yet.
+/// One queue. A count is none if the operator has not written it yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Items that could be taken.
+    /// Items that agents can claim.
     pub ready: Option<i32>,
     /// Items that agents hold.
     pub leased: Option<i32>,
@@ -64,13 +64,13 @@ pub struct Row {
     pub dead: Option<i32>,
     /// Items that ended otherwise.
     pub finished: Option<i32>,
-    /// Unfinished items that it may hold.
+    /// The most unfinished items that it may hold.
     pub limit: u64,
-    /// Since when the item that has been ready for the longest has been.
+    /// When the oldest ready item became ready.
     pub oldest: Option<Timestamp>,
-    /// What a person should know of it, as one word; none: nothing.
+    /// The reason of its most important problem; none if it has none.
     pub trouble: Option<String>,
-    /// It gives nothing out.
+    /// Whether it is paused.
     pub suspended: bool,
 }
 
@@ -97,7 +97,7 @@ impl Row {
         }
     }
 
-    /// Items that are not over.
+    /// The number of items that have not ended.
     fn unfinished(&self) -> Option<u64> {
         let counts = [self.ready, self.leased, self.paused, self.waiting];
         counts.iter().any(Option::is_some).then(|| counts.iter().flatten().filter_map(|count| u64::try_from(*count).ok()).sum())
@@ -143,7 +143,7 @@ impl Row {
 }
 
 impl Sort {
-    /// Queues in this order; equal ones by name.
+    /// The queues in this order; equal ones by name.
     fn sorted(self, rows: &[Row]) -> Vec<&Row> {
         let mut rows: Vec<&Row> = rows.iter().collect();
         rows.sort_by(|one, other| {
@@ -182,14 +182,14 @@ impl Subject for Queues {
     }
 }
 
-/// All queues together.
+/// The totals of all queues.
 fn summary(ListedObjects { namespace: _, rows: queues, unreadable }: &ListedObjects<Row>, now: Timestamp) -> Vec<String> {
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { queues.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Queues {}", queues.len())];
     let with = |wanted: fn(&Row) -> bool| queues.iter().filter(|row| wanted(row)).count();
     first.extend(counted([
         ("suspended", with(|row| row.suspended)),
-        ("in trouble", with(|row| row.trouble.is_some())),
+        ("problems", with(|row| row.trouble.is_some())),
         ("unreadable", *unreadable),
     ]));
     let oldest = queues.iter().filter_map(|row| row.oldest).min();
@@ -237,7 +237,7 @@ mod tests {
     fn queues_show_what_their_items_do_and_how_full_they_are() {
         assert_eq!(
             view::plain(&Queues::sheet(&snapshot(), Sort::Name, now())),
-            "Queues 3  suspended 1  in trouble 1  unreadable 1\n\
+            "Queues 3  suspended 1  problems 1  unreadable 1\n\
              Items  ready 31  leased 8  paused 0  waiting 2  dead 5  oldest 2m\n\n\
              NAME   READY   LEASED   PAUSED   WAITING   DEAD   FINISHED   OLDEST   FULL   STATE\n\
              ask    1       0        0        0         4      0          30s      0%     Suspended\n\

@@ -1,33 +1,33 @@
-//! What the user of `top` chose. Pure; it must not read a key or a clock.
+//! The state of the view in `top`. Pure. It must not read a key or a clock.
 
 use clap::ValueEnum;
 
-/// In which orders rows may stand: those that the command line takes.
+/// The sort orders of a subject, as the command line accepts them.
 pub trait Order: ValueEnum + Copy + Default + PartialEq {
-    /// The order that a key press leads to: the next one, and the first after the last.
+    /// The order after a key press: the next one, or the first after the last.
     fn next(self) -> Self {
         let all = Self::value_variants().iter().copied();
         all.clone().cycle().take(2 * all.len()).skip_while(|one| *one != self).nth(1).unwrap_or(self)
     }
 
-    /// As the command line has it.
+    /// Its name on the command line.
     fn word(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// What a key means.
+/// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// End.
+    /// Quit.
     Quit,
     /// Sort by the next column.
     Sort,
-    /// Hold the picture, or let it go on.
+    /// Pause or resume the refresh.
     Pause,
-    /// Scroll by so many rows.
+    /// Scroll by this number of rows.
     Rows(isize),
-    /// Scroll by so many screens.
+    /// Scroll by this number of screens.
     Screens(isize),
     /// To the first row.
     First,
@@ -35,23 +35,23 @@ pub enum Key {
     Last,
 }
 
-/// What the user chose, and what came of the last look.
+/// The choices of the user, and the result of the last refresh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State<O> {
     /// The order.
     pub sort: O,
-    /// The picture is held.
+    /// Whether the refresh is paused.
     pub held: bool,
-    /// Rows above the first one shown.
+    /// The number of rows above the first visible one.
     pub offset: usize,
-    /// Why the last look failed, and how many did in a row.
+    /// The error of the last refresh, and how many refreshes failed in a row.
     pub failure: Option<(String, u32)>,
-    /// The user wants to leave.
+    /// Whether the user quits.
     pub over: bool,
 }
 
 impl<O: Order> State<O> {
-    /// A key, with `rows` rows of which `shown` fit on the screen.
+    /// Handles a key. `rows` is the number of rows, and `shown` the number that fits on the screen.
     pub fn press(&mut self, key: Key, rows: usize, shown: usize) {
         match key {
             Key::Quit => self.over = true,
@@ -65,17 +65,17 @@ impl<O: Order> State<O> {
         self.settle(rows, shown);
     }
 
-    /// Keeps rows on the screen: some may have gone, and the screen may have grown.
+    /// Corrects the offset, because rows may be gone and the screen may be larger.
     pub fn settle(&mut self, rows: usize, shown: usize) {
         self.offset = self.offset.min(rows.saturating_sub(shown));
     }
 
-    /// A look that was answered.
+    /// Records a refresh that succeeded.
     pub fn succeeded(&mut self) {
         self.failure = None;
     }
 
-    /// A look that failed.
+    /// Records a refresh that failed.
     pub fn failed(&mut self, words: String) {
         let times = self.failure.as_ref().map_or(0, |(_, times)| *times);
         self.failure = Some((words, times.saturating_add(1)));

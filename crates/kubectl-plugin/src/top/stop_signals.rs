@@ -1,4 +1,4 @@
-//! What ends the live table from outside: signals, and on Windows the events of its console.
+//! The signals that end the live table, and on Windows the events of its console.
 
 use std::io;
 
@@ -17,12 +17,12 @@ mod unix {
     pub struct StopSignals([Signal; 3]);
 
     impl StopSignals {
-        /// Listens. From then on these signals do not end the program by themselves.
+        /// Installs the handlers. These signals then do not end the program any more.
         pub fn listen() -> io::Result<Self> {
             Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
         }
 
-        /// Ends when one of them comes.
+        /// Completes at the first of these signals.
         pub async fn any(&mut self) {
             let Self([interrupt, terminate, hangup]) = self;
             tokio::select! {
@@ -39,8 +39,8 @@ mod windows {
     use super::io;
     use tokio::signal::windows::{CtrlBreak, CtrlC, CtrlClose, CtrlLogoff, CtrlShutdown};
 
-    /// Ctrl-C, Ctrl-Break, a window that is closed, and the end of the session or of the machine. After the last three Windows
-    /// gives a process some seconds.
+    /// Ctrl-C, Ctrl-Break, the close of the window, logoff, and shutdown. After the last three, Windows ends the process within
+    /// seconds.
     #[derive(Debug)]
     pub struct StopSignals {
         interrupt: CtrlC,
@@ -51,7 +51,7 @@ mod windows {
     }
 
     impl StopSignals {
-        /// Listens. From then on Ctrl-C and Ctrl-Break do not end the program by themselves.
+        /// Installs the handlers. Ctrl-C and Ctrl-Break then do not end the program any more.
         pub fn listen() -> io::Result<Self> {
             use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_logoff, ctrl_shutdown};
             Ok(Self {
@@ -63,7 +63,7 @@ mod windows {
             })
         }
 
-        /// Ends when one of them comes.
+        /// Completes at the first of these signals.
         pub async fn any(&mut self) {
             let Self { interrupt, terminate, close, logoff, shutdown } = self;
             tokio::select! {

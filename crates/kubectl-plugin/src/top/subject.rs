@@ -1,4 +1,4 @@
-//! What each subject of `top` brings, and what all of them share: a list of objects, and words about it.
+//! The trait of a subject of `top`, and code that all subjects share.
 
 use jiff::Timestamp;
 use kube::api::ListParams;
@@ -11,21 +11,21 @@ use super::view::Sheet;
 use crate::connect::Cluster;
 use crate::error::Error;
 
-/// Something that can be watched.
+/// A kind of object that `top` shows.
 pub trait Subject {
-    /// What one look finds.
+    /// The data of one refresh.
     type Snapshot;
-    /// In which orders its rows may stand.
+    /// The sort orders of its rows.
     type Sort: Order;
 
-    /// Looks once.
+    /// Reads the data of one refresh.
     fn look(&self, cluster: &Cluster) -> impl Future<Output = Result<Self::Snapshot, Error>>;
 
-    /// What is shown of a snapshot. Pure.
+    /// The sheet for a snapshot. Pure.
     fn sheet(snapshot: &Self::Snapshot, sort: Self::Sort, now: Timestamp) -> Sheet;
 }
 
-/// Objects of a kind, from the API server's cache: at most a moment old.
+/// The objects of a kind, from the API server's cache, so they are at most a moment old.
 pub(super) async fn list<K>(cluster: &Cluster, everywhere: bool, fields: Option<String>) -> Result<Vec<DeserializeGuard<K>>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -35,18 +35,18 @@ where
     Ok(api.list(&params).await.map_err(Error::of::<K>(&cluster.namespace, ""))?.items)
 }
 
-/// One look at all objects of a kind.
+/// All objects of a kind, at one refresh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedObjects<R> {
-    /// Where was looked; none: everywhere.
+    /// The namespace; none for all namespaces.
     pub namespace: Option<String>,
-    /// What is shown of each.
+    /// One row for each object.
     pub rows: Vec<R>,
-    /// Stored objects that do not fit their type.
+    /// The number of stored objects that do not fit their type.
     pub unreadable: usize,
 }
 
-/// Looks at all objects of a kind; `row` says what is shown of one.
+/// Lists all objects of a kind. `row` builds the row of an object.
 pub(super) async fn listed<K, R>(cluster: &Cluster, everywhere: bool, row: fn(&K) -> R) -> Result<ListedObjects<R>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -59,12 +59,12 @@ where
     })
 }
 
-/// Where was looked, in words; none: everywhere.
+/// The scope as text; none for all namespaces.
 pub(super) fn place(namespace: Option<&str>) -> String {
     namespace.map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"))
 }
 
-/// Words with their counts, without those of which there are none.
+/// Names with their counts, without counts of 0.
 pub(super) fn counted(counts: impl IntoIterator<Item = (&'static str, usize)>) -> Vec<String> {
     counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect()
 }

@@ -1,4 +1,4 @@
-//! A sheet of rows as lines. Pure: sheet, size and state come in, lines go out; it must not leave anything unsafe to print.
+//! Renders a sheet of rows as lines. Pure: it turns a sheet, a size and a state into lines. It must not print unsafe characters.
 
 use std::borrow::Cow;
 
@@ -11,23 +11,23 @@ use ratatui::widgets::Paragraph;
 use super::state::{Order, State};
 use crate::table::{EMPTY_COLUMN, printable, table};
 
-/// Between two columns.
+/// Spaces between two columns.
 const COLUMN_GAP: usize = 2;
-/// The last line.
-const KEY_HELP: &str = "q quit  s sort  p hold  arrows scroll";
+/// The last line of the screen.
+const KEY_HELP: &str = "q quit  s sort  p pause  arrows scroll";
 
-/// What is shown.
+/// The content of the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sheet {
-    /// Where was looked, for the first line.
+    /// The scope, for the first line.
     pub place: String,
     /// Lines above the rows.
     pub summary: Vec<String>,
     /// Names of the columns.
     pub header: Vec<Cow<'static, str>>,
-    /// Rows in their order, each cell as it was read.
+    /// The sorted rows, with each cell as it was read.
     pub rows: Vec<(Vec<String>, Style)>,
-    /// Columns that give way where the screen is narrow, in this order, and what they keep at least.
+    /// The columns that shrink on a narrow screen, in this order, with their minimum widths.
     pub yielding: &'static [(&'static str, usize)],
 }
 
@@ -46,7 +46,7 @@ pub fn draw(frame: &mut Frame<'_>, sheet: &Sheet, state: &State<impl Order>) {
 
 /// How many rows fit on the screen.
 pub fn shown(sheet: &Sheet, size: Size, state: &State<impl Order>) -> usize {
-    // The title, what stands above the rows, a free line, the columns' names, the keys; and one for what failed.
+    // The title, the summary, an empty line, the header and the keys; one more line for an error.
     usize::from(size.height).saturating_sub(4 + sheet.summary.len() + usize::from(state.failure.is_some()))
 }
 
@@ -56,7 +56,7 @@ pub fn lines(sheet: &Sheet, size: Size, state: &State<impl Order>) -> Vec<Line<'
     let mut lines = vec![title(sheet, state)];
     lines.extend(sheet.summary.iter().map(|words| Line::from(printable(words))));
     if let Some((words, times)) = &state.failure {
-        let words = printable(&format!("this is old, trying again (failed: {times}): {words}"));
+        let words = printable(&format!("the data is old, retrying (failed: {times}): {words}"));
         lines.push(Line::styled(words, Style::new().fg(Color::Red)));
     }
     lines.push(Line::default());
@@ -70,7 +70,7 @@ pub fn lines(sheet: &Sheet, size: Size, state: &State<impl Order>) -> Vec<Line<'
     lines
 }
 
-/// The sheet as plain text, for pipes and for once.
+/// The sheet as plain text, for pipes and for `--once`.
 pub fn plain(sheet: &Sheet) -> String {
     let mut text: String = sheet.summary.iter().map(|words| format!("{}\n", printable(words))).collect();
     if !sheet.rows.is_empty() {
@@ -87,7 +87,7 @@ fn title(sheet: &Sheet, state: &State<impl Order>) -> Line<'static> {
         Span::raw(format!("  {}  sorted by {}", printable(&sheet.place), state.sort.word())),
     ];
     if state.held {
-        spans.push(Span::styled("  held: p goes on", Style::new().fg(Color::Yellow)));
+        spans.push(Span::styled("  paused: p resumes", Style::new().fg(Color::Yellow)));
     }
     Line::from(spans)
 }
@@ -97,7 +97,7 @@ fn keys(rows: usize, room: usize, state: &State<impl Order>) -> String {
     if room >= rows { KEY_HELP.to_owned() } else { format!("{KEY_HELP}  {}-{last} of {rows}", state.offset.saturating_add(1).min(last)) }
 }
 
-/// The columns' widths: what they need, less what the screen has not.
+/// The widths of the columns: the needed widths, reduced to the width of the screen.
 fn widths(sheet: &Sheet, cells: &[Vec<String>], width: usize) -> Vec<usize> {
     let header = &sheet.header;
     let widest = |at: usize| cells.iter().filter_map(|row| row.get(at)).map(|cell| across(cell)).max().unwrap_or(0);
@@ -112,13 +112,13 @@ fn widths(sheet: &Sheet, cells: &[Vec<String>], width: usize) -> Vec<usize> {
     widths
 }
 
-/// Cells beside each other, each as wide as its column.
+/// The cells of a row, each padded to the width of its column.
 fn joined(cells: &[impl AsRef<str>], widths: &[usize]) -> String {
     let padded = cells.iter().zip(widths).map(|(cell, width)| fitted(cell.as_ref(), *width));
     padded.collect::<Vec<_>>().join(&" ".repeat(COLUMN_GAP))
 }
 
-/// The text in exactly this width, its end replaced where it is too long.
+/// The text in exactly this width; a text that is too long ends with an ellipsis.
 fn fitted(text: &str, width: usize) -> String {
     let mut fitted = String::with_capacity(width);
     let mut used = 0;
@@ -143,7 +143,7 @@ fn fitted(text: &str, width: usize) -> String {
     fitted
 }
 
-/// How wide the text is on the screen.
+/// The width of the text on the screen.
 fn across(text: &str) -> usize {
     Span::raw(text).width()
 }
@@ -183,7 +183,7 @@ mod tests {
     fn sheet(snapshot: &Snapshot, state: &State) -> Sheet {
         Agents::sheet(snapshot, state.sort, now())
     }
-    /// The screen as a person sees it.
+    /// The visible lines of the screen.
     fn screen(snapshot: &Snapshot, state: &State, (width, height): (u16, u16)) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
         terminal.draw(|frame| draw(frame, &sheet(snapshot, state), state)).expect("drawn");
@@ -210,13 +210,13 @@ mod tests {
             [
                 "spillway  namespace n  sorted by name",
                 "Agents 2  Active 1  Idle 1  ended 4",
-                "Pools 1  desired 3  agents 2  active 1  idle 1  hindered: p QuotaExceeded",
+                "Pools 1  desired 3  agents 2  active 1  idle 1  problems: p QuotaExceeded",
                 "",
                 "DISPLAY      POOL  TYPE    PHASE   ACTION           ITEM   TOKENS  BEAT  AGE  NAME",
                 "calm-otter1  p     worker  Active  run: cargo test  bug-7  1234    15s   2m   p-1",
                 "calm-otter2  p     worker  Idle    -                -      -       -     2m   p-2",
                 "",
-                "q quit  s sort  p hold  arrows scroll",
+                "q quit  s sort  p pause  arrows scroll",
             ]
         );
     }
@@ -240,7 +240,7 @@ mod tests {
         state.press(super::super::state::Key::Last, 30, shown);
         let seen = screen(&many, &state, (80, 16));
         assert!(seen[5].starts_with("calm-otter27 ") && seen[14].starts_with("calm-otter9 "), "{seen:?}");
-        assert_eq!(seen[15], "q quit  s sort  p hold  arrows scroll  21-30 of 30");
+        assert_eq!(seen[15], "q quit  s sort  p pause  arrows scroll  21-30 of 30");
         for size in [(1, 1), (3, 2), (80, 5), (10, 40)] {
             screen(&many, &state, size);
         }
@@ -251,8 +251,8 @@ mod tests {
         let mut state = State { held: true, ..State::default() };
         state.failed("from server (Forbidden): no\u{7}".into());
         let seen = screen(&snapshot(vec![row(1)]), &state, (100, 10));
-        assert!(seen[0].ends_with("held: p goes on"), "{seen:?}");
-        assert_eq!(seen[3], "this is old, trying again (failed: 1): from server (Forbidden): no\u{fffd}");
+        assert!(seen[0].ends_with("paused: p resumes"), "{seen:?}");
+        assert_eq!(seen[3], "the data is old, retrying (failed: 1): from server (Forbidden): no\u{fffd}");
         assert!(seen[6].starts_with("calm-otter1"), "{seen:?}");
     }
 

@@ -1,7 +1,8 @@
-//! `ask`: puts words to a scheduler agent, and tells its answer; with `--wait` also what became of what it queued for them.
+//! `ask`: sends a request to a scheduler agent, and prints its answer. With `--wait` it also prints the results of the items
+//! that the scheduler queued for the request.
 //!
-//! What is asked is an item of type `ask`, in a queue that accepts that type by name, and nothing else is: a queue that takes
-//! what no other does has agents that would work on the words. What a scheduler queues carries the item's name as its group.
+//! A request is an item of type `ask`, in a queue that accepts this type by name. A default queue is not used: its agents would
+//! work on the text as a task. The items that a scheduler queues have the name of the request as their group.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use crate::table::{or_nothing, printable_line, table};
 use spillway_conversion::work as convert;
 use spillway_wire::ask as talk;
 
-/// The type of what is asked.
+/// The item type of a request.
 pub const ASK_ITEM_TYPE: &str = "ask";
 
 /// Arguments of `ask`.
@@ -36,58 +37,58 @@ pub const ASK_ITEM_TYPE: &str = "ask";
     override_usage = "kubectl spillway ask [OPTIONS] WORDS... | - | -f FILE",
     after_help = "Examples:
   kubectl spillway ask 'the login button does nothing: fix it'
-  kubectl spillway ask 'mend the login; mend the search; then write the notes' --wait
+  kubectl spillway ask 'fix the login; fix the search; then write the notes' --wait
   kubectl spillway ask -f tasks.txt
   kubectl spillway ask 'how far are you?'
   kubectl spillway ask --answers ask-x7k2p 'the one on the start page'
 
-What a scheduler agent understands is its program's matter; docs/how-to/ask.md tells it of the one that ships as a sample.
-Words that begin with a dash stand after `--`."
+The program of the scheduler agent decides which requests it understands; docs/how-to/ask.md describes the sample scheduler.
+Put words that begin with a dash after `--`."
 )]
 pub struct Arguments {
-    /// What is asked; `-` alone: it is on standard input
+    /// The request; `-` alone reads it from standard input
     #[arg(value_name = "WORDS", required_unless_present = "file", conflicts_with = "file")]
     pub words: Vec<String>,
-    /// The file that holds it; `-`: standard input
+    /// The file with the request; `-` is standard input
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<String>,
-    /// These words answer what that item asked back: it is asked again, with the whole conversation
+    /// Answer the question of this item: the request is sent again, with the whole conversation
     #[arg(long, value_name = "ITEM")]
     pub answers: Option<String>,
-    /// Wait also until all that was queued for it has ended, and tell what came out
+    /// Also wait until all items that were queued for the request have ended, and print their results
     #[arg(long)]
     pub wait: bool,
-    /// How long to wait, for all of it [default: for ever]
+    /// How long to wait in total [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = input::duration)]
     pub timeout: Option<Duration>,
-    /// How to write it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
 }
 
-/// How it is written; none: the answer, and a table of what was waited for.
+/// The output format; without one the answer, and with `--wait` a table of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Only kind and name, of what was asked and of what was queued for it
+    /// Only kind and name, of the request and of the items that were queued for it
     Name,
     /// The objects, as JSON
     Json,
 }
 
-/// What was asked, and what came of it.
+/// A request and its results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The namespace.
     pub namespace: String,
-    /// What was asked, as it ended.
+    /// The item of the request, after its end.
     pub asked: WorkItem,
-    /// What was queued for it: in the order in which it ended.
+    /// The items that were queued for the request, in the order of their ends.
     pub items: Vec<WorkItem>,
-    /// The end of those was waited for.
+    /// Whether the command waited for these items.
     pub waited: bool,
 }
 
-/// The command: ask, wait for the answer, and for what follows from it.
+/// The command: creates the request, waits for the answer, and with `--wait` for the queued items.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let mut words = words(arguments)?;
     if let Some(name) = &arguments.answers {
@@ -100,7 +101,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     let heard = follow::run(cluster, &[asked], left(), Announcement::AsideWithoutResults, console, console::interrupted()).await;
     heard.map_err(|error| unanswered(error, &name, &cluster.namespace))?;
     let mut report = look(cluster, &name).await?;
-    // Said now: the rest may take hours.
+    // Print the answer now: the queued items may take hours.
     console.show(answer(&report.asked, arguments.output));
     if arguments.wait && !report.items.is_empty() {
         follow::run(cluster, &report.items, left(), Announcement::AsideWithoutResults, console, console::interrupted()).await?;
@@ -110,7 +111,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     Ok(())
 }
 
-/// What is asked.
+/// The text of the request.
 fn words(arguments: &Arguments) -> Result<String, Error> {
     let text = match (&arguments.file, arguments.words.as_slice()) {
         (Some(file), _) if file != "-" => payload::file(file)?,
@@ -118,21 +119,27 @@ fn words(arguments: &Arguments) -> Result<String, Error> {
         (None, [dash]) if dash == "-" => payload::stdin()?,
         (None, words) => words.join(" "),
     };
-    if text.trim().is_empty() { Err(Error::Usage("nothing is asked: there are no words".to_owned())) } else { Ok(text) }
+    if text.trim().is_empty() {
+        Err(Error::Usage("the request is empty: write it as WORDS, with -f FILE, or as - on standard input".to_owned()))
+    } else {
+        Ok(text)
+    }
 }
 
-/// What was asked before, what was asked back, and these words as the answer to it.
+/// The earlier request, the scheduler's question, and these words as the answer.
 fn conversation(before: &WorkItem, words: &str) -> Result<String, Error> {
     let name = before.name_any();
     let result = before.status.as_ref().and_then(|status| status.result.as_deref()).filter(|_| life::phase(before) == Phase::Succeeded);
     match result {
         Some(result) if before.spec.type_.as_deref() == Some(ASK_ITEM_TYPE) => Ok(talk::answered(&before.spec.payload, result, words)),
-        Some(_) => Err(Error::Usage(format!("{name} asked nothing back: its type is not {ASK_ITEM_TYPE}"))),
-        None => Err(Error::Usage(format!("{name} asked nothing back: it is {}, and has no answer", life::phase(before).name()))),
+        Some(_) => Err(Error::Usage(format!("item \"{name}\" has no question to answer: its type is not {ASK_ITEM_TYPE}"))),
+        None => {
+            Err(Error::Usage(format!("item \"{name}\" has no question to answer: it is {} and has no result", life::phase(before).name())))
+        }
     }
 }
 
-/// Makes the item that a scheduler takes.
+/// Creates the item of the request.
 pub async fn ask(cluster: &Cluster, words: &str, now: Timestamp, console: &mut dyn Console) -> Result<WorkItem, Error> {
     let queues = super::queues(cluster).await?.objects;
     let queue = accepting(&queues).ok_or_else(|| nobody_hears(&cluster.namespace))?;
@@ -158,23 +165,23 @@ pub async fn ask(cluster: &Cluster, words: &str, now: Timestamp, console: &mut d
     output.note(format!("workitem.{GROUP}/{} asked in queue {name}", made.name_any()));
     if queue.spec.suspend == Some(true) {
         output.note(format!(
-            "note: queue {name} is paused and gives nothing out: `kubectl spillway resume queue/{name} -n {}`",
+            "note: queue {name} is paused, so agents get no items from it: `kubectl spillway resume queue/{name} -n {}` resumes it",
             cluster.namespace
         ));
     }
-    // Who may not look at pools may still ask.
+    // A user without the right to list pools can still ask.
     if let Ok(pools) = super::all::<AgentPool>(cluster, false, None, |_| ()).await
         && !pools.objects.iter().any(|pool| works_from(pool, &name))
     {
         output.note(format!(
-            "note: no AgentPool works from queue {name}, so nobody answers before there is one (config/samples/agentpool-scheduler.yaml)"
+            "note: no AgentPool works from queue {name}, so no agent answers; create one (config/samples/agentpool-scheduler.yaml)"
         ));
     }
     console.show(output);
     Ok(made)
 }
 
-/// The queue that what is asked goes to: of those that accept the type by name the one of the highest priority, then by name.
+/// The queue for requests: of the queues that accept the type by name the one with the highest priority, then the first by name.
 fn accepting(queues: &[WorkQueue]) -> Option<&WorkQueue> {
     let accepts = |queue: &&WorkQueue| {
         let types = queue.spec.accepts.as_ref().and_then(|accepts| accepts.types.as_ref());
@@ -192,23 +199,23 @@ fn works_from(pool: &AgentPool, queue: &str) -> bool {
 
 fn nobody_hears(namespace: &str) -> Error {
     Error::Usage(format!(
-        "nobody hears what is asked in namespace \"{namespace}\": no WorkQueue accepts the type {ASK_ITEM_TYPE} by name \
-         (spec.accepts.types: [{ASK_ITEM_TYPE}]). Apply one, and an AgentPool that works from it: config/samples/workqueues.yaml \
+        "no WorkQueue in namespace \"{namespace}\" accepts the type {ASK_ITEM_TYPE} by name (spec.accepts.types: [{ASK_ITEM_TYPE}]), \
+         so no agent would answer. Create such a queue, and an AgentPool that works from it: config/samples/workqueues.yaml \
          and config/samples/agentpool-scheduler.yaml have both"
     ))
 }
 
-/// Waiting ended before the answer came.
+/// The error when the wait ended before the answer came.
 fn unanswered(error: Error, name: &str, namespace: &str) -> Error {
     match error {
         Error::Usage(words) => {
-            Error::Usage(format!("{words}; `kubectl spillway explain item/{name} -n {namespace}` says what it waits for"))
+            Error::Usage(format!("{words}; `kubectl spillway explain item/{name} -n {namespace}` shows what it waits for"))
         }
         other => other,
     }
 }
 
-/// What was asked, and what was queued for it, as they are now.
+/// Reads the request and the items that were queued for it.
 async fn look(cluster: &Cluster, name: &str) -> Result<Report, Error> {
     let asked = super::item(cluster, name).await?;
     let group = format!("spec.group={name}");
@@ -218,7 +225,7 @@ async fn look(cluster: &Cluster, name: &str) -> Result<Report, Error> {
     Ok(Report { namespace: cluster.namespace.clone(), asked, items, waited: false })
 }
 
-/// The answer. Why there is none was told while it was waited for.
+/// Prints the answer. If there is none, the wait has printed the reason.
 fn answer(asked: &WorkItem, format: Option<Format>) -> Output {
     let mut output = Output::default();
     let result = asked.status.as_ref().and_then(|status| status.result.as_deref()).filter(|_| life::phase(asked) == Phase::Succeeded);
@@ -231,7 +238,7 @@ fn answer(asked: &WorkItem, format: Option<Format>) -> Output {
     output
 }
 
-/// What came of it, but for the answer.
+/// The results as text, without the answer.
 pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> {
     let Report { namespace, asked, items, waited } = report;
     let mut output = Output::default();
@@ -250,8 +257,8 @@ pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> 
     }
     if !waited && !items.is_empty() {
         output.note(format!(
-            "note: {} queued; each ends with an event (`kubectl events -n {namespace}`), and so does a plan; how they are: \
-             `kubectl get workitems -n {namespace} --field-selector spec.group={name}`; with --wait this command tells",
+            "note: {} queued. `kubectl get workitems -n {namespace} --field-selector spec.group={name}` lists them. Each item, and \
+             each plan, ends with an event (`kubectl events -n {namespace}`). With --wait this command prints the results",
             if items.len() == 1 { "1 item is".to_owned() } else { format!("{} are", many(items.len())) }
         ));
     }
@@ -261,7 +268,7 @@ pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> 
 fn row(item: &WorkItem) -> Vec<String> {
     let phase = life::phase(item);
     let result = item.status.as_ref().and_then(|status| status.result.as_deref());
-    // A row is one line, whatever came out.
+    // A row is one line, so line breaks of the result become spaces.
     let result = result.map(|result| result.split_whitespace().collect::<Vec<_>>().join(" "));
     let why = [life::reason(item).map(str::to_owned), life::why(item)].into_iter().flatten().collect::<Vec<_>>().join(": ");
     vec![

@@ -51,7 +51,7 @@ fn a_pool_answers_if_it_takes_the_type_from_the_queue() {
 fn words_are_put_together_and_none_are_refused() {
     assert_eq!(words(&asked(&["fix", "the \"login\""])).expect("words"), "fix the \"login\"");
     assert_eq!(words(&asked(&["fix a\nfix b"])).expect("words"), "fix a\nfix b");
-    assert!(words(&asked(&[" ", "\n"])).expect_err("refused").to_string().starts_with("nothing is asked"));
+    assert!(words(&asked(&[" ", "\n"])).expect_err("refused").to_string().starts_with("the request is empty"));
     let file = Arguments { file: Some("/nowhere/at/all".into()), ..Arguments::default() };
     assert!(words(&file).expect_err("refused").to_string().starts_with("cannot read /nowhere/at/all"));
 }

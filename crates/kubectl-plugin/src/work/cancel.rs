@@ -1,8 +1,8 @@
-//! `cancel`: ends items. One by one it asks each item to end; a whole group by one entry in the queue, which also covers
-//! members that nobody has listed. Neither can be taken back.
+//! `cancel`: ends items. For single items it sets a field of each item. For a group it adds one entry to each queue, which also
+//! covers members that the command has not listed. Neither can be undone.
 //!
-//! An entry is a tombstone: it covers the members that were made up to its time, so a later item of the same group lives.
-//! The list of entries is written over exactly the version that was read, so that of two writers none is lost.
+//! An entry covers the members that were created up to its time, so later items of the same group are not cancelled. The list
+//! of entries is written over exactly the version that was read, so that no entry of a concurrent writer is lost.
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -21,19 +21,19 @@ use crate::table::printable;
 use crate::write::{self, Decision, WriteOutcome, WriteTarget};
 use spillway_conversion::work as convert;
 
-/// The most entries that a queue takes; the schema's bound.
+/// The most entries of a queue; the bound in the schema.
 const MAX_CANCELLED_GROUPS: usize = 64;
 
 /// Arguments of `cancel`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(after_help = "Examples:
   kubectl spillway cancel bugs-x7k2p
-  kubectl spillway cancel --group book                  # in every queue that has items of it
+  kubectl spillway cancel --group book                  # in every queue that has items of the group
   kubectl spillway cancel --group book --queue bugs
-  kubectl spillway cancel --queue bugs --all --dry-run  # only show which
+  kubectl spillway cancel --queue bugs --all --dry-run  # only show the items
 
-It cannot be taken back: submit another item instead. An agent that holds the item is told to stop; if it is done first,
-that counts.")]
+A cancel cannot be undone: submit another item instead. An agent that holds the item is told to stop. If the agent completes
+the item first, the result counts.")]
 pub struct Arguments {
     /// The items
     #[arg(value_name = "ITEM", required_unless_present_any = ["group", "queue"], conflicts_with_all = ["group", "queue"], value_parser = input::item)]
@@ -41,32 +41,32 @@ pub struct Arguments {
     /// All items of this group that exist now
     #[arg(long)]
     pub group: Option<String>,
-    /// In this queue, with --group or --all
+    /// Only items of this queue, with --group or --all
     #[arg(long, value_name = "QUEUE", value_parser = input::queue)]
     pub queue: Option<String>,
     /// All items of the queue
     #[arg(long, requires = "queue", conflicts_with = "group")]
     pub all: bool,
-    /// Show what would be cancelled, and write nothing
+    /// Show the items that would be cancelled, and write nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
 
-/// A queue, and the living members of the group that it has.
+/// A queue, and the members of the group in it that have not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
     /// The queue.
     pub queue: String,
     /// Their names.
     pub items: Vec<String>,
-    /// How many of them agents hold.
+    /// The number of them that agents hold.
     pub held: usize,
 }
 
-/// What is to be cancelled, before anybody is asked.
+/// The items to cancel, before the user confirms.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
     /// Items, one by one.
@@ -75,16 +75,16 @@ pub enum Plan {
     Group {
         /// The group.
         group: String,
-        /// Where it has living members.
+        /// The queues with members that have not ended.
         queues: Vec<Members>,
-        /// When: not before the youngest member was made, whatever our own clock says.
+        /// The time of the entry. It is not before the creation of the youngest member, even if the local clock is behind.
         time: Timestamp,
-        /// All items, to know which older entries are still needed.
+        /// All items. They tell which older entries are still needed.
         items: Vec<WorkItem>,
     },
 }
 
-/// The command: look, ask, write.
+/// The command: reads, asks the user, writes.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let plan = plan(cluster, arguments, Timestamp::now()).await?;
     if arguments.dry_run {
@@ -100,16 +100,16 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     Ok(())
 }
 
-/// Looks at what is to be cancelled.
+/// Finds the items to cancel.
 pub async fn plan(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Result<Plan, Error> {
     let Arguments { items: named, group, queue, all, dry_run: _, yes: _ } = arguments;
-    // The parser does not ask for --queue where its conflict with named items excuses it.
+    // The parser does not require --queue when items are named, because the two conflict.
     if *all && queue.is_none() {
-        return Err(Error::Usage("--all means all items of a queue: write --queue Q and name no items".into()));
+        return Err(Error::Usage("--all means all items of a queue: write --queue Q, and name no items".into()));
     }
     if let Some(queue) = queue {
         if group.is_none() && !all {
-            return Err(Error::Usage(format!("--queue {queue} needs --all, for all of its items, or --group G")));
+            return Err(Error::Usage(format!("--queue {queue} also needs --all, for all items of the queue, or --group G")));
         }
         super::queue(cluster, queue).await?;
     }
@@ -130,7 +130,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> R
     })
 }
 
-/// The queues that have living members of a group among `chosen`. `all` is every item there is.
+/// The queues with members of the group among `chosen` that have not ended. `all` are all items of the namespace.
 fn grouped(group: &str, chosen: Vec<WorkItem>, all: Vec<WorkItem>, now: Timestamp) -> Plan {
     let live = chosen.iter().filter(|item| item.spec.group.as_deref() == Some(group) && !life::phase(item).ended());
     let (mut queues, mut time) = (Vec::<Members>::new(), now);
@@ -150,7 +150,7 @@ fn grouped(group: &str, chosen: Vec<WorkItem>, all: Vec<WorkItem>, now: Timestam
     Plan::Group { group: group.to_owned(), queues, time, items: all }
 }
 
-/// What to ask before it is done; none where nothing needs to be asked.
+/// The question before the write; none if no confirmation is needed.
 pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     let what = match plan {
         Plan::Items(names) if arguments.all && !names.is_empty() => {
@@ -163,10 +163,10 @@ pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
         }
         Plan::Items(_) | Plan::Group { .. } => return None,
     };
-    (!arguments.yes).then(|| format!("Cancel {what}? It cannot be taken back."))
+    (!arguments.yes).then(|| format!("Cancel {what}? This cannot be undone."))
 }
 
-/// Writes. Every object is tried.
+/// Writes to the items or the queues. Every object is tried.
 pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
     let mut output = Output::default();
     match plan {
@@ -177,7 +177,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
             let mut done = futures::stream::iter(cancels).buffered(MAX_CONCURRENT_WRITES);
             while let Some((name, done)) = done.next().await {
                 match done? {
-                    WriteOutcome::Written(_) => output.line(format!("workitem.{GROUP}/{name} asked to end")),
+                    WriteOutcome::Written(_) => output.line(format!("workitem.{GROUP}/{name} cancel requested")),
                     WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
                     WriteOutcome::Failed(words) => output.failure(printable(&words)),
                 }
@@ -189,7 +189,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
                 let decide = |stored: &WorkQueue| entries(stored, group, *time, items);
                 match write::settle::<WorkQueue>(cluster, "queue", queue, WriteTarget::Version, decide).await? {
                     WriteOutcome::Written(_) => {
-                        output.line(format!("workqueue.{GROUP}/{queue}: group {group} cancelled, {}", covered(members)))
+                        output.line(format!("workqueue.{GROUP}/{queue}: group {group} cancelled: {}", covered(members)))
                     }
                     WriteOutcome::Left(_, words) => output.line(format!("workqueue.{GROUP}/{queue} unchanged: {words}")),
                     WriteOutcome::Failed(words) => output.failure(printable(&words)),
@@ -201,7 +201,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
     Ok(output)
 }
 
-/// The entries of a queue with this group among them, and without those that nobody needs any more.
+/// The entries of a queue, with one for this group, and without the entries that no item needs any more.
 pub fn entries(queue: &WorkQueue, group: &str, time: Timestamp, items: &[WorkItem]) -> Decision {
     let name = queue.name_any();
     let needed = |entry: &CancelledGroup| {
@@ -217,7 +217,7 @@ pub fn entries(queue: &WorkQueue, group: &str, time: Timestamp, items: &[WorkIte
     let mut entries: Vec<CancelledGroup> = stored.filter(|entry| entry.group != group && needed(entry)).cloned().collect();
     if entries.len() >= MAX_CANCELLED_GROUPS {
         return Decision::Refuse(format!(
-            "has {MAX_CANCELLED_GROUPS} groups that are cancelled and still have living items (spec.cancelGroups): wait until some have ended, or cancel the items: `kubectl spillway cancel ITEM...`"
+            "has {MAX_CANCELLED_GROUPS} cancelled groups with items that have not ended (spec.cancelGroups): wait until some have ended, or cancel single items: `kubectl spillway cancel ITEM...`"
         ));
     }
     entries.push(CancelledGroup { group: group.to_owned(), time: Time(time) });
@@ -227,20 +227,20 @@ pub fn entries(queue: &WorkQueue, group: &str, time: Timestamp, items: &[WorkIte
 fn covered(members: &Members) -> String {
     let held = match members.held {
         0 => String::new(),
-        held => format!(", {held} of them held by agents, which are told to stop"),
+        held => format!("; agents hold {held} of them and are told to stop"),
     };
-    format!("which covers {}{held}", many(members.items.len()))
+    format!("{}{held}", many(members.items.len()))
 }
 
-/// What would be cancelled, in words.
+/// The items that would be cancelled, as text.
 pub fn render_plan(plan: &Plan) -> Output {
     let mut output = Output::default();
     match plan {
-        Plan::Items(names) => names.iter().for_each(|name| output.line(format!("workitem.{GROUP}/{name} would be asked to end (dry run)"))),
+        Plan::Items(names) => names.iter().for_each(|name| output.line(format!("workitem.{GROUP}/{name} would be cancelled (dry run)"))),
         Plan::Group { group, queues, .. } => {
             for members in queues {
                 output.line(format!(
-                    "workqueue.{GROUP}/{}: group {group} would be cancelled (dry run), {}",
+                    "workqueue.{GROUP}/{}: group {group} would be cancelled (dry run): {}",
                     members.queue,
                     covered(members)
                 ));
@@ -254,9 +254,9 @@ pub fn render_plan(plan: &Plan) -> Output {
 
 fn nothing(plan: &Plan, output: &mut Output) {
     match plan {
-        Plan::Items(names) if names.is_empty() => output.note("The queue has no item that has not ended."),
+        Plan::Items(names) if names.is_empty() => output.note("All items of the queue have ended: nothing to cancel."),
         Plan::Group { group, queues, .. } if queues.is_empty() => {
-            output.note(format!("No item of group {group} lives there: nothing to cancel."))
+            output.note(format!("All items of group {group} have ended: nothing to cancel."))
         }
         Plan::Items(_) | Plan::Group { .. } => {}
     }
@@ -328,7 +328,7 @@ mod tests {
         let items: Vec<WorkItem> = (0..64).map(|number| item("x", "q", &format!("g{number}"), "Ready", 1)).collect();
         let all: Vec<Value> = (0..64).map(|number| json!({"group": format!("g{number}"), "time": "2026-01-01T00:05:00Z"})).collect();
         assert!(
-            matches!(entries(&queue(&json!(all)), "new", at(10), &items), Decision::Refuse(words) if words.starts_with("has 64 groups"))
+            matches!(entries(&queue(&json!(all)), "new", at(10), &items), Decision::Refuse(words) if words.starts_with("has 64 cancelled groups"))
         );
         assert!(
             matches!(entries(&queue(&json!(all)), "g7", at(10), &items), Decision::Write(body) if body["cancelGroups"].as_array().map(Vec::len) == Some(64))
@@ -339,20 +339,20 @@ mod tests {
     fn many_are_asked_about_and_named_ones_are_not() {
         let all = Arguments { queue: Some("q".into()), all: true, ..Arguments::default() };
         let items = Plan::Items(vec!["a".into(), "b".into()]);
-        assert_eq!(question(&items, &all).as_deref(), Some("Cancel all 2 items of queue q? It cannot be taken back."));
+        assert_eq!(question(&items, &all).as_deref(), Some("Cancel all 2 items of queue q? This cannot be undone."));
         assert_eq!(question(&items, &Arguments { yes: true, ..all.clone() }), None);
         assert_eq!(question(&items, &Arguments::default()), None);
         let plan = grouped("g", vec![item("a", "q", "g", "Leased", 1)], Vec::new(), at(5));
-        assert_eq!(question(&plan, &Arguments::default()).as_deref(), Some("Cancel group g, 1 item in queue q? It cannot be taken back."));
+        assert_eq!(question(&plan, &Arguments::default()).as_deref(), Some("Cancel group g, 1 item in queue q? This cannot be undone."));
         assert_eq!(
             render_plan(&plan).out,
-            "workqueue.spillway.dev/q: group g would be cancelled (dry run), which covers 1 item, 1 of them held by agents, which are told to stop\n  workitem.spillway.dev/a\n"
+            "workqueue.spillway.dev/q: group g would be cancelled (dry run): 1 item; agents hold 1 of them and are told to stop\n  workitem.spillway.dev/a\n"
         );
         let none = grouped("g", Vec::new(), Vec::new(), at(5));
         assert_eq!(
             (question(&none, &Arguments::default()), render_plan(&none).err.as_str()),
-            (None, "No item of group g lives there: nothing to cancel.\n")
+            (None, "All items of group g have ended: nothing to cancel.\n")
         );
-        assert!(render_plan(&Plan::Items(Vec::new())).err.starts_with("The queue has no item"));
+        assert!(render_plan(&Plan::Items(Vec::new())).err.starts_with("All items of the queue have ended"));
     }
 }

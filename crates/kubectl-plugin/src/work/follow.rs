@@ -1,4 +1,4 @@
-//! Following items to their end: one line for each change that is seen. Only reads.
+//! Follows items to their end and prints one line for each observed change. Only reads.
 
 use std::time::Duration;
 
@@ -14,35 +14,35 @@ use crate::policy::work::Phase;
 use crate::table::{printable, printable_line};
 use crate::wait::{self, Check};
 
-/// As many items are looked at one by one; more are listed, and less often.
+/// Up to this number, items are read one by one. More items are listed, and less often.
 const MAX_SINGLE_READS: usize = 4;
-/// Between two looks at many items.
+/// The interval between two lists of many items.
 const LIST_INTERVAL: Duration = Duration::from_secs(2);
-/// Items that are named where time is up.
+/// The most items that a timeout message names.
 const MAX_NAMED_ITEMS: usize = 5;
 
-/// Where what is seen is told.
+/// Where the changes are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announcement {
     /// On standard output.
     Aloud,
-    /// On standard error: standard output is for something else.
+    /// On standard error, because standard output has another use.
     Aside,
-    /// There too, without the results: these are for standard output, later.
+    /// On standard error, without the results: these go to standard output later.
     AsideWithoutResults,
 }
 
-/// An item that is followed.
+/// An item that is still followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Followed {
     name: String,
     uid: String,
-    /// What was told of it last.
+    /// The state that was printed last.
     told: String,
 }
 
-/// Follows items until all have ended, at most `timeout`, or until `stop`. The console has failed if one ended otherwise
-/// than with success.
+/// Follows items until all have ended, at most `timeout`, or until `stop`. The console gets a failure for each item that ended
+/// without success.
 pub async fn run(
     cluster: &Cluster,
     items: &[WorkItem],
@@ -62,7 +62,7 @@ pub async fn run(
     let all = wait::until(deadline, pause, async || {
         let mut output = Output::default();
         let seen = match look(cluster, &left, queue.as_deref()).await {
-            // Work may take hours; the API server may be away for a moment of them.
+            // Work may take hours, so a short outage of the API server must not end the wait.
             Err(error @ Error::Unanswered(_)) => {
                 if std::mem::take(&mut heard) {
                     output.note(format!("note: {error}; still waiting"));
@@ -86,9 +86,9 @@ pub async fn run(
     };
     match waited {
         Some(wait::Waited::Done(())) => Ok(()),
-        Some(wait::Waited::Late(words)) => Err(Error::Usage(format!("not ended in time, and still to be done: {words}"))),
+        Some(wait::Waited::Late(words)) => Err(Error::Usage(format!("these items have not ended in time: {words}"))),
         None => Err(Error::Usage(format!(
-            "no longer waiting; the work goes on: `kubectl spillway cancel ITEM -n {}` would end it",
+            "the wait was interrupted; the work continues: `kubectl spillway cancel ITEM -n {}` cancels an item",
             cluster.namespace
         ))),
     }
@@ -105,11 +105,11 @@ async fn look(cluster: &Cluster, left: &[Followed], queue: Option<&str>) -> Resu
     Ok(seen)
 }
 
-/// Tells what is new of an item; whether there is nothing more to come.
+/// Prints the change of an item. Returns whether the item is finished.
 fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Announcement, output: &mut Output) -> bool {
     let name = &followed.name;
     let Some(item) = item else {
-        output.failure(format!("item \"{name}\" was deleted while we waited for it"));
+        output.failure(format!("item \"{name}\" was deleted during the wait"));
         return true;
     };
     let phase = life::phase(item);
@@ -136,7 +136,7 @@ fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Announcement,
     phase.ended()
 }
 
-/// Which attempt it is, from the second on.
+/// The number of the attempt, from the second one on.
 fn attempt(item: &WorkItem) -> String {
     let attempts = item.status.as_ref().and_then(|status| status.attempts).filter(|attempts| *attempts > 1);
     attempts.map(|attempts| format!(" (attempt {attempts})")).unwrap_or_default()
@@ -168,7 +168,7 @@ mod tests {
             (over, output.failed, output.out + &output.err)
         };
         let leased = json!({"phase": "Leased", "attempts": 2, "lease": {"holder": "p", "agent": "a-1", "leaseTransitions": 2}});
-        assert_eq!(told(json!({})), (false, false, "workitem.spillway.dev/i Pending: nobody has looked at it yet\n".into()));
+        assert_eq!(told(json!({})), (false, false, "workitem.spillway.dev/i Pending: the operator has not observed it yet\n".into()));
         assert_eq!(told(leased.clone()), (false, false, "workitem.spillway.dev/i Leased by a-1 (attempt 2)\n".into()));
         assert_eq!(told(leased), (false, false, String::new()));
         let done = json!({"phase": "Succeeded", "result": "two\nli\u{1b}[2Jnes"});

@@ -1,9 +1,9 @@
-//! Tests of what is known of an item.
+//! Tests of the state, the order and the allowed changes of items.
 
 use super::*;
 use serde_json::Value;
 
-/// An item of queue q, made at 00:02.
+/// An item of queue q, created at 00:02.
 fn item(name: &str, spec: &Value, status: &Value) -> WorkItem {
     let mut all = json!({"queueRef": {"name": "q"}});
     spec.as_object().into_iter().flatten().for_each(|(key, value)| all[key] = value.clone());
@@ -44,7 +44,7 @@ fn phases_are_written_as_the_api_writes_them() {
 
 #[test]
 fn a_state_has_phase_reason_and_words() {
-    assert_eq!(state(&item("i", &json!({}), &json!({}))), "Pending: nobody has looked at it yet");
+    assert_eq!(state(&item("i", &json!({}), &json!({}))), "Pending: the operator has not observed it yet");
     let full = json!({"phase": "Rejected", "reason": "QueueFull", "conditions": [
         {"type": "Failed", "status": "True", "reason": "QueueFull", "message": "it holds 5", "lastTransitionTime": "2026-01-01T00:02:00Z"}]});
     assert_eq!(state(&item("i", &json!({}), &full)), "Rejected, QueueFull: it holds 5");
@@ -108,7 +108,7 @@ fn what_its_group_would_end_again_is_not_redriven() {
 fn an_item_is_cancelled_once_and_before_its_end() {
     let cancelled = |spec: Value, phase: &str| cancel(&item("i", &spec, &json!({"phase": phase})));
     assert_eq!(cancelled(json!({}), "Leased"), Decision::Write(json!({"cancelRequested": true})));
-    assert_eq!(cancelled(json!({"cancelRequested": true}), "Leased"), Decision::Leave("it was asked to end already".into()));
+    assert_eq!(cancelled(json!({"cancelRequested": true}), "Leased"), Decision::Leave("spec.cancelRequested is true already".into()));
     assert_eq!(cancelled(json!({}), "DeadLettered"), Decision::Leave("it has ended already (DeadLettered)".into()));
 }
 
@@ -119,7 +119,7 @@ fn a_priority_is_changed_for_as_long_as_the_item_may_be_given_out() {
         assert_eq!(with(phase, -7), Decision::Write(json!({"priority": -7})), "{phase}");
     }
     assert_eq!(with("Ready", 2), Decision::Leave("it has priority 2 already".into()));
-    assert_eq!(with("Succeeded", 3), Decision::Leave("it is Succeeded, which is final: it is not given out again".into()));
+    assert_eq!(with("Succeeded", 3), Decision::Leave("it is Succeeded, which is final: no agent gets it again".into()));
     let mut going = item("i", &json!({}), &json!({"phase": "Ready"}));
     going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
     assert_eq!(prioritize(&going, 3), Decision::Refuse("is being deleted".into()));

@@ -1,12 +1,12 @@
-//! The commands for work: items and queues. People write `spec` only; what becomes of it the governor says in `status`.
+//! The commands for work: items and queues. They write `spec` only; the governor writes `status`.
 //!
 //! | file | for |
 //! |---|---|
-//! | this one | what several of them read |
+//! | this one | reads that several commands share |
 //! | [`ask`], [`submit`], [`queue`](mod@queue), [`cancel`], [`priority`], [`redrive`], [`release`] | one command each |
-//! | [`payload`], [`follow`] | of `submit` and `ask`: reading the task, telling what becomes of the items |
+//! | [`payload`], [`follow`] | of `submit` and `ask`: reading the task, reporting the progress of the items |
 //! | [`stats`] | of `queue`: rates and times. Pure |
-//! | [`life`] | an item in a few words, the order of items, what can be done with one. Pure |
+//! | [`life`] | the state of an item as a short text, the order of items, allowed changes of an item. Pure |
 
 pub mod ask;
 pub mod cancel;
@@ -29,21 +29,21 @@ use super::connect::Cluster;
 use super::error::Error;
 use crate::api::{WorkItem, WorkQueue};
 
-/// Objects asked for at once: a list of all items with their payloads may be too large for one answer.
+/// Objects in one page of a list: all items with their payloads may be too large for one answer.
 const LIST_PAGE_SIZE: u32 = 500;
-/// Items written at once: a queue of thousands is done in seconds, and the API server stays free for others.
+/// Concurrent writes of items: a queue of thousands takes seconds, and the API server stays free for others.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
-/// What a list has.
+/// The result of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedObjects<K> {
     /// The objects.
     pub objects: Vec<K>,
-    /// Stored objects that do not fit their type, told in words.
+    /// One message for each stored object that does not fit its type.
     pub unreadable: Vec<String>,
 }
 
-/// All objects of a kind, page by page. `keep` makes each smaller before the next page is asked for.
+/// All objects of a kind, page by page. `keep` shrinks each object before the next page is read.
 pub async fn all<K>(cluster: &Cluster, everywhere: bool, fields: Option<&str>, keep: impl Fn(&mut K)) -> Result<ListedObjects<K>, Error>
 where
     K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -77,7 +77,7 @@ where
     }
 }
 
-/// The items of the namespace, in the order in which they are given out, without their payloads.
+/// The items of the namespace, in the order in which agents get them, without their payloads.
 pub async fn items(cluster: &Cluster, fields: Option<&str>) -> Result<ListedObjects<WorkItem>, Error> {
     let mut found = all::<WorkItem>(cluster, false, fields, |item| item.spec.payload.clear()).await?;
     life::line_up(&mut found.objects);
@@ -101,7 +101,7 @@ pub async fn queue(cluster: &Cluster, name: &str) -> Result<WorkQueue, Error> {
     cluster.api::<WorkQueue>().get(name).await.map_err(Error::of::<WorkQueue>(&cluster.namespace, name))
 }
 
-/// So many items, in words.
+/// A number of items, as text.
 pub fn many(count: usize) -> String {
     if count == 1 { "1 item".to_owned() } else { format!("{count} items") }
 }

@@ -1,5 +1,5 @@
-//! `priority`: puts items before, or behind, the others of their queue. It changes the order in which they are given out and
-//! nothing else: an item that an agent holds stays with it.
+//! `priority`: sets the priority of items within their queue. It changes only the order in which agents get the items: an item
+//! that an agent holds stays with the agent.
 
 use std::cell::Cell;
 
@@ -22,34 +22,34 @@ use spillway_conversion::work as convert;
 #[command(
     allow_missing_positional = true,
     after_help = "Examples:
-  kubectl spillway priority bugs-x7k2p 10                # before all of its queue with a lower priority
-  kubectl spillway priority bugs-x7k2p bugs-8rq2m -5     # two, behind the others
+  kubectl spillway priority bugs-x7k2p 10                # before the items with a lower priority
+  kubectl spillway priority bugs-x7k2p bugs-8rq2m -5     # two items, after those with a higher priority
   kubectl spillway priority 10 --queue bugs --group book
-  kubectl spillway priority 0 --queue bugs --dry-run     # which that would be
+  kubectl spillway priority 0 --queue bugs --dry-run     # show the items, change nothing
 
-The higher the sooner; among items of one priority the order is that of their submission. Options stand before the items, or
-behind N."
+Agents get items with a higher priority first. Items with the same priority keep the order of their submission. Put options
+before the items, or after N."
 )]
 pub struct Arguments {
     /// The items
     #[arg(value_name = "ITEM", required_unless_present = "queue", conflicts_with = "queue", allow_negative_numbers = true, value_parser = input::item)]
     pub items: Vec<String>,
-    /// Their priority, -1000000 to 1000000
+    /// The new priority, -1000000 to 1000000
     #[arg(value_name = "N", required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1_000_000..=1_000_000))]
     pub priority: i32,
-    /// Those of this queue
+    /// Items of this queue
     #[arg(long, value_name = "QUEUE", value_parser = input::queue)]
     pub queue: Option<String>,
-    /// In this phase; may be given again [default: all in which an item waits]
+    /// Items in this phase; can be repeated [default: all phases in which an item waits]
     #[arg(long, value_enum, value_name = "PHASE", requires = "queue")]
     pub phase: Vec<Chosen>,
-    /// Of this group
+    /// Items of this group
     #[arg(long, requires = "queue")]
     pub group: Option<String>,
-    /// Show which, and write nothing
+    /// Show the items, and write nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -60,19 +60,19 @@ pub struct Arguments {
 pub enum Chosen {
     /// Not admitted yet
     Pending,
-    /// Held by a person
+    /// Paused by a person, or restored from a backup
     Suspended,
     /// Waits for other items
     Blocked,
     /// Waits for a time
     Scheduled,
-    /// Could be given out
+    /// Can be claimed by an agent
     Ready,
     /// An agent holds it
     Leased,
     /// Paused with its agent
     Paused,
-    /// Set aside for a person
+    /// Set aside for a person to decide
     DeadLettered,
     /// Failed for good
     Failed,
@@ -100,26 +100,26 @@ impl Chosen {
     }
 }
 
-/// What is to be changed, before anybody is asked.
+/// The items to change, before the user confirms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Their names, in the order in which they are given out.
+    /// The names of the items, in the order in which agents get them.
     pub items: Vec<String>,
-    /// Items of the queue that have the priority already.
+    /// The number of items that have the priority already.
     pub same: usize,
 }
 
-/// The command: look, ask, write.
+/// The command: reads, asks the user, writes.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let plan = plan(cluster, arguments).await?;
     if plan.same > 0 {
         console.show(Output {
-            err: format!("note: {} left: priority {} already\n", many(plan.same), arguments.priority),
+            err: format!("note: {} skipped: the priority is {} already\n", many(plan.same), arguments.priority),
             ..Output::default()
         });
     }
     if plan.items.is_empty() {
-        console.show(Output { err: "There is no item to change.\n".to_owned(), ..Output::default() });
+        console.show(Output { err: "No items to change.\n".to_owned(), ..Output::default() });
         return Ok(());
     }
     if arguments.dry_run {
@@ -136,13 +136,13 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     Ok(())
 }
 
-/// Looks at what is to be changed.
+/// Finds the items to change.
 pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Error> {
     let Arguments { items: named, priority: _, queue, phase, group, dry_run: _, yes: _ } = arguments;
     let Some(queue) = queue else {
-        // The parser does not ask for --queue where its conflict with named items excuses it.
+        // The parser does not require --queue when items are named, because the two conflict.
         if !phase.is_empty() || group.is_some() {
-            return Err(Error::Usage("--phase and --group choose among the items of a queue: write --queue Q and name no items".into()));
+            return Err(Error::Usage("--phase and --group select items of a queue: write --queue Q, and name no items".into()));
         }
         let mut items = named.clone();
         items.sort();
@@ -153,7 +153,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
     Ok(chosen(arguments, queue, &super::items(cluster, None).await?.objects))
 }
 
-/// Which items of a queue were asked for.
+/// Selects the items of a queue that match the arguments.
 pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem]) -> Plan {
     let Arguments { items: _, priority, queue: _, phase: phases, group, dry_run: _, yes: _ } = arguments;
     let wanted = |item: &&WorkItem| {
@@ -165,13 +165,13 @@ pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem]) -> Plan {
     Plan { items: others.iter().map(|item| item.name_any()).collect(), same: same.len() }
 }
 
-/// What to ask before it is done; none where nothing needs to be asked.
+/// The question before the write; none if no confirmation is needed.
 pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     let queue = arguments.queue.as_ref().filter(|_| !arguments.yes)?;
     Some(format!("Set the priority of {} of queue {queue} to {}?", many(plan.items.len()), arguments.priority))
 }
 
-/// Writes. Every item is tried.
+/// Writes to the items. Every item is tried.
 pub async fn run(cluster: &Cluster, plan: &Plan, priority: i32) -> Result<Output, Error> {
     let changes = plan.items.iter().map(|name| async move {
         let before = Cell::new(priority);
@@ -186,7 +186,9 @@ pub async fn run(cluster: &Cluster, plan: &Plan, priority: i32) -> Result<Output
     while let Some((name, before, done)) = done.next().await {
         match done? {
             WriteOutcome::Written(item) => {
-                let held = life::agent_of(&item).map(|agent| format!("; agent {agent} holds it, and keeps it")).unwrap_or_default();
+                let held = life::agent_of(&item)
+                    .map(|agent| format!("; agent {agent} keeps the item, and the priority counts when it comes back"))
+                    .unwrap_or_default();
                 output.line(format!("workitem.{GROUP}/{name} has priority {priority} (was {before}){held}"));
             }
             WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),

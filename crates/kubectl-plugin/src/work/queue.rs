@@ -1,5 +1,5 @@
-//! `queue`: the queues, or one with its items in the order in which they are given out, or with `--stats` their rates and times.
-//! With `--suspend` or `--resume` it does what `pause` and `resume` do.
+//! `queue`: lists the queues, or shows one queue with its items in their order, or with `--stats` rates and times.
+//! `--suspend` and `--resume` do the same as `pause` and `resume`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,34 +26,34 @@ use spillway_conversion::work as convert;
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(after_help = "Examples:
   kubectl spillway queue                    # the queues of this namespace
-  kubectl spillway queue bugs               # one, with its items in their order
-  kubectl spillway queue bugs --all         # those that ended too
+  kubectl spillway queue bugs               # one queue, with its items in their order
+  kubectl spillway queue bugs --all         # with ended items
   kubectl spillway queue --stats            # rates and times of the last hour, of all queues
   kubectl spillway queue bugs --stats --since 15m
-  kubectl spillway queue bugs --suspend     # give nothing out; the same as: kubectl spillway pause queue/bugs
+  kubectl spillway queue bugs --suspend     # agents get no items from it; the same as: kubectl spillway pause queue/bugs
   kubectl spillway queue bugs --resume
 
-`kubectl spillway explain queue/bugs` says why nothing is taken from it.")]
+`kubectl spillway explain queue/bugs` says why agents take no items from it.")]
 pub struct Arguments {
     /// The queue; without it all queues are listed
     #[arg(value_name = "NAME", value_parser = input::queue)]
     pub name: Option<String>,
-    /// Show items that ended too
+    /// Also show ended items
     #[arg(long, requires = "name")]
     pub all: bool,
-    /// Show so many items at most; 0: all
+    /// The most items to show; 0 shows all
     #[arg(long, value_name = "N", requires = "name", default_value_t = 50)]
     pub limit: usize,
-    /// Give nothing out; items are still accepted
+    /// Pause the queue: agents get no items from it, and it still accepts items
     #[arg(long, requires = "name", conflicts_with_all = ["resume", "all"])]
     pub suspend: bool,
-    /// Give items out again
+    /// Resume the queue
     #[arg(long, requires = "name", conflicts_with = "all")]
     pub resume: bool,
     /// Show rates, and how long items waited and attempts took
     #[arg(long, conflicts_with_all = ["all", "limit", "suspend", "resume"])]
     pub stats: bool,
-    /// Of so long until now
+    /// The time before now that --stats covers
     #[arg(long, value_name = "DURATION", requires = "stats", default_value = "1h", value_parser = since)]
     pub since: Duration,
     /// List the queues of all namespaces
@@ -63,45 +63,45 @@ pub struct Arguments {
 
 fn since(text: &str) -> Result<Duration, String> {
     match input::duration(text)? {
-        none if none.is_zero() => Err("a time in which nothing can happen has no rates: write 15m or 1h".to_owned()),
+        none if none.is_zero() => Err("--since must be longer than 0: write 15m or 1h".to_owned()),
         some => Ok(some),
     }
 }
 
-/// What `queue` found.
+/// The result of `queue`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
     /// Queues.
     Queues {
-        /// Where was looked; none: everywhere.
+        /// The namespace; none for all namespaces.
         namespace: Option<String>,
         /// The queues, by namespace and name.
         queues: Vec<WorkQueue>,
-        /// Stored objects that do not fit their type, told in words.
+        /// One message for each stored object that does not fit its type.
         unreadable: Vec<String>,
     },
     /// One queue.
     One {
         /// The queue.
         queue: Box<WorkQueue>,
-        /// Its items in the order in which they are given out; those that ended behind them, the newest first.
+        /// Its items in the order in which agents get them, then the ended items, the newest first.
         items: Vec<WorkItem>,
-        /// How many more have ended and were not asked for.
+        /// The number of ended items that are left out.
         ended: usize,
-        /// Items shown at most; 0: all.
+        /// The most items to show; 0 for all.
         limit: usize,
-        /// Stored objects that do not fit their type, told in words.
+        /// One message for each stored object that does not fit its type.
         unreadable: Vec<String>,
     },
     /// Rates and times.
     Stats {
-        /// Where was looked; none: everywhere.
+        /// The namespace; none for all namespaces.
         namespace: Option<String>,
-        /// Of each queue, by namespace and name.
+        /// The numbers of each queue, by namespace and name.
         queues: Vec<Stats>,
-        /// One queue was asked for.
+        /// Whether the command names one queue.
         one: bool,
-        /// Stored objects that do not fit their type, told in words.
+        /// One message for each stored object that does not fit its type.
         unreadable: Vec<String>,
     },
 }
@@ -119,7 +119,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     Ok(())
 }
 
-/// Looks at what became of items.
+/// Reads the queues and items, and computes the numbers for `--stats`.
 pub async fn look_back(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Result<Report, Error> {
     let everywhere = arguments.all_namespaces;
     let (mut queues, mut unreadable) = match &arguments.name {
@@ -130,7 +130,7 @@ pub async fn look_back(cluster: &Cluster, arguments: &Arguments, now: Timestamp)
         }
     };
     queues.sort_by_cached_key(|queue| (queue.namespace(), queue.name_any()));
-    // Items that were routed by their type do not name their queue in their spec: all are looked at, each without what is long.
+    // Items that were routed by their type do not name their queue in their spec, so all items are read. Long fields are dropped.
     let found = super::all::<WorkItem>(cluster, everywhere, None, |item| {
         item.spec.payload.clear();
         if let Some(status) = &mut item.status {
@@ -153,7 +153,7 @@ pub async fn look_back(cluster: &Cluster, arguments: &Arguments, now: Timestamp)
     Ok(Report::Stats { namespace, queues: queues.iter().map(of).collect(), one: arguments.name.is_some(), unreadable })
 }
 
-/// Looks.
+/// Reads the queues, or one queue with its items.
 pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Error> {
     let Some(name) = &arguments.name else {
         let everywhere = arguments.all_namespaces;
@@ -163,7 +163,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
         return Ok(Report::Queues { namespace, queues: found.objects, unreadable: found.unreadable });
     };
     let queue = Box::new(super::queue(cluster, name).await?);
-    // Items that were routed by their type do not name their queue in their spec: all are looked at.
+    // Items that were routed by their type do not name their queue in their spec, so all items are read.
     let found = super::items(cluster, None).await?;
     let here = found.objects.into_iter().filter(|item| convert::queue_of(item) == Some(name));
     let (mut over, mut items): (Vec<_>, Vec<_>) = here.partition(|item| life::phase(item).ended());
@@ -177,7 +177,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     Ok(Report::One { queue, items, ended, limit: arguments.limit, unreadable: found.unreadable })
 }
 
-/// The report in words.
+/// The report as text.
 pub fn render(report: &Report, now: Timestamp) -> Output {
     let mut output = Output::default();
     let unreadable = match report {
@@ -239,11 +239,11 @@ fn one(queue: &WorkQueue, now: Timestamp, output: &mut Output) {
     output.line(format!("WorkQueue {} in namespace {}", queue.name_any(), queue.namespace().unwrap_or_default()));
     output.line("\nSettings");
     output.out.push_str(&pairs(&settings(queue)));
-    output.line("\nItems by what they do");
+    output.line("\nItems by state");
     let oldest = status.oldest_ready_time.map(|time| format!(", the oldest ready one for {}", age(Some(time.0), now))).unwrap_or_default();
     let dead = status.oldest_dead_letter_time.map(|time| format!(", the oldest dead letter for {}", age(Some(time.0), now)));
     let oldest = format!("{oldest}{}", dead.unwrap_or_default());
-    output.line(format!("  {}{oldest}", status.counts.as_ref().map_or_else(|| "nobody has counted them yet".to_owned(), counts)));
+    output.line(format!("  {}{oldest}", status.counts.as_ref().map_or_else(|| "the operator has not counted them yet".to_owned(), counts)));
     if !status.conditions.is_empty() {
         output.line("\nConditions");
         let rows = status.conditions.iter().map(|condition| {
@@ -254,7 +254,7 @@ fn one(queue: &WorkQueue, now: Timestamp, output: &mut Output) {
     }
 }
 
-/// How many items do what, in words.
+/// How many items are in each state, as text.
 pub fn counts(counts: &QueueCounts) -> String {
     let QueueCounts { ready, leased, waiting, paused, finished, dead_lettered } = counts;
     let all = [
@@ -263,7 +263,7 @@ pub fn counts(counts: &QueueCounts) -> String {
         (paused, "paused with their agents"),
         (waiting, "waiting"),
         (dead_lettered, "dead letters"),
-        (finished, "finished otherwise"),
+        (finished, "finished"),
     ];
     let words: Vec<String> =
         all.iter().filter_map(|(count, what)| count.filter(|count| *count > 0).map(|count| format!("{count} {what}"))).collect();
@@ -295,7 +295,7 @@ pub fn settings(queue: &WorkQueue) -> Vec<(&'static str, String)> {
     let mut takes =
         if types.is_empty() { "items that name it, of every type".to_owned() } else { format!("items of the types {}", types.join(", ")) };
     if default {
-        takes.push_str("; and those whose type no queue accepts");
+        takes.push_str("; and items whose type no queue accepts");
     }
     let (initial, factor, most) = policy.backoff;
     let mut settings = vec![
@@ -308,34 +308,34 @@ pub fn settings(queue: &WorkQueue) -> Vec<(&'static str, String)> {
             }
             .to_owned(),
         ),
-        ("Gives out", if suspend { "nothing: it is paused (spec.suspend)" } else { "yes" }.to_owned()),
+        ("Gives items", if suspend { "no: the queue is paused (spec.suspend)" } else { "yes" }.to_owned()),
         ("Accepts", format!("{takes} (priority {priority} among queues)")),
-        ("Holds", format!("at most {max_pending} unfinished items of {max_item_bytes} bytes each; {max_finished} finished ones are kept")),
+        ("Holds", format!("at most {max_pending} unfinished items of {max_item_bytes} bytes each; {max_finished} finished items are kept")),
         (
             "Dead letters",
-            format!("at most {max_dead_letters} are kept, each for {:?}; for one more the oldest is deleted", policy.dead_letter_ttl),
+            format!("at most {max_dead_letters} are kept, each for {:?}; a new one above that deletes the oldest", policy.dead_letter_ttl),
         ),
         ("At once", format!("{} in all, {} of one concurrency key", limit(max_leased), limit(max_leased_per_key))),
         (
             "Attempts",
             format!(
-                "{} failures or {} losses of the agent, then it is a dead letter; backoff {initial:?} to {most:?}, times {factor}",
+                "{} failures or {} losses of the agent make an item a dead letter; backoff {initial:?} to {most:?}, factor {factor}",
                 policy.max_attempts, policy.max_stalls
             ),
         ),
         (
             "Time-outs",
             format!(
-                "lease {:?}, without progress {:?}, an attempt {:?}; kept for {:?} after its end",
+                "lease {:?}, without progress {:?}, an attempt {:?}; items are kept for {:?} after their end",
                 policy.lease, policy.stall_timeout, policy.attempt_timeout, policy.ttl
             ),
         ),
     ];
     let within = |what: &str, time: Option<std::time::Duration>| time.map(|time| format!("{what} within {time:?}"));
     let promises: Vec<String> =
-        [within("taken", objectives.wait), within("finished", objectives.completion)].into_iter().flatten().collect();
+        [within("claimed", objectives.wait), within("finished", objectives.completion)].into_iter().flatten().collect();
     if !promises.is_empty() {
-        settings.push(("Promises", format!("{} of being ready", promises.join(", "))));
+        settings.push(("Objectives", format!("{} after being ready", promises.join(", "))));
     }
     if !rules.is_empty() || cancel_group {
         let groups = if cancel_group { "; a final failure cancels the item's group" } else { "" };
@@ -413,13 +413,13 @@ mod tests {
             |spec: Value| settings(&queue(&spec, &json!({}))).iter().map(|(name, words)| format!("{name}: {words}\n")).collect::<String>();
         let plain = told(json!({}));
         for line in [
-            "Gives out: yes\n",
+            "Gives items: yes\n",
             "Accepts: items that name it, of every type (priority 0 among queues)\n",
-            "Holds: at most 1000 unfinished items of 16384 bytes each; 500 finished ones are kept\n",
-            "Dead letters: at most 1000 are kept, each for 2592000s; for one more the oldest is deleted\n",
+            "Holds: at most 1000 unfinished items of 16384 bytes each; 500 finished items are kept\n",
+            "Dead letters: at most 1000 are kept, each for 2592000s; a new one above that deletes the oldest\n",
             "At once: no limit in all, no limit of one concurrency key\n",
-            "Attempts: 3 failures or 3 losses of the agent, then it is a dead letter; backoff 10s to 360s, times 2\n",
-            "Time-outs: lease 60s, without progress 1800s, an attempt 7200s; kept for 3600s after its end\n",
+            "Attempts: 3 failures or 3 losses of the agent make an item a dead letter; backoff 10s to 360s, factor 2\n",
+            "Time-outs: lease 60s, without progress 1800s, an attempt 7200s; items are kept for 3600s after their end\n",
         ] {
             assert!(plain.contains(line), "{line}{plain}");
         }
@@ -429,7 +429,7 @@ mod tests {
         );
         for line in [
             "Order: strict",
-            "items of the types bug; and those",
+            "items of the types bug; and items whose type",
             "At once: 5 in all, 1 of one",
             "a final failure cancels",
             "Cancelled: the groups g\n",
@@ -458,9 +458,8 @@ mod tests {
         };
         let told = render(&report, now());
         assert!(
-            told.out.contains(
-                "\nItems by what they do\n  1 ready, 1 held by agents, the oldest ready one for 2m, the oldest dead letter for 60s\n"
-            ),
+            told.out
+                .contains("\nItems by state\n  1 ready, 1 held by agents, the oldest ready one for 2m, the oldest dead letter for 60s\n"),
             "{}",
             told.out
         );

@@ -1,5 +1,5 @@
-//! `redrive`: has items that ended without success started again, from the beginning and at a bounded rate. What an item
-//! counted (attempts, failures, losses) begins anew; its epoch does not, so whoever held it before can still change nothing.
+//! `redrive`: starts items again that ended without success, from the beginning and at a bounded rate. The counts of an item
+//! (attempts, failures, losses) restart at 0. Its epoch does not, so an agent that held the item before still cannot change it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use spillway_conversion::work as convert;
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(after_help = "Examples:
   kubectl spillway redrive bugs-x7k2p
-  kubectl spillway redrive --queue bugs --dry-run                        # which dead letters that would be
+  kubectl spillway redrive --queue bugs --dry-run                        # show the dead letters, change nothing
   kubectl spillway redrive --queue bugs --reason TooManyStalls --rate 2
   kubectl spillway redrive --queue bugs --phase Expired --phase Failed --yes
 
@@ -31,25 +31,25 @@ pub struct Arguments {
     /// The items
     #[arg(value_name = "ITEM", required_unless_present = "queue", conflicts_with = "queue", value_parser = input::item)]
     pub items: Vec<String>,
-    /// Those of this queue
+    /// Items of this queue
     #[arg(long, value_name = "QUEUE", value_parser = input::queue)]
     pub queue: Option<String>,
-    /// In this phase; may be given again [default: DeadLettered]
+    /// Items in this phase; can be repeated [default: DeadLettered]
     #[arg(long, value_enum, value_name = "PHASE", requires = "queue")]
     pub phase: Vec<RedrivePhase>,
-    /// Of this group
+    /// Items of this group
     #[arg(long, requires = "queue")]
     pub group: Option<String>,
-    /// Which ended for this reason, as `queue --all` shows it
+    /// Items that ended with this reason, as `queue --all` shows it
     #[arg(long, requires = "queue")]
     pub reason: Option<String>,
-    /// Show which, and write nothing
+    /// Show the items, and write nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// So many a second at most
+    /// The most items a second
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rate: u32,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -58,7 +58,7 @@ pub struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[clap(rename_all = "PascalCase")]
 pub enum RedrivePhase {
-    /// Set aside for a person
+    /// Set aside for a person to decide
     DeadLettered,
     /// Failed for good
     Failed,
@@ -79,18 +79,18 @@ impl RedrivePhase {
     }
 }
 
-/// What is to be started again, before anybody is asked.
+/// The items to start again, before the user confirms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Their names, in the order in which they are given out.
+    /// The names of the items, in the order in which agents get them.
     pub items: Vec<String>,
-    /// What was looked at and is left, in words.
+    /// One message for each skipped item, or phase of skipped items.
     pub skipped: Vec<String>,
-    /// The queues of the namespace: a cancelled group is not started again.
+    /// The queues of the namespace. They tell which groups are cancelled: their items are not started again.
     pub queues: Vec<WorkQueue>,
 }
 
-/// The command: look, ask, write.
+/// The command: reads, asks the user, writes.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let plan = plan(cluster, arguments).await?;
     console.show(skipped(&plan));
@@ -98,29 +98,27 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
         let lines = plan.items.iter().map(|name| format!("workitem.{GROUP}/{name} would be started again (dry run)\n"));
         console.show(Output::of(lines.collect()));
     } else if plan.items.is_empty() {
-        console.show(Output { err: "There is nothing to start again.\n".to_owned(), ..Output::default() });
+        console.show(Output { err: "No items to start again.\n".to_owned(), ..Output::default() });
     } else {
         if let Some(question) = question(&plan, arguments)
             && !console.confirm(&question)?
         {
-            return Err(Error::Usage("nothing was started again".into()));
+            return Err(Error::Usage("no item was started again".into()));
         }
         run(cluster, &plan, arguments.rate, console).await?;
     }
     Ok(())
 }
 
-/// Looks at what is to be started again.
+/// Finds the items to start again.
 pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Error> {
-    // The parser does not ask for --queue where its conflict with named items excuses it.
+    // The parser does not require --queue when items are named, because the two conflict.
     if arguments.queue.is_none() && (!arguments.phase.is_empty() || arguments.group.is_some() || arguments.reason.is_some()) {
-        return Err(Error::Usage(
-            "--phase, --group and --reason choose among the items of a queue: write --queue Q and name no items".into(),
-        ));
+        return Err(Error::Usage("--phase, --group and --reason select items of a queue: write --queue Q, and name no items".into()));
     }
     let queues = match super::queues(cluster).await {
         Ok(found) => found.objects,
-        // Who may change items and not look at queues may still redrive: what a cancelled group ends again is seen then.
+        // A user without the right to list queues can still redrive. The operator ends items of a cancelled group again.
         Err(Error::Server { .. }) => Vec::new(),
         Err(error) => return Err(error),
     };
@@ -137,7 +135,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
     Ok(chosen(arguments, queue, &found, queues))
 }
 
-/// Which items of a queue were asked for, and what is said of the others that ended.
+/// Selects the ended items of a queue that match the arguments, with messages on the skipped ones.
 pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem], queues: Vec<WorkQueue>) -> Plan {
     let default = [RedrivePhase::DeadLettered];
     let wanted: Vec<Phase> =
@@ -151,7 +149,7 @@ pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem], queues: Ve
         match life::redrive(item, &plan.queues) {
             _ if !asked => *others.entry(phase.name()).or_default() += 1,
             Decision::Write(_) => plan.items.push(item.name_any()),
-            Decision::Leave(words) => plan.skipped.push(format!("item \"{}\" is left: {words}", item.name_any())),
+            Decision::Leave(words) => plan.skipped.push(format!("item \"{}\" is skipped: {words}", item.name_any())),
             Decision::Refuse(words) => plan.skipped.push(format!("item \"{}\" {words}", item.name_any())),
         }
     }
@@ -159,29 +157,29 @@ pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem], queues: Ve
     plan
 }
 
-/// What is said of items that ended and were not asked for.
+/// The message on ended items that do not match the arguments.
 fn left(phase: &str, count: usize) -> String {
     let advice = match phase {
         "Succeeded" | "Cancelled" => "final: submit another item",
-        _ => "not asked for: --phase and --reason choose",
+        _ => "not selected: use --phase and --reason",
     };
-    format!("{} in phase {phase} left ({advice})", many(count))
+    format!("{} in phase {phase} skipped ({advice})", many(count))
 }
 
-/// What was looked at and is left, in words.
+/// The messages on skipped items, as text.
 pub fn skipped(plan: &Plan) -> Output {
     let mut output = Output::default();
     plan.skipped.iter().for_each(|words| output.note(format!("note: {}", printable(words))));
     output
 }
 
-/// What to ask before it is done; none where nothing needs to be asked.
+/// The question before the write; none if no confirmation is needed.
 pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     let queue = arguments.queue.as_ref().filter(|_| !arguments.yes)?;
     Some(format!("Start {} of queue {queue} again, {} a second?", many(plan.items.len()), arguments.rate))
 }
 
-/// Writes, at most `rate` a second. Every item is tried, and told at once.
+/// Writes to at most `rate` items a second. Every item is tried, and its result is printed at once.
 pub async fn run(cluster: &Cluster, plan: &Plan, rate: u32, console: &mut dyn Console) -> Result<(), Error> {
     for (at, name) in plan.items.iter().enumerate() {
         if at > 0 {
@@ -244,8 +242,8 @@ mod tests {
         assert_eq!(
             all.skipped,
             [
-                "1 item in phase Failed left (not asked for: --phase and --reason choose)",
-                "1 item in phase Succeeded left (final: submit another item)"
+                "1 item in phase Failed skipped (not selected: use --phase and --reason)",
+                "1 item in phase Succeeded skipped (final: submit another item)"
             ]
         );
         assert_eq!(

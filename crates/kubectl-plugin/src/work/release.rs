@@ -1,8 +1,8 @@
-//! `release`: gives an item away whose holder's node is dead. Nothing but a person's word can do that before there is proof:
-//! a node that does not answer may still run the agent. Without `--node-is-dead` it only tells what is known.
+//! `release`: takes an item away from an agent whose node is dead. Before the pod is proved gone, only the statement of a person
+//! can do that: a node that does not answer may still run the agent. Without `--node-is-dead` the command only prints the facts.
 //!
-//! The word is on one lease (`spec.releasedEpoch`), written over exactly the version that was looked at: a claim that came
-//! in between is not given away with it.
+//! The statement is about one lease (`spec.releasedEpoch`), and is written over exactly the version that was read. So a newer
+//! claim is not released.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt as _};
@@ -19,63 +19,63 @@ use crate::table::{pairs, printable};
 use crate::write::{self, Decision, WriteOutcome, WriteTarget};
 use spillway_conversion::work as convert;
 
-/// The taint by which a person vouches that a machine is off.
+/// The taint by which a person states that a machine is off.
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
 /// Arguments of `release`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(after_help = "Examples:
-  kubectl spillway release bugs-x7k2p                  # who holds it, and where; changes nothing
+  kubectl spillway release bugs-x7k2p                  # show its agent, pod and node; change nothing
   kubectl spillway release bugs-x7k2p --node-is-dead   # the machine is off: give the item to another agent
 
-An item is given back by itself once its agent's pod is proved gone. A node that cannot be reached proves nothing. If the
-machine is off, `kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute` says so for all that ran
-there; `release --node-is-dead` says it for one item.")]
+An item goes back to its queue automatically when the pod of its agent is proved gone. An unreachable node proves nothing. If
+the machine is off, `kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute` states that for all pods
+of the node; `release --node-is-dead` states it for one item.")]
 pub struct Arguments {
     /// The item
     #[arg(value_name = "ITEM", value_parser = input::item)]
     pub item: String,
-    /// The machine on which its agent ran is off, and will not come back with it
+    /// State that the machine of the item's agent is off, and does not come back with the agent
     #[arg(long)]
     pub node_is_dead: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long, requires = "node_is_dead")]
     pub yes: bool,
 }
 
-/// What is known of a node.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeIs {
-    /// It is heard of.
+    /// Its condition Ready is True.
     Ready,
-    /// It is not.
+    /// Its condition Ready is not True.
     NotReady,
-    /// Somebody has vouched that it is off: all that ran there is given back without a word of ours.
+    /// It has the out-of-service taint: its items go back to their queues without a release.
     OutOfService,
-    /// It is not there any more: the same.
+    /// The Node does not exist any more: its items go back to their queues without a release.
     Deleted,
-    /// It cannot be read.
+    /// The Node cannot be read.
     Unknown,
 }
 
-/// Who holds an item, and where.
+/// The agent that holds an item, with its pod and its node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// The item.
     pub item: WorkItem,
-    /// The state of its agent, in words.
+    /// The state of its agent, as text.
     pub agent: String,
-    /// The agent's pod, in words.
+    /// The state of the agent's pod, as text.
     pub pod: String,
-    /// The node, where it is known.
+    /// The node, if it is known.
     pub node: Option<String>,
-    /// What is known of that.
+    /// The state of the node.
     pub node_is: NodeIs,
-    /// What could not be read, in words.
+    /// The errors of reads that failed, as text.
     pub unread: Vec<String>,
 }
 
-/// The command: look, ask, write.
+/// The command: reads, asks the user, writes.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let item = super::item(cluster, &arguments.item).await?;
     held(&item)?;
@@ -102,7 +102,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     Ok(())
 }
 
-/// Refuses an item that nobody holds.
+/// Refuses an item that no agent holds.
 pub fn held(item: &WorkItem) -> Result<(), Error> {
     let (name, phase) = (item.name_any(), life::phase(item));
     if phase.held() {
@@ -111,18 +111,18 @@ pub fn held(item: &WorkItem) -> Result<(), Error> {
     let mend = if phase.redrivable() {
         "`kubectl spillway redrive` starts it again".to_owned()
     } else if phase.ended() {
-        "it is over".to_owned()
+        "the item has ended".to_owned()
     } else {
-        format!("`kubectl spillway explain item/{name}` says what it waits for")
+        format!("`kubectl spillway explain item/{name}` shows what it waits for")
     };
-    Err(Error::Usage(format!("no agent holds item \"{name}\" ({}): there is nothing to release; {mend}", life::state(item))))
+    Err(Error::Usage(format!("no agent holds item \"{name}\" ({}), so it cannot be released; {mend}", life::state(item))))
 }
 
 fn epoch(item: &WorkItem) -> i64 {
     convert::record(item).epoch
 }
 
-/// What is done about an item, of which the lease of `epoch` was looked at.
+/// Decides the write to an item. `epoch` is the lease that the user saw.
 pub fn decide(item: &WorkItem, epoch: i64) -> Decision {
     let record = convert::record(item);
     if !record.phase.held() {
@@ -130,17 +130,17 @@ pub fn decide(item: &WorkItem, epoch: i64) -> Decision {
     }
     if record.epoch != epoch {
         return Decision::Refuse(format!(
-            "was given to another agent since we looked ({}), and was not released",
+            "was claimed by another agent meanwhile ({}), and was not released",
             record.holder.map(|holder| holder.agent).unwrap_or_default()
         ));
     }
     if convert::spec(item).freed_epoch >= epoch {
-        return Decision::Leave("it was released already, and the operator has not looked at it since".to_owned());
+        return Decision::Leave("it is released already, and the operator has not observed that yet".to_owned());
     }
     Decision::Write(json!({"releasedEpoch": epoch}))
 }
 
-/// Reads who holds it, and where. What cannot be read is said.
+/// Reads the agent, its pod and its node. Failed reads become notes.
 pub async fn look(cluster: &Cluster, item: WorkItem) -> Facts {
     let unknown = || "not known".to_owned();
     let mut facts = Facts { item, agent: unknown(), pod: unknown(), node: None, node_is: NodeIs::Unknown, unread: Vec::new() };
@@ -187,7 +187,7 @@ fn pod_words(pod: &Pod) -> String {
     format!("{phase}{leaving}")
 }
 
-/// What a node says of itself.
+/// Derives the state of a node from its taints and conditions.
 pub fn node_is(node: &Node) -> NodeIs {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     if taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT) {
@@ -210,49 +210,47 @@ fn node_words(facts: &Facts) -> String {
     format!("{node}: {words}")
 }
 
-/// What is known, one thing a line, and a warning where it speaks against a release.
+/// The facts, one a line, with a warning if the node is Ready.
 pub fn known(facts: &Facts) -> Output {
     let mut output = Output::default();
     output.note(format!("WorkItem {}: {}, epoch {}", facts.item.name_any(), printable(&life::state(&facts.item)), epoch(&facts.item)));
     let lines = [("Agent", facts.agent.clone()), ("Pod", facts.pod.clone()), ("Node", node_words(facts))];
     output.err.push_str(&pairs(&lines));
-    facts.unread.iter().for_each(|words| output.note(format!("note: not all could be read: {}", printable(words))));
+    facts.unread.iter().for_each(|words| output.note(format!("note: an object could not be read: {}", printable(words))));
     match facts.node_is {
         NodeIs::Ready => output.note(format!(
-            "WARNING: node {} IS READY. It is not dead: the agent most likely still works on this item, and a second one would work on it beside it.",
+            "WARNING: node {} IS READY. The node is not dead: most likely the agent still works on this item. After a release a second agent works on it at the same time.",
             facts.node.as_deref().unwrap_or_default()
         )),
         NodeIs::OutOfService | NodeIs::Deleted => {
-            output.note("note: that is proof already: the item is given back by itself within moments");
+            output.note("note: this proves that the agent is gone: the item goes back to its queue automatically within moments");
         }
         NodeIs::NotReady | NodeIs::Unknown => {}
     }
     output
 }
 
-/// What is known, and what a release would be: the answer without `--node-is-dead`, which has changed nothing.
+/// The output without `--node-is-dead`: the facts, and what a release means. Nothing was changed.
 pub fn explained(facts: &Facts) -> Output {
     let mut output = known(facts);
     let name = facts.item.name_any();
-    output.note(
-        "The item is given back by itself when its agent ends it, or when its agent's pod is proved gone. A node that cannot be reached",
-    );
-    output.note("proves nothing: the agent may still run there.");
-    output.note("--node-is-dead says, for this item, that the machine is off and will not come back with it: the item then goes to");
-    output.note("another agent without waiting for proof, and counts one loss. If the machine does come back, two agents work on it for");
-    output.note("a while; only the second one's finish counts, but both may have pushed or sent something.");
+    output.note("The item goes back to its queue automatically when its agent gives it back, or when the pod of the agent is proved gone.");
+    output.note("An unreachable node proves nothing: the agent may still run there.");
+    output.note("--node-is-dead states, for this item, that the machine is off and does not come back with the agent. The item then goes");
+    output.note("to another agent without waiting for proof, and counts one loss. If the machine does come back, two agents work on the");
+    output.note("item for a while. Only the finish of the second one counts, but both may have pushed or sent something.");
     output.failure(format!("nothing was released: if the machine is off, run `kubectl spillway release {name} --node-is-dead`"));
     output
 }
 
-/// What to ask before it is done.
+/// The question before the write.
 pub fn question(facts: &Facts) -> String {
     let name = facts.item.name_any();
     let node = facts.node.as_deref().unwrap_or("of its agent");
     match facts.node_is {
-        NodeIs::Ready => format!("Node {node} is READY. Release item {name} all the same, so that two agents may work on it?"),
+        NodeIs::Ready => format!("Node {node} is READY. Release item {name} anyway? Two agents may then work on it."),
         NodeIs::NotReady | NodeIs::OutOfService | NodeIs::Deleted | NodeIs::Unknown => {
-            format!("Is the machine {node} off, so that item {name} can be given to another agent?")
+            format!("Is the machine {node} off? Item {name} then goes to another agent.")
         }
     }
 }
@@ -293,9 +291,9 @@ mod tests {
     fn what_nobody_holds_cannot_be_released() {
         let refused = |phase: &str| held(&item(phase, 3, &json!({}))).expect_err("refused").to_string();
         assert!(held(&item("Leased", 3, &json!({}))).is_ok() && held(&item("Paused", 3, &json!({}))).is_ok());
-        assert!(refused("Ready").ends_with("`kubectl spillway explain item/i` says what it waits for"));
+        assert!(refused("Ready").ends_with("`kubectl spillway explain item/i` shows what it waits for"));
         assert!(refused("DeadLettered").ends_with("`kubectl spillway redrive` starts it again"));
-        assert!(refused("Succeeded").ends_with("it is over"));
+        assert!(refused("Succeeded").ends_with("the item has ended"));
     }
 
     #[test]
@@ -318,10 +316,10 @@ mod tests {
             ),
             "{told}"
         );
-        assert!(question(&facts(NodeIs::Ready)).starts_with("Node k is READY. Release item i all the same"));
-        assert_eq!(question(&facts(NodeIs::NotReady)), "Is the machine k off, so that item i can be given to another agent?");
+        assert!(question(&facts(NodeIs::Ready)).starts_with("Node k is READY. Release item i anyway?"));
+        assert_eq!(question(&facts(NodeIs::NotReady)), "Is the machine k off? Item i then goes to another agent.");
         assert!(!known(&facts(NodeIs::NotReady)).err.contains("WARNING"));
         let without = explained(&facts(NodeIs::NotReady));
-        assert!(without.failed && without.err.contains("--node-is-dead says"), "{without:?}");
+        assert!(without.failed && without.err.contains("--node-is-dead states"), "{without:?}");
     }
 }

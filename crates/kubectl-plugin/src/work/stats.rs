@@ -1,8 +1,7 @@
-//! `queue --stats`: rates and times of a queue's items, from the times that the items themselves carry. Pure.
+//! `queue --stats`: rates and times of a queue's items, from the times in the items themselves. Pure.
 //!
-//! The operator's metrics are not reached by kubectl. What an item carries is: when it came, when it was ready for the first time
-//! and first claimed, its last attempts, when it ended. So nothing is known of items that were deleted, nor of attempts before
-//! the last five of one item.
+//! kubectl cannot reach the operator's metrics. An item has these times: its creation, when it was first ready and first claimed,
+//! its last attempts, and its end. So the numbers do not contain deleted items, nor attempts before the last five of an item.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use crate::policy::work::{Policy, UnixMillis};
 use crate::table::{age, indented, pairs, table};
 use spillway_conversion::work as convert;
 
-/// Which parts of the times are told.
+/// The percentiles that are shown.
 const SHOWN_PERCENTILES: [u64; 3] = [50, 95, 99];
 
 /// A queue's rates and times.
@@ -27,28 +26,28 @@ pub struct Stats {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// How long it was looked back.
+    /// The time before now that the numbers cover.
     pub within: Duration,
-    /// Items that came.
+    /// Items that were created.
     pub arrived: u64,
-    /// Items that agents got.
+    /// Claims by agents.
     pub claimed: u64,
     /// Items that ended, by how.
     pub ended: BTreeMap<&'static str, u64>,
     /// Attempts that ended, by how.
     pub attempts: BTreeMap<&'static str, u64>,
-    /// From being ready for the first time to the first claim, of those that were claimed; in order.
+    /// From the first time that an item was ready to its first claim, for claimed items; sorted.
     pub waits: Vec<Duration>,
-    /// From a claim to the end of the attempt, of attempts that ended; in order.
+    /// From a claim to the end of the attempt, for attempts that ended; sorted.
     pub runs: Vec<Duration>,
-    /// How long items are kept after their end, beside dead letters.
+    /// How long items except dead letters are kept after their end.
     pub kept: Duration,
-    /// How many of them at most; and that there are so many.
+    /// The most finished items that are kept, and whether that number is reached.
     pub most_finished: (u64, bool),
 }
 
 impl Stats {
-    /// Of these items, which are all of the queue's.
+    /// The numbers of a queue. `items` are all items of the queue.
     pub fn of<'a>(queue: &WorkQueue, items: impl IntoIterator<Item = &'a WorkItem>, within: Duration, now: Timestamp) -> Self {
         let settings = convert::queue(queue);
         let Policy { ttl, .. } = settings.policy;
@@ -69,7 +68,7 @@ impl Stats {
         let mut finished = 0;
         for item in items {
             let record = convert::record(item);
-            // Dead letters are kept apart.
+            // Dead letters have a limit of their own.
             finished += u64::from(record.phase.ended() && record.phase != Phase::DeadLettered);
             stats.add(item, record, since);
         }
@@ -89,7 +88,7 @@ impl Stats {
             *self.attempts.entry(attempt.verb.name()).or_default() += 1;
             self.runs.push(attempt.end.since(attempt.start));
         }
-        // A redrive is measured anew: what came before it says nothing of this wait.
+        // After a redrive the wait is measured again from the start.
         if let Some((started, ready)) = started.zip(entry.first_ready).filter(|(started, ready)| *started >= since && started >= ready) {
             self.waits.push(started.since(ready));
         }
@@ -98,7 +97,7 @@ impl Stats {
         }
     }
 
-    /// So many an hour.
+    /// A count as a rate an hour.
     fn rate(&self, count: u64) -> String {
         let hours = self.within.as_secs_f64() / 3600.0;
         let rate = f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / hours.max(f64::MIN_POSITIVE);
@@ -114,18 +113,18 @@ impl Stats {
         verbs.iter().filter_map(|verb| self.attempts.get(verb.name())).sum()
     }
 
-    /// What is missing of what happened in this time, for want of memory.
+    /// A note if ended items may be missing, because the queue keeps them for a shorter time or keeps too few.
     fn gaps(&self) -> Option<String> {
         let (most, reached) = self.most_finished;
         if self.kept < self.within {
             let kept = short(self.kept);
             Some(format!(
-                "queue {}: items are kept for {kept} after their end (ttlSecondsAfterFinished): of what ended before, nothing is counted",
+                "note: queue {} keeps items for only {kept} after their end (ttlSecondsAfterFinished), so items that ended earlier are not counted",
                 self.name
             ))
         } else if reached {
             Some(format!(
-                "queue {}: it keeps {most} finished items (maxFinished) and has as many: of what ended before, nothing is counted",
+                "note: queue {} keeps at most {most} finished items (maxFinished) and has reached that number, so items that ended earlier are not counted",
                 self.name
             ))
         } else {
@@ -138,13 +137,13 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// So many percent of these, which are in order, are not above this.
+/// The value that `percent` percent of the sorted values do not exceed.
 fn percentile(sorted: &[Duration], percent: u64) -> Option<Duration> {
     let rank = count(sorted.len()).saturating_mul(percent).div_ceil(100).max(1);
     sorted.get(usize::try_from(rank - 1).unwrap_or(usize::MAX)).copied()
 }
 
-/// A time in the two largest units, as ages are written.
+/// A duration in its two largest units, as for ages.
 fn short(time: Duration) -> String {
     let from = Timestamp::UNIX_EPOCH;
     let to = SignedDuration::try_from(time).ok().and_then(|time| from.checked_add(time).ok());
@@ -317,10 +316,10 @@ mod tests {
         let gaps = |limits: Value, defaults: Value, within| Stats::of(&queue(&limits, &defaults), &items(), within, now()).gaps();
         assert_eq!(gaps(json!({}), json!({}), HOUR), None);
         let late = gaps(json!({}), json!({}), 2 * HOUR).expect("words");
-        assert!(late.contains("kept for 60m after their end (ttlSecondsAfterFinished)"), "{late}");
+        assert!(late.contains("keeps items for only 60m after their end (ttlSecondsAfterFinished)"), "{late}");
         assert_eq!(gaps(json!({}), json!({"ttlSecondsAfterFinished": 7200}), 2 * HOUR), None);
         let full = gaps(json!({"maxFinished": 3}), json!({}), HOUR).expect("words");
-        assert!(full.contains("keeps 3 finished items (maxFinished) and has as many"), "{full}");
+        assert!(full.contains("keeps at most 3 finished items (maxFinished) and has reached that number"), "{full}");
         assert_eq!(gaps(json!({"maxFinished": 4}), json!({}), HOUR), None, "the dead letter is none of them");
     }
 }

@@ -1,7 +1,7 @@
-//! `submit`: makes items, and waits for them where asked to.
+//! `submit`: creates items, and with `--wait` waits for them.
 //!
-//! An item with a key is named by the key: that it is made once, however often it is submitted, is the API server's work.
-//! A create whose answer was lost is not repeated by itself: without a name it would make a second item.
+//! The name of an item with a deduplication key is made from the key, so the API server refuses a second item of the key.
+//! A create whose answer was lost is not repeated automatically: without a name it would create a second item.
 
 use std::time::Duration;
 
@@ -28,73 +28,73 @@ use crate::table::printable;
 #[command(
     override_usage = "kubectl spillway submit [OPTIONS] [QUEUE] [-]",
     after_help = "Examples:
-  kubectl spillway submit bugs --payload 'mend issue 7'
+  kubectl spillway submit bugs --payload 'fix issue 7'
   kubectl spillway submit bugs -f task.json --priority 10 --deadline 2h
   git diff | kubectl spillway submit reviews - --dedup-key \"$(git rev-parse HEAD)\"
-  kubectl spillway submit --type bug --payload 'mend issue 7'     # the queue that accepts the type
+  kubectl spillway submit --type bug --payload 'fix issue 7'     # the queue that accepts the type
   kubectl spillway submit bugs --count 20 --payload 'translate chapter {}' --group book
   kubectl spillway submit bugs --after bugs-x7k2p --payload 'then this' --wait --timeout 1h
 
-An item is not changed once it is submitted. `kubectl spillway explain item/NAME` says what it waits for."
+The task of an item cannot be changed after it is submitted. `kubectl spillway explain item/NAME` shows what it waits for."
 )]
 pub struct Arguments {
-    /// The queue [default: the one that accepts the type]; `-`: the task is on standard input
+    /// The queue [default: the one that accepts the type]; `-` reads the task from standard input
     #[arg(value_name = "QUEUE", num_args = 0..=2, value_parser = word)]
     pub words: Vec<Word>,
-    /// The queue, as other commands name it
+    /// The queue, as an option
     #[arg(long, value_name = "QUEUE", value_parser = input::queue)]
     pub queue: Option<String>,
-    /// The file that holds the task; `-`: standard input
+    /// The file with the task; `-` is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "payload")]
     pub file: Option<String>,
     /// The task itself, JSON or text
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub payload: Option<String>,
-    /// What kind of work it is
+    /// Type of the work
     #[arg(long = "type", value_name = "TYPE", value_parser = input::label)]
     pub type_: Option<String>,
-    /// The higher the sooner, within its queue [default: 0]
+    /// Priority within the queue; agents get items with a higher priority first [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1_000_000..=1_000_000))]
     pub priority: Option<i32>,
-    /// Items of one group can be cancelled together
+    /// Group of the item; the items of a group can be cancelled together
     #[arg(long)]
     pub group: Option<String>,
-    /// Items of one key are limited together (spec.concurrency.maxLeasedPerKey of the queue)
+    /// Concurrency key; spec.concurrency.maxLeasedPerKey of the queue limits the items of one key
     #[arg(long, value_name = "KEY")]
     pub concurrency_key: Option<String>,
-    /// At most one item of a key exists: a second one is refused as a duplicate
+    /// Deduplication key; a second item with the same key is refused as a duplicate
     #[arg(long, value_name = "KEY", conflicts_with = "name")]
     pub dedup_key: Option<String>,
-    /// Only after this item has succeeded; may be given again
+    /// Start only after this item has succeeded; can be repeated
     #[arg(long, value_name = "ITEM", value_parser = input::item)]
     pub after: Vec<String>,
-    /// Not before this time, or so long from now: 2026-11-22T18:00:00Z, 30m
+    /// Earliest start, as a time or a duration from now: 2026-11-22T18:00:00Z, 30m
     #[arg(long, value_name = "TIME", value_parser = input::when)]
     pub not_before: Option<PointInTime>,
-    /// Not after this time, or so long from now; work in progress is ended then
+    /// Deadline, as a time or a duration from now; work in progress is ended then
     #[arg(long, value_name = "TIME", value_parser = input::when)]
     pub deadline: Option<PointInTime>,
-    /// Its name [default: the queue's, and five characters]
+    /// Name of the item [default: the queue's, and five characters]
     #[arg(long)]
     pub name: Option<String>,
-    /// Make so many; `{}` in the payload, the keys and the name is the number, from 1
+    /// Number of items to create; `{}` in the payload, the keys and the name becomes the number of the item, from 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub count: Option<u32>,
-    /// Wait until they have ended, and tell what happens to them
+    /// Wait until the items have ended, and print each change
     #[arg(long, conflicts_with = "dry_run")]
     pub wait: bool,
-    /// How long to wait [default: for ever]
+    /// How long to wait [default: no limit]
     #[arg(long, value_name = "DURATION", requires = "wait", value_parser = input::duration)]
     pub timeout: Option<Duration>,
-    /// How to write what was made
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
-    /// Have the API server check it, and store nothing
+    /// Let the API server check the items, and store nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// A word of the command: the queue, or that the task is on standard input.
+/// A positional argument: the queue, or `-` for standard input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     /// The queue.
@@ -107,7 +107,7 @@ fn word(text: &str) -> Result<Word, String> {
     if text == "-" { Ok(Word::Stdin) } else { input::queue(text).map(Word::Queue) }
 }
 
-/// How items are written; none: a line each.
+/// The output format; without one each item is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Only kind and name
@@ -118,12 +118,12 @@ pub enum Format {
     Yaml,
 }
 
-/// Where the task comes from.
+/// The source of the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// There is none.
+    /// No task.
     Nothing,
-    /// It was given.
+    /// The value of `--payload`.
     Text(String),
     /// A file.
     File(String),
@@ -131,22 +131,22 @@ pub enum Source {
     Stdin,
 }
 
-/// What was made.
+/// The created items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The namespace.
     pub namespace: String,
-    /// Nothing was stored.
+    /// Whether nothing was stored.
     pub dry_run: bool,
     /// The items, as they are stored.
     pub items: Vec<WorkItem>,
-    /// What is to be known beside, in words.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// What failed, in words.
+    /// Error messages.
     pub failures: Vec<String>,
 }
 
-/// The command: read the task, make items, wait.
+/// The command: reads the task, creates items, waits.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let (queue, source) = parts(arguments)?;
     let task = match source {
@@ -173,17 +173,17 @@ pub fn parts(arguments: &Arguments) -> Result<(Option<String>, Source), Error> {
     let given = stdin + usize::from(file.as_deref().is_some_and(|file| file != "-")) + usize::from(text.is_some());
     let queues: Vec<&String> = positional.into_iter().chain(named).collect();
     if queues.len() > 1 {
-        return refuse("one queue can be named; what is the other word? (a task is given by --payload, -f FILE or -)");
+        return refuse("only one queue can be named; give the task with --payload TEXT, -f FILE, or - for standard input");
     }
     if queues.is_empty() && type_.is_none() {
-        return refuse("say where the item goes: a QUEUE, or --type TYPE for the queue that accepts it");
+        return refuse("no queue is named: write a QUEUE, or --type TYPE for the queue that accepts the type");
     }
     if given > 1 {
-        return refuse("give the task once: --payload TEXT, -f FILE, or - for standard input");
+        return refuse("the task is given more than once: use one of --payload TEXT, -f FILE, or - for standard input");
     }
     let numbered = |text: &Option<String>| text.as_ref().is_none_or(|text| text.contains("{}"));
     if count.is_some_and(|count| count > 1) && !(numbered(name) && numbered(dedup_key)) {
-        return refuse("--name and --dedup-key of more than one item need {} in them, which stands for the number");
+        return refuse("with --count above 1, --name and --dedup-key must contain {}, which becomes the number of the item");
     }
     let source = match (text, file) {
         _ if stdin > 0 => Source::Stdin,
@@ -194,7 +194,7 @@ pub fn parts(arguments: &Arguments) -> Result<(Option<String>, Source), Error> {
     Ok((queues.first().map(|name| (*name).clone()), source))
 }
 
-/// Makes the items. What stops one stops those after it, but for a duplicate.
+/// Creates the items. An error stops the items after it, except for a duplicate.
 pub async fn run(cluster: &Cluster, arguments: &Arguments, queue: Option<&str>, task: &str, now: Timestamp) -> Result<Report, Error> {
     let mut report = Report {
         namespace: cluster.namespace.clone(),
@@ -207,7 +207,10 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, queue: Option<&str>, 
         Some(name) => {
             let known = known_queue(cluster, name).await?;
             report.notes.extend(known.as_ref().filter(|queue| queue.spec.suspend == Some(true)).map(|_| {
-                format!("queue {name} is paused and gives nothing out: `kubectl spillway resume queue/{name} -n {}`", cluster.namespace)
+                format!(
+                    "queue {name} is paused, so agents get no items from it: `kubectl spillway resume queue/{name} -n {}` resumes it",
+                    cluster.namespace
+                )
             }));
             known.and_then(|queue| queue.spec.limits).and_then(|limits| limits.max_item_bytes).unwrap_or(MAX_PAYLOAD_BYTES)
         }
@@ -232,25 +235,25 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, queue: Option<&str>, 
     Ok(report)
 }
 
-/// The queue; none where its user may not look at it.
+/// The queue; none if the user has no right to read it.
 async fn known_queue(cluster: &Cluster, name: &str) -> Result<Option<WorkQueue>, Error> {
     match super::queue(cluster, name).await {
         Ok(queue) => Ok(Some(queue)),
-        Err(Error::Server { .. }) => Ok(None), // who may only submit may still submit
+        Err(Error::Server { .. }) => Ok(None), // the right to create items is enough to submit
         Err(error) => Err(error),
     }
 }
 
-/// What is said of an item whose key is taken.
+/// The error for an item whose deduplication key is taken.
 async fn twin(cluster: &Cluster, name: &str) -> String {
     let phase = match super::item(cluster, name).await {
         Ok(item) => life::phase(&item).name().to_owned(),
         Err(error) => error.to_string(),
     };
-    format!("Duplicate: item \"{name}\" has this --dedup-key already ({phase}); it was not submitted again")
+    format!("Duplicate: item \"{name}\" already has this --dedup-key ({phase}); nothing was submitted")
 }
 
-/// The item to make. `number` is its place among those of one command.
+/// The item to create. `number` is its number among the items of one command.
 fn build(arguments: &Arguments, queue: Option<&str>, task: &str, number: u32, limit: i32, now: Timestamp) -> Result<WorkItem, Error> {
     let filled = |text: &str| if arguments.count.is_some() { text.replace("{}", &number.to_string()) } else { text.to_owned() };
     let task = filled(task);
@@ -267,7 +270,7 @@ fn build(arguments: &Arguments, queue: Option<&str>, task: &str, number: u32, li
     let not_before = arguments.not_before.map(|when| when.time(now));
     let deadline = arguments.deadline.map(|when| when.time(now));
     if let Some(deadline) = deadline.filter(|deadline| *deadline <= not_before.unwrap_or(now).max(now)) {
-        return Err(Error::Usage(format!("--deadline {deadline} is over before the item could be given out")));
+        return Err(Error::Usage(format!("--deadline {deadline} passes before an agent could get the item")));
     }
     let after =
         arguments.after.iter().map(|name| Dependency { name: name.clone(), queue: None, condition: DependencyCondition::Succeeded });
@@ -296,7 +299,7 @@ fn build(arguments: &Arguments, queue: Option<&str>, task: &str, number: u32, li
     })
 }
 
-/// What was made, as it was asked for.
+/// The created items, in the requested format.
 pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> {
     let Report { namespace: _, dry_run, items, notes, failures } = report;
     let mut output = Output::default();

@@ -1,4 +1,4 @@
-//! Tests of what is submitted.
+//! Tests of the items that `submit` creates.
 
 use super::*;
 use serde_json::Value;
@@ -30,13 +30,13 @@ fn a_task_comes_from_one_place() {
     let named = Arguments { queue: Some("q".into()), payload: Some("p".into()), ..Arguments::default() };
     assert_eq!(parts(&named).expect("parts"), (Some("q".into()), Source::Text("p".into())));
     let refused = [
-        (Arguments { queue: Some("r".into()), ..arguments(&[queue()]) }, "one queue can be named"),
-        (arguments(&[]), "say where the item goes"),
-        (arguments(&[queue(), queue()]), "one queue can be named"),
-        (Arguments { payload: Some("p".into()), ..arguments(&[queue(), Word::Stdin]) }, "give the task once"),
-        (Arguments { file: Some("-".into()), ..arguments(&[queue(), Word::Stdin]) }, "give the task once"),
-        (Arguments { count: Some(2), name: Some("a".into()), ..arguments(&[queue()]) }, "need {} in them"),
-        (Arguments { count: Some(2), dedup_key: Some("k".into()), ..arguments(&[queue()]) }, "need {} in them"),
+        (Arguments { queue: Some("r".into()), ..arguments(&[queue()]) }, "only one queue can be named"),
+        (arguments(&[]), "no queue is named"),
+        (arguments(&[queue(), queue()]), "only one queue can be named"),
+        (Arguments { payload: Some("p".into()), ..arguments(&[queue(), Word::Stdin]) }, "the task is given more than once"),
+        (Arguments { file: Some("-".into()), ..arguments(&[queue(), Word::Stdin]) }, "the task is given more than once"),
+        (Arguments { count: Some(2), name: Some("a".into()), ..arguments(&[queue()]) }, "must contain {}"),
+        (Arguments { count: Some(2), dedup_key: Some("k".into()), ..arguments(&[queue()]) }, "must contain {}"),
     ];
     for (arguments, words) in refused {
         let error = parts(&arguments).expect_err(words).to_string();
@@ -91,16 +91,16 @@ fn a_key_makes_the_name_and_the_same_key_the_same() {
 fn what_would_never_run_is_refused_before_anything_is_sent() {
     let refused = |arguments: &Arguments, task: &str| build(arguments, Some("q"), task, 1, 20, now()).expect_err("refused").to_string();
     let plain = arguments(&[queue()]);
-    assert!(refused(&plain, &"x".repeat(21)).starts_with("the payload has 21 bytes: at most 20 are taken"));
+    assert!(refused(&plain, &"x".repeat(21)).starts_with("the payload has 21 bytes: the limit is 20"));
     let past = Arguments { deadline: Some(PointInTime::At(Timestamp::UNIX_EPOCH)), ..plain.clone() };
-    assert!(refused(&past, "").starts_with("--deadline 1970-01-01T00:00:00Z is over"));
+    assert!(refused(&past, "").starts_with("--deadline 1970-01-01T00:00:00Z passes before"));
     let crossed = Arguments {
         deadline: Some(PointInTime::In(Duration::from_secs(60))),
         not_before: Some(PointInTime::In(Duration::from_secs(60))),
         ..plain.clone()
     };
-    assert!(refused(&crossed, "").contains("is over before the item could be given out"));
-    assert!(refused(&Arguments { name: Some("A".into()), ..plain }, "").starts_with("--name \"A\": a name is made of"));
+    assert!(refused(&crossed, "").contains("passes before an agent could get the item"));
+    assert!(refused(&Arguments { name: Some("A".into()), ..plain }, "").starts_with("--name \"A\": a name has at most 253"));
 }
 
 #[test]

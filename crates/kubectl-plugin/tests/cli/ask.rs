@@ -1,4 +1,4 @@
-//! `ask`: which queue is asked, what is sent, and what is told of the answer.
+//! `ask`: the selected queue, the requests to the server, and the output.
 
 use super::*;
 use kubectl_spillway::work::ask;
@@ -72,10 +72,13 @@ async fn where_nobody_hears_nothing_is_sent() {
     let (mut heard, default) = (HeardRequest::default(), named("chores", json!({"accepts": {"types": ["chore"], "default": true}})));
     let (asked, _) = tokio::join!(ask::ask(&cluster, "fix it", now(), &mut heard), server.answer(200, queues(vec![default])));
     let words = asked.expect_err("refused").to_string();
-    assert!(words.starts_with("nobody hears what is asked in namespace \"n\"") && words.contains("config/samples/"), "{words}");
+    assert!(
+        words.starts_with("no WorkQueue in namespace \"n\" accepts the type ask by name") && words.contains("config/samples/"),
+        "{words}"
+    );
     let long = "x".repeat(20_000);
     let (asked, _) = tokio::join!(ask::ask(&cluster, &long, now(), &mut heard), server.answer(200, queues(vec![asks()])));
-    assert!(asked.expect_err("refused").to_string().starts_with("the payload has 20000 bytes: at most 16384"));
+    assert!(asked.expect_err("refused").to_string().starts_with("the payload has 20000 bytes: the limit is 16384"));
 }
 
 async fn executed(arguments: ask::Arguments, answers: Vec<Value>) -> (Result<(), Error>, HeardRequest, Vec<String>) {
@@ -152,7 +155,7 @@ async fn when_time_is_up_it_says_how_to_find_out_why() {
     let (ended, heard, _) = executed(late, vec![item("ask-x", json!({"phase": "Ready"}))]).await;
     let words = ended.expect_err("late").to_string();
     assert!(
-        words.contains("ask-x (Ready)") && words.ends_with("`kubectl spillway explain item/ask-x -n n` says what it waits for"),
+        words.contains("ask-x (Ready)") && words.ends_with("`kubectl spillway explain item/ask-x -n n` shows what it waits for"),
         "{words}"
     );
     assert_eq!(heard.told.out, "");

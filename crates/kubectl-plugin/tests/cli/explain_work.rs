@@ -1,4 +1,4 @@
-//! `explain` of items and queues: what is read, and what is said of what cannot be.
+//! `explain` of items and queues: the requests, and the notes on failed reads.
 
 use super::*;
 use kubectl_spillway::explain;
@@ -28,13 +28,13 @@ async fn explain_reads_all_around_an_item() {
     let told = explain::render(&explain::report(&facts.expect("facts")), None, jiff::Timestamp::UNIX_EPOCH).expect("text");
     assert!(
         told.out.starts_with(
-            "WorkItem i in namespace n\n  Ready\n\nWhy\n  queue q is paused (spec.suspend)\n  it is the next one of queue q\n"
+            "WorkItem i in namespace n\n  Ready\n\nWhy\n  queue q is paused (spec.suspend)\n  the item is the next one in queue q\n"
         ),
         "{}",
         told.out
     );
     assert!(told.out.contains("Suspended: `kubectl spillway resume queue/q -n n`\n"), "{}", told.out);
-    assert_eq!(told.err, "note: not all could be read: from server (Forbidden): no agents for you\n");
+    assert_eq!(told.err, "note: an object could not be read: from server (Forbidden): no agents for you\n");
 }
 
 #[tokio::test]
@@ -68,5 +68,5 @@ async fn explain_of_what_is_not_there_says_so() {
         server.answer(404, refusal(404, "NotFound", "m", "agentpools", "i")).await;
     };
     let (facts, ()) = tokio::join!(explain::run(&cluster, &arguments), talk);
-    assert!(facts.expect_err("nothing").to_string().ends_with("; of work write item/NAME or queue/NAME"));
+    assert!(facts.expect_err("nothing").to_string().ends_with("; for an item or a queue write item/NAME or queue/NAME"));
 }

@@ -1,4 +1,4 @@
-//! `grant`: what is looked at, what is made, what the operator says to it.
+//! `grant`: the reads, the created Grant, and the wait for the operator.
 
 use super::*;
 use kubectl_spillway::grant::{self, Arguments, Waited};
@@ -46,7 +46,7 @@ async fn a_grant_is_made_for_the_only_limit_of_a_budget() {
         json!({"targetRef": {"kind": "Budget", "name": "team"}, "limitName": "hourly", "tokens": 5000, "untilTime": "2026-01-01T01:00:00Z"})
     );
     let told = grant::render(&report.expect("a report"));
-    assert_eq!(told.out, "grant.spillway.dev/team-abcde made: 5000 tokens for budget/team, limit hourly, until 2026-01-01T01:00:00Z\n");
+    assert_eq!(told.out, "grant.spillway.dev/team-abcde created: 5000 tokens for budget/team, limit hourly, until 2026-01-01T01:00:00Z\n");
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn what_could_only_lie_there_is_not_made() {
     let (cluster, mut server) = fake();
     let asked = arguments(Grantable::Budget("team".into()));
     let (report, _) = tokio::join!(grant::run(&cluster, &asked, now()), server.answer(200, budget("Budget", &["hourly", "daily"])));
-    assert!(report.expect_err("refused").to_string().ends_with("say with --limit which (daily, hourly)"));
+    assert!(report.expect_err("refused").to_string().ends_with("name one with --limit (daily, hourly)"));
     let asked = arguments(Grantable::Agent("a".into()));
     let ended = agent("a", "u", json!({"phase": "Stopped"}));
     let (report, _) = tokio::join!(grant::run(&cluster, &asked, now()), server.answer(200, ended));
@@ -108,7 +108,7 @@ async fn a_moment_is_waited_for_the_operators_word() {
     let silence = async { while server.answer(200, made(Value::Null)).await.body.is_null() {} };
     let waited = tokio::select! {
         waited = grant::wait(&cluster, &report) => waited,
-        () = silence => panic!("nobody asks with a body"),
+        () = silence => panic!("a request has a body"),
     };
-    assert_eq!(waited.expect("an answer"), Waited::Unknown("no controller has looked at it yet".into()));
+    assert_eq!(waited.expect("an answer"), Waited::Unknown("the operator has not observed it yet".into()));
 }

@@ -41,7 +41,7 @@ async fn chat_refuses_a_pool_that_works_from_queues() {
     };
     let (session, ()) = tokio::join!(chat::run(&cluster, &arguments), talk);
     let words = session.expect_err("refused").to_string();
-    assert!(words.starts_with("there is neither an Agent nor an AgentPool \"x\" in namespace \"n\""), "{words}");
+    assert!(words.starts_with("no Agent and no AgentPool \"x\" in namespace \"n\""), "{words}");
 }
 
 #[tokio::test]
@@ -85,8 +85,8 @@ async fn logs_of_a_pool_are_merged_and_what_is_gone_is_told() {
     assert_eq!(heard.told.out, "[calm-otter] one\n[calm-otter] two\n");
     assert_eq!(
         heard.told.err,
-        "error: agent \"b\" has ended and its pod is gone, the log with it (Stopped, R: m). The end of what its program wrote is kept \
-         with the attempts at the item that it worked on last: `kubectl spillway explain item/i -n n -o json`\n"
+        "error: agent \"b\" has ended, and its log is gone with its pod (Stopped, R: m). The attempts of its last item keep the end \
+         of the program's output: `kubectl spillway explain item/i -n n -o json`\n"
     );
     assert!(heard.told.failed);
 }
@@ -102,7 +102,7 @@ async fn logs_of_a_pools_name_lists_its_agents() {
     };
     let (plan, ()) = tokio::join!(logs::plan(&cluster, &arguments), talk);
     let words = plan.expect_err("refused").to_string();
-    assert!(words.starts_with("\"p\" is a pool; name one of its agents: a (calm-otter, Idle); or write --pool p"), "{words}");
+    assert!(words.starts_with("\"p\" is a pool; name one of its agents: a (calm-otter, Idle). Or write --pool p"), "{words}");
 }
 
 #[tokio::test]
@@ -134,8 +134,8 @@ async fn explain_reads_all_around_an_agent_and_says_what_it_could_not_read() {
     );
     let told = explain::render(&explain::report(&facts.expect("facts")), None, jiff::Timestamp::UNIX_EPOCH).expect("text");
     assert!(told.out.contains("Pod   a: gone\n") && told.out.contains("Warning   agent/a   QuotaExceeded   m\n"), "{}", told.out);
-    assert!(told.out.ends_with("What to do\n  nothing (AsDesired): all is as it should be\n"), "{}", told.out);
-    assert_eq!(told.err, "note: not all could be read: from server (Forbidden): User \"u\" cannot get\n");
+    assert!(told.out.ends_with("What to do\n  nothing (AsDesired): no action is needed\n"), "{}", told.out);
+    assert_eq!(told.err, "note: an object could not be read: from server (Forbidden): User \"u\" cannot get\n");
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn top_looks_through_the_servers_cache_and_adds_up() {
     let shown = |snapshot| top::agents::Agents::sheet(snapshot, top::agents::Sort::Name, jiff::Timestamp::UNIX_EPOCH);
     let text = top::view::plain(&shown(&snapshot.expect("a snapshot")));
     assert!(
-        text.starts_with("Agents 1  Idle 1  ended 1  unreadable 1\nPools 1  desired 3  agents 2  active 1  idle 1  hindered: p R\n"),
+        text.starts_with("Agents 1  Idle 1  ended 1  unreadable 1\nPools 1  desired 3  agents 2  active 1  idle 1  problems: p R\n"),
         "{text}"
     );
     let talk = async { (server.answer(200, list(Vec::new())).await, server.answer(200, list(Vec::new())).await) };

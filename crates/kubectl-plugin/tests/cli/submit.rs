@@ -1,4 +1,4 @@
-//! `submit`: what is made, what a taken key means, what is told while waiting.
+//! `submit`: the created items, a deduplication key that is taken, and the output of a wait.
 
 use super::*;
 use kubectl_spillway::work::{follow, submit};
@@ -27,7 +27,7 @@ async fn submit_looks_at_the_queue_and_makes_an_item_of_it() {
     assert_eq!(made.body.get("status"), None);
     let told = submit::render(&report.expect("a report"), None).expect("text");
     assert_eq!(told.out, "workitem.spillway.dev/q-abcde submitted\n");
-    assert_eq!(told.err, "note: queue q is paused and gives nothing out: `kubectl spillway resume queue/q -n n`\n");
+    assert_eq!(told.err, "note: queue q is paused, so agents get no items from it: `kubectl spillway resume queue/q -n n` resumes it\n");
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn a_key_that_is_taken_is_a_duplicate_and_says_of_what() {
     assert!(name.starts_with("item-") && name.len() == 21, "{name}");
     assert_eq!((made.body["spec"]["dedupKey"].as_str(), read.line), (Some("k"), format!("GET {ITEMS}/{name}")));
     let told = submit::render(&report.expect("a report"), None).expect("text");
-    assert_eq!(told.err, format!("error: Duplicate: item \"{name}\" has this --dedup-key already (Leased); it was not submitted again\n"));
+    assert_eq!(told.err, format!("error: Duplicate: item \"{name}\" already has this --dedup-key (Leased); nothing was submitted\n"));
     assert!(told.failed && told.out.is_empty());
 }
 
@@ -83,7 +83,7 @@ async fn what_is_too_large_or_goes_nowhere_is_not_sent() {
         submit::run(&cluster, &asked, Some("q"), "12345", now()),
         server.answer(200, queue(json!({"limits": {"maxItemBytes": 4}})))
     );
-    assert!(report.expect_err("refused").to_string().starts_with("the payload has 5 bytes: at most 4 are taken"));
+    assert!(report.expect_err("refused").to_string().starts_with("the payload has 5 bytes: the limit is 4"));
     let (report, _) = tokio::join!(
         submit::run(&cluster, &asked, Some("q"), "", now()),
         server.answer(404, refusal(404, "NotFound", "m", "workqueues", "q"))
@@ -127,7 +127,7 @@ async fn waiting_ends_when_time_is_up_or_its_user_goes() {
     let waited =
         follow::run(&cluster, &items, Some(Duration::from_millis(100)), follow::Announcement::Aside, &mut heard, std::future::pending());
     let (ended, _) = tokio::join!(waited, server.answer(200, leased("i")));
-    assert_eq!(ended.expect_err("late").to_string(), "not ended in time, and still to be done: i (Leased by a)");
+    assert_eq!(ended.expect_err("late").to_string(), "these items have not ended in time: i (Leased by a)");
     assert_eq!(
         (heard.told.out.as_str(), heard.told.err.as_str()),
         ("", "workitem.spillway.dev/i Leased by a\n"),
@@ -137,5 +137,5 @@ async fn waiting_ends_when_time_is_up_or_its_user_goes() {
     let gone = tokio::time::sleep(Duration::from_millis(50));
     let (ended, _) =
         tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Aloud, &mut heard, gone), server.answer(200, leased("i")));
-    assert!(ended.expect_err("interrupted").to_string().starts_with("no longer waiting; the work goes on"), "{:?}", heard.told);
+    assert!(ended.expect_err("interrupted").to_string().starts_with("the wait was interrupted; the work continues"), "{:?}", heard.told);
 }

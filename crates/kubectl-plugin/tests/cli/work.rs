@@ -87,7 +87,7 @@ async fn rates_and_times_are_those_of_the_items_that_were_routed_here() {
     assert_eq!(lines, [format!("GET {QUEUES}/q"), listed(ITEMS)]);
     let told = queues::render(&report.expect("a report"), now).out;
     assert!(told.contains("Ended                2, 2.0/h: 2 Succeeded") && told.contains("60s"), "{told}");
-    // Of all queues in a table.
+    // Of all queues, in a table.
     let all = queues::Arguments { name: None, all_namespaces: true, ..one };
     let talk = async { (server.answer(200, list(vec![queue(json!({}))])).await, server.answer(200, list(items.clone())).await) };
     let (report, (_, listed_items)) = tokio::join!(queues::look_back(&cluster, &all, now), talk);
@@ -99,8 +99,8 @@ async fn rates_and_times_are_those_of_the_items_that_were_routed_here() {
 #[tokio::test]
 async fn a_queue_is_suspended_and_resumed_as_pause_and_resume_do() {
     for (suspend, stored, written, words) in [
-        (true, json!({}), json!({"suspend": true}), "workqueue.spillway.dev/q asked to pause\n"),
-        (false, json!({"suspend": true}), json!({"suspend": null}), "workqueue.spillway.dev/q asked to go on\n"),
+        (true, json!({}), json!({"suspend": true}), "workqueue.spillway.dev/q pause requested\n"),
+        (false, json!({"suspend": true}), json!({"suspend": null}), "workqueue.spillway.dev/q resume requested\n"),
     ] {
         let (cluster, mut server) = fake();
         let arguments = queues::Arguments { name: Some("q".into()), suspend, resume: !suspend, ..queues::Arguments::default() };
@@ -122,8 +122,8 @@ async fn an_item_is_paused_with_a_word_on_who_holds_it_and_resumed_by_its_number
     assert_eq!((read.line, patch.line), (format!("GET {ITEMS}/i"), patched(&format!("{ITEMS}/i"))));
     assert_eq!(patch.body, json!({"metadata": {"uid": "uid-i"}, "spec": {"suspend": true}}));
     let told = pause::render(&report.expect("a report"));
-    assert_eq!(told.out, "workitem.spillway.dev/i asked to pause\n");
-    assert!(told.err.starts_with("note: agent a holds it and works on"), "{}", told.err);
+    assert_eq!(told.out, "workitem.spillway.dev/i pause requested\n");
+    assert!(told.err.starts_with("note: agent a holds the item and continues"), "{}", told.err);
     let fished = item("i", json!({"phase": "Paused", "pauses": 4, "lease": {"holder": "p", "agent": "a", "leaseTransitions": 3}}));
     let talk = async { (server.answer(200, fished.clone()).await, server.answer(200, fished.clone()).await) };
     let (_, (_, patch)) = tokio::join!(pause::run(&cluster, pause::Verb::Resume, &arguments), talk);
@@ -135,7 +135,7 @@ async fn cancel_asks_each_item_to_end_and_says_which_have() {
     let (cluster, mut server) = fake();
     let arguments = cancel::Arguments { items: vec!["a".into(), "b".into()], ..cancel::Arguments::default() };
     let mut heard = HeardRequest::default();
-    // Both are looked at at once.
+    // Both are read concurrently.
     let talk = async {
         server.answer(200, leased("a")).await;
         server.answer(200, item("b", json!({"phase": "DeadLettered"}))).await;
@@ -149,7 +149,7 @@ async fn cancel_asks_each_item_to_end_and_says_which_have() {
     );
     assert_eq!(
         heard.told.out,
-        "workitem.spillway.dev/a asked to end\nworkitem.spillway.dev/b unchanged: it has ended already (DeadLettered)\n"
+        "workitem.spillway.dev/a cancel requested\nworkitem.spillway.dev/b unchanged: it has ended already (DeadLettered)\n"
     );
     assert!(heard.asked.is_empty());
 }
@@ -180,19 +180,16 @@ async fn a_group_is_cancelled_over_the_version_that_was_read_and_again_on_a_conf
     let versions = [&first, &second].map(|seen| seen.body["metadata"].clone());
     assert_eq!(versions, [json!({"resourceVersion": "9"}), json!({"resourceVersion": "10"})]);
     let groups: Vec<&Value> = second.body["spec"]["cancelGroups"].as_array().expect("a list").iter().map(|entry| &entry["group"]).collect();
-    assert_eq!(groups, ["g"], "the entry of a group that nobody belongs to is dropped");
-    assert_eq!(heard.asked, ["Cancel group g, 2 items in queue q? It cannot be taken back."]);
-    assert_eq!(
-        heard.told.out,
-        "workqueue.spillway.dev/q: group g cancelled, which covers 2 items, 1 of them held by agents, which are told to stop\n"
-    );
+    assert_eq!(groups, ["g"], "the entry of a group without items is dropped");
+    assert_eq!(heard.asked, ["Cancel group g, 2 items in queue q? This cannot be undone."]);
+    assert_eq!(heard.told.out, "workqueue.spillway.dev/q: group g cancelled: 2 items; agents hold 1 of them and are told to stop\n");
 }
 
 #[tokio::test]
 async fn a_whole_queue_is_shown_first_asked_about_and_left_without_a_yes() {
     let all = cancel::Arguments { queue: Some("q".into()), all: true, ..cancel::Arguments::default() };
     for (arguments, words, asked) in [
-        (cancel::Arguments { dry_run: true, ..all.clone() }, "workitem.spillway.dev/a would be asked to end (dry run)\n", 0),
+        (cancel::Arguments { dry_run: true, ..all.clone() }, "workitem.spillway.dev/a would be cancelled (dry run)\n", 0),
         (all.clone(), "", 1),
     ] {
         let (cluster, mut server) = fake();
@@ -207,14 +204,14 @@ async fn a_whole_queue_is_shown_first_asked_about_and_left_without_a_yes() {
     let (cluster, _server) = fake();
     let unclear = cancel::Arguments { all: false, ..all };
     let refused = cancel::execute(&cluster, &unclear, &mut HeardRequest::default()).await.expect_err("refused").to_string();
-    assert_eq!(refused, "--queue q needs --all, for all of its items, or --group G");
+    assert_eq!(refused, "--queue q also needs --all, for all items of the queue, or --group G");
     let everything = cancel::Arguments { items: vec!["a".into()], all: true, yes: true, ..cancel::Arguments::default() };
     let refused = cancel::execute(&cluster, &everything, &mut HeardRequest::default()).await.expect_err("refused").to_string();
-    assert_eq!(refused, "--all means all items of a queue: write --queue Q and name no items");
+    assert_eq!(refused, "--all means all items of a queue: write --queue Q, and name no items");
     let chosen =
         redrive::Arguments { items: vec!["a".into()], phase: vec![redrive::RedrivePhase::Failed], ..redrive::Arguments::default() };
     let refused = redrive::execute(&cluster, &chosen, &mut HeardRequest::default()).await.expect_err("refused").to_string();
-    assert!(refused.starts_with("--phase, --group and --reason choose among the items of a queue"), "{refused}");
+    assert!(refused.starts_with("--phase, --group and --reason select items of a queue"), "{refused}");
 }
 
 #[tokio::test]
@@ -222,7 +219,7 @@ async fn a_priority_is_written_for_each_item_that_is_not_over() {
     let (cluster, mut server) = fake();
     let arguments = priority::Arguments { items: vec!["a".into(), "b".into(), "c".into()], priority: -5, ..priority::Arguments::default() };
     let mut heard = HeardRequest::default();
-    // All three are looked at at once.
+    // All three are read concurrently.
     let talk = async {
         server.answer(200, leased("a")).await;
         server.answer(200, item("b", json!({"phase": "Succeeded"}))).await;
@@ -234,8 +231,8 @@ async fn a_priority_is_written_for_each_item_that_is_not_over() {
     assert_eq!((patch.line, patch.body), (patched(&format!("{ITEMS}/a")), json!({"metadata": {"uid": "uid-a"}, "spec": {"priority": -5}})));
     assert_eq!(
         heard.told.out,
-        "workitem.spillway.dev/a has priority -5 (was 0); agent a holds it, and keeps it\n\
-         workitem.spillway.dev/b unchanged: it is Succeeded, which is final: it is not given out again\n"
+        "workitem.spillway.dev/a has priority -5 (was 0); agent a keeps the item, and the priority counts when it comes back\n\
+         workitem.spillway.dev/b unchanged: it is Succeeded, which is final: no agent gets it again\n"
     );
     assert!(heard.told.err.starts_with("error: WorkItem \"c\" not found") && heard.told.failed, "{:?}", heard.told);
     assert!(heard.asked.is_empty());
@@ -250,7 +247,7 @@ async fn the_priority_of_a_queues_items_is_asked_about_and_not_written_without_a
         let items = vec![item("a", ready.clone()), prioritised("b", 7, ready), item("over", json!({"phase": "Failed"}))];
         server.answer(200, list(items)).await;
     };
-    let same = "note: 1 item left: priority 7 already\n";
+    let same = "note: 1 item skipped: the priority is 7 already\n";
     for (dry_run, out, asked) in [(true, "workitem.spillway.dev/a would have priority 7 (dry run)\n", 0), (false, "", 1)] {
         let (cluster, mut server) = fake();
         let (arguments, mut heard) = (priority::Arguments { dry_run, ..all.clone() }, HeardRequest::default());
@@ -271,7 +268,7 @@ async fn the_priority_of_a_queues_items_is_asked_about_and_not_written_without_a
     assert_eq!(heard.told.out, "workitem.spillway.dev/a has priority 7 (was 0)\n");
     let unclear = priority::Arguments { queue: None, items: vec!["a".into()], group: Some("g".into()), ..all };
     let refused = priority::execute(&cluster, &unclear, &mut heard).await.expect_err("refused").to_string();
-    assert!(refused.starts_with("--phase and --group choose among the items of a queue"), "{refused}");
+    assert!(refused.starts_with("--phase and --group select items of a queue"), "{refused}");
 }
 
 #[tokio::test]
@@ -314,9 +311,9 @@ async fn the_dead_letters_of_a_queue_are_redriven_at_a_rate_once_that_is_agreed_
     let (cluster, mut server) = fake();
     let mut heard = HeardRequest::default();
     let (done, line) = tokio::join!(redrive::execute(&cluster, &arguments, &mut heard), look(&mut server));
-    assert_eq!((done.expect_err("not agreed to").to_string(), line), ("nothing was started again".into(), listed(ITEMS)));
+    assert_eq!((done.expect_err("not agreed to").to_string(), line), ("no item was started again".into(), listed(ITEMS)));
     assert_eq!(heard.asked, ["Start 2 items of queue q again, 2 a second?"]);
-    assert_eq!(heard.told.err, "note: 1 item in phase Cancelled left (final: submit another item)\n");
+    assert_eq!(heard.told.err, "note: 1 item in phase Cancelled skipped (final: submit another item)\n");
     let (mut heard, begin) = (HeardRequest { yes: true, ..HeardRequest::default() }, tokio::time::Instant::now());
     let talk = async {
         look(&mut server).await;
@@ -344,7 +341,7 @@ fn held_pod() -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "uid": "pod-uid"}, "spec": {"nodeName": "k", "containers": []}, "status": {"phase": "Running"}})
 }
 
-/// Answers all that `release` looks at.
+/// Answers the reads of `release`.
 async fn around(server: &mut Server, ready: &str) -> [String; 4] {
     let item = server.answer(200, leased("i")).await;
     let agent = server.answer(200, agent("a", "u1", serving("a"))).await;
@@ -365,7 +362,7 @@ async fn release_alone_tells_what_is_known_and_fails() {
     );
     for words in [
         "WorkItem i: Leased, epoch 3\n  Agent  a: Idle, R: m\n  Pod    a: Running\n  Node   k: not Ready\n",
-        "--node-is-dead says, for this item,",
+        "--node-is-dead states, for this item,",
     ] {
         assert!(heard.told.err.contains(words), "{words:?} in {}", heard.told.err);
     }
@@ -386,7 +383,7 @@ async fn release_of_a_ready_node_warns_asks_and_writes_the_epoch_it_saw() {
         (patch.line, patch.body),
         (patched(&format!("{ITEMS}/i")), json!({"metadata": {"resourceVersion": "7"}, "spec": {"releasedEpoch": 3}}))
     );
-    assert_eq!(heard.asked, ["Node k is READY. Release item i all the same, so that two agents may work on it?"]);
+    assert_eq!(heard.asked, ["Node k is READY. Release item i anyway? Two agents may then work on it."]);
     assert_eq!(heard.told.out, "workitem.spillway.dev/i released: Spillway no longer waits for its agent\n");
 }
 
@@ -410,5 +407,5 @@ async fn release_without_rights_to_nodes_says_so_and_nothing_is_written_without_
     );
     let (done, _) =
         tokio::join!(release::execute(&cluster, &arguments, &mut heard), server.answer(200, item("i", json!({"phase": "Ready"}))));
-    assert!(done.expect_err("refused").to_string().starts_with("no agent holds item \"i\" (Ready): there is nothing to release"));
+    assert!(done.expect_err("refused").to_string().starts_with("no agent holds item \"i\" (Ready), so it cannot be released"));
 }
