@@ -240,11 +240,11 @@ fn known_path(pool: &AgentPool, stores: &Stores) -> (Vec<String>, Option<Hindran
         let Some(budget) = stores.budgets.get(&ObjectRef::new(&name).within(&namespace)) else { break };
         if let Some(lowest) = path.first().filter(|_| path.len() == MAX_BUDGET_DEPTH) {
             let message =
-                format!("Budget/{lowest} allows no pods: more than {MAX_BUDGET_DEPTH} Budgets are above one another (spec.parentRef)");
+                format!("Budget/{lowest} allows no pods: its chain of parents (spec.parentRef) has more than {MAX_BUDGET_DEPTH} Budgets");
             return (path, Some(Hindrance { kind: HindranceKind::BudgetExhausted, message }));
         }
         let Ok(budget) = &budget.0 else {
-            let message = format!("Budget/{name} does not fit its type; see its events");
+            let message = format!("Budget/{name} does not fit its type. Its events say why");
             return (path, Some(Hindrance { kind: HindranceKind::Unsupported, message }));
         };
         next = budget.spec.parent_ref.as_ref().map(|parent| parent.name.clone());
@@ -446,7 +446,7 @@ fn project_full(namespace: &str, clusters: &[Cluster], holders: &[CapacityHolder
         let count = projects.len();
         beyond(projects, &running, namespace, max).then(|| {
             format!(
-                "{} allows {max} namespaces with pools ({PROJECTS_MAX_FIELD}); there are {count}, and those whose pools are older come first",
+                "{} allows {max} namespaces with pools ({PROJECTS_MAX_FIELD}), and there are {count}. Namespaces with older pools come first",
                 cluster.name()
             )
         })

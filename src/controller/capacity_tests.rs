@@ -101,7 +101,7 @@ fn budgets_above_count_all_below_them() {
     let eighth = take(&PendingPlaces::default(), "me", &Stores::of(&chain(8)));
     assert!(eighth.is_err_and(|(_, words)| words.starts_with("Budget/b7 allows 1")), "the eighth is counted in");
     let ninth = take(&PendingPlaces::default(), "me", &Stores::of(&chain(9))).expect_err("too many");
-    let words = "Budget/b0 allows no pods: more than 8 Budgets are above one another (spec.parentRef)";
+    let words = "Budget/b0 allows no pods: its chain of parents (spec.parentRef) has more than 8 Budgets";
     assert_eq!(ninth, (HindranceKind::BudgetExhausted, words.to_owned()), "and the ninth is never left out");
     let odd = json!({"apiVersion": API, "kind": "Budget", "metadata": {"name": "b", "namespace": "n"}, "spec": 7});
     let stores = Stores::of(&[odd, pools[0].clone(), waiting("me", "p")]);

@@ -34,12 +34,12 @@ async fn apply(context: &Context, spec: &Value) -> anyhow::Result<()> {
         };
         match error.class() {
             Class::Conflict => {
-                tracing::info!(%error, "ClusterBudget/default is managed by others; it is left to them");
+                tracing::info!(%error, "ClusterBudget/default is managed by another field manager; it is not changed");
                 return Ok(());
             }
             Class::LostLeadership => return Err(error.into()),
             Class::AlreadyExists | Class::NotFound | Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable => {
-                tracing::warn!(%error, "ClusterBudget/default could not be applied; trying again");
+                tracing::warn!(%error, "cannot apply ClusterBudget/default; retrying");
                 tokio::time::sleep(CREATE_RETRY_DELAY).await;
             }
         }

@@ -278,12 +278,12 @@ impl Context {
             }
             // The change that we collided with is on its way to the cache: no noise.
             Class::Conflict | Class::AlreadyExists | Class::NotFound => {
-                tracing::debug!(controller, object = %key.name, namespace = %key.namespace, %error, "somebody wrote before us; looking again");
+                tracing::debug!(controller, object = %key.name, namespace = %key.namespace, %error, "the object was changed in the meantime; retrying");
                 Some(self.retry_after(controller, key))
             }
             class @ (Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable) => {
                 let delay = self.retry_after(controller, key.clone());
-                tracing::warn!(controller, object = %key.name, namespace = %key.namespace, class = class.label(), retry_seconds = delay.as_secs_f64(), %error, "a try failed");
+                tracing::warn!(controller, object = %key.name, namespace = %key.namespace, class = class.label(), retry_seconds = delay.as_secs_f64(), %error, "an operation on an object failed; retrying");
                 Some(delay)
             }
         }

@@ -37,7 +37,7 @@ impl NodeJudgements {
         let changed = change(&mut liveness, now);
         match (before, liveness.disrupted()) {
             (false, true) => {
-                tracing::warn!("more than half of the nodes do not renew their leases: nothing on them is replaced or given up");
+                tracing::warn!("more than half of the nodes do not renew their leases; no agent on them is replaced or given up");
             }
             (true, false) => tracing::info!("most nodes renew their leases again"),
             (false, false) | (true, true) => {}
@@ -45,7 +45,7 @@ impl NodeJudgements {
         for node in &changed {
             match liveness.judgement(node) {
                 Judgement::Unreachable => {
-                    tracing::warn!(%node, "a node does not renew its lease, and others do: it is unreachable, and what runs on it is replaced");
+                    tracing::warn!(%node, "a node does not renew its lease while other nodes do; it counts as unreachable, and its agents are replaced");
                 }
                 // So it is for every node, once, when we begin.
                 Judgement::Alive => tracing::debug!(%node, "a node renews its lease"),

@@ -181,26 +181,26 @@ async fn stand_and_lead(
             ended = cluster_default::ensure(context.clone(), settings.cluster_budget.as_ref()) => ended,
             ended = toolset::run(context.clone()) => ended,
             ended = govern(context.clone(), &settings, trust) => ended,
-            () = work::run::run(context.clone(), looks, queues) => bail!("nobody looks after work any more"),
-            () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("nobody keeps account of tokens any more"),
-            () = commands::run(context.clone()) => bail!("nobody tells agents of the breakers of their commands any more"),
-            () = rollback::run(context.clone()) => bail!("nobody reports rollbacks of the API server's store any more"),
-            () = breaker::run::run(context.clone()) => bail!("nobody keeps the circuit breakers any more"),
-            () = bulkheads::run(context.clone()) => bail!("nobody tells how full bulkheads are any more"),
-            () = gauges::run(context.clone()) => bail!("nobody measures any more"),
+            () = work::run::run(context.clone(), looks, queues) => bail!("the task that manages work items ended"),
+            () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("the task that accounts for tokens ended"),
+            () = commands::run(context.clone()) => bail!("the task that reports command breakers to agents ended"),
+            () = rollback::run(context.clone()) => bail!("the task that reports rollbacks of the API server's store ended"),
+            () = breaker::run::run(context.clone()) => bail!("the task that manages circuit breakers ended"),
+            () = bulkheads::run(context.clone()) => bail!("the task that reports the use of bulkheads ended"),
+            () = gauges::run(context.clone()) => bail!("the task that measures gauges ended"),
             () = supervised::changed(&settings.supervised, &client, &supervised) => {
-                bail!("the gateway is somewhere else now; this process ends, and begins again with what is true")
+                bail!("the address of the gateway has changed; this process exits and restarts with the new address")
             }
         }
     };
     tokio::select! {
         ended = leading => ended?,
-        () = leadership.lost() => bail!("the leader lease was lost; this process ends, another one leads"),
-        Some(_) = watches.join_next() => bail!("a watch ended"),
-        Some(_) = side.join_next() => bail!("the internal certificates are kept no more"),
+        () = leadership.lost() => bail!("the leader lease was lost; this process exits so that another process can lead"),
+        Some(_) = watches.join_next() => bail!("the task of a watch ended"),
+        Some(_) = side.join_next() => bail!("the task that renews the internal certificates ended"),
     }
     release.cancel();
-    keeper.await.context("the lease keeper panicked")
+    keeper.await.context("the task that renews the leader lease panicked")
 }
 
 /// Serves gateways, lets time go by for agents, and shows pools new certificates. Never ends but with an error.
@@ -221,12 +221,12 @@ async fn govern(context: Arc<Context>, settings: &Settings, mut trust: watch::Re
             }
             context.wake.all_pools(&context.stores.pools);
             context.wake.waiting_agents(&context.stores.agents);
-            trust.changed().await.context("nobody keeps the certificates any more")?;
+            trust.changed().await.context("the task that renews the internal certificates ended")?;
         }
     };
     tokio::select! {
         ended = serving => ended.context("cannot serve gateways"),
-        () = ticking => bail!("time stands still"),
+        () = ticking => bail!("the task that checks the timers of agents ended"),
         ended = renewing => ended,
     }
 }

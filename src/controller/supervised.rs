@@ -67,7 +67,7 @@ pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<Str
                 return supervised;
             }
             Err(error) if !told => {
-                tracing::warn!(error = format!("{error:#}"), "agents cannot be told where the gateway is; trying again");
+                tracing::warn!(error = format!("{error:#}"), "cannot find the address of the gateway; retrying");
                 tell(vec![format!("{error:#}")]);
                 told = true;
             }
@@ -94,7 +94,7 @@ async fn look(settings: &Settings, client: &Client) -> anyhow::Result<Supervised
         Gateway::Address(address) => (address.to_string(), block(*address), i32::from(address.port())),
         Gateway::Service(name) => {
             let service =
-                Api::<Service>::namespaced(client.clone(), namespace).get_opt(name).await.context("reading the gateway's Service")?;
+                Api::<Service>::namespaced(client.clone(), namespace).get_opt(name).await.context("cannot read the gateway's Service")?;
             behind(&service.with_context(|| format!("there is no Service {name} in namespace {namespace}"))?, namespace)?
         }
     };
@@ -107,20 +107,25 @@ fn block(address: SocketAddr) -> NetworkPolicyPeer {
 }
 
 fn behind(service: &Service, namespace: &str) -> anyhow::Result<(String, NetworkPolicyPeer, i32)> {
-    let spec = service.spec.as_ref().context("the Service has no spec")?;
-    let address = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None").context("the Service has no cluster address")?;
-    let port = spec.ports.iter().flatten().next().context("the Service has no port")?;
+    let spec = service.spec.as_ref().context("the gateway's Service has no spec")?;
+    let address =
+        spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None").context("the gateway's Service has no cluster address")?;
+    let port = spec.ports.iter().flatten().next().context("the gateway's Service has no port")?;
     let target = match &port.target_port {
         Some(IntOrString::Int(target)) => *target,
         Some(IntOrString::String(_)) | None => port.port,
     };
     let labels = spec.selector.clone().filter(|labels| !labels.is_empty());
-    ensure!(labels.is_some(), "the Service selects no pods");
+    ensure!(labels.is_some(), "the gateway's Service selects no pods");
     let select = |labels| Some(LabelSelector { match_labels: Some(labels), match_expressions: None });
     let named = [("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())].into();
     let peer = NetworkPolicyPeer { pod_selector: labels.and_then(select), namespace_selector: select(named), ip_block: None };
-    let address: std::net::IpAddr = address.parse().context("the Service's address is none")?;
-    Ok((SocketAddr::from((address, u16::try_from(port.port).context("the Service's port is none")?)).to_string(), peer, target))
+    let address: std::net::IpAddr = address.parse().context("the cluster address of the gateway's Service is no IP address")?;
+    Ok((
+        SocketAddr::from((address, u16::try_from(port.port).context("the port of the gateway's Service is no port number")?)).to_string(),
+        peer,
+        target,
+    ))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub async fn run(context: Arc<Context>) -> anyhow::Result<()> {
                 Ok(_) => {}
                 Err(error) if error.class() == Class::NotFound => {}
                 Err(error) => {
-                    tracing::warn!(namespace, toolset = name, %error, "what is unsupported of a Toolset is not told");
+                    tracing::warn!(namespace, toolset = name, %error, "cannot write the status of a Toolset; retrying");
                     told.remove(metadata.uid.as_deref().unwrap_or_default());
                 }
             }

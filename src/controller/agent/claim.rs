@@ -38,8 +38,10 @@ pub async fn ensure(agent: &Agent, pool: &AgentPool, key: &ObjectKey, context: &
     match calls::create(&api, &claim, managers::AGENT).await {
         Ok(made) => {
             if let Some(lost) = agent.status.as_ref().and_then(|status| status.claim_ref.as_ref()) {
-                let note =
-                    format!("PersistentVolumeClaim/{} (uid {}) was deleted: the agent begins with an empty volume", lost.name, lost.uid);
+                let note = format!(
+                    "PersistentVolumeClaim/{} (uid {}) was deleted. The agent starts with a new, empty volume",
+                    lost.name, lost.uid
+                );
                 context.events.warning(agent, reasons::VOLUME_LOST, "MakeClaim", note).await;
             }
             Ok(judge(&made, agent))
@@ -62,11 +64,11 @@ fn judge(claim: &PersistentVolumeClaim, agent: &Agent) -> Claim {
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
     if !is_owned(claim, agent) {
         return refused(format!(
-            "PersistentVolumeClaim/{name} (uid {uid}) was not made for this agent: it is not used; delete it, or end the agent"
+            "PersistentVolumeClaim/{name} (uid {uid}) was not made for this agent, so the agent does not use it. Delete the claim or the agent"
         ));
     }
     if claim.metadata.deletion_timestamp.is_some() {
-        return refused(format!("PersistentVolumeClaim/{name} (uid {uid}) is being deleted: the agent gets another when it is gone"));
+        return refused(format!("PersistentVolumeClaim/{name} (uid {uid}) is being deleted. The agent gets a new one afterwards"));
     }
     Claim::Ready(ClaimRef { name, uid })
 }
@@ -84,7 +86,7 @@ pub async fn give_back(agent: &Agent, key: &ObjectKey, context: &Context) -> Res
     match calls::delete(&context.api::<PersistentVolumeClaim>(&key.namespace), &claim.name, &claim.uid, None).await {
         Err(error) if matches!(error.class(), Class::LostLeadership | Class::Unavailable) => Err(error),
         Err(error) => {
-            tracing::warn!(namespace = %key.namespace, agent = %key.name, claim = %claim.name, %error, "the volume of an agent that ended is kept until its Agent goes");
+            tracing::warn!(namespace = %key.namespace, agent = %key.name, claim = %claim.name, %error, "cannot delete the volume of an ended agent; it is deleted with its Agent");
             Ok(())
         }
         Ok(_) => Ok(()),

@@ -61,10 +61,10 @@ fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolM
     match stage {
         Stage::Failed(words) if soon => Some(words.clone()),
         // A person who leaves the terminal ends the program.
-        Stage::Succeeded if soon && mode != PoolMode::Chat => Some("its program ended with exit code 0".to_owned()),
+        Stage::Succeeded if soon && mode != PoolMode::Chat => Some("the program ended with exit code 0".to_owned()),
         Stage::Pending(_) | Stage::Running { .. } => {
             let overdue = view.is_some_and(|view| matches!(view.finding, Finding::StartOverdue(_)));
-            overdue.then(|| "its program was not started in time".to_owned())
+            overdue.then(|| "the program was not started in time".to_owned())
         }
         Stage::Failed(_) | Stage::Succeeded => None,
     }
@@ -81,7 +81,7 @@ fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Op
     let ago: Vec<Duration> = std::iter::once(Duration::ZERO).chain(others).collect();
     let count = u32::try_from(ago.len()).unwrap_or(u32::MAX);
     let message =
-        format!("{count} agents of AgentPool/{} ended soon after their start, lately; the last: {words}", agent.spec.pool_ref.name);
+        format!("{count} agents of AgentPool/{} recently ended soon after their start. The last one: {words}", agent.spec.pool_ref.name);
     (count >= CRASH_LOOP_THRESHOLD).then_some(RaisedSignal { signal: Signal::CrashLoop, message, ago })
 }
 
@@ -160,7 +160,7 @@ mod tests {
         let mut leader = crashing(json!([]), &[60], "Error");
         assert_eq!(told(&leader).await, pair("CrashLoop", "Restart"));
         let message = leader.status("Agent", "a")["interventions"][0]["message"].clone();
-        assert_eq!(message, "2 agents of AgentPool/p ended soon after their start, lately; the last: Error");
+        assert_eq!(message, "2 agents of AgentPool/p recently ended soon after their start. The last one: Error");
         assert!(leader.events().contains(&("CrashLoop".to_owned(), "Restart".to_owned())), "{:?}", leader.events());
         assert_eq!(leader.told().iter().filter(|(reason, ..)| reason == "CrashLoop").count(), 1, "and webhooks");
         let given_up = leader.status("Agent", "a")["conditions"].as_array().cloned().unwrap_or_default();

@@ -77,7 +77,9 @@ pub fn after_error(object: Arc<AgentObject>, error: &Error, context: Arc<Context
 async fn malformed(object: &AgentObject, trouble: &str, key: &ObjectKey, context: &Context) -> Result<Action, Error> {
     if context.invalid_is_news(CONTROLLER_NAME, key.clone(), trouble) {
         tracing::error!(namespace = %key.namespace, agent = %key.name, error = trouble, "a stored Agent does not fit its type; it is left alone");
-        let note = format!("the stored object does not fit its type and is left alone: {trouble}");
+        let note = format!(
+            "the stored object does not fit its type, so the operator ignores it: {trouble}. Apply the current CustomResourceDefinitions, then the object"
+        );
         context.events.warning(object, reasons::INVALID_OBJECT, "Validate", note).await;
     }
     let meta = object.meta();
@@ -256,7 +258,8 @@ async fn delete_foreign_pod(agent: &Agent, key: &ObjectKey, context: &Context) -
         return Ok(());
     }
     delete_pod(key, context, &uid, None).await?;
-    let note = format!("Pod {} (uid {uid}) was not made by a create that we saw answered; it is replaced", key.name);
+    let note =
+        format!("Pod/{} (uid {uid}) has the agent's name, and the agent's status does not record it. It is deleted and replaced", key.name);
     context.events.warning(agent, reasons::FOREIGN_POD, "DeletePod", note).await;
     Ok(())
 }

@@ -211,17 +211,20 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
     let Some(pool) = pool else {
         return match (agent.owner_uid(), stored_uid) {
             (Some(owner), Some(stored)) if stored == Some(owner) => {
-                hindered(HindranceKind::Unsupported, format!("AgentPool/{name} does not fit its type; see its events"))
+                hindered(HindranceKind::Unsupported, format!("AgentPool/{name} does not fit its type. Its events say why"))
             }
             (Some(_), _) => Spawn::PoolMissing,
             // Made by hand, or by GitOps before its pool: it waits.
-            (None, _) => hindered(HindranceKind::MissingReference, format!("AgentPool/{name} does not exist")),
+            (None, _) => hindered(HindranceKind::MissingReference, format!("AgentPool/{name} (spec.poolRef) does not exist")),
         };
     };
     let namespace = pool.namespace().unwrap_or_default();
     let missing = missing_references(&pool.spec, &namespace, &context.stores);
     if !missing.is_empty() {
-        return hindered(HindranceKind::MissingReference, format!("{} not found in this namespace", missing.join(", ")));
+        return hindered(
+            HindranceKind::MissingReference,
+            format!("AgentPool/{name} names objects that this namespace does not have: {}", missing.join(", ")),
+        );
     }
     if let Some(message) = unsupported(&pool.spec) {
         return hindered(HindranceKind::Unsupported, message);

@@ -80,7 +80,7 @@ fn failure(status: &PodStatus) -> String {
             format!("container {} ended with exit code {} ({reason}){message}", container.name, terminated.exit_code)
         })
     });
-    ended.unwrap_or_else(|| "the pod failed without a reason".to_owned())
+    ended.unwrap_or_else(|| "the pod failed, and Kubernetes reports no reason".to_owned())
 }
 
 /// Whether nothing of the pod runs any more, as the kubelet reported it, or nothing of it ever ran.

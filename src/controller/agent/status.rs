@@ -193,14 +193,14 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     next.current_item =
         told.holding.map(|holding| CurrentItem { name: holding.name.clone(), uid: holding.held.uid.clone(), epoch: holding.held.epoch });
     if told.parent_ended && next.goodbye.is_none() {
-        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent that asked for it ended".into()) });
+        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the parent agent (spec.parentRef) ended".into()) });
     }
     if told.expelled && next.goodbye.is_none() {
-        let words = "its pool takes no agents from outside the cluster any more (spec.external)";
+        let words = "the agent's pool no longer accepts agents outside the cluster (spec.external is not set)";
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some(words.into()) });
     }
     if told.spent && next.goodbye.is_none() {
-        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the tokens of its life are spent".into()) });
+        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent has spent its lifetime tokens".into()) });
     }
     let timeouts = supervise::counted(agent).saturating_add(told.view.map_or(0, |view| view.timeouts));
     next.timeouts = (timeouts > 0).then(|| i32::try_from(timeouts).unwrap_or(i32::MAX));
@@ -294,7 +294,7 @@ const OWNED_CONDITION_TYPES: [&str; 9] = [
     types::BUDGET_AVAILABLE,
 ];
 /// Of one that has not called.
-const NOT_REGISTERED_MESSAGE: &str = "it has not registered with the gateway yet";
+const NOT_REGISTERED_MESSAGE: &str = "the agent has not registered with the gateway yet";
 /// Interventions that are kept.
 const MAX_INTERVENTIONS: usize = 5;
 /// What one overruled, of which so many are kept.
@@ -341,7 +341,11 @@ pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<StatusNews>
         if now.reason == reasons::HIBERNATED {
             all.push(told(now, false));
         } else if find(before, types::READY).is_some_and(|was| was.reason == reasons::HIBERNATED) {
-            all.push(StatusNews { warning: false, reason: reasons::WOKEN.to_owned(), note: "there is work for it again".to_owned() });
+            all.push(StatusNews {
+                warning: false,
+                reason: reasons::WOKEN.to_owned(),
+                note: "there is work for the agent again".to_owned(),
+            });
         }
     }
     all.extend(began(types::GOODBYE_REQUESTED).map(|now| told(now, false)));

@@ -277,7 +277,7 @@ fn a_pause_for_want_of_tokens_says_at_which_limit_and_forgets_that_when_it_is_ov
     assert_eq!(supervise::held_by_supervisor(&first), Some("TokenBudgetExceeded"));
     let above = written(&agent, &StatusFacts { view: Some(&View::well()), paused: Some(Pause::Tokens), ..told(&held) });
     let words = |status: &AgentStatus| find(&status.conditions, "Paused").map(|paused| paused.message.clone()).unwrap_or_default();
-    assert!(words(&first).contains("goes on by itself") && words(&above).contains("resumePause"), "what ends it is said");
+    assert!(words(&first).contains("It continues when") && words(&above).contains("resumePause"), "what ends it is said");
     agent.status = Some(first.clone());
     let other = View { short_at: Some(900), ..View::well() };
     assert_eq!(

@@ -41,7 +41,9 @@ pub fn decide(
     let most = bulkhead(spec.and_then(|spec| spec.bulkhead.as_ref()), defaults.as_ref(), |bulkhead| bulkhead.max_timeouts);
     let most = most.and_then(|most| u32::try_from(most).ok());
     if chronic(timeouts, most) {
-        let message = format!("{timeouts} of its model calls, attempts and commands took too long (spec.bulkhead.maxTimeouts of its pool)");
+        let message = format!(
+            "{timeouts} model calls, attempts and commands of the agent took too long. The limit is spec.bulkhead.maxTimeouts of its pool"
+        );
         raised.push(RaisedSignal { signal: Signal::ChronicTimeout, message, ago: vec![Duration::ZERO] });
     }
     context.live.standing(uid, &raised.iter().map(|one| one.signal).collect::<BTreeSet<_>>());
@@ -71,14 +73,16 @@ fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&AgentHoldin
         return String::new();
     }
     let (name, namespace) = (agent.name_any(), agent.namespace().unwrap_or_default());
-    let item = holding.map(|holding| format!(", and item {} with it", holding.name)).unwrap_or_default();
+    let item = holding.map(|holding| format!(", and so is its item {}", holding.name)).unwrap_or_default();
     let goes_on = match short_at {
         Some(_) => {
-            format!("It goes on by itself when it has more (`kubectl spillway grant agent/{name} TOKENS -n {namespace}`), or is resumed")
+            format!(
+                "It continues when it has more tokens (`kubectl spillway grant agent/{name} TOKENS -n {namespace}`), or when it is resumed"
+            )
         }
-        None => format!("It goes on when it is resumed (`kubectl spillway resume {name} -n {namespace}`)"),
+        None => format!("It continues when it is resumed (`kubectl spillway resume {name} -n {namespace}`)"),
     };
-    format!(". It is paused{item}; everything is kept. {goes_on}; or end it: `kubectl spillway rm {name} -n {namespace}`")
+    format!(". The agent is paused{item}. The work is kept. {goes_on}. To end it: `kubectl spillway rm {name} -n {namespace}`")
 }
 
 /// The signals that stand by what an agent reported, or did not.
@@ -87,31 +91,29 @@ fn raised_by(view: &View) -> Vec<RaisedSignal> {
     let health = match view.finding {
         Finding::Well | Finding::SilentWithMany | Finding::StartOverdue(_) | Finding::LeaseExpired(_) | Finding::CancelIgnored(_) => None,
         Finding::ItemStalled(still) => {
-            Some(now(Signal::ItemStalled, format!("it made no progress with its item for {} s of served time", still.as_secs())))
+            Some(now(Signal::ItemStalled, format!("the agent made no progress with its item for {} s of served time", still.as_secs())))
         }
         Finding::ItemPastTime(held) => {
-            Some(now(Signal::ItemPastTime, format!("it has worked on its item for {} s of served time", held.as_secs())))
+            Some(now(Signal::ItemPastTime, format!("the agent has worked on its item for {} s of served time", held.as_secs())))
         }
         Finding::HeartbeatLost(silent) => {
-            Some(now(Signal::HeartbeatLost, format!("it was not heard of for {} s of served time", silent.as_secs())))
+            Some(now(Signal::HeartbeatLost, format!("the agent has not reported for {} s of served time", silent.as_secs())))
         }
         Finding::ProgramSilent(silent) => Some(now(
             Signal::ProgramSilent,
-            format!("it reports, and its program has done nothing, or has been stopped, for {} s of served time", silent.as_secs()),
+            format!("the agent reports, but its program did nothing, or was stopped, for {} s of served time", silent.as_secs()),
         )),
     };
     let occurred = view.occurrences.iter().map(|(signal, ago)| RaisedSignal {
         signal: *signal,
         message: match signal {
             Signal::RuleViolated(Violation::TooManyChildren) => {
-                "you asked for more agents than you may have: spec.bulkhead.maxChildAgents of the pool is the limit".to_owned()
+                "the agent requested more child agents than spec.bulkhead.maxChildAgents of its pool allows".to_owned()
             }
-            Signal::ObjectiveMissed => {
-                "the item that it holds is not finished within spec.objectives.completionSeconds of its queue".to_owned()
-            }
+            Signal::ObjectiveMissed => "the agent's item is not finished within spec.objectives.completionSeconds of its queue".to_owned(),
             signal => {
                 let said = view.words.get(signal).cloned();
-                said.unwrap_or_else(|| format!("{} happened {} times lately", signal.name(), ago.len()))
+                said.unwrap_or_else(|| format!("{} was raised {} times recently", signal.name(), ago.len()))
             }
         },
         ago: ago.clone(),
@@ -138,7 +140,7 @@ pub fn life(
     let enforced = decision.filter(|decision| decision.enforced);
     let reachable = match report {
         Some(report) => Some(report.reachable.join(", ")).filter(|reachable| !reachable.is_empty()),
-        None => held_back.map(|_| "what must not be reached".to_owned()),
+        None => held_back.map(|_| "an address that must not be reachable".to_owned()),
     };
     Life {
         registered: view.is_some_and(|view| view.registered) || heartbeating(agent),
@@ -159,12 +161,14 @@ pub fn life(
 /// What ends an agent whatever its pool's supervision does: an item that it holds could never be given to anybody else.
 fn of_lease(view: Option<&View>) -> Option<(GiveUpReason, String)> {
     match view?.finding {
-        Finding::LeaseExpired(silent) => {
-            Some((GiveUpReason::LeaseExpired, format!("it holds an item, and was not heard of for {} s of served time", silent.as_secs())))
-        }
-        Finding::CancelIgnored(told) => {
-            Some((GiveUpReason::CancelIgnored, format!("it was told to give its item back {} s of served time ago", told.as_secs())))
-        }
+        Finding::LeaseExpired(silent) => Some((
+            GiveUpReason::LeaseExpired,
+            format!("the agent holds an item, and has not reported for {} s of served time", silent.as_secs()),
+        )),
+        Finding::CancelIgnored(told) => Some((
+            GiveUpReason::CancelIgnored,
+            format!("the agent was told to give its item back {} s of served time ago, and did not", told.as_secs()),
+        )),
         Finding::Well
         | Finding::SilentWithMany
         | Finding::HeartbeatLost(_)

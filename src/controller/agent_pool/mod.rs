@@ -49,7 +49,10 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
         Err(invalid) => {
             if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, pool = %key.name, error = %invalid.error, "a stored AgentPool does not fit its type; it is left alone");
-                let note = format!("the stored object does not fit its type and is left alone: {}", invalid.error);
+                let note = format!(
+                    "the stored object does not fit its type, so the operator ignores it: {}. Apply the current CustomResourceDefinitions, then the object",
+                    invalid.error
+                );
                 context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
             }
             return Ok(Action::await_change());
@@ -198,7 +201,7 @@ async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Pla
             match calls::create(api, &agent, managers::POOL).await {
                 // A field that the API server does not know it drops without a word: such an Agent could never be told ours.
                 Ok(made) if made.spec.sequence != agent.spec.sequence => {
-                    let message = "the API server drops spec.sequence of Agents: its CustomResourceDefinitions are older than this operator; apply the current ones".to_owned();
+                    let message = "the API server drops the field spec.sequence of Agents, because its CustomResourceDefinitions are older than this operator. Apply the current CustomResourceDefinitions".to_owned();
                     Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::AGENT_REFUSED, message }))
                 }
                 Ok(_) => Ok(CreationOutcome::All),
@@ -273,7 +276,7 @@ async fn set_hibernated(
             };
             let agent = ObjectKey { namespace: key.namespace.clone(), name: name.clone() };
             context.agent_gate.wrote(agent, meta.resource_version.as_deref());
-            tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, hibernated, "an Agent is to sleep, or to wake");
+            tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, hibernated, "set spec.hibernated of an Agent");
             Ok(())
         }
     });
@@ -294,9 +297,9 @@ async fn delete(key: &ObjectKey, context: &Context, observed: &PoolObservation, 
             let Some(member) = observed.members.get(name).filter(|member| retired(member, key, context)) else { return Ok(()) };
             calls::delete(api, name, &member.uid, None).await?;
             let why = match why {
-                RemovalReason::ScaledDown => "the pool wants fewer",
-                RemovalReason::Collected => "it ended and was kept long enough",
-                RemovalReason::NotKept => "it hibernates, and the pool keeps fewer",
+                RemovalReason::ScaledDown => "the pool wants fewer agents",
+                RemovalReason::Collected => "the agent ended, and spec.supervision.stoppedTTLSeconds of the pool is over",
+                RemovalReason::NotKept => "the agent hibernates, and the pool keeps fewer hibernated agents",
             };
             tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, why, "deleted an Agent");
             Ok(())

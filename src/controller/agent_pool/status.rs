@@ -120,7 +120,10 @@ fn stalled(observed: &PoolObservation) -> Option<(&'static str, String)> {
 /// What stands in the way of agents that are wanted.
 fn blocked(observed: &PoolObservation, all_ready: bool) -> Option<(&'static str, String)> {
     if !observed.missing.is_empty() {
-        return Some((reasons::MISSING_REFERENCE, format!("{} not found in this namespace", observed.missing.join(", "))));
+        return Some((
+            reasons::MISSING_REFERENCE,
+            format!("the spec names objects that this namespace does not have: {}", observed.missing.join(", ")),
+        ));
     }
     if let Some(blocked) = &observed.blocked {
         return Some((blocked.reason, blocked.message.clone()));
@@ -131,7 +134,7 @@ fn blocked(observed: &PoolObservation, all_ready: bool) -> Option<(&'static str,
 }
 
 fn crash_message(last: &str) -> String {
-    format!("agents end soon after their start, so the next ones come later and later; the last: {last}")
+    format!("agents end soon after their start, so each new agent is created later than the one before. The last one that ended: {last}")
 }
 
 /// The reason under which the size of a pool is shown.
@@ -152,17 +155,17 @@ fn desired_reason(why: SizeReason) -> &'static str {
 fn why_desired(observed: &PoolObservation) -> String {
     let count = observed.desired.count;
     match observed.desired.why {
-        SizeReason::ReplicasSet => format!("spec.replicas asks for {count}"),
-        SizeReason::AtMinimum => format!("scaling.min asks for {count}"),
-        SizeReason::AgentsWanted => format!("the work asks for {count}"),
-        SizeReason::MaxReached => format!("scaling.max allows {count}"),
-        SizeReason::Drained => "scaling.max is 0".into(),
-        SizeReason::NoWork => "there is no eligible work".into(),
-        SizeReason::WorkUnknown => "how much work there is is not known yet".into(),
+        SizeReason::ReplicasSet => format!("spec.replicas sets the size to {count}"),
+        SizeReason::AtMinimum => format!("spec.scaling.min sets the size to {count}"),
+        SizeReason::AgentsWanted => format!("the work in the queues sets the size to {count}"),
+        SizeReason::MaxReached => format!("spec.scaling.max limits the size to {count}"),
+        SizeReason::Drained => "spec.scaling.max is 0".into(),
+        SizeReason::NoWork => "there is no eligible work in the queues".into(),
+        SizeReason::WorkUnknown => "the queues are being listed, so the amount of work is not known yet".into(),
         SizeReason::CoolingDown => {
-            "fewer would do, and that has not been so for long enough (scaling.cooldownSeconds, whenEmpty.afterSeconds)".into()
+            "fewer agents are enough, but not for long enough yet (spec.scaling.cooldownSeconds, spec.whenEmpty.afterSeconds)".into()
         }
-        SizeReason::NoRoom => format!("budgets leave room for {count}"),
+        SizeReason::NoRoom => format!("budgets limit the size to {count}"),
     }
 }
 
@@ -201,7 +204,7 @@ pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -
             warning: false,
             reason: "DesiredChanged".into(),
             action: format!("ScaleTo{}", after.desired.unwrap_or(0)),
-            note: format!("from {from} to {} agents: {why}", after.desired.unwrap_or(0)),
+            note: format!("the desired number of agents changes from {from} to {}: {why}", after.desired.unwrap_or(0)),
         });
     }
     for type_ in [types::BLOCKED, types::STALLED] {

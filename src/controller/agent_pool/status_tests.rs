@@ -153,7 +153,10 @@ fn words_and_counts_may_wait() {
 fn people_are_told_of_changes_of_size_and_of_new_trouble_once() {
     let (first, _) = written(&pool(json!({})), &observed(3, 0));
     let told = news(None, Some(&first));
-    assert_eq!((told.len(), told[0].note.as_str()), (1, "from 0 to 3 agents: scaling.min asks for 3"));
+    assert_eq!(
+        (told.len(), told[0].note.as_str()),
+        (1, "the desired number of agents changes from 0 to 3: spec.scaling.min sets the size to 3")
+    );
     let blocked = Some(PoolBlockers { reason: "ImagePull", message: "m".into() });
     let (second, _) = written(&pool(json!({})), &PoolObservation { blocked, ..observed(3, 0) });
     let told = news(Some(&first), Some(&second));

@@ -85,7 +85,7 @@ fn gently<K: DefaultedKind>(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.class() == Class::LostLeadership => Err(error),
         Err(error) => {
-            tracing::warn!(kind = %K::kind(&()), %error, "the default could not be made");
+            tracing::warn!(kind = %K::kind(&()), %error, "cannot create the default object of a namespace");
             Ok(())
         }
         Ok(()) => Ok(()),
@@ -109,15 +109,14 @@ async fn mark<K: DefaultedKind>(namespace: &str, made: bool, context: &Context) 
 async fn make<K: DefaultedKind>(namespace: &str, context: &Context) -> Result<(), Error> {
     let api = context.api::<K>(namespace);
     // By metadata: one that does not fit its type counts too.
-    let any =
-        api.list_metadata(&ListParams::default().limit(1)).await.map_err(Error::of("listing what there is before a default is made"))?;
+    let any = api.list_metadata(&ListParams::default().limit(1)).await.map_err(Error::of("listing objects before creating a default"))?;
     if !any.items.is_empty() {
         return Ok(());
     }
     context.leadership.check()?;
     let body = json!({"metadata": {"namespace": namespace, "annotations": {names::DEFAULT_ANNOTATION: "true"}}, "spec": {}});
     calls::apply_gently(&api, names::DEFAULT_OBJECT_NAME, managers::DEFAULTS, body).await?;
-    tracing::info!(namespace, kind = %K::kind(&()), "made the default of a namespace with pools that had none");
+    tracing::info!(namespace, kind = %K::kind(&()), "created the default object of a namespace, which has pools and had no object of this kind");
     mark::<K>(namespace, true, context).await
 }
 
@@ -141,7 +140,7 @@ pub async fn remove_unused<K: DefaultedKind>(object: &K, key: &ObjectKey, contex
     let (uid, version) = (live.metadata.uid.unwrap_or_default(), live.metadata.resource_version.unwrap_or_default());
     let gone = calls::delete_version(&api, &key.name, &uid, &version).await?;
     if gone {
-        tracing::info!(namespace = %key.namespace, kind = %K::kind(&()), "deleted the default: the last pool is gone, and nobody had edited it");
+        tracing::info!(namespace = %key.namespace, kind = %K::kind(&()), "deleted the default object of a namespace, which has no pools any more; the object was never edited");
     }
     Ok(gone)
 }

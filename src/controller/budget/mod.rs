@@ -52,7 +52,10 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
         Err(invalid) => {
             if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, budget = %key.name, error = %invalid.error, "a stored Budget does not fit its type; it is left alone");
-                let note = format!("the stored object does not fit its type and is left alone: {}", invalid.error);
+                let note = format!(
+                    "the stored object does not fit its type, so the operator ignores it: {}. Apply the current CustomResourceDefinitions, then the object",
+                    invalid.error
+                );
                 context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
             }
             return Ok(Action::await_change());
@@ -194,18 +197,23 @@ where
     let there = format!("{}/{name}", slot.0);
     match act(wanted.is_some(), &stands) {
         ComputeAction::Keep => Ok(wanted.map_or(ComputeOutcome::None, |wanted| ComputeOutcome::There(wanted.words()))),
-        ComputeAction::Wait => Ok(ComputeOutcome::Waits(format!("{there} is being deleted first"))),
-        ComputeAction::Refuse => {
-            Ok(ComputeOutcome::Failed(reasons::NAME_TAKEN, format!("{there} exists and is not this Budget's: rename or delete it")))
-        }
+        ComputeAction::Wait => Ok(ComputeOutcome::Waits(format!("{there} is being deleted, and is created again afterwards"))),
+        ComputeAction::Refuse => Ok(ComputeOutcome::Failed(
+            reasons::NAME_TAKEN,
+            format!("{there} exists and does not belong to this Budget. Delete it, or give the Budget another name"),
+        )),
         ComputeAction::Delete(uid) => {
             context.leadership.confirm().await?;
             let deleted = calls::delete(&api, &name, &uid, None).await?;
             if let Some(meta) = deleted {
                 context.compute_gate.deleted(slot, meta.resource_version.as_deref());
             }
-            tracing::info!(namespace = %key.namespace, budget = %key.name, object = %there, "deleted what a Budget does not ask for");
-            Ok(wanted.map_or(ComputeOutcome::None, |_| ComputeOutcome::Waits(format!("{there} of a former Budget is being deleted first"))))
+            tracing::info!(namespace = %key.namespace, budget = %key.name, object = %there, "deleted an object that spec.compute of the Budget does not require");
+            Ok(wanted.map_or(ComputeOutcome::None, |_| {
+                ComputeOutcome::Waits(format!(
+                    "{there} belongs to a former Budget of this name. It is being deleted, and is created again afterwards"
+                ))
+            }))
         }
         ComputeAction::Apply => {
             let Some(wanted) = wanted else { return Ok(ComputeOutcome::None) };
@@ -213,7 +221,7 @@ where
             match calls::apply(&api, &wanted, managers::COMPUTE).await {
                 Ok(made) => {
                     context.compute_gate.wrote(slot, made.meta().resource_version.as_deref());
-                    tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.words(), "applied what a Budget says of compute");
+                    tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.words(), "applied spec.compute of a Budget");
                     Ok(ComputeOutcome::There(wanted.words()))
                 }
                 Err(error) => match error.class() {
@@ -242,7 +250,7 @@ fn outcome(standing: ComputeClaim, settled: [ComputeOutcome; 2]) -> Outcome {
     match standing {
         ComputeClaim::Silent => Outcome::Unsaid,
         ComputeClaim::Off => {
-            Outcome::Failed(reasons::NOT_ENFORCED, "spec.mode is not Enforce: compute is neither limited nor counted".to_owned())
+            Outcome::Failed(reasons::NOT_ENFORCED, "spec.mode is not Enforce, so compute is neither limited nor counted".to_owned())
         }
         ComputeClaim::Newer(older) => Outcome::Conflict(older),
         ComputeClaim::Binds => match (failed, waits) {

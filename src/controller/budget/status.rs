@@ -30,7 +30,7 @@ pub fn next(budget: &Budget, outcome: &Outcome, now: jiff::Timestamp) -> (Vec<Co
     let to = Builder { stored, generation: budget.metadata.generation.unwrap_or(0), now };
     let conflict = |older: &str| {
         format!(
-            "Budget/{older} is older and says what compute this namespace may use; one Budget of a namespace may: take spec.compute out of either"
+            "Budget/{older} is older and has spec.compute too. Only one Budget of a namespace may have it. Remove spec.compute from one of them"
         )
     };
     let told = |status: bool, reason: &str, message: String| to.build(types::QUOTA_APPLIED, status, reason, message);
