@@ -1,5 +1,5 @@
-//! The conditions of an Agent beside Ready: whether it is heard of, isolated, held, written down, asks for tokens and has some.
-//! Decides on no phase.
+//! The conditions of an Agent other than Ready: heartbeat, isolation, pause, checkpoint, requested and available
+//! tokens. Sets no phase.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -16,14 +16,14 @@ use crate::policy::health::Finding;
 use crate::policy::work::item::Phase;
 use crate::wire::agent::{Checkpoint, CheckpointState};
 
-/// Whether it is heard of. Nothing is said before its pod runs.
+/// `Heartbeating`. It is absent until the pod runs.
 pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
     let stored = find(conditions.stored, types::HEARTBEATING).cloned();
     let say = |status: &str, reason: &str, words: &str| Some(conditions.with_status(types::HEARTBEATING, status, reason, words));
     match told.state {
         State::Condemned(Some((GiveUpReason::HeartbeatLost, words))) => say("False", reasons::HEARTBEAT_LOST, words),
         State::Condemned(Some((GiveUpReason::ProgramSilent, words))) => say("False", reasons::PROGRAM_SILENT, words),
-        // Not ready, and not heard of: that it runs is no sign of life.
+        // Not ready and not registered: a running pod alone is no heartbeat.
         State::Running(Activity::Starting) if told.view.is_none_or(|view| !view.registered) => stored
             .or_else(|| conditions.with_status(types::HEARTBEATING, "Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED_MESSAGE).into()),
         State::Running(Activity::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED_MESSAGE),
@@ -33,7 +33,7 @@ pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, pha
                 reasons::SILENT_WITH_MANY,
                 "many agents of the same node or gateway are silent, and none of them is given up yet. Check the node and the gateways",
             ),
-            // Only with supervision.mode Observe: else the agent is given up.
+            // Only where supervision does not end the agent (mode Observe or Disabled, or a rule): else it is given up.
             Some(Finding::HeartbeatLost(_)) => {
                 say("False", reasons::HEARTBEAT_LOST, "the agent has not reported for spec.supervision.heartbeatTimeoutSeconds of its pool")
             }
@@ -53,7 +53,7 @@ pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, pha
             | None => say("True", reasons::HEARTBEATING, "the agent reports"),
         },
         State::Ended(_) => stored.and_then(|_| say("False", reasons::POD_GONE, "the agent ended")),
-        // Its next pod has not called yet.
+        // The next pod has not registered yet.
         State::Hibernated => None,
         State::Keep
         | State::Creating
@@ -69,13 +69,14 @@ pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, pha
     }
 }
 
-/// What isolates a program outside the cluster. Whatever its process says, nothing of it can be seen from here.
+/// `SandboxEnforced` of an agent outside the cluster. The operator cannot verify isolation there, so it ignores what
+/// the process reports.
 pub(super) fn no_walls(conditions: &Builder<'_>) -> Condition {
     let words = "the agent runs outside the cluster. Spillway does not isolate its program, and limits nothing but its tokens";
     conditions.with_status(types::SANDBOX_ENFORCED, "False", reasons::WALLS_NOT_ENFORCED, words)
 }
 
-/// What isolates it, as its pod found it.
+/// `SandboxEnforced`, as the agent's pod reports it.
 pub(super) fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Condition {
     let to = |status: &str, reason: &str, words: String| conditions.with_status(types::SANDBOX_ENFORCED, status, reason, words);
     if let State::Running(Activity::WallsDown(reachable)) = told.state {
@@ -93,7 +94,7 @@ pub(super) fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &B
     }
 }
 
-/// `at`: the limit of its life at which its tokens were over; none: they are not what is short.
+/// `Paused`. `at`: the limit of the agent's lifetime tokens at which it was paused; none: it was not paused for these.
 pub(super) fn paused(told: &StatusFacts<'_>, at: Option<i64>, conditions: &Builder<'_>) -> Condition {
     let (status, reason, words) = match (told.paused, at) {
         (None, _) => (false, reasons::NOT_PAUSED, ""),
@@ -117,7 +118,7 @@ pub(super) fn paused(told: &StatusFacts<'_>, at: Option<i64>, conditions: &Build
     conditions.build(types::PAUSED, status, reason, words)
 }
 
-/// What came of the checkpoint that the pause of its item asked for.
+/// `Checkpointed`: the result of the checkpoint that the pause of the agent's item requested.
 pub(super) fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
     let say = |status: &str, reason: &str, words: String| Some(conditions.with_status(types::CHECKPOINTED, status, reason, words));
     let holding = told.holding.filter(|holding| holding.phase == Phase::Paused);
@@ -148,8 +149,8 @@ pub(super) fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> 
     }
 }
 
-/// What it asks people for. What a leader before us wrote stays until it says something else: that somebody granted it is not
-/// seen here.
+/// `TokensRequested`. A request that an earlier leader stored stays until the agent reports another one. A grant does
+/// not change it.
 pub(super) fn asks(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
     let stored = find(conditions.stored, types::TOKENS_REQUESTED);
     match told.view.and_then(|view| view.asks.as_ref()) {
@@ -168,7 +169,7 @@ pub(super) fn asks(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<C
     }
 }
 
-/// Whether there are tokens for its calls. Of one that ended, and while it is not known, what was said stays.
+/// `BudgetAvailable`. The stored condition stays after the agent ended, and while the answer is unknown.
 pub(super) fn available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
     let stored = find(conditions.stored, types::BUDGET_AVAILABLE);
     if phase.ended() {

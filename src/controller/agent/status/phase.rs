@@ -8,12 +8,12 @@ use crate::controller::conditions::find;
 use crate::policy::agent::{Activity, AgentEnd, HindranceKind, State};
 use crate::policy::pod_termination::Verdict;
 
-/// Phase, readiness, reason and words of a state; `None`: what is stored stays.
+/// Phase, readiness, reason and message of a state; `None`: the stored ones stay.
 pub(super) fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, String, String)> {
     let (phase, ready, reason, message) = match state {
         State::Keep | State::Condemned(None) => return None,
         State::Condemned(Some((why, message))) => (AgentPhase::Stale, false, supervise::reason(*why), message.clone()),
-        // Why is stored since it was decided.
+        // Reason and message were stored with the decision.
         State::Ended(AgentEnd::Forced) => {
             let given_up = find(&stored.conditions, types::GIVEN_UP)?;
             return Some((AgentPhase::ForceStopped, false, given_up.reason.clone(), given_up.message.clone()));
@@ -76,7 +76,7 @@ pub(super) fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhas
     Some((phase, ready, reason.to_owned(), message))
 }
 
-/// The same of an agent outside the cluster, where it differs: it has no pod of which anything could be said.
+/// As [`describe`], for the states in which an agent outside the cluster differs, because it has no pod.
 pub(super) fn describe_external(state: &State) -> Option<(AgentPhase, bool, String, String)> {
     let said = |phase, reason: &str, words: &str| Some((phase, false, reason.to_owned(), words.to_owned()));
     match state {
