@@ -179,7 +179,7 @@ fn by_default_a_flood_of_workers_leaves_schedulers_a_fifth_of_the_agents() {
     let without = |count: usize| pools.iter().take(1).cloned().chain(workers(count)).collect::<Vec<_>>();
     assert_eq!(asks("w", without(4)), None, "nothing is kept where there is no such pool");
 
-    // Of a Budget's own limit a fifth is kept, too, unless it says otherwise.
+    // A fifth of a Budget's own limit is kept too, unless it has reservations of its own.
     let own = |reservations: Value| {
         let mut spec = json!({"agents": {"maxConcurrent": 2, "reservations": reservations}});
         if spec["agents"]["reservations"].is_null() {
@@ -293,7 +293,7 @@ mod simulated {
         Make(usize, Answer),
         /// A pod ends.
         Goes(usize),
-        /// That is told of its agent.
+        /// The end of the pod is stored in its Agent.
         Told(usize),
         /// The cache of Agents, or of pods, catches up to this share of what it lacks.
         Agents(usize),
@@ -349,7 +349,7 @@ mod simulated {
                         let waits = cached.recorded == real.recorded && cached.ended == real.ended && !real.recorded && !real.ended;
                         if waits && take(&places, &name(at), &stores(&history[agents_at], &history[pods_at])).is_ok() {
                             match answer {
-                                // What was made without our knowing is nobody's, and deleted first.
+                                // A pod that no Agent records is deleted first.
                                 _ if real.pod => now[at].pod = false,
                                 Answer::Made => {
                                     now[at].pod = true;

@@ -1,5 +1,5 @@
-//! What agents' pods are told of Spillway itself: where the gateway is, which image holds the programs of the pod, and what
-//! must not be reachable.
+//! What agents' pods need to know of Spillway: the address of the gateway, the image with the programs of the pod, and
+//! the addresses that must not be reachable.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Api, Client};
 
-/// Between two looks for the gateway's Service while it is not there.
+/// Delay between two reads of the gateway's Service while it is missing.
 const SERVICE_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Between two looks whether it is still the same.
+/// Interval of the checks whether the gateway's address has changed.
 const SERVICE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Where the gateway is.
@@ -25,7 +25,7 @@ pub enum Gateway {
     Address(SocketAddr),
 }
 
-/// What the process is told of agents' pods.
+/// Settings of the process for agents' pods.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the gateway is.
@@ -34,30 +34,30 @@ pub struct Settings {
     pub namespace: String,
     /// Image with the programs of the pod.
     pub image: String,
-    /// When that image is pulled.
+    /// Pull policy of that image.
     pub pull_policy: String,
-    /// What must not be reachable from agents' pods, as `host:port`.
+    /// Addresses that agents' pods must not be able to reach, as `host:port`.
     pub canaries: Vec<String>,
 }
 
-/// What agents' pods are told, resolved.
+/// The settings for agents' pods, with the resolved address of the gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Supervised {
     /// Address of the gateway, as pods reach it.
     pub gateway: String,
-    /// Who answers there, as a NetworkPolicy sees it: after the Service's translation.
+    /// The gateway, as a NetworkPolicy sees it: the pods behind the Service.
     pub peer: NetworkPolicyPeer,
-    /// The port there.
+    /// The port of those pods.
     pub port: i32,
     /// Image with the programs of the pod.
     pub image: String,
-    /// When that image is pulled.
+    /// Pull policy of that image.
     pub pull_policy: String,
-    /// What must not be reachable from agents' pods, as `host:port`.
+    /// Addresses that agents' pods must not be able to reach, as `host:port`.
     pub canaries: Vec<String>,
 }
 
-/// Resolves, waiting for the Service; `tell` is told what is missing meanwhile.
+/// Resolves the settings, and waits for the Service. `tell` gets what is missing meanwhile.
 pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<String>)) -> Supervised {
     let mut told = false;
     loop {
@@ -77,11 +77,11 @@ pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<Str
     }
 }
 
-/// Ends when the gateway is somewhere else than it was.
+/// Returns when the address of the gateway has changed.
 pub async fn changed(settings: &Settings, client: &Client, known: &Supervised) {
     loop {
         tokio::time::sleep(SERVICE_CHECK_INTERVAL).await;
-        // A Service that cannot be read, or is gone for a moment, is not somewhere else.
+        // A Service that cannot be read, or is missing for a moment, has no other address.
         if look(settings, client).await.is_ok_and(|now| now != *known) {
             return;
         }

@@ -1,4 +1,4 @@
-//! The pod of an Agent: what is in it, and what is not. Starts none.
+//! The content of an Agent's pod. Starts no pod.
 
 use super::*;
 use crate::api::AgentSpec;

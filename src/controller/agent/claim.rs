@@ -1,7 +1,7 @@
-//! The claim of an agent's own volume: it outlives the agent's pods, and goes with the agent.
+//! The PersistentVolumeClaim of an agent's own volume. It outlives the agent's pods, and is deleted with the agent.
 //!
-//! Its name follows from the Agent's, so that one that was made and never recorded is found again. What always holds: a
-//! claim that is not owned by this very Agent is neither used nor deleted.
+//! Its name follows from the Agent's name, so that a claim that was created and never recorded is found again. What
+//! always holds: a claim that this Agent does not own is neither used nor deleted.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
@@ -15,22 +15,22 @@ use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::controller::Context;
 use crate::policy::agent::{Hindrance, HindranceKind};
 
-/// What there is for a pod to mount.
+/// The claim that a pod mounts, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Its pool asks for none.
+    /// The pool has no template for a claim.
     None,
-    /// This one.
+    /// The claim to mount.
     Ready(ClaimRef),
-    /// None, and why.
+    /// The claim cannot be used, and why.
     Refused(Hindrance),
 }
 
-/// Finds the claim of the Agent, or makes it.
+/// Finds the claim of the Agent, or creates it.
 pub async fn ensure(agent: &Agent, pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Claim, Error> {
     let Some(claim) = build::claim(agent, pool) else { return Ok(Claim::None) };
     let api = context.api::<PersistentVolumeClaim>(&key.namespace);
-    // Looked for first: a quota that is used up refuses even what is there already.
+    // Read before it is created: an exhausted quota refuses even the creation of a claim that exists.
     if let Some(there) = api.get_opt(&claim.name_any()).await.map_err(Error::of("reading a PersistentVolumeClaim"))? {
         return Ok(judge(&there, agent));
     }
@@ -58,7 +58,7 @@ pub async fn ensure(agent: &Agent, pool: &AgentPool, key: &ObjectKey, context: &
     }
 }
 
-/// Whether the claim under the Agent's name is its own, and will stay.
+/// Whether the claim with the Agent's name belongs to it and is not being deleted.
 fn judge(claim: &PersistentVolumeClaim, agent: &Agent) -> Claim {
     let refused = |message| Claim::Refused(Hindrance { kind: HindranceKind::VolumeRefused, message });
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
@@ -78,8 +78,8 @@ fn is_owned(claim: &PersistentVolumeClaim, agent: &Agent) -> bool {
     owners.into_iter().any(|owner| owner.controller == Some(true) && Some(&owner.uid) == agent.metadata.uid.as_ref())
 }
 
-/// The agent ended, and its pod with it: the volume goes too, and is not kept for as long as the Agent is. What cannot be
-/// deleted goes with the Agent.
+/// Deletes the volume of an agent that ended, together with its pod, before the Agent itself is deleted. A claim that
+/// cannot be deleted here is deleted with the Agent.
 pub async fn give_back(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let Some(claim) = agent.status.as_ref().and_then(|status| status.claim_ref.as_ref()) else { return Ok(()) };
     context.leadership.confirm().await?;

@@ -1,4 +1,4 @@
-//! What is made of a pool and its Agents as they are read. Reads none from a server.
+//! The facts that follow from a pool and its Agents. Reads nothing from a server.
 
 use super::*;
 use crate::governor::budget::availability::TokenAvailability;
@@ -134,7 +134,7 @@ fn agents_that_get_no_work_are_told_of_with_their_count() {
     let mut gone = first.clone();
     gone.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
     assert_eq!(blocked(&[&gone]), None);
-    // It holds its place: its pool makes no other for it, and does not end it for having nothing to do.
+    // It holds its place: its pool makes no other Agent for it, and does not end it for having no work.
     assert_eq!(
         stands(json!({"phase": "Running", "podRef": {"name": "a", "uid": "u"}, "conditions": ready("False", "PreflightFailed")})),
         MemberState::Starting

@@ -1,4 +1,4 @@
-//! What a pool says, for each thing that can be known of it.
+//! The status of a pool for each kind of observation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
