@@ -47,7 +47,7 @@ fn take(places: &PendingPlaces, name: &str, stores: &Stores) -> Result<(), (Hind
 }
 
 #[test]
-fn a_place_that_was_given_counts_before_anything_is_seen_of_it() {
+fn a_reserved_place_counts_before_the_caches_show_it() {
     let stores = Stores::of(&[pool("n", "p", Some("b")), budget("b", at_most(1)), waiting("one", "p"), waiting("two", "p")]);
     let places = PendingPlaces::default();
     assert_eq!(take(&places, "one", &stores), Ok(()));
@@ -109,7 +109,7 @@ fn budgets_above_count_all_below_them() {
 }
 
 #[test]
-fn a_mode_that_does_not_enforce_refuses_nobody() {
+fn a_mode_that_does_not_enforce_refuses_no_pod() {
     let observed = budget("b", json!({"mode": "Observe", "agents": {"maxConcurrent": 0}}));
     assert_eq!(take(&PendingPlaces::default(), "me", &Stores::of(&[observed, pool("n", "p", Some("b")), waiting("me", "p")])), Ok(()));
 }
@@ -137,7 +137,7 @@ fn a_cluster_budget_counts_namespaces_all_of_them_and_bytes() {
 }
 
 #[test]
-fn defaults_are_for_budgets_that_say_nothing() {
+fn defaults_apply_to_budgets_without_limits_of_their_own() {
     let defaults = || cluster(json!({"defaults": {"budget": {"agents": {"maxConcurrent": 1}}}}));
     let with = |budget: Value| {
         let stores = Stores::of(&[defaults(), budget, pool("n", "p", Some("b")), running("x", "p"), waiting("me", "p")]);
@@ -233,7 +233,7 @@ fn the_memory_of_a_pod_is_what_all_its_containers_may_use() {
 }
 
 #[test]
-fn the_fewest_items_that_anybody_allows_may_wait() {
+fn the_lowest_limit_on_pending_items_applies() {
     let most = |more: &[Value]| {
         let stores = Stores::of(&[more, &[pool("n", "p", Some("b"))]].concat());
         let pool = stores.pool("n", "p").expect("the pool");

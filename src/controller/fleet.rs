@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hibernates_and_wakes_lives_twice() {
+    fn an_agent_that_hibernates_and_wakes_has_two_lives() {
         let (fleet, metrics) = fleet();
         fleet.agents(&[]);
         fleet.agent(&agent("a", Some("Idle"), Some("u1"), &[]));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_show_what_they_want_and_have_and_leave_nothing_behind() {
+    fn series_show_desired_and_live_agents_and_go_with_their_pool() {
         let (fleet, metrics) = fleet();
         fleet.agents(&[]);
         fleet.agent(&agent("a", Some("Active"), Some("u1"), &[]));

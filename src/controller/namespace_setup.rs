@@ -100,7 +100,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn nothing_comes_in_and_only_the_gateway_is_let_out_to() {
+    fn the_policy_allows_no_ingress_and_egress_to_the_gateway_alone() {
         let peer = serde_json::from_value(json!({"ipBlock": {"cidr": "10.0.0.1/32"}})).expect("a peer");
         let supervised = Supervised {
             gateway: "10.0.0.1:8443".into(),

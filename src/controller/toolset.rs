@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_once_a_generation_and_few_at_one_look() {
+    fn each_is_written_once_a_generation_and_few_in_one_check() {
         let mut told = HashMap::new();
         let first = [metadata("a", 1), metadata("b", 1)];
         assert_eq!(names(&due(&first, &mut told)), ["a", "b"]);

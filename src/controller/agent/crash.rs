@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_asked_to_end_has_not_crashed() {
+    fn an_agent_that_was_asked_to_end_has_not_crashed() {
         let agent = |more: serde_json::Value| -> Agent {
             let [mut agent, _] = fake::agent("a", "p");
             agent["metadata"].as_object_mut().expect("metadata").extend(more.as_object().expect("an object").clone());

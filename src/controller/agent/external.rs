@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_there_until_it_left_or_its_end_is_stored() {
+    fn a_process_exists_until_it_left_or_its_end_is_stored() {
         let gone = Pod::Absent(Verdict::Gone);
         let now = "2026-01-01T00:00:10Z";
         assert_eq!(at(&agent(json!({}), json!({})), None, now), there(false), "nothing is known yet");

@@ -111,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_last_state_and_the_node_are_kept_until_nobody_asks() {
+    fn the_last_state_and_the_node_are_kept_until_they_are_forgotten() {
         let known = PodTerminations::default();
         let pod = |status: serde_json::Value| -> Pod {
             serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": [], "nodeName": "n"}, "status": status}))
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_leaves_since_we_saw_it_leave_and_anew_when_it_is_asked_again() {
+    fn a_termination_counts_from_our_observation_and_anew_after_another_deletion() {
         let known = PodTerminations::default();
         let pod = |meta: serde_json::Value| -> Pod { serde_json::from_value(json!({"metadata": meta})).expect("a pod") };
         let leaving = |asked: &str| pod(json!({"uid": "u", "deletionTimestamp": asked}));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_pods_than_a_fleet_loses_nothing_is_known_and_their_nodes_are_asked() {
+    fn the_number_of_tracked_pods_is_bounded() {
         let known = PodTerminations::default();
         for at in 0..2 * MAX_TRACKED_PODS {
             let uid = format!("u{at}");

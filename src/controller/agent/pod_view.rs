@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_told_in_the_words_of_who_knows() {
+    fn a_hindrance_quotes_the_scheduler_or_the_kubelet() {
         let unschedulable = pod(json!({"metadata": {}, "status": {"phase": "Pending", "conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient cpu."}]}}));
         let expected = Hindrance { kind: HindranceKind::Unschedulable, message: "0/1 nodes are available: 1 Insufficient cpu.".into() };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_overdue_by_the_time_that_we_saw_it_leave_whatever_other_clocks_say() {
+    fn a_pod_is_overdue_by_our_own_clock() {
         let after = |deleted: &str, seconds| {
             let meta = json!({"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 15});
             observed(&pod(json!({"metadata": meta})), NodeReach::Heard, std::time::Duration::from_secs(seconds)).overdue

@@ -97,7 +97,7 @@ async fn escalated(held: Option<WorkItem>, mode: &str) -> (Leader, HashMap<&'sta
 }
 
 #[tokio::test]
-async fn what_is_escalated_comes_to_the_scheduler_or_to_who_submitted_the_item() {
+async fn an_escalation_goes_to_the_scheduler_or_to_the_submitter_of_the_item() {
     let message = |item: Option<&str>| Message::Escalated {
         agent: "a".into(),
         signal: "OperationTimeout".into(),

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_hub_goes_on_until_it_is_named() {
+    fn a_pause_by_supervision_lasts_until_it_is_named() {
         let paused = json!({"pauses": 2, "conditions": [{"type": "Paused", "status": "True", "reason": "PausedBySupervisor", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
         assert_eq!(pause(&agent(json!({}), paused.clone()), None, None, false), Some(Pause::Supervisor));
         assert_eq!(
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_for_want_of_tokens_ends_with_more_of_them_or_by_a_person() {
+    fn a_pause_for_lack_of_tokens_ends_with_more_tokens_or_by_a_person() {
         let begun = pause(&agent(json!({}), json!({})), Some(&tokens_over(Action::Pause)), Some(&holding(false)), false);
         assert_eq!(begun, Some(Pause::Tokens));
         let paused = json!({"pauses": 1, "pausedAtLimit": 10, "conditions": [{"type": "Paused", "status": "True", "reason": "TokenBudgetExceeded", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_ended_for_want_of_tokens_leaves_its_item_without_a_mark_unless_that_took_all_of_them() {
+    fn an_agent_without_tokens_fails_its_item_only_if_that_used_all_its_tokens() {
         let of = |holds, fresh| give_up(Signal::TokenBudgetExceeded, Action::Reap, holds, fresh);
         assert_eq!(of(true, false), Some(GiveUpReason::TokensSpent));
         assert_eq!(of(true, true), Some(GiveUpReason::TokensExhausted));

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_keeps_those_that_are_there_and_brings_nobody_back() {
+    fn a_new_leader_keeps_existing_agents_and_brings_none_back() {
         assert_eq!(step(&ScaleDowns::default(), 3, 1), 3, "they cool down");
         assert_eq!(step(&ScaleDowns::default(), 0, 0), 0, "they sleep, or left");
         assert_eq!(step(&ScaleDowns::default(), 0, 2), 2, "there is work for two");

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_nothing_wanted() {
+    fn a_budget_without_values_has_no_objects() {
         for compute in [json!({}), json!({"hard": {}, "perAgent": {}}), json!({"perAgent": {"max": {}}})] {
             let budget = budget(compute);
             assert!(wanted::<ResourceQuota>(&budget).is_none() && wanted::<LimitRange>(&budget).is_none());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_in_other_words_is_no_drift_and_a_change_is() {
+    fn equal_quantities_are_no_drift_and_a_change_is() {
         let budget = budget(json!({"hard": {"requests.cpu": "1000m"}, "perAgent": {"max": {"memory": "1024Mi"}}}));
         let mut quota: ResourceQuota = made(wanted(&budget).expect("a quota"));
         assert_eq!(state(&quota, &budget), own(true));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_later_is_taken_back() {
+    fn a_value_that_is_removed_later_is_drift() {
         let before = budget(json!({"hard": {"pods": "5", "requests.cpu": "1"}}));
         let quota: ResourceQuota = made(wanted(&before).expect("a quota"));
         let after = budget(json!({"hard": {"pods": "5"}}));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_it_is_says_the_owner() {
+    fn the_owner_reference_decides_whose_object_it_is() {
         let budget = budget(json!({"hard": {"pods": "5"}}));
         let quota: ResourceQuota = made(wanted(&budget).expect("a quota"));
         let changed = |change: fn(&mut ObjectMeta)| {

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_anybody_wrote_is_theirs() {
+    fn a_default_that_another_manager_wrote_is_kept() {
         let (ours, status) = (json!({"manager": "spillway-defaults"}), json!({"manager": "x", "subresource": "status"}));
         assert!(untouched(&budget(1, json!([ours, status]))));
         assert!(!untouched(&budget(2, json!([ours, status]))), "its spec was changed, by whomever");

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_of_both_objects_is_told() {
+    fn the_worst_of_both_objects_is_reported() {
         let there = |words: &str| ComputeOutcome::There(words.to_owned());
         let failed = || ComputeOutcome::Failed(reasons::QUOTA_REFUSED, "no".into());
         let cases = [

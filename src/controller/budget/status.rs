@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_once() {
+    fn a_change_is_reported_once() {
         let refused = Outcome::Failed(reasons::QUOTA_REFUSED, "no".into());
         let (told, _) = next(&budget(&[]), &refused, at(1));
         assert_eq!(news(&budget(&[]), &told), Some((true, "QuotaRefused".into(), "no".into())));

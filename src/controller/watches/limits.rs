@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_people_write_is_news() {
+    fn only_a_changed_spec_is_a_change() {
         let mut generations = Generations::default();
         assert!(generations.changed(&budget("u", 1)));
         assert!(!generations.changed(&budget("u", 1)), "a status was written");
