@@ -79,7 +79,7 @@ async fn malformed(object: &AgentObject, trouble: &str, key: &ObjectKey, context
     if context.invalid_is_news(CONTROLLER_NAME, key.clone(), trouble) {
         tracing::error!(namespace = %key.namespace, agent = %key.name, error = trouble, "a stored Agent does not fit its type; it is left alone");
         let note = format!(
-            "the stored object does not fit its type, so the operator ignores it: {trouble}. Apply the current CustomResourceDefinitions, then the object"
+            "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {trouble}"
         );
         context.events.warning(object, reasons::INVALID_OBJECT, "Validate", note).await;
     }

@@ -51,7 +51,7 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
             if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, pool = %key.name, error = %invalid.error, "a stored AgentPool does not fit its type; it is left alone");
                 let note = format!(
-                    "the stored object does not fit its type, so the operator ignores it: {}. Apply the current CustomResourceDefinitions, then the object",
+                    "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {}",
                     invalid.error
                 );
                 context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;

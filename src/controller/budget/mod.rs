@@ -53,7 +53,7 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
             if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, budget = %key.name, error = %invalid.error, "a stored Budget does not fit its type; it is left alone");
                 let note = format!(
-                    "the stored object does not fit its type, so the operator ignores it: {}. Apply the current CustomResourceDefinitions, then the object",
+                    "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {}",
                     invalid.error
                 );
                 context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
