@@ -78,7 +78,7 @@ fn is_owned(claim: &PersistentVolumeClaim, agent: &Agent) -> bool {
     owners.into_iter().any(|owner| owner.controller == Some(true) && Some(&owner.uid) == agent.metadata.uid.as_ref())
 }
 
-/// Deletes the volume of an agent that ended, together with its pod, before the Agent itself is deleted. A claim that
+/// Deletes the volume of an agent that ended and whose pod is gone, although its Agent is still kept. A claim that
 /// cannot be deleted here is deleted with the Agent.
 pub async fn give_back(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let Some(claim) = agent.status.as_ref().and_then(|status| status.claim_ref.as_ref()) else { return Ok(()) };

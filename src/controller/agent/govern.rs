@@ -118,8 +118,8 @@ pub async fn intervene(agent: &Agent, observed: &AgentObservation, context: &Con
     }
     match action {
         Action::Log => {}
-        // Kubernetes counts events with the same object, reason and action as one: the signal is the reason, the
-        // intervention the action.
+        // Events with the same object, reason and action are counted as one: the signal is the reason, the intervention
+        // the action.
         Action::Warn => {
             if let Some(uid) = agent.caller_uid().filter(|_| *enforced) {
                 context.live.tell(uid, signal.name(), message, jiff::Timestamp::now());

@@ -186,8 +186,8 @@ pub struct StatusNews {
     pub warning: bool,
     /// Reason of the event.
     pub reason: String,
-    /// Action of the event. Kubernetes counts events with the same object, reason and action as one, so the action
-    /// names what differs.
+    /// Action of the event. Events with the same object, reason and action are counted as one, so the action names what
+    /// differs.
     pub action: String,
     /// Note of the event.
     pub note: String,
