@@ -1,8 +1,8 @@
 //! A leader for tests: its context, with stores that contain the objects of the test, and an API server in memory that
 //! accepts writes of their statuses, new Agents, and events.
 //!
-//! There are no watches: a write reaches the server and not the stores. The lease is never renewed, so
-//! [`Leadership::confirm`] fails.
+//! There are no watches: a write reaches the server and not the stores. The leader holds its lease for the first ten
+//! seconds: [`Leadership::confirm`] succeeds without a renewal until then.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
