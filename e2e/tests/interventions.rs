@@ -94,7 +94,7 @@ async fn agents_that_crash_one_after_another_are_told_of_as_a_rule_says() {
     let program = json!({"command": ["/bin/sh", "-c", "exit 7"]});
     room.apply_pool("fails", json!({"replicas": 1, "agent": program, "supervision": rules})).await;
     let notice = told(&calls, "CrashLoop").await;
-    assert!(notice.to_string().contains("3 agents of AgentPool/fails ended soon after their start"), "{notice}");
+    assert!(notice.to_string().contains("3 agents of AgentPool/fails recently ended soon after their start"), "{notice}");
     let agents: Vec<Agent> = room.list().await;
     let told: Vec<String> = agents.iter().filter(|agent| intervened(agent, "CrashLoop", "Notify")).map(ResourceExt::name_any).collect();
     assert!(!told.is_empty() && told.len() + 2 <= agents.len(), "the first two are no loop of three: {told:?} of {}", agents.len());

@@ -21,7 +21,7 @@ async fn a_pool_runs_its_minimum_takes_scale_and_leaves_nothing_behind() {
     let pools = room.api::<AgentPool>();
     pools.patch_scale("free", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 5}}))).await.expect("scaled");
     let (reason, message) = room.pool_says("free", "Ready", "True").await;
-    assert_eq!((reason.as_str(), message.as_str()), ("AsDesired", "spec.replicas asks for 5"));
+    assert_eq!((reason.as_str(), message.as_str()), ("AsDesired", "spec.replicas sets the size to 5"));
     room.pods_ready(5).await;
     eventually("/scale shows five", async || {
         let scale = pools.get_scale("free").await.map_err(|error| error.to_string())?.status.expect("a status");
@@ -184,7 +184,10 @@ async fn what_is_missing_or_not_built_is_named_and_crashes_nothing() {
     operator.leads(&room).await;
     room.apply_pool("refs", json!({"replicas": 1, "budgetRef": {"name": "gold"}, "queues": [{"name": "bugs"}]})).await;
     let (reason, message) = room.pool_says("refs", "Blocked", "True").await;
-    assert_eq!((reason.as_str(), message.as_str()), ("MissingReference", "Budget/gold, WorkQueue/bugs not found in this namespace"));
+    assert_eq!(
+        (reason.as_str(), message.as_str()),
+        ("MissingReference", "the spec names objects that this namespace does not have: Budget/gold, WorkQueue/bugs")
+    );
     assert!(room.list::<Agent>().await.is_empty(), "nothing is started");
 
     let unsupported =
@@ -219,8 +222,9 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     room.api::<Agent>().create(&PostParams::default(), &object).await.expect("accepted");
     eventually("it says what it waits for", async || {
         let status = room.api::<Agent>().get("mine").await.map_err(|error| error.to_string())?.status;
-        let told =
-            status.is_some_and(|status| status.conditions.iter().any(|condition| condition.message == "AgentPool/free does not exist"));
+        let told = status.is_some_and(|status| {
+            status.conditions.iter().any(|condition| condition.message == "AgentPool/free (spec.poolRef) does not exist")
+        });
         seen(told, || "not yet".into())
     })
     .await;

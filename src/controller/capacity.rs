@@ -1,17 +1,19 @@
-//! Who may get a pod, as far as budgets go: `agents.maxConcurrent` of the pool's Budget and those above it, what a
-//! ClusterBudget gives each namespace and all of them together, and which namespaces are projects. And how much work may wait.
+//! The limits of budgets on pods: `agents.maxConcurrent` of the pool's Budget and its parents, the limits of
+//! ClusterBudgets for each namespace and for all together, and which namespaces are projects. Also the limits on
+//! pending work.
 //!
-//! Never more pods than a limit allows, although pods are made by many reconciles at a time, from caches that lag:
-//! * whoever is about to make a pod takes a place first, under one lock over all namespaces; it is counted from then on;
-//! * a place taken is kept until the cache of Agents shows the pod recorded (from then on the Agent counts), or the API server
-//!   refused the pod, or the Agent is gone. An answer that was lost keeps its place: the pod may have been made;
-//! * everything else that lags counts too much, not too little: a pod counts while its cache shows it, and so does an Agent
-//!   with a recorded pod until it ended, even if the pod cannot be seen;
-//! * a new leader lists pods after it won, when requests of the old one are answered or were refused. A create that
-//!   was on its way even longer makes a pod that no Agent records: it never registers, its program never starts, and it is
-//!   deleted as nobody's.
+//! There are never more pods than a limit allows, although many reconciles create pods at a time, from caches that lag:
+//! * a reconcile reserves a place before it creates a pod, under one lock for all namespaces; the place counts from
+//!   then on;
+//! * a place is kept until the cache of Agents shows the recorded pod (from then on the Agent counts), or the API
+//!   server refused the pod, or the Agent is gone. A lost response keeps the place, because the pod may exist;
+//! * all other data that lags counts too much, not too little: a pod counts while the cache shows it, and so does an
+//!   Agent with a recorded pod until it ended, even if the cache does not show the pod;
+//! * a new leader lists pods after its election, when requests of the old leader are answered or were refused. A create
+//!   request that arrives even later makes a pod that no Agent records: it never registers, its program never starts,
+//!   and it is deleted.
 //!
-//! Agents without a pod (stopped, hibernated, refused) hold no place; a volume is held as long as its Agent has it.
+//! Agents without a pod (stopped, hibernated, refused) hold no place. A volume counts as long as its Agent has it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,12 +40,12 @@ use crate::policy::work::admission::ProjectLimit;
 /// A ClusterBudget's field with the number of projects.
 const PROJECTS_MAX_FIELD: &str = "spec.projects.max";
 
-/// Places that were given and are not seen in the caches yet.
+/// Places that are reserved, and that the caches do not show yet.
 #[derive(Debug, Default)]
 pub struct PendingPlaces(Mutex<HashMap<ObjectKey, CapacityHolder>>);
 
 impl PendingPlaces {
-    /// Takes a place for the pod of an Agent of `pool`, or says what is in the way.
+    /// Reserves a place for the pod of an Agent of `pool`, or returns what prevents that.
     pub fn take(&self, key: &ObjectKey, pool: &AgentPool, amounts: Amounts, stores: &Stores) -> Result<(), Hindrance> {
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         given.retain(|key, _| awaited(key, stores));
@@ -68,8 +70,8 @@ impl PendingPlaces {
         Ok(())
     }
 
-    /// Agents with a pod that each Budget, each ClusterBudget, and each namespace of one counts. Where none is, there is no
-    /// number.
+    /// The number of agents with a pod of each Budget, each ClusterBudget, and each namespace of a ClusterBudget. Those
+    /// without agents are absent.
     pub fn counted(&self, stores: &Stores) -> BTreeMap<Place, u64> {
         let given = {
             let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,8 +100,8 @@ impl PendingPlaces {
         counted
     }
 
-    /// Agents with a pod, against every limit of agents of what counts any: Budgets, ClusterBudgets, and what those leave to a
-    /// namespace.
+    /// The number of agents with a pod, and its limit, of each Budget, each ClusterBudget, and each namespace of a
+    /// ClusterBudget that has both.
     pub fn used(&self, stores: &Stores) -> Vec<(Place, u64, u64)> {
         let cluster = |name: &str| {
             let object = stores.cluster_budgets.get(&ObjectRef::new(name))?;
@@ -118,13 +120,13 @@ impl PendingPlaces {
         self.counted(stores).into_iter().filter_map(|(place, used)| most(&place).map(|most| (place, used, most))).collect()
     }
 
-    /// The pod was not made, and will not be.
+    /// Releases the place of a pod that was not created and will not be.
     pub fn give_back(&self, key: &ObjectKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
-/// Whether a place that was given is to be kept: the Agent is there, and its pod is not seen to be recorded.
+/// Whether a reserved place is kept: the Agent exists, and the cache does not show its recorded pod.
 fn awaited(key: &ObjectKey, stores: &Stores) -> bool {
     stores.agent(key).is_some_and(|agent| agent.0.as_ref().is_ok_and(|agent| recorded(agent).is_none() && !gone(agent)))
 }
@@ -133,16 +135,16 @@ fn recorded(agent: &Agent) -> Option<&str> {
     agent.status.as_ref()?.pod_ref.as_ref().map(|pod| pod.uid.as_str())
 }
 
-/// It ended, or it is to be without a pod.
+/// Whether the agent ended, or is hibernated and has no pod.
 fn gone(agent: &Agent) -> bool {
     agent.has_ended() || (agent.spec.hibernated == Some(true) && recorded(agent).is_none())
 }
 
-/// What all hold.
+/// What each agent holds, including reserved places.
 fn holders(given: &HashMap<ObjectKey, CapacityHolder>, stores: &Stores) -> HashMap<ObjectKey, CapacityHolder> {
     let mut all: HashMap<ObjectKey, CapacityHolder> = given.clone();
     let mut known: HashMap<(String, String), CapacityHolder> = HashMap::new();
-    // One of the pool, before what it holds is known.
+    // A holder of the pool, before its amounts are known.
     let mut of_pool = |namespace: &str, pool: &str| {
         known.entry((namespace.to_owned(), pool.to_owned())).or_insert_with(|| holder_of(namespace, pool, stores)).clone()
     };
@@ -173,12 +175,13 @@ fn holders(given: &HashMap<ObjectKey, CapacityHolder>, stores: &Stores) -> HashM
     all
 }
 
-/// Whether all containers of a pod have ended.
+/// Whether all containers of a pod ended.
 pub fn over(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"))
 }
 
-/// What a pod may use of memory: the sum of its containers, kept by `prune` where the pod itself would say it.
+/// The memory limit of a cached pod: the sum of its containers, which the watch keeps in the resources of the pod
+/// itself.
 fn memory_of(pod: &Pod) -> u64 {
     pod.spec.as_ref().and_then(|spec| limit_of(spec.resources.as_ref())).map_or(0, units)
 }
@@ -187,19 +190,19 @@ fn limit_of(resources: Option<&ResourceRequirements>) -> Option<&Quantity> {
     resources?.limits.as_ref()?.get("memory")
 }
 
-/// The memory that all containers of a pod may use: those that start first run on beside it.
+/// The sum of the memory limits of all containers. Init containers count too, because sidecars keep running.
 pub fn memory(pod: &Pod) -> u64 {
     let spec = pod.spec.as_ref();
     let containers = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
     containers.filter_map(|container| limit_of(container.resources.as_ref())).map(units).fold(0, u64::saturating_add)
 }
 
-/// The same, as a pod says it of itself.
+/// The same, as resources of the pod itself.
 pub fn as_resources(memory: u64) -> ResourceRequirements {
     ResourceRequirements { limits: Some([("memory".to_owned(), Quantity(memory.to_string()))].into()), ..ResourceRequirements::default() }
 }
 
-/// What the volume of an agent of this pool asks for, as the pool says now.
+/// The storage that a claim requests, in bytes.
 pub fn volume(claim: &PersistentVolumeClaim) -> u64 {
     let asked = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
     asked.map_or(0, units)
@@ -211,8 +214,8 @@ fn volume_of(agent: &Agent, stores: &Stores) -> u64 {
     pool.and_then(|pool| super::agent::claim_of(agent, pool)).as_ref().map_or(0, volume)
 }
 
-/// An agent of a pool that holds nothing: the Budgets that it is counted in (all of the namespace where that cannot be known), and
-/// its type.
+/// A holder for an agent of this pool, without amounts: the Budgets that count it (all of the namespace if they are
+/// unknown), and the pool's type.
 fn holder_of(namespace: &str, pool: &str, stores: &Stores) -> CapacityHolder {
     let pool = stores.pool(namespace, pool);
     let pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok());
@@ -221,7 +224,7 @@ fn holder_of(namespace: &str, pool: &str, stores: &Stores) -> CapacityHolder {
     CapacityHolder { namespace: namespace.to_owned(), budgets, pool_type, amounts: Amounts::default() }
 }
 
-/// The pool's Budget and those above it, or why they are not all known.
+/// The pool's Budget and its parents, or why not all are known.
 fn path(pool: &AgentPool, stores: &Stores) -> Result<Vec<String>, Hindrance> {
     match known_path(pool, stores) {
         (path, None) => Ok(path),
@@ -229,22 +232,22 @@ fn path(pool: &AgentPool, stores: &Stores) -> Result<Vec<String>, Hindrance> {
     }
 }
 
-/// The pool's Budget and those above it as far as they are known, and what is in the way of the others. One that does not fit
-/// its type cannot say how many it allows.
+/// The pool's Budget and its parents as far as they are known, and why the others are not. The limits of a Budget that
+/// does not fit its type are unknown.
 fn known_path(pool: &AgentPool, stores: &Stores) -> (Vec<String>, Option<Hindrance>) {
     let namespace = pool.namespace().unwrap_or_default();
     let mut next = Some(pool.spec.budget_ref.as_ref().map_or(names::DEFAULT_OBJECT_NAME, |budget| &budget.name).to_owned());
     let mut path = Vec::new();
-    // A circle ends where it began.
+    // A cycle ends at the first Budget that repeats.
     while let Some(name) = next.take().filter(|name| !path.contains(name)) {
         let Some(budget) = stores.budgets.get(&ObjectRef::new(&name).within(&namespace)) else { break };
         if let Some(lowest) = path.first().filter(|_| path.len() == MAX_BUDGET_DEPTH) {
             let message =
-                format!("Budget/{lowest} allows no pods: more than {MAX_BUDGET_DEPTH} Budgets are above one another (spec.parentRef)");
+                format!("Budget/{lowest} allows no pods: its chain of parents (spec.parentRef) has more than {MAX_BUDGET_DEPTH} Budgets");
             return (path, Some(Hindrance { kind: HindranceKind::BudgetExhausted, message }));
         }
         let Ok(budget) = &budget.0 else {
-            let message = format!("Budget/{name} does not fit its type; see its events");
+            let message = format!("Budget/{name} does not fit its type. Its events say why");
             return (path, Some(Hindrance { kind: HindranceKind::Unsupported, message }));
         };
         next = budget.spec.parent_ref.as_ref().map(|parent| parent.name.clone());
@@ -264,14 +267,14 @@ impl Cluster {
         format!("{}/{}", ClusterBudget::kind(&()), self.budget.name_any())
     }
 
-    /// A namespace that is not known yet is bound by all: too much is counted rather than too little.
+    /// All ClusterBudgets bind a namespace that is not known yet: too much is counted rather than too little.
     fn binds(&self, namespace: &str, stores: &Stores) -> bool {
         let known = stores.namespaces.get(&ObjectRef::new(namespace));
         known.is_none_or(|known| self.selects.matches(known.metadata.labels.as_ref().unwrap_or(&BTreeMap::new())))
     }
 }
 
-/// All that bind a namespace: where two do, both must have room.
+/// All ClusterBudgets that bind a namespace. Each of them must have room.
 fn clusters_over(namespace: &str, stores: &Stores) -> Vec<Cluster> {
     let all = stores.cluster_budgets.state();
     let readable = all.iter().filter_map(|object| object.0.as_ref().ok());
@@ -286,7 +289,7 @@ fn projects_max(budget: &ClusterBudget) -> Option<usize> {
     budget.spec.projects.as_ref()?.max.map(|max| usize::try_from(max).unwrap_or(0))
 }
 
-/// Every limit over an agent of the namespace.
+/// Every limit that applies to an agent of the namespace.
 fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Stores) -> Vec<Limit> {
     let mut limits: Vec<Limit> = path.iter().filter_map(|name| of_budget(namespace, name, clusters, stores)).collect();
     for cluster in clusters {
@@ -321,7 +324,7 @@ fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Store
     limits
 }
 
-/// What a Budget says itself, else what the ClusterBudgets say for Budgets that do not.
+/// The Budget's own limit, else the default of the ClusterBudgets.
 fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores) -> Option<Limit> {
     let object = stores.budgets.get(&ObjectRef::new(name).within(namespace))?;
     let spec = &object.0.as_ref().ok()?.spec;
@@ -331,8 +334,8 @@ fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores)
     let own = spec.agents.as_ref();
     let default = |cluster: &Cluster| Some((cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.agents.clone()?, cluster.name()));
     let defaults: Vec<(AgentLimits, String)> = clusters.iter().filter_map(default).collect();
-    // What the Budget says itself is kept whether there is such a pool or not; what is there by default takes nothing from who has
-    // none.
+    // The Budget's own reservations apply even without a pool of these types. Default reservations apply only if there
+    // is one.
     let reservations = match own.filter(|agents| agents.reservations.is_some()) {
         Some(_) => reservations(own, &format!("{}/{name}, spec.agents", Budget::kind(&()))),
         None => defaults
@@ -356,7 +359,7 @@ fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores)
     Some(Limit { owner, field, over, what: LimitedResource::Agents, max: u64::try_from(max).unwrap_or(0), reservations })
 }
 
-/// What is reserved of agents. `source` is the object and its field.
+/// The reservations of these limits. `source` is the object and its field.
 fn reservations(agents: Option<&AgentLimits>, source: &str) -> Vec<Reservation> {
     let reservation = |share: &budget::Reservation| Reservation {
         source: format!("{source}.reservations[{}]", share.name),
@@ -374,8 +377,8 @@ fn has_pool_of(namespace: &str, types: &[String], stores: &Stores) -> bool {
     ours.filter_map(|pool| pool.0.as_ref().ok()).any(|pool| types.contains(&pool.spec.type_))
 }
 
-/// The fewest items that may be unfinished in a namespace, over all queues, whoever makes them: by its Budgets without a parent and
-/// by ClusterBudgets. And who says so, in which field.
+/// The lowest limit on unfinished items of a namespace, over all queues and submitters, with its object and field: from
+/// Budgets without a parent, and from ClusterBudgets.
 pub fn project_work(namespace: &str, stores: &Stores) -> Option<ProjectLimit> {
     let clusters = clusters_over(namespace, stores);
     let of_cluster = |cluster: &Cluster| {
@@ -390,7 +393,7 @@ pub fn project_work(namespace: &str, stores: &Stores) -> Option<ProjectLimit> {
     budgets.iter().filter_map(of_root).chain(clusters.iter().filter_map(of_cluster)).min()
 }
 
-/// The same, for items that agents of a pool make: the Budgets between the pool and the top bind them, too.
+/// The same, for items that agents of a pool submit: the Budgets between the pool and the top apply too.
 pub fn most_work(pool: &AgentPool, stores: &Stores) -> Option<ProjectLimit> {
     let namespace = pool.namespace().unwrap_or_default();
     let clusters = clusters_over(&namespace, stores);
@@ -406,7 +409,7 @@ fn project_limit(most: i32, says: String) -> ProjectLimit {
     ProjectLimit { most: u64::try_from(most).unwrap_or(0), says }
 }
 
-/// What a Budget says itself, else what the ClusterBudgets say for Budgets that do not.
+/// The Budget's own limit, else the default of the ClusterBudgets.
 fn work_of_budget(budget: &Budget, clusters: &[Cluster]) -> Option<ProjectLimit> {
     if budget.spec.mode != Mode::Enforce {
         return None;
@@ -430,7 +433,7 @@ fn namespaces(stores: &Stores) -> BTreeSet<String> {
     pools.chain(agents).chain(pods).collect()
 }
 
-/// Why no pool of the namespace may make agents, if none may.
+/// Why no pool of the namespace may create agents, if `spec.projects.max` of a ClusterBudget forbids it.
 pub fn not_a_project(namespace: &str, stores: &Stores) -> Option<String> {
     let clusters = clusters_over(namespace, stores);
     project_full(namespace, &clusters, &[], stores)
@@ -446,7 +449,7 @@ fn project_full(namespace: &str, clusters: &[Cluster], holders: &[CapacityHolder
         let count = projects.len();
         beyond(projects, &running, namespace, max).then(|| {
             format!(
-                "{} allows {max} namespaces with pools ({PROJECTS_MAX_FIELD}); there are {count}, and those whose pools are older come first",
+                "{} allows {max} namespaces with pools ({PROJECTS_MAX_FIELD}), and there are {count}. Namespaces with older pools come first",
                 cluster.name()
             )
         })

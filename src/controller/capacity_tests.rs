@@ -47,7 +47,7 @@ fn take(places: &PendingPlaces, name: &str, stores: &Stores) -> Result<(), (Hind
 }
 
 #[test]
-fn a_place_that_was_given_counts_before_anything_is_seen_of_it() {
+fn a_reserved_place_counts_before_the_caches_show_it() {
     let stores = Stores::of(&[pool("n", "p", Some("b")), budget("b", at_most(1)), waiting("one", "p"), waiting("two", "p")]);
     let places = PendingPlaces::default();
     assert_eq!(take(&places, "one", &stores), Ok(()));
@@ -101,7 +101,7 @@ fn budgets_above_count_all_below_them() {
     let eighth = take(&PendingPlaces::default(), "me", &Stores::of(&chain(8)));
     assert!(eighth.is_err_and(|(_, words)| words.starts_with("Budget/b7 allows 1")), "the eighth is counted in");
     let ninth = take(&PendingPlaces::default(), "me", &Stores::of(&chain(9))).expect_err("too many");
-    let words = "Budget/b0 allows no pods: more than 8 Budgets are above one another (spec.parentRef)";
+    let words = "Budget/b0 allows no pods: its chain of parents (spec.parentRef) has more than 8 Budgets";
     assert_eq!(ninth, (HindranceKind::BudgetExhausted, words.to_owned()), "and the ninth is never left out");
     let odd = json!({"apiVersion": API, "kind": "Budget", "metadata": {"name": "b", "namespace": "n"}, "spec": 7});
     let stores = Stores::of(&[odd, pools[0].clone(), waiting("me", "p")]);
@@ -109,7 +109,7 @@ fn budgets_above_count_all_below_them() {
 }
 
 #[test]
-fn a_mode_that_does_not_enforce_refuses_nobody() {
+fn a_mode_that_does_not_enforce_refuses_no_pod() {
     let observed = budget("b", json!({"mode": "Observe", "agents": {"maxConcurrent": 0}}));
     assert_eq!(take(&PendingPlaces::default(), "me", &Stores::of(&[observed, pool("n", "p", Some("b")), waiting("me", "p")])), Ok(()));
 }
@@ -139,7 +139,7 @@ fn a_cluster_budget_counts_namespaces_all_of_them_and_bytes() {
 }
 
 #[test]
-fn defaults_are_for_budgets_that_say_nothing() {
+fn defaults_apply_to_budgets_without_limits_of_their_own() {
     let defaults = || cluster(json!({"defaults": {"budget": {"agents": {"maxConcurrent": 1}}}}));
     let with = |budget: Value| {
         let stores = Stores::of(&[defaults(), budget, pool("n", "p", Some("b")), running("x", "p"), waiting("me", "p")]);
@@ -181,7 +181,7 @@ fn by_default_a_flood_of_workers_leaves_schedulers_a_fifth_of_the_agents() {
     let without = |count: usize| pools.iter().take(1).cloned().chain(workers(count)).collect::<Vec<_>>();
     assert_eq!(asks("w", without(4)), None, "nothing is kept where there is no such pool");
 
-    // Of a Budget's own limit a fifth is kept, too, unless it says otherwise.
+    // A fifth of a Budget's own limit is kept too, unless it has reservations of its own.
     let own = |reservations: Value| {
         let mut spec = json!({"agents": {"maxConcurrent": 2, "reservations": reservations}});
         if spec["agents"]["reservations"].is_null() {
@@ -235,7 +235,7 @@ fn the_memory_of_a_pod_is_what_all_its_containers_may_use() {
 }
 
 #[test]
-fn the_fewest_items_that_anybody_allows_may_wait() {
+fn the_lowest_limit_on_pending_items_applies() {
     let most = |more: &[Value]| {
         let stores = Stores::of(&[more, &[pool("n", "p", Some("b"))]].concat());
         let pool = stores.pool("n", "p").expect("the pool");
@@ -295,7 +295,7 @@ mod simulated {
         Make(usize, Answer),
         /// A pod ends.
         Goes(usize),
-        /// That is told of its agent.
+        /// The end of the pod is stored in its Agent.
         Told(usize),
         /// The cache of Agents, or of pods, catches up to this share of what it lacks.
         Agents(usize),
@@ -351,7 +351,7 @@ mod simulated {
                         let waits = cached.recorded == real.recorded && cached.ended == real.ended && !real.recorded && !real.ended;
                         if waits && take(&places, &name(at), &stores(&history[agents_at], &history[pods_at])).is_ok() {
                             match answer {
-                                // What was made without our knowing is nobody's, and deleted first.
+                                // A pod that no Agent records is deleted first.
                                 _ if real.pod => now[at].pod = false,
                                 Answer::Made => {
                                     now[at].pod = true;

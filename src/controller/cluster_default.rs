@@ -1,7 +1,8 @@
-//! `ClusterBudget/default`, as the chart's values say: applied once by each leader, after it won.
+//! `ClusterBudget/default`, from the chart's values. Each leader applies it once, after its election.
 //!
-//! Not by the chart itself: an object and the CRD of its kind do not install in one step, and a hook would make it anew at each
-//! upgrade, with nothing counted. A field that somebody else manages is left to them: a conflict is no error here.
+//! The chart cannot install it: an object and the CRD of its kind do not install in one step, and a hook would create
+//! it anew at each upgrade, without its counts. A field of another field manager is not changed, so a conflict is no
+//! error here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use crate::api::ClusterBudget;
 use crate::api::names::{self, managers};
 use crate::cluster::{Class, calls};
 
-/// Between two tries.
+/// Delay between two attempts.
 const CREATE_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Applies it, and then waits for ever. Ends only with an error, when we do not lead any more.
+/// Applies it, and then waits. Returns only with an error, when we do not lead any more.
 pub async fn ensure(context: Arc<Context>, spec: Option<&Value>) -> anyhow::Result<()> {
     if let Some(spec) = spec {
         apply(&context, spec).await?;
@@ -34,12 +35,12 @@ async fn apply(context: &Context, spec: &Value) -> anyhow::Result<()> {
         };
         match error.class() {
             Class::Conflict => {
-                tracing::info!(%error, "ClusterBudget/default is managed by others; it is left to them");
+                tracing::info!(%error, "ClusterBudget/default is managed by another field manager; it is not changed");
                 return Ok(());
             }
             Class::LostLeadership => return Err(error.into()),
             Class::AlreadyExists | Class::NotFound | Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable => {
-                tracing::warn!(%error, "ClusterBudget/default could not be applied; trying again");
+                tracing::warn!(%error, "cannot apply ClusterBudget/default; retrying");
                 tokio::time::sleep(CREATE_RETRY_DELAY).await;
             }
         }

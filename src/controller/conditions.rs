@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 pub struct Builder<'a> {
     /// The conditions stored now.
     pub stored: &'a [Condition],
-    /// The generation they will speak of.
+    /// The generation that they are about.
     pub generation: i64,
-    /// Now, for those that change.
+    /// The current time, for conditions that change.
     pub now: jiff::Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! What every reconcile is given.
+//! The context of every reconcile.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -38,64 +38,64 @@ const REPLAY_GRACE: Duration = Duration::from_secs(5);
 /// First and longest bound of the delay between retries of one object.
 const RECONCILE_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
-/// When a reconcile in which nothing failed wants to look again.
+/// When an object is reconciled again after a reconcile without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextLook {
     /// After this long; earlier failures of the object are forgotten.
     After(Duration),
-    /// Later each time, as after a failure: what is wanted cannot be had now.
+    /// With a growing delay, as after a failure: something is missing or refused now.
     Later,
     /// When something changes.
     OnChange,
 }
 
-/// What a context is made of.
+/// The parts of a [`Context`].
 pub struct ContextParts {
     /// The client.
     pub client: Client,
-    /// The right to act.
+    /// Our leadership, without which nothing is written.
     pub leadership: Leadership,
     /// The state of the Lease when we took it over.
     pub takeover: Takeover,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// What is told.
+    /// The recorder of events.
     pub events: Events,
-    /// What was watched.
+    /// The caches.
     pub stores: Stores,
     /// What is known of pods that disappeared.
     pub disappearances: PodTerminations,
-    /// Makes reconcilers look again.
+    /// Triggers reconciles.
     pub wake: Wake,
-    /// What agents' pods are told.
+    /// The settings for agents' pods.
     pub supervised: Supervised,
     /// The certificates.
     pub trust: watch::Receiver<Option<Trust>>,
-    /// Items of work.
+    /// The index of work items.
     pub work_index: WorkIndex,
-    /// Whether we write what somebody waits for.
+    /// Whether writes are under way that a caller waits for.
     pub quiet: ForegroundWrites,
-    /// How many agents there are.
+    /// The counts of agents, for metrics.
     pub fleet: Fleet,
 }
 
-/// What every reconcile is given.
+/// The context of every reconcile.
 pub struct Context {
     /// The client.
     pub client: Client,
-    /// The right to act.
+    /// Our leadership, without which nothing is written.
     pub leadership: Leadership,
     /// The state of the Lease when we took it over.
     pub takeover: Takeover,
-    /// When this context was made: gateways are answered from then on.
+    /// When this context was created. Gateways are served from then on.
     began: BootTime,
     /// Our owner epoch, written with every durable status.
     pub epoch: i64,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// What is told.
+    /// The recorder of events.
     pub events: Events,
-    /// What was watched.
+    /// The caches.
     pub stores: Stores,
     /// What is known of pods that disappeared.
     pub disappearances: PodTerminations,
@@ -111,27 +111,27 @@ pub struct Context {
     pub budget_gate: Gate<ObjectKey>,
     /// Our last writes of ResourceQuotas and LimitRanges, by kind.
     pub compute_gate: Gate<(String, ObjectKey)>,
-    /// Places of pods that are being made.
+    /// The capacity that is reserved for pods that are being created.
     pub places: PendingPlaces,
-    /// Since when namespaces are without any Budget.
+    /// Since when namespaces have no Budget, or no Breaker.
     pub waiting: WaitingNamespaces,
-    /// What agents reported, and what is wanted of them.
+    /// The reports of agents, and their directives.
     pub live: Live,
-    /// Items of work.
+    /// The index of work items.
     pub work_index: WorkIndex,
-    /// Whether we write what somebody waits for.
+    /// Whether writes are under way that a caller waits for.
     pub quiet: ForegroundWrites,
-    /// How many agents there are.
+    /// The counts of agents, for metrics.
     pub fleet: Fleet,
-    /// Tokens.
+    /// The ledger of tokens.
     pub meter: Meter,
-    /// Circuits.
+    /// The circuit breakers.
     pub circuits: Circuits,
-    /// Attempts at items, as far as circuits wait for their ends.
+    /// Attempts at items whose results circuits wait for.
     pub attempts: Attempts,
-    /// Makes reconcilers look again.
+    /// Triggers reconciles.
     pub wake: Wake,
-    /// What agents' pods are told.
+    /// The settings for agents' pods.
     pub supervised: Supervised,
     /// How long pools have been larger than they need to be.
     pub descent: ScaleDowns,
@@ -141,7 +141,7 @@ pub struct Context {
     invalid_told: Mutex<HashMap<(&'static str, ObjectKey), String>>,
 }
 
-/// When a status was written for the last time, and since when it differs from what holds.
+/// When a status was written last, and since when the stored one is out of date.
 #[derive(Debug, Default)]
 struct PublishTimes {
     written: Option<BootTime>,
@@ -207,12 +207,12 @@ impl Context {
         self.takeover.rollback.as_ref().filter(|rollback| rollback.is_recent(jiff::Timestamp::now().as_millisecond()))
     }
 
-    /// Whether gateways replay lost answers just now. No item is granted and no lease is called lost until they have.
+    /// Whether gateways may still replay lost answers. Until then no item is granted, and no lease counts as lost.
     pub fn replay_window_open(&self) -> bool {
         self.takeover.rollback.is_some() && self.began.elapsed() < REPLAY_GRACE
     }
 
-    /// The certificates that pods trust, as PEM; `None` until they are made.
+    /// The certificates that pods trust, as PEM; `None` until they are created.
     pub fn bundle(&self) -> Option<String> {
         self.trust.borrow().as_ref().map(|trust| trust.bundle.clone())
     }
@@ -226,7 +226,7 @@ impl Context {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Runs one reconcile: counts it, times it, and forgets earlier failures of the object when it got what it wanted.
+    /// Runs one reconcile: counts it, times it, and after a success forgets earlier failures of the object.
     pub async fn reconcile(
         &self,
         controller: &'static str,
@@ -254,42 +254,43 @@ impl Context {
         })
     }
 
-    /// A try of this object succeeded: earlier failures are forgotten.
+    /// An operation on this object succeeded: forgets its earlier failures.
     pub fn succeeded(&self, controller: &'static str, key: &ObjectKey) {
         self.backoff.succeeded(&(controller, key.clone()));
     }
 
-    /// How long to wait before a failed try of this object is made again.
+    /// The delay before the next attempt after a failure of this object.
     fn retry_after(&self, controller: &'static str, key: ObjectKey) -> Duration {
         self.backoff.failed((controller, key))
     }
 
-    /// What follows from a failed reconcile.
+    /// The action after a failed reconcile.
     pub fn after_error(&self, controller: &'static str, key: ObjectKey, error: &Error) -> Action {
         self.put_off(controller, key, error).map_or_else(Action::await_change, Action::requeue)
     }
 
-    /// A try of this object failed: tells of it, and gives how long to wait before the next. None: we do not lead any more.
+    /// An operation on this object failed: logs the error, and returns the delay before the next attempt. `None`: we do
+    /// not lead any more.
     pub fn put_off(&self, controller: &'static str, key: ObjectKey, error: &Error) -> Option<Duration> {
         match error.class() {
             Class::LostLeadership => {
                 self.leadership.abdicate();
                 None
             }
-            // The change that we collided with is on its way to the cache: no noise.
+            // The cache will show the conflicting change soon, so this is no warning.
             Class::Conflict | Class::AlreadyExists | Class::NotFound => {
-                tracing::debug!(controller, object = %key.name, namespace = %key.namespace, %error, "somebody wrote before us; looking again");
+                tracing::debug!(controller, object = %key.name, namespace = %key.namespace, %error, "the object was changed in the meantime; retrying");
                 Some(self.retry_after(controller, key))
             }
             class @ (Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable) => {
                 let delay = self.retry_after(controller, key.clone());
-                tracing::warn!(controller, object = %key.name, namespace = %key.namespace, class = class.label(), retry_seconds = delay.as_secs_f64(), %error, "a try failed");
+                tracing::warn!(controller, object = %key.name, namespace = %key.namespace, class = class.label(), retry_seconds = delay.as_secs_f64(), %error, "an operation on an object failed; retrying");
                 Some(delay)
             }
         }
     }
 
-    /// Decides whether a changed status is written now, and remembers it.
+    /// Decides whether a changed status is written now, and records the time.
     pub fn publish_now(
         &self,
         controller: &'static str,
@@ -311,13 +312,13 @@ impl Context {
         when
     }
 
-    /// Whether this trouble with an object that does not fit its type is news.
+    /// Whether this error of an object that does not fit its type was not reported before.
     pub fn invalid_is_news(&self, controller: &'static str, key: ObjectKey, trouble: &str) -> bool {
         let mut told = self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner);
         told.insert((controller, key), trouble.to_owned()).as_deref() != Some(trouble)
     }
 
-    /// An object is gone: nothing is remembered of its failures, and of what was said of it.
+    /// Forgets the failures and reports of a deleted object.
     pub fn forget(&self, controller: &'static str, key: &ObjectKey) {
         let slot = (controller, key.clone());
         self.backoff.succeeded(&slot);
@@ -326,7 +327,7 @@ impl Context {
     }
 }
 
-/// `base`, give or take a fifth, so that objects made together are not looked at together for ever.
+/// `base`, changed at random by up to a fifth, so that objects created together are not always reconciled together.
 pub fn jittered(base: Duration) -> Duration {
     base.mul_f64(0.8 + 0.4 * rand::random::<f64>())
 }

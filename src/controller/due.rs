@@ -1,5 +1,4 @@
-//! A queue of objects that are to be looked at, in which each object is at most once: its length is bounded by the objects that
-//! there are, however often they change.
+//! A queue of objects to reconcile. It contains each object at most once, so the number of objects bounds its length.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -16,7 +15,7 @@ impl<K> Waiting<K> {
     }
 }
 
-/// Puts objects into the queue. Never waits.
+/// The sender of the queue. Never waits.
 pub struct Due<K> {
     waiting: Waiting<K>,
     sender: mpsc::UnboundedSender<K>,
@@ -29,22 +28,22 @@ impl<K> Clone for Due<K> {
 }
 
 impl<K: Clone + Eq + Hash> Due<K> {
-    /// The object is to be looked at. Nothing happens if it is in the queue already, or if nobody looks any more.
+    /// Queues an object. Does nothing if it is queued already, or if the receiver is gone.
     pub fn send(&self, key: K) {
         if self.waiting.lock().insert(key.clone()) {
-            let _ = self.sender.send(key); // nobody looks any more: the process is stopping
+            let _ = self.sender.send(key); // the receiver is gone: the process is stopping
         }
     }
 }
 
-/// An empty queue: where objects are put in, and where they come out.
+/// An empty queue: its sender, and the stream of its objects.
 pub fn queue<K: Clone + Eq + Hash + Send + 'static>() -> (Due<K>, impl Stream<Item = K> + Send + 'static) {
     let (sender, receiver) = mpsc::unbounded_channel::<K>();
     let waiting = Arc::new(Mutex::new(HashSet::new()));
     let due = Due { waiting: Waiting(waiting.clone()), sender };
     let out = futures::stream::unfold((receiver, Waiting(waiting)), async |(mut receiver, waiting)| {
         let key = receiver.recv().await?;
-        // What changes from here on puts it in again.
+        // A change after this queues the object again.
         waiting.lock().remove(&key);
         Some((key, (receiver, waiting)))
     });

@@ -1,8 +1,8 @@
-//! A leader of a test: its context, over stores that hold the objects of the test, and an API server in memory that takes writes of
-//! their statuses, new Agents, and events.
+//! A leader for tests: its context, with stores that contain the objects of the test, and an API server in memory that
+//! accepts writes of their statuses, new Agents, and events.
 //!
-//! Nothing watches: what is written is in the server and not in the stores. Nothing is proved about leadership either, so whatever
-//! asks for a new renewal ([`Leadership::confirm`]) is refused.
+//! There are no watches: a write reaches the server and not the stores. The leader holds its lease for the first ten
+//! seconds: [`Leadership::confirm`] succeeds without a renewal until then.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,7 +42,7 @@ struct Server {
 
 /// A leader.
 pub struct Leader {
-    /// What its reconcilers are given.
+    /// The context of its reconcilers.
     pub context: Arc<Context>,
     notices: mpsc::Receiver<Arc<Notice>>,
     server: Arc<Mutex<Server>>,
@@ -63,7 +63,7 @@ pub fn object(kind: &str, name: &str, spec: Value) -> Value {
             "creationTimestamp": "2026-01-01T00:00:00Z"}})
 }
 
-/// An Agent of this pool, whose pod runs and holds nothing. Its pod's uid is `POD-NAME`.
+/// An Agent of this pool that holds no item, and its running pod. The pod's uid is `POD-NAME`.
 pub fn agent(name: &str, pool: &str) -> [Value; 2] {
     let owner = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "name": pool, "uid": format!("AgentPool-{pool}"), "controller": true});
     let mut agent = object("Agent", name, json!({"poolRef": {"name": pool}, "sequence": 0}));
@@ -121,19 +121,19 @@ impl Leader {
         self.server.lock().expect("whole")
     }
 
-    /// Looks at an Agent, as it stands in the stores.
+    /// Reconciles an Agent, as it is in the stores.
     pub async fn looks_at(&self, agent: &str) {
         let key = ObjectKey { namespace: TEAM.into(), name: agent.into() };
         let object = self.context.stores.agent(&key).expect("the Agent is there");
         agent::reconcile(object, self.context.clone()).await.expect("it is done");
     }
 
-    /// The status of an object, as it is written.
+    /// The status of an object on the server.
     pub fn status(&self, kind: &str, name: &str) -> Value {
         self.lock().objects.get(&slot(kind, name)).map(|object| object["status"].clone()).unwrap_or_default()
     }
 
-    /// Writes a status as somebody else does.
+    /// Writes a status as another writer does.
     pub fn write(&self, kind: &str, name: &str, status: Value) {
         self.lock().objects.get_mut(&slot(kind, name)).expect("it is there")["status"] = status;
     }
@@ -144,7 +144,7 @@ impl Leader {
         self.lock().events.iter().map(|event| (word(event, "reason"), word(event, "action"))).collect()
     }
 
-    /// What webhooks were told since the last time: reason, kind of its object, and sentence of each.
+    /// The notices to webhooks since the last call: reason, kind of the object, and message of each.
     pub fn told(&mut self) -> Vec<(String, String, String)> {
         let mut told = Vec::new();
         while let Ok(notice) = self.notices.try_recv() {
@@ -185,7 +185,7 @@ impl Server {
                 self.events.push(body.clone());
                 (StatusCode::CREATED, body)
             }
-            // One that is told again.
+            // An event that is repeated.
             Method::PATCH if before == "events" => (StatusCode::OK, body),
             Method::POST if last == "agents" => {
                 let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -201,7 +201,7 @@ impl Server {
                 self.objects.insert(slot, made.clone());
                 (StatusCode::CREATED, made)
             }
-            // All of them, whatever is selected by: a test has one pool.
+            // All Agents, whatever the selector says: a test has one pool.
             Method::GET if last == "agents" => {
                 let items: Vec<&Value> = self.objects.range(slot_of(last, "")..slot_of(last, "~")).map(|(_, object)| object).collect();
                 (StatusCode::OK, json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentList", "metadata": {}, "items": items}))

@@ -1,9 +1,9 @@
-//! How many agents each pool has, as the watches tell it, for metrics. It decides nothing.
+//! Counts the agents of each pool from the events of watches, for metrics. It decides nothing.
 //!
-//! A life of an agent begins with its pod and ends with it: an agent that hibernates and wakes lives twice. What is there when
-//! the agents are listed for the first time is taken for counted, by whoever led before; what a later list shows for the first
-//! time came while the watch was broken, and counts. So nothing counts twice, and nothing is lost but what came and went
-//! meanwhile.
+//! A life of an agent begins and ends with its pod: an agent that hibernates and wakes has two lives. An earlier leader
+//! has counted the agents of the first list. An agent that appears first in a later list began while the watch was
+//! broken, and counts. So no life counts twice, and only agents that were created and deleted in between are not
+//! counted.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use crate::api::{Agent, AgentPool};
 use crate::cluster::ObjectKey;
 use crate::telemetry::{FleetCounts, Metrics, PoolStanding};
 
-/// What is said of the phase of an agent that was not looked at yet.
+/// The phase label of an agent that has no phase yet.
 const NEW_PHASE: &str = "New";
-/// Why an agent ended whose object was deleted: its pool wants fewer, or a person removed it.
+/// The reason of an end by deletion of the object, by the pool or by a person.
 const DELETED_REASON: &str = "Deleted";
-/// Why an agent ended, if that is none of the known reasons.
+/// The reason of an end that is none of the known reasons.
 const OTHER_REASON: &str = "Other";
-/// The reasons that an end has: they are labels, and so a list of ours.
+/// The reasons of an end. They are values of a metric's label, so the list is fixed.
 const KNOWN_END_REASONS: [&str; 18] = [
     reasons::HEARTBEAT_LOST,
     reasons::PROGRAM_SILENT,
@@ -50,18 +50,18 @@ struct SeenAgent {
     uid: String,
     pool: String,
     phase: Option<AgentPhase>,
-    /// The pod that it lives in.
+    /// Uid of the pod that it lives in.
     life: Option<String>,
 }
 
 #[derive(Default)]
 struct Pool {
-    /// Its object is there, or was.
+    /// Its object exists, or existed.
     ever: bool,
     exists: bool,
     type_: Option<String>,
     desired: u64,
-    /// Agents that it may have.
+    /// Maximum number of agents.
     most: u64,
     phases: BTreeMap<&'static str, u64>,
 }
@@ -88,7 +88,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Nothing is known.
+    /// Counts without any agent or pool.
     pub fn new(metrics: Metrics) -> Self {
         Self { state: Arc::default(), metrics }
     }
@@ -97,14 +97,14 @@ impl Fleet {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An Agent is there, new or changed. One that does not fit its type is left as it was.
+    /// Counts a new or changed Agent. One that does not fit its type changes nothing.
     pub fn agent(&self, agent: &AgentObject) {
         if let Ok(agent) = &agent.0 {
             self.lock().observe(agent, &self.metrics);
         }
     }
 
-    /// An Agent was deleted; this is its last state.
+    /// Removes a deleted Agent, by its last state.
     pub fn agent_gone(&self, agent: &AgentObject) {
         let mut state = self.lock();
         let mut reason = DELETED_REASON;
@@ -115,7 +115,7 @@ impl Fleet {
         state.forget(&ObjectKey::of(agent), reason, &self.metrics);
     }
 
-    /// These are all Agents.
+    /// Counts the Agents of a full list.
     pub fn agents(&self, all: &[Arc<AgentObject>]) {
         let mut state = self.lock();
         let there: HashSet<ObjectKey> = all.iter().map(|agent| ObjectKey::of(agent.as_ref())).collect();
@@ -125,19 +125,19 @@ impl Fleet {
         state.listed = true;
     }
 
-    /// A pool is there, new or changed.
+    /// Records a new or changed pool.
     pub fn pool(&self, pool: &PoolObject) {
         if let Ok(pool) = &pool.0 {
             self.lock().pool(pool, &self.metrics);
         }
     }
 
-    /// A pool was deleted.
+    /// Records that a pool was deleted.
     pub fn pool_gone(&self, pool: &PoolObject) {
         self.lock().pool_gone(&ObjectKey::of(pool), &self.metrics);
     }
 
-    /// These are all pools.
+    /// Records the pools of a full list.
     pub fn pools(&self, all: &[Arc<PoolObject>]) {
         let mut state = self.lock();
         let there: HashSet<ObjectKey> = all.iter().map(|pool| ObjectKey::of(pool.as_ref())).collect();
@@ -153,8 +153,8 @@ impl Fleet {
         state.pools.iter().filter(|(_, pool)| pool.exists).map(|(key, pool)| (key.clone(), pool.live(), pool.most)).collect()
     }
 
-    /// Shows how many agents there are. No agent is looked at but those whose own breaker of commands is not closed, each with its
-    /// state.
+    /// Sets the metrics. `tripped` are the agents whose own command breaker is not closed, with its state. No other
+    /// agent is looked up.
     pub fn measure(&self, tripped: impl IntoIterator<Item = (ObjectKey, &'static str)>) {
         let state = self.lock();
         let mut of_pools: HashMap<ObjectKey, BTreeMap<&'static str, u64>> = HashMap::new();
@@ -200,7 +200,7 @@ impl State {
         self.tidy(key, metrics);
     }
 
-    /// A pool of which nothing is left has no series.
+    /// Removes the series of a deleted pool that has no agents any more.
     fn tidy(&mut self, key: &ObjectKey, metrics: &Metrics) {
         if self.pools.get(key).is_none_or(|pool| pool.exists || !pool.phases.is_empty()) {
             return;
@@ -213,7 +213,7 @@ impl State {
         self.type_gone(type_, metrics);
     }
 
-    /// One pool less has this type.
+    /// Removes the series of this type if no pool has it any more.
     fn type_gone(&self, type_: Option<String>, metrics: &Metrics) {
         let has = |pool: &Pool| pool.type_ == type_;
         if let Some(gone) = type_.as_ref().filter(|_| !self.pools.values().any(has)) {
@@ -224,7 +224,7 @@ impl State {
     fn observe(&mut self, agent: &Agent, metrics: &Metrics) {
         let key = ObjectKey::of(agent);
         let uid = agent.metadata.uid.clone().unwrap_or_default();
-        // Another one of the same name, whose predecessor's end was not seen.
+        // A new Agent with the same name: the deletion of the old one was not seen.
         if self.agents.get(&key).is_some_and(|known| known.uid != uid) {
             self.forget(&key, DELETED_REASON, metrics);
         }
@@ -241,7 +241,7 @@ impl State {
         }
         *pool.phases.entry(name(phase)).or_default() += 1;
         let life = before.as_ref().and_then(|before| before.life.clone());
-        // What is there at first was counted before.
+        // An earlier leader has counted the agents of the first list.
         if before.is_none() && !self.listed {
             return;
         }
@@ -249,7 +249,7 @@ impl State {
         if life.is_some() && life != now.life {
             metrics.agent_ended(series.clone(), type_.clone(), why(agent));
         }
-        // One that came and ended while nobody looked began, too.
+        // An agent that began and ended unseen counts as started too.
         let began = if before.is_none() { caller.as_ref() } else { now.life.as_ref() };
         if began.is_some() && began != life.as_ref() {
             metrics.agent_started(series.clone(), type_.clone());
@@ -274,7 +274,7 @@ impl State {
 }
 
 impl Pool {
-    /// One agent less is in this phase.
+    /// Removes one agent from this phase.
     fn less(&mut self, phase: Option<AgentPhase>) {
         if let Some(count) = self.phases.get_mut(name(phase)) {
             *count -= 1;
@@ -293,7 +293,7 @@ fn name(phase: Option<AgentPhase>) -> &'static str {
 fn why(agent: &Agent) -> &'static str {
     let Some(status) = &agent.status else { return OTHER_REASON };
     let said = |type_: &str| find(&status.conditions, type_).filter(|said| said.status == "True").map(|said| said.reason.as_str());
-    // One that hibernates has said so, and may have been asked to end by then.
+    // A hibernated agent may also have been asked to end. Its hibernation counts.
     let ready = find(&status.conditions, types::READY).map(|ready| ready.reason.as_str());
     let deleted = agent.metadata.deletion_timestamp.is_some().then_some(DELETED_REASON);
     let asleep = ready.filter(|_| status.phase == Some(AgentPhase::Hibernated));
@@ -328,7 +328,7 @@ mod tests {
         Tolerant(Ok(serde_json::from_value(agent).expect("an Agent")))
     }
 
-    /// The lines of metrics that begin so, by what comes after the labels that are always the same.
+    /// The lines of a metric, without the labels that are always the same.
     fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
         let text = metrics.text().expect("encodes");
         let mut lines: Vec<String> =
@@ -372,7 +372,8 @@ mod tests {
         fleet.measure([]);
         assert_eq!(lines(&metrics, "spillway_pool_agents{"), [r#"spillway_pool_agents{,phase="Idle"} 1"#]);
         assert_eq!(lines(&metrics, ENDS).len(), 1, "that it is collected is no end");
-        // What came and ended while the watch was broken counts when it is seen; what is not there any more ended.
+        // An agent that began and ended while the watch was broken counts when it is listed. An agent that is not
+        // listed any more ended.
         let late = agent("late", Some("ForceStopped"), Some("u2"), &[("GivenUp", "HeartbeatLost")]);
         fleet.agents(&[Arc::new(late)]);
         assert_eq!(lines(&metrics, STARTS), ["spillway_pool_agent_starts_total{} 2"]);
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hibernates_and_wakes_lives_twice() {
+    fn an_agent_that_hibernates_and_wakes_has_two_lives() {
         let (fleet, metrics) = fleet();
         fleet.agents(&[]);
         fleet.agent(&agent("a", Some("Idle"), Some("u1"), &[]));
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_show_what_they_want_and_have_and_leave_nothing_behind() {
+    fn series_show_desired_and_live_agents_and_go_with_their_pool() {
         let (fleet, metrics) = fleet();
         fleet.agents(&[]);
         fleet.agent(&agent("a", Some("Active"), Some("u1"), &[]));

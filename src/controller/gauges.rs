@@ -1,14 +1,14 @@
-//! What metrics say of how things stand, told again and again: no look goes through items or agents one by one.
+//! Updates the gauges of metrics periodically. No update iterates over all items or agents.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Context;
 
-/// Between two looks.
+/// Interval of the updates.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Keeps the gauges of work and of agents up to date, for ever.
+/// Keeps the gauges of work and of agents up to date. Never returns.
 pub async fn run(context: Arc<Context>) {
     let mut ticks = tokio::time::interval(GAUGE_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,7 +1,7 @@
 //! The controllers: one folder a kind. A reconcile reads as observe, validate, plan, apply, status.
 //!
-//! What they must not do: keep state that a crash may not lose. What is kept in memory here (gates, backoffs, what was
-//! last seen of a pod) only makes them quieter or quicker; everything that decides is in the API server.
+//! What they must not do: keep state that a crash must not lose. State in memory (gates, backoffs, the last state of a
+//! pod) only saves writes and time. Everything that decides is in the API server.
 
 pub mod agent;
 pub mod agent_pool;

@@ -1,8 +1,9 @@
-//! The walls that stand before an agent's first packet: its namespace's NetworkPolicy (nothing in, only the gateway out), and
-//! the certificates that its pod trusts. Made and repaired by pools' reconcilers, demanded by agents'.
+//! The objects that a namespace needs before its first agent's pod: the NetworkPolicy (no ingress, egress to the
+//! gateway alone), and the ConfigMap with the certificates that pods trust. Reconcilers of pools create and repair
+//! them. Reconcilers of Agents require them.
 //!
-//! Both belong to nobody and stay when the last pool goes: an owner's deletion would take the policy down while pods that
-//! are being ended still run.
+//! Both have no owner and stay when the last pool is deleted: with an owner, the policy could be deleted while pods
+//! still terminate.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyPort, NetworkPolicySpec};
@@ -18,7 +19,7 @@ use crate::api::names;
 use crate::cluster::{Error, ObjectKey, calls};
 use crate::wire::CA_FILE;
 
-/// The NetworkPolicy around the agents of `namespace`.
+/// The NetworkPolicy for the agents of `namespace`.
 fn policy(namespace: &str, supervised: &Supervised) -> NetworkPolicy {
     let port = NetworkPolicyPort { protocol: Some("TCP".into()), port: Some(IntOrString::Int(supervised.port)), end_port: None };
     let out = NetworkPolicyEgressRule { ports: Some(vec![port]), to: Some(vec![supervised.peer.clone()]) };
@@ -48,7 +49,7 @@ fn ours(namespace: &str, name: &str) -> ObjectMeta {
     }
 }
 
-/// Whether the walls of `namespace` stand, as the caches show.
+/// Whether both objects of `namespace` exist and are up to date, according to the caches.
 pub fn stand(namespace: &str, context: &Context) -> bool {
     encloses(namespace, context) && trusts(namespace, context)
 }
@@ -64,7 +65,8 @@ fn trusts(namespace: &str, context: &Context) -> bool {
     stored.as_ref().and_then(|map| map.data.as_ref()?.get(CA_FILE)).is_some_and(|stored| *stored == bundle)
 }
 
-/// Makes what is missing. Writes nothing where all stands, or where our last write is not seen yet.
+/// Creates and repairs the objects. Writes nothing if they are up to date, or if the cache does not show our last write
+/// yet.
 pub async fn ensure(namespace: &str, context: &Context) -> Result<(), Error> {
     if !encloses(namespace, context) {
         let wall = policy(namespace, &context.supervised);
@@ -98,7 +100,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn nothing_comes_in_and_only_the_gateway_is_let_out_to() {
+    fn the_policy_allows_no_ingress_and_egress_to_the_gateway_alone() {
         let peer = serde_json::from_value(json!({"ipBlock": {"cidr": "10.0.0.1/32"}})).expect("a peer");
         let supervised = Supervised {
             gateway: "10.0.0.1:8443".into(),

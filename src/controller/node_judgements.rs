@@ -1,6 +1,6 @@
-//! What this leader has observed of nodes, and what it judges of each by `policy::node_liveness`.
+//! The nodes as this leader has observed them, and the judgement of `policy::node_liveness` about each.
 //!
-//! The watches of nodes and leases fill it. It wakes nobody.
+//! The watches of nodes and leases fill it. It triggers no reconcile.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,25 +11,26 @@ use kube::ResourceExt;
 use crate::cluster::clock::BootTime;
 use crate::policy::node_liveness::{Judgement, NodeLiveness, NodeReach, reach};
 
-/// The type of the condition that says whether Kubernetes hears of a node.
+/// Type of the condition that says whether a node responds to Kubernetes.
 pub const NODE_READY_CONDITION: &str = "Ready";
 
-/// What we have observed of nodes since we lead. Cheap to clone.
+/// The observations of nodes since we lead. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct NodeJudgements(Arc<Mutex<NodeLiveness>>);
 
 impl NodeJudgements {
-    /// Whether `node` is heard of. `stored`: a leader before us judged it unreachable, and stored that with what is on it.
+    /// Whether `node` responds. `stored`: an earlier leader judged it unreachable, and stored that in the status of its
+    /// agents.
     pub fn reach(&self, node: &Node, stored: bool) -> NodeReach {
         reach(!reported(node), self.lock().judgement(&node.name_any()), stored)
     }
 
-    /// What is observed.
+    /// The observations.
     pub fn lock(&self) -> MutexGuard<'_, NodeLiveness> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `change` happen, and gives the nodes of which the judgement changed.
+    /// Applies `change`, and returns the nodes whose judgement changed.
     pub fn change(&self, change: impl FnOnce(&mut NodeLiveness, Duration) -> Vec<String>) -> Vec<String> {
         let now = BootTime::now().since(BootTime::default());
         let mut liveness = self.lock();
@@ -37,7 +38,7 @@ impl NodeJudgements {
         let changed = change(&mut liveness, now);
         match (before, liveness.disrupted()) {
             (false, true) => {
-                tracing::warn!("more than half of the nodes do not renew their leases: nothing on them is replaced or given up");
+                tracing::warn!("more than half of the nodes do not renew their leases; no agent on them is replaced or given up");
             }
             (true, false) => tracing::info!("most nodes renew their leases again"),
             (false, false) | (true, true) => {}
@@ -45,9 +46,9 @@ impl NodeJudgements {
         for node in &changed {
             match liveness.judgement(node) {
                 Judgement::Unreachable => {
-                    tracing::warn!(%node, "a node does not renew its lease, and others do: it is unreachable, and what runs on it is replaced");
+                    tracing::warn!(%node, "a node does not renew its lease while other nodes do; it counts as unreachable, and its agents are replaced");
                 }
-                // So it is for every node, once, when we begin.
+                // At the start of a leadership this happens once for each node.
                 Judgement::Alive => tracing::debug!(%node, "a node renews its lease"),
                 Judgement::NotObserved => {}
             }
@@ -61,7 +62,7 @@ pub fn ready(node: &Node) -> Option<&NodeCondition> {
     node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == NODE_READY_CONDITION)
 }
 
-/// Whether Kubernetes hears of a node: its Ready condition is not Unknown.
+/// Whether a node responds to Kubernetes: its Ready condition is not Unknown.
 pub fn reported(node: &Node) -> bool {
     ready(node).is_none_or(|ready| ready.status != "Unknown")
 }

@@ -1,4 +1,4 @@
-//! The life of the `controller` process: reach the API server, wait for the kinds, stand by, lead, end.
+//! The life of the `controller` process: connect to the API server, stand by, lead, end.
 //!
 //! A standby keeps no caches: a new leader lists everything once, after it won, so that nothing it knows is older than its
 //! leadership. Losing the lease ends the process with an error; SIGTERM lets running reconciles finish, gives the lease
@@ -46,12 +46,12 @@ use crate::serve::{Bounds, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
 use crate::wire::GOVERNOR_AUDIENCE;
 
-/// Between two looks at which kinds are served.
+/// Interval of the checks which kinds the API server serves.
 const KINDS_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Between them while some are missing.
+/// Interval of these checks while some kinds are missing.
 const MISSING_KINDS_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What the process is told.
+/// Settings of the process.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Serve this namespace only; `None`: all.
@@ -60,19 +60,19 @@ pub struct Settings {
     pub lease: Identity,
     /// Where health and metrics are served.
     pub listen: SocketAddr,
-    /// Agents worked on at once.
+    /// Maximum number of concurrent reconciles of each controller.
     pub concurrency: u16,
-    /// What agents' pods are told.
+    /// The settings for agents' pods.
     pub supervised: supervised::Settings,
     /// Where the governor serves while we lead.
     pub governor: SocketAddr,
     /// The spec of `ClusterBudget/default`, which is made where there is none; `None`: it is left to others.
     pub cluster_budget: Option<serde_json::Value>,
-    /// Who is told of what people asked to be told of.
+    /// The webhooks that get notices.
     pub webhooks: Vec<Webhook>,
     /// The gateways' ServiceAccount, as the API server names its user.
     pub gateway_user: String,
-    /// Where the internal certificates are kept.
+    /// The Secrets with the internal certificates.
     pub certificates: SecretNames,
 }
 
@@ -80,7 +80,7 @@ pub struct Settings {
 pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
     let (health, metrics) = (Health::default(), Metrics::default());
     let mut side = JoinSet::new();
-    // Its own token: health is served until everything that acts has ended, or its end would cut them off.
+    // Health has its own token: it is served until everything else has ended.
     let served = CancellationToken::new();
     let serving = serve(settings.listen, health.clone(), metrics.clone(), served.clone());
     side.spawn(async move { serving.await.context("cannot serve health and metrics: is the address free? (--listen)") });
@@ -91,7 +91,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         .context("cannot connect to the API server: is KUBECONFIG set, or does this pod have a ServiceAccount?")?;
     side.spawn(watch_kinds(client.clone(), health.clone()));
     tokio::select! {
-        // A task beside never ends by itself: it has failed.
+        // These tasks end only by a failure.
         Some(ended) = side.join_next() => ended.context("a task panicked")?,
         result = stand_and_lead(settings, (client, quiet), health, metrics, stop) => {
             served.cancel();
@@ -100,7 +100,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     }
 }
 
-/// Keeps the readiness check on our kinds up to date, for ever.
+/// Keeps the readiness check of our kinds up to date. Never returns.
 async fn watch_kinds(client: Client, health: Health) -> anyhow::Result<()> {
     loop {
         let missing = match served::missing_kinds(&client).await {
@@ -120,7 +120,7 @@ async fn stand_and_lead(
     metrics: Metrics,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    // The lease is given back only when everything that acts under it has ended.
+    // The lease is released only after everything that writes under it has ended.
     let release = CancellationToken::new();
     let standing = win(client.clone(), settings.lease.clone(), Timing::DEFAULT, release.clone());
     let won = tokio::select! {
@@ -181,29 +181,30 @@ async fn stand_and_lead(
             ended = cluster_default::ensure(context.clone(), settings.cluster_budget.as_ref()) => ended,
             ended = toolset::run(context.clone()) => ended,
             ended = govern(context.clone(), &settings, trust) => ended,
-            () = work::run::run(context.clone(), looks, queues) => bail!("nobody looks after work any more"),
-            () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("nobody keeps account of tokens any more"),
-            () = commands::run(context.clone()) => bail!("nobody tells agents of the breakers of their commands any more"),
-            () = rollback::run(context.clone()) => bail!("nobody reports rollbacks of the API server's store any more"),
-            () = breaker::run::run(context.clone()) => bail!("nobody keeps the circuit breakers any more"),
-            () = bulkheads::run(context.clone()) => bail!("nobody tells how full bulkheads are any more"),
-            () = gauges::run(context.clone()) => bail!("nobody measures any more"),
+            () = work::run::run(context.clone(), looks, queues) => bail!("the task that manages work items ended"),
+            () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("the task that accounts for tokens ended"),
+            () = commands::run(context.clone()) => bail!("the task that reports command breakers to agents ended"),
+            () = rollback::run(context.clone()) => bail!("the task that reports rollbacks of the API server's store ended"),
+            () = breaker::run::run(context.clone()) => bail!("the task that manages circuit breakers ended"),
+            () = bulkheads::run(context.clone()) => bail!("the task that reports the use of bulkheads ended"),
+            () = gauges::run(context.clone()) => bail!("the task that measures gauges ended"),
             () = supervised::changed(&settings.supervised, &client, &supervised) => {
-                bail!("the gateway is somewhere else now; this process ends, and begins again with what is true")
+                bail!("the address of the gateway has changed; this process exits and restarts with the new address")
             }
         }
     };
     tokio::select! {
         ended = leading => ended?,
-        () = leadership.lost() => bail!("the leader lease was lost; this process ends, another one leads"),
-        Some(_) = watches.join_next() => bail!("a watch ended"),
-        Some(_) = side.join_next() => bail!("the internal certificates are kept no more"),
+        () = leadership.lost() => bail!("the leader lease was lost; this process exits so that another process can lead"),
+        Some(_) = watches.join_next() => bail!("the task of a watch ended"),
+        Some(_) = side.join_next() => bail!("the task that renews the internal certificates ended"),
     }
     release.cancel();
-    keeper.await.context("the lease keeper panicked")
+    keeper.await.context("the task that renews the leader lease panicked")
 }
 
-/// Serves gateways, lets time go by for agents, and shows pools new certificates. Never ends but with an error.
+/// Serves gateways, runs the timers of agents, and passes new certificates to the server and the pools. Returns only
+/// with an error.
 async fn govern(context: Arc<Context>, settings: &Settings, mut trust: watch::Receiver<Option<Trust>>) -> anyhow::Result<()> {
     let listening = bind(settings.governor).await?;
     let certificate = Serving::default();
@@ -221,17 +222,18 @@ async fn govern(context: Arc<Context>, settings: &Settings, mut trust: watch::Re
             }
             context.wake.all_pools(&context.stores.pools);
             context.wake.waiting_agents(&context.stores.agents);
-            trust.changed().await.context("nobody keeps the certificates any more")?;
+            trust.changed().await.context("the task that renews the internal certificates ended")?;
         }
     };
     tokio::select! {
         ended = serving => ended.context("cannot serve gateways"),
-        () = ticking => bail!("time stands still"),
+        () = ticking => bail!("the task that checks the timers of agents ended"),
         ended = renewing => ended,
     }
 }
 
-/// The highest owner epoch in durable status: after a restore from a backup, versions start low and these do not.
+/// The highest owner epoch in a stored status: after a restore from a backup, resource versions start low, and these
+/// epochs do not.
 fn highest_epoch(stores: &Stores) -> Option<i64> {
     let pools = stores.pools.state().into_iter().filter_map(|pool| pool.0.as_ref().ok().and_then(Owned::epoch)).max();
     let agents = stores.agents.state().into_iter().filter_map(|agent| agent.0.as_ref().ok().and_then(Owned::epoch)).max();
@@ -241,7 +243,7 @@ fn highest_epoch(stores: &Stores) -> Option<i64> {
     pools.max(agents).max(budgets).max(clusters).max(breakers)
 }
 
-/// What the controllers are to look at.
+/// The objects that the controllers reconcile, by kind.
 struct WatchedKinds {
     pools: BoxStream<'static, ObjectRef<PoolObject>>,
     agents: BoxStream<'static, ObjectRef<AgentObject>>,
@@ -272,7 +274,7 @@ async fn drive(context: Arc<Context>, looks: WatchedKinds, concurrency: u16, sto
     futures::join!(pools, agents, budgets);
 }
 
-/// A trigger for an object that is not in the store comes after its deletion: nothing is remembered of it.
+/// Forgets an object that was triggered and is not in the store: it is deleted.
 fn forget_if_gone<T, K, Q>(
     ended: Result<T, controller::Error<K, Q>>,
     forget: fn(&ObjectKey, &Context),

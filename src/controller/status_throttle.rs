@@ -52,8 +52,9 @@ impl Owned for Agent {
     }
 }
 
-/// Writes `status` over the version of `object` that it was decided on. On a conflict the object is read live: a higher
-/// epoch there means that we do not lead any more; else the conflict is returned, to look and decide again.
+/// Writes `status` if `object` still has the version that the decision was based on. On a conflict the object is read
+/// live: a higher epoch there means that we do not lead any more. Else the conflict is returned, and the caller decides
+/// again.
 pub async fn publish<K: Owned>(context: &Context, api: &Api<K>, object: &K, manager: &str, status: &impl Serialize) -> Result<K, Error> {
     context.leadership.check()?;
     let name = object.name_any();

@@ -1,6 +1,6 @@
 //! The caches of objects, and how one is found in them.
 //!
-//! It must not start a watch, and wakes nobody: the [watches](super::watches) fill the caches.
+//! It must not start a watch or trigger a reconcile: the [watches](super::watches) fill the caches.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ pub type GrantObject = Tolerant<Grant>;
 /// A Breaker as stored, which may not fit its type.
 pub type BreakerObject = Tolerant<Breaker>;
 
-/// The caches. Each is filled before anything is decided, and is never taken for complete after that: what is
-/// irreversible is looked at live.
+/// The caches. Each is filled before the first decision. After that a cache may lag, so irreversible steps read live
+/// first.
 #[derive(Clone)]
 pub struct Stores {
     /// Pools.
@@ -49,7 +49,7 @@ pub struct Stores {
     pub nodes: Store<Node>,
     /// The leases of their kubelets.
     pub node_leases: Store<Lease>,
-    /// What those tell of nodes.
+    /// The judgements about nodes that follow from both.
     pub node_judgements: NodeJudgements,
     /// Budgets.
     pub budgets: Store<BudgetObject>,
@@ -59,33 +59,33 @@ pub struct Stores {
     pub grants: Store<GrantObject>,
     /// Namespaces, with their labels only: which ClusterBudgets bind them.
     pub namespaces: Store<PartialObjectMeta<Namespace>>,
-    /// Told when any of those four changed.
+    /// Notified when any of the four kinds above changes.
     pub limits_changed: Arc<Notify>,
     /// Breakers.
     pub breakers: Store<BreakerObject>,
-    /// Told when a Breaker or a pool changed.
+    /// Notified when a Breaker or a pool changes.
     pub breakers_changed: Arc<Notify>,
-    /// ResourceQuotas of ours.
+    /// Our ResourceQuotas.
     pub quotas: Store<ResourceQuota>,
-    /// LimitRanges of ours.
+    /// Our LimitRanges.
     pub ranges: Store<LimitRange>,
     /// Queues, by name only.
     pub queues: Store<MetadataOnly<WorkQueue>>,
     /// Toolsets, by name only.
     pub toolsets: Store<MetadataOnly<Toolset>>,
-    /// NetworkPolicies of ours.
+    /// Our NetworkPolicies.
     pub policies: Store<NetworkPolicy>,
     /// ConfigMaps with the certificates that pods trust.
     pub bundles: Store<ConfigMap>,
 }
 
 impl Stores {
-    /// The pool `name`, if its stored object fits its type.
+    /// The pool `name`, whether or not it fits its type.
     pub fn pool(&self, namespace: &str, name: &str) -> Option<Arc<PoolObject>> {
         self.pools.get(&ObjectRef::new(name).within(namespace))
     }
 
-    /// The Agents that name this pool, whatever they carry as owner.
+    /// The Agents that name this pool, whatever their owner references say.
     pub fn agents_of(&self, namespace: &str, pool: &str) -> Vec<Arc<AgentObject>> {
         self.agents.state_filter(|agent| {
             agent.meta().namespace.as_deref() == Some(namespace) && agent.0.as_ref().is_ok_and(|agent| agent.spec.pool_ref.name == pool)
@@ -117,12 +117,12 @@ impl Stores {
         self.breakers.state_filter(|breaker| breaker.meta().namespace.as_deref() == Some(namespace))
     }
 
-    /// The NetworkPolicy `key`, if it is of ours.
+    /// The NetworkPolicy `key`, if it is ours.
     pub fn policy(&self, key: &ObjectKey) -> Option<Arc<NetworkPolicy>> {
         self.policies.get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
 
-    /// The ConfigMap `key`, if it holds certificates of ours.
+    /// The ConfigMap `key`, if it holds our certificates.
     pub fn bundle(&self, key: &ObjectKey) -> Option<Arc<ConfigMap>> {
         self.bundles.get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
@@ -132,7 +132,7 @@ impl Stores {
         self.nodes.get(&ObjectRef::new(name))
     }
 
-    /// Waits until every store is filled once, telling which are not.
+    /// Waits until every store is filled once. `tell` gets those that are not filled yet.
     pub async fn filled(&self, tell: impl Fn(Vec<String>)) {
         let mut missing = vec![
             "agentpools",

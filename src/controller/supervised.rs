@@ -1,5 +1,5 @@
-//! What agents' pods are told of Spillway itself: where the gateway is, which image holds the programs of the pod, and what
-//! must not be reachable.
+//! What agents' pods need to know of Spillway: the address of the gateway, the image with the programs of the pod, and
+//! the addresses that must not be reachable.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Api, Client};
 
-/// Between two looks for the gateway's Service while it is not there.
+/// Delay between two reads of the gateway's Service while it is missing.
 const SERVICE_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Between two looks whether it is still the same.
+/// Interval of the checks whether the gateway's address has changed.
 const SERVICE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Where the gateway is.
@@ -25,7 +25,7 @@ pub enum Gateway {
     Address(SocketAddr),
 }
 
-/// What the process is told of agents' pods.
+/// Settings of the process for agents' pods.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the gateway is.
@@ -34,30 +34,30 @@ pub struct Settings {
     pub namespace: String,
     /// Image with the programs of the pod.
     pub image: String,
-    /// When that image is pulled.
+    /// Pull policy of that image.
     pub pull_policy: String,
-    /// What must not be reachable from agents' pods, as `host:port`.
+    /// Addresses that agents' pods must not be able to reach, as `host:port`.
     pub canaries: Vec<String>,
 }
 
-/// What agents' pods are told, resolved.
+/// The settings for agents' pods, with the resolved address of the gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Supervised {
     /// Address of the gateway, as pods reach it.
     pub gateway: String,
-    /// Who answers there, as a NetworkPolicy sees it: after the Service's translation.
+    /// The gateway, as a NetworkPolicy sees it: the pods behind the Service.
     pub peer: NetworkPolicyPeer,
-    /// The port there.
+    /// The port of those pods.
     pub port: i32,
     /// Image with the programs of the pod.
     pub image: String,
-    /// When that image is pulled.
+    /// Pull policy of that image.
     pub pull_policy: String,
-    /// What must not be reachable from agents' pods, as `host:port`.
+    /// Addresses that agents' pods must not be able to reach, as `host:port`.
     pub canaries: Vec<String>,
 }
 
-/// Resolves, waiting for the Service; `tell` is told what is missing meanwhile.
+/// Resolves the settings, and waits for the Service. `tell` gets what is missing meanwhile.
 pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<String>)) -> Supervised {
     let mut told = false;
     loop {
@@ -67,7 +67,7 @@ pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<Str
                 return supervised;
             }
             Err(error) if !told => {
-                tracing::warn!(error = format!("{error:#}"), "agents cannot be told where the gateway is; trying again");
+                tracing::warn!(error = format!("{error:#}"), "cannot find the address of the gateway; retrying");
                 tell(vec![format!("{error:#}")]);
                 told = true;
             }
@@ -77,11 +77,11 @@ pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<Str
     }
 }
 
-/// Ends when the gateway is somewhere else than it was.
+/// Returns when the address of the gateway has changed.
 pub async fn changed(settings: &Settings, client: &Client, known: &Supervised) {
     loop {
         tokio::time::sleep(SERVICE_CHECK_INTERVAL).await;
-        // A Service that cannot be read, or is gone for a moment, is not somewhere else.
+        // A Service that cannot be read, or is missing for a moment, has no other address.
         if look(settings, client).await.is_ok_and(|now| now != *known) {
             return;
         }
@@ -94,7 +94,7 @@ async fn look(settings: &Settings, client: &Client) -> anyhow::Result<Supervised
         Gateway::Address(address) => (address.to_string(), block(*address), i32::from(address.port())),
         Gateway::Service(name) => {
             let service =
-                Api::<Service>::namespaced(client.clone(), namespace).get_opt(name).await.context("reading the gateway's Service")?;
+                Api::<Service>::namespaced(client.clone(), namespace).get_opt(name).await.context("cannot read the gateway's Service")?;
             behind(&service.with_context(|| format!("there is no Service {name} in namespace {namespace}"))?, namespace)?
         }
     };
@@ -107,20 +107,25 @@ fn block(address: SocketAddr) -> NetworkPolicyPeer {
 }
 
 fn behind(service: &Service, namespace: &str) -> anyhow::Result<(String, NetworkPolicyPeer, i32)> {
-    let spec = service.spec.as_ref().context("the Service has no spec")?;
-    let address = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None").context("the Service has no cluster address")?;
-    let port = spec.ports.iter().flatten().next().context("the Service has no port")?;
+    let spec = service.spec.as_ref().context("the gateway's Service has no spec")?;
+    let address =
+        spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None").context("the gateway's Service has no cluster address")?;
+    let port = spec.ports.iter().flatten().next().context("the gateway's Service has no port")?;
     let target = match &port.target_port {
         Some(IntOrString::Int(target)) => *target,
         Some(IntOrString::String(_)) | None => port.port,
     };
     let labels = spec.selector.clone().filter(|labels| !labels.is_empty());
-    ensure!(labels.is_some(), "the Service selects no pods");
+    ensure!(labels.is_some(), "the gateway's Service selects no pods");
     let select = |labels| Some(LabelSelector { match_labels: Some(labels), match_expressions: None });
     let named = [("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())].into();
     let peer = NetworkPolicyPeer { pod_selector: labels.and_then(select), namespace_selector: select(named), ip_block: None };
-    let address: std::net::IpAddr = address.parse().context("the Service's address is none")?;
-    Ok((SocketAddr::from((address, u16::try_from(port.port).context("the Service's port is none")?)).to_string(), peer, target))
+    let address: std::net::IpAddr = address.parse().context("the cluster address of the gateway's Service is no IP address")?;
+    Ok((
+        SocketAddr::from((address, u16::try_from(port.port).context("the port of the gateway's Service is no port number")?)).to_string(),
+        peer,
+        target,
+    ))
 }
 
 #[cfg(test)]

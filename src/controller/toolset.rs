@@ -1,6 +1,6 @@
-//! What a Toolset says of itself for as long as nothing serves Toolsets: `Ready` is False, with the reason `Unsupported`.
+//! The status of Toolsets while nothing serves them: `Ready` is False, with the reason `Unsupported`.
 //!
-//! It must not read what a Toolset holds, which may be large: its metadata is enough.
+//! It must not read the spec of a Toolset, which may be large: the metadata is enough.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::api::names::managers;
 use crate::api::unsupported::UNSUPPORTED_FIELDS;
 use crate::cluster::{Class, calls};
 
-/// Between two looks at all of them.
+/// Interval of the checks of all Toolsets.
 const TOOLSET_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// Toolsets that are written at one look: others have to write too.
+/// Maximum number of Toolsets that one check writes, because other controllers write too.
 const MAX_WRITES_PER_CHECK: usize = 50;
 
-/// Tells each, once a generation, while we lead. Never ends but with an error.
+/// Writes the status of each Toolset once a generation, while we lead. Returns only with an error.
 pub async fn run(context: Arc<Context>) -> anyhow::Result<()> {
     let mut told = HashMap::new();
     let mut looks = tokio::time::interval(TOOLSET_CHECK_INTERVAL);
@@ -37,7 +37,7 @@ pub async fn run(context: Arc<Context>) -> anyhow::Result<()> {
                 Ok(_) => {}
                 Err(error) if error.class() == Class::NotFound => {}
                 Err(error) => {
-                    tracing::warn!(namespace, toolset = name, %error, "what is unsupported of a Toolset is not told");
+                    tracing::warn!(namespace, toolset = name, %error, "cannot write the status of a Toolset; retrying");
                     told.remove(metadata.uid.as_deref().unwrap_or_default());
                 }
             }
@@ -45,7 +45,7 @@ pub async fn run(context: Arc<Context>) -> anyhow::Result<()> {
     }
 }
 
-/// Those that were not told of this generation, by uid; what is remembered of others is forgotten.
+/// The Toolsets whose status was not written for their generation yet. Forgets those that are deleted.
 fn due<'a>(stored: &'a [ObjectMeta], told: &mut HashMap<String, i64>) -> Vec<&'a ObjectMeta> {
     told.retain(|uid, _| stored.iter().any(|metadata| metadata.uid.as_deref() == Some(uid)));
     let mut due = Vec::new();
@@ -59,7 +59,7 @@ fn due<'a>(stored: &'a [ObjectMeta], told: &mut HashMap<String, i64>) -> Vec<&'a
     due
 }
 
-/// The same whoever leads, and whenever: it is written once.
+/// The status. It depends neither on the leader nor on the time, so it is written once.
 fn status(metadata: &ObjectMeta) -> Value {
     let generation = metadata.generation.unwrap_or(0);
     let message = UNSUPPORTED_FIELDS.iter().find(|field| field.kind == "Toolset").map(|field| field.message()).unwrap_or_default();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_once_a_generation_and_few_at_one_look() {
+    fn each_is_written_once_a_generation_and_few_in_one_check() {
         let mut told = HashMap::new();
         let first = [metadata("a", 1), metadata("b", 1)];
         assert_eq!(names(&due(&first, &mut told)), ["a", "b"]);

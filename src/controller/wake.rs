@@ -1,6 +1,6 @@
-//! Which objects the controllers look at again after an event.
+//! Triggers the reconciles that may be necessary after an event.
 //!
-//! It must not decide anything about an object: it only names those that an event may concern.
+//! It must not decide anything about an object: it only names those that an event may affect.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -19,65 +19,65 @@ use crate::cluster::ObjectKey;
 /// The queues of the controllers. Sending never blocks.
 #[derive(Clone)]
 pub struct Wake {
-    /// Pools to look at again.
+    /// Pools to reconcile.
     pub pools: Due<ObjectRef<PoolObject>>,
-    /// Agents to look at again.
+    /// Agents to reconcile.
     pub agents: Due<ObjectRef<AgentObject>>,
-    /// Budgets to look at again.
+    /// Budgets to reconcile.
     pub budgets: Due<ObjectRef<BudgetObject>>,
 }
 
 impl Wake {
-    /// Look at this Budget again.
+    /// Queues this Budget.
     pub fn budget(&self, namespace: &str, name: &str) {
         self.budgets.send(ObjectRef::new(name).within(namespace));
     }
 
-    /// Look at these Budgets again.
+    /// Queues the Budgets that `wanted` selects.
     pub fn budgets_where(&self, budgets: &Store<BudgetObject>, wanted: impl Fn(&BudgetObject) -> bool) {
         for budget in budgets.state_filter(wanted) {
             self.budget(&budget.namespace().unwrap_or_default(), &budget.name_any());
         }
     }
 
-    /// Look at the Budget again that an object is of.
+    /// Queues the Budget that owns an object.
     pub fn owner(&self, object: &impl ResourceExt) {
         let owners = object.owner_references().iter().filter(|owner| owner.kind == Budget::kind(&()));
         owners.for_each(|owner| self.budget(&object.namespace().unwrap_or_default(), &owner.name));
     }
 
-    /// Look at every Agent again that budgets had no room for: somewhere there may be some.
+    /// Queues every Agent that waits for capacity of a budget, because some may be free now.
     pub fn short_agents(&self, agents: &Store<AgentObject>) {
         self.agents_where(agents, |agent| waits_for(agent, &[reasons::BUDGET_EXHAUSTED, reasons::PROJECT_LIMIT]));
     }
 
-    /// Look at this pool again.
+    /// Queues this pool.
     pub fn pool(&self, namespace: &str, name: &str) {
         self.pools.send(ObjectRef::new(name).within(namespace));
     }
 
-    /// Look at this Agent again.
+    /// Queues this Agent.
     pub fn agent(&self, key: &ObjectKey) {
         self.agents.send(ObjectRef::new(&key.name).within(&key.namespace));
     }
 
-    /// Look at every pool again.
+    /// Queues every pool.
     pub fn all_pools(&self, pools: &Store<PoolObject>) {
         pools.state().iter().map(|pool| ObjectKey::of(pool.as_ref())).for_each(|key| self.pool(&key.namespace, &key.name));
     }
 
-    /// Look at every Agent that waits for its pod again.
+    /// Queues every Agent that waits for its pod.
     pub fn waiting_agents(&self, agents: &Store<AgentObject>) {
         self.agents_where(agents, without_pod);
     }
 
-    /// Look at those again that are bound to the life of `agent`: its children when it ends, and who asked for it.
+    /// Queues the parent of `agent`, and its children when it ends.
     pub fn relatives(&self, agents: &Store<AgentObject>, agent: &Agent, gone: bool) {
         let namespace = agent.metadata.namespace.clone().unwrap_or_default();
         if let Some(parent) = &agent.spec.parent_ref {
             self.agent(&ObjectKey { namespace: namespace.clone(), name: parent.name.clone() });
         }
-        // One that hibernates has no pod any more, and its children are those of the pod that it had.
+        // A hibernated agent has no pod any more, and children belong to the pod that requested them.
         let over = |phase: AgentPhase| phase.ended() || phase == AgentPhase::Hibernated;
         if !(gone || agent.status.as_ref().and_then(|status| status.phase).is_some_and(over)) {
             return;
@@ -87,21 +87,21 @@ impl Wake {
         self.agents_where(agents, |child| in_namespace(child, &namespace) && asked_by(child));
     }
 
-    /// Look at these Agents again.
+    /// Queues the Agents that `wanted` selects.
     pub fn agents_where(&self, agents: &Store<AgentObject>, wanted: impl Fn(&Agent) -> bool) {
         for agent in agents.state_filter(|agent| agent.0.as_ref().is_ok_and(&wanted)) {
             self.agent(&ObjectKey::of(agent.as_ref()));
         }
     }
 
-    /// Look at the Agents again whose pods are on this node.
+    /// Queues the Agents whose pods are on this node.
     pub fn agents_on(&self, pods: &Store<Pod>, node: &str) {
         for pod in pods.state_filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node)) {
             self.agent(&ObjectKey::of(pod.as_ref()));
         }
     }
 
-    /// Look at the pools of a namespace again.
+    /// Queues the pools of a namespace.
     pub fn pools_in(&self, pools: &Store<PoolObject>, namespace: &str) {
         for pool in pools.state_filter(|pool| pool.meta().namespace.as_deref() == Some(namespace)) {
             self.pool(namespace, &pool.name_any());
@@ -111,24 +111,24 @@ impl Wake {
 
 #[cfg(test)]
 impl Wake {
-    /// Wakes nobody.
+    /// Queues that nothing reads.
     pub fn nobody() -> Self {
         Self { pools: due::queue().0, agents: due::queue().0, budgets: due::queue().0 }
     }
 }
 
-/// It is of this namespace.
+/// Whether the Agent is in this namespace.
 pub fn in_namespace(agent: &Agent, namespace: &str) -> bool {
     agent.metadata.namespace.as_deref() == Some(namespace)
 }
 
-/// It is without a pod, for one of these reasons.
+/// Whether the Agent has no pod, for one of these reasons.
 pub fn waits_for(agent: &Agent, reasons: &[&str]) -> bool {
     let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
     without_pod(agent) && ready.is_some_and(|ready| reasons.contains(&ready.reason.as_str()))
 }
 
-/// It has no pod, and is to have one.
+/// Whether the Agent has no pod, and is to have one.
 pub fn without_pod(agent: &Agent) -> bool {
     agent.spec.external.is_none() && agent.status.as_ref().is_none_or(|status| status.pod_ref.is_none())
 }

@@ -1,11 +1,12 @@
-//! The pod of an Agent, and what makes a hand-made Agent ours. Pure.
+//! Builds the pod of an Agent, and the patch that adopts an Agent made by hand. Pure.
 //!
 //! The pod meets Pod Security `restricted` whatever the pool says: no root, no capabilities, no privilege escalation, a
 //! read-only root, seccomp, no ServiceAccount token, limits, sized scratch volumes, and a resolver that refuses at once
 //! (silence would cost programs seconds at each start). No Secret is ever mounted or put into its environment.
 //!
-//! Two containers, two uids: `link`, a native sidecar, holds the token and the way to the gateway; `agent` has our supervisor
-//! as its first process and nothing to steal. They share loopback and one folder with one socket.
+//! The pod has two containers with different uids. `link`, a native sidecar, holds the token and connects to the
+//! gateway. `agent` runs our supervisor as its first process and holds no credentials. They share the loopback
+//! interface, and one folder with one socket.
 
 mod volumes;
 
@@ -46,29 +47,30 @@ const DATA_DIR: &str = "/spillway/data";
 const EGRESS_PROXY_URL: &str = "http://127.0.0.1:4102";
 /// The sidecar's loopback port for models.
 const MODELS_URL: &str = "http://127.0.0.1:4101";
-/// What stands where a client insists on a key: the gateway puts the team's in.
+/// Placeholder for clients that require a key. The gateway replaces it with the team's key.
 const PLACEHOLDER_KEY: &str = "held-by-spillway";
 /// How long a token lives; the kubelet renews it at four fifths.
 const TOKEN_TTL_SECONDS: i64 = 3600;
-/// What the sidecar may use. Its binary lies in a scratch volume.
+/// Limits of the sidecar. Its binary is in a scratch volume.
 const LINK_LIMITS: [(&str, &str); 3] = [("cpu", "500m"), ("memory", "48Mi"), ("ephemeral-storage", "64Mi")];
 const LINK_REQUESTS: [(&str, &str); 3] = [("cpu", "5m"), ("memory", "12Mi"), ("ephemeral-storage", "16Mi")];
 /// The uid and gid agents run as.
 const AGENT_UID: i64 = 10_001;
-/// The scratch volume that the home is in. It belongs to root: the supervisor makes a folder of the program's own below it.
+/// The scratch volume that contains the home folder. It belongs to root: the supervisor creates the program's own
+/// folder in it.
 const HOME_VOLUME_DIR: &str = "/home/agent";
 const HOME_DIR: &str = "/home/agent/home";
 /// The pool's files, each in a folder of its own, from where the supervisor copies them.
 const FILES_DIR: &str = "/spillway/files";
-/// The name of each there.
+/// The name of each file in its folder.
 const FILE_NAME: &str = "content";
 const WORKSPACE_DIR: &str = "/workspace";
 const TMP_DIR: &str = "/tmp";
 /// Limits of an agent whose pool sets none: enough to build small projects, little enough for ten agents on a laptop.
 const DEFAULT_LIMITS: [(&str, &str); 3] = [("cpu", "1"), ("memory", "1Gi"), ("ephemeral-storage", "10Gi")];
-/// What is reserved for it; without these Kubernetes would reserve the limits.
+/// Requests of an agent whose pool sets none. Without them Kubernetes would use the limits as requests.
 const DEFAULT_REQUESTS: [(&str, &str); 3] = [("cpu", "100m"), ("memory", "128Mi"), ("ephemeral-storage", "64Mi")];
-/// Scratch volumes with their sizes; the node evicts a pod that grows over them.
+/// Scratch volumes with their sizes. The kubelet evicts a pod that exceeds them.
 const SCRATCH_VOLUMES: [(&str, &str, &str); 2] = [("home", HOME_VOLUME_DIR, "1Gi"), ("tmp", TMP_DIR, "1Gi")];
 const WORKSPACE_SIZE: &str = "8Gi";
 const SHM_SIZE: &str = "64Mi";
@@ -97,7 +99,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
             name: Some(agent.name_any()),
             namespace: agent.namespace(),
             labels: Some(pod_labels(agent, pool)),
-            // kubectl logs and exec mean the program, not the sidecar.
+            // kubectl logs and exec use this container, not the sidecar.
             annotations: Some([("kubectl.kubernetes.io/default-container".to_owned(), AGENT_CONTAINER.to_owned())].into()),
             owner_references: Some(vec![owner::<Agent>(&agent.metadata)]),
             ..ObjectMeta::default()
@@ -128,7 +130,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
     }
 }
 
-/// The change that makes an Agent that a person made, or changed, ours: what it lacks of finalizer, owner and labels.
+/// The patch that adopts an Agent which a person created or changed: it adds a missing finalizer, owner and labels.
 pub fn adoption(agent: &Agent, pool: Option<&AgentPool>) -> Value {
     let mut finalizers = agent.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == names::AGENT_FINALIZER) {
@@ -154,8 +156,8 @@ fn pod_labels(agent: &Agent, pool: &AgentPool) -> BTreeMap<String, String> {
     labels
 }
 
-/// The native sidecar. Our programs are put where the agent's container finds them by a hook: the kubelet starts nothing
-/// else before that has ended, and a container of its own for it would cost each start a second.
+/// The native sidecar. Its postStart hook installs our programs for the agent's container. The kubelet starts no other
+/// container before that hook ends, and a separate init container would make each start a second slower.
 fn link(supervised: &Supervised) -> Container {
     let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
     let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
@@ -210,7 +212,7 @@ fn command(pool: &AgentPool) -> Vec<String> {
     words
 }
 
-/// Nothing is inherited: what Spillway sets, and what the pool lists.
+/// The whole environment: variables that Spillway sets, and those that the pool lists. Nothing is inherited.
 fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
     let plain = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), value_from: None };
     let uid = ObjectFieldSelector { field_path: "metadata.uid".into(), ..ObjectFieldSelector::default() };
@@ -226,7 +228,7 @@ fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
         plain("HOME", HOME_DIR.into()),
         plain("TMPDIR", TMP_DIR.into()),
     ];
-    // Programs that honour a proxy are told at once that nothing else can be reached, instead of waiting for an answer.
+    // Programs that use a proxy get a refusal for other hosts at once, instead of waiting for an answer.
     for (name, value) in [("HTTP_PROXY", EGRESS_PROXY_URL), ("HTTPS_PROXY", EGRESS_PROXY_URL), ("NO_PROXY", "localhost,127.0.0.1,::1")] {
         all.extend([plain(name, value.into()), plain(&name.to_lowercase(), value.into())]);
     }
@@ -236,7 +238,8 @@ fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
     all
 }
 
-/// Where clients of models find them: the first entry of each protocol, at the path that its clients add theirs to.
+/// Variables that point clients of model APIs to the sidecar: for each protocol the pool's first entry, with the base
+/// path that clients of the protocol expect.
 fn models(pool: &AgentPool) -> Vec<(&'static str, String)> {
     let entries = pool.spec.models.as_deref().unwrap_or_default();
     let all = [
@@ -253,14 +256,14 @@ fn models(pool: &AgentPool) -> Vec<(&'static str, String)> {
     set
 }
 
-/// The same for agents that work on the same storage.
+/// A hash that is equal for agents with the same storage.
 fn storage_hash(agent: &Agent, pool: &AgentPool) -> String {
     let claim = pool.spec.workspace.as_ref().and_then(|workspace| workspace.claim_name.clone());
     let source = claim.map_or_else(|| format!("empty/{}", agent.name_any()), |claim| format!("claim/{claim}"));
     names::short_hash(&[&agent.namespace().unwrap_or_default(), &source], 16)
 }
 
-/// What is set, and for the rest the defaults: an agent without limits would have the node's.
+/// The resources that are set, completed with defaults: a container without limits could use the whole node.
 fn resources(set: Option<&ResourceRequirements>) -> ResourceRequirements {
     let mut resources = set.cloned().unwrap_or_default();
     let limits = resources.limits.get_or_insert_default();
@@ -270,7 +273,8 @@ fn resources(set: Option<&ResourceRequirements>) -> ResourceRequirements {
     let requests = resources.requests.get_or_insert_default();
     for (name, value) in DEFAULT_REQUESTS {
         let limited = set.is_some_and(|set| set.limits.as_ref().is_some_and(|limits| limits.contains_key(name)));
-        // A limit that was set may be below our default request, which the API server would refuse: then it is the request too.
+        // A limit that was set may be below our default request, which the API server would refuse. Then no request is
+        // set, and Kubernetes uses the limit.
         if !limited {
             requests.entry(name.to_owned()).or_insert_with(|| Quantity(value.to_owned()));
         }

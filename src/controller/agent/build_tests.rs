@@ -1,4 +1,4 @@
-//! The pod of an Agent: what is in it, and what is not. Starts none.
+//! The content of an Agent's pod. Starts no pod.
 
 use super::*;
 use crate::api::AgentSpec;
@@ -66,7 +66,7 @@ fn meets_pod_security_restricted_and_mounts_no_token() {
 }
 
 #[test]
-fn a_program_is_told_who_it_is_and_where_it_may_keep_what() {
+fn the_environment_names_the_agent_and_its_folders() {
     let told = |name: &str, agent: &Agent, pool: &AgentPool| {
         let all = environment(agent, pool);
         let mut found = all.into_iter().filter(|one| one.name == name);
@@ -104,7 +104,7 @@ fn a_program_is_told_who_it_is_and_where_it_may_keep_what() {
 
 /// tests/chart-live.sh has the API server judge it, with the controller's own policies in force.
 #[test]
-fn the_chart_is_tried_with_a_pod_as_it_is_made() {
+fn the_pod_that_the_chart_is_tested_with_is_up_to_date() {
     let file = json!({"path": "a", "configMapKeyRef": {"name": "c", "key": "k"}});
     let (agent, pool) = objects(json!({
         "mode": "Chat",

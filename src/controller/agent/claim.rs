@@ -1,7 +1,7 @@
-//! The claim of an agent's own volume: it outlives the agent's pods, and goes with the agent.
+//! The PersistentVolumeClaim of an agent's own volume. It outlives the agent's pods, and is deleted with the agent.
 //!
-//! Its name follows from the Agent's, so that one that was made and never recorded is found again. What always holds: a
-//! claim that is not owned by this very Agent is neither used nor deleted.
+//! Its name follows from the Agent's name, so that a claim that was created and never recorded is found again. What
+//! always holds: a claim that this Agent does not own is neither used nor deleted.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
@@ -15,22 +15,22 @@ use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::controller::Context;
 use crate::policy::agent::{Hindrance, HindranceKind};
 
-/// What there is for a pod to mount.
+/// The claim that a pod mounts, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Its pool asks for none.
+    /// The pool has no template for a claim.
     None,
-    /// This one.
+    /// The claim to mount.
     Ready(ClaimRef),
-    /// None, and why.
+    /// The claim cannot be used, and why.
     Refused(Hindrance),
 }
 
-/// Finds the claim of the Agent, or makes it.
+/// Finds the claim of the Agent, or creates it.
 pub async fn ensure(agent: &Agent, pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Claim, Error> {
     let Some(claim) = build::claim(agent, pool) else { return Ok(Claim::None) };
     let api = context.api::<PersistentVolumeClaim>(&key.namespace);
-    // Looked for first: a quota that is used up refuses even what is there already.
+    // Read before it is created: an exhausted quota refuses even the creation of a claim that exists.
     if let Some(there) = api.get_opt(&claim.name_any()).await.map_err(Error::of("reading a PersistentVolumeClaim"))? {
         return Ok(judge(&there, agent));
     }
@@ -38,8 +38,10 @@ pub async fn ensure(agent: &Agent, pool: &AgentPool, key: &ObjectKey, context: &
     match calls::create(&api, &claim, managers::AGENT).await {
         Ok(made) => {
             if let Some(lost) = agent.status.as_ref().and_then(|status| status.claim_ref.as_ref()) {
-                let note =
-                    format!("PersistentVolumeClaim/{} (uid {}) was deleted: the agent begins with an empty volume", lost.name, lost.uid);
+                let note = format!(
+                    "PersistentVolumeClaim/{} (uid {}) was deleted. The agent starts with a new, empty volume",
+                    lost.name, lost.uid
+                );
                 context.events.warning(agent, reasons::VOLUME_LOST, "MakeClaim", note).await;
             }
             Ok(judge(&made, agent))
@@ -56,17 +58,17 @@ pub async fn ensure(agent: &Agent, pool: &AgentPool, key: &ObjectKey, context: &
     }
 }
 
-/// Whether the claim under the Agent's name is its own, and will stay.
+/// Whether the claim with the Agent's name belongs to it and is not being deleted.
 fn judge(claim: &PersistentVolumeClaim, agent: &Agent) -> Claim {
     let refused = |message| Claim::Refused(Hindrance { kind: HindranceKind::VolumeRefused, message });
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
     if !is_owned(claim, agent) {
         return refused(format!(
-            "PersistentVolumeClaim/{name} (uid {uid}) was not made for this agent: it is not used; delete it, or end the agent"
+            "PersistentVolumeClaim/{name} (uid {uid}) was not made for this agent, so the agent does not use it. Delete the claim or the agent"
         ));
     }
     if claim.metadata.deletion_timestamp.is_some() {
-        return refused(format!("PersistentVolumeClaim/{name} (uid {uid}) is being deleted: the agent gets another when it is gone"));
+        return refused(format!("PersistentVolumeClaim/{name} (uid {uid}) is being deleted. The agent gets a new one afterwards"));
     }
     Claim::Ready(ClaimRef { name, uid })
 }
@@ -76,15 +78,15 @@ fn is_owned(claim: &PersistentVolumeClaim, agent: &Agent) -> bool {
     owners.into_iter().any(|owner| owner.controller == Some(true) && Some(&owner.uid) == agent.metadata.uid.as_ref())
 }
 
-/// The agent ended, and its pod with it: the volume goes too, and is not kept for as long as the Agent is. What cannot be
-/// deleted goes with the Agent.
+/// Deletes the volume of an agent that ended and whose pod is gone, although its Agent is still kept. A claim that
+/// cannot be deleted here is deleted with the Agent.
 pub async fn give_back(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let Some(claim) = agent.status.as_ref().and_then(|status| status.claim_ref.as_ref()) else { return Ok(()) };
     context.leadership.confirm().await?;
     match calls::delete(&context.api::<PersistentVolumeClaim>(&key.namespace), &claim.name, &claim.uid, None).await {
         Err(error) if matches!(error.class(), Class::LostLeadership | Class::Unavailable) => Err(error),
         Err(error) => {
-            tracing::warn!(namespace = %key.namespace, agent = %key.name, claim = %claim.name, %error, "the volume of an agent that ended is kept until its Agent goes");
+            tracing::warn!(namespace = %key.namespace, agent = %key.name, claim = %claim.name, %error, "cannot delete the volume of an ended agent; it is deleted with its Agent");
             Ok(())
         }
         Ok(_) => Ok(()),

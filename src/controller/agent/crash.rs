@@ -1,5 +1,5 @@
-//! What the end of an agent's pod says to its supervisor: that it was killed for its memory, and that it is one of several agents of
-//! its pool that ended by themselves soon after their start.
+//! Signals that follow from the end of an agent's pod: it was killed for its memory (`OOMKilled`), or it is one of
+//! several agents of its pool that recently ended by themselves soon after their start (`CrashLoop`).
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::policy::health::Finding;
 use crate::policy::interventions::{RaisedSignal, Signal};
 use crate::policy::pool::{CRASH_LOOP_THRESHOLD, MIN_HEALTHY_LIFETIME};
 
-/// The signals that a pod raises that ended, or that does not come to start its program. `asked`: it was asked to end, so how it did
-/// says nothing. `spec`: of its pool, if that is there and readable.
+/// The signals of a pod that ended, or that does not start its program in time. `asked`: it was asked to end, so its
+/// end is no crash. `spec`: that of its pool, if the pool exists and is readable.
 pub fn raised(
     agent: &Agent,
     fact: &Pod,
@@ -41,14 +41,14 @@ pub fn raised(
     in_a_row.into_iter().chain(killed).collect()
 }
 
-/// Whether it was asked to end: it is being deleted, was given up, said goodbye, or sleeps.
+/// Whether the agent was asked to end: it is being deleted, was given up, said goodbye, or hibernates.
 pub fn was_asked(agent: &Agent, sleeps: bool) -> bool {
     let status = agent.status.as_ref();
     let leaves = status.is_some_and(|status| super::condemned(status) || status.goodbye.is_some());
     agent.metadata.deletion_timestamp.is_some() || sleeps || leaves
 }
 
-/// For how long its program ran; none: it never did, as far as the kubelet says.
+/// How long its program ran; none: the kubelet reports no start.
 fn life(agent: &Agent, pod: Option<&PodObject>) -> Option<Duration> {
     let stored = || agent.status.as_ref().and_then(|status| status.start_time.clone());
     let started = pod.and_then(status::started_at).or_else(stored)?;
@@ -61,18 +61,18 @@ fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolM
     match stage {
         Stage::Failed(words) if soon => Some(words.clone()),
         // A person who leaves the terminal ends the program.
-        Stage::Succeeded if soon && mode != PoolMode::Chat => Some("its program ended with exit code 0".to_owned()),
+        Stage::Succeeded if soon && mode != PoolMode::Chat => Some("the program ended with exit code 0".to_owned()),
         Stage::Pending(_) | Stage::Running { .. } => {
             let overdue = view.is_some_and(|view| matches!(view.finding, Finding::StartOverdue(_)));
-            overdue.then(|| "its program was not started in time".to_owned())
+            overdue.then(|| "the program was not started in time".to_owned())
         }
         Stage::Failed(_) | Stage::Succeeded => None,
     }
 }
 
-/// The signal `CrashLoop`, if enough agents of its pool crashed lately.
+/// The signal `CrashLoop`, if enough agents of its pool crashed recently.
 fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Option<RaisedSignal> {
-    // One that was made by hand, or for another agent, is not made again.
+    // An agent that was made by hand, or requested by another agent, is not replaced.
     agent.spec.sequence?;
     let (key, now) = (ObjectKey::of(agent), jiff::Timestamp::now());
     let others = context.stores.agents_of(&key.namespace, &agent.spec.pool_ref.name);
@@ -81,7 +81,7 @@ fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Op
     let ago: Vec<Duration> = std::iter::once(Duration::ZERO).chain(others).collect();
     let count = u32::try_from(ago.len()).unwrap_or(u32::MAX);
     let message =
-        format!("{count} agents of AgentPool/{} ended soon after their start, lately; the last: {words}", agent.spec.pool_ref.name);
+        format!("{count} agents of AgentPool/{} recently ended soon after their start. The last one: {words}", agent.spec.pool_ref.name);
     (count >= CRASH_LOOP_THRESHOLD).then_some(RaisedSignal { signal: Signal::CrashLoop, message, ago })
 }
 
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_asked_to_end_has_not_crashed() {
+    fn an_agent_that_was_asked_to_end_has_not_crashed() {
         let agent = |more: serde_json::Value| -> Agent {
             let [mut agent, _] = fake::agent("a", "p");
             agent["metadata"].as_object_mut().expect("metadata").extend(more.as_object().expect("an object").clone());
@@ -121,7 +121,8 @@ mod tests {
         assert!(was_asked(&agent(json!({})), true));
     }
 
-    /// A pool with these rules, an agent of it that has just failed, and others that did so many seconds ago.
+    /// A pool with these rules, an agent of it that has just failed, and other agents that failed this many seconds
+    /// ago.
     fn crashing(rules: serde_json::Value, others: &[i64], failure: &str) -> Leader {
         let pool = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}, "supervision": {"rules": rules}});
         let [agent, mut pod] = fake::agent("a", "p");
@@ -139,7 +140,7 @@ mod tests {
         Leader::of(&objects)
     }
 
-    /// What is told of the agent: signal and action of each intervention.
+    /// Signal and action of each intervention in the agent's status.
     async fn told(leader: &Leader) -> Vec<(String, String)> {
         leader.looks_at("a").await;
         let status = leader.status("Agent", "a");
@@ -160,7 +161,7 @@ mod tests {
         let mut leader = crashing(json!([]), &[60], "Error");
         assert_eq!(told(&leader).await, pair("CrashLoop", "Restart"));
         let message = leader.status("Agent", "a")["interventions"][0]["message"].clone();
-        assert_eq!(message, "2 agents of AgentPool/p ended soon after their start, lately; the last: Error");
+        assert_eq!(message, "2 agents of AgentPool/p recently ended soon after their start. The last one: Error");
         assert!(leader.events().contains(&("CrashLoop".to_owned(), "Restart".to_owned())), "{:?}", leader.events());
         assert_eq!(leader.told().iter().filter(|(reason, ..)| reason == "CrashLoop").count(), 1, "and webhooks");
         let given_up = leader.status("Agent", "a")["conditions"].as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An agent outside the cluster, as the life of agents sees it: it has no pod, and its process is what it says. Pure.
+//! Describes the process of an agent outside the cluster as if it were a pod, from its own reports alone. Pure.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::policy::agent::Pod;
 use crate::policy::external::{Process, shown};
 use crate::wire::agent::Program;
 
-/// How long it may take to leave when its pool is not there to say so.
+/// Grace period of an agent whose pool is missing.
 const DEFAULT_GRACE_SECONDS: u32 = 15;
 
-/// What its process shows, told as a pod's.
+/// The state of the agent's process, as that of a pod.
 pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>, now: jiff::Timestamp) -> Pod {
     let status = agent.status.as_ref();
     let said = status.and_then(|status| status.goodbye.as_ref()).map(|goodbye| goodbye.time.0);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_there_until_it_left_or_its_end_is_stored() {
+    fn a_process_exists_until_it_left_or_its_end_is_stored() {
         let gone = Pod::Absent(Verdict::Gone);
         let now = "2026-01-01T00:00:10Z";
         assert_eq!(at(&agent(json!({}), json!({})), None, now), there(false), "nothing is known yet");

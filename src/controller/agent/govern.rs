@@ -1,5 +1,5 @@
-//! What the reconciler tells the governor of an agent, and what it carries out of what was decided. The decisions themselves
-//! are made elsewhere (`supervise`, `policy::interventions`).
+//! Passes the desired state of an agent to the governor, and carries out interventions. The decisions are made
+//! elsewhere (`supervise`, `policy::interventions`).
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::policy::node_liveness::NodeReach;
 use crate::wire::agent::Directive;
 use crate::wire::follow::Message;
 
-/// Tells the governor whom to expect, what is wanted of it, and who ended.
+/// Tells the governor that the agent is expected to report, its directive, or that it ended.
 pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation, state: &State) {
     let Some(uid) = agent.caller_uid() else { return };
     if leaves(state) {
         context.meter.is_over(TokenKey::Agent(agent.uid().unwrap_or_default()));
     }
-    // Also one that a leader before us stored: whoever says it again is answered at once.
+    // This includes a goodbye that an earlier leader stored: if the agent repeats it, it gets its answer at once.
     if agent.status.as_ref().is_some_and(|status| status.goodbye.is_some()) {
         context.live.goodbye_stored(uid);
     }
@@ -36,7 +36,8 @@ pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Agent
     }
     let directive = match state {
         State::Hibernated => return context.live.revoke(uid),
-        // Before it is stored it is told nothing. A goodbye that it says on its way is none: it comes back.
+        // The agent is told nothing before its hibernation is stored. A goodbye that it says then has no effect: it
+        // comes back.
         State::Hibernating if observed.facts.sleep != Sleep::Begun => return,
         State::Hibernating => {
             context.live.goodbye_stored(uid);
@@ -48,7 +49,8 @@ pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Agent
             }
             return;
         }
-        // Its end is decided, and stored: whatever it still says counts for nothing. Before it is stored it is told nothing.
+        // The agent's end is decided and stored, so its calls are refused. Before it is stored, the agent is told
+        // nothing.
         State::Condemned(None) => return context.live.revoke(uid),
         State::Condemned(Some(_)) => return,
         State::Stopping => Directive::Drain,
@@ -57,7 +59,8 @@ pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Agent
         State::Creating | State::Replacing | State::Hindered(_) => return,
     };
     let on_node = observed.pod.as_ref().and_then(|pod| pod.spec.as_ref()?.node_name.clone());
-    // Without a node nothing of it runs yet, but outside the cluster, where it has none; while it leaves, its silence means nothing.
+    // A pod without a node does not run yet; an agent outside the cluster has no node. The silence of an agent that
+    // drains means nothing.
     let runs = on_node.is_some() || agent.spec.external.is_some();
     if let (Some(pool), true, true) = (observed.pool(), runs, directive != Directive::Drain) {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
@@ -78,7 +81,7 @@ pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Agent
     context.live.direct(uid, directive);
 }
 
-/// Whether its program calls no models any more, or not for long: what it spent is written without waiting for more.
+/// Whether its program makes no model calls any more, or soon makes none: then its spent tokens are written at once.
 fn leaves(state: &State) -> bool {
     match state {
         State::Stopping | State::Hibernating | State::Hibernated | State::Condemned(_) | State::Missing(_) | State::Ended(_) => true,
@@ -93,12 +96,12 @@ fn leaves(state: &State) -> bool {
     }
 }
 
-/// Whether this decision is a new one: a signal that goes on standing is answered once.
+/// Whether this decision is new: a signal that persists is handled once.
 pub fn is_new(agent: &Agent, context: &Context, decision: &Decision) -> bool {
     agent.caller_uid().is_some_and(|uid| context.live.unanswered(uid, decision.signal))
 }
 
-/// Tells an intervention, and carries out what is not a change of the agent's life.
+/// Reports an intervention, and carries out the part of it that does not change the agent's life.
 pub async fn intervene(agent: &Agent, observed: &AgentObservation, context: &Context, decision: &Decision) {
     let Decision { signal, action, message, enforced, overruled } = decision;
     if let Some(uid) = agent.caller_uid() {
@@ -115,26 +118,27 @@ pub async fn intervene(agent: &Agent, observed: &AgentObservation, context: &Con
     }
     match action {
         Action::Log => {}
-        // Events of one object, reason and action are counted as one: the signal is the reason, what is done the action.
+        // Events with the same object, reason and action are counted as one: the signal is the reason, the intervention
+        // the action.
         Action::Warn => {
             if let Some(uid) = agent.caller_uid().filter(|_| *enforced) {
                 context.live.tell(uid, signal.name(), message, jiff::Timestamp::now());
             }
             context.events.warning(agent, signal.name(), action.name(), note).await;
         }
-        // A gang is one piece of news, however many it has.
+        // A gang is reported once, not once for each of its agents.
         _ if *signal == Signal::GangDivergence && !context.live.first_of_gang(&agent.namespace().unwrap_or_default(), message) => {
             context.events.warning(agent, signal.name(), action.name(), note).await
         }
-        // What is stronger than a word to somebody is told to them too.
+        // Actions that are stronger than a warning also go to the webhooks.
         Action::Notify | Action::Escalate | Action::Pause | Action::Requeue | Action::Restart | Action::RestartGang | Action::Reap => {
             context.events.alert(agent, signal.name(), action.name(), note).await
         }
     }
 }
 
-/// Tells the scheduler: the pool whose agents submitted the item that it holds, or, where no agent did, all schedulers of its
-/// namespace. In memory: one that is lost with a leader stands in the Agent's status.
+/// Sends the escalation to the pool whose agents submitted the agent's item, or, if no agent did, to all scheduler
+/// pools of the namespace. The messages are in memory only; the Agent's status also records the intervention.
 fn escalate(agent: &Agent, observed: &AgentObservation, context: &Context, decision: &Decision) {
     let namespace = agent.namespace().unwrap_or_default();
     let item = observed.holding.as_ref().map(|holding| holding.name.clone());

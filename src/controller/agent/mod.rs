@@ -1,4 +1,5 @@
-//! `Agent` -> pod: makes it, records it, tells its state, ends with it.
+//! The controller of Agents: creates the pod of each Agent, records it, writes the Agent's status, and cleans up at its
+//! end.
 
 mod build;
 mod claim;
@@ -44,20 +45,20 @@ pub use supervise::{condemned, held_by_supervisor};
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER_NAME: &str = "agent";
-/// A quiet Agent is looked at again this often, in case an event was missed.
+/// How often an Agent without events is reconciled, in case an event was missed.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
-/// When the cache has not seen our own last write, its event comes; this is for when it does not.
+/// Retry delay while the cache does not show our own last write. Usually the watch event of that write comes earlier.
 const GATE_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// A pod that the watch does not show is looked at this often; while it is missing, its node: what proves its end is that the
-/// node stayed healthy all along.
+/// How often a pod that the cache does not contain is read live. While it is missing, its node is read too: a node that
+/// stays healthy proves that the pod ended.
 const MISSING_POD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A pod that was asked to leave is looked at this often.
+/// How often a terminating pod is checked.
 const LEAVING_POD_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// The shortest grace there is. With 0 the object would vanish before its processes.
+/// Shortest grace period of a deletion. With 0 the pod object would disappear before its processes.
 const MIN_GRACE_SECONDS: u32 = 1;
 
-/// Observe, plan, apply, status.
+/// Reconciles one Agent: observe, plan, apply, write the status.
 pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Result<Action, Error> {
     let key = ObjectKey::of(object.as_ref());
     let agent = match &object.0 {
@@ -67,17 +68,19 @@ pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Resul
     context.reconcile(CONTROLLER_NAME, key.clone(), one(agent, &key, &context)).await
 }
 
-/// What follows from an error.
+/// The action after a failed reconcile.
 pub fn after_error(object: Arc<AgentObject>, error: &Error, context: Arc<Context>) -> Action {
     context.after_error(CONTROLLER_NAME, ObjectKey::of(object.as_ref()), error)
 }
 
-/// An Agent that does not fit its type is left alone, and told of once. If it is being deleted it must not hang for ever:
-/// its pod, told by owner, and its finalizer go by metadata alone.
+/// Reports an Agent that does not fit its type, once. If it is being deleted, its pod (found by owner reference) is
+/// deleted and its finalizer is removed by metadata alone, so that the deletion does not hang.
 async fn malformed(object: &AgentObject, trouble: &str, key: &ObjectKey, context: &Context) -> Result<Action, Error> {
     if context.invalid_is_news(CONTROLLER_NAME, key.clone(), trouble) {
         tracing::error!(namespace = %key.namespace, agent = %key.name, error = trouble, "a stored Agent does not fit its type; it is left alone");
-        let note = format!("the stored object does not fit its type and is left alone: {trouble}");
+        let note = format!(
+            "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {trouble}"
+        );
         context.events.warning(object, reasons::INVALID_OBJECT, "Validate", note).await;
     }
     let meta = object.meta();
@@ -114,7 +117,8 @@ async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLo
     let (step, state) = plan(&observed.facts);
     govern::guide(agent, key, context, &observed, &state);
     let (state, written) = apply(agent, key, context, &observed, step, state).await?;
-    // Before the end is stored, so that it is not forgotten. A pod that ended by itself stays to be read, with its volume.
+    // The claim is deleted before the end is stored, so that it is not forgotten. A pod that ended by itself stays
+    // readable, with its volume.
     if matches!(state, State::Ended(_)) && observed.pod.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()) {
         claim::give_back(agent, key, context).await?;
     }
@@ -129,13 +133,13 @@ async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLo
     })
 }
 
-/// What a step left to be written.
+/// What remains to be written after a step.
 enum StepWrites {
-    /// The status, as the state says.
+    /// The status that follows from the state.
     Nothing,
-    /// The status, with the pod that was just made, and the claim that it mounts.
+    /// The status, with the pod that was just created and the claim that it mounts.
     Pod(Box<Pod>, Option<ClaimRef>),
-    /// The Agent is gone, or changed under us: nothing.
+    /// Nothing: the Agent is deleted, or was changed in the meantime.
     Gone,
 }
 
@@ -182,7 +186,7 @@ async fn apply(
     }
 }
 
-/// Makes an Agent that a person made, or changed, ours: its finalizer, its pool as owner, its labels.
+/// Adopts an Agent that a person created or changed: sets its finalizer, its pool as owner, and its labels.
 async fn adopt(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation) -> Result<(), Error> {
     context.leadership.check()?;
     let patch = build::adoption(agent, observed.pool());
@@ -198,7 +202,7 @@ async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed:
     let pod = build::pod(agent, pool, observe::user_namespaces(pool, context), &context.supervised);
     let volume = if agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some()) { None } else { build::claim(agent, pool) };
     let amounts = Amounts { agents: 1, memory: capacity::memory(&pod), storage: volume.as_ref().map_or(0, capacity::volume) };
-    // Before its volume: what there is no room for leaves nothing behind.
+    // Capacity is reserved before the volume is created, so that a refusal leaves no volume behind.
     if let Err(hindrance) = context.places.take(key, pool, amounts, &context.stores) {
         return Ok((State::Hindered(hindrance), StepWrites::Nothing));
     }
@@ -219,7 +223,7 @@ async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed:
         Err(error) => {
             let kind = match error.class() {
                 Class::AlreadyExists => {
-                    // An answer was lost, or somebody took the name: the pod is nobody's.
+                    // A response was lost, or another client took the name. The pod belongs to no Agent.
                     delete_foreign_pod(agent, key, context).await?;
                     return Ok((State::Replacing, StepWrites::Nothing));
                 }
@@ -234,7 +238,7 @@ async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed:
     }
 }
 
-/// Deletes our pod with `grace` seconds; `None`: with what it carries.
+/// Deletes the agent's pod with a grace period of `grace` seconds; `None`: with the pod's own.
 async fn delete_pod(key: &ObjectKey, context: &Context, uid: &str, grace: Option<u32>) -> Result<(), Error> {
     context.leadership.confirm().await?;
     let deleted = calls::delete(&context.api::<Pod>(&key.namespace), &key.name, uid, grace).await?;
@@ -244,8 +248,8 @@ async fn delete_pod(key: &ObjectKey, context: &Context, uid: &str, grace: Option
     Ok(())
 }
 
-/// Removes the pod under our name that the Agent does not record, after reading both live: a cache that lags must not cost
-/// a good pod its life.
+/// Deletes the pod that has the Agent's name and is not recorded in its status. Both are read live first, because a
+/// stale cache must not lead to the deletion of a recorded pod.
 async fn delete_foreign_pod(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let live = context.api::<Agent>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading an Agent"))?;
     let Some(live) = live.filter(|live| live.metadata.uid == agent.metadata.uid) else { return Ok(()) };
@@ -256,12 +260,13 @@ async fn delete_foreign_pod(agent: &Agent, key: &ObjectKey, context: &Context) -
         return Ok(());
     }
     delete_pod(key, context, &uid, None).await?;
-    let note = format!("Pod {} (uid {uid}) was not made by a create that we saw answered; it is replaced", key.name);
+    let note =
+        format!("Pod/{} (uid {uid}) has the agent's name, and the agent's status does not record it. It is deleted and replaced", key.name);
     context.events.warning(agent, reasons::FOREIGN_POD, "DeletePod", note).await;
     Ok(())
 }
 
-/// Deletes an Agent whose pool is gone, after reading that live.
+/// Deletes an Agent whose pool is deleted, after a live read of the pool.
 async fn delete_orphan(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let pool =
         context.api::<AgentPool>(&key.namespace).get_metadata_opt(&agent.spec.pool_ref.name).await.map_err(Error::of("reading a pool"))?;
@@ -276,8 +281,7 @@ async fn delete_orphan(agent: &Agent, key: &ObjectKey, context: &Context) -> Res
     Ok(())
 }
 
-/// Writes the status if it says something new, and tells transitions as events. Gives back how long a change that may
-/// wait is put off.
+/// Writes the status if it changed, and reports transitions as events. Returns the delay of a change that may wait.
 async fn tell(
     agent: &Agent,
     key: &ObjectKey,
@@ -327,7 +331,7 @@ async fn tell(
     if let Some(uid) = stored.caller_uid() {
         context.live.asks_stored(uid, status::asked(&next));
         context.live.timeouts_stored(uid, observed.view.as_ref().map_or(0, |view| view.timeouts));
-        // What led to a pause must not lead to the next one when this one is over.
+        // The signal that led to this pause must not lead to another pause after it.
         if let Some(decision) = observed.decision.as_ref().filter(|_| matches!(observed.paused, Some(Pause::Supervisor | Pause::Tokens))) {
             context.live.dealt_with(uid, decision.signal);
         }
@@ -352,8 +356,8 @@ async fn tell(
     Ok(None)
 }
 
-/// Records the pod that was just made. Until this is stored the pod is nobody's, so a conflict with somebody's harmless
-/// write (a label, an annotation) is retried here at once instead of costing the pod its life.
+/// Records the pod that was just created. An unrecorded pod is deleted, so a conflict with a harmless write (a label,
+/// an annotation) is retried here at once.
 async fn record(agent: &Agent, key: &ObjectKey, context: &Context, next: &AgentStatus) -> Result<Agent, Error> {
     let api = context.api::<Agent>(&key.namespace);
     let mut current = agent.clone();
@@ -375,9 +379,10 @@ async fn record(agent: &Agent, key: &ObjectKey, context: &Context, next: &AgentS
 
 fn next_look(state: &State) -> NextLook {
     match state {
-        // Its own write wakes it at once; this is for when that event is lost.
+        // Its own status write triggers the next reconcile. This delay is for a lost event.
         State::Condemned(_) | State::Hibernating => NextLook::After(GATE_RETRY_DELAY),
-        // What is in the way of a pod that leaves is looked at until it is gone: the kubelet may need to be told again.
+        // A terminating pod is checked until it is gone: its deletion may have to be repeated with a shorter grace
+        // period.
         State::Stopping => NextLook::After(LEAVING_POD_CHECK_INTERVAL),
         State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => NextLook::Later,
         State::Missing(Verdict::NotYet(wait)) => NextLook::After(MISSING_POD_CHECK_INTERVAL.min(*wait)),
@@ -393,7 +398,7 @@ fn next_look(state: &State) -> NextLook {
     }
 }
 
-/// The Agent is gone: nothing is remembered under its name.
+/// Forgets everything that is kept under the name of a deleted Agent.
 pub fn forget_name(key: &ObjectKey, context: &Context) {
     context.forget(CONTROLLER_NAME, key);
     context.live.forget(key);

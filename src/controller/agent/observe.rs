@@ -1,4 +1,4 @@
-//! What is known of one Agent: from the caches, and live where its pod is missing.
+//! Collects the facts about one Agent: from the caches, and by live reads where its pod is missing.
 
 use std::sync::Arc;
 
@@ -26,31 +26,31 @@ use crate::policy::interventions;
 use crate::policy::node_liveness::NodeReach;
 use crate::policy::pod_termination::{NodeState, Verdict, judge};
 
-/// What is known.
+/// The facts about one Agent.
 pub struct AgentObservation {
-    /// What decides.
+    /// The facts that the plan is based on.
     pub facts: Facts,
-    /// The recorded pod, if it is there.
+    /// The recorded pod, if it exists.
     pub pod: Option<Arc<Pod>>,
-    /// The pod is there and the cache does not show it: no event will tell what becomes of it.
+    /// The pod exists and the cache does not contain it, so no event reports its changes.
     pub unwatched: bool,
-    /// What it reported.
+    /// What the agent reported.
     pub view: Option<View>,
-    /// What its supervisor decided.
+    /// The intervention that is due, if any.
     pub decision: Option<interventions::Decision>,
     /// The item that it holds.
     pub holding: Option<AgentHolding>,
-    /// Who holds it back.
+    /// Why the agent is paused, if it is.
     pub paused: Option<supervise::Pause>,
-    /// Whether there are tokens for its calls.
+    /// Whether there are tokens for the agent's calls.
     pub tokens: TokenAvailability,
-    /// The tokens of its life are over and nothing is in its hand: it leaves, for another one to come.
+    /// The agent spent its lifetime tokens and holds no item: it leaves, and its pool creates another one.
     pub spent: bool,
-    /// Agents that it asked for and that live.
+    /// Number of living agents that this agent requested.
     pub children: u32,
-    /// The agent that asked for it ended.
+    /// The parent agent ended.
     pub parent_ended: bool,
-    /// It runs outside the cluster, and its pool takes no such agents any more.
+    /// The agent runs outside the cluster, and its pool no longer accepts such agents.
     pub expelled: bool,
     /// The Agent's pool as stored, if it fits its type and is the one that owns the Agent.
     pool: Option<Arc<PoolObject>>,
@@ -63,7 +63,7 @@ impl AgentObservation {
     }
 }
 
-/// Looks.
+/// Collects the facts about `agent`. `cached` is its pod, if the cache contains it.
 pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, context: &Context) -> Result<AgentObservation, Error> {
     let stored = context.stores.pool(&key.namespace, &agent.spec.pool_ref.name);
     let owner = agent.owner_uid();
@@ -76,16 +76,16 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     let outside = agent.spec.external.is_some();
     let watched = cached.is_some();
     let (fact, pod) = match (cached, recorded) {
-        // A pod of its name is somebody's own.
+        // A pod with the name of an agent outside the cluster is foreign.
         _ if outside => (external::process(agent, view.as_ref(), spec, jiff::Timestamp::now()), None),
         (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => (ours(agent, &pod, context), Some(pod)),
         (Some(_), None) => (PodFact::Foreign, None),
         (None, None) => (PodFact::Absent(Verdict::Unknown), None),
-        // That an Agent ended was told only when its pod was proved to have.
+        // The end of an Agent is stored only after its pod is proved to have ended.
         (_, Some(_)) if agent.has_ended() => (PodFact::Absent(Verdict::Gone), None),
         (_, Some(recorded)) => look_for(agent, recorded, key, context).await?,
     };
-    // Of a pod that leaves, or whose node is not heard of, silence says nothing.
+    // The silence of a pod that terminates, or whose node does not respond, says nothing.
     let quiet = match &fact {
         PodFact::Ours(shown) => shown.deleting || shown.node != NodeReach::Heard,
         PodFact::Foreign | PodFact::Absent(_) => true,
@@ -110,7 +110,7 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     let paused = supervise::pause(agent, decision.as_ref(), holding.as_ref(), has_more);
     let idle = Idle { holds: holding.is_some(), paused, leaves: live_pool.is_some_and(availability::leaves_when_spent), quiet };
     let spent = is_spent(agent, view.as_ref(), &tokens, idle)
-        // From here on it gets nothing; it may have got something a moment ago.
+        // From here on the agent gets no work. It may have got an item a moment ago.
         && uid.is_some_and(|uid| context.work_index.with(&key.namespace, |work| work.retire(uid)));
     let expelled = outside && live_pool.is_some_and(|pool| pool.spec.external.is_none());
     let facts = Facts {
@@ -122,7 +122,7 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
         finalizer: agent.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER),
         owned: owner.is_some() || pool.is_none(),
         ended: agent.has_ended(),
-        // One outside the cluster never gets a pod.
+        // An agent outside the cluster never gets a pod.
         recorded: recorded.is_some() || outside,
         spawn: spawn(
             agent,
@@ -137,37 +137,39 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     Ok(AgentObservation { facts, unwatched, pod, pool, view, decision, holding, paused, tokens, spent, children, parent_ended, expelled })
 }
 
-/// What an agent is about, that may be idle.
+/// What decides whether an agent is idle.
 #[derive(Clone, Copy)]
 struct Idle {
     /// It holds an item.
     holds: bool,
     paused: Option<supervise::Pause>,
-    /// Its pool's agents leave when their lives are spent.
+    /// Agents of its pool leave when they have spent their lifetime tokens.
     leaves: bool,
-    /// Its pod leaves already, or is not heard of.
+    /// Its pod terminates, or does not respond.
     quiet: bool,
 }
 
-/// Whether the tokens of its life are over between two items. Pure. One that spent nothing has a life that is too short for
-/// any call: another one would be no better.
+/// Whether an agent has spent its lifetime tokens and holds no item. Pure. If an agent spent nothing, its limit is too
+/// low for any call, and a new agent would not help.
 fn is_spent(agent: &Agent, view: Option<&View>, tokens: &TokenAvailability, idle: Idle) -> bool {
     let Idle { holds, paused, leaves, quiet } = idle;
     let over = matches!(tokens, TokenAvailability::Short(Blocker { key: TokenKey::Agent(_), .. }));
     let spends = agent.status.as_ref().and_then(|status| status.tokens.as_ref()?.used).unwrap_or(0) > 0;
-    // Who holds it otherwise wants it to stay; one whose item was taken from it while it waited for tokens has none to wait for.
+    // A pause by a person or an intervention keeps the agent. A pause for lack of tokens does not: without an item the
+    // agent has nothing to wait for.
     let stays = matches!(paused, Some(supervise::Pause::Spec | supervise::Pause::Supervisor));
     let attached = view.and_then(|view| view.report.as_ref()).is_some_and(|(report, _)| report.attached);
     over && spends && leaves && !holds && !stays && !attached && !quiet && view.is_some_and(|view| view.started)
 }
 
-/// Whether it is to hibernate. What began goes on until its pod is gone, whatever its pool says meanwhile.
+/// Whether the agent is to hibernate. A hibernation that began continues until its pod is gone, whatever
+/// `spec.hibernated` says then.
 fn sleep(agent: &Agent) -> Sleep {
     let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
     if ready.is_some_and(|ready| ready.reason == reasons::HIBERNATING) {
         return Sleep::Begun;
     }
-    // Nobody would wake one that was made by hand.
+    // A pool does not wake an Agent that was made by hand.
     if agent.spec.hibernated == Some(true) && agent.spec.sequence.is_some() { Sleep::Wanted } else { Sleep::No }
 }
 
@@ -181,7 +183,7 @@ fn living_children(namespace: &str, uid: &str, context: &Context) -> u32 {
     u32::try_from(mine.len()).unwrap_or(u32::MAX)
 }
 
-/// Whether the agent that asked for `agent` ended. One that the cache does not show is looked for.
+/// Whether the parent of `agent` ended. A parent that the cache does not contain is read live.
 async fn parent_has_ended(agent: &Agent, parent: &str, context: &Context) -> Result<bool, Error> {
     let namespace = agent.namespace().unwrap_or_default();
     let asked_by = agent.metadata.labels.as_ref().and_then(|labels| labels.get(names::PARENT_UID_LABEL));
@@ -199,29 +201,33 @@ fn ours(agent: &Agent, pod: &Pod, context: &Context) -> PodFact {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).and_then(|name| context.stores.node(name));
     let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
     let stored = ready.is_some_and(|ready| ready.reason == reasons::NODE_UNREACHABLE);
-    // A node that is gone says nothing: its pods are collected.
+    // A deleted node says nothing: Kubernetes deletes its pods.
     let node = node.map_or(NodeReach::Heard, |node| context.stores.node_judgements.reach(&node, stored));
     PodFact::Ours(pod_view::observed(pod, node, context.disappearances.leaving_for(pod)))
 }
 
-/// Whether the pod can be made. `stored_uid` is that of the pool object under the name, even if it does not fit its type.
+/// Whether the pod can be created. `stored_uid` is the uid of the pool object with that name, even if it does not fit
+/// its type.
 fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPool>, context: &Context) -> Spawn {
     let hindered = |kind, message| Spawn::Hindered(Hindrance { kind, message });
     let name = &agent.spec.pool_ref.name;
     let Some(pool) = pool else {
         return match (agent.owner_uid(), stored_uid) {
             (Some(owner), Some(stored)) if stored == Some(owner) => {
-                hindered(HindranceKind::Unsupported, format!("AgentPool/{name} does not fit its type; see its events"))
+                hindered(HindranceKind::Unsupported, format!("AgentPool/{name} does not fit its type. Its events say why"))
             }
             (Some(_), _) => Spawn::PoolMissing,
-            // Made by hand, or by GitOps before its pool: it waits.
-            (None, _) => hindered(HindranceKind::MissingReference, format!("AgentPool/{name} does not exist")),
+            // The Agent was made by hand, or by GitOps before its pool: it waits.
+            (None, _) => hindered(HindranceKind::MissingReference, format!("AgentPool/{name} (spec.poolRef) does not exist")),
         };
     };
     let namespace = pool.namespace().unwrap_or_default();
     let missing = missing_references(&pool.spec, &namespace, &context.stores);
     if !missing.is_empty() {
-        return hindered(HindranceKind::MissingReference, format!("{} not found in this namespace", missing.join(", ")));
+        return hindered(
+            HindranceKind::MissingReference,
+            format!("AgentPool/{name} names objects that this namespace does not have: {}", missing.join(", ")),
+        );
     }
     if let Some(message) = unsupported(&pool.spec) {
         return hindered(HindranceKind::Unsupported, message);
@@ -237,7 +243,7 @@ pub fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
     match wanted {
         Requirement::Required => true,
         Requirement::Disabled => false,
-        // What another runtime can do is not told by the node's default handler.
+        // The features of the node's default handler say nothing about another runtime.
         Requirement::Preferred if scheduling.is_some_and(|scheduling| scheduling.runtime_class_name.is_some()) => false,
         Requirement::Preferred => {
             let nodes = context.stores.nodes.state();
@@ -247,11 +253,12 @@ pub fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
     }
 }
 
-/// Where a recorded pod is that the cache does not show: a live read, then what was last seen of it, then its node.
+/// Finds out what happened to a recorded pod that the cache does not contain: by a live read, else by its last known
+/// state and its node.
 async fn look_for(agent: &Agent, recorded: &PodRef, key: &ObjectKey, context: &Context) -> Result<(PodFact, Option<Arc<Pod>>), Error> {
     let live = context.api::<Pod>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
     if let Some(pod) = live.filter(|pod| pod.metadata.uid.as_deref() == Some(&recorded.uid)) {
-        // The cache is behind, or somebody took the pod's labels off and it left our watch: it is ours all the same.
+        // The cache is stale, or the pod lost its labels and with them our watch. It is still ours.
         return Ok((ours(agent, &pod, context), Some(Arc::new(pod))));
     }
     let (last, seen_on) = context.disappearances.last_seen(&recorded.uid);

@@ -1,5 +1,5 @@
-//! What was last seen of pods that disappeared, and since when we see pods leave. Only memory: a new leader knows nothing of
-//! it, and asks the node instead, or begins to count.
+//! The last state of pods that disappeared, and since when pods terminate. Kept in memory only: a new leader asks the
+//! node instead, or starts to count anew.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +12,13 @@ use super::pod_view::all_ended;
 use crate::cluster::clock::BootTime;
 use crate::policy::pod_termination::{LastSeen, NODE_HEALTHY_PROOF_DELAY};
 
-/// More than any fleet loses between two looks; beyond it what is known is given up, which only makes us slower.
+/// Maximum number of pods whose last state, or whose termination, is kept: more than a fleet loses between two
+/// reconciles. A full map is cleared, which only delays the proof that pods ended.
 const MAX_TRACKED_PODS: usize = 10_000;
-/// How far from proof the time stays while a node's Lease does not move.
+/// How far below the proof delay the counted time stays while a node's Lease is not renewed.
 const STALE_LEASE_MARGIN: Duration = Duration::from_secs(5);
 
-/// What is known of pods whose object is gone, by pod uid.
+/// What is known of pods that terminate or are gone, by pod uid.
 #[derive(Clone, Default)]
 pub struct PodTerminations(Arc<Mutex<MissingPod>>);
 
@@ -28,24 +29,24 @@ struct MissingPod {
     leaving: HashMap<String, Leaving>,
 }
 
-/// Since when we see that a pod was asked to leave.
+/// Since when we see a pod terminating.
 #[derive(Clone, Debug)]
 struct Leaving {
     since: BootTime,
-    /// Its deletion time: asked again to leave, with a shorter grace, it has another one. Compared with itself only.
+    /// Its deletion time, which a repeated deletion with a shorter grace period changes. Only compared with itself.
     asked: Time,
 }
 
-/// Since when a pod is missing while nothing speaks against its end.
+/// Since when a pod is missing while its node is healthy or unknown.
 #[derive(Clone, Debug)]
 struct Missing {
     since: BootTime,
-    /// The renew time in its node's Lease at first: compared with itself only, never with our clock.
+    /// The renew time in its node's Lease when the pod was first missing. Never compared with our clock.
     renewed: Option<String>,
 }
 
 impl PodTerminations {
-    /// The watch saw `pod` deleted; this was its last state.
+    /// Records the last state of `pod`, whose deletion the watch reported.
     pub fn saw_deletion(&self, pod: &Pod) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
@@ -57,12 +58,12 @@ impl PodTerminations {
         known.last.insert(uid, (if all_ended(pod) { LastSeen::Ended } else { LastSeen::Running }, node));
     }
 
-    /// What was last seen of it, and on which node.
+    /// The last known state of a pod, and its node.
     pub fn last_seen(&self, uid: &str) -> (LastSeen, Option<String>) {
         self.lock().last.get(uid).cloned().unwrap_or((LastSeen::Unknown, None))
     }
 
-    /// For how long we have seen that it was asked to leave, the last time it was.
+    /// How long we have seen a pod terminating, since its latest deletion.
     pub fn leaving_for(&self, pod: &Pod) -> Duration {
         let (Some(uid), Some(asked)) = (pod.metadata.uid.as_ref(), pod.metadata.deletion_timestamp.as_ref()) else { return Duration::ZERO };
         let begun = || Leaving { since: BootTime::now(), asked: asked.clone() };
@@ -77,8 +78,8 @@ impl PodTerminations {
         leaving.since.elapsed()
     }
 
-    /// It is missing, and its node is healthy (or not known): for how long, as far as that proves anything. `renewed` is the
-    /// renew time in the node's Lease now; as long as it does not move, time does not count.
+    /// How long a pod has been missing while its node is healthy, or unknown. `renewed` is the current renew time in
+    /// the node's Lease: while it does not change, the time stays below the proof delay.
     pub fn missing_for(&self, uid: &str, renewed: Option<String>, node_known: bool) -> Duration {
         let mut known = self.lock();
         let missing = known.missing.entry(uid.to_owned()).or_insert_with(|| Missing { since: BootTime::now(), renewed: renewed.clone() });
@@ -86,12 +87,12 @@ impl PodTerminations {
         if node_known && renewed == missing.renewed { time.min(NODE_HEALTHY_PROOF_DELAY - STALE_LEASE_MARGIN) } else { time }
     }
 
-    /// Its node is not healthy: what was observed before does not count.
+    /// The node of a missing pod is not healthy: the time for which it is missing starts anew.
     pub fn node_unhealthy(&self, uid: &str) {
         self.lock().missing.remove(uid);
     }
 
-    /// Nobody asks for it any more.
+    /// Forgets a pod that no Agent records any more.
     pub fn forget(&self, uid: &str) {
         let mut known = self.lock();
         known.last.remove(uid);
@@ -110,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_last_state_and_the_node_are_kept_until_nobody_asks() {
+    fn the_last_state_and_the_node_are_kept_until_they_are_forgotten() {
         let known = PodTerminations::default();
         let pod = |status: serde_json::Value| -> Pod {
             serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": [], "nodeName": "n"}, "status": status}))
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_leaves_since_we_saw_it_leave_and_anew_when_it_is_asked_again() {
+    fn a_termination_counts_from_our_observation_and_anew_after_another_deletion() {
         let known = PodTerminations::default();
         let pod = |meta: serde_json::Value| -> Pod { serde_json::from_value(json!({"metadata": meta})).expect("a pod") };
         let leaving = |asked: &str| pod(json!({"uid": "u", "deletionTimestamp": asked}));
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_pods_than_a_fleet_loses_nothing_is_known_and_their_nodes_are_asked() {
+    fn the_number_of_tracked_pods_is_bounded() {
         let known = PodTerminations::default();
         for at in 0..2 * MAX_TRACKED_PODS {
             let uid = format!("u{at}");

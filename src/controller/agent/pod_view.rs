@@ -1,20 +1,20 @@
-//! A pod as the kubelet and the scheduler tell it, turned into the words of `policy`. Pure.
+//! Converts pods and nodes, as the kubelet and the scheduler report them, into the types of `policy`. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodStatus};
 
 use crate::policy::agent::{Hindrance, HindranceKind, PodObservation, Stage};
 use crate::policy::node_liveness::NodeReach;
 
-/// Taint by which a person vouches that a node is off.
+/// Taint with which a person confirms that a node is shut down.
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
-/// A pod that is still there so long after its grace is told again, with the shortest one.
+/// Time after its grace period at which a pod that still exists is deleted again, with the shortest grace period.
 const DELETION_OVERDUE_GRACE: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// What the pod shows. `node`: whether the one it is on is heard of; `leaving_for`: for how long we have seen it leave.
+/// The observation of a pod. `node`: whether its node responds. `leaving_for`: how long we have seen it terminating.
 pub fn observed(pod: &Pod, node: NodeReach, leaving_for: std::time::Duration) -> PodObservation {
     let deleting = pod.metadata.deletion_timestamp.is_some();
-    // Its deletion time is of another machine's clock, and says nothing on ours.
+    // Its deletion time is from another machine's clock and cannot be compared with ours.
     let grace = pod.metadata.deletion_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
     let overdue = deleting && leaving_for >= std::time::Duration::from_secs(grace).saturating_add(DELETION_OVERDUE_GRACE);
     PodObservation { overdue, stage: stage(pod), deleting, node }
@@ -26,7 +26,7 @@ fn stage(pod: &Pod) -> Stage {
         Some("Succeeded") => Stage::Succeeded,
         Some("Failed") => Stage::Failed(failure(status)),
         Some("Running") => Stage::Running { ready: condition(status, "Ready").is_some_and(|(state, ..)| state == "True") },
-        // Pending, Unknown (the node is not heard of; that is told apart), and what later versions may add.
+        // Pending, Unknown (an unreachable node is handled separately), and phases that later versions may add.
         _ => Stage::Pending(hindrance(status)),
     }
 }
@@ -40,7 +40,7 @@ fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
 }
 
-/// Why a pod does not start, in the words of who knows.
+/// Why a pod does not start, in the words of the scheduler or the kubelet.
 fn hindrance(status: &PodStatus) -> Option<Hindrance> {
     if let Some(("False", "Unschedulable", message)) = condition(status, "PodScheduled") {
         return Some(Hindrance { kind: HindranceKind::Unschedulable, message: message.to_owned() });
@@ -80,10 +80,10 @@ fn failure(status: &PodStatus) -> String {
             format!("container {} ended with exit code {} ({reason}){message}", container.name, terminated.exit_code)
         })
     });
-    ended.unwrap_or_else(|| "the pod failed without a reason".to_owned())
+    ended.unwrap_or_else(|| "the pod failed, and Kubernetes reports no reason".to_owned())
 }
 
-/// Whether nothing of the pod runs any more, as the kubelet reported it, or nothing of it ever ran.
+/// Whether the kubelet reported the end of all containers, or the pod never had a node.
 pub fn all_ended(pod: &Pod) -> bool {
     if pod.spec.as_ref().is_none_or(|spec| spec.node_name.is_none()) {
         return true;
@@ -100,13 +100,13 @@ pub fn all_ended(pod: &Pod) -> bool {
     reported && all
 }
 
-/// Whether a node is heard of and says that it works.
+/// Whether the Ready condition of a node is True.
 pub fn healthy(node: &Node) -> bool {
     let ready = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == "Ready");
     ready.is_some_and(|condition| condition.status == "True")
 }
 
-/// Whether a person vouches that a node is off.
+/// Whether a person confirmed that a node is shut down.
 pub fn out_of_service(node: &Node) -> bool {
     node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == OUT_OF_SERVICE_TAINT)
 }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_told_in_the_words_of_who_knows() {
+    fn a_hindrance_quotes_the_scheduler_or_the_kubelet() {
         let unschedulable = pod(json!({"metadata": {}, "status": {"phase": "Pending", "conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient cpu."}]}}));
         let expected = Hindrance { kind: HindranceKind::Unschedulable, message: "0/1 nodes are available: 1 Insufficient cpu.".into() };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_overdue_by_the_time_that_we_saw_it_leave_whatever_other_clocks_say() {
+    fn a_pod_is_overdue_by_our_own_clock() {
         let after = |deleted: &str, seconds| {
             let meta = json!({"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 15});
             observed(&pod(json!({"metadata": meta})), NodeReach::Heard, std::time::Duration::from_secs(seconds)).overdue

@@ -1,4 +1,4 @@
-//! What a look at an agent makes happen: what is written, who is told.
+//! The effects of reconciling an Agent: writes, events and messages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey { namespace: TEAM.into(), name: name.into() }
 }
 
-/// A leader whose circuits of work open at the first failure, and agent `a` of a pool like this, of which so many calls took too long.
+/// A leader whose work circuits open at the first failure, and agent `a` of such a pool, after this many time-outs of
+/// its calls.
 async fn after_timeouts(of_pool: Value, timeouts: usize) -> Leader {
     let [agent, pod] = fake::agent("a", "p");
     let leader = Leader::of(&[pool("p", "worker", of_pool), agent, pod]);
@@ -58,7 +59,7 @@ async fn an_agent_whose_time_outs_are_chronic_is_ended_and_the_breakers_of_its_w
     assert_eq!(many.status("Agent", "a")["interventions"][0]["signal"], "ChronicTimeout");
     let last = many.context.circuits.work_of(&key("p")).and_then(|of| of.own.last_failure).unwrap_or_default();
     assert!(last.contains("spec.bulkhead.maxTimeouts"), "{last}");
-    // As its pool says.
+    // The pool sets the limit.
     let strict = after_timeouts(json!({"bulkhead": {"maxTimeouts": 1}}), 1).await;
     assert_eq!((given_up(&strict).as_deref(), circuits(&strict).0), (Some("Reaped"), State::Open));
     let observed = after_timeouts(json!({"supervision": {"mode": "Observe"}}), 9).await;
@@ -76,7 +77,7 @@ fn item(submitted_by: Option<&str>) -> WorkItem {
     serde_json::from_value(item).expect("a WorkItem")
 }
 
-/// What is told to the agents of each pool when an agent that holds this raises what its pool escalates.
+/// The messages to the agents of each pool, after an agent that holds `held` raised a signal that its pool escalates.
 async fn escalated(held: Option<WorkItem>, mode: &str) -> (Leader, HashMap<&'static str, Vec<Message>>) {
     let rule = json!({"supervision": {"mode": mode, "rules": [{"signal": "OperationTimeout", "do": "Escalate"}]}});
     let [agent, pod] = fake::agent("a", "p");
@@ -96,7 +97,7 @@ async fn escalated(held: Option<WorkItem>, mode: &str) -> (Leader, HashMap<&'sta
 }
 
 #[tokio::test]
-async fn what_is_escalated_comes_to_the_scheduler_or_to_who_submitted_the_item() {
+async fn an_escalation_goes_to_the_scheduler_or_to_the_submitter_of_the_item() {
     let message = |item: Option<&str>| Message::Escalated {
         agent: "a".into(),
         signal: "OperationTimeout".into(),

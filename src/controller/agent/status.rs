@@ -22,33 +22,33 @@ use phase::{describe, describe_external};
 
 pub use phase::{hindrance_of, hindrance_reason};
 
-/// What there is to tell.
+/// The facts that a status is built from.
 pub struct StatusFacts<'a> {
     /// The state.
     pub state: &'a State,
     /// The recorded pod, if it is there.
     pub pod: Option<&'a Pod>,
-    /// The pod that was just made.
+    /// The pod that was just created.
     pub made: Option<&'a PodRef>,
     /// The claim that it mounts.
     pub claim: Option<&'a ClaimRef>,
-    /// What it reported.
+    /// What the agent reported.
     pub view: Option<&'a View>,
     /// What its supervisor decided, if that is new.
     pub decision: Option<&'a Decision>,
     /// The item that it holds.
     pub holding: Option<&'a AgentHolding>,
-    /// Who holds it.
+    /// Why the agent is paused, if it is.
     pub paused: Option<Pause>,
-    /// Whether there are tokens for its calls.
+    /// Whether there are tokens for the agent's calls.
     pub tokens: TokenAvailability,
-    /// The tokens of its life are over between two items.
+    /// Whether the agent spent its lifetime tokens and holds no item.
     pub spent: bool,
-    /// Agents that it asked for and that live.
+    /// Number of living agents that this agent requested.
     pub children: u32,
-    /// The agent that asked for it ended.
+    /// Whether the parent agent ended.
     pub parent_ended: bool,
-    /// It runs outside the cluster, and its pool takes no such agents any more.
+    /// Whether the agent runs outside the cluster and its pool no longer accepts such agents.
     pub expelled: bool,
     /// Our owner epoch.
     pub epoch: i64,
@@ -56,11 +56,11 @@ pub struct StatusFacts<'a> {
     pub now: jiff::Timestamp,
 }
 
-/// The status to apply, with what it changes, or `None` if the stored one says it all. Only our own fields are in it: what
-/// other writers own is neither compared nor written.
+/// The status to apply and the kind of its change, or `None` if nothing changed. It contains only our own fields:
+/// fields of other writers are neither compared nor written.
 pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, StatusChange)> {
     let stored = own(agent.status.as_ref());
-    // A goodbye that is written now is followed by its pod's end: told in one write.
+    // A new goodbye and the phase that follows from it are one write.
     let leaves = told.parent_ended || told.spent || told.expelled || told.view.is_some_and(|view| view.goodbye.is_some());
     let state = if leaves && matches!(told.state, State::Running(_)) { &State::Stopping } else { told.state };
     let outside = agent.spec.external.is_some();
@@ -108,7 +108,7 @@ pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, Statu
     next.conditions.extend(checkpointed(told, &conditions).filter(|_| !phase.ended()));
     next.conditions.extend(asks(told, &conditions).filter(|_| !phase.ended()));
     let available = available(told, &conditions, phase);
-    // That there are tokens goes without saying: said for the first time it is no news, and rides along.
+    // A first `BudgetAvailable` with True is no reason for a write: it is written with the next change.
     let (rides, counts) =
         available.into_iter().partition::<Vec<_>, _>(|is| is.status == "True" && find(&stored.conditions, &is.type_).is_none());
     next.conditions.extend(counts);
@@ -128,7 +128,8 @@ pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, Statu
         StatusChange::State
     };
     next.conditions.extend(rides);
-    // Times alone are no change: they ride along. What a leader before us wrote stays until we know better.
+    // Times alone cause no write: they are written with other changes. Times of an earlier leader stay until there are
+    // newer ones.
     next.last_heartbeat_time = agent.status.as_ref().and_then(|status| status.last_heartbeat_time.clone());
     next.last_activity_time = agent.status.as_ref().and_then(|status| status.last_activity_time.clone());
     if *state == State::Hibernated {
@@ -142,27 +143,27 @@ pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, Statu
     Some((next, change))
 }
 
-/// Nothing is left of its pod: what was said of that is not of the next one, which begins as if there had been none.
+/// Clears all fields of a pod that is gone, so that the next pod starts without them.
 fn forget_pod(next: &mut AgentStatus) {
     let AgentStatus { pod_ref, node, container_id, start_time, current_action, current_item, sandbox, .. } = next;
     (*pod_ref, *node, *container_id, *start_time) = (None, None, None, None);
     (*current_action, *current_item, *sandbox) = (None, None, None);
 }
 
-/// Active and Idle alternate with each piece of work: a count, not a state that others wait for.
+/// Active and Idle alternate with each item, so a change between them may wait like a count.
 fn both_at_work(before: Option<AgentPhase>, after: Option<AgentPhase>) -> bool {
     let at_work = |phase| matches!(phase, Some(AgentPhase::Active | AgentPhase::Idle));
     at_work(before) && at_work(after)
 }
 
-/// Whether a pod is on its way to register, with nothing in it: where it is meanwhile is told with what comes of it, if that
-/// comes soon. A thousand agents that start would else be three thousand writes.
+/// Whether a pod is starting and has not registered yet. The steps of a start are written together with its result, if
+/// that comes soon: else 1,000 starting agents would cause 3,000 writes.
 fn still_starting(status: &AgentStatus) -> bool {
     let on_its_way = [reasons::POD_PENDING, reasons::POD_NOT_READY, reasons::PROCESS_NOT_READY, reasons::NOT_REGISTERED];
     find(&status.conditions, types::READY).is_some_and(|ready| on_its_way.contains(&ready.reason.as_str()))
 }
 
-/// Where the pod is.
+/// Copies node, container id and start time of the pod.
 fn place(pod: &Pod, next: &mut AgentStatus) {
     let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
     let container = containers.and_then(|all| all.iter().find(|one| one.name == super::build::AGENT_CONTAINER));
@@ -172,7 +173,7 @@ fn place(pod: &Pod, next: &mut AgentStatus) {
     next.start_time = container.and_then(started).or(next.start_time.take());
 }
 
-/// What it reported, and what was decided about it.
+/// Sets the fields that follow from the agent's reports, and from decisions about it.
 fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     if let Some(view) = told.view {
         if let Some((report, _)) = &view.report {
@@ -182,7 +183,7 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
             next.sandbox =
                 Some(SandboxReport { tier: found.tier.clone(), missing: Some(found.missing.clone()).filter(|all| !all.is_empty()) });
         }
-        // One that is on its way to sleep comes back, whatever its program says when it is asked to end.
+        // A hibernating agent comes back, so a goodbye of its program, which is asked to end, is ignored.
         if next.goodbye.is_none()
             && !matches!(told.state, State::Hibernating | State::Hibernated)
             && let Some((reason, at)) = &view.goodbye
@@ -193,14 +194,14 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     next.current_item =
         told.holding.map(|holding| CurrentItem { name: holding.name.clone(), uid: holding.held.uid.clone(), epoch: holding.held.epoch });
     if told.parent_ended && next.goodbye.is_none() {
-        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent that asked for it ended".into()) });
+        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the parent agent (spec.parentRef) ended".into()) });
     }
     if told.expelled && next.goodbye.is_none() {
-        let words = "its pool takes no agents from outside the cluster any more (spec.external)";
+        let words = "the agent's pool no longer accepts agents outside the cluster (spec.external is not set)";
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some(words.into()) });
     }
     if told.spent && next.goodbye.is_none() {
-        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the tokens of its life are spent".into()) });
+        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent has spent its lifetime tokens".into()) });
     }
     let timeouts = supervise::counted(agent).saturating_add(told.view.map_or(0, |view| view.timeouts));
     next.timeouts = (timeouts > 0).then(|| i32::try_from(timeouts).unwrap_or(i32::MAX));
@@ -221,7 +222,7 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
             time: Time(told.now),
             signal: decision.signal.name().to_owned(),
             action: decision.action.name().to_owned(),
-            // As long as the schema lets it be: a program may have written it.
+            // Bounded as in the schema, because a program may have written the text.
             message: words.chars().take(1024).collect(),
             overruled: (!decision.overruled.is_empty()).then(|| {
                 let all = decision.overruled.iter().take(MAX_OVERRULED);
@@ -235,7 +236,7 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     }
 }
 
-/// What is stored of what it asks people for.
+/// The request to people that the status contains.
 pub fn asked(status: &AgentStatus) -> HumanRequest {
     let asked = find(&status.conditions, types::TOKENS_REQUESTED).filter(|asked| asked.status == "True");
     asked.map_or(HumanRequest::Nothing, |asked| HumanRequest::Tokens(asked.message.clone()))
@@ -253,7 +254,7 @@ fn started(container: &ContainerStatus) -> Option<Time> {
     running.or_else(|| state.terminated.as_ref().and_then(|terminated| terminated.started_at.clone()))
 }
 
-/// What of a status this controller owns. Times that only ride along are left out: they never make a difference.
+/// The fields of a status that this controller owns, without the times: they alone cause no write.
 fn own(status: Option<&AgentStatus>) -> AgentStatus {
     let Some(status) = status else { return AgentStatus::default() };
     let ours = |condition: &&Condition| OWNED_CONDITION_TYPES.contains(&condition.type_.as_str());
@@ -293,28 +294,28 @@ const OWNED_CONDITION_TYPES: [&str; 9] = [
     types::TOKENS_REQUESTED,
     types::BUDGET_AVAILABLE,
 ];
-/// Of one that has not called.
-const NOT_REGISTERED_MESSAGE: &str = "it has not registered with the gateway yet";
-/// Interventions that are kept.
+/// Message while the agent has not registered.
+const NOT_REGISTERED_MESSAGE: &str = "the agent has not registered with the gateway yet";
+/// Maximum number of interventions in the status.
 const MAX_INTERVENTIONS: usize = 5;
-/// What one overruled, of which so many are kept.
+/// Maximum number of overruled interventions in one record.
 const MAX_OVERRULED: usize = 16;
-/// Seconds after which a checkpoint of which nothing is heard is one that was not taken. The pod gives its hook less.
+/// Seconds after which a checkpoint without a reported result counts as not taken. The pod gives its hook less time.
 const CHECKPOINT_TIMEOUT_SECONDS: i64 = 180;
 
-/// Something worth an event.
+/// A change that is reported as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusNews {
-    /// Whether a person may have to look.
+    /// Whether the event is a warning.
     pub warning: bool,
-    /// One word.
+    /// Reason of the event.
     pub reason: String,
-    /// And more.
+    /// Note of the event.
     pub note: String,
 }
 
-/// What is worth an event, when it begins: an Agent that failed or cannot start, a goodbye, a pause. What the supervisor
-/// decided is told with its decision.
+/// Changes that are reported as events: an Agent that failed or cannot start, a goodbye, a pause. Interventions have
+/// events of their own.
 pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<StatusNews> {
     let none = Vec::new();
     let before = stored.map_or(&none, |stored| &stored.conditions);
@@ -341,7 +342,11 @@ pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<StatusNews>
         if now.reason == reasons::HIBERNATED {
             all.push(told(now, false));
         } else if find(before, types::READY).is_some_and(|was| was.reason == reasons::HIBERNATED) {
-            all.push(StatusNews { warning: false, reason: reasons::WOKEN.to_owned(), note: "there is work for it again".to_owned() });
+            all.push(StatusNews {
+                warning: false,
+                reason: reasons::WOKEN.to_owned(),
+                note: "there is work for the agent again".to_owned(),
+            });
         }
     }
     all.extend(began(types::GOODBYE_REQUESTED).map(|now| told(now, false)));

@@ -54,7 +54,7 @@ fn told(state: &State) -> StatusFacts<'_> {
 }
 
 #[test]
-fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
+fn an_unchanged_status_is_not_written_whatever_the_epoch() {
     let mut agent = agent();
     agent.status = Some(written(&agent, &told(&State::Pending(None))));
     let state = State::Pending(None);
@@ -96,7 +96,7 @@ fn what_others_own_is_neither_compared_nor_written() {
 }
 
 #[test]
-fn words_alone_may_wait() {
+fn a_changed_message_alone_may_wait() {
     let mut agent = agent();
     let quota = |used: u32| State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: format!("used: pods={used}") });
     agent.status = Some(written(&agent, &told(&quota(2))));
@@ -111,7 +111,7 @@ fn every_hindrance_has_a_reason_of_its_own() {
 }
 
 #[test]
-fn who_fails_its_preflight_is_told_of_once_whatever_it_says_next() {
+fn a_failed_preflight_is_reported_once_whatever_its_next_message() {
     let mut agent = agent();
     let failed = |words: &str| State::Running(Activity::PreflightFailed(words.to_owned()));
     let status = written(&agent, &told(&failed("no login")));
@@ -125,7 +125,7 @@ fn who_fails_its_preflight_is_told_of_once_whatever_it_says_next() {
 }
 
 #[test]
-fn what_hinders_is_shown_under_its_reason() {
+fn a_hindrance_is_shown_under_its_reason() {
     let state = State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: "exceeded quota: q".into() });
     let status = written(&agent(), &told(&state));
     let ready = find(&status.conditions, types::READY).expect("Ready");
@@ -133,7 +133,7 @@ fn what_hinders_is_shown_under_its_reason() {
 }
 
 #[test]
-fn a_start_is_told_when_something_comes_of_it_or_takes_long() {
+fn a_start_is_written_at_once_only_with_its_result() {
     let pod = PodRef { name: "a".into(), uid: "u".into() };
     let mut agent = agent();
     let pending = State::Pending(None);
@@ -147,7 +147,7 @@ fn a_start_is_told_when_something_comes_of_it_or_takes_long() {
 }
 
 #[test]
-fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
+fn a_hibernated_agent_keeps_its_volume_and_nothing_of_its_pod() {
     let (pod, claim) = (PodRef { name: "a".into(), uid: "u".into() }, ClaimRef { name: "a-workspace".into(), uid: "c".into() });
     let mut agent = agent();
     let pending = State::Pending(None);
@@ -190,7 +190,7 @@ fn a_goodbye_and_its_phase_are_one_write() {
 }
 
 #[test]
-fn what_it_asks_for_is_told_once_stays_over_leaders_and_can_be_taken_back() {
+fn a_request_for_tokens_is_reported_once_survives_leaders_and_can_be_withdrawn() {
     let view = |asks: HumanRequest| View { asks: Some(asks), ..View::well() };
     let mut agent = agent();
     let idle = State::Running(Activity::Idle);
@@ -229,7 +229,7 @@ fn short(key: Key, because: RefusalCause) -> TokenAvailability {
 }
 
 #[test]
-fn that_there_are_no_tokens_is_told_at_once_with_what_to_raise_and_so_is_that_there_are_some() {
+fn missing_tokens_are_reported_at_once_with_the_field_to_raise() {
     let mut agent = agent();
     let state = State::Running(Activity::Idle);
     let says = |status: &AgentStatus| {
@@ -266,7 +266,7 @@ fn that_there_are_no_tokens_is_told_at_once_with_what_to_raise_and_so_is_that_th
 }
 
 #[test]
-fn a_pause_for_want_of_tokens_says_at_which_limit_and_forgets_that_when_it_is_over() {
+fn a_pause_for_lack_of_tokens_records_its_limit_until_it_ends() {
     let mut agent = agent();
     let (held, on) = (State::Running(Activity::Paused), State::Running(Activity::Active));
     let short = View { short_at: Some(500), ..View::well() };
@@ -277,7 +277,7 @@ fn a_pause_for_want_of_tokens_says_at_which_limit_and_forgets_that_when_it_is_ov
     assert_eq!(supervise::held_by_supervisor(&first), Some("TokenBudgetExceeded"));
     let above = written(&agent, &StatusFacts { view: Some(&View::well()), paused: Some(Pause::Tokens), ..told(&held) });
     let words = |status: &AgentStatus| find(&status.conditions, "Paused").map(|paused| paused.message.clone()).unwrap_or_default();
-    assert!(words(&first).contains("goes on by itself") && words(&above).contains("resumePause"), "what ends it is said");
+    assert!(words(&first).contains("It continues when") && words(&above).contains("resumePause"), "what ends it is said");
     agent.status = Some(first.clone());
     let other = View { short_at: Some(900), ..View::well() };
     assert_eq!(
@@ -290,7 +290,7 @@ fn a_pause_for_want_of_tokens_says_at_which_limit_and_forgets_that_when_it_is_ov
 }
 
 #[test]
-fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
+fn a_checkpoint_is_reported_for_its_own_pause_only_and_while_that_lasts() {
     let mut agent = agent();
     let state = State::Running(Activity::Paused);
     let held = crate::wire::work::LeaseRef { uid: "i".into(), epoch: 4 };
@@ -395,7 +395,7 @@ fn an_agent_outside_the_cluster_says_that_nothing_isolates_it_and_nothing_of_a_p
 }
 
 #[test]
-fn who_is_outside_the_cluster_leaves_when_its_pool_takes_none_any_more() {
+fn an_external_agent_leaves_when_its_pool_accepts_none_any_more() {
     let mut agent = external();
     let state = State::Running(Activity::Idle);
     agent.status = Some(written(&agent, &told(&state)));

@@ -1,5 +1,5 @@
-//! From what an agent reported to what its supervisor decides: the custom resource's words turned into those of
-//! `policy::interventions`, and back. Pure, but for what was answered before.
+//! Supervision of one agent: converts its reports and the pool's rules into the types of `policy::interventions`, and
+//! the decision back. Pure, except for the memory of signals that were handled before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use crate::policy::interventions::{
     Action, Decision, Mode, RaisedSignal, Rule, Signal, SignalSubject, Violation, WorkAtRisk, chronic, decide as decide_in_hub,
 };
 
-/// The decision of `policy::interventions` about the agent with the pod `uid`; a signal that goes on standing is answered once. `of_pod`: the signals
-/// that its pod raises.
+/// The decision of `policy::interventions` about the agent with the pod `uid`. A signal that persists is handled once.
+/// `of_pod`: the signals that follow from its pod.
 pub fn decide(
     agent: &Agent,
     uid: &str,
@@ -41,7 +41,9 @@ pub fn decide(
     let most = bulkhead(spec.and_then(|spec| spec.bulkhead.as_ref()), defaults.as_ref(), |bulkhead| bulkhead.max_timeouts);
     let most = most.and_then(|most| u32::try_from(most).ok());
     if chronic(timeouts, most) {
-        let message = format!("{timeouts} of its model calls, attempts and commands took too long (spec.bulkhead.maxTimeouts of its pool)");
+        let message = format!(
+            "{timeouts} model calls, attempts and commands of the agent took too long. The limit is spec.bulkhead.maxTimeouts of its pool"
+        );
         raised.push(RaisedSignal { signal: Signal::ChronicTimeout, message, ago: vec![Duration::ZERO] });
     }
     context.live.standing(uid, &raised.iter().map(|one| one.signal).collect::<BTreeSet<_>>());
@@ -59,59 +61,59 @@ pub fn decide(
     Some(Decision { message, ..decision })
 }
 
-/// Time-outs that its status counts.
+/// Number of time-outs in the Agent's status.
 pub fn counted(agent: &Agent) -> u32 {
     agent.status.as_ref().and_then(|status| status.timeouts).and_then(|timeouts| u32::try_from(timeouts).ok()).unwrap_or(0)
 }
 
-/// What a person does about an agent that is paused because its tokens are over: those of its life, at this limit, or (none) those
-/// of a Budget above.
+/// What a person can do about an agent that is paused because tokens ran out. `short_at`: the limit of its lifetime
+/// tokens; none: a Budget above ran out.
 fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&AgentHolding>, short_at: Option<i64>) -> String {
     if (decision.signal, decision.action) != (Signal::TokenBudgetExceeded, Action::Pause) {
         return String::new();
     }
     let (name, namespace) = (agent.name_any(), agent.namespace().unwrap_or_default());
-    let item = holding.map(|holding| format!(", and item {} with it", holding.name)).unwrap_or_default();
+    let item = holding.map(|holding| format!(", and so is its item {}", holding.name)).unwrap_or_default();
     let goes_on = match short_at {
         Some(_) => {
-            format!("It goes on by itself when it has more (`kubectl spillway grant agent/{name} TOKENS -n {namespace}`), or is resumed")
+            format!(
+                "It continues when it has more tokens (`kubectl spillway grant agent/{name} TOKENS -n {namespace}`), or when it is resumed"
+            )
         }
-        None => format!("It goes on when it is resumed (`kubectl spillway resume {name} -n {namespace}`)"),
+        None => format!("It continues when it is resumed (`kubectl spillway resume {name} -n {namespace}`)"),
     };
-    format!(". It is paused{item}; everything is kept. {goes_on}; or end it: `kubectl spillway rm {name} -n {namespace}`")
+    format!(". The agent is paused{item}. The work is kept. {goes_on}. To end it: `kubectl spillway rm {name} -n {namespace}`")
 }
 
-/// The signals that stand by what an agent reported, or did not.
+/// The signals that follow from the agent's reports, or from missing reports.
 fn raised_by(view: &View) -> Vec<RaisedSignal> {
     let now = |signal, message: String| RaisedSignal { signal, message, ago: vec![Duration::ZERO] };
     let health = match view.finding {
         Finding::Well | Finding::SilentWithMany | Finding::StartOverdue(_) | Finding::LeaseExpired(_) | Finding::CancelIgnored(_) => None,
         Finding::ItemStalled(still) => {
-            Some(now(Signal::ItemStalled, format!("it made no progress with its item for {} s of served time", still.as_secs())))
+            Some(now(Signal::ItemStalled, format!("the agent made no progress with its item for {} s of served time", still.as_secs())))
         }
         Finding::ItemPastTime(held) => {
-            Some(now(Signal::ItemPastTime, format!("it has worked on its item for {} s of served time", held.as_secs())))
+            Some(now(Signal::ItemPastTime, format!("the agent has worked on its item for {} s of served time", held.as_secs())))
         }
         Finding::HeartbeatLost(silent) => {
-            Some(now(Signal::HeartbeatLost, format!("it was not heard of for {} s of served time", silent.as_secs())))
+            Some(now(Signal::HeartbeatLost, format!("the agent has not reported for {} s of served time", silent.as_secs())))
         }
         Finding::ProgramSilent(silent) => Some(now(
             Signal::ProgramSilent,
-            format!("it reports, and its program has done nothing, or has been stopped, for {} s of served time", silent.as_secs()),
+            format!("the agent reports, but its program did nothing, or was stopped, for {} s of served time", silent.as_secs()),
         )),
     };
     let occurred = view.occurrences.iter().map(|(signal, ago)| RaisedSignal {
         signal: *signal,
         message: match signal {
             Signal::RuleViolated(Violation::TooManyChildren) => {
-                "you asked for more agents than you may have: spec.bulkhead.maxChildAgents of the pool is the limit".to_owned()
+                "the agent requested more child agents than spec.bulkhead.maxChildAgents of its pool allows".to_owned()
             }
-            Signal::ObjectiveMissed => {
-                "the item that it holds is not finished within spec.objectives.completionSeconds of its queue".to_owned()
-            }
+            Signal::ObjectiveMissed => "the agent's item is not finished within spec.objectives.completionSeconds of its queue".to_owned(),
             signal => {
                 let said = view.words.get(signal).cloned();
-                said.unwrap_or_else(|| format!("{} happened {} times lately", signal.name(), ago.len()))
+                said.unwrap_or_else(|| format!("{} was raised {} times recently", signal.name(), ago.len()))
             }
         },
         ago: ago.clone(),
@@ -119,8 +121,7 @@ fn raised_by(view: &View) -> Vec<RaisedSignal> {
     health.into_iter().chain(occurred).collect()
 }
 
-/// What follows for the life of the agent.
-/// `holds`: it holds an item; `paused`: it is held.
+/// The facts about the agent that its plan is based on. `holds`: it holds an item. `paused`: it is paused.
 pub fn life(
     agent: &Agent,
     view: Option<&View>,
@@ -131,14 +132,14 @@ pub fn life(
 ) -> Life {
     let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
     let stored = agent.status.as_ref();
-    // A leader that has not heard of it yet goes by what the one before it stored.
+    // A new leader that has no report of the agent yet uses the stored phase.
     let was_active = stored.is_some_and(|stored| stored.phase == Some(AgentPhase::Active));
     let held_back =
         stored.and_then(|stored| find(&stored.conditions, types::READY)).filter(|ready| ready.reason == reasons::EGRESS_NOT_ENFORCED);
     let enforced = decision.filter(|decision| decision.enforced);
     let reachable = match report {
         Some(report) => Some(report.reachable.join(", ")).filter(|reachable| !reachable.is_empty()),
-        None => held_back.map(|_| "what must not be reached".to_owned()),
+        None => held_back.map(|_| "an address that must not be reachable".to_owned()),
     };
     Life {
         registered: view.is_some_and(|view| view.registered) || heartbeating(agent),
@@ -149,22 +150,25 @@ pub fn life(
         preflight: preflight::verdict(agent, view, spec),
         start_overdue: view.is_some_and(|view| matches!(view.finding, Finding::StartOverdue(_))),
         give_up: of_lease(view).or_else(|| {
-            // An item fails by the tokens of a whole life that it took, and not by a Budget that has none left for anybody.
+            // An item fails if it used up all lifetime tokens of the agent, not if a Budget ran out.
             let fresh = holds && view.is_some_and(|view| view.began_fresh && view.short_at.is_some());
             enforced.and_then(|decision| Some((give_up(decision.signal, decision.action, holds, fresh)?, decision.message.clone())))
         }),
     }
 }
 
-/// What ends an agent whatever its pool's supervision does: an item that it holds could never be given to anybody else.
+/// Findings that end an agent whatever its pool's supervision says: else its item could never be given to another
+/// agent.
 fn of_lease(view: Option<&View>) -> Option<(GiveUpReason, String)> {
     match view?.finding {
-        Finding::LeaseExpired(silent) => {
-            Some((GiveUpReason::LeaseExpired, format!("it holds an item, and was not heard of for {} s of served time", silent.as_secs())))
-        }
-        Finding::CancelIgnored(told) => {
-            Some((GiveUpReason::CancelIgnored, format!("it was told to give its item back {} s of served time ago", told.as_secs())))
-        }
+        Finding::LeaseExpired(silent) => Some((
+            GiveUpReason::LeaseExpired,
+            format!("the agent holds an item, and has not reported for {} s of served time", silent.as_secs()),
+        )),
+        Finding::CancelIgnored(told) => Some((
+            GiveUpReason::CancelIgnored,
+            format!("the agent was told to give its item back {} s of served time ago, and did not", told.as_secs()),
+        )),
         Finding::Well
         | Finding::SilentWithMany
         | Finding::HeartbeatLost(_)
@@ -175,13 +179,13 @@ fn of_lease(view: Option<&View>) -> Option<(GiveUpReason, String)> {
     }
 }
 
-/// Whether a leader before us, or we, have heard of it: that is in its status.
+/// Whether any leader had a heartbeat of the agent, according to its status.
 pub fn heartbeating(agent: &Agent) -> bool {
     let stored = agent.status.as_ref().and_then(|status| find(&status.conditions, types::HEARTBEATING));
     stored.is_some_and(|stored| stored.reason != reasons::NOT_REGISTERED)
 }
 
-/// Whether its program was started, as far as its status tells: only then it is shown as being at work.
+/// Whether its program was started, according to the stored phase.
 pub fn was_started(agent: &Agent) -> bool {
     match agent.status.as_ref().and_then(|status| status.phase) {
         None | Some(AgentPhase::Spawning | AgentPhase::Running | AgentPhase::Hibernated) => false,
@@ -197,25 +201,25 @@ pub fn was_started(agent: &Agent) -> bool {
     }
 }
 
-/// Who holds an agent.
+/// Why an agent is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// `spec.paused`.
     Spec,
     /// Its supervision.
     Supervisor,
-    /// Its supervision, because its tokens are over.
+    /// Its supervision, because its tokens ran out.
     Tokens,
 }
 
-/// The reason under which the supervisor holds an agent, if it does: that is stored.
+/// The stored reason of a pause by supervision, if there is one.
 pub fn held_by_supervisor(status: &AgentStatus) -> Option<&str> {
     let held = find(&status.conditions, types::PAUSED).filter(|paused| paused.status == "True")?;
     [reasons::PAUSED_BY_SUPERVISOR, reasons::TOKEN_BUDGET_EXCEEDED].into_iter().find(|reason| *reason == held.reason)
 }
 
-/// Whether the agent is held, and by whom. A pause by supervision goes on until `spec.resumePause`, of the agent or of the item that
-/// waits with it, names it; or, where it is for want of tokens, until there are more of them (`has_more`).
+/// Whether the agent is paused, and why. A pause by supervision lasts until `spec.resumePause` of the agent, or of its
+/// paused item, names it. A pause for lack of tokens also ends when there are more (`has_more`).
 pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&AgentHolding>, has_more: bool) -> Option<Pause> {
     let status = agent.status.as_ref();
     let pauses = status.and_then(|status| status.pauses).unwrap_or(0);
@@ -228,16 +232,17 @@ pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&AgentH
     let begins = decision
         .filter(|decision| decision.enforced && decision.action == Action::Pause)
         .map(|decision| if decision.signal == Signal::TokenBudgetExceeded { Pause::Tokens } else { Pause::Supervisor });
-    // That of supervision first: what a person adds and takes away beside it must not undo it.
+    // A pause by supervision comes first: it must not end when a person sets and clears `spec.paused`.
     goes_on.or(begins).or_else(|| (agent.spec.paused == Some(true)).then_some(Pause::Spec))
 }
 
-/// `holds`: it holds an item, and had all tokens of its life, which are spent now, when it got that (`fresh`).
+/// Why this action ends the agent, if it does. `holds`: it holds an item. `fresh`: it had all its lifetime tokens when
+/// it got that item, and they are spent now.
 fn give_up(signal: Signal, action: Action, holds: bool, fresh: bool) -> Option<GiveUpReason> {
     match action {
-        // It ended, or its start is given up: its pool makes another one, later each time.
+        // The agent has ended, or its start is given up. Its pool creates the next one with a growing delay.
         _ if signal == Signal::CrashLoop => None,
-        // The item of an agent is put back when its pod is gone, and its pool makes another agent.
+        // The item of the agent is put back when its pod is gone, and its pool creates another agent.
         Action::Requeue | Action::Restart | Action::RestartGang | Action::Reap => Some(match signal {
             Signal::TokenBudgetExceeded if fresh => GiveUpReason::TokensExhausted,
             Signal::TokenBudgetExceeded if holds => GiveUpReason::TokensSpent,
@@ -277,8 +282,8 @@ pub fn reason(why: GiveUpReason) -> &'static str {
     }
 }
 
-/// Whether its end by force is decided, and stored. That is a condition of its own, written once: what becomes of its pod
-/// or node meanwhile does not undo it.
+/// Whether the agent's end by force is decided and stored (`GivenUp`). That condition is written once: later changes of
+/// pod or node do not undo it.
 pub fn condemned(status: &AgentStatus) -> bool {
     find(&status.conditions, types::GIVEN_UP).is_some_and(|given_up| given_up.status == "True")
 }
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_hub_goes_on_until_it_is_named() {
+    fn a_pause_by_supervision_lasts_until_it_is_named() {
         let paused = json!({"pauses": 2, "conditions": [{"type": "Paused", "status": "True", "reason": "PausedBySupervisor", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
         assert_eq!(pause(&agent(json!({}), paused.clone()), None, None, false), Some(Pause::Supervisor));
         assert_eq!(
@@ -368,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_for_want_of_tokens_ends_with_more_of_them_or_by_a_person() {
+    fn a_pause_for_lack_of_tokens_ends_with_more_tokens_or_by_a_person() {
         let begun = pause(&agent(json!({}), json!({})), Some(&tokens_over(Action::Pause)), Some(&holding(false)), false);
         assert_eq!(begun, Some(Pause::Tokens));
         let paused = json!({"pauses": 1, "pausedAtLimit": 10, "conditions": [{"type": "Paused", "status": "True", "reason": "TokenBudgetExceeded", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
@@ -382,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_ended_for_want_of_tokens_leaves_its_item_without_a_mark_unless_that_took_all_of_them() {
+    fn an_agent_without_tokens_fails_its_item_only_if_that_used_all_its_tokens() {
         let of = |holds, fresh| give_up(Signal::TokenBudgetExceeded, Action::Reap, holds, fresh);
         assert_eq!(of(true, false), Some(GiveUpReason::TokensSpent));
         assert_eq!(of(true, true), Some(GiveUpReason::TokensExhausted));

@@ -16,8 +16,8 @@ pub fn agent(pool: &AgentPool, number: i64) -> Agent {
     agent
 }
 
-/// The Agent that the agent `parent`, whose pod has the uid `parent_uid`, asks for under `key`: outside the pool's min and
-/// max, and the same for the same key.
+/// The Agent that `parent`, whose pod has the uid `parent_uid`, requests under `key`. It does not count for the pool's
+/// min and max. The same key gives the same Agent.
 pub fn child(pool: &AgentPool, parent: &Agent, parent_uid: &str, key: &str, display_name: Option<&str>) -> Agent {
     let mut agent = member(pool, names::child_name(&pool.name_any(), parent_uid, key));
     agent.spec.manual = Some(true);
@@ -29,8 +29,8 @@ pub fn child(pool: &AgentPool, parent: &Agent, parent_uid: &str, key: &str, disp
     agent
 }
 
-/// The Agent of a process outside the cluster that `user` registers under `key`: outside the pool's min and max, and the same for
-/// the same user and key.
+/// The Agent of a process outside the cluster that `user` registers under `key`. It does not count for the pool's min
+/// and max. The same user and key give the same Agent.
 pub fn external(pool: &AgentPool, user: &str, key: &str, display_name: Option<&str>) -> Agent {
     let uid = pool.metadata.uid.as_deref().unwrap_or_default();
     let mut agent = member(pool, names::external_name(&pool.name_any(), uid, user, key));

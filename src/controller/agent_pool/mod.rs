@@ -1,7 +1,8 @@
-//! `AgentPool` -> `Agent`s: as many as wanted, never one too many.
+//! The controller of AgentPools: creates and deletes Agents, and never makes more than desired.
 //!
-//! Caches say when to look; what is irreversible is decided on a live look and tied to it by compare-and-swap: the pool is
-//! read first, its Agents after it, and the pool's counters are written only over the version that was read.
+//! Caches only decide whether to act. Irreversible steps are decided on a live read and tied to it by compare-and-swap:
+//! the pool is read first, its Agents after it, and the pool's counters are written only over the version that was
+//! read.
 
 mod build;
 mod observe;
@@ -34,14 +35,14 @@ pub use scale_down::ScaleDowns;
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER_NAME: &str = "agentpool";
-/// Every pool is looked at this often, in case an event was missed.
+/// How often every pool is reconciled, in case an event was missed.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
-/// When the cache has not seen our own last write, its event comes; this is for when it does not.
+/// Retry delay while the cache does not show our own last write. Usually the watch event of that write comes earlier.
 const GATE_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Agents made or deleted at once.
+/// Maximum number of Agents that are created or deleted concurrently.
 const MAX_CONCURRENT_WRITES: usize = 16;
 
-/// Observe, validate, plan, apply, status.
+/// Reconciles one pool: observe, validate, plan, apply, write the status.
 pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result<Action, Error> {
     let key = ObjectKey::of(object.as_ref());
     let pool = match &object.0 {
@@ -49,7 +50,10 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
         Err(invalid) => {
             if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, pool = %key.name, error = %invalid.error, "a stored AgentPool does not fit its type; it is left alone");
-                let note = format!("the stored object does not fit its type and is left alone: {}", invalid.error);
+                let note = format!(
+                    "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {}",
+                    invalid.error
+                );
                 context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
             }
             return Ok(Action::await_change());
@@ -61,12 +65,12 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
     context.reconcile(CONTROLLER_NAME, key.clone(), one(pool, &key, &context)).await
 }
 
-/// What follows from an error.
+/// The action after a failed reconcile.
 pub fn after_error(object: Arc<PoolObject>, error: &Error, context: Arc<Context>) -> Action {
     context.after_error(CONTROLLER_NAME, ObjectKey::of(object.as_ref()), error)
 }
 
-/// The pool is gone: nothing is remembered of it.
+/// Forgets a deleted pool.
 pub fn forget(key: &ObjectKey, context: &Context) {
     context.forget(CONTROLLER_NAME, key);
     context.pool_gate.forget(key);
@@ -78,7 +82,7 @@ async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
         context.metrics.gated(CONTROLLER_NAME);
         return Ok(NextLook::After(GATE_RETRY_DELAY));
     }
-    // Before its first agent, and for as long as the pool is there, whoever takes them down.
+    // The namespace setup comes before the first agent, and is repaired as long as the pool exists.
     let refused = match namespace_setup::ensure(&key.namespace, context).await {
         Ok(()) => None,
         Err(error) => match error.class() {
@@ -107,7 +111,7 @@ async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
     Ok(NextLook::After(soonest))
 }
 
-/// Stores the status if it says something new. Gives back how long a change that may wait is put off.
+/// Writes the status if it changed. Returns the delay of a change that may wait.
 async fn store(
     pool: &AgentPool,
     observed: &PoolObservation,
@@ -130,7 +134,7 @@ async fn write(pool: &AgentPool, next: &AgentPoolStatus, key: &ObjectKey, contex
     Ok(stored)
 }
 
-/// Makes and deletes Agents, on a live look.
+/// Creates and deletes Agents, based on a live read.
 async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     let pools = context.api::<AgentPool>(&key.namespace);
     let Some(mut live) = pools.get_opt(&key.name).await.map_err(Error::of("reading a pool"))? else {
@@ -150,10 +154,10 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
     put_to_sleep(key, context, &observed, &plan).await?;
     delete(key, context, &observed, &plan).await?;
     match made {
-        // The watch shows what was done, and wakes us; should nothing come, we look again.
+        // The watch shows these writes, which triggers the next reconcile. This delay is for a lost event.
         CreationOutcome::All => Ok(NextLook::After(GATE_RETRY_DELAY)),
         CreationOutcome::NamesTaken(numbers) => {
-            // Those numbers are used up: stored as such, they are never tried again.
+            // These numbers are stored as used, so that they are never tried again.
             let used_up = |number: i64| AgentFacts {
                 name: String::new(),
                 sequence: Some(number),
@@ -169,7 +173,7 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
             Ok(NextLook::After(GATE_RETRY_DELAY))
         }
         CreationOutcome::Refused(refusal) => {
-            // Nothing else will tell of it: there is no Agent that could.
+            // The pool must report it, because there is no Agent that could.
             observed.blocked = Some(refusal);
             store(&live, &observed, &plan, key, context).await?;
             Ok(NextLook::Later)
@@ -177,18 +181,18 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
     }
 }
 
-/// What became of the Agents that were to be made.
+/// The result of creating Agents.
 enum CreationOutcome {
-    /// They are there.
+    /// All of them exist.
     All,
-    /// Other people's objects have the names of these numbers.
+    /// Foreign objects have the names of these numbers.
     NamesTaken(Vec<i64>),
     /// The API server refuses, until a person changes something.
     Refused(PoolBlockers),
 }
 
-/// Makes the planned Agents. One that is there already was made by an earlier try of ours, or by a leader before us, if
-/// its name is proved by its number; else somebody else has the name.
+/// Creates the planned Agents. If its number proves its name, an Agent that exists already is ours, from an earlier
+/// attempt or an earlier leader. Else a foreign object has the name.
 async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Plan) -> Result<CreationOutcome, Error> {
     let api = context.api::<Agent>(&key.namespace);
     let making = plan.create.iter().map(|number| {
@@ -196,16 +200,17 @@ async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Pla
         async move {
             context.leadership.check()?;
             match calls::create(api, &agent, managers::POOL).await {
-                // A field that the API server does not know it drops without a word: such an Agent could never be told ours.
+                // The API server silently drops fields that it does not know. Without its number an Agent cannot be
+                // recognized as ours.
                 Ok(made) if made.spec.sequence != agent.spec.sequence => {
-                    let message = "the API server drops spec.sequence of Agents: its CustomResourceDefinitions are older than this operator; apply the current ones".to_owned();
+                    let message = "the API server drops the field spec.sequence of Agents, because its CustomResourceDefinitions are older than this operator. Apply the current CustomResourceDefinitions".to_owned();
                     Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::AGENT_REFUSED, message }))
                 }
                 Ok(_) => Ok(CreationOutcome::All),
                 Err(error) => match error.class() {
                     Class::AlreadyExists => {
                         let there = api.get_opt(&agent.name_any()).await.map_err(Error::of("reading an Agent"));
-                        // One that cannot be read does not fit its type: it is told of where Agents are.
+                        // An Agent that cannot be read does not fit its type. The controller of Agents reports it.
                         let ours = !matches!(there, Ok(Some(there)) if there.spec.sequence != Some(*number) || there.spec.pool_ref != agent.spec.pool_ref);
                         Ok(if ours { CreationOutcome::All } else { CreationOutcome::NamesTaken(vec![*number]) })
                     }
@@ -232,12 +237,13 @@ async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Pla
     }))
 }
 
-/// From here an Agent gets no work any more. No: it just got some, and is left alone.
+/// Excludes an Agent from work. `false`: it has just got an item, and is left alone.
 fn retired(member: &Member, key: &ObjectKey, context: &Context) -> bool {
     member.caller.as_ref().is_none_or(|uid| context.work_index.with(&key.namespace, |work| work.retire(uid)))
 }
 
-/// Puts the planned Agents to sleep, after a renewal of our lease that began after the decision: their pods go.
+/// Hibernates the planned Agents, after a renewal of our lease that began after the decision, because their pods are
+/// deleted.
 async fn put_to_sleep(key: &ObjectKey, context: &Context, observed: &PoolObservation, plan: &Plan) -> Result<(), Error> {
     if plan.hibernate.is_empty() {
         return Ok(());
@@ -252,7 +258,8 @@ async fn wake(key: &ObjectKey, context: &Context, observed: &PoolObservation, pl
     set_hibernated(&plan.wake, false, key, context, observed).await
 }
 
-/// Says so in each Agent's spec, if it still is the very version that was decided on: else it is looked at again.
+/// Sets `spec.hibernated` of each Agent that still has the version that the decision was based on. The next reconcile
+/// decides about the others.
 async fn set_hibernated(
     names: &[String],
     hibernated: bool,
@@ -273,7 +280,7 @@ async fn set_hibernated(
             };
             let agent = ObjectKey { namespace: key.namespace.clone(), name: name.clone() };
             context.agent_gate.wrote(agent, meta.resource_version.as_deref());
-            tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, hibernated, "an Agent is to sleep, or to wake");
+            tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, hibernated, "set spec.hibernated of an Agent");
             Ok(())
         }
     });
@@ -294,9 +301,9 @@ async fn delete(key: &ObjectKey, context: &Context, observed: &PoolObservation, 
             let Some(member) = observed.members.get(name).filter(|member| retired(member, key, context)) else { return Ok(()) };
             calls::delete(api, name, &member.uid, None).await?;
             let why = match why {
-                RemovalReason::ScaledDown => "the pool wants fewer",
-                RemovalReason::Collected => "it ended and was kept long enough",
-                RemovalReason::NotKept => "it hibernates, and the pool keeps fewer",
+                RemovalReason::ScaledDown => "the pool wants fewer agents",
+                RemovalReason::Collected => "the agent ended, and spec.supervision.stoppedTTLSeconds of the pool is over",
+                RemovalReason::NotKept => "the agent hibernates, and the pool keeps fewer hibernated agents",
             };
             tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, why, "deleted an Agent");
             Ok(())
@@ -306,7 +313,7 @@ async fn delete(key: &ObjectKey, context: &Context, observed: &PoolObservation, 
     futures::stream::iter(deleting).buffer_unordered(MAX_CONCURRENT_WRITES).try_collect().await
 }
 
-/// Tells people of transitions.
+/// Reports transitions as log lines and events.
 async fn tell(before: &AgentPool, after: &AgentPool, context: &Context) {
     for news in status::news(before.status.as_ref(), after.status.as_ref()) {
         tracing::info!(namespace = %after.namespace().unwrap_or_default(), pool = %after.name_any(), reason = news.reason, "{}", news.note);

@@ -1,4 +1,4 @@
-//! What is known of a pool and its Agents: from the caches, to see whether anything is to be done; live, to do it.
+//! Collects the facts about a pool and its Agents: from the caches to decide whether to act, and live to act.
 
 mod blockers;
 
@@ -31,51 +31,51 @@ use spillway_conversion::pool::{queues_of, taking};
 
 pub use blockers::PoolBlockers;
 
-/// How long a pool without work waits when neither it nor its queue says.
+/// How long a pool without work waits when neither it nor its queue sets a time.
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is known.
+/// The facts about one pool.
 pub struct PoolObservation {
-    /// What decides.
+    /// The facts that the plan is based on.
     pub facts: Facts,
-    /// How many are wanted, and why.
+    /// The desired number of Agents, and why.
     pub desired: DesiredSize,
-    /// When fewer are wanted, if nothing changes.
+    /// Time until fewer Agents are desired, if nothing changes.
     pub settles: Option<Duration>,
-    /// Items that its agents could take now, and that they hold; unknown until all were listed.
+    /// Number of items that its agents could take now, and of items that they hold; unknown until all are listed.
     pub work: Option<(u64, u64)>,
     /// Objects that the spec names and that do not exist.
     pub missing: Vec<String>,
-    /// What the spec asks for and this version cannot do.
+    /// Fields of the spec that this version does not support, as a message.
     pub unsupported: Option<String>,
     /// What keeps Agents from running.
     pub blocked: Option<PoolBlockers>,
     /// Agents whose pod is Ready.
     pub ready: u32,
-    /// Agents that ended soon after their start, lately; with what the last of them said.
+    /// Number of Agents that recently ended soon after their start, with the message of the last one.
     pub crashes: Option<(u32, String)>,
     /// The Agents, by name.
     pub members: BTreeMap<String, Member>,
 }
 
-/// What a write of an Agent is tied to.
+/// The version of an Agent that a write is tied to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its uid.
     pub uid: String,
     /// The version that was read.
     pub version: String,
-    /// The uid under which it calls.
+    /// The uid that identifies its calls.
     pub caller: Option<String>,
 }
 
-/// What the caches show.
+/// The facts that the caches show.
 pub fn from_cache(pool: &AgentPool, key: &ObjectKey, context: &Context) -> PoolObservation {
     let agents = context.stores.agents_of(&key.namespace, &key.name);
     observe(pool, agents.iter().map(Arc::as_ref), context)
 }
 
-/// What the API server shows: the Agents as they are after `pool` was read.
+/// The facts that the API server shows. The Agents are read after `pool`.
 pub async fn live(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<PoolObservation, Error> {
     let params = ListParams::default().fields(&format!("spec.poolRef.name={}", key.name));
     let agents = context.api::<AgentObject>(&key.namespace).list(&params).await.map_err(Error::of("listing a pool's Agents"))?;
@@ -115,7 +115,8 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let circuits = breaker::standing(context, &ObjectKey::of(pool));
     let stopped = stopped(pool, circuits.as_ref());
     let unmeetable = preflight::unmeetable(spec).map(|message| PoolBlockers { reason: reasons::PREFLIGHT_FAILED, message });
-    // While it is being tried whether its work succeeds again no more agents are made than may try.
+    // While a circuit tests whether the pool's work succeeds again, no more Agents are created than may take part in
+    // the test.
     let tries = circuits.as_ref().and_then(Circuits::probes);
     let numbered: Vec<&Agent> = mine.iter().filter(|(_, number)| number.is_some()).filter_map(|(agent, _)| agent.0.as_ref().ok()).collect();
     let facts = Facts {
@@ -161,16 +162,16 @@ fn member(agent: &AgentObject) -> Member {
     }
 }
 
-/// Which pool it is.
+/// Name and uid of a pool.
 struct PoolId {
     name: String,
     uid: String,
 }
 
 impl PoolId {
-    /// Whether an Agent is the pool's: `Some(Some(number))` for one that the pool made, `Some(None)` for one made by hand.
-    /// The name proves the first; labels and owner references prove nothing. Of an object that does not fit its type only
-    /// the name is left: then all numbers given out are tried.
+    /// Whether an Agent belongs to the pool: `Some(Some(number))` if the pool made it, `Some(None)` if it was made by
+    /// hand. Only the name proves the first; labels and owner references do not. For an object that does not fit its
+    /// type, the name is compared with all numbers used so far.
     fn own(&self, agent: &AgentObject, spawned: i64) -> Option<Option<i64>> {
         let name = agent.name_any();
         let number = match &agent.0 {
@@ -188,7 +189,7 @@ fn work_for(pool: &AgentPool, namespace: &str, mine: &[(&AgentObject, Option<i64
     if taking.queues.is_empty() {
         return None;
     }
-    // What agents outside the cluster hold calls for none inside.
+    // Items of agents outside the cluster require no pods.
     let pods: HashSet<&str> = mine.iter().filter_map(|(agent, _)| pod_uid(agent.0.as_ref().ok()?)).collect();
     context.work_index.work_for(namespace, &taking, &pods)
 }
@@ -205,7 +206,7 @@ fn wanted_work(pool: &AgentPool, work: Option<(u64, u64)>) -> Work {
     let known = |ready, leased| Work::Known { ready, leased, items_per_agent: spec.items_per_agent(), idle_buffer: spec.idle_buffer() };
     match work {
         Some((ready, leased)) => known(ready, leased),
-        // Without queues there is never any.
+        // Without queues there is never any work.
         None if queues_of(pool).is_empty() => known(0, 0),
         None => {
             let so_far = pool.status.as_ref().and_then(|status| status.desired).unwrap_or(0);
@@ -214,7 +215,7 @@ fn wanted_work(pool: &AgentPool, work: Option<(u64, u64)>) -> Work {
     }
 }
 
-/// How long a pool without work waits before it goes to nothing: what it says itself, else what its first queue says.
+/// How long a pool without work waits before it scales to zero: its own setting, else that of its first queue.
 fn empty_after(pool: &AgentPool, namespace: &str, context: &Context) -> Duration {
     let own = pool.spec.when_empty.as_ref().map(|when| when.after_seconds);
     let first = pool.spec.queues.as_ref().and_then(|queues| queues.first());
@@ -223,7 +224,7 @@ fn empty_after(pool: &AgentPool, namespace: &str, context: &Context) -> Duration
     own.or_else(of_queue).unwrap_or(DEFAULT_IDLE_TIMEOUT)
 }
 
-/// Whether agents without work hibernate: as the pool says itself, else as its first queue says. Without a volume that
+/// Whether agents without work hibernate: the pool's own setting, else that of its first queue. Without a volume that
 /// outlives a pod there is nothing to keep.
 fn hibernates(pool: &AgentPool, namespace: &str, context: &Context) -> bool {
     let kept = pool.spec.workspace.as_ref().is_some_and(|workspace| workspace.volume_claim_template.is_some());
@@ -237,14 +238,14 @@ fn agent_facts(agent: &AgentObject, sequence: Option<i64>, now: jiff::Timestamp,
     AgentFacts {
         name: agent.name_any(),
         sequence,
-        // What does not fit its type holds its place, and is not touched.
+        // An Agent that does not fit its type holds its place, and is not touched.
         standing: agent.0.as_ref().map_or(MemberState::Leaving, |agent| at_work(standing(agent, since, mode), agent, context)),
         age: agent.creation_timestamp().map(|time| since(time.0)).unwrap_or_default(),
         keeps: agent.0.as_ref().is_ok_and(|agent| agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some())),
     }
 }
 
-/// A status tells late of what an agent holds: whoever gives it out knows.
+/// The status of an agent shows its item late. The work index, which grants items, knows it at once.
 fn at_work(standing: MemberState, agent: &Agent, context: &Context) -> MemberState {
     let namespace = agent.namespace().unwrap_or_default();
     match standing {
@@ -273,7 +274,8 @@ fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: Po
     }
     let to_sleep = agent.spec.hibernated == Some(true);
     if agent.metadata.deletion_timestamp.is_some() {
-        // One that sleeps has no pod: its place is free at once, or another one that sleeps would be taken for too many.
+        // A deleted agent that hibernated has no pod, so its place is free at once. Else another hibernated agent would
+        // count as one too many.
         let asleep = to_sleep && phase == Some(AgentPhase::Hibernated);
         return if asleep { MemberState::Hibernated { paused: true } } else { MemberState::Leaving };
     }
@@ -283,7 +285,7 @@ fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: Po
         Some(AgentPhase::Goodbye | AgentPhase::Stale | AgentPhase::Stopped | AgentPhase::ForceStopped) => MemberState::Leaving,
         Some(AgentPhase::Active) => MemberState::Busy,
         Some(AgentPhase::Paused) => MemberState::Held,
-        // On its way to sleep: it holds its place until its pod is gone.
+        // The agent is hibernating: it holds its place until its pod is gone.
         None | Some(AgentPhase::Idle | AgentPhase::Running | AgentPhase::Spawning) if to_sleep => MemberState::Leaving,
         Some(AgentPhase::Idle) => MemberState::Idle,
         Some(AgentPhase::Running) => MemberState::Starting,
@@ -309,18 +311,18 @@ fn crashed(agent: &Agent) -> bool {
     let started = status.and_then(|status| status.start_time.as_ref()).map(|time| time.0);
     let stopped = status.and_then(|status| status.stop_time.as_ref()).map(|time| time.0);
     let lived = started.zip(stopped).and_then(|(started, stopped)| Duration::try_from(stopped.duration_since(started)).ok());
-    // One that did not even start in time has crashed however long that was.
+    // An agent that did not start in time has crashed, however long it took.
     by_itself && (reason_of(agent) == Some(reasons::START_TIMED_OUT) || lived.is_none_or(|lived| lived < MIN_HEALTHY_LIFETIME))
 }
 
-/// How long ago an ended Agent crashed, if it did and that is remembered.
+/// How long ago an ended Agent crashed, if that was within `CRASH_TTL`.
 pub fn crashed_ago(agent: &Agent, mode: PoolMode, now: jiff::Timestamp) -> Option<Duration> {
     let since = |time: jiff::Timestamp| Duration::try_from(now.duration_since(time)).unwrap_or_default();
     let MemberState::Ended { ago, crashed: true } = standing(agent, since, mode) else { return None };
     (ago < CRASH_TTL).then_some(ago)
 }
 
-/// What the Agent that crashed last said.
+/// The message of the Agent that crashed last.
 fn last_words(agents: &[&Agent]) -> String {
     let stop = |agent: &&&Agent| agent.status.as_ref().and_then(|status| status.stop_time.as_ref()).map(|time| time.0);
     let last = agents.iter().filter(|agent| crashed(agent)).max_by_key(stop);
@@ -344,8 +346,8 @@ pub fn missing_references(spec: &AgentPoolSpec, namespace: &str, stores: &Stores
     missing
 }
 
-/// What the spec asks for and this version cannot give: said, and not done half. A wall that somebody asked for by name and that
-/// is not there is worse than none.
+/// The message about fields of the spec that this version does not support. Such a pool gets no Agents: isolation that
+/// the spec requires and that is missing would be worse than none.
 pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
     let spec = serde_json::to_value(spec).unwrap_or_default();
     let asked = unsupported::asked("AgentPool", &spec);

@@ -1,4 +1,4 @@
-//! What is made of a pool and its Agents as they are read. Reads none from a server.
+//! The facts that follow from a pool and its Agents. Reads nothing from a server.
 
 use super::*;
 use crate::governor::budget::availability::TokenAvailability;
@@ -18,7 +18,7 @@ fn stands(status: serde_json::Value) -> MemberState {
 }
 
 #[test]
-fn where_an_agent_stands_follows_from_its_status() {
+fn the_state_of_an_agent_follows_from_its_status() {
     let pod = json!({"name": "a", "uid": "u"});
     assert_eq!(stands(json!({})), MemberState::Spawning);
     assert_eq!(stands(json!({"phase": "Spawning", "conditions": ready("False", "QuotaExceeded")})), MemberState::Refused);
@@ -33,7 +33,7 @@ fn where_an_agent_stands_follows_from_its_status() {
 }
 
 #[test]
-fn where_an_agent_stands_that_sleeps_or_is_to() {
+fn the_state_of_an_agent_that_hibernates_or_is_to() {
     let sleepy = |hibernated: bool, status: serde_json::Value| {
         let mut agent = agent(status);
         agent.spec.hibernated = Some(hibernated);
@@ -50,7 +50,7 @@ fn where_an_agent_stands_that_sleeps_or_is_to() {
 }
 
 #[test]
-fn who_is_deleted_asleep_holds_no_place() {
+fn a_deleted_hibernated_agent_holds_no_place() {
     let mut agent = agent(json!({"phase": "Hibernated"}));
     agent.spec.hibernated = Some(true);
     agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
@@ -107,7 +107,7 @@ fn membership_is_proved_by_the_name_whatever_labels_and_owners_say() {
 }
 
 #[test]
-fn the_gravest_hindrance_is_told_with_its_count() {
+fn the_most_serious_hindrance_is_shown_with_its_count() {
     let (quota, image) =
         (agent(json!({"conditions": ready("False", "QuotaExceeded")})), agent(json!({"conditions": ready("False", "ImagePull")})));
     let got = blocked(&[&image, &quota, &quota]).expect("blocked");
@@ -116,7 +116,7 @@ fn the_gravest_hindrance_is_told_with_its_count() {
 }
 
 #[test]
-fn agents_that_get_no_work_are_told_of_with_their_count() {
+fn agents_that_get_no_work_are_shown_with_their_count() {
     let said = |name: &str, reason: &str| {
         let mut agent = agent(json!({"phase": "Running", "conditions": ready("False", reason)}));
         agent.metadata.name = Some(name.to_owned());
@@ -134,7 +134,7 @@ fn agents_that_get_no_work_are_told_of_with_their_count() {
     let mut gone = first.clone();
     gone.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
     assert_eq!(blocked(&[&gone]), None);
-    // It holds its place: its pool makes no other for it, and does not end it for having nothing to do.
+    // It holds its place: its pool makes no other Agent for it, and does not end it for having no work.
     assert_eq!(
         stands(json!({"phase": "Running", "podRef": {"name": "a", "uid": "u"}, "conditions": ready("False", "PreflightFailed")})),
         MemberState::Starting
@@ -142,7 +142,7 @@ fn agents_that_get_no_work_are_told_of_with_their_count() {
 }
 
 #[test]
-fn a_pool_without_tokens_says_so_and_goes_on_saying_so_while_that_is_not_known() {
+fn a_pool_without_tokens_says_so_and_keeps_saying_so_while_that_is_unknown() {
     let pool = |status: serde_json::Value| -> AgentPool {
         let spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}});
         let object =
@@ -179,7 +179,7 @@ fn a_pool_without_tokens_says_so_and_goes_on_saying_so_while_that_is_not_known()
 }
 
 #[test]
-fn what_is_not_built_is_refused_by_name() {
+fn unsupported_fields_are_refused_by_name() {
     let spec = |extra: serde_json::Value| -> AgentPoolSpec {
         let mut spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}});
         spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());

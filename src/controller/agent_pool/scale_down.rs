@@ -1,5 +1,5 @@
-//! How long pools that follow work have been larger than they need to be: in memory, for as long as we lead. A new leader
-//! begins anew, so that a fail-over makes nobody leave too early.
+//! How long pools that follow work have been larger than they need to be. Kept in memory: a new leader starts anew, so
+//! that no agent leaves too early after a fail-over.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,13 +16,14 @@ struct LowerTarget {
     since: Option<BootTime>,
 }
 
-/// The pools, by key.
+/// The state of scaling down, by pool.
 #[derive(Debug, Default)]
 pub struct ScaleDowns(Mutex<HashMap<ObjectKey, LowerTarget>>);
 
 impl ScaleDowns {
-    /// The size of a pool now, on its way to `target`, and how long until it may be another one. `there`: so many there are. Who
-    /// left by itself is not made, or woken, again only to cool down: also a new leader keeps no more than it finds.
+    /// The size of a pool now, on its way to `target`, and the time until it may change. `there`: the number of agents
+    /// that exist. An agent that left by itself is not created or woken again only to cool down, so a new leader keeps
+    /// no more agents than it finds.
     pub fn step(&self, pool: &AgentPool, target: DesiredSize, there: u32, empty: Duration) -> (DesiredSize, Option<Duration>) {
         let stored = pool.status.as_ref().and_then(|status| status.desired).and_then(|desired| u32::try_from(desired).ok());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +41,7 @@ impl ScaleDowns {
         (desired, wait)
     }
 
-    /// The pool is gone.
+    /// Forgets a deleted pool.
     pub fn forget(&self, key: &ObjectKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
     use crate::policy::scaling::SizeReason;
 
-    /// The size of a pool whose status says that three are wanted, when so many are there and so many are needed.
+    /// The size of a pool whose status desires three agents, when `there` agents exist and `needed` are needed.
     fn step(descent: &ScaleDowns, there: u32, needed: u32) -> u32 {
         let mut pool = AgentPool::new(
             "p",
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_keeps_those_that_are_there_and_brings_nobody_back() {
+    fn a_new_leader_keeps_existing_agents_and_brings_none_back() {
         assert_eq!(step(&ScaleDowns::default(), 3, 1), 3, "they cool down");
         assert_eq!(step(&ScaleDowns::default(), 0, 0), 0, "they sleep, or left");
         assert_eq!(step(&ScaleDowns::default(), 0, 2), 2, "there is work for two");

@@ -1,4 +1,4 @@
-//! The status of a pool: the one place where what is known becomes counts and conditions. Pure, but for the time.
+//! The status of a pool: the one place where facts become counts and conditions. Pure, except for the current time.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -29,7 +29,7 @@ pub fn next(pool: &AgentPool, observed: &PoolObservation, counters: Counters, ep
         work_leased: observed.work.map(|(_, leased)| i64::try_from(leased).unwrap_or(i64::MAX)),
         selector: Some(format!("{}={}", names::POOL_UID_LABEL, pool.metadata.uid.as_deref().unwrap_or_default())),
         spawned: Some(counters.spawned),
-        // It rides along with other changes: a lower one stored only means that more is looked at.
+        // It is written only with other changes: a lower stored value only means that more numbers are checked.
         collected_below: stored.collected_below,
         reason: Some(headline(&conditions, observed)),
         conditions,
@@ -62,17 +62,18 @@ pub fn next(pool: &AgentPool, observed: &PoolObservation, counters: Counters, ep
 const OWNED_CONDITION_TYPES: [&str; 6] =
     [types::READY, types::RECONCILING, types::STALLED, types::SCALED_TO_ZERO, types::AT_MAX, types::BLOCKED];
 
-/// What of a status this controller owns.
+/// The part of a status that this controller owns.
 fn own(status: Option<&AgentPoolStatus>) -> AgentPoolStatus {
     let mut own = status.cloned().unwrap_or_default();
     own.conditions.retain(|condition| OWNED_CONDITION_TYPES.contains(&condition.type_.as_str()));
     own
 }
 
-/// Crashes before a pool says that it is in its way, and before it says that a person is needed.
+/// Number of crashes after which a pool is Blocked, and after which it is Stalled.
 const CRASH_THRESHOLDS: (u32, u32) = (CRASH_LOOP_THRESHOLD, 5);
 
-/// Ready: this generation was made real once, and can still be served. A pool that follows work is not waited for.
+/// Ready means that all agents of this generation were ready once, and that the pool can still be served. A pool that
+/// follows work need not reach its size.
 fn conditions(pool: &AgentPool, observed: &PoolObservation, agents: i32, stored: &AgentPoolStatus, now: jiff::Timestamp) -> Vec<Condition> {
     let generation = pool.metadata.generation.unwrap_or(0);
     let to = Builder { stored: &stored.conditions, generation, now };
@@ -107,7 +108,7 @@ fn conditions(pool: &AgentPool, observed: &PoolObservation, agents: i32, stored:
     ]
 }
 
-/// What only a person can mend.
+/// The problem that only a person can fix, if there is one.
 fn stalled(observed: &PoolObservation) -> Option<(&'static str, String)> {
     if let Some(message) = &observed.unsupported {
         return Some((reasons::UNSUPPORTED, message.clone()));
@@ -117,10 +118,13 @@ fn stalled(observed: &PoolObservation) -> Option<(&'static str, String)> {
     helpless.then(|| (reasons::CRASH_LOOP, crash_message(last)))
 }
 
-/// What stands in the way of agents that are wanted.
+/// The obstacle to desired agents, if there is one.
 fn blocked(observed: &PoolObservation, all_ready: bool) -> Option<(&'static str, String)> {
     if !observed.missing.is_empty() {
-        return Some((reasons::MISSING_REFERENCE, format!("{} not found in this namespace", observed.missing.join(", "))));
+        return Some((
+            reasons::MISSING_REFERENCE,
+            format!("the spec names objects that this namespace does not have: {}", observed.missing.join(", ")),
+        ));
     }
     if let Some(blocked) = &observed.blocked {
         return Some((blocked.reason, blocked.message.clone()));
@@ -131,7 +135,7 @@ fn blocked(observed: &PoolObservation, all_ready: bool) -> Option<(&'static str,
 }
 
 fn crash_message(last: &str) -> String {
-    format!("agents end soon after their start, so the next ones come later and later; the last: {last}")
+    format!("agents end soon after their start, so each new agent is created later than the one before. The last one that ended: {last}")
 }
 
 /// The reason under which the size of a pool is shown.
@@ -152,21 +156,21 @@ fn desired_reason(why: SizeReason) -> &'static str {
 fn why_desired(observed: &PoolObservation) -> String {
     let count = observed.desired.count;
     match observed.desired.why {
-        SizeReason::ReplicasSet => format!("spec.replicas asks for {count}"),
-        SizeReason::AtMinimum => format!("scaling.min asks for {count}"),
-        SizeReason::AgentsWanted => format!("the work asks for {count}"),
-        SizeReason::MaxReached => format!("scaling.max allows {count}"),
-        SizeReason::Drained => "scaling.max is 0".into(),
-        SizeReason::NoWork => "there is no eligible work".into(),
-        SizeReason::WorkUnknown => "how much work there is is not known yet".into(),
+        SizeReason::ReplicasSet => format!("spec.replicas sets the size to {count}"),
+        SizeReason::AtMinimum => format!("spec.scaling.min sets the size to {count}"),
+        SizeReason::AgentsWanted => format!("the work in the queues sets the size to {count}"),
+        SizeReason::MaxReached => format!("spec.scaling.max limits the size to {count}"),
+        SizeReason::Drained => "spec.scaling.max is 0".into(),
+        SizeReason::NoWork => "there is no eligible work in the queues".into(),
+        SizeReason::WorkUnknown => "the queues are being listed, so the amount of work is not known yet".into(),
         SizeReason::CoolingDown => {
-            "fewer would do, and that has not been so for long enough (scaling.cooldownSeconds, whenEmpty.afterSeconds)".into()
+            "fewer agents are enough, but not for long enough yet (spec.scaling.cooldownSeconds, spec.whenEmpty.afterSeconds)".into()
         }
-        SizeReason::NoRoom => format!("budgets leave room for {count}"),
+        SizeReason::NoRoom => format!("budgets limit the size to {count}"),
     }
 }
 
-/// The word in the Reason column: what is in the way, or why the size is what it is.
+/// The reason in the column REASON: the obstacle, or why the pool has its size.
 fn headline(conditions: &[Condition], observed: &PoolObservation) -> String {
     let reason =
         |type_: &str| find(conditions, type_).filter(|condition| condition.status == "True").map(|condition| condition.reason.clone());
@@ -176,19 +180,20 @@ fn headline(conditions: &[Condition], observed: &PoolObservation) -> String {
         .unwrap_or_else(|| desired_reason(observed.desired.why).to_owned())
 }
 
-/// Something worth an event.
+/// A change that is reported as an event.
 pub struct StatusNews {
-    /// Whether a person may have to look.
+    /// Whether the event is a warning.
     pub warning: bool,
-    /// One word.
+    /// Reason of the event.
     pub reason: String,
-    /// What was done about it. Events of one object, reason and action are counted as one: it names what differs.
+    /// Action of the event. Events with the same object, reason and action are counted as one, so the action names what
+    /// differs.
     pub action: String,
-    /// And more.
+    /// Note of the event.
     pub note: String,
 }
 
-/// What changed between two statuses that people want to be told.
+/// The changes between two statuses that are reported as events.
 pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -> Vec<StatusNews> {
     let Some(after) = after else { return Vec::new() };
     let none = Vec::new();
@@ -201,7 +206,7 @@ pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -
             warning: false,
             reason: "DesiredChanged".into(),
             action: format!("ScaleTo{}", after.desired.unwrap_or(0)),
-            note: format!("from {from} to {} agents: {why}", after.desired.unwrap_or(0)),
+            note: format!("the desired number of agents changes from {from} to {}: {why}", after.desired.unwrap_or(0)),
         });
     }
     for type_ in [types::BLOCKED, types::STALLED] {

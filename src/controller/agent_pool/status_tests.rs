@@ -1,4 +1,4 @@
-//! What a pool says, for each thing that can be known of it.
+//! The status of a pool for each kind of observation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -63,7 +63,7 @@ fn told(status: &str, reason: &str) -> (String, String) {
 }
 
 #[test]
-fn not_ready_until_the_generation_was_made_real_once() {
+fn not_ready_until_all_agents_of_the_generation_were_ready_once() {
     let mut pool = pool(json!({}));
     let (status, change) = written(&pool, &observed(3, 2));
     assert_eq!(
@@ -87,7 +87,7 @@ fn not_ready_until_the_generation_was_made_real_once() {
 }
 
 #[test]
-fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
+fn an_unchanged_status_is_not_written_whatever_the_epoch() {
     let mut pool = pool(json!({}));
     pool.status = Some(written(&pool, &observed(1, 1)).0);
     assert_eq!(next(&pool, &observed(1, 1), Counters { spawned: 1, collected_below: 1 }, 99).1, StatusChange::None);
@@ -102,7 +102,7 @@ fn a_work_aware_pool_at_zero_is_ready_and_says_why() {
 }
 
 #[test]
-fn what_is_in_the_way_is_blocked_and_never_stalled() {
+fn an_obstacle_blocks_a_pool_and_never_stalls_it() {
     let blocked = Some(PoolBlockers { reason: "QuotaExceeded", message: "a1: exceeded quota: q".into() });
     let (status, _) = written(&pool(json!({})), &PoolObservation { blocked, ..observed(3, 1) });
     assert_eq!(
@@ -116,7 +116,7 @@ fn what_is_in_the_way_is_blocked_and_never_stalled() {
 }
 
 #[test]
-fn what_needs_a_person_is_stalled() {
+fn a_pool_that_needs_a_person_is_stalled() {
     let (status, _) = written(&pool(json!({})), &PoolObservation { unsupported: Some("spec.x".into()), ..observed(1, 0) });
     assert_eq!(
         (says(&status, "Stalled"), says(&status, "Ready"), says(&status, "Reconciling").0),
@@ -141,7 +141,7 @@ fn agents_that_crash_block_their_pool_and_in_the_end_stall_it() {
 }
 
 #[test]
-fn words_and_counts_may_wait() {
+fn messages_and_counts_may_wait() {
     let mut pool = pool(json!({}));
     let (stored, _) = written(&pool, &observed(3, 1));
     pool.status = Some(stored);
@@ -150,10 +150,13 @@ fn words_and_counts_may_wait() {
 }
 
 #[test]
-fn people_are_told_of_changes_of_size_and_of_new_trouble_once() {
+fn changes_of_size_and_new_obstacles_are_reported_once() {
     let (first, _) = written(&pool(json!({})), &observed(3, 0));
     let told = news(None, Some(&first));
-    assert_eq!((told.len(), told[0].note.as_str()), (1, "from 0 to 3 agents: scaling.min asks for 3"));
+    assert_eq!(
+        (told.len(), told[0].note.as_str()),
+        (1, "the desired number of agents changes from 0 to 3: spec.scaling.min sets the size to 3")
+    );
     let blocked = Some(PoolBlockers { reason: "ImagePull", message: "m".into() });
     let (second, _) = written(&pool(json!({})), &PoolObservation { blocked, ..observed(3, 0) });
     let told = news(Some(&first), Some(&second));

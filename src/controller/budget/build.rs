@@ -1,4 +1,4 @@
-//! The ResourceQuota and the LimitRange of a Budget, and whether a stored one is it. Pure.
+//! The ResourceQuota and the LimitRange of a Budget, and whether a stored object equals them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ type Amounts = BTreeMap<String, Quantity>;
 
 /// An object that carries a part of a Budget's compute.
 pub trait ComputeObject: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> {
-    /// What is wanted, if the Budget says anything of this sort.
+    /// The desired object, if the Budget sets any of its values.
     fn wanted(budget: &Budget, compute: &Compute) -> Option<Self>
     where
         Self: Sized;
-    /// Whether it says what `wanted` says.
+    /// Whether it has the values of `wanted`.
     fn says(&self, wanted: &Self) -> bool;
-    /// What it says, for people.
+    /// Its values, for messages.
     fn words(&self) -> String;
 }
 
@@ -36,7 +36,7 @@ impl ComputeObject for ResourceQuota {
     }
 
     fn says(&self, wanted: &Self) -> bool {
-        // What others wrote beside it is theirs: more limits only make it stricter.
+        // Values that others added are kept: more limits only make the quota stricter.
         let (Some(stored), Some(wanted)) = (hard(self), hard(wanted)) else { return false };
         wanted.iter().all(|(name, value)| stored.get(name).is_some_and(|stored| same(stored, value)))
     }
@@ -54,7 +54,7 @@ impl ComputeObject for LimitRange {
     }
 
     fn says(&self, wanted: &Self) -> bool {
-        // The list is replaced as a whole: what others put into it is taken out.
+        // The list is replaced as a whole: entries of others are removed.
         let (Some(stored), Some(wanted)) = (&self.spec, &wanted.spec) else { return false };
         stored.limits.len() == wanted.limits.len() && stored.limits.iter().zip(&wanted.limits).all(|(one, other)| same_item(one, other))
     }
@@ -84,7 +84,8 @@ fn listed(amounts: Option<&Amounts>) -> String {
     all.join(", ")
 }
 
-/// What a container may use, with what the API server would fill in: so that a stored one is equal to it, or was changed.
+/// The limits of a container, with the values that the API server would fill in, so that a stored object differs only
+/// if it was changed.
 fn item(per_agent: &PerAgentCompute) -> Option<LimitRangeItem> {
     let PerAgentCompute { default, default_request, min, max } = per_agent;
     if [default, default_request, min, max].into_iter().all(|amounts| some(amounts.as_ref()).is_none()) {
@@ -123,7 +124,7 @@ fn same_item(one: &LimitRangeItem, other: &LimitRangeItem) -> bool {
     *type_ == other.type_ && pairs.into_iter().all(|(one, other)| same_amounts(one.as_ref(), other.as_ref()))
 }
 
-/// None and none at all are the same.
+/// `None` and an empty map are the same.
 fn same_amounts(one: Option<&Amounts>, other: Option<&Amounts>) -> bool {
     let count = |amounts: Option<&Amounts>| amounts.map_or(0, BTreeMap::len);
     let there = |name: &String, value: &Quantity| other.and_then(|other| other.get(name)).is_some_and(|other| same(value, other));
@@ -142,8 +143,8 @@ fn meta(budget: &Budget, spec: &impl Serialize) -> ObjectMeta {
     }
 }
 
-/// What is stored under the name of a piece. An owner reference proves whose it is: with it the object goes with the Budget
-/// anyway.
+/// What is stored under the name of an object. Its owner reference proves that it belongs to the Budget: Kubernetes
+/// deletes it with the Budget anyway.
 pub fn stored<K: ComputeObject>(object: Option<&K>, wanted: Option<&K>, budget: &Budget) -> StoredObject {
     let Some(object) = object else { return StoredObject::Nothing };
     let meta = object.meta();
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_nothing_wanted() {
+    fn a_budget_without_values_has_no_objects() {
         for compute in [json!({}), json!({"hard": {}, "perAgent": {}}), json!({"perAgent": {"max": {}}})] {
             let budget = budget(compute);
             assert!(wanted::<ResourceQuota>(&budget).is_none() && wanted::<LimitRange>(&budget).is_none());
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_in_other_words_is_no_drift_and_a_change_is() {
+    fn equal_quantities_are_no_drift_and_a_change_is() {
         let budget = budget(json!({"hard": {"requests.cpu": "1000m"}, "perAgent": {"max": {"memory": "1024Mi"}}}));
         let mut quota: ResourceQuota = made(wanted(&budget).expect("a quota"));
         assert_eq!(state(&quota, &budget), own(true));
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_later_is_taken_back() {
+    fn a_value_that_is_removed_later_is_drift() {
         let before = budget(json!({"hard": {"pods": "5", "requests.cpu": "1"}}));
         let quota: ResourceQuota = made(wanted(&before).expect("a quota"));
         let after = budget(json!({"hard": {"pods": "5"}}));
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_it_is_says_the_owner() {
+    fn the_owner_reference_decides_whose_object_it_is() {
         let budget = budget(json!({"hard": {"pods": "5"}}));
         let quota: ResourceQuota = made(wanted(&budget).expect("a quota"));
         let changed = |change: fn(&mut ObjectMeta)| {

@@ -1,10 +1,10 @@
-//! `Budget/default` and `Breaker/default` of a namespace that has none: made once, so that there is an object to look at and to
-//! edit, and removed with the last pool if nobody did.
+//! `Budget/default` and `Breaker/default` of a namespace that has none. Each is created once, so that people have an
+//! object to read and edit, and deleted with the last pool if it was never edited.
 //!
-//! They say nothing: what is unset counts as everywhere, and whoever keeps such objects in Git may apply theirs over them without
-//! a conflict. That one was made is remembered on the namespace's own ConfigMap, which outlives pools and goes with the
-//! namespace: a person who deletes it does not get it again. It is made first and remembered then; a crash in between is mended
-//! by the next look, which finds it with our annotation.
+//! Their specs are empty: unset fields have their usual defaults, and objects from Git can be applied over them without
+//! a conflict. An annotation of the namespace's own ConfigMap, which outlives pools and is deleted with the namespace,
+//! records that a default was created: if a person deletes it, it is not created again. The record is written after the
+//! object. After a crash in between, the next reconcile finds the object by its own annotation and writes the record.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::controller::Context;
 use crate::controller::stores::PoolObject;
 
-/// A kind of which a namespace gets one.
+/// A kind of which a namespace gets a default object.
 pub trait DefaultedKind: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug {
-    /// On the ConfigMap of a namespace: it was made there once.
+    /// Annotation of the namespace's ConfigMap: the default was created once.
     const MADE_ANNOTATION: &'static str;
 
-    /// Those of a namespace, as the cache shows them: name, and whether it carries our annotation.
+    /// The objects of a namespace that the cache shows: name, and whether it has our annotation.
     fn known(namespace: &str, context: &Context) -> Vec<(String, bool)>;
 }
 
@@ -53,7 +53,7 @@ impl DefaultedKind for Breaker {
     }
 }
 
-/// Makes `Budget/default` and `Breaker/default` where they are due. Gives back when to look again for them.
+/// Creates `Budget/default` and `Breaker/default` where they are due. Returns when to check again.
 pub async fn ensure(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Option<Duration>, Error> {
     let budget = if pool.spec.budget_ref.is_some() { None } else { ensure_one::<Budget>(&key.namespace, context).await? };
     let breaker = ensure_one::<Breaker>(&key.namespace, context).await?;
@@ -74,25 +74,25 @@ async fn ensure_one<K: DefaultedKind>(namespace: &str, context: &Context) -> Res
     if let Some(left) = context.waiting.left(&kind, namespace) {
         return Ok(Some(left));
     }
-    // A try that is refused comes again after as long.
+    // A refused attempt is repeated after the same delay.
     context.waiting.forget(&kind, namespace);
     gently::<K>(make::<K>(namespace, context).await)?;
     Ok(Some(DEFAULT_CREATION_DELAY))
 }
 
-/// It is a convenience: where it cannot be had, pools go on.
+/// Logs an error, except that of a lost leadership: a default is a convenience, and pools work without it.
 fn gently<K: DefaultedKind>(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.class() == Class::LostLeadership => Err(error),
         Err(error) => {
-            tracing::warn!(kind = %K::kind(&()), %error, "the default could not be made");
+            tracing::warn!(kind = %K::kind(&()), %error, "cannot create the default object of a namespace");
             Ok(())
         }
         Ok(()) => Ok(()),
     }
 }
 
-/// Whether it was made once.
+/// Whether the default was created once.
 fn marked<K: DefaultedKind>(namespace: &str, context: &Context) -> bool {
     let map = context.stores.bundle(&ObjectKey { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
     map.is_some_and(|map| map.annotations().contains_key(K::MADE_ANNOTATION))
@@ -108,20 +108,19 @@ async fn mark<K: DefaultedKind>(namespace: &str, made: bool, context: &Context) 
 
 async fn make<K: DefaultedKind>(namespace: &str, context: &Context) -> Result<(), Error> {
     let api = context.api::<K>(namespace);
-    // By metadata: one that does not fit its type counts too.
-    let any =
-        api.list_metadata(&ListParams::default().limit(1)).await.map_err(Error::of("listing what there is before a default is made"))?;
+    // Listed by metadata: an object that does not fit its type counts too.
+    let any = api.list_metadata(&ListParams::default().limit(1)).await.map_err(Error::of("listing objects before creating a default"))?;
     if !any.items.is_empty() {
         return Ok(());
     }
     context.leadership.check()?;
     let body = json!({"metadata": {"namespace": namespace, "annotations": {names::DEFAULT_ANNOTATION: "true"}}, "spec": {}});
     calls::apply_gently(&api, names::DEFAULT_OBJECT_NAME, managers::DEFAULTS, body).await?;
-    tracing::info!(namespace, kind = %K::kind(&()), "made the default of a namespace with pools that had none");
+    tracing::info!(namespace, kind = %K::kind(&()), "created the default object of a namespace, which has pools and had no object of this kind");
     mark::<K>(namespace, true, context).await
 }
 
-/// Removes the default if we made it, nobody else wrote it, and no pool is left. Whether it is gone.
+/// Deletes the default if we created it, it was never edited, and no pool is left. Returns whether it is deleted.
 pub async fn remove_unused<K: DefaultedKind>(object: &K, key: &ObjectKey, context: &Context) -> Result<bool, Error> {
     let ours = key.name == names::DEFAULT_OBJECT_NAME && object.annotations().contains_key(names::DEFAULT_ANNOTATION);
     let pools = || context.stores.pools.state_filter(|pool| pool.namespace().as_deref() == Some(&key.namespace));
@@ -136,17 +135,18 @@ pub async fn remove_unused<K: DefaultedKind>(object: &K, key: &ObjectKey, contex
         return Ok(false);
     }
     context.leadership.confirm().await?;
-    // Before the deletion: should we end here, the next pool of the namespace finds the object and marks it again.
+    // The mark is removed before the deletion: after a crash here, the next pool of the namespace finds the object and
+    // marks it again.
     gently::<K>(mark::<K>(&key.namespace, false, context).await)?;
     let (uid, version) = (live.metadata.uid.unwrap_or_default(), live.metadata.resource_version.unwrap_or_default());
     let gone = calls::delete_version(&api, &key.name, &uid, &version).await?;
     if gone {
-        tracing::info!(namespace = %key.namespace, kind = %K::kind(&()), "deleted the default: the last pool is gone, and nobody had edited it");
+        tracing::info!(namespace = %key.namespace, kind = %K::kind(&()), "deleted the default object of a namespace, which has no pools any more; the object was never edited");
     }
     Ok(gone)
 }
 
-/// Whether nobody but us wrote anything but its status.
+/// Whether no other manager wrote anything except the status.
 fn untouched(meta: &ObjectMeta) -> bool {
     let theirs = |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
         entry.subresource.as_deref() != Some("status") && entry.manager.as_deref() != Some(managers::DEFAULTS)
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_anybody_wrote_is_theirs() {
+    fn a_default_that_another_manager_wrote_is_kept() {
         let (ours, status) = (json!({"manager": "spillway-defaults"}), json!({"manager": "x", "subresource": "status"}));
         assert!(untouched(&budget(1, json!([ours, status]))));
         assert!(!untouched(&budget(2, json!([ours, status]))), "its spec was changed, by whomever");

@@ -1,10 +1,10 @@
-//! `Budget` -> `ResourceQuota` and `LimitRange`: what its `compute` says, for the whole namespace. Its tokens are counted
-//! elsewhere.
+//! The controller of Budgets: turns `spec.compute` into a ResourceQuota and a LimitRange of the namespace. The governor
+//! counts tokens.
 //!
-//! Both objects are the Budget's own, by an owner reference, and go with it. Which of several Budgets binds follows from the
-//! Budgets alone (policy), so that a crash, an old cache or two leaders end in the same objects: each write is the whole of
-//! what is wanted, and a deletion names the uid. What must not happen: an object that somebody else made is taken over, or a
-//! write is made where nothing changed.
+//! The Budget owns both objects by an owner reference, so they are deleted with it. Which of several Budgets binds
+//! follows from the Budgets alone (policy), so a crash, a stale cache or two leaders lead to the same objects: each
+//! write contains the whole desired object, and a deletion names the uid. It must not take over a foreign object, or
+//! write when nothing changed.
 
 mod build;
 mod defaults;
@@ -39,12 +39,12 @@ pub use waiting::WaitingNamespaces;
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER_NAME: &str = "budget";
-/// A quiet Budget is looked at again this often, in case an event was missed.
+/// How often a Budget without events is reconciled, in case an event was missed.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
-/// When the cache has not seen our own last write, its event comes; this is for when it does not.
+/// Retry delay while the cache does not show our own last write. Usually the watch event of that write comes earlier.
 const GATE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Observe, plan, apply, status.
+/// Reconciles one Budget: observe, plan, apply, write the status.
 pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Result<Action, Error> {
     let key = ObjectKey::of(object.as_ref());
     let budget = match &object.0 {
@@ -52,7 +52,10 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
         Err(invalid) => {
             if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, budget = %key.name, error = %invalid.error, "a stored Budget does not fit its type; it is left alone");
-                let note = format!("the stored object does not fit its type and is left alone: {}", invalid.error);
+                let note = format!(
+                    "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {}",
+                    invalid.error
+                );
                 context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
             }
             return Ok(Action::await_change());
@@ -64,12 +67,12 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
     context.reconcile(CONTROLLER_NAME, key.clone(), one(budget, &key, &context)).await
 }
 
-/// What follows from an error.
+/// The action after a failed reconcile.
 pub fn after_error(object: Arc<BudgetObject>, error: &Error, context: Arc<Context>) -> Action {
     context.after_error(CONTROLLER_NAME, ObjectKey::of(object.as_ref()), error)
 }
 
-/// The Budget is gone: nothing is remembered of it.
+/// Forgets a deleted Budget.
 pub fn forget(key: &ObjectKey, context: &Context) {
     context.forget(CONTROLLER_NAME, key);
     context.budget_gate.forget(key);
@@ -101,16 +104,16 @@ async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<Next
     })
 }
 
-/// Where a Budget stands among those of its namespace, as far as compute goes.
+/// Whether the compute of a Budget binds its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ComputeClaim {
-    /// It says nothing of it.
+    /// The Budget sets no compute.
     Silent,
-    /// It says something, and is not enforced.
+    /// The Budget sets compute, and its mode is not Enforce.
     Off,
-    /// It binds.
+    /// The Budget binds.
     Binds,
-    /// This older one does.
+    /// This older Budget binds instead.
     Newer(String),
 }
 
@@ -122,7 +125,7 @@ fn standing(budget: &Budget, key: &ObjectKey, context: &Context) -> ComputeClaim
         return ComputeClaim::Off;
     }
     let others = context.stores.budgets_of(&key.namespace);
-    // Itself as it was read: the cache may be newer or older, and its age never changes.
+    // The Budget itself is taken as it was read: the cache may contain another version, and its age never changes.
     let all = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| other.name_any() != key.name).chain([budget]);
     match binding(all.filter(|budget| claims(budget)).map(claimant)) {
         Some(first) if first.name != key.name => ComputeClaim::Newer(first.name),
@@ -146,20 +149,20 @@ fn claimant(budget: &Budget) -> Claimant {
     Claimant { created: budget.creation_timestamp().map_or(i64::MAX, |time| time.0.as_second()), name: budget.name_any() }
 }
 
-/// What became of one object.
+/// The result for one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ComputeOutcome {
-    /// None is wanted, and none of ours is there.
+    /// No object is desired, and we have none.
     None,
-    /// It is in force: what it says.
+    /// The object is in force, with these values.
     There(String),
-    /// What has its name goes first.
+    /// An object with its name must be deleted first.
     Waits(String),
-    /// It is not in force: why, and whose words.
+    /// The object is not in force: reason and message.
     Failed(&'static str, String),
 }
 
-/// Under which kind and name an object of a Budget is kept.
+/// Kind and name of an object of a Budget.
 fn slot<K: ComputeObject>(key: &ObjectKey) -> (String, ObjectKey) {
     (K::kind(&()).into_owned(), ObjectKey { namespace: key.namespace.clone(), name: names::compute_name(&key.name) })
 }
@@ -175,7 +178,7 @@ fn seen<K: ComputeObject + Clone + 'static>(cache: &Store<K>, key: &ObjectKey, c
     context.compute_gate.open(&slot, version.as_deref())
 }
 
-/// Makes one object what it should be, or takes it away.
+/// Applies one object, or deletes it if it is not desired.
 async fn settle<K>(budget: &Budget, binds: bool, cache: &Store<K>, key: &ObjectKey, context: &Context) -> Result<ComputeOutcome, Error>
 where
     K: ComputeObject + Serialize + DeserializeOwned + Clone + Debug + 'static,
@@ -187,25 +190,30 @@ where
     let api = context.api::<K>(&key.namespace);
     let mut stands = stored(seen.as_deref(), wanted.as_ref(), budget);
     if wanted.is_some() && seen.is_none() {
-        // The watch shows only what carries our label: an apply would take over what does not.
+        // The watch shows only objects with our label. An apply would take over an object without it.
         let live = api.get_opt(&name).await.map_err(Error::of("reading an object of a Budget"))?;
         stands = stored(live.as_ref(), wanted.as_ref(), budget);
     }
     let there = format!("{}/{name}", slot.0);
     match act(wanted.is_some(), &stands) {
         ComputeAction::Keep => Ok(wanted.map_or(ComputeOutcome::None, |wanted| ComputeOutcome::There(wanted.words()))),
-        ComputeAction::Wait => Ok(ComputeOutcome::Waits(format!("{there} is being deleted first"))),
-        ComputeAction::Refuse => {
-            Ok(ComputeOutcome::Failed(reasons::NAME_TAKEN, format!("{there} exists and is not this Budget's: rename or delete it")))
-        }
+        ComputeAction::Wait => Ok(ComputeOutcome::Waits(format!("{there} is being deleted, and is created again afterwards"))),
+        ComputeAction::Refuse => Ok(ComputeOutcome::Failed(
+            reasons::NAME_TAKEN,
+            format!("{there} exists and does not belong to this Budget. Delete it, or give the Budget another name"),
+        )),
         ComputeAction::Delete(uid) => {
             context.leadership.confirm().await?;
             let deleted = calls::delete(&api, &name, &uid, None).await?;
             if let Some(meta) = deleted {
                 context.compute_gate.deleted(slot, meta.resource_version.as_deref());
             }
-            tracing::info!(namespace = %key.namespace, budget = %key.name, object = %there, "deleted what a Budget does not ask for");
-            Ok(wanted.map_or(ComputeOutcome::None, |_| ComputeOutcome::Waits(format!("{there} of a former Budget is being deleted first"))))
+            tracing::info!(namespace = %key.namespace, budget = %key.name, object = %there, "deleted an object that spec.compute of the Budget does not require");
+            Ok(wanted.map_or(ComputeOutcome::None, |_| {
+                ComputeOutcome::Waits(format!(
+                    "{there} belongs to a former Budget of this name. It is being deleted, and is created again afterwards"
+                ))
+            }))
         }
         ComputeAction::Apply => {
             let Some(wanted) = wanted else { return Ok(ComputeOutcome::None) };
@@ -213,7 +221,7 @@ where
             match calls::apply(&api, &wanted, managers::COMPUTE).await {
                 Ok(made) => {
                     context.compute_gate.wrote(slot, made.meta().resource_version.as_deref());
-                    tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.words(), "applied what a Budget says of compute");
+                    tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.words(), "applied spec.compute of a Budget");
                     Ok(ComputeOutcome::There(wanted.words()))
                 }
                 Err(error) => match error.class() {
@@ -227,7 +235,7 @@ where
     }
 }
 
-/// What is told of both objects.
+/// The common result for both objects.
 fn outcome(standing: ComputeClaim, settled: [ComputeOutcome; 2]) -> Outcome {
     let mut there = Vec::new();
     let (mut waits, mut failed) = (None, None);
@@ -242,7 +250,7 @@ fn outcome(standing: ComputeClaim, settled: [ComputeOutcome; 2]) -> Outcome {
     match standing {
         ComputeClaim::Silent => Outcome::Unsaid,
         ComputeClaim::Off => {
-            Outcome::Failed(reasons::NOT_ENFORCED, "spec.mode is not Enforce: compute is neither limited nor counted".to_owned())
+            Outcome::Failed(reasons::NOT_ENFORCED, "spec.mode is not Enforce, so compute is neither limited nor counted".to_owned())
         }
         ComputeClaim::Newer(older) => Outcome::Conflict(older),
         ComputeClaim::Binds => match (failed, waits) {
@@ -253,7 +261,7 @@ fn outcome(standing: ComputeClaim, settled: [ComputeOutcome; 2]) -> Outcome {
     }
 }
 
-/// Writes the conditions if they say something new, and tells transitions as events.
+/// Writes the conditions if they changed, and reports transitions as events.
 async fn tell(budget: &Budget, key: &ObjectKey, outcome: &Outcome, context: &Context) -> Result<(), Error> {
     let (next, changed) = status::next(budget, outcome, jiff::Timestamp::now());
     if !changed {
@@ -278,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_of_both_objects_is_told() {
+    fn the_worst_of_both_objects_is_reported() {
         let there = |words: &str| ComputeOutcome::There(words.to_owned());
         let failed = || ComputeOutcome::Failed(reasons::QUOTA_REFUSED, "no".into());
         let cases = [

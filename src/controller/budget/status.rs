@@ -1,7 +1,8 @@
-//! The condition of a Budget that tells of its compute, `QuotaApplied`: the one place that makes it. Pure, but for the time.
+//! The condition `QuotaApplied` of a Budget, which reports on its compute: the one place that makes it. Pure.
 //!
-//! The governor writes the rest of the status, and its own `Stalled` from a `QuotaApplied` that says `ComputeConflict`. No
-//! condition may have two writers: what one applied and leaves out later would take fields of the other's with it.
+//! The governor writes the rest of the status, and derives its own `Stalled` from a `QuotaApplied` with the reason
+//! `ComputeConflict`. No condition may have two writers: if one of them left out a condition that it had applied,
+//! fields of the other would be removed too.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -9,28 +10,28 @@ use crate::api::conditions::{reasons, types};
 use crate::api::{Budget, BudgetStatus};
 use crate::controller::conditions::{Builder, find};
 
-/// What became of a Budget's compute.
+/// The result of applying a Budget's compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It says nothing of compute.
+    /// The Budget sets no compute.
     Unsaid,
-    /// It is in force: what, in words.
+    /// Compute is in force, with these values.
     Applied(String),
-    /// It is being put in force.
+    /// Compute is being applied: what it waits for.
     Waits(String),
-    /// It is not: why, and whose words.
+    /// Compute is not in force: reason and message.
     Failed(&'static str, String),
-    /// An older Budget binds.
+    /// This older Budget binds instead.
     Conflict(String),
 }
 
-/// The conditions of ours that are to be stored, and whether they differ from those that are.
+/// Our conditions, and whether they differ from the stored ones.
 pub fn next(budget: &Budget, outcome: &Outcome, now: jiff::Timestamp) -> (Vec<Condition>, bool) {
     let stored = budget.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let to = Builder { stored, generation: budget.metadata.generation.unwrap_or(0), now };
     let conflict = |older: &str| {
         format!(
-            "Budget/{older} is older and says what compute this namespace may use; one Budget of a namespace may: take spec.compute out of either"
+            "Budget/{older} is older and has spec.compute too. Only one Budget of a namespace may have it. Remove spec.compute from one of them"
         )
     };
     let told = |status: bool, reason: &str, message: String| to.build(types::QUOTA_APPLIED, status, reason, message);
@@ -50,7 +51,7 @@ pub fn applied(conditions: Vec<Condition>, epoch: i64) -> BudgetStatus {
     BudgetStatus { conditions, governor_epoch: Some(epoch), ..BudgetStatus::default() }
 }
 
-/// What changed and people want to be told: whether it is a warning, the reason and the words.
+/// The change to report as an event: whether it is a warning, its reason and its note.
 pub fn news(before: &Budget, next: &[Condition]) -> Option<(bool, String, String)> {
     let now = find(next, types::QUOTA_APPLIED)?;
     let was = before.status.as_ref().and_then(|status| find(&status.conditions, types::QUOTA_APPLIED));
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_once() {
+    fn a_change_is_reported_once() {
         let refused = Outcome::Failed(reasons::QUOTA_REFUSED, "no".into());
         let (told, _) = next(&budget(&[]), &refused, at(1));
         assert_eq!(news(&budget(&[]), &told), Some((true, "QuotaRefused".into(), "no".into())));

@@ -1,4 +1,4 @@
-//! Since when a namespace with pools is without a Budget, or a Breaker.
+//! Since when namespaces with pools have no Budget, or no Breaker.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,22 +6,23 @@ use std::time::Duration;
 
 use crate::cluster::clock::BootTime;
 
-/// So long a namespace is without any: whoever applies pools from Git applies the others with them.
+/// How long a namespace may have none before a default is created: people who apply pools from Git apply these objects
+/// with them.
 pub const DEFAULT_CREATION_DELAY: Duration = Duration::from_secs(60);
 
-/// Since when namespaces with a pool are without any of a kind: in memory, for as long as we lead.
+/// Since when namespaces with a pool have no object of a kind. Kept in memory, while we lead.
 #[derive(Debug, Default)]
 pub struct WaitingNamespaces(Mutex<HashMap<(String, String), BootTime>>);
 
 impl WaitingNamespaces {
-    /// How long until the namespace gets one; `None`: now.
+    /// How long until the namespace gets a default; `None`: now.
     pub fn left(&self, kind: &str, namespace: &str) -> Option<Duration> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = all.entry((kind.to_owned(), namespace.to_owned())).or_insert_with(BootTime::now);
         DEFAULT_CREATION_DELAY.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
     }
 
-    /// It has one, or was given one.
+    /// Forgets a namespace that has one now, or got a default.
     pub fn forget(&self, kind: &str, namespace: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(kind.to_owned(), namespace.to_owned()));
     }

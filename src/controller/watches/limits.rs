@@ -1,8 +1,8 @@
-//! The watches of what limits are made of: Budgets, ClusterBudgets, Grants, the labels of namespaces, and what Budgets make of
-//! their compute.
+//! The watches of everything that limits follow from: Budgets, ClusterBudgets, Grants, Breakers, the labels of
+//! namespaces, and the ResourceQuotas and LimitRanges of Budgets.
 //!
-//! The governor writes what is spent into the status of budgets all the time. What must not happen: that this wakes pools or
-//! agents. They are woken only by what people change; the governor, which is told of every change, looks by itself.
+//! The governor often writes spent tokens into the status of budgets. Such a write must not trigger pools or Agents:
+//! only a change of a spec does. The governor itself is notified of every change.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -26,12 +26,12 @@ use crate::cluster::watch::{Change, config, start};
 use crate::controller::stores::{AgentObject, BreakerObject, BudgetObject, ClusterBudgetObject, GrantObject, PoolObject};
 use crate::controller::wake::{Wake, in_namespace, waits_for};
 
-/// What a person last wrote of each object, to tell it from a status that others write: its uid and generation.
+/// The uid and generation of each object, to tell a change of its spec from a write of its status.
 #[derive(Default)]
 pub(super) struct Generations(HashMap<ObjectKey, (Option<String>, Option<i64>)>);
 
 impl Generations {
-    /// Whether the object says something else than it did, or is another one.
+    /// Whether the spec of the object changed, or the object is another one with that name.
     pub fn changed(&mut self, object: &impl ResourceExt) -> bool {
         let now = (object.uid(), object.meta().generation);
         self.0.insert(ObjectKey::of(object), now.clone()) != Some(now)
@@ -42,12 +42,12 @@ impl Generations {
     }
 }
 
-/// Of annotations only our own is kept: by it `Budget/default` is known for one that we made.
+/// Keeps only our own annotation, which marks a default object that we created.
 fn keep_ours(object: &mut impl ResourceExt) {
     object.annotations_mut().retain(|name, _| name == names::DEFAULT_ANNOTATION);
 }
 
-/// Budgets: their own reconciler looks at every change, pools and agents only where what a person wrote changed.
+/// Budgets: every change triggers their own reconciler. Only a change of the spec triggers pools and Agents.
 pub(super) fn watch_budgets(
     tasks: &mut JoinSet<()>,
     api: Api<BudgetObject>,
@@ -57,7 +57,7 @@ pub(super) fn watch_budgets(
     told: Arc<Notify>,
 ) -> Store<BudgetObject> {
     let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
-    // Its own store, which its tap looks into, is there only after it has started.
+    // The tap reads the store of its own watch, which exists only after the start.
     let known = Arc::new(std::sync::OnceLock::<Store<BudgetObject>>::new());
     let look = known.clone();
     let mut generations = Generations::default();
@@ -66,7 +66,7 @@ pub(super) fn watch_budgets(
         move |namespace: &str| {
             wake.pools_in(&pools, namespace);
             wake.short_agents(&agents);
-            // Which of several says what compute a namespace may use follows from all of them.
+            // All Budgets of the namespace together decide whose spec.compute applies.
             if let Some(budgets) = look.get() {
                 wake.budgets_where(budgets, |budget| budget.namespace().as_deref() == Some(namespace));
             }
@@ -98,8 +98,8 @@ pub(super) fn watch_budgets(
     store
 }
 
-/// ClusterBudgets: what a person changes may make room for agents, or projects of namespaces. None (`api` is not set): who serves
-/// one namespace only is not the one writer that their records need, and counts by none of them.
+/// ClusterBudgets: a changed spec may allow more agents, or more namespaces with pools. Without `api` none is watched:
+/// an operator of one namespace is not the single writer that their records need, and ignores them.
 pub(super) fn watch_cluster_budgets(
     tasks: &mut JoinSet<()>,
     api: Option<Api<ClusterBudgetObject>>,
@@ -131,7 +131,7 @@ pub(super) fn watch_cluster_budgets(
     })
 }
 
-/// Namespaces, by their labels: which ClusterBudgets bind them.
+/// Namespaces: their labels decide which ClusterBudgets bind them.
 pub(super) fn watch_namespaces(
     tasks: &mut JoinSet<()>,
     api: Api<PartialObjectMeta<Namespace>>,
@@ -165,7 +165,8 @@ pub(super) fn watch_breakers(tasks: &mut JoinSet<()>, api: Api<BreakerObject>, t
     start(tasks, watcher(api, config()), keep_ours, move |_| told.notify_one())
 }
 
-/// Watches what Budgets make of their compute: their reconciler repairs it, and agents that wait for quota may get it.
+/// Watches the ResourceQuotas or LimitRanges of Budgets: the reconciler of Budgets repairs them, and Agents that wait
+/// for quota may get it.
 pub(super) fn watch_compute<K>(
     tasks: &mut JoinSet<()>,
     api: Api<K>,
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_people_write_is_news() {
+    fn only_a_changed_spec_is_a_change() {
         let mut generations = Generations::default();
         assert!(generations.changed(&budget("u", 1)));
         assert!(!generations.changed(&budget("u", 1)), "a status was written");

@@ -1,4 +1,4 @@
-//! What is watched, how it is pruned, and which event makes whom look again.
+//! The watches: what is watched, which fields are kept, and which reconciles an event triggers.
 
 mod limits;
 mod nodes;
@@ -28,7 +28,7 @@ use crate::cluster::watch::{Change, MetadataOnly, config, start};
 use crate::telemetry::Metrics;
 use nodes::watch_nodes;
 
-/// Objects to look at again.
+/// Objects to reconcile.
 pub struct Triggers {
     /// Pools.
     pub pools: BoxStream<'static, ObjectRef<PoolObject>>,
@@ -36,7 +36,7 @@ pub struct Triggers {
     pub agents: BoxStream<'static, ObjectRef<AgentObject>>,
     /// Budgets.
     pub budgets: BoxStream<'static, ObjectRef<BudgetObject>>,
-    /// Adds to them.
+    /// Adds objects to them.
     pub wake: Wake,
 }
 
@@ -109,7 +109,7 @@ pub fn watch_all(
 }
 
 fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake, fleet: Fleet) -> Store<AgentObject> {
-    // Its own store, which its tap looks into, is there only after it has started.
+    // The tap reads the store of its own watch, which exists only after the start.
     let known = Arc::new(std::sync::OnceLock::<Store<AgentObject>>::new());
     let look = known.clone();
     let changed = move |agent: &AgentObject, gone: bool| {
@@ -155,7 +155,7 @@ fn watch_pools(
     agents: Store<AgentObject>,
     (told, fleet): (Arc<Notify>, Fleet),
 ) -> Store<PoolObject> {
-    // Which pools there are says which Breaker guards what; their status says nothing of it.
+    // The set of pools decides which Breaker guards what. The status of pools does not.
     let mut generations = limits::Generations::default();
     start(
         tasks,
@@ -170,8 +170,8 @@ fn watch_pools(
                 if changed {
                     told.notify_one();
                 }
-                // What keeps an Agent from getting its pod, or its owner, may be mended by this change; one outside the cluster may
-                // have to leave when the spec is another one.
+                // This change may remove what keeps an Agent from its pod or its owner. An agent outside the cluster
+                // may have to leave when the spec changed.
                 let waits = |agent: &Agent| {
                     let outside = agent.spec.external.is_some();
                     (outside && changed) || (!outside && without_pod(agent)) || agent.metadata.owner_references.is_none()
@@ -187,7 +187,7 @@ fn watch_pools(
                 wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
                 generations.forget(pool);
                 told.notify_one();
-                // It may have been the last of its namespace.
+                // It may have been the last pool of its namespace.
                 wake.budget(&key.namespace, names::DEFAULT_OBJECT_NAME);
                 wake.short_agents(&agents);
             }
@@ -219,7 +219,7 @@ fn watch_pods(
             disappearances.saw_deletion(pod);
             wake.agent(&ObjectKey::of(pod));
             wake.short_agents(&agents);
-            // Room in the namespace's quota: whoever waits for a pod may get one.
+            // The namespace's quota has room again: Agents that wait for a pod may get one.
             let namespace = pod.namespace().unwrap_or_default();
             wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
         }
@@ -227,7 +227,7 @@ fn watch_pods(
     })
 }
 
-/// Watches a kind that pools name, by metadata only: all that matters is whether an object exists.
+/// Watches a kind that pools name, by metadata only: it only matters whether an object exists.
 fn references<K>(
     tasks: &mut JoinSet<()>,
     client: &Client,
@@ -252,16 +252,16 @@ where
     })
 }
 
-/// Of an object that only has to exist, its name is read.
+/// Keeps only the name of an object that only has to exist.
 fn keep_name(object: &mut impl ResourceExt) {
     let meta = object.meta_mut();
     (meta.annotations, meta.labels, meta.owner_references, meta.finalizers) = (None, None, None, None);
 }
 
-/// Annotations that are read of what must stand before a pod is made.
+/// Annotations that are kept on the objects of the namespace setup.
 const READ_ANNOTATIONS: [&str; 2] = [names::DEFAULT_MADE_ANNOTATION, names::DEFAULT_BREAKER_MADE_ANNOTATION];
 
-/// Watches what must stand before a pod is made: its pools repair it, and its agents wait for it.
+/// Watches the objects of the namespace setup: pools repair them, and Agents wait for them.
 fn watch_walls<K>(
     tasks: &mut JoinSet<()>,
     api: Api<K>,
@@ -274,7 +274,7 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
 {
     let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
-    // Of annotations only our own are read.
+    // Only our own annotations are read.
     let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| READ_ANNOTATIONS.contains(&name.as_str()));
     start(tasks, watcher(api, config), drop_annotations, move |change| match change {
         Change::Present(object) | Change::Deleted(object) => {
@@ -301,10 +301,10 @@ fn stream<T: 'static>(queue: impl Stream<Item = T> + Send + 'static) -> BoxStrea
     queue.boxed()
 }
 
-/// Of a pod only its identity, place, memory and state are read.
+/// Keeps only the identity, node, memory and state of a pod.
 fn prune_pod(pod: &mut Pod) {
     pod.metadata.annotations = None;
-    // What its containers may use is kept as their sum, where a pod may say it of itself.
+    // The memory limits of the containers are kept as their sum, in the resources of the pod itself.
     let resources = Some(capacity::as_resources(capacity::memory(pod)));
     let node_name = pod.spec.take().and_then(|spec| spec.node_name);
     pod.spec = Some(PodSpec { node_name, resources, ..PodSpec::default() });

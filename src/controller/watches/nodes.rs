@@ -1,6 +1,7 @@
-//! The watches of nodes and of their kubelets' leases: what `policy::node_liveness` judges by, and who is woken by it.
+//! The watches of nodes and of their kubelets' leases: the input of `policy::node_liveness`, and the Agents that its
+//! judgements trigger.
 //!
-//! Nodes and leases are written for every heartbeat. Agents are woken only where an answer changes.
+//! Nodes and leases are written for every heartbeat. Agents are triggered only where a judgement changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ struct NodeTap {
 }
 
 impl NodeTap {
-    /// The answer about these nodes changed; `nodes` are all there are.
+    /// The judgement about these nodes changed; `nodes` are all nodes.
     fn changed(&self, changed: &[String], nodes: &Store<Node>) {
         if changed.is_empty() {
             return;
@@ -75,7 +76,7 @@ pub(super) fn watch_nodes(
                 told.judgements.change(|liveness, now| liveness.leases(leases, true, now))
             }
         };
-        // Of a node that Kubernetes hears of, a judgement changes nothing.
+        // A judgement has no effect on a node that responds to Kubernetes.
         changed.retain(|name| known.get(&ObjectRef::new(name)).is_some_and(|node| !reported(&node)));
         told.changed(&changed, &known);
     });
@@ -83,10 +84,10 @@ pub(super) fn watch_nodes(
 }
 
 fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: NodeTap) -> Store<Node> {
-    // Its own store, which its tap looks into, is there only after it has started.
+    // The tap reads the store of its own watch, which exists only after the start.
     let known = Arc::new(std::sync::OnceLock::<Store<Node>>::new());
     let look = known.clone();
-    // Whether each was reported as heard of.
+    // Whether each node responded, by name.
     let mut last = HashMap::<String, bool>::new();
     let store = start(tasks, watcher(api, config()), prune_node, move |change| {
         let changed = match change {
@@ -124,7 +125,8 @@ fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: NodeTap) -> 
     store
 }
 
-/// When its kubelet posted its status last, by the node's own clock. Who says that it is Unknown leaves this as it was.
+/// When the kubelet posted its status last, by the node's own clock. The controller that sets the condition to Unknown
+/// does not change this time.
 fn posted(node: &Node) -> Option<i64> {
     ready(node)?.last_heartbeat_time.as_ref().map(|time| time.0.as_microsecond())
 }
@@ -138,7 +140,7 @@ fn as_read(lease: &Lease) -> node_liveness::Lease {
     }
 }
 
-/// Of a node only its labels, taints, readiness and runtime features are read.
+/// Only labels, taints, readiness and runtime features of a node are read.
 fn prune_node(node: &mut Node) {
     node.metadata.annotations = None;
     if let Some(status) = node.status.as_mut() {
@@ -152,7 +154,7 @@ fn prune_node(node: &mut Node) {
     }
 }
 
-/// Of a lease nothing is read but what its tap sees.
+/// Drops the fields of a lease that the tap does not read.
 fn prune_lease(lease: &mut Lease) {
     lease.metadata.annotations = None;
     lease.metadata.labels = None;

@@ -1,4 +1,4 @@
-//! The volumes of an agent's pod, where its containers have them, and the claim of its own. Names no container.
+//! The volumes of an agent's pod, their mounts, and the agent's own PersistentVolumeClaim. Names no container.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource,
@@ -20,8 +20,8 @@ fn scratch(name: &str, size: &str, medium: Option<&str>) -> Volume {
     Volume { name: name.into(), empty_dir: Some(volume), ..Volume::default() }
 }
 
-/// The claim that the agent has for itself, if its pool wants that. It is the Agent's, and goes with it; whether what was
-/// written stays is the storage class's to say.
+/// The agent's own PersistentVolumeClaim, if its pool has a template. The Agent owns it, so both are deleted together.
+/// The storage class decides whether the data is kept.
 pub fn claim(agent: &Agent, pool: &AgentPool) -> Option<PersistentVolumeClaim> {
     let template = pool.spec.workspace.as_ref()?.volume_claim_template.clone()?;
     let mut labels = names::pool_labels(&pool.name_any(), pool.metadata.uid.as_deref().unwrap_or_default(), &pool.spec.type_);
@@ -65,7 +65,7 @@ pub(super) fn volumes(agent: &Agent, pool: &AgentPool, files: &[ProgramFile]) ->
     all
 }
 
-/// What our two programs share, and what only the sidecar has.
+/// Volumes that our two programs share, and those of the sidecar alone.
 fn own_volumes() -> Vec<Volume> {
     let token = ServiceAccountTokenProjection {
         audience: Some(crate::wire::GATEWAY_AUDIENCE.into()),
@@ -80,7 +80,8 @@ fn own_volumes() -> Vec<Volume> {
         scratch("spillway-data", "64Mi", None),
         Volume {
             name: "spillway-token".into(),
-            // Readable for all in the one container that has it: the uids of the containers differ.
+            // Readable for every user of the sidecar, the only container that mounts it: the containers have different
+            // uids.
             projected: Some(ProjectedVolumeSource { default_mode: Some(0o444), sources: Some(vec![token]) }),
             ..Volume::default()
         },
@@ -96,7 +97,7 @@ pub(super) fn mounts(files: &[ProgramFile]) -> Vec<VolumeMount> {
     let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
     let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
     let mut all = vec![mount("workspace", WORKSPACE_DIR), mount("shm", "/dev/shm"), mount("spillway-data", DATA_DIR)];
-    // A socket on a mount that is read-only can be connected to and not replaced.
+    // A program can connect to a socket on a read-only mount, and cannot replace it.
     all.extend([read("spillway-bin", BIN_DIR), read("spillway-run", RUN_DIR)]);
     all.extend(SCRATCH_VOLUMES.iter().map(|(name, path, _)| mount(name, path)));
     all.extend((0..files.len()).map(|at| read(&format!("file-{at}"), &format!("{FILES_DIR}/{at}"))));

@@ -1,5 +1,5 @@
-//! The conditions of an Agent beside Ready: whether it is heard of, isolated, held, written down, asks for tokens and has some.
-//! Decides on no phase.
+//! The conditions of an Agent other than Ready: heartbeat, isolation, pause, checkpoint, requested and available
+//! tokens. Sets no phase.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -16,14 +16,14 @@ use crate::policy::health::Finding;
 use crate::policy::work::item::Phase;
 use crate::wire::agent::{Checkpoint, CheckpointState};
 
-/// Whether it is heard of. Nothing is said before its pod runs.
+/// `Heartbeating`. It is absent until the pod runs.
 pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
     let stored = find(conditions.stored, types::HEARTBEATING).cloned();
     let say = |status: &str, reason: &str, words: &str| Some(conditions.with_status(types::HEARTBEATING, status, reason, words));
     match told.state {
         State::Condemned(Some((GiveUpReason::HeartbeatLost, words))) => say("False", reasons::HEARTBEAT_LOST, words),
         State::Condemned(Some((GiveUpReason::ProgramSilent, words))) => say("False", reasons::PROGRAM_SILENT, words),
-        // Not ready, and not heard of: that it runs is no sign of life.
+        // Not ready and not registered: a running pod alone is no heartbeat.
         State::Running(Activity::Starting) if told.view.is_none_or(|view| !view.registered) => stored
             .or_else(|| conditions.with_status(types::HEARTBEATING, "Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED_MESSAGE).into()),
         State::Running(Activity::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED_MESSAGE),
@@ -31,11 +31,17 @@ pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, pha
             Some(Finding::SilentWithMany) => say(
                 "Unknown",
                 reasons::SILENT_WITH_MANY,
-                "it is silent, and so are many of its node's or gateway's agents: something of ours is down, and nobody is given up for it yet",
+                "many agents of the same node or gateway are silent, and none of them is given up yet. Check the node and the gateways",
             ),
-            // Only with supervision.mode Observe: else the agent is given up.
-            Some(Finding::HeartbeatLost(_)) => say("False", reasons::HEARTBEAT_LOST, "it is silent"),
-            Some(Finding::ProgramSilent(_)) => say("False", reasons::PROGRAM_SILENT, "its program is silent"),
+            // Only where supervision does not end the agent (mode Observe or Disabled, or a rule): else it is given up.
+            Some(Finding::HeartbeatLost(_)) => {
+                say("False", reasons::HEARTBEAT_LOST, "the agent has not reported for spec.supervision.heartbeatTimeoutSeconds of its pool")
+            }
+            Some(Finding::ProgramSilent(_)) => say(
+                "False",
+                reasons::PROGRAM_SILENT,
+                "the agent reports, but its program did nothing for spec.supervision.heartbeatTimeoutSeconds of its pool",
+            ),
             Some(
                 Finding::Well
                 | Finding::StartOverdue(_)
@@ -44,10 +50,10 @@ pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, pha
                 | Finding::ItemPastTime(_)
                 | Finding::CancelIgnored(_),
             )
-            | None => say("True", reasons::HEARTBEATING, "it reports"),
+            | None => say("True", reasons::HEARTBEATING, "the agent reports"),
         },
         State::Ended(_) => stored.and_then(|_| say("False", reasons::POD_GONE, "the agent ended")),
-        // Its next pod has not called yet.
+        // The next pod has not registered yet.
         State::Hibernated => None,
         State::Keep
         | State::Creating
@@ -63,51 +69,56 @@ pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, pha
     }
 }
 
-/// What isolates a program outside the cluster. Whatever its process says, nothing of it can be seen from here.
+/// `SandboxEnforced` of an agent outside the cluster. The operator cannot verify isolation there, so it ignores what
+/// the process reports.
 pub(super) fn no_walls(conditions: &Builder<'_>) -> Condition {
-    let words = "it runs outside the cluster: nothing isolates its program, and nothing limits what that reaches or uses but its tokens";
+    let words = "the agent runs outside the cluster. Spillway does not isolate its program, and limits nothing but its tokens";
     conditions.with_status(types::SANDBOX_ENFORCED, "False", reasons::WALLS_NOT_ENFORCED, words)
 }
 
-/// What isolates it, as its pod found it.
+/// `SandboxEnforced`, as the agent's pod reports it.
 pub(super) fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Condition {
     let to = |status: &str, reason: &str, words: String| conditions.with_status(types::SANDBOX_ENFORCED, status, reason, words);
     if let State::Running(Activity::WallsDown(reachable)) = told.state {
-        let words = format!("{reachable} can be reached from its pod: the NetworkPolicy is not enforced; its program is held back");
+        let words = format!("the pod can reach {reachable}: its NetworkPolicy is not enforced yet, so the program does not start");
         return to("False", reasons::EGRESS_NOT_ENFORCED, words);
     }
     match &next.sandbox {
-        Some(SandboxReport { tier, missing: Some(missing) }) => {
-            to("False", reasons::POD_WALLS_ONLY, format!("tier {tier}: the pod's own walls stand; missing: {}", missing.join(", ")))
-        }
-        Some(SandboxReport { tier, missing: None }) => to("True", reasons::REGISTERED, format!("tier {tier}")),
-        None => to("Unknown", reasons::NOT_REPORTED, "its pod has not reported its sandbox yet".to_owned()),
+        Some(SandboxReport { tier, missing: Some(missing) }) => to(
+            "False",
+            reasons::POD_WALLS_ONLY,
+            format!("tier {tier}: the isolation of the pod is in force. Missing layers: {}", missing.join(", ")),
+        ),
+        Some(SandboxReport { tier, missing: None }) => to("True", reasons::REGISTERED, format!("tier {tier}: no isolation is missing")),
+        None => to("Unknown", reasons::NOT_REPORTED, "the agent's pod has not reported its isolation yet".to_owned()),
     }
 }
 
-/// `at`: the limit of its life at which its tokens were over; none: they are not what is short.
+/// `Paused`. `at`: the limit of the agent's lifetime tokens at which it was paused; none: it was not paused for these.
 pub(super) fn paused(told: &StatusFacts<'_>, at: Option<i64>, conditions: &Builder<'_>) -> Condition {
     let (status, reason, words) = match (told.paused, at) {
         (None, _) => (false, reasons::NOT_PAUSED, ""),
-        (Some(Pause::Spec), _) => (true, reasons::PAUSED_BY_SPEC, "spec.paused holds it"),
-        (Some(Pause::Supervisor), _) => {
-            (true, reasons::PAUSED_BY_SUPERVISOR, "the supervisor holds it; spec.resumePause: status.pauses lets it go")
-        }
+        (Some(Pause::Spec), _) => (true, reasons::PAUSED_BY_SPEC, "spec.paused of the agent is true. Set it to false to resume the agent"),
+        (Some(Pause::Supervisor), _) => (
+            true,
+            reasons::PAUSED_BY_SUPERVISOR,
+            "an intervention paused the agent. To resume, set spec.resumePause to the number in status.pauses",
+        ),
         (Some(Pause::Tokens), None) => (
             true,
             reasons::TOKEN_BUDGET_EXCEEDED,
-            "a threshold of a Budget above holds it and its work is kept; spec.resumePause: status.pauses lets it go",
+            "a threshold of a Budget paused the agent. Its work is kept. To resume, set spec.resumePause to the number in status.pauses",
         ),
         (Some(Pause::Tokens), Some(_)) => (
             true,
             reasons::TOKEN_BUDGET_EXCEEDED,
-            "the tokens of its life are over and its work is kept; it goes on by itself when a Grant, or its pool, gives it more",
+            "the agent has spent its lifetime tokens. Its work is kept. It continues when a Grant or its pool gives it more tokens",
         ),
     };
     conditions.build(types::PAUSED, status, reason, words)
 }
 
-/// What came of the checkpoint that the pause of its item asked for.
+/// `Checkpointed`: the result of the checkpoint that the pause of the agent's item requested.
 pub(super) fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
     let say = |status: &str, reason: &str, words: String| Some(conditions.with_status(types::CHECKPOINTED, status, reason, words));
     let holding = told.holding.filter(|holding| holding.phase == Phase::Paused);
@@ -119,39 +130,46 @@ pub(super) fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> 
             say("True", reasons::CHECKPOINT_TAKEN, "hooks.checkpoint succeeded".to_owned())
         }
         Some(Checkpoint { state: CheckpointState::Failed, message, .. }) => {
-            say("False", reasons::CHECKPOINT_FAILED, format!("hooks.checkpoint {message}; everything is kept all the same"))
+            say("False", reasons::CHECKPOINT_FAILED, format!("hooks.checkpoint {message}. The work is kept"))
         }
         Some(Checkpoint { state: CheckpointState::NoHook, .. }) => {
-            say("False", reasons::NO_CHECKPOINT_HOOK, "its pool has no agent.hooks.checkpoint; everything is kept all the same".to_owned())
+            say("False", reasons::NO_CHECKPOINT_HOOK, "the agent's pool has no spec.agent.hooks.checkpoint. The work is kept".to_owned())
         }
         Some(Checkpoint { state: CheckpointState::Running, .. }) | None
             if since.is_some_and(|since| told.now.duration_since(since).as_secs() > CHECKPOINT_TIMEOUT_SECONDS) =>
         {
-            let words = "its pod has not said what came of hooks.checkpoint; everything is kept all the same";
+            let words = "the agent has not reported the result of hooks.checkpoint. The work is kept";
             say("False", reasons::CHECKPOINT_UNANSWERED, words.to_owned())
         }
-        Some(Checkpoint { state: CheckpointState::Running, .. }) | None => {
-            say("Unknown", reasons::CHECKPOINT_ORDERED, "its pod is told to take a checkpoint".to_owned())
-        }
+        Some(Checkpoint { state: CheckpointState::Running, .. }) | None => say(
+            "Unknown",
+            reasons::CHECKPOINT_ORDERED,
+            "the agent was told to run hooks.checkpoint, and has not reported the result yet".to_owned(),
+        ),
     }
 }
 
-/// What it asks people for. What a leader before us wrote stays until it says something else: that somebody granted it is not
-/// seen here.
+/// `TokensRequested`. A request that an earlier leader stored stays until the agent reports another one. A grant does
+/// not change it.
 pub(super) fn asks(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
     let stored = find(conditions.stored, types::TOKENS_REQUESTED);
     match told.view.and_then(|view| view.asks.as_ref()) {
         Some(HumanRequest::Tokens(words)) => {
             Some(conditions.build(types::TOKENS_REQUESTED, true, reasons::ASKED_FOR_TOKENS, words.clone()))
         }
-        Some(HumanRequest::Nothing) => {
-            stored.map(|_| conditions.build(types::TOKENS_REQUESTED, false, reasons::TAKEN_BACK, "it needs no more".to_owned()))
-        }
+        Some(HumanRequest::Nothing) => stored.map(|_| {
+            conditions.build(
+                types::TOKENS_REQUESTED,
+                false,
+                reasons::TAKEN_BACK,
+                "the agent has withdrawn its request for tokens".to_owned(),
+            )
+        }),
         None => stored.cloned(),
     }
 }
 
-/// Whether there are tokens for its calls. Of one that ended, and while it is not known, what was said stays.
+/// `BudgetAvailable`. The stored condition stays after the agent ended, and while the answer is unknown.
 pub(super) fn available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
     let stored = find(conditions.stored, types::BUDGET_AVAILABLE);
     if phase.ended() {
@@ -160,7 +178,7 @@ pub(super) fn available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase:
     match &told.tokens {
         TokenAvailability::Unknown => stored.cloned(),
         TokenAvailability::There => {
-            Some(conditions.build(types::BUDGET_AVAILABLE, true, reasons::TOKENS_LEFT, "there are tokens for its calls"))
+            Some(conditions.build(types::BUDGET_AVAILABLE, true, reasons::TOKENS_LEFT, "there are tokens for the agent's calls"))
         }
         TokenAvailability::Short(obstacle) => {
             Some(conditions.build(types::BUDGET_AVAILABLE, false, availability::reason(obstacle), obstacle.to_string()))

@@ -8,56 +8,63 @@ use crate::controller::conditions::find;
 use crate::policy::agent::{Activity, AgentEnd, HindranceKind, State};
 use crate::policy::pod_termination::Verdict;
 
-/// Phase, readiness, reason and words of a state; `None`: what is stored stays.
+/// Phase, readiness, reason and message of a state; `None`: the stored ones stay.
 pub(super) fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, String, String)> {
     let (phase, ready, reason, message) = match state {
         State::Keep | State::Condemned(None) => return None,
         State::Condemned(Some((why, message))) => (AgentPhase::Stale, false, supervise::reason(*why), message.clone()),
-        // Why is stored since it was decided.
+        // Reason and message were stored with the decision.
         State::Ended(AgentEnd::Forced) => {
             let given_up = find(&stored.conditions, types::GIVEN_UP)?;
             return Some((AgentPhase::ForceStopped, false, given_up.reason.clone(), given_up.message.clone()));
         }
-        State::Creating => (AgentPhase::Spawning, false, reasons::POD_CREATING, "the pod is about to be made".to_owned()),
+        State::Creating => (AgentPhase::Spawning, false, reasons::POD_CREATING, "the agent's pod is not created yet".to_owned()),
         State::Replacing => (
             AgentPhase::Spawning,
             false,
             reasons::FOREIGN_POD,
-            "a pod of this name that we have no record of is being removed first".to_owned(),
+            "a pod with the agent's name exists that the agent's status does not record. It is deleted first".to_owned(),
         ),
         State::Hindered(hindrance) | State::Pending(Some(hindrance)) => {
             (AgentPhase::Spawning, false, hindrance_reason(hindrance.kind), hindrance.message.clone())
         }
-        State::PoolMissing => (AgentPhase::Spawning, false, reasons::POOL_MISSING, "its pool does not exist any more".to_owned()),
-        State::Pending(None) => (AgentPhase::Spawning, false, reasons::POD_PENDING, "the pod has not started yet".to_owned()),
+        State::PoolMissing => (
+            AgentPhase::Spawning,
+            false,
+            reasons::POOL_MISSING,
+            "the agent's pool (spec.poolRef) does not exist any more, so the agent is deleted".to_owned(),
+        ),
+        State::Pending(None) => (AgentPhase::Spawning, false, reasons::POD_PENDING, "the agent's pod has not started yet".to_owned()),
         State::Running(doing) => running(doing),
         State::Unreachable | State::Missing(Verdict::Unknown) => (
             AgentPhase::Stale,
             false,
             reasons::NODE_UNREACHABLE,
-            "its node is not heard of: whether its processes run is not known".to_owned(),
+            "the node of the agent's pod is unreachable, so it is unknown whether the pod's processes still run".to_owned(),
         ),
-        State::Stopping => (AgentPhase::Goodbye, false, reasons::POD_STOPPING, "the pod is being ended".to_owned()),
+        State::Stopping => (AgentPhase::Goodbye, false, reasons::POD_STOPPING, "the agent's pod is being terminated".to_owned()),
         State::Hibernating => (
             AgentPhase::Goodbye,
             false,
             reasons::HIBERNATING,
-            "there is no work for it: its pod is given back, its volume is kept".to_owned(),
+            "there is no work for the agent, so its pod is deleted. Its volume is kept".to_owned(),
         ),
         State::Hibernated => (
             AgentPhase::Hibernated,
             false,
             reasons::HIBERNATED,
-            "there is no work for it: it has no pod, and keeps its name and its volume until there is".to_owned(),
+            "there is no work for the agent, so it has no pod. It keeps its name and its volume, and gets a pod when there is work"
+                .to_owned(),
         ),
         State::Missing(Verdict::NotYet(_) | Verdict::Gone) => (
             AgentPhase::Goodbye,
             false,
             reasons::POD_MISSING,
-            "the pod's object disappeared without a report that its processes ended; its healthy node proves that in a minute".to_owned(),
+            "the pod was deleted before the kubelet reported its end. It counts as ended when its node has been healthy for a minute"
+                .to_owned(),
         ),
         State::Ended(AgentEnd::Succeeded) => {
-            (AgentPhase::Stopped, false, reasons::POD_SUCCEEDED, "the program ended with success".to_owned())
+            (AgentPhase::Stopped, false, reasons::POD_SUCCEEDED, "the program ended with exit code 0".to_owned())
         }
         State::Ended(AgentEnd::Failed(message)) => (AgentPhase::Stopped, false, reasons::POD_FAILED, message.clone()),
         State::Ended(AgentEnd::PodGone) => (AgentPhase::Stopped, false, reasons::POD_GONE, "the pod was deleted".to_owned()),
@@ -69,17 +76,17 @@ pub(super) fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhas
     Some((phase, ready, reason.to_owned(), message))
 }
 
-/// The same of an agent outside the cluster, where it differs: it has no pod of which anything could be said.
+/// As [`describe`], for the states in which an agent outside the cluster differs, because it has no pod.
 pub(super) fn describe_external(state: &State) -> Option<(AgentPhase, bool, String, String)> {
     let said = |phase, reason: &str, words: &str| Some((phase, false, reason.to_owned(), words.to_owned()));
     match state {
         State::Running(Activity::Registering) => {
-            said(AgentPhase::Running, reasons::NOT_REGISTERED, "its process has its Agent and has not registered with the gateway yet")
+            said(AgentPhase::Running, reasons::NOT_REGISTERED, "the agent's process has not registered with the gateway yet")
         }
         State::Running(Activity::Starting) => {
-            said(AgentPhase::Running, reasons::PROCESS_NOT_READY, "its process is registered and its program is not ready to work")
+            said(AgentPhase::Running, reasons::PROCESS_NOT_READY, "the agent's process is registered, but its program is not ready to work")
         }
-        State::Stopping => said(AgentPhase::Goodbye, reasons::PROCESS_LEAVING, "its process is told to leave"),
+        State::Stopping => said(AgentPhase::Goodbye, reasons::PROCESS_LEAVING, "the agent's process was asked to stop"),
         State::Running(Activity::WallsDown(_) | Activity::PreflightFailed(_) | Activity::Idle | Activity::Active | Activity::Paused)
         | State::Keep
         | State::Creating
@@ -100,20 +107,22 @@ fn running(doing: &Activity) -> (AgentPhase, bool, &'static str, String) {
     let registered = |phase, words: &str| (phase, true, reasons::REGISTERED, words.to_owned());
     match doing {
         Activity::Starting => {
-            (AgentPhase::Running, false, reasons::POD_NOT_READY, "the pod runs and its program is not ready to work".to_owned())
+            (AgentPhase::Running, false, reasons::POD_NOT_READY, "the agent's pod runs, but its program is not ready to work".to_owned())
         }
-        Activity::Registering => {
-            (AgentPhase::Running, false, reasons::NOT_REGISTERED, "the pod runs and has not registered with the gateway yet".to_owned())
-        }
+        Activity::Registering => (
+            AgentPhase::Running,
+            false,
+            reasons::NOT_REGISTERED,
+            "the agent's pod runs, but has not registered with the gateway yet".to_owned(),
+        ),
         Activity::WallsDown(reachable) => {
-            let words =
-                format!("{reachable} can be reached from the pod: its NetworkPolicy is not enforced (yet), so its program is held back");
+            let words = format!("the pod can reach {reachable}: its NetworkPolicy is not enforced yet, so the program does not start");
             (AgentPhase::Running, false, reasons::EGRESS_NOT_ENFORCED, words)
         }
         Activity::PreflightFailed(why) => (AgentPhase::Running, false, reasons::PREFLIGHT_FAILED, why.clone()),
-        Activity::Idle => registered(AgentPhase::Idle, "it is registered and waits for work"),
-        Activity::Active => registered(AgentPhase::Active, "it works"),
-        Activity::Paused => registered(AgentPhase::Paused, "it is held"),
+        Activity::Idle => registered(AgentPhase::Idle, "the agent is registered and waits for work"),
+        Activity::Active => registered(AgentPhase::Active, "the agent is registered and works"),
+        Activity::Paused => registered(AgentPhase::Paused, "the agent is registered and paused. The condition Paused says why"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What keeps a pool's agents from running or from work, and which of it is told. Reads no store.
+//! The obstacles that keep a pool's agents from running or from work, and which of them is shown. Reads no store.
 
 use kube::ResourceExt;
 
@@ -11,16 +11,16 @@ use crate::governor::breaker::{PoolCircuits as Circuits, work as breaker};
 use crate::governor::budget::availability::TokenAvailability;
 use crate::policy::pool::{AgentFacts, MemberState};
 
-/// What keeps Agents from running.
+/// An obstacle that keeps Agents from running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolBlockers {
-    /// The gravest reason among them.
+    /// The most serious reason.
     pub reason: &'static str,
-    /// Whose words, and which.
+    /// The message, with the name of the object that it is from.
     pub message: String,
 }
 
-/// The gravest hindrance among Agents, in the words of one of them, and how many more share it.
+/// The most serious hindrance among Agents: the message of one of them, and how many more share it.
 pub(super) fn blocked(agents: &[&Agent]) -> Option<PoolBlockers> {
     let mut waiting: Vec<_> = agents
         .iter()
@@ -39,21 +39,22 @@ pub(super) fn blocked(agents: &[&Agent]) -> Option<PoolBlockers> {
     Some(PoolBlockers { reason: hindrance_reason(*kind), message: format!("{name}: {message}{others}") })
 }
 
-/// That a circuit refuses the pool any work. While that is not known it says what it said, as with tokens.
+/// The obstacle that a circuit refuses work to the pool. While that is unknown, the stored obstacle stays, as with
+/// tokens.
 pub(super) fn stopped(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<PoolBlockers> {
     let Some(circuits) = circuits else { return said(pool, reasons::BREAKER_OPEN) };
     breaker::in_the_way(circuits, &ObjectKey::of(pool)).map(|(reason, message)| PoolBlockers { reason, message })
 }
 
-/// What the pool says it is blocked by, if it is for this reason.
+/// The obstacle in the stored status of the pool, if it has this reason.
 pub(super) fn said(pool: &AgentPool, reason: &'static str) -> Option<PoolBlockers> {
     let stored = pool.status.as_ref().and_then(|status| find(&status.conditions, types::BLOCKED));
     let stored = stored.filter(|blocked| blocked.status == "True" && blocked.reason == reason);
     stored.map(|blocked| PoolBlockers { reason, message: blocked.message.clone() })
 }
 
-/// That there are no tokens for the pool's agents. While that is not known it says what it said: a leader that has not read the
-/// records yet must not make agents that the one before it did not make.
+/// The obstacle that there are no tokens for the pool's agents. While that is unknown, the stored obstacle stays: a new
+/// leader that has not read the records yet must not create agents that the earlier leader did not create.
 pub(super) fn without_tokens(pool: &AgentPool, tokens: &TokenAvailability) -> Option<PoolBlockers> {
     match tokens {
         TokenAvailability::There => None,
@@ -62,8 +63,8 @@ pub(super) fn without_tokens(pool: &AgentPool, tokens: &TokenAvailability) -> Op
     }
 }
 
-/// Of what keeps its agents from running and that there are no tokens for them, what is told. Who has no quota, or cannot make
-/// agents for want of one, gets nothing done with more tokens.
+/// Which obstacle is shown: that of the agents, or the missing tokens. An exceeded quota is shown first, because more
+/// tokens do not help without quota.
 pub(super) fn gravest(agents: Option<PoolBlockers>, tokens: Option<PoolBlockers>) -> Option<PoolBlockers> {
     match (agents, tokens) {
         (Some(agents), Some(_)) if agents.reason == reasons::QUOTA_EXCEEDED => Some(agents),
@@ -72,13 +73,15 @@ pub(super) fn gravest(agents: Option<PoolBlockers>, tokens: Option<PoolBlockers>
     }
 }
 
-/// Agents fail their preflight, and none of the pool passes it: one more would fail as they do. Those that are there try again.
+/// Whether agents fail their preflight and no agent of the pool passes it: another agent would fail too. The existing
+/// ones try again.
 pub(super) fn all_unfit(facts: &[AgentFacts], agents: &[&Agent]) -> bool {
     let serves = |agent: &AgentFacts| matches!(agent.standing, MemberState::Idle | MemberState::Busy | MemberState::Held);
     held_back(agents).is_some_and(|held| held.reason == reasons::PREFLIGHT_FAILED) && !facts.iter().any(serves)
 }
 
-/// Agents that are there and get no work: their walls do not stand, or they fail their preflight. They are kept, and try again.
+/// The obstacle of agents that run and get no work: their NetworkPolicy is not enforced, or they fail their preflight.
+/// They are kept, and try again.
 pub(super) fn held_back(agents: &[&Agent]) -> Option<PoolBlockers> {
     [reasons::EGRESS_NOT_ENFORCED, reasons::PREFLIGHT_FAILED].into_iter().find_map(|reason| {
         let words = |agent: &&&Agent| {
