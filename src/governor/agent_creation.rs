@@ -9,7 +9,7 @@ use crate::wire::{Code, Refusal};
 
 /// Why an Agent that somebody asks for was not made.
 pub(super) fn not_made(error: &Error, caller: &Caller) -> Refusal {
-    tracing::warn!(%error, namespace = %caller.key.namespace, caller = %caller.key.name, "an Agent that was asked for could not be made");
+    tracing::warn!(%error, namespace = %caller.key.namespace, caller = %caller.key.name, "an Agent that a caller requested could not be created");
     match error.class() {
         Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::LimitReached, error.message()),
         Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
@@ -21,7 +21,7 @@ pub(super) fn not_made(error: &Error, caller: &Caller) -> Refusal {
 /// The key of a call that makes an Agent.
 pub(super) fn idempotent(key: Option<&str>) -> Result<&str, Refusal> {
     key.filter(|key| !key.is_empty() && key.len() <= 128).ok_or_else(|| {
-        Refusal::new(Code::InvalidBody, "the header Idempotency-Key is missing, or longer than 128 bytes: it makes a repetition harmless")
+        Refusal::new(Code::InvalidBody, "the header Idempotency-Key is missing or longer than 128 bytes: it makes a repeated call safe")
             .field("Idempotency-Key")
     })
 }

@@ -135,7 +135,10 @@ fn note(UseAlert { namespace, used, full }: &UseAlert) -> (&'static str, String)
         Owner::ClusterBudget(_) | Owner::Budget(_) | Owner::Queue(_) | Owner::Pool(_) => String::new(),
     };
     if *full {
-        (reasons::BULKHEAD_FULL, format!("{limit}{of}: {amounts} are used ({percent} %); more are refused until there is room"))
+        (
+            reasons::BULKHEAD_FULL,
+            format!("{limit}{of}: {amounts} are used ({percent} %); requests for more are refused until some are free"),
+        )
     } else {
         (reasons::BULKHEAD_NEARLY_FULL, format!("{limit}{of}: {amounts} are used ({percent} %)"))
     }
@@ -268,7 +271,7 @@ mod tests {
         let (reason, words) = of("n", Owner::ClusterBudget("c".into()), 10, true);
         assert_eq!(
             (reason, words.as_str()),
-            ("BulkheadFull", "agents in namespace n: 10/10 are used (100 %); more are refused until there is room")
+            ("BulkheadFull", "agents in namespace n: 10/10 are used (100 %); requests for more are refused until some are free")
         );
     }
 }

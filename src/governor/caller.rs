@@ -68,11 +68,10 @@ pub fn stored_directive(agent: &Agent) -> Directive {
 fn not_an_agent(caller: &Caller) -> Refusal {
     let Caller { key, uid, gateway: _, external } = caller;
     let message = match external {
-        None => format!("no agent's pod was made under the uid {uid}: only pods that Spillway made for an Agent may call"),
+        None => format!("no Agent has a pod with the uid {uid}: only pods that Spillway created for an Agent may call"),
         Some(external) => format!(
-            "Agent/{} (uid {uid}) is none that {} registered for AgentPool/{}: an agent outside the cluster is spoken for by the user that \
-             registered it, and by nobody else",
-            key.name, external.user, external.pool
+            "user {} did not register Agent/{} (uid {uid}) for AgentPool/{}: only the user that registered an agent may call for it",
+            external.user, key.name, external.pool
         ),
     };
     Refusal::new(Code::NotAnAgent, message)
@@ -84,7 +83,7 @@ fn judge(agent: Option<&Agent>, caller: &Caller) -> Result<(), Refusal> {
     let Some(agent) = agent.filter(|agent| is(agent)) else { return Err(not_an_agent(caller)) };
     let status = agent.status.as_ref();
     let ended = status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(condemned);
-    if ended { Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act")) } else { Ok(()) }
+    if ended { Err(Refusal::new(Code::AgentEnded, "this agent has ended and may make no more calls")) } else { Ok(()) }
 }
 
 /// Whether `agent` is one that this user registered for the pool that it may register agents of. A pod registers none.

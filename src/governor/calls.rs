@@ -103,7 +103,7 @@ fn pool_of(agent: &Agent, context: &Context) -> Result<AgentPool, Refusal> {
     let namespace = agent.namespace().unwrap_or_default();
     let stored = context.stores.pool(&namespace, &agent.spec.pool_ref.name);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).cloned();
-    pool.ok_or_else(|| Refusal::away("the agent's pool is not known here now; try again"))
+    pool.ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))
 }
 
 fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context) -> Result<Settings, Refusal> {
@@ -237,7 +237,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     // One at a time for one parent: two at once could both find the last place free.
     let one = context.live.spawning(&caller.uid);
     let Ok(mut made) = one.try_lock_owned() else {
-        return Err(Refusal::new(Code::TooManyCalls, "another child of this agent is being made").retry_after(1));
+        return Err(Refusal::new(Code::TooManyCalls, "another child of this agent is being created").retry_after(1));
     };
     let _turn = work::common::turn(namespace, context).await?;
     let api = context.api::<Agent>(namespace);
@@ -256,7 +256,10 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     if u32::try_from(living).unwrap_or(u32::MAX) >= most {
         context.live.raised(&caller.uid, Signal::RuleViolated(Violation::TooManyChildren), None);
         context.wake.agent(&caller.key);
-        let message = format!("{living} children live and AgentPool/{} allows {most} (spec.bulkhead.maxChildAgents)", own.name_any());
+        let message = format!(
+            "this agent has {living} living children, and AgentPool/{} allows {most} (spec.bulkhead.maxChildAgents)",
+            own.name_any()
+        );
         return Err(Refusal::new(Code::LimitReached, message));
     }
     made.retain(|time| time.elapsed() < children::CHILD_RATE_WINDOW);
@@ -288,7 +291,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
 fn too_fast(wait: Duration, most: u32, pool: &str) -> Refusal {
     let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
     let message = format!(
-        "this agent made {rate} children within a minute, which is all that AgentPool/{pool} allows: twice \
+        "this agent created {rate} children within a minute, and AgentPool/{pool} allows no more: the limit is twice \
          spec.bulkhead.maxChildAgents ({most}), and at least 10; try again in {seconds} s"
     );
     Refusal::new(Code::TooManyCalls, message).retry_after(u32::try_from(seconds).unwrap_or(u32::MAX))

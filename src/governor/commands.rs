@@ -83,7 +83,8 @@ pub fn counted(caller: &Caller, agent: &Agent, counts: CommandCounts, context: &
 /// The right to try a command although the breaker of the namespace is open; who asks for the same again is given the same.
 pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, context: &Context) -> Result<TryAnswer, Refusal> {
     if agent.spec.external.is_some() {
-        let message = "the breaker of the namespace is about commands in pods: outside the cluster none is tried for it";
+        let message =
+            "an agent outside the cluster cannot try a command for the breaker of its namespace, which counts only commands in pods";
         return Err(Refusal::new(Code::NotAllowed, message));
     }
     let TryCommand { command, timeout_milliseconds } = request;

@@ -78,7 +78,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     // One at a time for one pool: two at once could both find the last place free.
     let one = context.live.spawning(&pool.uid().unwrap_or_default());
     let Ok(mut asked) = one.try_lock_owned() else {
-        return Err(Refusal::new(Code::TooManyCalls, "another agent of this pool is being registered").retry_after(1));
+        return Err(Refusal::new(Code::TooManyCalls, "another agent of this pool is being registered; try again").retry_after(1));
     };
     // Each try counts, whatever comes of it: of a full pool the Agents are listed no more often than others may be made.
     asked.retain(|time| time.elapsed() < children::CHILD_RATE_WINDOW);
@@ -119,7 +119,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     if stored.spec.external.is_none() {
         let uid = stored.uid().unwrap_or_default();
         let _ = calls::delete(&api, &name, &uid, None).await; // its pool's controller does the rest
-        let message = "the API server drops spec.external of Agents: its CustomResourceDefinitions are older than this operator";
+        let message = "the API server drops spec.external of Agents: the CRDs are older than this operator; apply the CRDs of this version";
         return Err(Refusal::new(Code::LimitReached, message));
     }
     tracing::info!(%namespace, pool = %external.pool, agent = %name, user = %external.user, "an agent outside the cluster is registered");
@@ -148,7 +148,7 @@ fn again(known: &Agent, wanted: &Agent, pool: &AgentPool) -> Result<Enrolled, Re
         return Err(Refusal::new(Code::KeyReused, "this Idempotency-Key was used for another agent").field("Idempotency-Key"));
     }
     if ended(known) {
-        return Err(Refusal::new(Code::AgentEnded, "this agent ended: register another one, under another Idempotency-Key"));
+        return Err(Refusal::new(Code::AgentEnded, "this agent has ended: register a new agent with another Idempotency-Key"));
     }
     Ok(enrolled(known, pool))
 }
@@ -159,8 +159,8 @@ fn room(living: u32, most: u32, pool: &AgentPool) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = format!(
-        "{living} agents outside the cluster live, and AgentPool/{} allows {most} (spec.external.maxAgents): end one (`kubectl spillway \
-         rm`), or wait until those that are silent are given up",
+        "AgentPool/{} has {living} living agents outside the cluster and allows {most} (spec.external.maxAgents): end one with `kubectl \
+         spillway rm`, or wait until Spillway gives up a silent one",
         pool.name_any()
     );
     Err(Refusal::new(Code::LimitReached, message).limit(most.into(), living.into()))
@@ -170,7 +170,7 @@ fn room(living: u32, most: u32, pool: &AgentPool) -> Result<(), Refusal> {
 fn too_fast(wait: Duration, most: u32, pool: &AgentPool) -> Refusal {
     let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
     let message = format!(
-        "{rate} agents outside the cluster were asked for within a minute, which is all that AgentPool/{} allows: twice \
+        "{rate} agents outside the cluster were requested within a minute, and AgentPool/{} allows no more: the limit is twice \
          spec.external.maxAgents ({most}), and at least 10; try again in {seconds} s",
         pool.name_any()
     );

@@ -20,7 +20,7 @@ pub const RECOVER_ACTION: &str = "Recover";
 pub async fn run(context: Arc<Context>) {
     if let Some(rollback) = context.recent_rollback() {
         let note = note(rollback);
-        tracing::error!(highest = rollback.highest, note, "this leader starts after a rollback of the store");
+        tracing::error!(highest = rollback.highest, note, "this leader starts after a rollback of the API server's store");
         let namespaces: BTreeSet<String> = context.stores.pools.state().iter().filter_map(|pool| pool.namespace()).collect();
         for pool in namespaces.iter().filter_map(|namespace| first_pool(&context, namespace)) {
             context.events.alert(&pool, reasons::STORE_ROLLED_BACK, RECOVER_ACTION, note.clone()).await;
@@ -33,7 +33,7 @@ fn note(rollback: &StoreRollback) -> String {
     let time = |ms: i64| Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |time| format!("{time:.0}"));
     format!(
         "the cluster's store was rolled back: writes from {} to {} are lost, such as submitted items, Grants and changes of settings. \
-         Gateways replay ends of items and tokens of calls that they remember. Apply again what you keep elsewhere",
+         Gateways replay the ends of items and the tokens of calls that they remember. Apply your manifests again",
         time(rollback.since),
         time(rollback.detected)
     )

@@ -62,7 +62,7 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
     let result = one(&governor, request).await;
     // What was decided while the lease ran out may be another leader's to say.
     let leading = governor.context.leadership.check().is_ok();
-    let away = || Refusal::away("this replica does not lead any more; another one does");
+    let away = || Refusal::away("this replica is not the leader any more; try again");
     let mut response = match result {
         Ok(response) if leading => response,
         Err(refusal) if leading => refused(&refusal),
@@ -78,13 +78,13 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
 async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Refusal> {
     let context = &governor.context;
     if context.leadership.check().is_err() {
-        return Err(Refusal::away("this replica does not lead"));
+        return Err(Refusal::away("this replica is not the leader; try again"));
     }
     vouched(governor, request.headers()).await?;
     // A gateway's connection carries the calls of all its agents and its stream of changes: once known, it is not ended for a token
     // that is refused later. Each call is.
     if let Some(connection) = request.extensions().get::<Connection>() {
-        let full = |_| Refusal::new(Code::TooManyCalls, "the gateways have as many connections as they may").retry_after(1);
+        let full = |_| Refusal::new(Code::TooManyCalls, "the gateways have reached their limit of connections").retry_after(1);
         connection.admit(&governor.gateway).map_err(full)?;
     }
     let row = match find(request.method().as_str(), request.uri().path()) {
@@ -98,7 +98,9 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
             SeenLeader { epoch: number(request.headers(), SEEN_EPOCH_HEADER), version: number(request.headers(), SEEN_VERSION_HEADER) };
         if context.takeover.missed_rollback(context.epoch, seen) {
             context.leadership.report_rollback(seen.version.max(u64::try_from(seen.epoch).unwrap_or(0)));
-            return Err(Refusal::away("the API server's store was rolled back before this replica led; it starts again"));
+            return Err(Refusal::away(
+                "the API server's store was rolled back before this replica became the leader; this replica restarts",
+            ));
         }
         return Ok(changes(context.clone(), gateway));
     }
@@ -133,7 +135,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
         }
         calls::answer(call, &head.uri, &caller, key.as_deref(), &bytes, &context).await
     });
-    let answer = calling.await.map_err(|error| Refusal::new(Code::Internal, format!("the call ended: {error}")))??;
+    let answer = calling.await.map_err(|error| Refusal::new(Code::Internal, format!("the call was aborted: {error}")))??;
     Ok(match answer {
         Some(answer) => answered(&answer),
         None => StatusCode::NO_CONTENT.into_response(),
@@ -174,7 +176,7 @@ fn answered(answer: &serde_json::Value) -> Response {
 async fn whole(body: Body, most: usize) -> Result<Bytes, Refusal> {
     axum::body::to_bytes(body, most + 1)
         .await
-        .map_err(|_| Refusal::new(Code::BodyTooLarge, format!("a call takes at most {most} bytes")).field("(body)"))
+        .map_err(|_| Refusal::new(Code::BodyTooLarge, format!("the body of a call has at most {most} bytes")).field("(body)"))
 }
 
 /// A refusal as an answer.

@@ -56,7 +56,7 @@ fn outcome(end: &CallEnd) -> (Outcome, String) {
             (Outcome::Failure { retry_after }, why.to_string())
         }
         Some(meter::Outcome::Nothing) => (Outcome::Neutral, String::new()),
-        None => (Outcome::Dropped, "nobody knows what came of it".to_owned()),
+        None => (Outcome::Dropped, "the result of the call is unknown".to_owned()),
     }
 }
 
@@ -91,7 +91,7 @@ impl Circuits {
         let words = format!("{}: {rejection}", rejection.name(named.about()));
         let whose = match standing.as_ref().and_then(|standing| standing.breaker.as_deref()) {
             Some(breaker) => format!("Breaker/{breaker} in {}", pool.namespace),
-            None => format!("no Breaker holds for AgentPool/{}: the defaults do", pool.name),
+            None => format!("no Breaker applies to AgentPool/{}: the defaults apply", pool.name),
         };
         let last = standing.and_then(|standing| standing.last_failure).map(|last| format!("; the last failure: {last}"));
         let shared = if named == key { String::new() } else { format!("; {}", shared_by(named)) };
@@ -175,6 +175,6 @@ impl Circuits {
             gone
         };
         // Not under our lock: the circuits have one of their own.
-        gone.into_iter().for_each(|mut out| self.give_back(&mut out, outcome, "its gateway is gone"));
+        gone.into_iter().for_each(|mut out| self.give_back(&mut out, outcome, "the gateway of the call is gone"));
     }
 }

@@ -60,7 +60,7 @@ async fn what_fails_at_one_gateway_is_refused_at_all_in_words_that_say_where_to_
     let refusal = refused(&circuits).await;
     assert_eq!(refusal.code, Code::CircuitOpen);
     assert!((1..=66).contains(&refusal.retry_after_seconds.expect("it passes")));
-    for words in ["model circuit breaker open for api.example.com/large", "no Breaker holds for AgentPool/p", "it answered 529"] {
+    for words in ["model circuit breaker open for api.example.com/large", "no Breaker applies to AgentPool/p", "it answered 529"] {
         assert!(refusal.message.contains(words), "{refusal}");
     }
     let other = circuits.may_call(&name("p"), ORIGIN, "small", WITHIN).await;

@@ -227,7 +227,7 @@ impl Circuits {
             match tokio::time::timeout_at(waited, changes.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => {
-                    return Err(BeginRefusal::Away("a circuit breaker has opened, and that cannot be stored now; try again"));
+                    return Err(BeginRefusal::Away("a circuit breaker has opened, and its state cannot be stored now; try again"));
                 }
             }
         }

@@ -160,7 +160,7 @@ async fn store(context: Arc<Context>, name: ObjectKey, breaker: Arc<Breaker>, st
     };
     match error.class() {
         Class::LostLeadership => {
-            tracing::error!(namespace = %name.namespace, breaker = %name.name, %error, "a Breaker was written by somebody else");
+            tracing::error!(namespace = %name.namespace, breaker = %name.name, %error, "another writer changed the status of a Breaker");
             context.leadership.abdicate();
         }
         Class::Conflict | Class::NotFound | Class::AlreadyExists => match live(&context, &name).await {

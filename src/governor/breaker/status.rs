@@ -126,18 +126,18 @@ fn list(names: &[String]) -> String {
 }
 
 fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
-    let missing = || format!("spec.pools names what does not exist: AgentPool {}", list(facts.unknown));
+    let missing = || format!("these pools in spec.pools do not exist: AgentPool {}", list(facts.unknown));
     let named = breaker.spec.pools.as_ref().filter(|pools| !pools.is_empty());
     if named.is_some_and(|named| named.len() == facts.unknown.len()) {
-        return build.build(types::READY, false, reasons::NO_POOL, format!("it guards nothing: {}", missing()));
+        return build.build(types::READY, false, reasons::NO_POOL, format!("the Breaker guards no pool: {}", missing()));
     }
     let how = match breaker.spec.mode {
-        Mode::Enforce => "it guards",
-        Mode::Observe => "it observes, and refuses nothing to (spec.mode: Observe),",
-        Mode::Disabled => "it does nothing for (spec.mode: Disabled)",
+        Mode::Enforce => "the Breaker guards",
+        Mode::Observe => "spec.mode is Observe: the Breaker refuses nothing and only observes",
+        Mode::Disabled => "spec.mode is Disabled: the Breaker does not guard",
     };
     let mut message = match facts.guarded {
-        [] => "no pool is guarded by it: there is none, or a more specific Breaker holds for each".to_owned(),
+        [] => "the Breaker guards no pool: the namespace has none, or a more specific Breaker applies to each".to_owned(),
         pools => format!("{how} AgentPool {}", list(pools)),
     };
     if !facts.unknown.is_empty() {
@@ -147,17 +147,17 @@ fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
 }
 
 fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[Circuit], build: &Builder) -> Condition {
-    let undo = format!("kubectl spillway breaker auto {} lets them decide again", facts.name);
+    let undo = format!("kubectl spillway breaker auto {} ends that", facts.name);
     if breaker.spec.mode == Mode::Disabled {
-        return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "no circuit is asked (spec.mode: Disabled)");
+        return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "circuits refuse nothing (spec.mode: Disabled)");
     }
     match breaker.spec.force {
         Some(crate::api::breaker::Force::Open) => {
-            let message = format!("a person holds all circuits open (spec.force: Open); {undo}");
+            let message = format!("a person forced all circuits open (spec.force: Open); {undo}");
             return build.build(types::TRIPPED, true, reasons::FORCED_OPEN, message);
         }
         Some(crate::api::breaker::Force::Closed) => {
-            let message = format!("a person holds all circuits closed (spec.force: Closed); {undo}");
+            let message = format!("a person forced all circuits closed (spec.force: Closed); {undo}");
             return build.build(types::TRIPPED, false, reasons::FORCED_CLOSED, message);
         }
         None => {}
@@ -170,14 +170,14 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[
     let required = views.iter().any(|view| view.what == worst.key && view.review);
     let (reason, mut message) = match worst.state {
         CircuitState::Open if required => {
-            let approve = format!("a person has to approve that it is tried again: kubectl spillway breaker approve {}", facts.name);
+            let approve = format!("a person must approve the next try: kubectl spillway breaker approve {}", facts.name);
             (reasons::REVIEW_REQUIRED, format!("{title} is open; {approve}"))
         }
         CircuitState::Open | CircuitState::Closed => {
             let until = worst.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
             (reasons::CIRCUIT_OPEN, format!("{title} is open{until}"))
         }
-        CircuitState::HalfOpen => (reasons::CIRCUIT_HALF_OPEN, format!("it is being tried whether {title} works again")),
+        CircuitState::HalfOpen => (reasons::CIRCUIT_HALF_OPEN, format!("{title} is half open: a few tries test whether it works again")),
     };
     if let Some(last) = &worst.last_failure {
         message = format!("{message}; the last failure: {last}");
@@ -191,7 +191,7 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[
     }
     let hidden = views.iter().filter(|view| view.saved.state == State::Open).count().saturating_sub(MAX_STATUS_CIRCUITS);
     if hidden > 0 {
-        message = format!("{message}; {hidden} open circuits have no room in this status, and would be lost with the leader");
+        message = format!("{message}; {hidden} open circuits do not fit into this status, and a new leader will not know them");
     }
     build.build(types::TRIPPED, true, reason, message)
 }
@@ -233,12 +233,12 @@ pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<BreakerNews> {
         match (before, circuit.state) {
             ((state, epoch), CircuitState::Open) if state != CircuitState::Open || epoch != circuit.epoch => {
                 let until = circuit.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
-                let last = circuit.last_failure.as_deref().unwrap_or("too much failed");
+                let last = circuit.last_failure.as_deref().unwrap_or("too many failures");
                 let told = state == CircuitState::Closed;
                 Some(BreakerNews { warning: true, told, reason: "CircuitOpened", note: format!("{what} is open{until}: {last}") })
             }
             ((CircuitState::Open, _), CircuitState::HalfOpen) => {
-                let note = format!("it is being tried whether {what} works again");
+                let note = format!("{what} is half open: a few tries test whether it works again");
                 Some(BreakerNews { warning: false, told: false, reason: "CircuitHalfOpen", note })
             }
             ((CircuitState::Open | CircuitState::HalfOpen, _), CircuitState::Closed) => {
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!((status.as_str(), reason.as_str()), ("False", "NoPool"));
         assert!(words.contains("AgentPool a, b"), "{words}");
         let (status, _, words) = ready(json!({"pools": ["a", "b"]}), &["b"], &["a"]);
-        assert!(status == "True" && words.contains("guards AgentPool a;") && words.contains("does not exist: AgentPool b"), "{words}");
+        assert!(status == "True" && words.contains("guards AgentPool a;") && words.contains("do not exist: AgentPool b"), "{words}");
         let (status, _, words) = ready(json!({"mode": "Observe"}), &[], &["a"]);
         assert!(status == "True" && words.contains("observes"), "{words}");
     }
@@ -345,7 +345,7 @@ mod tests {
         );
         let all: Vec<CircuitView> = names.iter().map(|what| view(what, State::Open, 9)).collect();
         let words = condition(&of(json!({}), &[], &["p"], &all), "Tripped").2;
-        assert!(words.contains("8 open circuits have no room"), "{words}");
+        assert!(words.contains("8 open circuits do not fit into this status"), "{words}");
     }
 
     #[test]

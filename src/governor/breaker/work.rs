@@ -68,19 +68,19 @@ pub fn in_the_way(standing: &PoolCircuits, pool: &ObjectKey) -> Option<(&'static
 fn words(standing: &CircuitStanding, rejection: Rejection, pool: &ObjectKey) -> Option<String> {
     let breaker = standing.breaker.as_deref();
     let of_project = rejection.guard == Guard::Project;
-    let without = if of_project { "no Breaker without spec.pools: the defaults hold" } else { "no Breaker: the defaults hold" };
+    let without = if of_project { "no Breaker without spec.pools: the defaults apply" } else { "no Breaker: the defaults apply" };
     let by = breaker.map_or_else(|| without.to_owned(), |name| format!("Breaker/{name}"));
     let name = rejection.name(if of_project { &pool.namespace } else { &pool.name });
     let last = standing.last_failure.as_ref().map_or_else(String::new, |last| format!("; the last failure: {last}"));
     let then = match rejection.why {
         RejectionCause::Probing => return None,
         RejectionCause::Forced => {
-            let undo = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} undoes that"));
-            format!("a person holds it open{undo}")
+            let undo = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} ends that"));
+            format!("a person forced it open (spec.force: Open){undo}")
         }
         RejectionCause::Open | RejectionCause::Review if standing.review => {
             let approve = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker approve {breaker}"));
-            format!("a person has to approve that it is tried again{approve}{last}")
+            format!("a person must approve the next try{approve}{last}")
         }
         RejectionCause::Open | RejectionCause::Review => {
             let until = standing.until.map_or_else(String::new, |until| format!(" at {until}"));

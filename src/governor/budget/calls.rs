@@ -91,7 +91,7 @@ pub(in crate::governor) fn ready(meter: &Meter) -> Result<&Meter, Refusal> {
 }
 
 fn unknown() -> Refusal {
-    Refusal::new(Code::SessionUnknown, "this session is not known to this leader: it must begin")
+    Refusal::new(Code::SessionUnknown, "this leader does not know the session: the gateway must begin the session again")
 }
 
 /// A body that may be larger than those of agents.
@@ -99,7 +99,7 @@ fn read(bytes: &[u8]) -> Result<Begin, Refusal> {
     let begin: Begin = serde_json::from_slice(bytes).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field("(body)"))?;
     body::BoundedBody::check(&begin).map_err(|(field, message)| Refusal::new(Code::InvalidBody, message).field(field))?;
     if begin.session.is_empty() {
-        return Err(Refusal::new(Code::InvalidBody, "a session has a name").field("session"));
+        return Err(Refusal::new(Code::InvalidBody, "the session has no name").field("session"));
     }
     Ok(begin)
 }
@@ -184,7 +184,7 @@ async fn extend(meter: &Meter, request: &Extend) -> Result<Extended, Refusal> {
 }
 
 fn closed() -> Refusal {
-    Refusal::new(Code::HoldClosed, "the number of this hold was used before: nothing is held under it")
+    Refusal::new(Code::HoldClosed, "the number of this hold was used before and holds no tokens any more")
 }
 
 /// Asks until it is not to wait for a write any more. None: that took too long.
@@ -207,12 +207,14 @@ async fn until_written(meter: &Meter, mut ask: impl FnMut() -> HoldResult) -> Op
 /// The caller's pool, and where its call goes: if it may call at all now.
 fn allowed(caller: &Caller, agent: &Agent, model_route: &ModelRoute, context: &Context) -> Result<(Arc<PoolObject>, Target), Refusal> {
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
-    let stored = stored.filter(|pool| pool.0.is_ok()).ok_or_else(|| Refusal::away("the agent's pool is not known here now; try again"))?;
-    let Ok(pool) = &stored.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
+    let stored = stored
+        .filter(|pool| pool.0.is_ok())
+        .ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))?;
+    let Ok(pool) = &stored.0 else { return Err(Refusal::away("the controller does not know the agent's pool yet; try again")) };
     let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
     let work_index = &context.work_index;
     if !work_index.is_ready() {
-        return Err(Refusal::away("the items of work are being listed; try again"));
+        return Err(Refusal::away("the controller is still listing the WorkItems; try again"));
     }
     let holding = lease_of(caller, model_route.item.as_ref(), context);
     if context.replay_window_open() && model_route.item.is_some() && holding != model_route.item {
@@ -234,11 +236,11 @@ fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option
 /// Whether an agent may call models now. Pure.
 fn working(agent: &Agent, paused: bool, says: Option<&Lease>, holds: Option<&Lease>) -> Result<(), Refusal> {
     if paused || is_paused(agent) {
-        return Err(Refusal::new(Code::NotWorking, "this agent is paused: it makes no model calls until somebody resumes it"));
+        return Err(Refusal::new(Code::NotWorking, "this agent is paused: it may make no model calls until it is resumed"));
     }
     match says {
         Some(lease) if holds != Some(lease) => {
-            let message = "the item that this call is for is not this agent's any more: its lease ended, or another one holds it";
+            let message = "this agent does not hold the item of this call any more: the lease ended, or another agent holds the item";
             Err(Refusal::new(Code::NotWorking, message).field("way.item"))
         }
         Some(_) | None => Ok(()),
@@ -259,7 +261,7 @@ struct CallPath {
 async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) -> Result<meter::HoldAnswer, Refusal> {
     let Hold { session, id, way: model_route, facts } = request;
     let (pool, target) = allowed(caller, agent, &model_route, context)?;
-    let Ok(pool) = &pool.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
+    let Ok(pool) = &pool.0 else { return Err(Refusal::away("the controller does not know the agent's pool yet; try again")) };
     let (meter, namespace) = (&context.meter, caller.key.namespace.as_str());
     let (mut passage, per_second) = passage(caller, agent, model_route.item.as_ref(), pool, context)?;
     let uid = agent.uid().unwrap_or_default();
@@ -322,7 +324,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         }
         Some(HoldResult::Closed) => Err(closed()),
         Some(HoldResult::Unknown) => Err(unknown()),
-        Some(HoldResult::Soon) | None => Err(Refusal::away("what must be stored before this call could not be in time; try again")),
+        Some(HoldResult::Soon) | None => Err(Refusal::away("a write that this call needs did not finish in time; try again")),
     }
 }
 
@@ -351,7 +353,7 @@ fn spent(because: &RefusalCause) -> bool {
 pub(super) fn places(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Vec<Key>, Refusal> {
     ready(&context.meter)?;
     if !context.work_index.is_ready() {
-        return Err(Refusal::away("the items of work are being listed; try again"));
+        return Err(Refusal::away("the controller is still listing the WorkItems; try again"));
     }
     let (CallPath { leafs, top, .. }, _) = passage(caller, agent, None, pool, context)?;
     Ok(leafs.into_iter().chain(context.meter.chain(top.as_ref())).collect())

@@ -145,31 +145,34 @@ fn words_of(defect: &Defect) -> (&'static str, String) {
     match defect {
         Defect::Blocked(Block::ParentMissing(parent)) => (
             reasons::PARENT_MISSING,
-            format!("it gives nothing: Budget/{parent}, which it or a parent names in spec.parentRef, does not exist"),
+            format!("this Budget gives no tokens: Budget/{parent}, which this Budget or a parent names in spec.parentRef, does not exist"),
         ),
         Defect::Blocked(Block::Cycle(names)) => {
-            (reasons::PARENT_CYCLE, format!("it gives nothing: by spec.parentRef it is its own parent, by way of {}", names.join(", ")))
+            (reasons::PARENT_CYCLE, format!("this Budget gives no tokens: spec.parentRef forms a cycle through {}", names.join(", ")))
         }
         Defect::Blocked(Block::TooDeep) => {
-            let words = format!("it gives nothing: with it, more than {MAX_BUDGET_DEPTH} Budgets are above one another (spec.parentRef)");
+            let words =
+                format!("this Budget gives no tokens: it and its parents (spec.parentRef) are more than {MAX_BUDGET_DEPTH} Budgets");
             (reasons::TOO_MANY_PARENTS, words)
         }
         Defect::GuaranteesExceedParent { limit, left } => (
             reasons::GUARANTEES_EXCEED_PARENT,
-            format!("guaranteed of the limit {limit} counts 0: beside its older siblings {left} tokens are left at the parent"),
+            format!("guaranteed of the limit {limit} counts as 0: the guarantees of older Budgets leave {left} tokens of the parent"),
         ),
-        Defect::GuaranteeOtherWeights { limit } => {
-            (reasons::GUARANTEE_OTHER_WEIGHTS, format!("guaranteed of the limit {limit} counts 0: weightsPermille is not the parent's"))
-        }
+        Defect::GuaranteeOtherWeights { limit } => (
+            reasons::GUARANTEE_OTHER_WEIGHTS,
+            format!("guaranteed of the limit {limit} counts as 0: weightsPermille differs from that of the parent"),
+        ),
         Defect::NamespaceTaken { namespace, by } => {
-            (reasons::NAMESPACE_TAKEN, format!("the namespace {namespace} is bound by ClusterBudget/{by} already, which is older"))
+            (reasons::NAMESPACE_TAKEN, format!("ClusterBudget/{by}, which is older, already binds the namespace {namespace}"))
         }
     }
 }
 
 fn stalled(standing: &BudgetStanding, stored: &[Condition]) -> Option<(&'static str, String)> {
     if standing.beyond > 0 {
-        let message = format!("it selects {} namespaces more than it can keep account of: their model calls are refused", standing.beyond);
+        let message =
+            format!("this ClusterBudget selects {} namespaces more than it can count, and their model calls are refused", standing.beyond);
         return Some((reasons::TOO_MANY_NAMESPACES, message));
     }
     // What is wrong with its tokens is said first.
@@ -198,7 +201,7 @@ fn blocked(standing: &BudgetStanding) -> Option<(&'static str, String)> {
         return Some((reasons::BUDGET_EXHAUSTED, message));
     }
     let paused = standing.views.iter().find(|view| view.paused)?;
-    Some((reasons::PAUSED_BY_THRESHOLD, format!("a threshold of the limit {} pauses it {}", paused.limit, resets(paused))))
+    Some((reasons::PAUSED_BY_THRESHOLD, format!("a threshold of the limit {} pauses model calls {}", paused.limit, resets(paused))))
 }
 
 /// What shall stand in the status.
@@ -232,11 +235,11 @@ pub fn said(
     };
     let blocked = match blocked(standing) {
         Some((reason, message)) => build.build(types::BLOCKED, true, reason, message),
-        None => build.build(types::BLOCKED, false, reasons::NOT_BLOCKED, "it stands in the way of nobody"),
+        None => build.build(types::BLOCKED, false, reasons::NOT_BLOCKED, "no calls are blocked"),
     };
     let stalled = match stalled {
         Some((reason, message)) => build.build(types::STALLED, true, reason, message),
-        None => build.build(types::STALLED, false, reasons::NO_DEFECT, "nothing has to be changed"),
+        None => build.build(types::STALLED, false, reasons::NO_DEFECT, "the spec has no defect"),
     };
     let others = stored.iter().filter(|condition| !OWNED_CONDITION_TYPES.contains(&condition.type_.as_str())).cloned();
     let ours = with_old_words(&[ready, near, blocked], stored);
@@ -261,7 +264,7 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<BudgetNews> {
         if is.status == "True" {
             all.push(BudgetNews { warning: type_ != types::NEAR_LIMIT, reason: is.reason.clone(), note: is.message.clone() });
         } else if let Some(over) = over {
-            all.push(BudgetNews { warning: false, reason: over.to_owned(), note: "model calls are given tokens again".to_owned() });
+            all.push(BudgetNews { warning: false, reason: over.to_owned(), note: "model calls get tokens again".to_owned() });
         }
     }
     all

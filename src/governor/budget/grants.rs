@@ -46,20 +46,20 @@ pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> GrantDecision {
     let tokens = grant.spec.tokens;
     let applied = match (since, target) {
         // What was applied once stays so: it is spent, or will be.
-        (Some(_), _) => build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are on top of the limit {limit}")),
+        (Some(_), _) => build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are added to the limit {limit}")),
         (None, Target::Missing) => build.build(types::APPLIED, false, reasons::TARGET_MISSING, format!("{name} does not exist")),
         (None, Target::NoSuchLimit) => {
             build.build(types::APPLIED, false, reasons::LIMIT_MISSING, format!("{name} has no limit named {limit} (spec.limitName)"))
         }
         (None, Target::NotPermitted) => {
-            let message = format!("{name} is above this namespace: a Grant raises it from the namespace that Spillway runs in");
+            let message = format!("{name} is not part of this namespace: create the Grant in the namespace that Spillway runs in");
             build.build(types::APPLIED, false, reasons::NOT_PERMITTED, message)
         }
         (None, Target::Limit(..)) if late => {
-            build.build(types::APPLIED, false, reasons::TIME_OVER, "spec.untilTime was over before it could count")
+            build.build(types::APPLIED, false, reasons::TIME_OVER, "spec.untilTime was over before the Grant was applied")
         }
         (None, Target::Limit(..)) => {
-            build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are on top of the limit {limit}"))
+            build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are added to the limit {limit}"))
         }
     };
     let from = since.map(|since| since.as_millisecond());
@@ -75,9 +75,9 @@ pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> GrantDecision {
         (_, _, _) => false,
     };
     let expired = if late || window_over {
-        build.build(types::EXPIRED, true, reasons::TIME_OVER, "its tokens count no more")
+        build.build(types::EXPIRED, true, reasons::TIME_OVER, "the tokens of the Grant do not count any more")
     } else {
-        build.build(types::EXPIRED, false, reasons::NOT_OVER, "its time is not over")
+        build.build(types::EXPIRED, false, reasons::NOT_OVER, "the Grant has not expired")
     };
     GrantDecision { conditions: vec![applied, expired], counts }
 }

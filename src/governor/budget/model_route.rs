@@ -31,8 +31,10 @@ pub fn target(pool: &AgentPool, way: &ModelRoute) -> Result<Target, Refusal> {
     };
     let speaks = dialect(entry.dialect);
     if way.dialect.is_some_and(|called| called != speaks) {
-        let message =
-            format!("spec.models[{}] of AgentPool/{name} speaks {speaks:?} (dialect), and the path that was called does not", entry.name);
+        let message = format!(
+            "spec.models[{}] of AgentPool/{name} has the dialect {speaks:?}, and the path of the call is of another dialect",
+            entry.name
+        );
         return Err(no(message).field("way.dialect"));
     }
     let allowed = |model: &str| entry.allow.iter().flatten().any(|pattern| matches(pattern, model));

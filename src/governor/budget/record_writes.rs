@@ -256,7 +256,7 @@ impl Meter {
             record.known = object.saved(&job.key);
             if job.saved.as_ref().is_some_and(|saved| *saved != record.known) {
                 let (namespace, name) = object.names();
-                tracing::error!(namespace, name, record = %job.key, "the API server keeps less than was written: are the CRDs of this version?");
+                tracing::error!(namespace, name, record = %job.key, "the API server dropped fields of a token record: apply the CRDs of this version");
             }
             if let Some(life) = record.wants.filter(|life| object.top_ups() >= life.taken) {
                 (record.lifetime, record.wants) = (Some(life), None);

@@ -281,7 +281,7 @@ async fn tick(context: Arc<Context>) {
     loop {
         ticks.tick().await;
         for session in context.meter.tick() {
-            tracing::warn!(session, "a gateway's session was silent for too long: what it holds is charged as lost");
+            tracing::warn!(session, "a gateway's session was silent for too long: the tokens that it holds are charged as lost");
             context.circuits.session_died(&session);
         }
         availability::look(&context, &mut known);

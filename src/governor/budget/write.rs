@@ -102,7 +102,7 @@ impl Writer {
                 Err(error) => return self.over(&job, &error),
             }
         }
-        self.over(&job, &Error::Malformed { call: "writing a record of tokens", what: "a moment in which nobody else writes it" });
+        self.over(&job, &Error::Malformed { call: "writing a record of tokens", what: "a version that no other writer changes" });
     }
 
     fn over(&self, job: &Job, error: &Error) {
@@ -110,12 +110,12 @@ impl Writer {
         let wait = self.meter.failed(job, object::in_doubt(class));
         match class {
             Class::LostLeadership => {
-                tracing::error!(record = %job.key, %error, "a record of tokens was written by somebody else");
+                tracing::error!(record = %job.key, %error, "another writer changed a record of tokens");
                 self.leadership.abdicate();
             }
             // It is gone, or another one: the watch tells.
             Class::Conflict | Class::AlreadyExists | Class::NotFound => {
-                tracing::debug!(record = %job.key, %error, "a record of tokens is not there to be written");
+                tracing::debug!(record = %job.key, %error, "the object of a record of tokens does not exist any more");
             }
             Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable => {
                 tracing::warn!(record = %job.key, class = class.label(), retry_seconds = wait.as_secs_f64(), %error, "a record of tokens could not be written");

@@ -48,7 +48,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
     let namespace = &caller.key.namespace;
     let taking = if agent.spec.external.is_some() { taking(pool).outside() } else { taking(pool) };
     if taking.queues.is_empty() {
-        let message = format!("AgentPool/{} works from no queue (spec.queues)", pool.name_any());
+        let message = format!("AgentPool/{} names no queue in spec.queues", pool.name_any());
         return Err(Refusal::new(Code::NoQueues, message));
     }
     let labels = labels(agent, pool);
@@ -170,7 +170,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("others were faster each time; try again"))
+    Err(Refusal::away("other agents claimed each item first; try again"))
 }
 
 /// What a claim finds.
@@ -194,7 +194,7 @@ async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<
     let key = ObjectKey { namespace: caller.key.namespace.clone(), name: name.to_owned() };
     let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
-    let Some(live) = live else { return Err(Refusal::away("the item that was held is gone; try again")) };
+    let Some(live) = live else { return Err(Refusal::away("the item that this agent held does not exist any more; try again")) };
     context.work_index.observe(&live);
     let record = convert::record(&live);
     // Its claim may be on its way: nothing is said of it before it is written.
@@ -253,7 +253,7 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             let held = LeaseRef { uid: uid.to_owned(), epoch };
             // A program that ended badly, and did not say itself that the task failed.
             if exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
-                return Err(Refusal::away("the tokens of this agent's life are over: what becomes of its item is being decided"));
+                return Err(Refusal::away("the lifetime tokens of this agent are spent; the supervisor decides about its item"));
             }
             let refused = context.live.was_refused(&caller.uid, &held);
             let failure = match refused::judge(Failure { reason, message, exit_code }, refused.as_ref()) {
@@ -278,7 +278,7 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             finish(caller, uid, epoch, StatusExtras::default(), context, decide).await
         }
         Call::Advance => advance(caller, uid, body::read(bytes)?, context),
-        _ => Err(Refusal::new(Code::NoSuchCall, "an item takes complete, fail, release and progress")),
+        _ => Err(Refusal::new(Code::NoSuchCall, "the calls of an item are complete, fail, release and progress")),
     }
 }
 
@@ -296,19 +296,19 @@ fn waits_for_supervisor(caller: &Caller, pool: &AgentPool, context: &Context) ->
 /// Whose item it is, as far as the caller may know: one of another namespace does not exist.
 fn find(caller: &Caller, uid: &str, context: &Context) -> Result<(String, Entry), Refusal> {
     let found = context.work_index.with(&caller.key.namespace, |namespace_work| namespace_work.by_uid(uid));
-    found.ok_or_else(|| Refusal::new(Code::LeaseLost, "there is no such item any more: it was deleted, or never was in this namespace"))
+    found.ok_or_else(|| Refusal::new(Code::LeaseLost, "the item does not exist in this namespace, or it was deleted"))
 }
 
 fn no(no: LeaseRefusal, entry: &Entry) -> Refusal {
     match no {
-        LeaseRefusal::Again => Refusal::new(Code::Internal, "an answer that was given before"),
+        LeaseRefusal::Again => Refusal::new(Code::Internal, "this call was already answered"),
         LeaseRefusal::Stale => {
             let now = &entry.record;
-            let message = format!("the lease is not yours any more: the item is {:?} at epoch {}", now.phase, now.epoch);
+            let message = format!("this agent does not hold the lease any more: the item is {:?} at epoch {}", now.phase, now.epoch);
             Refusal::new(Code::StaleLease, message).field("epoch")
         }
         LeaseRefusal::EndedAlready(phase) => Refusal::new(Code::FinishedAlready, format!("the item ended already: {phase:?}")),
-        LeaseRefusal::Paused => Refusal::away("the item is paused; it can be finished when it goes on"),
+        LeaseRefusal::Paused => Refusal::away("the item is paused; finish it after it is resumed"),
         LeaseRefusal::NotReady(phase) => Refusal::new(Code::StaleLease, format!("the item is {phase:?}")),
     }
 }
@@ -371,7 +371,7 @@ async fn finish(
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("others wrote the item each time; try again"))
+    Err(Refusal::away("other writes of the item came first each time; try again"))
 }
 
 async fn look_live(key: &ObjectKey, entry: &Entry, context: &Context) -> Result<(), Refusal> {

@@ -25,19 +25,19 @@ pub fn unavailable(context: &Context, error: &Error) -> Refusal {
     match error.class() {
         Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::NotAllowed, error.message()),
         Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
-            Refusal::away("the API server did not take the change; try again")
+            Refusal::away("the API server did not accept the change; try again")
         }
     }
 }
 
 /// Fails while the items are being listed.
 pub fn ready(context: &Context) -> Result<(), Refusal> {
-    if context.work_index.is_ready() { Ok(()) } else { Err(Refusal::away("the items of work are being listed; try again")) }
+    if context.work_index.is_ready() { Ok(()) } else { Err(Refusal::away("the controller is still listing the WorkItems; try again")) }
 }
 
 /// The turn of a call of this namespace to write. Taken before the call is decided, and once: who has one waits for no other.
 pub async fn turn(namespace: &str, context: &Context) -> Result<Permit, Refusal> {
-    let busy = || Refusal::new(Code::TooManyCalls, "too many calls of this namespace wait to be stored; try again").retry_after(1);
+    let busy = || Refusal::new(Code::TooManyCalls, "too many calls of this namespace wait for a write; try again").retry_after(1);
     let turn = tokio::time::timeout(WRITE_TURN_TIMEOUT, context.work_index.turns().take(namespace)).await;
     turn.map_err(|_| busy())?.map_err(|QueueFull| busy())
 }

@@ -50,11 +50,11 @@ pub fn look(known: &mut KnownGangs, context: &Context) {
                 if let Some(Divergence { failed, of, agents }) = gang::look(records.iter().copied(), is_ours, limits, known, now()) {
                     let window = gang.window_seconds;
                     tracing::info!(%namespace, group, failed, of, "a gang diverges");
-                    let words = format!("{failed} of the {of} that work on group {group} failed within {window} s (supervision.gang)");
+                    let words = format!("{failed} of the {of} members of group {group} failed within {window} s (supervision.gang)");
                     return Some((group.clone(), words, agents));
                 }
                 let left = known.is_none().then(|| gang::unfinished(records, is_ours)).filter(|left| !left.is_empty())?;
-                tracing::info!(%namespace, group, left = left.len(), "the restart of a gang goes on");
+                tracing::info!(%namespace, group, left = left.len(), "the restart of a gang continues");
                 Some((group.clone(), format!("group {group} is being restarted (supervision.gang)"), left))
             });
             groups.collect()

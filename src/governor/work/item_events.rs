@@ -20,7 +20,7 @@ pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, re
     let namespace = stored.namespace().unwrap_or_default();
     let well = matches!(record.phase, Phase::Succeeded | Phase::Cancelled);
     if well && entry.spec.notify_on.iter().any(|end| end.is(record.phase)) {
-        context.events.notify(stored, "Finished", "Settle", format!("it is {}", record.phase.name())).await;
+        context.events.notify(stored, "Finished", "Settle", format!("the item is {}", record.phase.name())).await;
     }
     let Some((plan, _)) = &entry.spec.plan else { return };
     // Whoever of those that wrote an end of it comes first, tells.

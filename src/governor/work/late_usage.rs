@@ -21,7 +21,7 @@ pub fn tell_late(context: &Arc<Context>, writes: &FairSemaphore) {
                 Ok(()) => false,
                 Err(error) if matches!(error.class(), Class::Conflict | Class::Unavailable) => true,
                 Err(error) => {
-                    tracing::warn!(namespace = key.namespace, item = key.name, %error, "what its last calls used is not told");
+                    tracing::warn!(namespace = key.namespace, item = key.name, %error, "the tokens of an item's last calls could not be written to its status");
                     false
                 }
             };

@@ -33,9 +33,9 @@ pub fn words(objectives: Objectives, over: &[MissedObjective]) -> String {
     let parts: Vec<String> =
         [waits, ends].into_iter().filter(|(count, _)| *count > 0).map(|(count, words)| format!("{count} {words}")).collect();
     if parts.is_empty() {
-        "no item is over spec.objectives".to_owned()
+        "no item misses spec.objectives".to_owned()
     } else {
-        format!("items over spec.objectives: {}", parts.join(", "))
+        format!("items that miss spec.objectives: {}", parts.join(", "))
     }
 }
 
@@ -83,7 +83,7 @@ async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: Obj
         }
     }
     if let Some(more) = look.more {
-        let note = format!("{more} more items missed spec.objectives in the last minute; only the first ones are told of one by one");
+        let note = format!("{more} more items missed spec.objectives in the last minute and have no event of their own");
         context.events.warning(&queue, reasons::OBJECTIVE_MISSED, "Observe", note).await;
     }
 }
@@ -94,13 +94,16 @@ fn note(over: &MissedObjective, objectives: Objectives, queue: &str, now: UnixMi
     match over.objective {
         Objective::Wait => {
             let time = past(objectives.wait);
-            ("Wait", format!("nobody has taken it {time} s after it was ready (spec.objectives.waitSeconds of WorkQueue/{queue})"))
+            (
+                "Wait",
+                format!("no agent has claimed the item {time} s after it became ready (spec.objectives.waitSeconds of WorkQueue/{queue})"),
+            )
         }
         Objective::Completion => {
             let time = past(objectives.completion);
-            let held = over.holder.as_ref().map(|holder| format!("; agent {} holds it", holder.agent)).unwrap_or_default();
+            let held = over.holder.as_ref().map(|holder| format!("; Agent/{} holds it", holder.agent)).unwrap_or_default();
             let of = format!("spec.objectives.completionSeconds of WorkQueue/{queue}");
-            ("Complete", format!("it is not finished {time} s after it was first ready ({of}){held}"))
+            ("Complete", format!("the item is not finished {time} s after it first became ready ({of}){held}"))
         }
     }
 }
@@ -117,19 +120,19 @@ mod tests {
     #[test]
     fn what_is_over_is_told_in_numbers() {
         let objectives = Objectives { wait: Some(Duration::from_secs(30)), completion: Some(Duration::from_secs(90)) };
-        assert_eq!(words(objectives, &[]), "no item is over spec.objectives");
+        assert_eq!(words(objectives, &[]), "no item misses spec.objectives");
         let over = [one(Objective::Wait, None), one(Objective::Wait, None), one(Objective::Completion, None)];
         assert_eq!(
             words(objectives, &over),
-            "items over spec.objectives: 2 waited for more than 30 s (waitSeconds), 1 not finished after 90 s (completionSeconds)"
+            "items that miss spec.objectives: 2 waited for more than 30 s (waitSeconds), 1 not finished after 90 s (completionSeconds)"
         );
         let (action, words) = note(&over[0], objectives, "q", UnixMillis(61_500));
         assert_eq!(
             (action, words.as_str()),
-            ("Wait", "nobody has taken it 31 s after it was ready (spec.objectives.waitSeconds of WorkQueue/q)")
+            ("Wait", "no agent has claimed the item 31 s after it became ready (spec.objectives.waitSeconds of WorkQueue/q)")
         );
         let held = one(Objective::Completion, Some(Holder { pod: "p".into(), agent: "a-1".into(), since: UnixMillis(0) }));
         let (action, words) = note(&held, objectives, "q", UnixMillis(60_001));
-        assert!(action == "Complete" && words.contains("90 s") && words.ends_with("agent a-1 holds it"), "{words}");
+        assert!(action == "Complete" && words.contains("90 s") && words.ends_with("Agent/a-1 holds it"), "{words}");
     }
 }

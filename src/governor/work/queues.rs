@@ -160,18 +160,19 @@ fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[Mi
         let full = Refusal::ProjectFull { limit, current };
         build.build(types::ACCEPTING, false, full.reason(), full.to_string())
     } else if unfinished >= limit {
-        let message = format!("it holds {unfinished} unfinished items and may hold {limit} (spec.limits.maxPending)");
+        let message = format!("the queue has {unfinished} unfinished items and allows {limit} (spec.limits.maxPending)");
         build.build(types::ACCEPTING, false, reasons::QUEUE_FULL, message)
     } else if unfinished.saturating_mul(5) >= limit.saturating_mul(4) {
-        let message = format!("over 80 % full: it holds {unfinished} of {limit} items (spec.limits.maxPending)");
+        let message =
+            format!("the queue is over 80 % full: it has {unfinished} unfinished items and allows {limit} (spec.limits.maxPending)");
         build.build(types::ACCEPTING, true, reasons::NEARLY_FULL, message)
     } else {
         build.build(types::ACCEPTING, true, reasons::ACCEPTED, "items are accepted")
     };
     let ready = if queue.spec.suspend == Some(true) {
-        build.build(types::READY, true, reasons::SUSPENDED, "it gives nothing out (spec.suspend); items are accepted")
+        build.build(types::READY, true, reasons::SUSPENDED, "agents get no items from the queue (spec.suspend); new items are accepted")
     } else {
-        build.build(types::READY, true, reasons::SERVING, "items are given out")
+        build.build(types::READY, true, reasons::SERVING, "agents get items from the queue")
     };
     let kept = dead_letters_kept(build, counts.dead_lettered, known.max_dead_letters);
     // A message with a number in it is not news by itself.
@@ -211,13 +212,13 @@ fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[Mi
 /// Whether a dead letter is kept for its whole time, or is deleted sooner because there are too many.
 fn dead_letters_kept(build: Builder, there: u64, most: u64) -> Condition {
     let condition = |status, reason, message: String| build.build(types::DEAD_LETTERS_KEPT, status, reason, message);
-    let act = "redrive or delete them, or raise spec.deadLetters.max";
+    let act = "redrive or delete dead letters, or raise the limit";
     if there >= most {
         let message =
-            format!("it has {there} dead letters and keeps {most} (spec.deadLetters.max): for each one more the oldest is deleted; {act}");
+            format!("the queue has {there} dead letters and keeps {most} (spec.deadLetters.max): each new one deletes the oldest; {act}");
         condition(false, reasons::DEAD_LETTERS_FULL, message)
     } else if there.saturating_mul(5) >= most.saturating_mul(4) {
-        condition(true, reasons::NEARLY_FULL, format!("it has {there} dead letters and keeps {most} (spec.deadLetters.max); {act}"))
+        condition(true, reasons::NEARLY_FULL, format!("the queue has {there} dead letters and keeps {most} (spec.deadLetters.max); {act}"))
     } else {
         condition(true, reasons::DEAD_LETTERS_FIT, "every dead letter is kept for spec.deadLetters.ttlSeconds".to_owned())
     }
@@ -234,7 +235,7 @@ pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group
     let mut groups = live.status.clone().unwrap_or_default().cancelled_groups.unwrap_or_default();
     groups.retain(|known| known.group != group);
     if groups.len() >= MAX_CANCELLED_GROUPS {
-        tracing::warn!(namespace, queue, group, "the queue remembers as many cancelled groups as it can; this one is not cancelled");
+        tracing::warn!(namespace, queue, group, "the list of cancelled groups of the queue is full; this group is not cancelled");
         return Ok(());
     }
     // Members are cancelled that exist now: one that is made later knows what it is made into. When they were made is told by the

@@ -64,8 +64,8 @@ pub fn judge(failure: Failure, refused: Option<&RefusedCall>) -> AttemptVerdict 
     let Failure { reason, message, exit_code } = failure;
     let died = exit_code.is_some_and(|code| code != 0);
     let how = match exit_code {
-        Some(code) => format!("its program ended ({reason}, exit code {code})"),
-        None => format!("it was reported as failed ({reason})"),
+        Some(code) => format!("the program ended ({reason}, exit code {code})"),
+        None => format!("the item was reported as failed ({reason})"),
     };
     let message = last_words(&message, &format!("{how} after a model call was refused: {}", refused.words));
     match refused.by {
@@ -146,7 +146,7 @@ mod tests {
         let said = Failure { reason: "BadInput".into(), message: "no such file".into(), exit_code: None };
         let AttemptVerdict::Failed(failure) = judge(said.clone(), Some(&refused)) else { panic!("given back") };
         assert_eq!(failure.reason, "BadInput");
-        assert!(failure.message.starts_with("no such file\nit was reported as failed"), "{}", failure.message);
+        assert!(failure.message.starts_with("no such file\nthe item was reported as failed"), "{}", failure.message);
         assert_eq!(judge(said.clone(), None), AttemptVerdict::Failed(said));
         assert_eq!(judge(died("x"), None), AttemptVerdict::Failed(died("x")));
     }

@@ -106,7 +106,7 @@ async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("others wrote the item each time; try again"))
+    Err(Refusal::away("other writes of the item came first each time; try again"))
 }
 
 /// Whether a failure under this agent is final.

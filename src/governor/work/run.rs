@@ -331,7 +331,7 @@ impl Writer {
                 // Somebody may have taken our finalizer off: then its pod may be there without it.
                 None => {
                     let pod = self.context.api::<Pod>(&key.namespace).get_metadata_opt(&holder.agent).await;
-                    let pod = pod.map_err(Error::of("looking for the pod that holds an item"))?;
+                    let pod = pod.map_err(Error::of("reading the pod that holds an item"))?;
                     pod.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(&holder.pod))
                 }
             };
@@ -346,7 +346,7 @@ impl Writer {
         if matches!(record.phase, Phase::Rejected | Phase::DeadLettered | Phase::Failed | Phase::Expired) && !entry.record.phase.ended() {
             let reason = record.reason.clone().unwrap_or_else(|| "Ended".to_owned());
             let last = record.history.last().and_then(|last| last.message.clone());
-            let note = beside.message.clone().or(last).unwrap_or_else(|| format!("it is {:?} now", record.phase));
+            let note = beside.message.clone().or(last).unwrap_or_else(|| format!("the item is {:?} now", record.phase));
             tell_failure(&self.context, &stored, entry, record, "Settle", (&reason, note)).await;
         }
         Ok(())
@@ -365,7 +365,7 @@ impl Writer {
         if reason == Some(why::DEPENDENCY_MISSING) {
             let api = self.context.api::<WorkItem>(&key.namespace);
             for on in &entry.spec.after {
-                let item = api.get_opt(&on.name).await.map_err(Error::of("reading an item that is waited for"))?;
+                let item = api.get_opt(&on.name).await.map_err(Error::of("reading an item that another item depends on"))?;
                 let known = self.context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.get(&on.name).is_some());
                 if let Some(item) = item.filter(|_| !known) {
                     self.context.work_index.observe(&item);

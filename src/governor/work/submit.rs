@@ -28,7 +28,7 @@ const MAX_CONCURRENT_CREATES: usize = 8;
 
 fn key_of(key: Option<&str>) -> Result<&str, Refusal> {
     key.filter(|key| !key.is_empty() && key.len() <= 253).ok_or_else(|| {
-        let message = "the header Idempotency-Key is missing, or longer than 253 bytes: it makes a repetition harmless";
+        let message = "the header Idempotency-Key is missing or longer than 253 bytes: it makes a repeated call safe";
         Refusal::new(Code::InvalidBody, message).field("Idempotency-Key")
     })
 }
@@ -67,8 +67,8 @@ pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request:
     let mut more: HashMap<String, u64> = HashMap::new();
     let mut making = Vec::new();
     for (key, item) in items {
-        let (queue, there) =
-            admitted(&item, pool, context).map_err(|refusal| Refusal { message: format!("{key:?}: {}", refusal.message), ..refusal })?;
+        let (queue, there) = admitted(&item, pool, context)
+            .map_err(|refusal| Refusal { message: format!("step {key:?}: {}", refusal.message), ..refusal })?;
         *more.entry(queue.clone()).or_default() += u64::from(!there);
         making.push((key, item, queue));
     }
@@ -139,7 +139,7 @@ fn admitted(item: &WorkItem, pool: &AgentPool, context: &Context) -> Result<(Str
         _ if known => there.and_then(|entry| entry.record.queue.or(entry.spec.queue)).unwrap_or_default(),
         Admission::To(queue) => queue,
         Admission::Refused(rejection) => return Err(rejected(&rejection)),
-        Admission::Unknown => return Err(Refusal::away("the queues are not known now; try again")),
+        Admission::Unknown => return Err(Refusal::away("the controller does not know the queues yet; try again")),
     };
     let allowed = pool.spec.may.iter().flat_map(|may| may.submit_to.iter().flatten()).any(|allowed| *allowed == queue);
     if !allowed {
@@ -162,7 +162,7 @@ async fn make(item: WorkItem, queue: String, context: &Context) -> Result<Submit
         }
         Err(error) if error.class() == Class::AlreadyExists => {
             let there = api.get_opt(&name).await.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
-            let Some(there) = there else { return Err(Refusal::away("an item of the same key was just removed; try again")) };
+            let Some(there) = there else { return Err(Refusal::away("an item with the same key was just deleted; try again")) };
             if as_asked(&there.spec) != as_asked(&item.spec) {
                 return Err(if item.spec.dedup_key.is_some() {
                     rejected(&Rejection::Duplicate(name))

@@ -63,7 +63,7 @@ async fn watch_items(api: Api<Tolerant<WorkItem>>, work_index: WorkIndex) {
             Ok(Event::Delete(item)) => {
                 work_index.forget(&item.namespace().unwrap_or_default(), &item.name_any(), &item.uid().unwrap_or_default());
             }
-            Err(error) => tracing::warn!(%error, "the watch of WorkItems broke; starting it again"),
+            Err(error) => tracing::warn!(%error, "the watch of WorkItems failed and is restarted"),
         }
     }
 }
@@ -113,7 +113,7 @@ async fn watch_queues(api: Api<Tolerant<WorkQueue>>, work_index: WorkIndex, queu
                 work_index.observe_queue(&key.namespace, &key.name, None);
                 queues.forget(&key);
             }
-            Err(error) => tracing::warn!(%error, "the watch of WorkQueues broke; starting it again"),
+            Err(error) => tracing::warn!(%error, "the watch of WorkQueues failed and is restarted"),
         }
     }
 }

@@ -155,7 +155,7 @@ impl State {
         let mut moved = false;
         for (from, to, times) in edges.into_iter().filter(|(_, _, times)| *times > 0) {
             self.metrics.breaker_moved(guard, from, to, times);
-            tracing::info!(circuit = %slot.key, breaker = slot.home.as_deref().unwrap_or_default(), from, to, "a circuit moved");
+            tracing::info!(circuit = %slot.key, breaker = slot.home.as_deref().unwrap_or_default(), from, to, "a circuit changed its state");
             moved = true;
         }
         if moved {

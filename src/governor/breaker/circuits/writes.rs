@@ -63,7 +63,7 @@ impl Circuits {
                 Some(epoch) => kept.circuit.stored(*epoch),
                 // There is no room for it: those that stand there are open too.
                 None if stored.len() >= MAX_STATUS_CIRCUITS => {
-                    tracing::warn!(circuit = %key, breaker = %name.name, "an open circuit is kept in memory only: the status of its Breaker is full of open ones");
+                    tracing::warn!(circuit = %key, breaker = %name.name, "an open circuit is kept in memory only: the status of its Breaker is full of open circuits");
                     kept.circuit.stored(kept.circuit.epoch());
                 }
                 None => {}

@@ -33,5 +33,5 @@ impl NamespaceWork {
 
 /// That no pool has what an item needs.
 fn unmet_words(queue: &str, lacks: &[UnmetRequirement]) -> String {
-    format!("no AgentPool that works from WorkQueue/{queue} has what it needs: {}", in_words(lacks))
+    format!("no AgentPool that takes items from WorkQueue/{queue} offers what the item requires: {}", in_words(lacks))
 }
