@@ -1,4 +1,5 @@
-//! Events about a rollback of the API server's store: lost writes cannot be listed, so each namespace is told which time is lost.
+//! Events about a rollback of the API server's store. Lost writes cannot be listed, so an event in each namespace names
+//! the lost time.
 //!
 //! What gateways replay is applied elsewhere: settles by [`budget`](super::budget), leases by [`work::replay`](super::work::replay).
 
@@ -39,7 +40,7 @@ fn note(rollback: &StoreRollback) -> String {
     )
 }
 
-/// The first pool by name of a namespace: events about the namespace are about it.
+/// The first pool of a namespace by name. Events about the namespace refer to it.
 pub fn first_pool(context: &Context, namespace: &str) -> Option<AgentPool> {
     let stored = context.stores.pools.state();
     let readable = stored.iter().filter_map(|pool| pool.0.as_ref().ok());

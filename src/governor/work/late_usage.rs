@@ -1,4 +1,5 @@
-//! What an item's last calls used, told of it after its end: a gateway may say so later than the agent that the item is done.
+//! Tokens of an item's last calls that became known after its end: a gateway may report them later than the agent
+//! reports the end.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::controller::status_throttle::after_conflict;
 use crate::governor::budget::object::in_doubt;
 use crate::serve::fair_semaphore::FairSemaphore;
 
-/// Tells it of those of which it is known by now.
+/// Writes the late usage of all items for which it is known by now.
 pub fn tell_late(context: &Arc<Context>, writes: &FairSemaphore) {
     for (uid, key) in context.meter.known_late() {
         let (context, writes) = (context.clone(), writes.clone());

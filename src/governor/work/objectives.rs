@@ -1,5 +1,5 @@
-//! Service levels of queues: sees which items are over them, counts them, and tells of them, within bounds. What to tell is
-//! `policy::work::objectives`'s to decide.
+//! Objectives of queues: finds the items that miss them, counts them, and reports them within bounds.
+//! `policy::work::objectives` decides which ones are reported.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::policy::interventions::Signal;
 use crate::policy::work::item::UnixMillis;
 use crate::policy::work::objectives::{MissedObjective, Objective, ObjectiveCheck, ObjectiveWatch, Objectives};
 
-/// The items that are over, of each queue that is looked at.
+/// The items that miss objectives, for each queue with objectives.
 pub type MissedItems = HashMap<ObjectKey, Vec<MissedObjective>>;
 
-/// Looks at all queues.
+/// Checks these queues.
 pub fn over<'a>(work_index: &WorkIndex, keys: impl IntoIterator<Item = &'a ObjectKey>) -> MissedItems {
     let look = |key: &ObjectKey| work_index.with(&key.namespace, |namespace_work| namespace_work.index.over(&key.name, now()));
     keys.into_iter().map(|key| (key.clone(), look(key))).collect()
 }
 
-/// What a queue's condition says: so many are over now.
+/// The message of the condition of a queue: how many items miss each objective now.
 pub fn words(objectives: Objectives, over: &[MissedObjective]) -> String {
     let count = |wanted| over.iter().filter(|one| one.objective == wanted).count();
     let seconds = |within: Option<Duration>| within.map_or(0, |within| within.as_secs());
@@ -39,12 +39,12 @@ pub fn words(objectives: Objectives, over: &[MissedObjective]) -> String {
     }
 }
 
-/// What is remembered of each queue, for as long as we lead.
+/// The state of each queue, for as long as we lead.
 #[derive(Default)]
 pub struct Watches(HashMap<ObjectKey, ObjectiveWatch>);
 
 impl Watches {
-    /// Counts what is over since the last look, and has it told of. Waits for nobody.
+    /// Counts the items that have missed an objective since the last check, and starts their events without waiting.
     pub fn look(&mut self, all: &MissedItems, queues: &HashMap<ObjectKey, WorkQueue>, context: &Arc<Context>) {
         self.0.retain(|key, _| all.contains_key(key));
         for (key, over) in all {
@@ -62,7 +62,7 @@ impl Watches {
     }
 }
 
-/// Lets the supervisor of the agent that takes too long decide: its pool may have a rule for that.
+/// Raises the signal for the agent that holds the item. The rules of its pool decide what to do.
 fn raise(over: &MissedObjective, namespace: &str, context: &Context) {
     let Some(holder) = over.holder.as_ref().filter(|holder| context.live.view(&holder.pod).is_some()) else { return };
     context.live.raised(&holder.pod, Signal::ObjectiveMissed, None);
@@ -71,11 +71,11 @@ fn raise(over: &MissedObjective, namespace: &str, context: &Context) {
 
 async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: ObjectiveCheck) {
     if context.leadership.check().is_err() {
-        return; // whoever leads looks too
+        return; // the new leader reports it
     }
     let objectives = context.work_index.queue(&key.namespace, &key.name).map(|queue| queue.objectives).unwrap_or_default();
     for one in look.new.iter().take(look.told) {
-        // What is told of has to be there still; and events need the object that they are about.
+        // An event needs its object, so the item must still exist.
         let Ok(Some(item)) = context.api::<WorkItem>(&key.namespace).get_opt(&one.item).await else { continue };
         if item.metadata.uid.as_deref() == Some(&one.uid) {
             let (action, note) = note(one, objectives, &key.name, now());

@@ -1,4 +1,4 @@
-//! WorkQueues: what their status says, and the groups that a member's failure cancels.
+//! WorkQueues: their status, and groups that the failure of a member cancels.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,20 +25,20 @@ use crate::policy::work::objectives::MissedObjective;
 
 /// Name of this loop in logs and back-offs.
 const LOOP_NAME: &str = "workqueue";
-/// Between two looks at all queues.
+/// Interval of checks of all queues.
 const QUEUE_SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Counts are written at most this often.
+/// Minimum time between two writes of counts alone.
 const COUNTS_WRITE_INTERVAL: Duration = Duration::from_secs(5);
-/// A cancelled group is remembered for so long at least.
+/// How long a cancelled group is kept at least.
 const CANCELLED_GROUP_TTL: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
-/// Groups that a queue remembers as cancelled; the schema's bound.
+/// Cancelled groups that a queue keeps: the bound of the schema.
 const MAX_CANCELLED_GROUPS: usize = 64;
 
-/// The queues as they were read last. Cheap to clone.
+/// The queues as they were last read. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Queues(Arc<Mutex<HashMap<ObjectKey, KnownQueue>>>);
 
-/// A queue, when its status was written, and from when on it may be.
+/// A queue, the time of the last write of its status, and the delay after a failed write.
 #[derive(Clone)]
 struct KnownQueue {
     queue: WorkQueue,
@@ -47,24 +47,24 @@ struct KnownQueue {
 }
 
 impl Queues {
-    /// A queue as it is now.
+    /// Records a queue.
     pub fn know(&self, key: ObjectKey, queue: WorkQueue) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (written, put_off) = all.get(&key).map_or((None, None), |known| (known.written, known.put_off));
         all.insert(key, KnownQueue { queue, written, put_off });
     }
 
-    /// It is gone.
+    /// Removes a deleted queue.
     pub fn forget(&self, key: &ObjectKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// All that are known.
+    /// The keys of all known queues.
     pub fn keys(&self) -> HashSet<ObjectKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Keeps the status of all queues true, for ever.
+    /// Keeps the status of all queues up to date. Never returns.
     pub async fn publish(self, context: Arc<Context>) {
         let mut watches = Watches::default();
         loop {
@@ -90,7 +90,7 @@ impl Queues {
         }
     }
 
-    /// The queues that promise something: the others are over nothing.
+    /// The queues with objectives: the others can miss none.
     fn with_objectives(&self) -> HashMap<ObjectKey, WorkQueue> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter()
@@ -175,20 +175,20 @@ fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[Mi
         build.build(types::READY, true, reasons::SERVING, "agents get items from the queue")
     };
     let kept = dead_letters_kept(build, counts.dead_lettered, known.max_dead_letters);
-    // A message with a number in it is not news by itself.
+    // A different number in a message alone is no reason for a write.
     let mut conditions = with_old_words(&[ready, accepting, kept], &stored.conditions);
-    // How many are over is a count like the others, and written as often.
+    // The number of missed objectives is a count like the others, and is written as often.
     if !known.objectives.is_empty() {
         let reason = if over.is_empty() { reasons::OBJECTIVES_MET } else { reasons::OBJECTIVE_MISSED };
         conditions.push(build.build(types::OBJECTIVES_MET, over.is_empty(), reason, objectives::words(known.objectives, over)));
     }
-    // A member whose making the watch has not shown yet is covered too.
+    // A group is also kept while the watch may not have shown its newest member.
     let young = |one: &CancelledGroup| now.duration_since(one.time.0) < CANCELLED_GROUP_TTL;
     let living = |one: &CancelledGroup| {
         young(one) || work_index.with(&key.namespace, |namespace_work| namespace_work.index.group_lives(&key.name, &one.group))
     };
     let second = |at: UnixMillis| Timestamp::from_second(at.0.div_euclid(1000)).ok().map(Time);
-    // Those that a person cancelled are listed too: who reads it learns when an entry may go.
+    // Groups that a person cancelled are listed too: the list shows when an entry may be removed.
     let cancelled =
         convert::cancelled_groups(queue).into_iter().filter_map(|(group, at)| Some(CancelledGroup { group, time: second(at)? }));
     let groups: Vec<CancelledGroup> = cancelled.filter(living).take(MAX_CANCELLED_GROUPS).collect();
@@ -209,7 +209,7 @@ fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[Mi
     }
 }
 
-/// Whether a dead letter is kept for its whole time, or is deleted sooner because there are too many.
+/// The condition that dead letters are kept for their whole time, or are deleted sooner because there are too many.
 fn dead_letters_kept(build: Builder, there: u64, most: u64) -> Condition {
     let condition = |status, reason, message: String| build.build(types::DEAD_LETTERS_KEPT, status, reason, message);
     let act = "redrive or delete dead letters, or raise the limit";
@@ -224,8 +224,9 @@ fn dead_letters_kept(build: Builder, there: u64, most: u64) -> Condition {
     }
 }
 
-/// Writes down that a group is cancelled, because a member failed for good and the queue says so. Before that failure is
-/// written: a leader that is lost in between finds the tombstone, or the member not failed yet.
+/// Records in the queue that a group is cancelled, because a member failed finally and the queue says so. This happens
+/// before the failure is written: if the leader is lost in between, the next one finds the tombstone, or the member has
+/// not failed yet.
 pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group: &str) -> Result<(), Error> {
     if !context.work_index.queue(namespace, queue).is_some_and(|queue| queue.cancel_group) {
         return Ok(());
@@ -238,8 +239,8 @@ pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group
         tracing::warn!(namespace, queue, group, "the list of cancelled groups of the queue is full; this group is not cancelled");
         return Ok(());
     }
-    // Members are cancelled that exist now: one that is made later knows what it is made into. When they were made is told by the
-    // API server's clock.
+    // Only members that exist now are cancelled: a member that is created later joins a cancelled group knowingly. The
+    // clock of the API server tells when members were created.
     let now = Timestamp::now();
     let latest = context
         .work_index

@@ -1,7 +1,7 @@
 //! Answers about leases that gateways replay after a rollback of the API server's store. Each is applied once.
 //!
-//! The gateway vouches for the caller, as with every call. The agent may be lost itself, or may have ended: its finish counts
-//! nevertheless. `policy::work::lease::replay` decides what is applied.
+//! The gateway vouches for the caller, as with every call. The finish counts even if the agent itself was lost or has
+//! ended. `policy::work::lease::replay` decides what is applied.
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
