@@ -1,4 +1,4 @@
-//! Where a model call goes: which of its pool's entries it names, and whether it may. Pure.
+//! The target of a model call: the model entry of the pool that it names, and whether it is allowed. Pure.
 
 use kube::ResourceExt;
 
@@ -21,7 +21,7 @@ fn no(message: String) -> Refusal {
     Refusal::new(Code::ModelNotAllowed, message)
 }
 
-/// The target of a call, or why there is none.
+/// The target of a call, or the reason why it has none.
 pub fn target(pool: &AgentPool, way: &ModelRoute) -> Result<Target, Refusal> {
     let entries = pool.spec.models.iter().flatten();
     let name = pool.name_any();
