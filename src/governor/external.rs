@@ -122,7 +122,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     // The API server silently drops unknown fields. Without the field this would be an agent with a pod.
     if stored.spec.external.is_none() {
         let uid = stored.uid().unwrap_or_default();
-        let _ = calls::delete(&api, &name, &uid, None).await; // on an error the controller of the pool deletes it
+        let _ = calls::delete(&api, &name, &uid, None).await; // the controller of the pool does the rest
         let message = "the API server drops spec.external of Agents: the CRDs are older than this operator; apply the CRDs of this version";
         return Err(Refusal::new(Code::LimitReached, message));
     }

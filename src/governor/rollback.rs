@@ -1,7 +1,7 @@
 //! Events about a rollback of the API server's store. Lost writes cannot be listed, so an event in each namespace names
 //! the lost time.
 //!
-//! What gateways replay is applied elsewhere: settles by [`budget`](super::budget), leases by [`work::replay`](super::work::replay).
+//! Replayed settles are applied by [`budget`](super::budget), replayed leases by [`work::replay`](super::work::replay).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ pub enum Target {
 pub struct GrantDecision {
     /// The conditions to be written.
     pub conditions: Vec<Condition>,
-    /// The tokens that count, and their place: only if the status already says so.
+    /// The tokens that count, and their place. Set only if the stored status says that they count.
     pub counts: Option<(Key, budget::Grant)>,
 }
 

@@ -56,7 +56,7 @@ mod tests {
         DueRecord { namespace: namespace.into(), waited_for, counted: true, key: Key::Agent(name.into()) }
     }
 
-    /// The names in the order in which they are written, when nothing else becomes due.
+    /// The names in the order of their writes, when nothing else becomes due.
     fn order(mut all: Vec<DueRecord>) -> Vec<String> {
         let mut write_order = WriteOrder::default();
         let mut order = Vec::new();

@@ -1,4 +1,4 @@
-//! What the status of a queue says.
+//! The status of a queue.
 
 use std::collections::HashSet;
 
@@ -30,7 +30,7 @@ fn item(at: u32, phase: &str) -> WorkItem {
     .expect("a WorkItem")
 }
 
-/// What is said of this queue with these items.
+/// The status of this queue with these items.
 fn said(queue: &WorkQueue, items: &[WorkItem]) -> WorkQueueStatus {
     let (work_index, _) = WorkIndex::new(Metrics::default());
     work_index.items_listed(&HashSet::new());

@@ -58,7 +58,7 @@ pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<
     done()
 }
 
-/// Whether the item exists.
+/// Applies a lost answer to an item. Returns whether the item exists.
 async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &StatusExtras, context: &Context) -> Result<bool, Refusal> {
     let namespace = &caller.key.namespace;
     for _ in 0..MAX_DECISION_ATTEMPTS {
@@ -117,7 +117,7 @@ fn is_drone(caller: &Caller, context: &Context) -> bool {
     pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).is_some_and(|pool| pool.spec.type_ == names::DRONE_TYPE)
 }
 
-/// An agent finished an item that does not exist any more: an event says so.
+/// Reports by an event that an agent finished an item that does not exist any more.
 async fn report_lost_item(caller: &Caller, held: &LeaseRef, context: &Context) {
     let Some(pool) = first_pool(context, &caller.key.namespace) else { return };
     let note = format!(

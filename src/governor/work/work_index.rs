@@ -158,7 +158,7 @@ impl WorkIndex {
         let _ = self.0.listed.subscribe().wait_for(|listed| *listed).await; // the sender lives as long as we
     }
 
-    /// The highest owner epoch in what was read.
+    /// The highest owner epoch that was read.
     pub fn highest_epoch(&self) -> Option<i64> {
         self.lock().highest_epoch
     }
