@@ -255,7 +255,7 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             let held = LeaseRef { uid: uid.to_owned(), epoch };
             // The program failed and did not itself report that the task failed.
             if exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
-                return Err(Refusal::away("the lifetime tokens of this agent are spent; the supervisor decides about its item"));
+                return Err(Refusal::away("the lifetime tokens of this agent are spent: wait until the supervisor decides about its item"));
             }
             let refused = context.live.was_refused(&caller.uid, &held);
             let failure = match refused::judge(Failure { reason, message, exit_code }, refused.as_ref()) {
