@@ -249,6 +249,6 @@ async fn nonsense_is_refused_and_one_that_guards_nothing_says_so() {
     assert!(words.contains("nobody, none"), "{words}");
     room.apply_pool("nobody", json!({"replicas": 0})).await;
     let words = says(&room, "odd", "Ready", "True", "Guarding").await;
-    assert!(words.contains("guards AgentPool nobody") && words.contains("does not exist: AgentPool none"), "{words}");
+    assert!(words.contains("guards AgentPool nobody") && words.contains("do not exist: AgentPool none"), "{words}");
     room.close().await;
 }

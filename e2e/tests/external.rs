@@ -240,11 +240,11 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     // Too many.
     refuses(&as_account("desktop", &pool), enrol, Code::LimitReached, "spec.external.maxAgents").await;
     // Who may register agents itself is none of the others.
-    refuses(&as_account("desktop", &of("laptops", &agent)), reports, Code::NotAnAgent, "by nobody else").await;
-    refuses(&as_account("desktop", &of("laptops", &inside)), reports, Code::NotAnAgent, "by nobody else").await;
+    refuses(&as_account("desktop", &of("laptops", &agent)), reports, Code::NotAnAgent, "did not register Agent/").await;
+    refuses(&as_account("desktop", &of("laptops", &inside)), reports, Code::NotAnAgent, "did not register Agent/").await;
     let uid = inside.status.as_ref().and_then(|status| status.pod_ref.as_ref()).expect("a pod").uid.clone();
     let pods_own = format!("{}/laptops/{}/{uid}", room.namespace, inside.name_any());
-    refuses(&as_account("desktop", &pods_own), reports, Code::NotAnAgent, "by nobody else").await;
+    refuses(&as_account("desktop", &pods_own), reports, Code::NotAnAgent, "did not register Agent/").await;
     // A pod's token, outside or inside.
     let pod = room.api::<Pod>().get(&inside.name_any()).await.expect("its pod");
     let stolen = gateway.with(&token_of(&room, &pod).await);

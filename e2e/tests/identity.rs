@@ -148,17 +148,17 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
 
     // Pods of people, the last one dressed as an agent's in every way that a person with rights on pods can.
     let plain = somebodys_pod(room, json!({"name": "plain"})).await;
-    refuses(&scene.agent_of(&plain).await, Code::NotAnAgent, &["uid", "Spillway made"]).await;
+    refuses(&scene.agent_of(&plain).await, Code::NotAnAgent, &["uid", "Spillway created"]).await;
     let dressed =
         json!({"name": "dressed", "labels": scene.pods[0].metadata.labels, "ownerReferences": scene.pods[0].metadata.owner_references});
     let dressed = somebodys_pod(room, dressed).await;
-    refuses(&scene.agent_of(&dressed).await, Code::NotAnAgent, &["Spillway made"]).await;
+    refuses(&scene.agent_of(&dressed).await, Code::NotAnAgent, &["Spillway created"]).await;
     assert!(scene.goodbyes().await.is_empty());
     // Who they are does not follow from what they say, either.
     let claims =
         scene.agent_of(&plain).await.saying(CALLER_NAMESPACE_HEADER, &room.namespace).saying(CALLER_POD_HEADER, &scene.pods[0].name_any());
     let claims = claims.saying(CALLER_UID_HEADER, &scene.pods[0].uid().expect("a uid")).saying(GATEWAY_HEADER, "counted");
-    refuses(&claims, Code::NotAnAgent, &["Spillway made"]).await;
+    refuses(&claims, Code::NotAnAgent, &["Spillway created"]).await;
 
     // A pod that takes the name of an agent that ended.
     let ended = scene.pods[0].name_any();
@@ -172,7 +172,7 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     room.pool_says("free", "Ready", "True").await;
     scene.rests().await;
     let squatter = somebodys_pod(room, json!({"name": ended, "labels": scene.pods[0].metadata.labels})).await;
-    refuses(&scene.agent_of(&squatter).await, Code::NotAnAgent, &["Spillway made"]).await;
+    refuses(&scene.agent_of(&squatter).await, Code::NotAnAgent, &["Spillway created"]).await;
     // And the ended agent's own token, whose pod is gone.
     refuses(&scene.nobody.with(&good), Code::InvalidToken, &["does not accept this token"]).await;
 

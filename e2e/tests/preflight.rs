@@ -122,7 +122,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
         found.ok_or_else(|| format!("{:?}", item.status))
     })
     .await;
-    let words = "no AgentPool that works from WorkQueue/bugs has what it needs: scripted-large (requires.models)";
+    let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: scripted-large (requires.models)";
     assert_eq!((waits.reason.as_str(), waits.message.as_str()), ("RequirementsUnmet", words));
     room.event("waits", "RequirementsUnmet", "scripted-large").await;
     // Others pass it, and nobody is started for it.
@@ -159,7 +159,7 @@ async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
         seen(said.code == 0, || format!("{said:?}")).map(|()| said.out)
     })
     .await;
-    let words = "waits: no AgentPool that works from WorkQueue/bugs has what it needs: git (requires.tools)";
+    let words = "waits: no AgentPool that takes items from WorkQueue/bugs offers what the item requires: git (requires.tools)";
     assert_eq!(told.trim_end(), format!("{first}: {words}"));
     // The pool names the tool, and its image has none: the agent that comes gets nothing.
     let named = json!({"preflight": {"tools": ["sh", "git"]}, "scaling": {"min": 0, "max": 2}});
@@ -247,7 +247,7 @@ async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
     room.event(&holder(&third), "ObjectiveMissed", "completionSeconds").await;
     room.let_go("third").await;
     assert_eq!(room.item_is("third", Succeeded).await.status.and_then(|status| status.attempts), Some(1));
-    says("urgent", "True", "no item is over").await;
+    says("urgent", "True", "no item misses").await;
     // Many looks later.
     let events = room.list::<k8s_openapi::api::events::v1::Event>().await;
     let told = |name: &str, action: &str| {

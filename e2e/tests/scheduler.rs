@@ -171,7 +171,7 @@ async fn words_become_work_and_a_question_becomes_none() {
 
     // Everybody is told.
     for item in &items {
-        assert_eq!(event(&room, "Finished", std::slice::from_ref(item)).await, "it is Succeeded");
+        assert_eq!(event(&room, "Finished", std::slice::from_ref(item)).await, "the item is Succeeded");
     }
     assert_eq!(event(&room, "PlanFinished", &items).await, format!("plan {}: 3 Succeeded", plan.id));
     let told = async |agent: &str| {

@@ -1,7 +1,8 @@
-//! How full each bulkhead is: a line of the log a project and minute, and events when one becomes nearly full or full.
+//! Use of the bulkheads: one log line for each project and minute, and an event when a bulkhead is nearly full or full.
 //!
-//! Level 0 is a ClusterBudget, level 1 what it leaves to a namespace, Budgets and their ResourceQuota, level 2 a pool; and queues
-//! hold work back. What is full refuses by itself; here it is told. When, is `policy::bulkhead_use`'s to say.
+//! Level 0 is a ClusterBudget. Level 1 is its share for a namespace, Budgets and their ResourceQuota. Level 2 is a
+//! pool. Queues limit waiting work. A full bulkhead refuses by itself; this module only reports it.
+//! `policy::bulkhead_use` decides when.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +21,20 @@ use crate::controller::{Context, Stores};
 use crate::policy::budget::{Key as Place, LimitView};
 use crate::policy::bulkhead_use::{BulkheadUse, BulkheadUses, Kind, Owner, UseAlert, UseWatch, percent, words};
 
-/// Between two lines of a project.
+/// Interval between two log lines of a project.
 const BULKHEAD_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is known beside the stores.
+/// Facts that are not in the stores.
 struct Facts {
-    /// How the limits of tokens stand.
+    /// The state of the token limits.
     tokens: Vec<(Place, Vec<LimitView>)>,
-    /// Queues with their unfinished items, and how many they may hold.
+    /// Queues with the number of their unfinished items, and the allowed number.
     queues: Vec<(ObjectKey, u64, u64)>,
-    /// Pools with their living agents, and how many they may have.
+    /// Pools with the number of their living agents, and the allowed number.
     pools: Vec<(ObjectKey, u64, u64)>,
 }
 
-/// Tells, for ever.
+/// Reports each minute. Never returns.
 pub async fn run(context: Arc<Context>) {
     let mut watch = UseWatch::default();
     loop {
@@ -49,7 +50,7 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// One line.
+/// Writes the log line of one namespace.
 fn tell(namespace: &str, uses: &[BulkheadUse]) {
     let percent = uses.iter().map(|one| one.percent).max().unwrap_or(0);
     let of = |kind| words(uses, kind);
@@ -65,7 +66,7 @@ fn tell(namespace: &str, uses: &[BulkheadUse]) {
     );
 }
 
-/// Where a place of the ledger is told of, and whose it is. Shares are part of what they are of.
+/// The namespace and the owner under which a place of the ledger is reported. Shares are included in their owner.
 fn owner(place: &Place) -> Option<(String, Owner)> {
     match place {
         Place::Cluster(name) => Some((String::new(), Owner::ClusterBudget(name.clone()))),
@@ -108,7 +109,7 @@ fn gather(facts: &Facts, places: &PendingPlaces, stores: &Stores) -> BulkheadUse
     all
 }
 
-/// What is used of a Budget's ResourceQuota, as the API server counts it.
+/// The use of a Budget's ResourceQuota, as the API server counts it.
 fn compute(quota: &ResourceQuota) -> Vec<BulkheadUse> {
     let budget = quota.owner_references().iter().find(|owner| owner.kind == Budget::kind(&()));
     let (Some(budget), Some(status)) = (budget, &quota.status) else { return Vec::new() };
@@ -127,7 +128,7 @@ fn compute(quota: &ResourceQuota) -> Vec<BulkheadUse> {
     status.hard.iter().flatten().map(of).collect()
 }
 
-/// What people are told.
+/// The reason and the message of the event.
 fn note(UseAlert { namespace, used, full }: &UseAlert) -> (&'static str, String) {
     let BulkheadUse { kind: _, owner, limit, amounts, percent } = used;
     let of = match owner {
@@ -135,7 +136,10 @@ fn note(UseAlert { namespace, used, full }: &UseAlert) -> (&'static str, String)
         Owner::ClusterBudget(_) | Owner::Budget(_) | Owner::Queue(_) | Owner::Pool(_) => String::new(),
     };
     if *full {
-        (reasons::BULKHEAD_FULL, format!("{limit}{of}: {amounts} are used ({percent} %); more are refused until there is room"))
+        (
+            reasons::BULKHEAD_FULL,
+            format!("{limit}{of}: {amounts} are used ({percent} %); requests for more are refused until some are free"),
+        )
     } else {
         (reasons::BULKHEAD_NEARLY_FULL, format!("{limit}{of}: {amounts} are used ({percent} %)"))
     }
@@ -143,7 +147,7 @@ fn note(UseAlert { namespace, used, full }: &UseAlert) -> (&'static str, String)
 
 async fn raise(reached: &UseAlert, context: &Context) {
     if context.leadership.check().is_err() {
-        return; // whoever leads looks too
+        return; // the new leader reports it
     }
     let (reason, note) = note(reached);
     let (namespace, stores, events) = (reached.namespace.as_str(), &context.stores, &context.events);
@@ -165,7 +169,7 @@ async fn raise(reached: &UseAlert, context: &Context) {
                 events.warning(about.as_ref(), reason, &action, note).await;
             }
         }
-        // A pool that runs as many as it may says so in its conditions.
+        // The conditions of a pool say that it has its maximum of agents.
         Owner::Pool(_) => {}
     }
 }
@@ -198,7 +202,7 @@ mod tests {
             agent,
             json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "spillway-team", "namespace": "n", "ownerReferences": owner},
                 "status": {"hard": {"requests.cpu": "2", "pods": "10"}, "used": {"requests.cpu": "1500m", "pods": "1"}}}),
-            // Somebody else's is nobody's bulkhead of ours.
+            // A quota that no Budget owns is not a bulkhead.
             json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "other", "namespace": "m"},
                 "status": {"hard": {"pods": "1"}, "used": {"pods": "1"}}}),
         ])
@@ -268,7 +272,7 @@ mod tests {
         let (reason, words) = of("n", Owner::ClusterBudget("c".into()), 10, true);
         assert_eq!(
             (reason, words.as_str()),
-            ("BulkheadFull", "agents in namespace n: 10/10 are used (100 %); more are refused until there is room")
+            ("BulkheadFull", "agents in namespace n: 10/10 are used (100 %); requests for more are refused until some are free")
         );
     }
 }

@@ -1,6 +1,6 @@
-//! Whether a pod is the agent it says it is: its uid, vouched for by the API server, is the one in our own create response.
-//! Names, labels and owners prove nothing. A process outside the cluster is the agent that the user of its token registered. And
-//! what is stored of what is wanted of an agent.
+//! Whether a caller is the agent that it claims to be. The API server vouches for the uid of a pod, and it must be the
+//! uid in our own create response. Names, labels and owners prove nothing. A process outside the cluster is an agent if
+//! the user of its token registered that agent. The module also reads the stored desired state of an agent.
 
 use crate::api::Agent;
 use crate::api::agent::AgentPhase;
@@ -13,16 +13,16 @@ use crate::controller::conditions::find;
 use crate::wire::agent::Directive;
 use crate::wire::{Code, Refusal};
 
-/// A pod, as the API server vouched for it; or a process outside the cluster, which says itself which agent it is.
+/// A pod that the API server vouched for, or a process outside the cluster, which states itself which agent it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its Agent would have this key: pods are named as their Agents.
+    /// The key of its Agent: a pod has the name of its Agent.
     pub key: ObjectKey,
     /// Its uid.
     pub uid: String,
-    /// The gateway it came through.
+    /// The gateway that the call came through.
     pub gateway: String,
-    /// Who calls from outside the cluster, as the API server vouched for it.
+    /// The user of a process outside the cluster, as the API server vouched for it.
     pub external: Option<ExternalUser>,
 }
 
@@ -33,7 +33,7 @@ pub async fn identify(caller: &Caller, context: &Context) -> Result<Agent, Refus
     match judge(cached, caller) {
         Ok(()) => {}
         Err(refusal) if refusal.code == Code::AgentEnded => return Err(refusal),
-        // The cache may not have seen yet what we recorded a moment ago.
+        // The cache may lag behind a status that we wrote a moment ago.
         Err(_) => {
             let live = context.api::<Agent>(&caller.key.namespace).get_opt(&caller.key.name).await;
             let live = live.map_err(Error::of("reading an Agent")).map_err(|error| {
@@ -47,14 +47,14 @@ pub async fn identify(caller: &Caller, context: &Context) -> Result<Agent, Refus
     cached.cloned().ok_or_else(|| not_an_agent(caller))
 }
 
-/// Whether it is paused, or shall be, as far as that is stored.
+/// Whether the agent is paused or is to be paused, by its stored object.
 pub fn is_paused(agent: &Agent) -> bool {
     let conditions = agent.status.as_ref().map_or(&[][..], |status| &status.conditions);
     agent.spec.paused == Some(true) || find(conditions, types::PAUSED).is_some_and(|paused| paused.status == "True")
 }
 
-/// What is wanted of it, as far as that is stored. A new leader's reconciler may not have looked at it yet, and meanwhile one that
-/// is paused or leaves must take no item.
+/// The desired state of an agent by its stored object. The reconciler of a new leader may not have looked at the agent
+/// yet. Until then, an agent that is paused or leaves must get no item.
 pub fn stored_directive(agent: &Agent) -> Directive {
     if agent.metadata.deletion_timestamp.is_some() {
         Directive::Drain
@@ -68,26 +68,25 @@ pub fn stored_directive(agent: &Agent) -> Directive {
 fn not_an_agent(caller: &Caller) -> Refusal {
     let Caller { key, uid, gateway: _, external } = caller;
     let message = match external {
-        None => format!("no agent's pod was made under the uid {uid}: only pods that Spillway made for an Agent may call"),
+        None => format!("no Agent has a pod with the uid {uid}: only pods that Spillway created for an Agent may call"),
         Some(external) => format!(
-            "Agent/{} (uid {uid}) is none that {} registered for AgentPool/{}: an agent outside the cluster is spoken for by the user that \
-             registered it, and by nobody else",
-            key.name, external.user, external.pool
+            "user {} did not register Agent/{} (uid {uid}) for AgentPool/{}: only the user that registered an agent may call for it",
+            external.user, key.name, external.pool
         ),
     };
     Refusal::new(Code::NotAnAgent, message)
 }
 
-/// Whether `agent` is the caller, and lives.
+/// Whether `agent` is the caller and is alive.
 fn judge(agent: Option<&Agent>, caller: &Caller) -> Result<(), Refusal> {
     let is = |agent: &Agent| agent.caller_uid() == Some(&caller.uid) && registered(agent, caller.external.as_ref());
     let Some(agent) = agent.filter(|agent| is(agent)) else { return Err(not_an_agent(caller)) };
     let status = agent.status.as_ref();
     let ended = status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(condemned);
-    if ended { Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act")) } else { Ok(()) }
+    if ended { Err(Refusal::new(Code::AgentEnded, "this agent has ended and may make no more calls")) } else { Ok(()) }
 }
 
-/// Whether `agent` is one that this user registered for the pool that it may register agents of. A pod registers none.
+/// Whether this user registered `agent`, for the pool that the user may register agents of. A pod registers no agents.
 fn registered(agent: &Agent, by: Option<&ExternalUser>) -> bool {
     match (&agent.spec.external, by) {
         (None, None) => true,

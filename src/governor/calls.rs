@@ -1,4 +1,4 @@
-//! The agents' calls, after the caller was identified. Each is repeatable.
+//! The calls of agents, after the caller is identified. Each call may be repeated.
 
 use std::time::Duration;
 
@@ -32,10 +32,10 @@ use crate::wire::work::{Claim, ItemOrder, ItemWanted};
 use crate::wire::{Code, Refusal, body};
 use spillway_conversion::pool::queues_of;
 
-/// How long a goodbye waits for its status to be stored. The pod keeps it and asks again.
+/// How long the call waits until the status contains the goodbye. The pod keeps the goodbye and calls again.
 const GOODBYE_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Answers one call; no value: there is nothing to say. `uri` is the request's, for what it names.
+/// Answers one call. `None` is an empty answer. `uri` is the URI of the request, with its path and query.
 pub async fn answer(
     call: Call,
     uri: &Uri,
@@ -103,14 +103,14 @@ fn pool_of(agent: &Agent, context: &Context) -> Result<AgentPool, Refusal> {
     let namespace = agent.namespace().unwrap_or_default();
     let stored = context.stores.pool(&namespace, &agent.spec.pool_ref.name);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).cloned();
-    pool.ok_or_else(|| Refusal::away("the agent's pool is not known here now; try again"))
+    pool.ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))
 }
 
 fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context) -> Result<Settings, Refusal> {
     let pool = pool_of(agent, context)?;
     budget::calls::ready(&context.meter)?;
     recall_pause(caller, context)?;
-    // What a process says that nothing isolates proves nothing.
+    // A process outside the cluster cannot prove a sandbox.
     let sandbox = if agent.spec.external.is_some() { Some(external::sandbox()) } else { request.sandbox };
     if context.live.registered(&caller.uid, &caller.gateway, sandbox) {
         context.wake.agent(&caller.key);
@@ -138,7 +138,7 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
     Ok(if agent.spec.external.is_some() { external::settings(settings) } else { settings })
 }
 
-/// How long commands of a pool's agents may take.
+/// Time limits for the commands of a pool's agents.
 fn commands_of(pool: &AgentPool, defaults: Option<&Defaults>) -> CommandLimits {
     let built_in = CommandLimits::default();
     let said = |field: fn(&Bulkhead) -> Option<i32>| {
@@ -149,14 +149,14 @@ fn commands_of(pool: &AgentPool, defaults: Option<&Defaults>) -> CommandLimits {
     CommandLimits { timeout_seconds, max_timeout_seconds }
 }
 
-/// Which commands of a pool's agents have no time unless they ask for one. An agent that calls models runs commands because one
-/// answered.
+/// The commands of a pool's agents that have no time limit unless they ask for one. An agent that calls models runs
+/// commands because a model answered.
 fn untimed_of(pool: &AgentPool) -> TimeExemptions {
     let names = pool.spec.agent.untimed_commands.clone().unwrap_or_default();
     TimeExemptions { names, until_answer: pool.spec.models.as_ref().is_some_and(|models| !models.is_empty()) }
 }
 
-/// How the agents of a pool work from its queues.
+/// How the agents of a pool work on items, if the pool has queues.
 fn work_of(pool: &AgentPool) -> Option<WorkSettings> {
     if queues_of(pool).is_empty() {
         return None;
@@ -181,8 +181,8 @@ fn work_of(pool: &AgentPool) -> Option<WorkSettings> {
     })
 }
 
-/// What is wanted of an agent's item is in memory, and that of a new leader is empty: an agent whose item waits must not be
-/// told that it goes on.
+/// Restores the pause order of an agent's item. Such orders are only in memory, and the memory of a new leader is
+/// empty: without this, an agent with a paused item would be told to continue.
 fn recall_pause(caller: &Caller, context: &Context) -> Result<(), Refusal> {
     work::common::ready(context)?;
     let holding = context.work_index.holding(&caller.key.namespace, &caller.uid).filter(|holding| holding.phase == Phase::Paused);
@@ -218,7 +218,8 @@ async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result
     Ok(Acknowledgement {})
 }
 
-/// Makes a child: an Agent outside its pool's min and max, named by its parent and the key, so that a repetition finds it.
+/// Creates a child: an Agent outside the min and max of its pool. Its name follows from the parent and the key, so that
+/// a repeated call finds it.
 async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spawn, context: &Context) -> Result<Spawned, Refusal> {
     let key = idempotent(key)?;
     let namespace = &caller.key.namespace;
@@ -234,10 +235,10 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     };
     let child = agent_pool::child(pool, parent, &caller.uid, key, request.display_name.as_deref());
     let name = child.name_any();
-    // One at a time for one parent: two at once could both find the last place free.
+    // One at a time for one parent: two concurrent calls could both see the last free place.
     let one = context.live.spawning(&caller.uid);
     let Ok(mut made) = one.try_lock_owned() else {
-        return Err(Refusal::new(Code::TooManyCalls, "another child of this agent is being made").retry_after(1));
+        return Err(Refusal::new(Code::TooManyCalls, "another child of this agent is being created").retry_after(1));
     };
     let _turn = work::common::turn(namespace, context).await?;
     let api = context.api::<Agent>(namespace);
@@ -256,25 +257,28 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     if u32::try_from(living).unwrap_or(u32::MAX) >= most {
         context.live.raised(&caller.uid, Signal::RuleViolated(Violation::TooManyChildren), None);
         context.wake.agent(&caller.key);
-        let message = format!("{living} children live and AgentPool/{} allows {most} (spec.bulkhead.maxChildAgents)", own.name_any());
+        let message = format!(
+            "this agent has {living} living children, and AgentPool/{} allows {most} (spec.bulkhead.maxChildAgents)",
+            own.name_any()
+        );
         return Err(Refusal::new(Code::LimitReached, message));
     }
     made.retain(|time| time.elapsed() < children::CHILD_RATE_WINDOW);
     let now = jiff::Timestamp::now();
     let ages = children.iter().filter_map(|child| Duration::try_from(now.duration_since(child.creation_timestamp()?.0)).ok());
-    // Those that a leader before us made are listed, unless they ended and were removed since.
+    // The list contains the children that a previous leader created, except those that ended and were deleted since.
     if let Some(wait) = children::wait(ages, most).max(children::wait(made.iter().map(|time| time.elapsed()), most)) {
         return Err(too_fast(wait, most, &own.name_any()));
     }
     context.leadership.check().map_err(unavailable)?;
-    // Also if the answer is lost: the child may be there.
+    // Counted even if the answer is lost: the child may exist.
     made.push(BootTime::now());
     match calls::create(&api, &child, names::managers::GOVERNOR).await {
         Ok(_) => {}
         Err(error) if error.class() == Class::AlreadyExists => {}
         Err(error) => {
             if matches!(error.class(), Class::Refused | Class::QuotaExceeded | Class::Terminating) {
-                made.pop(); // there is none
+                made.pop(); // it was not created
             }
             return Err(unavailable(error));
         }
@@ -284,11 +288,11 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     Ok(Spawned { agent: name })
 }
 
-/// Too many children were made within a minute, however few of them live.
+/// Refuses a child because too many were created within a minute, even if few of them are alive.
 fn too_fast(wait: Duration, most: u32, pool: &str) -> Refusal {
     let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
     let message = format!(
-        "this agent made {rate} children within a minute, which is all that AgentPool/{pool} allows: twice \
+        "this agent created {rate} children within a minute, and AgentPool/{pool} allows no more: the limit is twice \
          spec.bulkhead.maxChildAgents ({most}), and at least 10; try again in {seconds} s"
     );
     Refusal::new(Code::TooManyCalls, message).retry_after(u32::try_from(seconds).unwrap_or(u32::MAX))

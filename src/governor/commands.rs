@@ -1,7 +1,7 @@
-//! Commands of agents, as far as they concern a whole namespace: what their pods counted goes to its circuit, how that stands goes
-//! to every agent, and who wants to try a command while it is open asks here.
+//! The circuit breaker for commands of a namespace. Failures that pods count are reported to the circuit, its state is
+//! sent to every agent, and an agent asks here for permission to try a command while the circuit is open.
 //!
-//! It decides nothing: the circuit is `governor::breaker`'s.
+//! It decides nothing: `governor::breaker` owns the circuit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::wire::agent::Acknowledgement;
 use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit, CommandRejected, EndTry, TryAnswer, TryCommand, TryOutcome};
 use crate::wire::{Code, Refusal};
 
-/// Changes that come together are told together.
+/// Changes that come within this time are sent together.
 const CHANGE_BATCH_DELAY: Duration = Duration::from_millis(200);
-/// Beyond its own time a command that is tried has so long to be ended, and its pod to say so.
+/// How long, beyond its own timeout, a tried command may take to be ended and reported.
 const COMMAND_REPORT_GRACE: Duration = Duration::from_secs(35);
-/// Failures of one report that count: more than its own breaker lets an agent have at once.
+/// Failures that one report may count: more than the breaker of one agent allows at once.
 const MAX_REPORTED_FAILURES: u64 = 64;
 
-/// Tells every agent how the breakers of its commands stand, whenever that may have changed. For ever.
+/// Sends the state of the command breakers to every agent after each possible change. Never returns.
 pub async fn run(context: Arc<Context>) {
     let mut changes = context.circuits.changes();
     loop {
@@ -57,19 +57,19 @@ fn pool_of(namespace: &str, agent: &Agent) -> ObjectKey {
     ObjectKey { namespace: namespace.to_owned(), name: agent.spec.pool_ref.name.clone() }
 }
 
-/// Tells one agent, who is about to be answered.
+/// Updates the state of the command breakers for an agent that is about to be answered.
 pub fn tell(caller: &Caller, agent: &Agent, context: &Context) {
     if let Some(told) = context.circuits.commands(&pool_of(&caller.key.namespace, agent)) {
         context.live.commands(&caller.uid, as_concerns(agent, told));
     }
 }
 
-/// What of it concerns this agent. That commands of pods hang says nothing of those outside the cluster.
+/// The part that applies to this agent. Hanging commands in pods say nothing about agents outside the cluster.
 fn as_concerns(agent: &Agent, told: CommandBreakers) -> CommandBreakers {
     if agent.spec.external.is_some() { CommandBreakers { open_globally: None, ..told } } else { told }
 }
 
-/// What an agent's pod counted since it was heard last counts for its namespace.
+/// Reports the failures that an agent's pod counted since its last report to the circuit of the namespace.
 pub fn counted(caller: &Caller, agent: &Agent, counts: CommandCounts, context: &Context) {
     let CommandCounts { failed, opened } = context.live.commands_counted(&caller.uid, counts);
     (0..opened.min(MAX_REPORTED_FAILURES)).for_each(|_| context.live.timed_out(&caller.uid, Timeout::Commands));
@@ -80,10 +80,12 @@ pub fn counted(caller: &Caller, agent: &Agent, counts: CommandCounts, context: &
     }
 }
 
-/// The right to try a command although the breaker of the namespace is open; who asks for the same again is given the same.
+/// Permission to try a command while the breaker of the namespace is open. A repeated call for the same command gets
+/// the same permit.
 pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, context: &Context) -> Result<TryAnswer, Refusal> {
     if agent.spec.external.is_some() {
-        let message = "the breaker of the namespace is about commands in pods: outside the cluster none is tried for it";
+        let message =
+            "an agent outside the cluster cannot try a command for the breaker of its namespace, which counts only commands in pods";
         return Err(Refusal::new(Code::NotAllowed, message));
     }
     let TryCommand { command, timeout_milliseconds } = request;
@@ -106,7 +108,7 @@ pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, co
     }
 }
 
-/// How that ended. Only who was given it can say so, and once.
+/// Records how a tried command ended. Only the agent that holds the permit can report it, and only once.
 pub fn end_try(caller: &Caller, EndTry { permit, outcome }: EndTry, context: &Context) -> Acknowledgement {
     if let Some(permit) = context.live.tried(&caller.uid, permit) {
         let outcome = match outcome {

@@ -1,8 +1,9 @@
-//! Agents outside the cluster: an Agent for a process that registers, and how its programs behave.
+//! Agents outside the cluster: creates an Agent for a process that registers, and adapts the settings and reports of
+//! such agents.
 //!
-//! Who calls may register agents of the pool: the gateway asked Kubernetes, for this call or a moment ago. What always holds: as
-//! many live as the pool says, whoever asks how often; nothing is made for a pool that takes none; and what a process says of itself,
-//! which no sidecar of ours vouches for, changes nothing for others.
+//! The gateway checks with Kubernetes, for this call or a moment before, that the user may register agents of the pool.
+//! Invariants: no more agents are alive than the pool allows, however often users ask; a pool that accepts none gets
+//! none; and claims of a process, which no sidecar of ours vouches for, affect no other agent.
 
 use std::time::Duration;
 
@@ -26,11 +27,11 @@ use crate::wire::external::{Enrol, Enrolled, ModelEntry};
 use crate::wire::meter::Dialect;
 use crate::wire::{Code, Refusal};
 
-/// What isolates the program of an agent outside the cluster: nothing that is known.
+/// The sandbox tier of an agent outside the cluster: no known isolation.
 const EXTERNAL_SANDBOX_TIER: &str = "External";
 const MISSING_GUARANTEES: [&str; 4] = ["Pod", "NetworkPolicy", "Landlock", "AgentStrict"];
-/// The longest time between two reports that is believed (seconds): three of them, at least, pass before silence counts, and no more
-/// may pass by what a process says.
+/// The longest report interval that is accepted, in seconds. At least three intervals pass before silence counts, so a
+/// process must not choose a longer one.
 const MAX_REPORT_PERIOD_SECONDS: u32 = 60;
 
 /// The sandbox of an agent outside the cluster.
@@ -38,7 +39,8 @@ pub fn sandbox() -> Sandbox {
     Sandbox { tier: EXTERNAL_SANDBOX_TIER.to_owned(), missing: MISSING_GUARANTEES.map(str::to_owned).to_vec() }
 }
 
-/// As a pod's, without what a pool has run in pods: what runs on somebody's machine is chosen there. There is no wall to look at.
+/// The settings for an agent outside the cluster: those of a pod without the commands that a pool runs in pods, because
+/// the owner of a machine chooses what runs there. There is no NetworkPolicy to check.
 pub fn settings(settings: Settings) -> Settings {
     Settings {
         chat: false,
@@ -51,14 +53,15 @@ pub fn settings(settings: Settings) -> Settings {
     }
 }
 
-/// What is believed of a report. How long its silence is normal: within bounds. That walls do not stand: there are none. And its
-/// commands load no node of ours, so that they hung stops nobody else's.
+/// The parts of a report that are accepted. The report interval is bounded. Reachability is dropped, because no
+/// NetworkPolicy isolates the process. Counts of hanging commands are dropped: these commands do not run on our nodes
+/// and must not stop the commands of others.
 pub fn believed(report: Report) -> Report {
     let period_seconds = report.period_seconds.min(MAX_REPORT_PERIOD_SECONDS);
     Report { period_seconds, reachable: Vec::new(), commands: CommandCounts::default(), ..report }
 }
 
-/// Makes an Agent for a process outside the cluster; the same for the same user and key.
+/// Creates an Agent for a process outside the cluster. The same user and key get the same Agent.
 pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: &Context) -> Result<Enrolled, Refusal> {
     let no_user = || Refusal::new(Code::NotAllowed, "only processes outside the cluster may make this call");
     let external = caller.external.as_ref().ok_or_else(no_user)?;
@@ -75,12 +78,13 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     }
     let wanted = agent_pool::external(pool, &external.user, key, request.display_name.as_deref());
     let name = wanted.name_any();
-    // One at a time for one pool: two at once could both find the last place free.
+    // One at a time for one pool: two concurrent calls could both see the last free place.
     let one = context.live.spawning(&pool.uid().unwrap_or_default());
     let Ok(mut asked) = one.try_lock_owned() else {
-        return Err(Refusal::new(Code::TooManyCalls, "another agent of this pool is being registered").retry_after(1));
+        return Err(Refusal::new(Code::TooManyCalls, "another agent of this pool is being registered; try again").retry_after(1));
     };
-    // Each try counts, whatever comes of it: of a full pool the Agents are listed no more often than others may be made.
+    // Each attempt counts, whatever its result: the Agents of a full pool are listed no more often than agents may be
+    // created.
     asked.retain(|time| time.elapsed() < children::CHILD_RATE_WINDOW);
     if let Some(wait) = children::wait(asked.iter().map(|time| time.elapsed()), most) {
         return Err(too_fast(wait, most, pool));
@@ -100,26 +104,26 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     room(living, most, pool)?;
     let now = jiff::Timestamp::now();
     let ages = there.iter().filter_map(|agent| Duration::try_from(now.duration_since(agent.creation_timestamp()?.0)).ok());
-    // Also those of the leader before.
+    // Agents that the previous leader created count too.
     if let Some(wait) = children::wait(ages, most) {
         return Err(too_fast(wait, most, pool));
     }
-    // Asked of the API server: of two who believe that they lead, one makes agents.
+    // Confirmed with the API server: if two replicas believe that they lead, only one creates agents.
     context.leadership.confirm().await.map_err(unavailable)?;
     let stored = match calls::create(&api, &wanted, managers::GOVERNOR).await {
         Ok(stored) => stored,
-        // A create that was given up, here or by the leader before, may arrive late.
+        // A create request that timed out, here or in the previous leader, may arrive late.
         Err(error) if error.class() == Class::AlreadyExists => {
             let stored = api.get(&name).await.map_err(Error::of("reading an Agent that is there already")).map_err(unavailable)?;
             return again(&stored, &wanted, pool);
         }
         Err(error) => return Err(unavailable(error)),
     };
-    // A field that the API server does not know it drops without a word: then this would be an agent with a pod.
+    // The API server silently drops unknown fields. Without the field this would be an agent with a pod.
     if stored.spec.external.is_none() {
         let uid = stored.uid().unwrap_or_default();
-        let _ = calls::delete(&api, &name, &uid, None).await; // its pool's controller does the rest
-        let message = "the API server drops spec.external of Agents: its CustomResourceDefinitions are older than this operator";
+        let _ = calls::delete(&api, &name, &uid, None).await; // the controller of the pool does the rest
+        let message = "the API server drops spec.external of Agents: the CRDs are older than this operator; apply the CRDs of this version";
         return Err(Refusal::new(Code::LimitReached, message));
     }
     tracing::info!(%namespace, pool = %external.pool, agent = %name, user = %external.user, "an agent outside the cluster is registered");
@@ -127,7 +131,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     Ok(enrolled(&stored, pool))
 }
 
-/// How many agents outside the cluster a pool takes.
+/// The number of agents outside the cluster that a pool accepts.
 fn allowed(pool: &AgentPool) -> Result<u32, Refusal> {
     let most = pool.spec.external.as_ref().and_then(|external| u32::try_from(external.max_agents).ok());
     most.ok_or_else(|| {
@@ -136,41 +140,41 @@ fn allowed(pool: &AgentPool) -> Result<u32, Refusal> {
     })
 }
 
-/// All Agents of a pool, however they are labelled.
+/// All Agents of a pool, whatever their labels are.
 fn of_pool(pool: &AgentPool) -> ListParams {
     ListParams::default().fields(&format!("spec.poolRef.name={}", pool.name_any()))
 }
 
-/// The Agent that was made under this name: for who asked for it before.
+/// Answers with the Agent that already exists under this name, if the same request created it.
 fn again(known: &Agent, wanted: &Agent, pool: &AgentPool) -> Result<Enrolled, Refusal> {
     let asked = |agent: &Agent| (agent.spec.pool_ref.clone(), agent.spec.external.clone(), agent.spec.display_name.clone());
     if asked(known) != asked(wanted) {
         return Err(Refusal::new(Code::KeyReused, "this Idempotency-Key was used for another agent").field("Idempotency-Key"));
     }
     if ended(known) {
-        return Err(Refusal::new(Code::AgentEnded, "this agent ended: register another one, under another Idempotency-Key"));
+        return Err(Refusal::new(Code::AgentEnded, "this agent has ended: register a new agent with another Idempotency-Key"));
     }
     Ok(enrolled(known, pool))
 }
 
-/// Whether one more may live.
+/// Whether one more agent is allowed.
 fn room(living: u32, most: u32, pool: &AgentPool) -> Result<(), Refusal> {
     if living < most {
         return Ok(());
     }
     let message = format!(
-        "{living} agents outside the cluster live, and AgentPool/{} allows {most} (spec.external.maxAgents): end one (`kubectl spillway \
-         rm`), or wait until those that are silent are given up",
+        "AgentPool/{} has {living} living agents outside the cluster and allows {most} (spec.external.maxAgents): end one with `kubectl \
+         spillway rm`, or wait until Spillway gives up a silent one",
         pool.name_any()
     );
     Err(Refusal::new(Code::LimitReached, message).limit(most.into(), living.into()))
 }
 
-/// Too many were asked for within a minute, however few of them live.
+/// Refuses an agent because too many were requested within a minute, even if few of them are alive.
 fn too_fast(wait: Duration, most: u32, pool: &AgentPool) -> Refusal {
     let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
     let message = format!(
-        "{rate} agents outside the cluster were asked for within a minute, which is all that AgentPool/{} allows: twice \
+        "{rate} agents outside the cluster were requested within a minute, and AgentPool/{} allows no more: the limit is twice \
          spec.external.maxAgents ({most}), and at least 10; try again in {seconds} s",
         pool.name_any()
     );

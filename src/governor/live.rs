@@ -1,7 +1,7 @@
-//! What agents reported and what is wanted of them: in memory, by pod uid, for as long as we lead.
+//! Reports of agents and their desired state: in memory, by pod uid, for as long as we lead.
 //!
-//! It must not decide: findings come from `policy::health` on times from `policy::liveness`, directives from the
-//! reconciler. What always holds: a revision of what is wanted is never used for two different states, whoever leads.
+//! It must not decide: `policy::health` makes the findings from the times of `policy::liveness`, and the reconciler
+//! sets the directives. Invariant: a revision of a desired state is never used for two different states, whoever leads.
 
 mod agent;
 mod commands;
@@ -26,22 +26,22 @@ use crate::wire::work::{ItemOrder, ItemWanted};
 
 pub use self::agent::{Expected, HumanRequest, View, Working};
 
-/// Time goes by in these steps.
+/// Interval of the liveness clock.
 pub const LIVENESS_TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// The most that one step counts: a process that was stopped, or starved, has not listened meanwhile.
+/// The longest time that one tick counts. A process that was stopped or starved did not listen meanwhile.
 const MAX_TICK: Duration = Duration::from_secs(3);
-/// Notices kept for an agent that does not take them.
+/// Notices kept for an agent that does not acknowledge them.
 const MAX_PENDING_NOTICES: usize = 32;
-/// Changes that a slow gateway may be behind; then it begins anew.
+/// Changes that a slow gateway may lag behind. Then its stream ends and it connects again.
 const MAX_CHANGE_BACKLOG: usize = 4096;
 
 #[derive(Default)]
 struct State {
     liveness: Liveness,
     agents: HashMap<String, AgentRecord>,
-    /// Agents whose own breaker of commands is not closed, with its state.
+    /// Agents whose own command breaker is not closed, with its state.
     tripped: HashMap<String, BreakerState>,
-    /// Gangs of which people were told, by namespace and words.
+    /// Gangs that were reported to people, by namespace and message.
     gangs: HashMap<(String, String), BootTime>,
 }
 
@@ -52,12 +52,12 @@ struct Shared {
     stored: watch::Sender<()>,
 }
 
-/// The governor's memory of agents. Cheap to clone.
+/// The in-memory state of all agents. Cheap to clone.
 #[derive(Clone)]
 pub struct Live(Arc<Shared>);
 
 impl Live {
-    /// Nothing is known; `epoch` is our owner epoch.
+    /// Starts empty. `epoch` is our owner epoch.
     pub fn new(epoch: i64) -> Self {
         let (changes, _) = broadcast::channel(MAX_CHANGE_BACKLOG);
         Self(Arc::new(Shared { epoch, state: Mutex::default(), changes, stored: watch::channel(()).0 }))
@@ -78,14 +78,14 @@ impl Live {
         Session { live: self.clone(), gateway }
     }
 
-    /// The reconciler sees an agent whose pod runs: from now on it is expected to be heard of.
+    /// The reconciler sees an agent whose pod runs: from now on the agent is expected to report.
     pub fn expect(&self, uid: &str, expected: Expected) {
         let mut state = self.lock();
         state.liveness.expect(uid);
         state.agents.entry(uid.to_owned()).or_default().expected = Some(expected);
     }
 
-    /// An agent registered. Whether that is news.
+    /// Records that an agent registered. Returns whether that is news.
     pub fn registered(&self, uid: &str, gateway: &str, sandbox: Option<Sandbox>) -> bool {
         let mut state = self.lock();
         state.liveness.heard(uid, gateway, ReportTimes::default());
@@ -96,7 +96,7 @@ impl Live {
         news
     }
 
-    /// An agent reported. Whether that is news for its reconciler.
+    /// Records a report. Returns whether it contains news for the reconciler.
     pub fn reported(&self, uid: &str, gateway: &str, report: Report, now: jiff::Timestamp) -> bool {
         let mut state = self.lock();
         let heard = ReportTimes {
@@ -109,7 +109,7 @@ impl Live {
         let before = one.notices.len();
         one.notices.retain(|notice| notice.id > report.notices_seen);
         if one.notices.len() != before {
-            one.revision += 1; // not told: who acknowledges knows
+            one.revision += 1; // not sent: the agent that acknowledges knows it
         }
         let telling = |report: &Report| {
             let Report { program, action, attached, reachable, held, preflight, commands, checkpoint, .. } = report.clone();
@@ -117,25 +117,25 @@ impl Live {
         };
         let news = !one.registered || one.report.as_ref().map(|(last, _)| telling(last)) != Some(telling(&report));
         (one.registered, one.idle) = (true, Duration::ZERO);
-        // What has to succeed before its program is run for anything is run on the same word as the program.
+        // The preflight command runs before the program, on the same start order.
         one.started |= report.program != Program::Waiting || report.preflight.is_some();
         one.report = Some((report, now));
         news
     }
 
-    /// An agent says goodbye. The first reason stays.
+    /// Records the goodbye of an agent. The first reason is kept.
     pub fn say_goodbye(&self, uid: &str, reason: String, now: jiff::Timestamp) {
         self.lock().agents.entry(uid.to_owned()).or_default().goodbye.get_or_insert((reason, now));
     }
 
-    /// Its program was let start: it asks for work.
+    /// Records that the program of an agent was started, because the agent asks for work. Returns whether that is news.
     pub fn started(&self, uid: &str) -> bool {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
         !std::mem::replace(&mut one.started, true)
     }
 
-    /// What it holds now. Its times begin with a lease that it did not have.
+    /// Sets the item that an agent holds. The clocks of the item restart when the lease changes.
     pub fn holds(&self, uid: &str, working: Option<Working>) {
         let mut state = self.lock();
         let Some(one) = state.agents.get_mut(uid) else { return };
@@ -143,7 +143,7 @@ impl Live {
             let order = if working.cancelling { Some(ItemOrder::Cancel) } else { working.paused.map(ItemOrder::Pause) };
             order.map(|order| ItemWanted { held: working.held.clone(), order })
         });
-        // An item that goes on is told so at once, and not with the next report.
+        // A resumed item is sent at once, and not with the next report.
         let goes_on = matches!(&one.item, Some(ItemWanted { held, order: ItemOrder::Pause(_) })
             if working.as_ref().is_some_and(|working| working.held == *held && working.paused.is_none()));
         let same = one.hand.as_ref().map(|hand| &hand.working.held) == working.as_ref().map(|working| &working.held);
@@ -156,7 +156,7 @@ impl Live {
         }
     }
 
-    /// Nobody but these pods holds anything: an item that was deleted is in nobody's hands.
+    /// Clears the item of every agent whose pod is not in this list, for example when the item was deleted.
     pub fn only_these_hold(&self, pods: &std::collections::HashSet<String>) {
         for (uid, one) in &mut self.lock().agents {
             if !pods.contains(uid) {
@@ -165,14 +165,14 @@ impl Live {
         }
     }
 
-    /// It said how far its item is.
+    /// Records that an agent reported progress of its item.
     pub fn progressed(&self, uid: &str) {
         if let Some(hand) = self.lock().agents.get_mut(uid).and_then(|one| one.hand.as_mut()) {
             hand.unmoved = Duration::ZERO;
         }
     }
 
-    /// What it is told of the item that it says it holds; none: to go on.
+    /// Sets the order for the item that an agent says it holds. `None` lets it continue.
     pub fn tell_item(&self, uid: &str, item: Option<ItemWanted>) {
         let mut state = self.lock();
         if let Some(one) = state.agents.get_mut(uid) {
@@ -187,12 +187,12 @@ impl Live {
         }
     }
 
-    /// There may be work for this agent, which asked for some.
+    /// Signals an agent that asked for work that there may be some.
     pub fn offer(&self, uid: &str) {
-        let _ = self.0.changes.send(Change::Work { uid: uid.to_owned() }); // without a gateway nobody waits
+        let _ = self.0.changes.send(Change::Work { uid: uid.to_owned() }); // without a gateway no agent waits
     }
 
-    /// Its goodbye is in its status.
+    /// Records that the status contains the goodbye of an agent.
     pub fn goodbye_stored(&self, uid: &str) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
@@ -202,7 +202,7 @@ impl Live {
         }
     }
 
-    /// Waits until its goodbye is in its status.
+    /// Waits until the status contains the goodbye of an agent.
     pub async fn until_goodbye_is_stored(&self, uid: &str) {
         let mut stored = self.0.stored.subscribe();
         while !self.lock().agents.get(uid).is_some_and(|one| one.goodbye_stored) {
@@ -212,12 +212,12 @@ impl Live {
         }
     }
 
-    /// An agent asks people for something. The last word counts.
+    /// Records what an agent asks people for. The last request counts.
     pub fn ask(&self, uid: &str, asks: HumanRequest) {
         self.lock().agents.entry(uid.to_owned()).or_default().asks = Some(asks);
     }
 
-    /// What it asks for is in its status.
+    /// Records that the status contains this request.
     pub fn asks_stored(&self, uid: &str, stored: HumanRequest) {
         let mut state = self.lock();
         let Some(one) = state.agents.get_mut(uid) else { return };
@@ -228,7 +228,7 @@ impl Live {
         }
     }
 
-    /// Waits until what it asks for is in its status: this, or what it said since.
+    /// Waits until the status contains the latest request of an agent.
     pub async fn until_asks_are_stored(&self, uid: &str) {
         let mut stored = self.0.stored.subscribe();
         while !self.lock().agents.get(uid).is_some_and(|one| one.asks == one.asks_stored) {
@@ -238,17 +238,17 @@ impl Live {
         }
     }
 
-    /// Held while a child of this agent is made; with it, when those were made that count still.
+    /// The lock that is held while a child of this agent is created. It contains the creation times that still count.
     pub fn spawning(&self, uid: &str) -> Arc<tokio::sync::Mutex<Vec<BootTime>>> {
         self.lock().agents.entry(uid.to_owned()).or_default().spawning.clone()
     }
 
-    /// What is wanted of an agent from now on, as its reconciler says.
+    /// Sets the directive of an agent, as its reconciler decides.
     pub fn direct(&self, uid: &str, directive: Directive) {
         self.wants(uid, directive, true);
     }
 
-    /// What was wanted of it as it is stored. It counts until its reconciler has looked.
+    /// Sets the directive from the stored object. It counts until the reconciler has looked at the agent.
     pub fn recall(&self, uid: &str, directive: Directive) {
         self.wants(uid, directive, false);
     }
@@ -267,12 +267,13 @@ impl Live {
         }
     }
 
-    /// Something the agent should know.
+    /// Adds a notice for an agent.
     pub fn tell(&self, uid: &str, about: &str, text: &str, now: jiff::Timestamp) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
         one.notices_said += 1;
-        // Ids rise over leaders too: an agent that saw a former leader's must not take ours for old ones.
+        // Ids also rise across leaders: an agent that saw the notices of a former leader must not take ours for old
+        // ones.
         let id = u64::try_from(self.0.epoch).unwrap_or(0).saturating_mul(1 << 16).saturating_add(one.notices_said);
         if one.notices.len() == MAX_PENDING_NOTICES {
             one.notices.pop_front();
@@ -283,7 +284,7 @@ impl Live {
 
     fn changed(&self, uid: &str, one: &mut AgentRecord) {
         one.revision += 1;
-        // Without a gateway nobody listens; whoever comes asks.
+        // Without a gateway nothing listens. A gateway that connects asks for the state.
         let _ = self.0.changes.send(Change::Wanted { uid: uid.to_owned(), revision: self.revision(one) });
     }
 
@@ -291,7 +292,7 @@ impl Live {
         format!("{}.{}", self.0.epoch, one.revision)
     }
 
-    /// Everything that is wanted of an agent now.
+    /// The complete desired state of an agent.
     pub fn wanted(&self, uid: &str) -> DesiredState {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
@@ -311,7 +312,7 @@ impl Live {
         }
     }
 
-    /// An agent ended: nothing of it counts any more, at any gateway.
+    /// Records that an agent ended: gateways accept no more calls of it.
     pub fn revoke(&self, uid: &str) {
         let mut state = self.lock();
         state.liveness.forget(uid);
@@ -321,14 +322,14 @@ impl Live {
         }
     }
 
-    /// The Agent `key` is gone: nothing is remembered of any pod of it.
+    /// The Agent `key` is deleted: forgets all of its pods.
     pub fn forget(&self, key: &ObjectKey) {
         let of_key = |one: &AgentRecord| one.expected.as_ref().is_some_and(|expected| expected.key == *key);
         let gone: Vec<String> = self.lock().agents.iter().filter(|(_, one)| of_key(one)).map(|(uid, _)| uid.clone()).collect();
         gone.iter().for_each(|uid| self.revoke(uid));
     }
 
-    /// What is known of an agent.
+    /// The view of one agent.
     pub fn view(&self, uid: &str) -> Option<View> {
         let state = self.lock();
         let one = state.agents.get(uid)?;
@@ -349,7 +350,7 @@ impl Live {
         })
     }
 
-    /// Lets time go by, for ever, and wakes the reconcilers of agents whose silence means something else than before.
+    /// Advances the clock, and wakes the reconcilers of agents whose finding has changed. Never returns.
     pub async fn run(self, wake: impl Fn(&ObjectKey)) {
         let mut last = BootTime::now();
         let mut ticks = tokio::time::interval(LIVENESS_TICK_INTERVAL);
@@ -363,7 +364,7 @@ impl Live {
         }
     }
 
-    /// One step; the agents whose finding is another one now.
+    /// One tick. Returns the agents whose finding has changed.
     fn tick(&self, time: Duration) -> Vec<ObjectKey> {
         let mut guard = self.lock();
         let State { liveness, agents, tripped, gangs: _ } = &mut *guard;
@@ -393,7 +394,7 @@ impl Live {
                 startup: expected.startup,
                 times: liveness.times(uid),
                 timeout: expected.timeout.max(period.saturating_mul(MAX_MISSED_REPORTS)),
-                // It stays so until it is heard: when what was down comes back, the last ones to be heard are few.
+                // This stays true until the agent reports: when an outage ends, the last agents to report are few.
                 with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), liveness.via(uid)),
                 active: expected.active,
                 paused: expected.paused,
@@ -415,8 +416,9 @@ impl Live {
     }
 }
 
-/// How many of each node's and each gateway's agents are about to be given up for their silence. Not of those outside the cluster: they
-/// come by networks of their own, and may fall silent together as they please.
+/// For each node and each gateway, the number of agents that are close to their silence timeout, and the number of all
+/// agents. Agents outside the cluster are not counted: they use networks of their own and may fall silent together at
+/// will.
 #[derive(Default)]
 struct SilenceCounts {
     nodes: HashMap<String, (usize, usize)>,
@@ -453,7 +455,7 @@ impl SilenceCounts {
     }
 }
 
-/// A gateway is connected for as long as this lives.
+/// Marks a gateway as connected for as long as this value lives.
 pub struct Session {
     live: Live,
     gateway: String,

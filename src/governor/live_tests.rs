@@ -1,4 +1,4 @@
-//! What agents reported and are told, and what their silence means, in memory.
+//! Reports of agents, their desired state, and the findings about their silence, in memory.
 
 use super::agent::UNEXPECTED_AGENT_TTL;
 use super::*;
@@ -182,7 +182,8 @@ fn those_whose_last_words_are_two_periods_apart_are_silent_together() {
         }
     };
     let second = Duration::from_secs(1);
-    // A third of the time-out is less than two periods. Five are stopped twenty seconds after the last word of the first.
+    // A third of the timeout is less than two periods. Five agents stop twenty seconds after the last report of the
+    // first.
     let names: Vec<String> = (0..6).map(|at| format!("b{at}")).collect();
     names.iter().for_each(|name| live.expect(name, Expected { timeout: 30 * second, ..expected(name, "n") }));
     report(&names);
@@ -191,7 +192,7 @@ fn those_whose_last_words_are_two_periods_apart_are_silent_together() {
     (0..10).for_each(|_| drop(live.tick(second)));
     assert_eq!(live.view("b0").expect("a view").finding, Finding::SilentWithMany);
     report(&names[1..]);
-    // One alone is found as before.
+    // A single silent agent is found as before.
     report(&names[..1]);
     (0..30).for_each(|at| {
         if at % 10 == 5 {

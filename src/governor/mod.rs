@@ -1,25 +1,26 @@
-//! The governor: the one owner of what must be decided in one place. It lives in the controller that leads. Today it knows
-//! who is alive, what is wanted of whom, who may spawn whom, and who may spend how much.
+//! The governor makes the decisions that need a single owner. It runs in the controller that leads. It knows which
+//! agents are alive, the desired state of each agent, which agents may create children, and how many tokens each agent
+//! may spend.
 //!
-//! What it holds in memory may be lost at any moment: what must not be lost is in the status of objects, written by their
-//! reconcilers. It writes no agent's status itself but what its life has spent (`tokens`); it remembers, wakes the reconciler, and answers when that has
-//! stored what was asked.
+//! Its memory may be lost at any moment. State that must survive is in the status of objects, which their reconcilers
+//! write. Of an Agent's status the governor writes only `tokens`. For everything else it wakes the reconciler, and
+//! answers when the reconciler has stored the change.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`live`] | what agents reported, what is wanted of them, what they should know |
-//! | [`preflight`] | whether an agent may be given work |
-//! | [`caller`] | whether a pod, or a process outside the cluster, is the agent it says it is |
-//! | [`calls`] | the agents' calls |
-//! | `agent_creation` | what the calls that make an Agent share |
-//! | [`breaker`] | circuits: what keeps failing is stopped for a while, and what is stored of it |
-//! | [`bulkheads`] | how full each bulkhead is: the log's line of a project, and events |
-//! | [`budget`] | tokens: what is held and spent, where, and what is stored of it |
-//! | [`external`] | agents outside the cluster: their Agents, and how they behave |
-//! | [`commands`] | what commands of agents concern a whole namespace |
-//! | [`work`] | items of work: who gets which, and what becomes of it |
+//! | [`live`] | reports of agents, their desired state, and notices for them |
+//! | [`preflight`] | whether an agent is fit for work |
+//! | [`caller`] | whether a pod, or a process outside the cluster, is the agent that it claims to be |
+//! | [`calls`] | the calls of agents |
+//! | `agent_creation` | common parts of the calls that create an Agent |
+//! | [`breaker`] | circuit breakers, and their stored state |
+//! | [`bulkheads`] | use of the bulkheads: a log line for each project, and events |
+//! | [`budget`] | token budgets: held and spent tokens, and their stored records |
+//! | [`external`] | agents outside the cluster: their registration and settings |
+//! | [`commands`] | the circuit breaker for commands of a namespace |
+//! | [`work`] | work items: assignment, transitions, results |
 //! | [`rollback`] | events about a rollback of the API server's store |
-//! | [`server`] | its HTTPS server: gateways only, the owner epoch on every answer |
+//! | [`server`] | the HTTPS server for gateways |
 
 mod agent_creation;
 pub mod breaker;

@@ -1,5 +1,5 @@
-//! Whether an agent may be given work, as far as what it reported and what its pool asks for tell: the custom resource's
-//! words turned into those of `policy::preflight`. Pure.
+//! Whether an agent is fit for work, by its report and by the preflight settings of its pool: converts custom resources
+//! to the facts of `policy::preflight`. Pure.
 
 use super::live::View;
 use crate::api::agent_pool::Dialect;
@@ -11,7 +11,7 @@ use crate::policy::work::requires::origin;
 use crate::wire::agent::{Preflight, PreflightState};
 use spillway_conversion::pool;
 
-/// What follows for `agent`, of which this is known, and whose pool asks for this.
+/// The verdict on `agent`, from its view in memory and the spec of its pool.
 pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>) -> Verdict {
     let status = agent.status.as_ref();
     let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
@@ -19,7 +19,7 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
         && let Some(failed) =
             status.and_then(|status| find(&status.conditions, types::READY)).filter(|ready| ready.reason == PREFLIGHT_FAILED_REASON)
     {
-        // A leader that has not heard of it yet goes by what the one before it stored.
+        // A leader that has no report yet uses the result that the previous leader stored.
         return Verdict::Failed(failed.message.clone());
     }
     let command = match report.and_then(|report| report.preflight.as_ref()) {
@@ -32,19 +32,20 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
     let stored = || status.and_then(|status| status.sandbox.as_ref()).map(|sandbox| sandbox.missing.clone().unwrap_or_default());
     let missing = reported.or_else(stored);
     let asked = spec.and_then(|spec| spec.preflight.as_ref()?.require_sandbox);
-    // That nothing isolates a program outside the cluster is said, and a pool that takes it knows.
+    // Agents outside the cluster have no sandbox. A pool that accepts them accepts that.
     let require_sandbox = if agent.spec.external.is_some() { Some(false) } else { asked };
     judge(&Facts { command, require_sandbox, missing: missing.as_deref() })
 }
 
-/// The reason under which a failure is shown.
+/// The condition reason of a failed preflight.
 pub const PREFLIGHT_FAILED_REASON: &str = reasons::PREFLIGHT_FAILED;
 
-/// The program's command, where it is in every agent's container.
+/// Path of the `spillway` command in every agent's container.
 const SPILLWAY_COMMAND_PATH: &str = "/spillway/bin/spillway";
 
-/// What is run in an agent's container before its program is started: what the pool's preflight names, then the pool's own
-/// command. It is run by the pod, so that it sees what the program would see; empty: nothing is.
+/// The command that runs in an agent's container before its program: the checks of the pool's preflight, then the
+/// pool's own command. The pod runs it, so that it sees the same environment as the program. Empty if there is nothing
+/// to run.
 pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
     let own = spec.agent.preflight_command.clone().unwrap_or_default();
     let preflight = spec.preflight.clone().unwrap_or_default();
@@ -58,7 +59,7 @@ pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
     }
     for url in preflight.urls.iter().flatten() {
         let serves = |of_entry: &str| origin(of_entry) == origin(url);
-        // Without an entry for it the pool makes no agents.
+        // A pool with a URL that has no entry creates no agents.
         if let Some(entry) = entries.iter().find(|entry| serves(&entry.origin)) {
             checks.extend(["--url".to_owned(), format!("{}={}={url}", entry.name, dialect(entry.dialect))]);
         }
@@ -84,17 +85,17 @@ fn dialect(dialect: Dialect) -> &'static str {
     }
 }
 
-/// What of a pool's preflight no agent of it can ever pass, as its spec is: it makes none.
+/// Why no agent of a pool with this spec can pass the preflight, if so. Such a pool creates no agents.
 pub fn unmeetable(spec: &AgentPoolSpec) -> Option<String> {
     let preflight = spec.preflight.as_ref()?;
     let offer = pool::offer(spec);
     let unreached: Vec<&str> = preflight.urls.iter().flatten().filter(|url| !offer.reaches(url)).map(String::as_str).collect();
     if !unreached.is_empty() {
         let urls = unreached.join(", ");
-        return Some(format!("agents do not reach {urls} (spec.preflight.urls): they reach the origins of spec.models, and no others"));
+        return Some(format!("agents cannot reach {urls} (spec.preflight.urls): they reach only the origins in spec.models"));
     }
     let asks_none = preflight.models == Some(true) && spec.models.as_ref().is_none_or(Vec::is_empty);
-    asks_none.then(|| "spec.preflight.models is true, and spec.models is empty: no model can answer".to_owned())
+    asks_none.then(|| "spec.preflight.models is true and spec.models is empty: there is no model to check".to_owned())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Events about a rollback of the API server's store: lost writes cannot be listed, so each namespace is told which time is lost.
+//! Events about a rollback of the API server's store. Lost writes cannot be listed, so an event in each namespace names
+//! the lost time.
 //!
-//! What gateways replay is applied elsewhere: settles by [`budget`](super::budget), leases by [`work::replay`](super::work::replay).
+//! Replayed settles are applied by [`budget`](super::budget), replayed leases by [`work::replay`](super::work::replay).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub const RECOVER_ACTION: &str = "Recover";
 pub async fn run(context: Arc<Context>) {
     if let Some(rollback) = context.recent_rollback() {
         let note = note(rollback);
-        tracing::error!(highest = rollback.highest, note, "this leader starts after a rollback of the store");
+        tracing::error!(highest = rollback.highest, note, "this leader starts after a rollback of the API server's store");
         let namespaces: BTreeSet<String> = context.stores.pools.state().iter().filter_map(|pool| pool.namespace()).collect();
         for pool in namespaces.iter().filter_map(|namespace| first_pool(&context, namespace)) {
             context.events.alert(&pool, reasons::STORE_ROLLED_BACK, RECOVER_ACTION, note.clone()).await;
@@ -33,13 +34,13 @@ fn note(rollback: &StoreRollback) -> String {
     let time = |ms: i64| Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |time| format!("{time:.0}"));
     format!(
         "the cluster's store was rolled back: writes from {} to {} are lost, such as submitted items, Grants and changes of settings. \
-         Gateways replay ends of items and tokens of calls that they remember. Apply again what you keep elsewhere",
+         Gateways replay the ends of items and the tokens of calls that they remember. Apply your manifests again",
         time(rollback.since),
         time(rollback.detected)
     )
 }
 
-/// The first pool by name of a namespace: events about the namespace are about it.
+/// The first pool of a namespace by name. Events about the namespace refer to it.
 pub fn first_pool(context: &Context, namespace: &str) -> Option<AgentPool> {
     let stored = context.stores.pools.state();
     let readable = stored.iter().filter_map(|pool| pool.0.as_ref().ok());

@@ -1,5 +1,5 @@
-//! The governor's HTTPS server: gateways only, by their ServiceAccount's token; the owner epoch on every answer; nothing is
-//! answered by a process that is not sure to lead.
+//! The governor's HTTPS server. It serves only gateways, by the token of their ServiceAccount, and sets the owner epoch
+//! on every answer. A process that is not sure that it leads answers nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use crate::wire::governor::{
 use crate::wire::meter::MAX_BEGIN_BYTES;
 use crate::wire::{Code, Refusal};
 
-/// Bodies of agents' calls in memory, until they are answered: thousands may wait for their turn to write, and what is read out of
-/// a plan takes several times its bytes. A namespace gets a little, whatever others have.
+/// Bodies of agents' calls in memory until they are answered. Thousands of calls may wait for their turn to write, and
+/// a parsed plan takes several times its bytes. Each namespace has a small guaranteed part.
 pub const GOVERNOR_BODY_LIMITS: BodyLimits = BodyLimits {
     most: MAX_BODY_BYTES,
     all: 8 * 1024 * 1024,
@@ -38,18 +38,18 @@ pub const GOVERNOR_BODY_LIMITS: BodyLimits = BodyLimits {
     within: Duration::from_secs(10),
     patience: Duration::from_secs(3),
 };
-/// Between two signs of life on a stream of changes.
+/// Interval of keep-alive lines on a stream of changes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the server works with.
+/// The state of the server.
 pub struct Governor {
-    /// Everything else.
+    /// The context of the controllers.
     pub context: Arc<Context>,
-    /// Who the gateways are.
+    /// Reviews the tokens of gateways.
     pub reviewer: Reviewer,
-    /// The only user that may call, as the API server names it.
+    /// The only user that may call, under the name that the API server uses.
     pub gateway: String,
-    /// Bodies of agents' calls.
+    /// Memory for the bodies of agents' calls.
     pub bodies: BodyMemory,
 }
 
@@ -60,9 +60,9 @@ pub fn routes(governor: Arc<Governor>) -> axum::Router {
 
 async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Response {
     let result = one(&governor, request).await;
-    // What was decided while the lease ran out may be another leader's to say.
+    // If the lease ran out meanwhile, another leader may decide otherwise.
     let leading = governor.context.leadership.check().is_ok();
-    let away = || Refusal::away("this replica does not lead any more; another one does");
+    let away = || Refusal::away("this replica is not the leader any more; try again");
     let mut response = match result {
         Ok(response) if leading => response,
         Err(refusal) if leading => refused(&refusal),
@@ -78,13 +78,13 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
 async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Refusal> {
     let context = &governor.context;
     if context.leadership.check().is_err() {
-        return Err(Refusal::away("this replica does not lead"));
+        return Err(Refusal::away("this replica is not the leader; try again"));
     }
     vouched(governor, request.headers()).await?;
-    // A gateway's connection carries the calls of all its agents and its stream of changes: once known, it is not ended for a token
-    // that is refused later. Each call is.
+    // The connection of a gateway carries the calls of all its agents and its stream of changes. Once accepted, it
+    // stays open when a later token is refused. Only that call is refused.
     if let Some(connection) = request.extensions().get::<Connection>() {
-        let full = |_| Refusal::new(Code::TooManyCalls, "the gateways have as many connections as they may").retry_after(1);
+        let full = |_| Refusal::new(Code::TooManyCalls, "the gateways have reached their limit of connections").retry_after(1);
         connection.admit(&governor.gateway).map_err(full)?;
     }
     let row = match find(request.method().as_str(), request.uri().path()) {
@@ -98,7 +98,9 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
             SeenLeader { epoch: number(request.headers(), SEEN_EPOCH_HEADER), version: number(request.headers(), SEEN_VERSION_HEADER) };
         if context.takeover.missed_rollback(context.epoch, seen) {
             context.leadership.report_rollback(seen.version.max(u64::try_from(seen.epoch).unwrap_or(0)));
-            return Err(Refusal::away("the API server's store was rolled back before this replica led; it starts again"));
+            return Err(Refusal::away(
+                "the API server's store was rolled back before this replica became the leader; this replica restarts",
+            ));
         }
         return Ok(changes(context.clone(), gateway));
     }
@@ -124,23 +126,23 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     }
     let key = head.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (context, call) = (context.clone(), row.call);
-    // To its end, also when the gateway hangs up: of a write that is dropped in the middle nobody knows what came of it.
+    // The call runs to its end even if the gateway hangs up. The result of a write that is dropped midway is unknown.
     let calling = tokio::spawn(async move {
-        // Until it is answered, however long it waits for its turn.
+        // Held until the call is answered, however long it waits for its turn.
         let _room = room;
         if call == Call::WorkReplay {
             return work::replay::replay(&caller, &bytes, &context).await.map(Some);
         }
         calls::answer(call, &head.uri, &caller, key.as_deref(), &bytes, &context).await
     });
-    let answer = calling.await.map_err(|error| Refusal::new(Code::Internal, format!("the call ended: {error}")))??;
+    let answer = calling.await.map_err(|error| Refusal::new(Code::Internal, format!("the call was aborted: {error}")))??;
     Ok(match answer {
         Some(answer) => answered(&answer),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }
 
-/// Whether a gateway calls.
+/// Checks that the caller is a gateway.
 async fn vouched(governor: &Governor, headers: &HeaderMap) -> Result<(), Refusal> {
     let holder = governor.reviewer.review(headers, || Ok(())).await?;
     if holder.user != governor.gateway {
@@ -159,7 +161,7 @@ fn number<T: std::str::FromStr + Default>(headers: &HeaderMap, name: &'static st
     headers.get(name).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or_default()
 }
 
-/// Who calls from outside the cluster, if somebody does. A name may have any letters.
+/// The user of a call from outside the cluster, if it is one. The name may contain any characters.
 fn external(headers: &HeaderMap, call: Call) -> Result<Option<ExternalUser>, Refusal> {
     let Some(user) = headers.get(CALLER_USER_HEADER) else { return Ok(None) };
     let user = std::str::from_utf8(user.as_bytes())
@@ -174,7 +176,7 @@ fn answered(answer: &serde_json::Value) -> Response {
 async fn whole(body: Body, most: usize) -> Result<Bytes, Refusal> {
     axum::body::to_bytes(body, most + 1)
         .await
-        .map_err(|_| Refusal::new(Code::BodyTooLarge, format!("a call takes at most {most} bytes")).field("(body)"))
+        .map_err(|_| Refusal::new(Code::BodyTooLarge, format!("the body of a call has at most {most} bytes")).field("(body)"))
 }
 
 /// A refusal as an answer.
@@ -188,7 +190,8 @@ pub fn refused(refusal: &Refusal) -> Response {
     response
 }
 
-/// What changed, for as long as the gateway listens. One that is too far behind is sent away, and asks anew.
+/// The stream of changes, until the gateway hangs up. The stream of a gateway that lags too far behind ends, and the
+/// gateway connects again.
 fn changes(context: Arc<Context>, gateway: String) -> Response {
     tracing::info!(gateway, "a gateway is connected");
     let receiver = context.live.changes();
@@ -206,7 +209,8 @@ fn changes(context: Arc<Context>, gateway: String) -> Response {
         line.push(b'\n');
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (receiver, session, alive)))
     });
-    // The stream ends with our leadership: a gateway must not take an old leader's silence for peace.
+    // The stream ends with our leadership: a gateway must not mistake the silence of an old leader for the absence of
+    // changes.
     let leadership = context.leadership.clone();
     let lines = lines.take_until(async move { leadership.stopped().await });
     let mut response = ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response();

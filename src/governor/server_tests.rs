@@ -1,5 +1,5 @@
-//! Calls of agents through the routes, as a gateway carries them on. The API server knows one agent, forgets all children at once,
-//! and answers nothing else.
+//! Calls of agents through the routes, as a gateway forwards them. The API server knows one agent, forgets all children
+//! at once, and answers nothing else.
 
 use std::future::pending;
 use std::sync::Mutex;
@@ -22,9 +22,9 @@ const MIB: usize = 1024 * 1024;
 
 #[derive(Default)]
 struct Cluster {
-    /// Whether it leaves reads of the agent without an answer.
+    /// Whether it never answers reads of the agent.
     silent: bool,
-    /// Reads of the agent.
+    /// The number of reads of the agent.
     reads: AtomicUsize,
     children: Mutex<Vec<Value>>,
 }
@@ -74,14 +74,14 @@ impl Cluster {
     }
 }
 
-/// A call of the agent, which a gateway carries on.
+/// A call of the agent, as a gateway forwards it.
 fn call(path: &str, key: &str, body: String) -> Request {
     let request = Request::post(path).header("authorization", "Bearer t").header(GATEWAY_HEADER, "g").header("idempotency-key", key);
     let request = request.header(CALLER_NAMESPACE_HEADER, TEAM).header(CALLER_POD_HEADER, "lead").header(CALLER_UID_HEADER, "pod");
     request.body(Body::from(body)).expect("a request")
 }
 
-/// Routes of a governor of that cluster, whose agent may make children in a second pool; it leads for ten seconds.
+/// The routes of a governor of that cluster. Its agent may create children in a second pool. It leads for ten seconds.
 fn governor(cluster: &Arc<Cluster>) -> axum::Router {
     let agent = json!({"image": "i", "command": ["c"]});
     let lead = json!({"type": "lead", "agent": agent, "may": {"spawnIn": ["kids"]}, "bulkhead": {"maxChildAgents": 3}});
@@ -118,7 +118,7 @@ async fn children_that_are_gone_at_once_count_as_made() {
 async fn a_body_keeps_its_room_until_its_call_is_answered() {
     let cluster = Arc::new(Cluster { silent: true, ..Cluster::default() });
     let routes = governor(&cluster);
-    // As long as a body may be: 10 MiB, of which a namespace may have 4 while nobody else has any.
+    // The largest body: 10 MiB for all, of which one namespace may have 4 while no other namespace has any.
     let ask =
         |number: usize| routes.clone().oneshot(call("/agent/v1/report", &format!("key-{number}"), " ".repeat(GOVERNOR_BODY_LIMITS.most)));
     let mut calls: FuturesUnordered<_> = (0..40).map(ask).collect();
@@ -128,7 +128,7 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
             refused.push(answer.expect("an answer").status().as_u16());
         }
     };
-    // Longer than a call waits for room. Those that have it are answered by nobody.
+    // Longer than a call waits for memory. Calls that have memory are never answered.
     let over = tokio::time::timeout(3 * GOVERNOR_BODY_LIMITS.patience, refusing).await;
     assert!(over.is_err(), "all are answered: {refused:?}");
     assert_eq!(cluster.reads.load(Ordering::SeqCst) * GOVERNOR_BODY_LIMITS.most, 4 * MIB, "what is carried on at once");
@@ -137,7 +137,7 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
 
 #[test]
 fn bodies_and_what_is_read_out_of_them_are_a_part_of_the_containers_memory() {
-    // In the chart's values a controller has 256 MiB; what is read out of a plan takes eight times its bytes.
+    // The default values of the chart give a controller 256 MiB. A parsed plan takes eight times its bytes.
     let BodyLimits { all, most, .. } = GOVERNOR_BODY_LIMITS;
     assert!(all * 8 <= 256 * MIB / 4 && most * 8 <= all, "{all} bytes of all, {most} of one");
 }

@@ -1,4 +1,4 @@
-//! What agents can make of circuits: names of models that they invent, and failures that are their own.
+//! Bounds of what agents can do to circuits: invented names of models, and failures of their own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn looked(circuits: &Circuits) -> u64 {
     std::mem::take(&mut circuits.lock().circuits.looked)
 }
 
-/// How many circuits one call of an honest agent looks at.
+/// The number of circuits that one call of an honest agent reads.
 async fn cost(circuits: &Circuits) -> u64 {
     looked(circuits);
     call(circuits, "honest", "large", Outcome::Worked).await.expect("it is closed");
@@ -72,7 +72,7 @@ async fn invented_names_that_fail_take_a_bounded_number_of_circuits_and_cost_oth
     looked(&circuits);
     circuits.tick();
     assert_eq!(looked(&circuits), 0, "nothing is being tried");
-    // Once nothing failed lately they are needed no more.
+    // Without recent failures they are not needed any more.
     circuits.pass(120_000);
     call(&circuits, "honest", "new", Outcome::Worked).await.expect("it is closed");
     assert!(circuits.all().iter().any(|(_, _, what, _)| what == "models/api.example.com/new"), "it has one of its own");
@@ -83,7 +83,7 @@ async fn invented_names_that_fail_take_a_bounded_number_of_circuits_and_cost_oth
 
 #[tokio::test]
 async fn invented_names_that_open_are_bounded_too_and_those_beyond_share_one_that_says_so() {
-    // Where no Breaker holds an opening need not be stored.
+    // Without a Breaker an opening need not be stored.
     let circuits = leader(Vec::new());
     let defaults = serde_json::from_value(json!({"models": {"failureThreshold": 1}})).expect("defaults");
     circuits.set_defaults(HashMap::from([("n".to_owned(), defaults)]));
@@ -97,7 +97,7 @@ async fn invented_names_that_open_are_bounded_too_and_those_beyond_share_one_tha
     for words in ["api.example.com/other", "shared by all models of this provider beyond the first 64"] {
         assert!(refusal.message.contains(words), "{refusal}");
     }
-    // Nobody asks for any of them for longer than it may be open: a new name has a circuit again.
+    // All of them are unused for longer than an opening may last: a new name gets a circuit again.
     circuits.pass(1_100_000);
     call(&circuits, "honest", "large", Outcome::Worked).await.expect("it is closed");
     assert!(circuits.all().iter().any(|(_, _, what, _)| what == "models/api.example.com/large"));
@@ -121,7 +121,7 @@ async fn one_that_opened_and_closed_is_forgotten_after_the_longest_opening() {
     circuits.pass(20_000);
     look();
     assert_eq!(count(&circuits), 0);
-    // What it has come to is not: the next opening is none that somebody approved.
+    // Its epoch is not forgotten: the next opening is not one that a person approved.
     for _ in 0..5 {
         call(&circuits, "a", "large", FAILED).await.expect("it is closed");
     }
@@ -135,7 +135,7 @@ async fn what_is_found_by_one_way_is_found_by_all() {
     for step in 0..600_u32 {
         let model = format!("m-{}", step.wrapping_mul(2_654_435_761) % 90);
         let outcome = if step % 3 == 0 { Outcome::Worked } else { FAILED };
-        // An opening that is not stored would be waited for.
+        // The call would wait for an opening to be stored.
         drop(tokio::time::timeout(Duration::ZERO, call(&circuits, "a", &model, outcome)).await);
         match step % 50 {
             7 => circuits.pass(70_000),
@@ -156,10 +156,10 @@ async fn one_agent_alone_does_not_open_a_circuit_that_others_use() {
         call(&circuits, "hostile", "large", FAILED).await.expect("it fails alone");
     }
     call(&circuits, "honest", "large", Outcome::Worked).await.expect("it works for others");
-    // The provider does fail: the first of the others that meets it opens it.
+    // The provider really fails: the first failure of another agent opens the circuit.
     call(&circuits, "honest", "large", FAILED).await.expect("it is closed");
     call(&circuits, "hostile", "large", FAILED).await.expect_err("two agents failed");
-    // One that is alone opens it as ever.
+    // An agent that is the only caller opens the circuit as before.
     let circuits = leader(Vec::new());
     for _ in 0..5 {
         call(&circuits, "a", "large", FAILED).await.expect("it is closed");
@@ -176,7 +176,7 @@ async fn an_agent_whose_call_goes_on_counts_as_another() {
     for _ in 0..50 {
         call(&circuits, "hostile", "large", FAILED).await.expect("it fails alone");
     }
-    // It ended, and nobody else calls any more.
+    // The other call ended, and no other agent calls any more.
     circuits.ended("h", 1, &CallEnd { outcome: Some(Outcome::Worked), timed_out: false });
     circuits.pass(120_000);
     for _ in 0..5 {

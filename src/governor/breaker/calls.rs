@@ -1,8 +1,8 @@
-//! Calls of models that are under way: the permit that each has, by the hold of its gateway.
+//! Model calls in flight: the permit of each, by the hold of its gateway.
 //!
-//! A hold asks for it and a settle says what came of it, so all gateways share a circuit. It is memory: a new leader knows none of
-//! them, and what is told of them then counts for nothing. What always holds: a permit is given back once, also if its hold was
-//! refused, its gateway began anew, or is dead.
+//! A hold asks for a permit, and a settle reports the result, so all gateways share a circuit. Permits are only in
+//! memory: a new leader has none, and later results of those calls count for nothing. Invariant: a permit is given back
+//! exactly once, also if its hold was refused, or its gateway began anew or died.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::policy::breaker::{Outcome, Permit, Rejection, RejectionCause};
 use crate::wire::meter::{self, Begin, CallEnd};
 use crate::wire::{Code, Refusal};
 
-/// While it is tried whether a provider works again nobody is told to come back later than after so many milliseconds.
+/// The longest retry delay, in milliseconds, that is returned while probes test a provider.
 const MAX_PROBE_RETRY_AFTER_MS: u64 = 15_000;
-/// Seconds to the first token of a stream, where no Breaker says it.
+/// Default limit for the first token of a stream, in seconds.
 const DEFAULT_FIRST_TOKEN_SECONDS: u32 = 60;
 
-/// A permit that is not kept yet. Dropped, nothing was made of it.
+/// A permit that is not kept yet. If it is dropped, it is given back unused.
 pub struct PendingPermit<'a> {
     circuits: &'a Circuits,
     key: Key,
@@ -27,7 +27,7 @@ pub struct PendingPermit<'a> {
 }
 
 impl PendingPermit<'_> {
-    /// The call is under way from now on.
+    /// Keeps the permit: from now on the call is in flight.
     pub fn keep(mut self, session: &str, id: u64, pod: &str, agent: &ObjectKey) {
         let out = OpenCall { key: self.key.clone(), permit: self.permit.take(), pod: pod.to_owned(), agent: agent.clone() };
         if let Some(permit) = &out.permit {
@@ -56,22 +56,23 @@ fn outcome(end: &CallEnd) -> (Outcome, String) {
             (Outcome::Failure { retry_after }, why.to_string())
         }
         Some(meter::Outcome::Nothing) => (Outcome::Neutral, String::new()),
-        None => (Outcome::Dropped, "nobody knows what came of it".to_owned()),
+        None => (Outcome::Dropped, "the result of the call is unknown".to_owned()),
     }
 }
 
-/// The host of an origin, and its port where it is not the usual one.
+/// The host of an origin, with its port if it is not the default one.
 fn host(origin: &str) -> &str {
     origin.split_once("://").map_or(origin, |(_, host)| host)
 }
 
-/// What people are told of a circuit that several models share.
+/// The message about a circuit that several models share.
 pub(super) fn shared_by(key: &Key) -> String {
     format!("{} is shared by all models of this provider beyond the first {MAX_MODEL_CIRCUITS} that this namespace calls", key.what)
 }
 
 impl Circuits {
-    /// Whether a call may be made that takes `within` at most. `origin` is its provider's; the class of a model is its name.
+    /// Asks for a permit for a call that takes at most `within`. `origin` is that of its provider. The class of a model
+    /// is its name.
     pub async fn may_call(&self, pool: &ObjectKey, origin: &str, model: &str, within: Duration) -> Result<PendingPermit<'_>, Refusal> {
         let key = Key::models(&pool.namespace, host(origin), model);
         match self.admit(pool, &key, within).await {
@@ -82,7 +83,7 @@ impl Circuits {
     }
 
     fn refusal(&self, pool: &ObjectKey, key: &Key, rejection: Rejection) -> Refusal {
-        // A probe may take as long as a model turn, and mostly takes seconds: nobody is sent away for good because of one.
+        // A probe may take as long as a model turn, but usually takes seconds: it must not send a client away for long.
         let most = if rejection.why == RejectionCause::Probing { MAX_PROBE_RETRY_AFTER_MS } else { u64::MAX };
         let rejection = Rejection { retry_after: rejection.retry_after.min(most), ..rejection };
         let standing = self.state(pool, key);
@@ -91,7 +92,7 @@ impl Circuits {
         let words = format!("{}: {rejection}", rejection.name(named.about()));
         let whose = match standing.as_ref().and_then(|standing| standing.breaker.as_deref()) {
             Some(breaker) => format!("Breaker/{breaker} in {}", pool.namespace),
-            None => format!("no Breaker holds for AgentPool/{}: the defaults do", pool.name),
+            None => format!("no Breaker applies to AgentPool/{}: the defaults apply", pool.name),
         };
         let last = standing.and_then(|standing| standing.last_failure).map(|last| format!("; the last failure: {last}"));
         let shared = if named == key { String::new() } else { format!("; {}", shared_by(named)) };
@@ -101,17 +102,17 @@ impl Circuits {
             RejectionCause::Open | RejectionCause::Probing => {
                 refusal.retry_after(u32::try_from(rejection.retry_after.div_ceil(1000)).unwrap_or(u32::MAX))
             }
-            // Time alone does not help.
+            // Waiting does not help.
             RejectionCause::Review | RejectionCause::Forced => refusal,
         }
     }
 
-    /// Whether a hold that is asked for again has its permit.
+    /// Whether a repeated hold already has its permit.
     pub fn is_out(&self, session: &str, id: u64) -> bool {
         self.calls().get(session).is_some_and(|calls| calls.contains_key(&id))
     }
 
-    /// Seconds after which the first token of a stream is late, for agents of this pool.
+    /// The limit for the first token of a stream for agents of this pool, in seconds.
     pub fn first_token(&self, pool: &ObjectKey) -> u32 {
         let state = self.lock();
         let home = state.home_of(&pool.namespace, &pool.name);
@@ -125,7 +126,7 @@ impl Circuits {
         }
     }
 
-    /// A call ended. Told once: whose it was.
+    /// Ends a call, and returns it the first time.
     pub fn ended(&self, session: &str, id: u64, end: &CallEnd) -> Option<OpenCall> {
         let mut out = self.calls().get_mut(session)?.remove(&id)?;
         let (outcome, why) = outcome(end);
@@ -133,7 +134,7 @@ impl Circuits {
         Some(out)
     }
 
-    /// The first token of one is late: that counts, whatever comes of it.
+    /// Counts a late first token as a failure, whatever the call returns later.
     pub fn late(&self, session: &str, id: u64) {
         let late = {
             let mut calls = self.calls();
@@ -145,7 +146,8 @@ impl Circuits {
         self.give_back(&mut late, outcome, &why);
     }
 
-    /// A session has told everything: what it does not tell of is over, and was never sent. Those that ended, and how.
+    /// A session began and reported its calls: all other calls of it are over and were never sent. Returns those that
+    /// ended, with their results.
     pub fn session_begins(&self, begin: &Begin) -> Vec<(OpenCall, CallEnd)> {
         let ended: Vec<_> =
             begin.settles.iter().filter_map(|told| Some((self.ended(&begin.session, told.open.id, &told.end)?, told.end))).collect();
@@ -154,12 +156,12 @@ impl Circuits {
         ended
     }
 
-    /// Every hold of a session below this number is over.
+    /// Ends every call of a session whose hold is below this number.
     pub fn over_below(&self, session: &str, floor: u64) {
         self.drop_calls(session, |id| id < floor, Outcome::Neutral);
     }
 
-    /// A session is dead: nobody will ever know.
+    /// A session is dead: the results of its calls will never be known.
     pub fn session_died(&self, session: &str) {
         self.drop_calls(session, |_| true, Outcome::Dropped);
     }
@@ -174,7 +176,7 @@ impl Circuits {
             }
             gone
         };
-        // Not under our lock: the circuits have one of their own.
-        gone.into_iter().for_each(|mut out| self.give_back(&mut out, outcome, "its gateway is gone"));
+        // Not under our lock: the circuits have a lock of their own.
+        gone.into_iter().for_each(|mut out| self.give_back(&mut out, outcome, "the gateway of the call is gone"));
     }
 }

@@ -1,4 +1,4 @@
-//! Permits of calls of models: of whichever gateway, each is given back once.
+//! Permits of model calls: each is given back once, whichever gateway the call came through.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ async fn hold(circuits: &Circuits, session: &str, id: u64) -> Result<(), Refusal
     Ok(())
 }
 
-/// Open, by five calls of two gateways that fail.
+/// Opens the circuit with five failed calls of two gateways.
 async fn open(circuits: &Circuits) {
     for id in 1..=5 {
         let session = if id % 2 == 0 { "g" } else { "h" };
@@ -62,7 +62,7 @@ async fn what_fails_at_one_gateway_is_refused_at_all_in_words_that_say_where_to_
     assert!((1..=66).contains(&refusal.retry_after_seconds.expect("it passes")));
     for words in [
         "model circuit breaker open for api.example.com/large",
-        "no Breaker holds for AgentPool/p",
+        "no Breaker applies to AgentPool/p",
         "the provider answered with status 529",
     ] {
         assert!(refusal.message.contains(words), "{refusal}");
@@ -76,21 +76,21 @@ async fn one_probe_tells_for_all_and_what_becomes_of_it_is_always_known() {
     let circuits = leader(Vec::new());
     open(&circuits).await;
     let half_open = || circuits.pass(70_000);
-    // Its hold was refused: nothing was made of the permit.
+    // The hold was refused: the permit is given back unused.
     half_open();
     drop(circuits.may_call(&name("p"), ORIGIN, "large", WITHIN).await.expect("a probe"));
     hold(&circuits, "g", 10).await.expect("the place is free again");
     assert!(circuits.is_out("g", 10));
     let soon = refused(&circuits).await.retry_after_seconds;
     assert!(soon.is_some_and(|seconds| seconds <= 15), "the probe may be over in a moment: {soon:?}");
-    // Its gateway begins anew and tells nothing of it: it was never sent.
+    // The gateway begins anew and does not report the call: it was never sent.
     circuits.session_begins(&Begin { session: "g".into(), next_hold: 11, ..Begin::default() });
     hold(&circuits, "g", 11).await.expect("the place is free again");
-    // Its gateway dies.
+    // The gateway dies.
     circuits.session_died("g");
     refused(&circuits).await;
     half_open();
-    // Its first token is late; that it answers in the end is too late.
+    // The first token is late: the answer that follows comes too late.
     hold(&circuits, "h", 12).await.expect("a probe");
     circuits.late("h", 12);
     assert!(refused(&circuits).await.message.contains("first token was late"));

@@ -1,4 +1,4 @@
-//! How a circuit stands, for those who only look: pools that are blocked, agents that are told, people.
+//! A read-only view of a circuit, for the conditions of pools, for agents and for people.
 
 use jiff::Timestamp;
 
@@ -8,33 +8,33 @@ use super::key::Key;
 use crate::cluster::ObjectKey;
 use crate::policy::breaker::{Rejection, State};
 
-/// How a circuit stands.
+/// The state of a circuit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CircuitStanding {
-    /// Its name: of a model beyond those that have a circuit of their own the one that such models share.
+    /// Its name. For a model without a circuit of its own, the name of the shared circuit.
     pub what: String,
-    /// The Breaker that holds; none: the defaults do.
+    /// The Breaker that applies. `None` if the defaults apply.
     pub breaker: Option<String>,
-    /// Its state, as it was last asked.
+    /// Its state at the last request.
     pub state: State,
-    /// Why nobody would get a permit now, if nobody would.
+    /// Why a request for a permit would be refused now, if so.
     pub refuses: Option<Rejection>,
-    /// Its epoch: what a person approves.
+    /// Its epoch, which a person approves.
     pub epoch: u64,
-    /// Openings in a row.
+    /// Consecutive openings.
     pub opens: u32,
-    /// Until when it is open, by the wall clock, as it is stored.
+    /// Until when it is open, in wall-clock time, as it is stored.
     pub until: Option<Timestamp>,
-    /// The last failure, in words.
+    /// The message of the last failure.
     pub last_failure: Option<String>,
-    /// It is open, and a person has to approve that it is tried again.
+    /// Whether it is open and a person must approve the next try.
     pub review: bool,
-    /// How many may try at once whether things work again, if that is being tried or may be.
+    /// The number of concurrent probes, if the circuit is half open or may become so.
     pub probes: Option<u32>,
 }
 
 impl Circuits {
-    /// How a circuit stands for the agents of `pool`. None: nothing is known yet.
+    /// The state of a circuit for the agents of `pool`. `None` if nothing is loaded yet.
     pub fn state(&self, pool: &ObjectKey, key: &Key) -> Option<CircuitStanding> {
         if !self.is_ready() {
             return None;
@@ -64,7 +64,7 @@ impl Circuits {
         })
     }
 
-    /// All circuits that are kept, for metrics: namespace, Breaker, circuit and state.
+    /// All circuits, for metrics: namespace, Breaker, circuit and state.
     pub fn all(&self) -> Vec<(String, String, String, State)> {
         let state = self.lock();
         let all = state

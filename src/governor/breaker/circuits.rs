@@ -1,7 +1,7 @@
-//! The circuits in memory, under one lock over nothing that waits.
+//! The circuits in memory, under one lock that is never held while waiting.
 //!
-//! What always holds: a refusal because of an opening is said only when that opening is in the status of its Breaker, or has
-//! nowhere to be stored; of two records of a circuit the one with the higher epoch is believed; circuits of one Breaker never
+//! Invariants: a refusal because of an opening is given only after the opening is in the status of its Breaker, unless
+//! no Breaker applies; of two records of a circuit the one with the higher epoch is used; circuits of one Breaker never
 //! have the same epoch, so that a person can approve all openings up to one.
 
 mod slot;
@@ -30,9 +30,9 @@ use crate::policy::breaker::circuit::Kind;
 use crate::policy::breaker::{Answer, Outcome, Permit, Rejection, State as CircuitState};
 use crate::telemetry::Metrics;
 
-/// Whoever asks waits so long for an opening to be stored.
+/// How long a caller waits for an opening to be stored.
 const OPENING_STORE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Circuits of one leader have numbers of their own as owners: so many for each owner epoch.
+/// Bits for the owner numbers of one leader: each owner epoch has a range of its own.
 const OWNER_NUMBER_BITS: u32 = 20;
 
 /// Why an operation may not begin.
@@ -40,18 +40,18 @@ const OWNER_NUMBER_BITS: u32 = 20;
 pub enum BeginRefusal {
     /// The circuit refuses it.
     Open {
-        /// Why, and when to come back.
+        /// The reason, and when to retry.
         rejection: Rejection,
-        /// Which breaker, why, and when to come back, for whoever asked.
+        /// The message for the caller: the breaker, the reason, and when to retry.
         words: String,
     },
-    /// It is not known yet, or cannot be stored now: come again soon.
+    /// The state is not loaded yet, or cannot be stored now: retry soon.
     Away(&'static str),
 }
 
 /// A Breaker.
 pub(super) struct BreakerRef {
-    /// As it was read or answered last.
+    /// The object as it was last read or answered.
     pub breaker: Arc<Breaker>,
     writing: bool,
     written: Option<BootTime>,
@@ -65,12 +65,12 @@ pub(super) struct State {
     origin: BootTime,
     skew: u64,
     pub homes: BTreeMap<ObjectKey, BreakerRef>,
-    /// Pools, with the longest that one operation of their work may take, in milliseconds.
+    /// Pools, with the longest time of one operation of their work, in milliseconds.
     pub pools: HashMap<ObjectKey, u64>,
-    /// What Breakers of a namespace leave unset.
+    /// The defaults for the Breakers of each namespace.
     defaults: HashMap<String, BreakerDefaults>,
     pub circuits: Store,
-    /// Breakers whose status may say something else than it should.
+    /// Breakers whose status may be outdated.
     dirty: HashSet<ObjectKey>,
     metrics: Metrics,
 }
@@ -82,7 +82,7 @@ struct Shared {
     work: Notify,
 }
 
-/// The governor's memory of circuits. Cheap to clone.
+/// The circuits in memory. Cheap to clone.
 #[derive(Clone)]
 pub struct Circuits(Arc<Shared>);
 
@@ -91,11 +91,11 @@ fn name_of(slot: &Slot) -> Option<ObjectKey> {
 }
 
 impl Circuits {
-    /// Nothing is known; `epoch` is our owner epoch.
+    /// Starts empty. `epoch` is our owner epoch.
     pub fn new(epoch: i64, metrics: Metrics) -> Self {
         let state = State {
             ready: false,
-            // No circuit that a leader before us kept has an owner like ours.
+            // No circuit of a previous leader has an owner number of ours.
             owners: u64::try_from(epoch).unwrap_or(0).wrapping_shl(OWNER_NUMBER_BITS),
             origin: BootTime::now(),
             skew: 0,
@@ -113,17 +113,17 @@ impl Circuits {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls of models that are under way. Never to be held over a use of the circuits.
+    /// Model calls in flight. This lock must not be held while the circuits are used.
     pub(super) fn calls(&self) -> MutexGuard<'_, OpenCalls> {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything was read once: what is not known does not exist.
+    /// Whether everything was read once: from then on, an unknown object does not exist.
     pub fn is_ready(&self) -> bool {
         self.lock().ready
     }
 
-    /// Told whenever a circuit, or what people wrote, may have changed.
+    /// Notified when a circuit or a spec may have changed.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.moved.subscribe()
     }
@@ -138,7 +138,8 @@ impl Circuits {
         self.0.work.notified().await;
     }
 
-    /// What Breakers of each namespace leave unset. For circuits that there are it counts from the next [`plant`](Self::plant) on.
+    /// Sets the defaults for the Breakers of each namespace. For existing circuits they apply from the next
+    /// [`plant`](Self::plant) on.
     pub fn set_defaults(&self, defaults: HashMap<String, BreakerDefaults>) {
         let mut state = self.lock();
         if state.defaults != defaults {
@@ -148,7 +149,7 @@ impl Circuits {
         }
     }
 
-    /// All Breakers and pools as they are now: `pools` with the longest that one operation of their work may take, in milliseconds.
+    /// Sets all Breakers and pools. `pools` has the longest time of one operation of their work, in milliseconds.
     pub fn plant(&self, breakers: Vec<Arc<Breaker>>, pools: HashMap<ObjectKey, u64>) {
         let mut state = self.lock();
         let names: HashSet<ObjectKey> = breakers.iter().map(|breaker| ObjectKey::of(breaker.as_ref())).collect();
@@ -171,11 +172,12 @@ impl Circuits {
         state.tidy();
         let at = state.at();
         for slot in state.circuits.slots() {
-            // One whose pool, or project, has another Breaker now goes there.
+            // A circuit moves when another Breaker applies to its pool or project.
             let slot = match slot.key.goes_along().then(|| slot.key.pool().unwrap_or_default().to_owned()) {
                 Some(pool) => {
                     let at_home = state.slot(&pool, &slot.key);
-                    // It has gone there, or did under a leader before us that could not take it away here.
+                    // The circuit was moved just now, or earlier by a previous leader that could not remove it from the
+                    // old Breaker.
                     if at_home != slot && state.circuits.remove(&slot).is_some() {
                         state.dirty.extend(name_of(&slot));
                     }
@@ -201,13 +203,13 @@ impl Circuits {
         }
     }
 
-    /// Whether an operation of an agent of `pool` may begin, which takes `within` at most. What came of it is told with
-    /// [`complete`](Self::complete).
+    /// Asks for a permit for an operation of an agent of `pool` that takes at most `within`.
+    /// [`complete`](Self::complete) reports its result.
     pub async fn admit(&self, pool: &ObjectKey, key: &Key, within: Duration) -> Result<Permit, BeginRefusal> {
         self.answered(|| self.ask(pool, key, within), |rejection| rejection.name(key.about())).await
     }
 
-    /// What is answered once no opening waits to be stored. `name` names who refuses.
+    /// The answer, after no opening waits to be stored any more. `name` names the breaker that refuses.
     async fn answered<T>(
         &self,
         ask: impl Fn() -> Result<Answer<T>, BeginRefusal>,
@@ -227,7 +229,7 @@ impl Circuits {
             match tokio::time::timeout_at(waited, changes.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => {
-                    return Err(BeginRefusal::Away("a circuit breaker has opened, and that cannot be stored now; try again"));
+                    return Err(BeginRefusal::Away("a circuit breaker has opened, and its state cannot be stored now; try again"));
                 }
             }
         }
@@ -242,7 +244,7 @@ impl Circuits {
         let at = state.at();
         let within = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let mut answer = Answer::Store;
-        // Once more where there was nowhere to store an opening.
+        // Asks a second time if there is no Breaker to store an opening in.
         for _ in 0..2 {
             let Some(kept) = state.circuits.get_mut(&slot) else { break };
             answer = kept.circuit.admit(at, within);
@@ -257,7 +259,7 @@ impl Circuits {
         Ok(answer)
     }
 
-    /// An operation of `agent` is under way, with this permit.
+    /// Records that an operation of `agent` is in flight with this permit.
     pub(super) fn began(&self, permit: &Permit, agent: &ObjectKey) {
         let mut state = self.lock();
         let now = state.at().now;
@@ -267,12 +269,12 @@ impl Circuits {
         }
     }
 
-    /// What came of the operation that `permit` was given for; of a failure, why, for people.
+    /// Reports the result of the operation of `permit`. `why` is the message of a failure.
     pub fn complete(&self, key: &Key, permit: &Permit, outcome: Outcome, why: &str) {
         self.complete_for(key, permit, outcome, why, None);
     }
 
-    /// The same, for an agent of which it was said that its operation [began](Self::began).
+    /// The same, for an agent whose operation was recorded with [`began`](Self::began).
     pub(super) fn complete_for(&self, key: &Key, permit: &Permit, outcome: Outcome, why: &str, agent: Option<&ObjectKey>) {
         if permit.kind == Kind::Free {
             return;
@@ -284,7 +286,7 @@ impl Circuits {
         }
     }
 
-    /// A failure that nobody has a permit for: it counts while the circuit is closed, and else says nothing new.
+    /// Reports a failure without a permit. It counts only while the circuit is closed.
     pub fn failed(&self, pool: &ObjectKey, key: &Key, why: &str) {
         let mut state = self.lock();
         if !state.ready {
@@ -305,7 +307,8 @@ impl Circuits {
         let mut counts = outcome;
         if let Some(ObjectKey { name, .. }) = agent {
             kept.callers.ended(name, at.now, failed);
-            // The failure that would open it says nothing while another agent could say the same and does not.
+            // The failure that would open the circuit does not count while only one agent fails and another one calls
+            // too.
             if failed && kept.circuit.opens_next(at.now) && kept.callers.fails_alone(name, at.now, kept.set.window) {
                 counts = Outcome::Neutral;
             }
@@ -320,12 +323,12 @@ impl Circuits {
         }
     }
 
-    /// Lets time go by: probes that said nothing in their time have failed.
+    /// Advances the clock: probes without a result in their time count as failed.
     pub fn tick(&self) {
         let mut state = self.lock();
         let at = state.at();
         let mut moved = false;
-        // Of the others time alone makes nothing.
+        // Time alone does not change the other circuits.
         for slot in state.circuits.tried() {
             if let Some(kept) = state.circuits.get_mut(&slot) {
                 kept.circuit.tick(at);
@@ -339,7 +342,7 @@ impl Circuits {
         }
     }
 
-    /// Time goes on, in a test.
+    /// Advances the clock, in a test.
     #[cfg(test)]
     pub fn pass(&self, ms: u64) {
         let mut state = self.lock();
@@ -347,7 +350,7 @@ impl Circuits {
         state.homes.values_mut().for_each(|home| (home.put_off, home.written) = (None, None));
     }
 
-    /// Where a circuit is that an agent of `pool` asks, and what is kept of it.
+    /// Runs `look` on the circuit for an agent of `pool`.
     pub(super) fn with<T>(&self, pool: &str, key: &Key, look: impl FnOnce(&mut State, &Slot) -> T) -> T {
         let mut state = self.lock();
         let slot = state.slot(pool, key);

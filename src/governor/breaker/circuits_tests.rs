@@ -1,4 +1,5 @@
-//! The memory of circuits against an API server that is a variable: what is stored of its circuits, and what a leader after it finds.
+//! The circuits in memory, with a variable as the API server: their stored state, and the state that the next leader
+//! finds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ fn leader(epoch: i64, stored: &[Breaker], names: &[&str]) -> Circuits {
     circuits
 }
 
-/// Writes all that is due, as the API server would take it.
+/// Writes all that is due, as the API server would accept it.
 fn write(circuits: &Circuits, stored: &mut [Breaker]) -> usize {
     let mut writes = 0;
     while let Some((name, over, status)) = circuits.next() {
@@ -85,7 +86,7 @@ async fn nobody_hears_of_an_opening_before_it_is_stored() {
     let key = Key::work("n", "p");
     open(&circuits, "p", &key, 3).await;
     assert_eq!(state(&circuits, "p", &key), State::Open);
-    // The API server does not answer: nor do we.
+    // Without an answer of the API server callers get none either.
     assert!(matches!(circuits.admit(&pool("p"), &key, WITHIN).await, Err(BeginRefusal::Away(_))));
     let told = std::sync::Mutex::new(stored);
     let of = pool("p");
@@ -99,7 +100,7 @@ async fn nobody_hears_of_an_opening_before_it_is_stored() {
     let stored = told.into_inner().expect("nobody else");
     let circuit = stored[0].status.as_ref().and_then(|status| status.circuits.clone()).expect("it is stored").remove(0);
     assert_eq!((circuit.key.as_str(), circuit.state, circuit.epoch), ("work/p", CircuitState::Open, 1));
-    // Another leader: it is open still, and of one that leads no more nothing counts.
+    // For another leader the circuit is still open. Results of the old leader count for nothing.
     let next = leader(8, &stored, &["p"]);
     assert_eq!(why(&next, "p", &key).await, RejectionCause::Open);
     next.pass(70_000);
@@ -161,7 +162,7 @@ async fn a_person_approves_all_openings_up_to_one() {
     write(&circuits, &mut stored);
     circuits.pass(10_000_000);
     assert_eq!(why(&circuits, "p", &keys[0]).await, RejectionCause::Review, "the next opening is another one");
-    // One that opens for the first time is none of those that were approved.
+    // A first opening is not among those that were approved.
     open(&circuits, "r", &Key::work("n", "r"), 1).await;
     write(&circuits, &mut stored);
     circuits.pass(10_000_000);
@@ -197,7 +198,7 @@ async fn an_open_circuit_goes_with_its_pool_to_another_breaker() {
     write(&circuits, &mut stored);
     assert_eq!((kept(&stored, 0), kept(&stored, 1)), (vec![], vec!["work/p".to_owned()]));
     assert_eq!(why(&circuits, "p", &key).await, RejectionCause::Open);
-    // Its pool is gone: so is it.
+    // The pool is deleted, and the circuit with it.
     see(&circuits, &stored, &["q"]);
     write(&circuits, &mut stored);
     assert_eq!(kept(&stored, 1), Vec::<String>::new());
@@ -210,7 +211,7 @@ async fn what_another_leader_wrote_after_we_read_is_believed() {
     let key = Key::work("n", "p");
     open(&old, "p", &key, 3).await;
     write(&old, &mut stored);
-    // Our own write meets it.
+    // Our own write conflicts with it.
     write(&new, &mut stored);
     assert_eq!(why(&new, "p", &key).await, RejectionCause::Open);
 }
@@ -230,7 +231,7 @@ async fn what_nobody_has_a_permit_for_counts_while_it_is_closed() {
     let probe = permit(&circuits, "p", &key).await;
     circuits.failed(&pool("q"), &key, "began before");
     assert_eq!(state(&circuits, "p", &key), State::HalfOpen);
-    // A probe that says nothing has failed.
+    // A probe without a result has failed.
     circuits.pass(61_000);
     circuits.tick();
     assert_eq!(state(&circuits, "p", &key), State::Open);
@@ -252,7 +253,7 @@ async fn a_pool_that_is_made_again_begins_anew_above_what_is_stored() {
     let key = Key::work("n", "p");
     open(&circuits, "p", &key, 3).await;
     write(&circuits, &mut stored);
-    // It is deleted, and made again before that was written.
+    // The pool is deleted, and created again before the change was written.
     circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&[]));
     circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p"]));
     assert_eq!(state(&circuits, "p", &key), State::Closed);
@@ -299,13 +300,13 @@ async fn what_the_cluster_says_holds_where_a_breaker_or_none_says_something() {
     assert_eq!(*circuits.changes().borrow(), before, "the same is no news");
 }
 
-/// An attempt of a pool, from its beginning to its end.
+/// A whole attempt of a pool.
 async fn attempt(circuits: &Circuits, of: &str, outcome: Outcome) {
     let permits = circuits.admit_work(&pool(of), WITHIN).await.expect("it may begin");
     circuits.complete_work(&pool(of), &permits, outcome, "ItemPastTime");
 }
 
-/// Which circuit refuses a pool an attempt, and in which words.
+/// The guard of the circuit that refuses an attempt of a pool, and its message.
 async fn refused(circuits: &Circuits, of: &str) -> (Guard, String) {
     match circuits.admit_work(&pool(of), WITHIN).await {
         Err(BeginRefusal::Open { rejection, words }) => (rejection.guard, words),
@@ -313,7 +314,7 @@ async fn refused(circuits: &Circuits, of: &str) -> (Guard, String) {
     }
 }
 
-/// The circuits that a Breaker says are open.
+/// The open circuits in the status of a Breaker.
 fn said_open(stored: &Breaker) -> Vec<&str> {
     let circuits = stored.status.iter().flat_map(|status| status.circuits.iter().flatten());
     circuits.filter(|circuit| circuit.state == CircuitState::Open).map(|circuit| circuit.key.as_str()).collect()
@@ -358,14 +359,14 @@ async fn the_circuit_of_a_project_is_at_home_where_no_pools_are_named() {
     write(&circuits, &mut stored);
     assert_eq!((said_open(&stored[0]), said_open(&stored[1])), (vec![], vec!["work"]));
     assert_eq!(refused(&circuits, "p").await.0, Guard::Project);
-    // It counts on while nothing is said of it, also where no Breaker holds for all.
+    // The circuit keeps counting while its spec does not change, also without a Breaker for all pools.
     let alone = leader(7, &stored[..1], &["p", "q"]);
     for of in ["p", "q", "p"] {
         attempt(&alone, of, FAILURE).await;
         alone.plant(stored[..1].iter().cloned().map(Arc::new).collect(), pools(&["p", "q"]));
     }
     assert_eq!(refused(&alone, "q").await.0, Guard::Project);
-    // Nobody has pools any more.
+    // No namespace has pools any more.
     alone.plant(Vec::new(), pools(&[]));
     assert_eq!(alone.all(), []);
 }

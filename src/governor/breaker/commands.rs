@@ -1,4 +1,5 @@
-//! What agents are told of the breakers of their commands: how their own behaves, and whether that of the namespace is open.
+//! The state of the command breakers that agents are sent: the settings of their own breaker, and whether that of the
+//! namespace is open.
 
 use super::circuits::{Circuits, Slot};
 use super::key::Key;
@@ -7,7 +8,8 @@ use crate::policy::breaker::{Force, Guard, Mode, RejectionCause, Settings, State
 use crate::wire::command::{BreakerForce, BreakerMode, CommandBreakers, OpenGlobally};
 
 impl Circuits {
-    /// What the agents of `pool` are told. None: nothing is known yet. A circuit that nobody asked is not made for it.
+    /// The state for the agents of `pool`. `None` if nothing is loaded yet. It creates no circuit that no agent has
+    /// asked.
     pub fn commands(&self, pool: &ObjectKey) -> Option<CommandBreakers> {
         if !self.is_ready() {
             return None;
@@ -22,7 +24,8 @@ impl Circuits {
         let open_globally = match (session.mode, session.force) {
             (Mode::Disabled | Mode::Observe, _) | (Mode::Enforce, Some(Force::Closed)) => None,
             (Mode::Enforce, Some(Force::Open)) => Some(OpenGlobally { forced: true, retry_after_milliseconds: session.open }),
-            // Nobody hears of an opening that is not stored. One that is half open is open to all but those who are given a permit.
+            // An opening is not announced before it is stored. A half-open circuit is open for all agents except those
+            // with a permit.
             (Mode::Enforce, None) => circuit.filter(|circuit| circuit.state() != State::Closed && !circuit.must_store()).map(|circuit| {
                 let rejection = circuit.refuses(at);
                 OpenGlobally {
@@ -75,7 +78,7 @@ mod tests {
         ObjectKey { namespace: "n".into(), name: "p".into() }
     }
 
-    /// A leader that has read this Breaker, or that there is none.
+    /// A leader that has read this Breaker, or that no Breaker exists.
     fn leader(spec: Option<Value>) -> Circuits {
         let breaker = spec.map(|spec| {
             let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "spec": spec,
@@ -112,7 +115,7 @@ mod tests {
 
     #[tokio::test]
     async fn that_of_the_namespace_is_open_to_all_until_two_that_are_tried_worked() {
-        // There is nowhere to store an opening, so it holds at once.
+        // No Breaker exists to store the opening in, so it applies at once.
         let circuits = leader(None);
         fail(&circuits, 49);
         assert_eq!(open(&circuits), None);

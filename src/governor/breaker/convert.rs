@@ -1,4 +1,4 @@
-//! From what people wrote in a Breaker to how its circuits behave, and a circuit as it stands in a status. Pure.
+//! Conversion of the spec of a Breaker to the settings of its circuits, and of circuits from and to its status. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,7 +8,7 @@ use crate::api::cluster_budget::BreakerDefaults;
 use crate::api::shared;
 use crate::policy::breaker::{Force, Guard, Mode, PersistedCircuit, Review, Settings, State};
 
-/// Circuits that a status has room for.
+/// Maximum number of circuits in a status.
 pub const MAX_STATUS_CIRCUITS: usize = 32;
 
 fn mode(mode: shared::Mode) -> Mode {
@@ -19,7 +19,7 @@ fn mode(mode: shared::Mode) -> Mode {
     }
 }
 
-/// What people wrote of one guard.
+/// The spec of one guard.
 #[derive(Clone, Copy, Default)]
 struct Numbers {
     threshold: Option<i32>,
@@ -70,7 +70,7 @@ macro_rules! numbers {
     };
 }
 
-/// What somebody wrote of the guards.
+/// The guards of one spec.
 #[derive(Clone, Copy)]
 struct Guards<'a> {
     work: Option<&'a WorkGuard>,
@@ -96,17 +96,18 @@ impl Guards<'_> {
     }
 }
 
-/// What holds for a circuit, as people wrote it: its Breaker, if one holds, and what the ClusterBudget says where that says nothing.
+/// The spec that applies to a circuit: that of its Breaker, if one applies, and the defaults of the ClusterBudget for
+/// unset fields.
 #[derive(Clone, Copy, Default)]
 pub struct CircuitSpec<'a> {
-    /// The Breaker.
+    /// The spec of the Breaker.
     pub own: Option<&'a BreakerSpec>,
-    /// What it leaves unset.
+    /// The defaults for unset fields.
     pub defaults: Option<&'a BreakerDefaults>,
 }
 
 impl CircuitSpec<'_> {
-    /// From the one that counts less to the one that counts more.
+    /// In rising priority.
     fn guards(&self) -> impl DoubleEndedIterator<Item = Guards<'_>> {
         let defaults = self.defaults.map(|BreakerDefaults { work, project, commands, models }| Guards {
             work: work.as_ref(),
@@ -123,22 +124,22 @@ impl CircuitSpec<'_> {
         defaults.into_iter().chain(own)
     }
 
-    /// Seconds after which the first token of a stream is late.
+    /// The limit for the first token of a stream, in seconds.
     pub fn first_token(&self) -> Option<i32> {
         self.guards().rev().find_map(|guards| guards.models?.first_token_seconds)
     }
 
-    /// Exit codes of commands that are failures.
+    /// Exit codes of commands that count as failures.
     pub fn failure_exit_codes(&self) -> Vec<i32> {
         self.guards().rev().find_map(|guards| guards.commands?.failure_exit_codes.clone()).unwrap_or_default()
     }
 
-    /// How a circuit of this guard behaves. `operation`: the longest that one of the operations may take which come one after
-    /// another, in milliseconds.
+    /// The settings of a circuit of this guard. `operation` is the longest time of one of several consecutive
+    /// operations, in milliseconds.
     pub fn settings(&self, guard: Guard, operation: u64) -> Settings {
         let mut settings = Settings::of(guard);
         if guard == Guard::Project {
-            // Where more failures of a pool are borne, as many of a project are.
+            // If a pool tolerates more failures, its project tolerates as many.
             let borne = self.guards().rev().find_map(|guards| guards.work?.failure_threshold);
             settings.threshold = settings.threshold.max(borne.and_then(|borne| u32::try_from(borne).ok()).unwrap_or(0));
         }
@@ -155,7 +156,7 @@ impl CircuitSpec<'_> {
     }
 }
 
-/// A state, as the custom resource names it.
+/// Converts a state to that of the custom resource.
 pub fn state(state: State) -> CircuitState {
     match state {
         State::Closed => CircuitState::Closed,
@@ -164,7 +165,7 @@ pub fn state(state: State) -> CircuitState {
     }
 }
 
-/// What stands in a status of a circuit.
+/// The persistent state of a circuit in a status.
 pub fn saved(circuit: &api::Circuit) -> PersistedCircuit {
     PersistedCircuit {
         state: match circuit.state {
@@ -178,8 +179,8 @@ pub fn saved(circuit: &api::Circuit) -> PersistedCircuit {
     }
 }
 
-/// A circuit as it shall stand there. Of the time until which it is open the stored one is kept, as long as it is the same opening:
-/// clocks differ a little each time they are read.
+/// A circuit for the status. While it is the same opening, the stored end of the opening is kept, because clock
+/// readings differ slightly.
 pub fn circuit(what: &str, saved: &PersistedCircuit, stored: Option<&api::Circuit>) -> api::Circuit {
     let same = stored.filter(|stored| self::saved(stored).says(saved));
     let until = saved.open_until.and_then(|until| Timestamp::from_millisecond(until).ok()).map(Time);

@@ -1,15 +1,15 @@
-//! Which circuit: of a namespace, of a guard, for one of the many things it guards.
+//! The key of a circuit: its namespace, its guard, and the object that it guards.
 
 use std::fmt;
 
 use crate::api::names::short_hash;
 use crate::policy::breaker::Guard;
 
-/// The longest name of a circuit that a status takes.
+/// The longest name of a circuit in a status.
 const MAX_CIRCUIT_NAME_BYTES: usize = 128;
-/// The class that models share of which there are too many.
+/// The class of all further models of a provider with too many models.
 pub const OVERFLOW_MODEL_CLASS: &str = "other";
-/// Hexadecimal digits of the hash that ends a name which was too long.
+/// Hexadecimal digits of the hash at the end of a shortened name.
 const NAME_HASH_DIGITS: usize = 16;
 
 /// A circuit.
@@ -17,7 +17,7 @@ const NAME_HASH_DIGITS: usize = 16;
 pub struct Key {
     /// Its namespace.
     pub namespace: String,
-    /// What it protects.
+    /// Its guard.
     pub guard: Guard,
     /// Its name in the status of a Breaker: `work/POOL`, `work`, `commands`, `models/HOST/CLASS`.
     pub what: String,
@@ -52,7 +52,7 @@ impl Key {
         Self { namespace: namespace.to_owned(), guard: Guard::Models, what }
     }
 
-    /// The circuit that a status calls so. None: it is of a guard that this version does not know.
+    /// Parses the name of a circuit in a status. `None` if this version does not know its guard.
     pub fn named(namespace: &str, what: &str) -> Option<Self> {
         let guard = match what.split('/').next() {
             Some("work") if what == "work" => Guard::Project,
@@ -64,12 +64,12 @@ impl Key {
         Some(Self { namespace: namespace.to_owned(), guard, what: what.to_owned() })
     }
 
-    /// What of its guard it is for: a pool, a provider and its class of models; empty: everything.
+    /// The part after the guard: a pool, or a provider and a class of models. Empty for circuits of everything.
     pub fn about(&self) -> &str {
         self.what.split_once('/').map_or("", |(_, about)| about)
     }
 
-    /// The provider of a class of models; empty where its name was too long to be kept whole.
+    /// The provider of a class of models. Empty if the name was too long and was shortened.
     pub fn provider(&self) -> Option<&str> {
         match self.guard {
             Guard::Models => Some(self.about().split_once('/').map_or("", |(provider, _)| provider)),
@@ -77,7 +77,7 @@ impl Key {
         }
     }
 
-    /// The circuit that classes of models of this provider share of which there are too many.
+    /// The shared circuit of the further models of this provider.
     pub fn shared(&self) -> Option<Self> {
         match self.provider()? {
             "" => Some(Self { what: format!("models/{OVERFLOW_MODEL_CLASS}"), ..self.clone() }),
@@ -85,7 +85,7 @@ impl Key {
         }
     }
 
-    /// The pool that it is for, if it is for one.
+    /// The pool of the circuit, if it is for one pool.
     pub fn pool(&self) -> Option<&str> {
         match self.guard {
             Guard::Work => Some(self.about()),
@@ -93,7 +93,7 @@ impl Key {
         }
     }
 
-    /// Whether there is one circuit of this key, whichever Breaker holds: it goes along to another one.
+    /// Whether there is only one circuit of this key, which moves when another Breaker applies.
     pub fn goes_along(&self) -> bool {
         match self.guard {
             Guard::Work | Guard::Project => true,

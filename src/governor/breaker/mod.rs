@@ -1,23 +1,23 @@
-//! The governor's circuits: what keeps failing is stopped for a while, for a whole pool, namespace or provider.
+//! Circuit breakers of the governor: they stop operations that keep failing, for a whole pool, namespace or provider.
 //!
-//! Every decision is `policy::breaker`'s, on circuits in memory. An opening is in the status of a Breaker before anybody who asks
-//! is answered, so that a fail-over finds it; what was counted, and the permits that are out, are memory and may be lost. A
-//! circuit belongs to the Breaker that holds for the pool that asks; where there is none it has the defaults, and nowhere to be
-//! stored.
+//! Every decision is made by `policy::breaker`, on circuits in memory. An opening is in the status of a Breaker before
+//! any caller gets an answer based on it, so that a failover finds it. Counts and outstanding permits are only in
+//! memory and may be lost. A circuit belongs to the Breaker that applies to the pool of the caller. Without a Breaker
+//! it has the default settings, and is not stored.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`key`] | which circuit |
-//! | [`attempts`] | permits of attempts at items that are being made |
-//! | [`open_calls`] | model calls that are open, each with its permit |
-//! | [`calls`] | a permit for each model call: asked for, kept, given back |
-//! | [`convert`] | what people wrote, and circuits as they stand in status |
+//! | [`key`] | the key of a circuit |
+//! | [`attempts`] | permits of attempts in progress |
+//! | [`open_calls`] | open model calls, each with its permit |
+//! | [`calls`] | the permit of each model call |
+//! | [`convert`] | settings from the spec, and circuits in the status |
 //! | [`circuits`] | the circuits in memory |
-//! | [`circuit_standing`] | how a circuit stands, for those who only look |
-//! | [`commands`] | what agents are told of the breakers of their commands |
-//! | [`status`] | what a Breaker says of itself |
+//! | [`circuit_standing`] | read-only view of a circuit |
+//! | [`commands`] | the state of command breakers for agents |
+//! | [`status`] | the status of a Breaker |
 //! | [`work`] | the guard of work: claims, ends of attempts, pools |
-//! | [`run`] | the loops: reads, lets time go by, writes |
+//! | [`run`] | the loops: read objects, advance the clock, write |
 
 pub mod attempts;
 pub mod calls;

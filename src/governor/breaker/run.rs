@@ -1,4 +1,4 @@
-//! The loops of the governor of circuits: reads what people wrote, lets time go by, writes.
+//! The loops of the governor of circuits: read objects, advance the clock, write.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::controller::budget as defaults;
 use crate::controller::status_throttle::publish;
 use crate::governor::budget::facts::turn_seconds;
 
-/// Time goes by in these steps.
+/// Interval of the clock.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks at what people wrote, when nobody says that it changed.
+/// Interval of checks of all objects, when no watch reports a change.
 const SPEC_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Changes that come together are taken together.
+/// Changes that come within this time are processed together.
 const CHANGE_BATCH_DELAY: Duration = Duration::from_millis(100);
 /// Name of this loop in logs.
 const LOOP_NAME: &str = "breaker";
 
 /// Runs until our leadership ends.
 pub async fn run(context: Arc<Context>) {
-    // What Breakers leave unset is known with the budgets.
+    // The defaults of Breakers are loaded with the budgets.
     while !context.meter.is_ready() {
         tokio::time::sleep(CHANGE_BATCH_DELAY).await;
     }
@@ -36,13 +36,13 @@ pub async fn run(context: Arc<Context>) {
     futures::join!(look(&context), tick(&context), write(context.clone()));
 }
 
-/// The longest that a model turn of a pool may take, in milliseconds. One that does not fit its type says nothing of it.
+/// The time limit of a model turn of a pool, in milliseconds. An invalid pool object has the default.
 fn turn(pool: Option<&AgentPool>, namespace: &str, context: &Context) -> u64 {
     let own = pool.and_then(|pool| pool.spec.bulkhead.as_ref());
     u64::from(turn_seconds(own, context.meter.defaults(namespace).as_ref())) * 1000
 }
 
-/// Breakers and pools, as they are now.
+/// Updates the circuits from the Breakers and pools.
 fn plant(context: &Context) {
     let breakers = context.stores.breakers.state().into_iter().filter_map(|stored| match &stored.0 {
         Ok(breaker) => Some(Arc::new(breaker.clone())),
@@ -56,7 +56,7 @@ fn plant(context: &Context) {
     });
     let breakers = breakers.filter(|breaker| breaker.metadata.deletion_timestamp.is_none()).collect();
     let pools = context.stores.pools.state().into_iter().map(|stored| {
-        // One that does not fit its type is there all the same: its circuit is not forgotten.
+        // An invalid pool object still exists: its circuit is kept.
         let name = ObjectKey::of(stored.as_ref());
         let turn = turn(stored.0.as_ref().ok(), &name.namespace, context);
         (name, turn)
@@ -81,7 +81,8 @@ async fn look(context: &Context) {
     }
 }
 
-/// `Breaker/default` goes with the last pool, if it is ours. One that somebody edited is `kept`, and looked at again when it changes.
+/// Deletes `Breaker/default` with the last pool, if we created it. A Breaker that a person edited is added to `kept`,
+/// and checked again when it changes.
 async fn remove_unused(context: &Context, kept: &mut HashMap<ObjectKey, String>) {
     for stored in context.stores.breakers.state() {
         let Ok(breaker) = &stored.0 else { continue };
@@ -102,7 +103,7 @@ async fn remove_unused(context: &Context, kept: &mut HashMap<ObjectKey, String>)
                     kept.insert(key, version);
                 }
             }
-            // It is tried again with the next look.
+            // It is tried again at the next check.
             Err(error) => drop(context.put_off(LOOP_NAME, key, &error)),
         }
     }
@@ -119,7 +120,7 @@ async fn tick(context: &Context) {
                 work::tidy(context);
                 context.metrics.breakers(context.circuits.all());
             }
-            // Who may go on should not wait for the next second.
+            // Pools and agents that may continue should not wait for the next tick.
             _ = changes.changed() => {}
         }
         changes.borrow_and_update();
@@ -128,7 +129,7 @@ async fn tick(context: &Context) {
     }
 }
 
-/// Writes what is due. One write of a Breaker is on its way at a time.
+/// Writes what is due. At most one write of a Breaker is in flight.
 async fn write(context: Arc<Context>) {
     loop {
         while let Some((name, breaker, status)) = context.circuits.next() {
@@ -160,14 +161,14 @@ async fn store(context: Arc<Context>, name: ObjectKey, breaker: Arc<Breaker>, st
     };
     match error.class() {
         Class::LostLeadership => {
-            tracing::error!(namespace = %name.namespace, breaker = %name.name, %error, "a Breaker was written by somebody else");
+            tracing::error!(namespace = %name.namespace, breaker = %name.name, %error, "another writer changed the status of a Breaker");
             context.leadership.abdicate();
         }
         Class::Conflict | Class::NotFound | Class::AlreadyExists => match live(&context, &name).await {
             Ok(live) => context.circuits.conflicted(&name, live),
             Err(error) => put_off(&context, &name, &error),
         },
-        // A lower epoch than what stands there is refused: then a newer one is to be read, too.
+        // A lower epoch than the stored one is refused: then a newer object must be read too.
         Class::Refused => {
             put_off(&context, &name, &error);
             if let Ok(Some(live)) = live(&context, &name).await {

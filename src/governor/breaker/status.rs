@@ -1,8 +1,8 @@
-//! What a Breaker says of itself: its circuits, the worst of each guard, its conditions, what is worth an event. Pure, and the only
-//! place that makes the conditions of Breakers.
+//! The status of a Breaker: its circuits, a summary for each guard, its conditions and its events. Pure, and the only
+//! module that makes the conditions of Breakers.
 //!
-//! What must not happen: that time alone is a reason to write. A failure that does not count any more, and an opening whose time
-//! is over, stand there until something happens.
+//! Time alone must not cause a write. A failure that does not count any more, and an opening whose time is over, stay
+//! in the status until something happens.
 
 use std::cmp::Reverse;
 
@@ -17,7 +17,7 @@ use crate::api::shared::Mode;
 use crate::controller::conditions::Builder;
 use crate::policy::breaker::{Guard, PersistedCircuit, State};
 
-/// Names that a sentence lists.
+/// Names that a message lists at most.
 const MAX_LISTED_NAMES: usize = 10;
 
 /// A circuit, as it is now.
@@ -25,35 +25,35 @@ const MAX_LISTED_NAMES: usize = 10;
 pub struct CircuitView<'a> {
     /// Its name.
     pub what: &'a str,
-    /// What it protects.
+    /// Its guard.
     pub guard: Guard,
-    /// What of it is stored.
+    /// Its persistent state.
     pub saved: PersistedCircuit,
-    /// Failures that count.
+    /// Failures that count now.
     pub failures: u32,
-    /// The last one, in words.
+    /// The message of the last failure.
     pub last_failure: Option<&'a str>,
-    /// It is open, and a person has to approve that it is tried again.
+    /// Whether it is open and a person must approve the next try.
     pub review: bool,
 }
 
-/// What is known of a Breaker beside its circuits.
+/// Facts about a Breaker, except its circuits.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Pools that it names and that do not exist.
+    /// Pools in spec.pools that do not exist.
     pub unknown: &'a [String],
-    /// Pools that it holds for.
+    /// Pools that it applies to.
     pub guarded: &'a [String],
 }
 
-/// What shall stand in its status.
+/// The status to be written.
 pub fn said(breaker: &Breaker, facts: &Facts, views: &[CircuitView], now: Timestamp) -> BreakerStatus {
     let stored = breaker.status.clone().unwrap_or_default();
     let generation = breaker.metadata.generation.unwrap_or(0);
     let before = stored.circuits.as_deref().unwrap_or(&[]);
-    // That a failure counts no more is no news by itself.
+    // A failure that counts no more is no reason for a write.
     let circuits = Some(circuits(views, before, true)).filter(|all| all == before).unwrap_or_else(|| circuits(views, before, false));
     let build = Builder { stored: &stored.conditions, generation, now };
     let conditions = vec![ready(breaker, facts, &build), tripped(breaker, facts, views, &circuits, &build)];
@@ -66,8 +66,8 @@ pub fn said(breaker: &Breaker, facts: &Facts, views: &[CircuitView], now: Timest
     }
 }
 
-/// The open ones, then the newest; as many as there is room for. One that never failed has nothing to say. `still`: what counted
-/// when it was stored counts still.
+/// The circuits for the status: the open ones, then the newest, up to the maximum. A circuit that never failed is left
+/// out. With `still`, stored failures count as before.
 fn circuits(views: &[CircuitView], stored: &[Circuit], still: bool) -> Vec<Circuit> {
     let before = |what: &str| stored.iter().find(|circuit| circuit.key == what);
     let says = |view: &&CircuitView| view.saved.epoch > 0 || view.failures > 0 || (still && before(view.what).is_some());
@@ -113,7 +113,7 @@ fn summary(circuits: &[Circuit]) -> Option<CircuitSummary> {
     })
 }
 
-/// A circuit, for people.
+/// The name of a circuit in messages.
 fn title(key: &str) -> String {
     let of_project = super::Key::named("", key).is_some_and(|key| key.guard == Guard::Project);
     if of_project { format!("{key} (all pools of the namespace)") } else { key.to_owned() }
@@ -126,18 +126,18 @@ fn list(names: &[String]) -> String {
 }
 
 fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
-    let missing = || format!("spec.pools names what does not exist: AgentPool {}", list(facts.unknown));
+    let missing = || format!("these pools in spec.pools do not exist: AgentPool {}", list(facts.unknown));
     let named = breaker.spec.pools.as_ref().filter(|pools| !pools.is_empty());
     if named.is_some_and(|named| named.len() == facts.unknown.len()) {
-        return build.build(types::READY, false, reasons::NO_POOL, format!("it guards nothing: {}", missing()));
+        return build.build(types::READY, false, reasons::NO_POOL, format!("the Breaker guards no pool: {}", missing()));
     }
     let how = match breaker.spec.mode {
-        Mode::Enforce => "it guards",
-        Mode::Observe => "it observes, and refuses nothing to (spec.mode: Observe),",
-        Mode::Disabled => "it does nothing for (spec.mode: Disabled)",
+        Mode::Enforce => "the Breaker guards",
+        Mode::Observe => "spec.mode is Observe: the Breaker refuses nothing and only observes",
+        Mode::Disabled => "spec.mode is Disabled: the Breaker does not guard",
     };
     let mut message = match facts.guarded {
-        [] => "no pool is guarded by it: there is none, or a more specific Breaker holds for each".to_owned(),
+        [] => "the Breaker guards no pool: the namespace has none, or a more specific Breaker applies to each".to_owned(),
         pools => format!("{how} AgentPool {}", list(pools)),
     };
     if !facts.unknown.is_empty() {
@@ -147,17 +147,17 @@ fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
 }
 
 fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[Circuit], build: &Builder) -> Condition {
-    let undo = format!("kubectl spillway breaker auto {} lets them decide again", facts.name);
+    let undo = format!("kubectl spillway breaker auto {} ends that", facts.name);
     if breaker.spec.mode == Mode::Disabled {
-        return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "no circuit is asked (spec.mode: Disabled)");
+        return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "circuits refuse nothing (spec.mode: Disabled)");
     }
     match breaker.spec.force {
         Some(crate::api::breaker::Force::Open) => {
-            let message = format!("a person holds all circuits open (spec.force: Open); {undo}");
+            let message = format!("a person forced all circuits open (spec.force: Open); {undo}");
             return build.build(types::TRIPPED, true, reasons::FORCED_OPEN, message);
         }
         Some(crate::api::breaker::Force::Closed) => {
-            let message = format!("a person holds all circuits closed (spec.force: Closed); {undo}");
+            let message = format!("a person forced all circuits closed (spec.force: Closed); {undo}");
             return build.build(types::TRIPPED, false, reasons::FORCED_CLOSED, message);
         }
         None => {}
@@ -170,14 +170,14 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[
     let required = views.iter().any(|view| view.what == worst.key && view.review);
     let (reason, mut message) = match worst.state {
         CircuitState::Open if required => {
-            let approve = format!("a person has to approve that it is tried again: kubectl spillway breaker approve {}", facts.name);
+            let approve = format!("a person must approve the next try: kubectl spillway breaker approve {}", facts.name);
             (reasons::REVIEW_REQUIRED, format!("{title} is open; {approve}"))
         }
         CircuitState::Open | CircuitState::Closed => {
             let until = worst.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
             (reasons::CIRCUIT_OPEN, format!("{title} is open{until}"))
         }
-        CircuitState::HalfOpen => (reasons::CIRCUIT_HALF_OPEN, format!("it is being tried whether {title} works again")),
+        CircuitState::HalfOpen => (reasons::CIRCUIT_HALF_OPEN, format!("{title} is half open: a few tries test whether it works again")),
     };
     if let Some(last) = &worst.last_failure {
         message = format!("{message}; the last failure: {last}");
@@ -191,12 +191,12 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[
     }
     let hidden = views.iter().filter(|view| view.saved.state == State::Open).count().saturating_sub(MAX_STATUS_CIRCUITS);
     if hidden > 0 {
-        message = format!("{message}; {hidden} open circuits have no room in this status, and would be lost with the leader");
+        message = format!("{message}; {hidden} open circuits do not fit into this status, and a new leader will not know them");
     }
     build.build(types::TRIPPED, true, reason, message)
 }
 
-/// Whether only what was counted differs: that can wait.
+/// Whether only counts differ: such a write can wait.
 pub fn only_counts_differ(stored: &BreakerStatus, next: &BreakerStatus) -> bool {
     let without_counts = |status: &BreakerStatus| {
         let mut status = status.clone();
@@ -211,20 +211,20 @@ pub fn only_counts_differ(stored: &BreakerStatus, next: &BreakerStatus) -> bool 
     without_counts(stored) == without_counts(next)
 }
 
-/// Something worth an event.
+/// An event about a Breaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BreakerNews {
-    /// Whether a person may have to look.
+    /// Whether it is a warning.
     pub warning: bool,
-    /// Whether webhooks are told too: that something stopped, and that it works again. Tries in between are not worth it.
+    /// Whether it is also sent to webhooks: when a circuit opens and when it closes, but not for the tries in between.
     pub told: bool,
-    /// One word.
+    /// The reason of the event.
     pub reason: &'static str,
-    /// And more.
+    /// The message of the event.
     pub note: String,
 }
 
-/// Circuits that moved between two statuses.
+/// The events for circuits that changed their state between two statuses.
 pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<BreakerNews> {
     let was = |what: &str| before.circuits.iter().flatten().find(|circuit| circuit.key == what);
     let moved = now.circuits.iter().flatten().filter_map(|circuit| {
@@ -233,12 +233,12 @@ pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<BreakerNews> {
         match (before, circuit.state) {
             ((state, epoch), CircuitState::Open) if state != CircuitState::Open || epoch != circuit.epoch => {
                 let until = circuit.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
-                let last = circuit.last_failure.as_deref().unwrap_or("too much failed");
+                let last = circuit.last_failure.as_deref().unwrap_or("too many failures");
                 let told = state == CircuitState::Closed;
                 Some(BreakerNews { warning: true, told, reason: "CircuitOpened", note: format!("{what} is open{until}: {last}") })
             }
             ((CircuitState::Open, _), CircuitState::HalfOpen) => {
-                let note = format!("it is being tried whether {what} works again");
+                let note = format!("{what} is half open: a few tries test whether it works again");
                 Some(BreakerNews { warning: false, told: false, reason: "CircuitHalfOpen", note })
             }
             ((CircuitState::Open | CircuitState::HalfOpen, _), CircuitState::Closed) => {
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!((status.as_str(), reason.as_str()), ("False", "NoPool"));
         assert!(words.contains("AgentPool a, b"), "{words}");
         let (status, _, words) = ready(json!({"pools": ["a", "b"]}), &["b"], &["a"]);
-        assert!(status == "True" && words.contains("guards AgentPool a;") && words.contains("does not exist: AgentPool b"), "{words}");
+        assert!(status == "True" && words.contains("guards AgentPool a;") && words.contains("do not exist: AgentPool b"), "{words}");
         let (status, _, words) = ready(json!({"mode": "Observe"}), &[], &["a"]);
         assert!(status == "True" && words.contains("observes"), "{words}");
     }
@@ -345,7 +345,7 @@ mod tests {
         );
         let all: Vec<CircuitView> = names.iter().map(|what| view(what, State::Open, 9)).collect();
         let words = condition(&of(json!({}), &[], &["p"], &all), "Tripped").2;
-        assert!(words.contains("8 open circuits have no room"), "{words}");
+        assert!(words.contains("8 open circuits do not fit into this status"), "{words}");
     }
 
     #[test]

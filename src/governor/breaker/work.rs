@@ -1,8 +1,9 @@
-//! The guards of work: a pool whose attempts run out of time is given no items, and makes no agents, for a while; and so are all
-//! pools of a namespace whose attempts together do.
+//! The guards of work: a pool whose attempts run out of time gets no items and creates no agents for a while, and
+//! neither do all pools of a namespace whose attempts together fail.
 //!
-//! A claim asks for a permit; the end of the attempt gives it back. Permits are memory: of an attempt that an earlier leader gave
-//! out only a failure counts. What must not happen: that those who wait are called again and again for what they cannot get.
+//! A claim asks for a permit, and the end of the attempt gives it back. Permits are only in memory: of an attempt under
+//! an earlier leader only a failure counts. Waiting agents must not be signalled again and again for items that they
+//! cannot get.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +17,7 @@ use crate::policy::breaker::{Guard, Outcome, Rejection, RejectionCause, State};
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::Record;
 
-/// An attempt has ended, and that is stored: `entry` is the item as it was, `record` and `stored` as it is.
+/// Records the end of an attempt, which is stored: `entry` is the item before, `record` and `stored` after.
 pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record, stored: &WorkItem) {
     let Some(holder) = &entry.record.holder else { return };
     let Some(last) = record.history.last().filter(|last| last.epoch == entry.record.epoch) else { return };
@@ -46,18 +47,18 @@ pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record,
     }
 }
 
-/// Something of a pool's work failed for which nobody has a permit, such as one time-out after another of an agent.
+/// Records a failure of a pool's work without a permit, such as repeated timeouts of an agent.
 pub fn failed(context: &Context, pool: &ObjectKey, why: &str) {
     context.circuits.failed_work(pool, why);
 }
 
-/// How the circuits of a pool's work stand. None: it is not known yet.
+/// The state of the circuits of a pool's work. `None` if it is not known yet.
 pub fn standing(context: &Context, pool: &ObjectKey) -> Option<PoolCircuits> {
     context.circuits.work_of(pool)
 }
 
-/// Why a pool is given no work and makes no agents, if that is so: as one word and as a sentence for each circuit that refuses, its own
-/// first. While it is being tried whether work succeeds again nothing is in its way.
+/// Why a pool gets no work and creates no agents, if so: a reason, and a message for each circuit that refuses, its own
+/// first. A half-open circuit blocks nothing.
 pub fn in_the_way(standing: &PoolCircuits, pool: &ObjectKey) -> Option<(&'static str, String)> {
     let PoolCircuits { own, project } = standing;
     let all = [Some(own), project.as_ref()].into_iter().flatten();
@@ -68,19 +69,19 @@ pub fn in_the_way(standing: &PoolCircuits, pool: &ObjectKey) -> Option<(&'static
 fn words(standing: &CircuitStanding, rejection: Rejection, pool: &ObjectKey) -> Option<String> {
     let breaker = standing.breaker.as_deref();
     let of_project = rejection.guard == Guard::Project;
-    let without = if of_project { "no Breaker without spec.pools: the defaults hold" } else { "no Breaker: the defaults hold" };
+    let without = if of_project { "no Breaker without spec.pools: the defaults apply" } else { "no Breaker: the defaults apply" };
     let by = breaker.map_or_else(|| without.to_owned(), |name| format!("Breaker/{name}"));
     let name = rejection.name(if of_project { &pool.namespace } else { &pool.name });
     let last = standing.last_failure.as_ref().map_or_else(String::new, |last| format!("; the last failure: {last}"));
     let then = match rejection.why {
         RejectionCause::Probing => return None,
         RejectionCause::Forced => {
-            let undo = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} undoes that"));
-            format!("a person holds it open{undo}")
+            let undo = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} ends that"));
+            format!("a person forced it open (spec.force: Open){undo}")
         }
         RejectionCause::Open | RejectionCause::Review if standing.review => {
             let approve = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker approve {breaker}"));
-            format!("a person has to approve that it is tried again{approve}{last}")
+            format!("a person must approve the next try{approve}{last}")
         }
         RejectionCause::Open | RejectionCause::Review => {
             let until = standing.until.map_or_else(String::new, |until| format!(" at {until}"));
@@ -90,13 +91,13 @@ fn words(standing: &CircuitStanding, rejection: Rejection, pool: &ObjectKey) -> 
     Some(format!("{name} ({by}); {then}"))
 }
 
-/// Of a circuit what may change what is said of it.
+/// The parts of a circuit's state that its message depends on.
 type WorkCircuitState = (State, u64, bool, bool);
 
-/// How each pool's circuits stood at the last look: its own, and its project's where that holds for it.
+/// The state of each pool's circuits at the last check: its own, and that of its project if it applies.
 pub type KnownCircuits = HashMap<ObjectKey, (WorkCircuitState, Option<WorkCircuitState>)>;
 
-/// Looks at all pools: wakes those for whom something has changed, and holds work back from those whose circuit refuses.
+/// Checks all pools: wakes those whose state has changed, and stops assigning items to those whose circuit refuses.
 pub fn look(context: &Context, known: &mut KnownCircuits) {
     let mut stopped: HashMap<String, HashSet<String>> = HashMap::new();
     let mut now = KnownCircuits::new();
@@ -106,7 +107,7 @@ pub fn look(context: &Context, known: &mut KnownCircuits) {
         let Some(standing) = standing(context, &name) else { return };
         let of = |one: &CircuitStanding| (one.state, one.epoch, one.refuses.is_some(), one.review);
         let stands = (of(&standing.own), standing.project.as_ref().map(of));
-        // Also the first time: a leader before us may have said something else.
+        // Also at the first check: a previous leader may have written another state.
         if known.get(&name) != Some(&stands) {
             context.wake.pool(&name.namespace, &name.name);
         }
@@ -119,12 +120,12 @@ pub fn look(context: &Context, known: &mut KnownCircuits) {
     for namespace in context.work_index.namespaces() {
         let pools = stopped.remove(&namespace).unwrap_or_default();
         if context.work_index.with(&namespace, |work| work.stop(pools)) {
-            context.work_index.look(&namespace, ""); // at no item: those who can be called are, after each look
+            context.work_index.look(&namespace, ""); // no item: each check signals the waiting agents
         }
     }
 }
 
-/// Of an item that was deleted nobody will tell how its attempt ended.
+/// Gives back the permits of attempts that ended without a report, for example because the item was deleted.
 pub fn tidy(context: &Context) {
     let leases = context.work_index.leases();
     for (pool, permits) in context.attempts.forgotten(|lease| leases.contains(lease)) {

@@ -1,6 +1,7 @@
-//! The agents' own calls about tokens: what is left of the budgets over them, and asking people for more.
+//! Calls of agents about tokens: what is left of the budgets above them, and requests to people for more.
 //!
-//! It must not raise anything: what is asked for is told by the Agent's status, which its reconciler writes, and by an event.
+//! It must not raise a limit. A request is shown by the status of the Agent, which its reconciler writes, and by an
+//! event.
 
 use std::time::Duration;
 
@@ -19,11 +20,11 @@ use crate::wire::agent::Acknowledgement;
 use crate::wire::budget::{AskTokens, Limit, RemainingTokens};
 use crate::wire::shortage::LimitRoom;
 
-/// How long an answer waits until what was asked for is stored: words alone are written at most every five seconds. Whoever
-/// asked asks again.
+/// How long the call waits until the request is stored: a status with only a new text is written at most every five
+/// seconds. The agent calls again.
 const TOKEN_REQUEST_STORE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Every limit that a call of the caller passes, the nearest first.
+/// Every limit that a call of the caller counts at, the nearest first.
 pub fn left(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<RemainingTokens, Refusal> {
     let places = calls::places(caller, agent, pool, context)?;
     let limits = context.meter.limits(&places);
@@ -46,17 +47,17 @@ fn limit(limited: &LimitedPlace, view: &LimitView) -> Limit {
     }
 }
 
-/// Tells people that the caller would need more tokens, or needs them no more.
+/// Asks people for more tokens for the caller, or withdraws the request.
 pub async fn ask(caller: &Caller, agent: &Agent, request: &AskTokens, context: &Context) -> Result<Acknowledgement, Refusal> {
     context.live.ask(&caller.uid, wish(agent, request));
     context.wake.agent(&caller.key);
     let stored = tokio::time::timeout(TOKEN_REQUEST_STORE_TIMEOUT, context.live.until_asks_are_stored(&caller.uid)).await;
-    stored.map_err(|_| Refusal::away("what was asked for is not stored yet; try again"))?;
+    stored.map_err(|_| Refusal::away("the request for tokens is not stored yet; try again"))?;
     tracing::info!(namespace = %caller.key.namespace, agent = %caller.key.name, tokens = request.tokens, "an agent asks for tokens");
     Ok(Acknowledgement {})
 }
 
-/// In one line, with how to follow it.
+/// The request in one line, with the command that grants it.
 fn wish(agent: &Agent, AskTokens { tokens, reason }: &AskTokens) -> HumanRequest {
     if *tokens == 0 {
         return HumanRequest::Nothing;

@@ -1,7 +1,9 @@
-//! Whether the budgets above a pool, an agent or a claim give tokens now: what the reconcilers and the givers of work go by.
+//! Whether the budgets above a pool, an agent or a claim give tokens now. The reconcilers and the assignment of items
+//! use it.
 //!
-//! It decides nothing (`policy::budget::blocker` does) and writes nothing; it looks once a second, and wakes those for whom
-//! something has changed. What always holds: what is not known yet is neither taken for plenty nor for nothing.
+//! It decides nothing (`policy::budget::blocker` does) and writes nothing. It checks once a second, and wakes the
+//! reconcilers of pools and agents whose answer has changed. Invariant: an unknown state counts neither as available
+//! nor as spent.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,20 +21,20 @@ use crate::policy::budget::share::TopUp;
 use crate::policy::budget::{Blocker, Key, Refusal, Route};
 use spillway_conversion::pool::queues_of;
 
-/// Whether there are tokens.
+/// Whether tokens are available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenAvailability {
     /// It is not known yet: records or budgets are being read.
     Unknown,
-    /// There are.
+    /// Tokens are available.
     There,
-    /// There are none, and that stays so for a while.
+    /// Tokens are not available, and will not be for a while.
     Short(Blocker),
 }
 
 impl Meter {
-    /// What stands in the way of every call of a pool, of this type, through these budgets; and, of an agent with this uid, of
-    /// its own life.
+    /// The blocker of every call of a pool of this type through these budgets, or, for an agent with this uid, of its
+    /// lifetime tokens.
     pub fn obstacle(&self, agent: Option<&str>, pool: &ObjectKey, top: Option<Key>, pool_type: &str) -> Option<Blocker> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -42,7 +44,7 @@ impl Meter {
         let own = agent.map(|uid| Key::Agent(uid.to_owned()));
         let (None, Some(own)) = (&above, own) else { return above };
         let record = state.records.get(&own)?;
-        // A life that is topped up when that is asked for is not over.
+        // A lifetime that can still be topped up is not spent.
         match record.lifetime.map(|life| life.top_up(i64::MAX)) {
             Some(TopUp::Granted(_)) => None,
             Some(TopUp::Spent | TopUp::ParentsLack(_)) | None => {
@@ -51,7 +53,7 @@ impl Meter {
         }
     }
 
-    /// A call of a pool was refused.
+    /// Records that a call of a pool was refused.
     pub fn lacked(&self, pool: ObjectKey, refusal: &Refusal) {
         let Some(need) = RefusedNeed::of(refusal) else { return };
         let mut state = self.lock();
@@ -63,14 +65,14 @@ impl Meter {
         state.needs.insert(slot, need);
     }
 
-    /// A call of a pool was given so many tokens.
+    /// Records that a call of a pool got this many tokens.
     pub fn gave(&self, pool: ObjectKey, tokens: i64) {
         if let Some(need) = self.lock().needs.get_mut(&(pool.namespace, pool.name)) {
             need.given(tokens);
         }
     }
 
-    /// Of all other pools nothing is remembered.
+    /// Forgets all other pools.
     fn keep_pools(&self, pools: &KnownPools) {
         self.lock()
             .needs
@@ -78,12 +80,12 @@ impl Meter {
     }
 }
 
-/// Whether there are tokens for the agents of a pool.
+/// Whether tokens are available for the agents of a pool.
 pub fn of_pool(pool: &AgentPool, context: &Context) -> TokenAvailability {
     of(None, pool, context)
 }
 
-/// Whether there are tokens for an agent of a pool, of its own life too.
+/// Whether tokens are available for an agent of a pool, including its lifetime tokens.
 pub fn of_agent(agent: &Agent, pool: &AgentPool, context: &Context) -> TokenAvailability {
     of(agent.metadata.uid.as_deref(), pool, context)
 }
@@ -100,7 +102,7 @@ fn of(agent: Option<&str>, pool: &AgentPool, context: &Context) -> TokenAvailabi
     meter.obstacle(agent, &ObjectKey::of(pool), above.top, &pool.spec.type_).map_or(TokenAvailability::There, TokenAvailability::Short)
 }
 
-/// The reason under which something is told that stands in the way.
+/// The condition reason of a blocker.
 pub fn reason(obstacle: &Blocker) -> &'static str {
     match (&obstacle.because, &obstacle.key) {
         (_, Key::Agent(_)) => reasons::LIFETIME_SPENT,
@@ -120,13 +122,14 @@ pub fn reason(obstacle: &Blocker) -> &'static str {
     }
 }
 
-/// Whether an agent of this pool whose life's tokens are over says goodbye when it has no item in hand, so that another one
-/// comes: where agents work from queues. A scheduler is kept, and so is one that serves a person.
+/// Whether an agent of this pool without lifetime tokens says goodbye when it has no item in hand, so that another
+/// agent replaces it. This holds where agents work from queues. A scheduler is kept, and so is an agent that serves a
+/// person.
 pub fn leaves_when_spent(pool: &AgentPool) -> bool {
     !queues_of(pool).is_empty() && pool.spec.type_ != names::SCHEDULER_TYPE
 }
 
-/// Whether an agent that was paused when the limit of its life was `paused_at` has more since: a Grant, a raised
+/// Whether an agent that was paused at the lifetime limit `paused_at` has more tokens since: by a Grant, a raised
 /// lifetimeTokens, or a top-up that it may take now.
 pub fn has_more(agent: &Agent, pool: &AgentPool, paused_at: i64, context: &Context) -> bool {
     let Some(uid) = agent.metadata.uid.as_deref().filter(|_| context.meter.is_ready()) else { return false };
@@ -134,17 +137,17 @@ pub fn has_more(agent: &Agent, pool: &AgentPool, paused_at: i64, context: &Conte
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
     let exists = context.stores.budget(namespace, named.unwrap_or(names::DEFAULT_OBJECT_NAME)).is_some();
     let Some(above) = context.meter.above(namespace, named, exists) else { return false };
-    // No call of it comes that would say how long its life is now.
+    // A paused agent makes no call that would update its lifetime.
     let defaults = context.meter.defaults(namespace);
     context.meter.place_agent(&Object::from(agent), facts::lifetime(pool.spec.bulkhead.as_ref(), defaults.as_ref(), 0));
     let height = context.meter.views(&Key::Agent(uid.to_owned())).iter().map(|view| view.height).max().unwrap_or(0);
     height > paused_at || context.meter.may_top_up(uid, &mut Route::new(Vec::new(), above.top, &pool.spec.type_))
 }
 
-/// What was true of each pool at the last look.
+/// The blocker of each pool at the last check.
 pub type KnownPools = HashMap<ObjectKey, Option<Blocker>>;
 
-/// Looks at all pools: wakes those for whom something has changed, and holds work back from those that are short of tokens.
+/// Checks all pools: wakes those whose state has changed, and stops assigning items to those without tokens.
 pub fn look(context: &Context, known: &mut KnownPools) {
     if !context.meter.is_ready() {
         return;
@@ -159,7 +162,7 @@ pub fn look(context: &Context, known: &mut KnownPools) {
             TokenAvailability::There => None,
             TokenAvailability::Short(obstacle) => Some(obstacle),
         };
-        // Also the first time: a leader before us may have said something else.
+        // Also at the first check: a previous leader may have written another state.
         if known.get(&name) != Some(&short) {
             context.wake.pool(&name.namespace, &name.name);
             if short.is_some() {
@@ -178,12 +181,12 @@ pub fn look(context: &Context, known: &mut KnownPools) {
     for namespace in context.work_index.namespaces() {
         let pools = held_back.remove(&namespace).unwrap_or_default();
         if context.work_index.with(&namespace, |work| work.hold_back(pools)) {
-            context.work_index.look(&namespace, ""); // at no item: those who can be called are, after each look
+            context.work_index.look(&namespace, ""); // no item: each check signals the waiting agents
         }
     }
 }
 
-/// Wakes the agents that say that there are no tokens for them, and for which there are some.
+/// Wakes the agents whose status says that they have no tokens, and that have some now.
 fn release(context: &Context) {
     for stored in context.stores.agents.state() {
         let Ok(agent) = &stored.0 else { continue };

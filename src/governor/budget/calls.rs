@@ -1,7 +1,7 @@
-//! The gateways' calls about tokens. Each may be repeated.
+//! The calls of gateways about tokens. Each may be repeated.
 //!
-//! What always holds: no hold is answered that is not below what is durable, nor to whom ended, is paused or has lost the item
-//! that the call is for.
+//! Invariants: a hold is confirmed only when the durable state covers it, and never for an agent that has ended, is
+//! paused, or does not hold the item of the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,12 +32,13 @@ use crate::wire::shortage::{LimitRoom, Shortage};
 use crate::wire::work::LeaseRef as Lease;
 use crate::wire::{Code, Refusal, body};
 
-/// A hold waits so long for what must be written before it.
+/// How long a hold waits for a write that it needs.
 const HOLD_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What a call may take beyond its turn, before it is sent and while it is read on.
+/// Time that a call may take in addition to its model turn: before it is sent, and while the rest of the answer is
+/// read.
 const CALL_TIMEOUT_GRACE: Duration = Duration::from_secs(120);
 
-/// Answers a call that no agent makes: what a session tells of itself.
+/// Answers a call of a gateway session, which is not on behalf of an agent.
 pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
     let meter = ready(&context.meter)?;
     match call {
@@ -67,7 +68,7 @@ pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<V
     }
 }
 
-/// Answers a call for an agent.
+/// Answers a call on behalf of an agent.
 pub async fn of_agent(call: Call, caller: &Caller, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
     ready(&context.meter)?;
     let agent = identify(caller, context).await?;
@@ -85,21 +86,21 @@ fn json(value: &impl Serialize) -> Result<Value, Refusal> {
     serde_json::to_value(value).map_err(|error| Refusal::new(Code::Internal, error.to_string()))
 }
 
-/// Everything that people wrote of budgets, and every record, is known.
+/// Fails while budgets and records are still being read.
 pub(in crate::governor) fn ready(meter: &Meter) -> Result<&Meter, Refusal> {
     if meter.is_ready() { Ok(meter) } else { Err(Refusal::away("the records of tokens are being read; try again")) }
 }
 
 fn unknown() -> Refusal {
-    Refusal::new(Code::SessionUnknown, "this session is not known to this leader: it must begin")
+    Refusal::new(Code::SessionUnknown, "this leader does not know the session: the gateway must begin the session again")
 }
 
-/// A body that may be larger than those of agents.
+/// Reads a body that may be larger than those of agents.
 fn read(bytes: &[u8]) -> Result<Begin, Refusal> {
     let begin: Begin = serde_json::from_slice(bytes).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field("(body)"))?;
     body::BoundedBody::check(&begin).map_err(|(field, message)| Refusal::new(Code::InvalidBody, message).field(field))?;
     if begin.session.is_empty() {
-        return Err(Refusal::new(Code::InvalidBody, "a session has a name").field("session"));
+        return Err(Refusal::new(Code::InvalidBody, "the session has no name").field("session"));
     }
     Ok(begin)
 }
@@ -117,14 +118,14 @@ fn quality(quality: meter::Quality) -> Quality {
     }
 }
 
-/// A place that is not understood is one that this version does not have: what was held there counts nowhere.
+/// A place that cannot be parsed does not exist in this version: what was held there counts nowhere.
 fn open(open: &meter::JournaledHold) -> budget::JournaledHold {
     let meter::JournaledHold { id, at, path, input, output } = open;
     let path: Vec<Key> = path.iter().filter_map(|text| convert::key(text)).collect();
     budget::JournaledHold { id: *id, at: *at, path: Arc::from(path), input: *input, output: *output }
 }
 
-/// `rolled_back`: the store was rolled back in the last minutes.
+/// Begins a session. `rolled_back`: the store was rolled back in the last minutes.
 fn begin(meter: &Meter, begin: &Begin, rolled_back: bool) -> Result<MeterAck, Refusal> {
     let Begin { session, next_hold, acked, settles, open: opened, replayed } = begin;
     let told = |told: &meter::JournaledSettle| budget::JournaledSettle {
@@ -146,7 +147,7 @@ fn begin(meter: &Meter, begin: &Begin, rolled_back: bool) -> Result<MeterAck, Re
     Ok(MeterAck { acked })
 }
 
-/// What follows from the end of a call for its agent.
+/// Applies the end of a call to its agent.
 fn ended(out: &OpenCall, end: &CallEnd, context: &Context) {
     if end.timed_out {
         context.live.timed_out(&out.pod, Timeout::ModelTurn);
@@ -184,15 +185,15 @@ async fn extend(meter: &Meter, request: &Extend) -> Result<Extended, Refusal> {
 }
 
 fn closed() -> Refusal {
-    Refusal::new(Code::HoldClosed, "the number of this hold was used before: nothing is held under it")
+    Refusal::new(Code::HoldClosed, "the number of this hold was used before and holds no tokens any more")
 }
 
-/// Asks until it is not to wait for a write any more. None: that took too long.
+/// Asks again until no write is awaited. `None` if that takes too long.
 async fn until_written(meter: &Meter, mut ask: impl FnMut() -> HoldResult) -> Option<HoldResult> {
     let mut writes = meter.writes();
     let waiting = async {
         loop {
-            // Marked as seen before it is asked: a write in between is not missed.
+            // Marked as seen before the question, so that a write in between is not missed.
             writes.borrow_and_update();
             match ask() {
                 HoldResult::Soon => {}
@@ -204,15 +205,17 @@ async fn until_written(meter: &Meter, mut ask: impl FnMut() -> HoldResult) -> Op
     tokio::time::timeout(HOLD_WRITE_TIMEOUT, waiting).await.ok().flatten()
 }
 
-/// The caller's pool, and where its call goes: if it may call at all now.
+/// The pool of the caller and the target of its call, if it may call now.
 fn allowed(caller: &Caller, agent: &Agent, model_route: &ModelRoute, context: &Context) -> Result<(Arc<PoolObject>, Target), Refusal> {
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
-    let stored = stored.filter(|pool| pool.0.is_ok()).ok_or_else(|| Refusal::away("the agent's pool is not known here now; try again"))?;
-    let Ok(pool) = &stored.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
+    let stored = stored
+        .filter(|pool| pool.0.is_ok())
+        .ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))?;
+    let Ok(pool) = &stored.0 else { return Err(Refusal::away("the controller does not know the agent's pool yet; try again")) };
     let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
     let work_index = &context.work_index;
     if !work_index.is_ready() {
-        return Err(Refusal::away("the items of work are being listed; try again"));
+        return Err(Refusal::away("the controller is still listing the WorkItems; try again"));
     }
     let holding = lease_of(caller, model_route.item.as_ref(), context);
     if context.replay_window_open() && model_route.item.is_some() && holding != model_route.item {
@@ -223,7 +226,7 @@ fn allowed(caller: &Caller, agent: &Agent, model_route: &ModelRoute, context: &C
     Ok((stored, target))
 }
 
-/// The lease that a call is for: the one that it names, if that is the pod's, else the one that the pod holds.
+/// The lease of a call: the one that it names, if the pod holds that, else the one that the pod holds.
 fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option<Lease> {
     context.work_index.with(&caller.key.namespace, |work| {
         let named = named.cloned().filter(|lease| work.holds(&caller.uid, lease));
@@ -234,32 +237,32 @@ fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option
 /// Whether an agent may call models now. Pure.
 fn working(agent: &Agent, paused: bool, says: Option<&Lease>, holds: Option<&Lease>) -> Result<(), Refusal> {
     if paused || is_paused(agent) {
-        return Err(Refusal::new(Code::NotWorking, "this agent is paused: it makes no model calls until somebody resumes it"));
+        return Err(Refusal::new(Code::NotWorking, "this agent is paused: it may make no model calls until it is resumed"));
     }
     match says {
         Some(lease) if holds != Some(lease) => {
-            let message = "the item that this call is for is not this agent's any more: its lease ended, or another one holds it";
+            let message = "this agent does not hold the item of this call any more: the lease ended, or another agent holds the item";
             Err(Refusal::new(Code::NotWorking, message).field("way.item"))
         }
         Some(_) | None => Ok(()),
     }
 }
 
-/// Everything above one agent that a call passes.
+/// The places that a call of one agent counts at.
 struct CallPath {
     leafs: Vec<Key>,
     top: Option<Key>,
     route: Route,
-    /// Without the agent and its item.
+    /// The route without the agent and its item.
     above: Route,
-    /// The item that it is for, if that has no share.
+    /// The item of the call, if the item has no share.
     item: Option<String>,
 }
 
 async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) -> Result<meter::HoldAnswer, Refusal> {
     let Hold { session, id, way: model_route, facts } = request;
     let (pool, target) = allowed(caller, agent, &model_route, context)?;
-    let Ok(pool) = &pool.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
+    let Ok(pool) = &pool.0 else { return Err(Refusal::away("the controller does not know the agent's pool yet; try again")) };
     let (meter, namespace) = (&context.meter, caller.key.namespace.as_str());
     let (mut passage, per_second) = passage(caller, agent, model_route.item.as_ref(), pool, context)?;
     let uid = agent.uid().unwrap_or_default();
@@ -283,7 +286,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let own = Key::Agent(uid.clone());
     let item = passage.item.take();
     let held = until_written(meter, || match meter.hold(&session, id, &mut passage.route, &asked, (namespace, &model)) {
-        // What its life lacks it may be given more of, which is written first.
+        // Missing lifetime tokens may be topped up, which is written first.
         HoldResult::Refused(refusal) if refusal.key == own && spent(&refusal.because) && meter.top_up(&uid, &mut passage.above) => {
             HoldResult::Soon
         }
@@ -310,8 +313,8 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
                 context.live.refused(&caller.uid, lease, RefusedCall::of(&refusal));
             }
             if refusal.key == own && refusal.when == RetryHint::Never {
-                // Its own life, for good: whether it is paused or ended, the supervisor decides. With nothing in hand it says
-                // goodbye instead, which its reconciler sees.
+                // The lifetime tokens are spent finally: the supervisor decides whether the agent is paused or ended.
+                // Without an item in hand it says goodbye instead, which its reconciler arranges.
                 if lease.is_some() || !availability::leaves_when_spent(pool) {
                     let limit = refusal.limit.as_ref().map(|standing| standing.limit);
                     context.live.out_of_tokens(&caller.uid, limit, refusal.to_string());
@@ -322,11 +325,11 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         }
         Some(HoldResult::Closed) => Err(closed()),
         Some(HoldResult::Unknown) => Err(unknown()),
-        Some(HoldResult::Soon) | None => Err(Refusal::away("what must be stored before this call could not be in time; try again")),
+        Some(HoldResult::Soon) | None => Err(Refusal::away("a write that this call needs did not finish in time; try again")),
     }
 }
 
-/// A hold as its gateway journals it: with the input that is charged if nobody ever knows what the call used.
+/// A hold as the gateway journals it, with the input that is charged if its usage never becomes known.
 fn opened(id: u64, given: budget::HeldTokens, path: Vec<String>, asked: &CallSize) -> meter::JournaledHold {
     let budget::HeldTokens { at, input, output } = given;
     meter::JournaledHold { id, at, path, input: asked.charged(input), output }
@@ -346,18 +349,19 @@ fn spent(because: &RefusalCause) -> bool {
     }
 }
 
-/// The places that a call of the item in hand would pass, the nearest first; shares that are reserved for the pool's type are
-/// not among them.
+/// The places that a call for the current item would count at, the nearest first, without shares that are reserved for
+/// the type of the pool.
 pub(super) fn places(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Vec<Key>, Refusal> {
     ready(&context.meter)?;
     if !context.work_index.is_ready() {
-        return Err(Refusal::away("the items of work are being listed; try again"));
+        return Err(Refusal::away("the controller is still listing the WorkItems; try again"));
     }
     let (CallPath { leafs, top, .. }, _) = passage(caller, agent, None, pool, context)?;
     Ok(leafs.into_iter().chain(context.meter.chain(top.as_ref())).collect())
 }
 
-/// The places that a call passes, which are placed with it; and how many calls its agent may make in a second.
+/// Creates the places that a call counts at, and returns them with the number of calls that its agent may make in a
+/// second.
 fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPool, context: &Context) -> Result<(CallPath, u32), Refusal> {
     let meter = &context.meter;
     let namespace = &caller.key.namespace;
@@ -386,7 +390,7 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
     Ok((CallPath { leafs, route, above: Route::new(Vec::new(), above.top.clone(), type_), top: above.top, item }, per_second))
 }
 
-/// A refusal as gateways read it.
+/// Converts a refusal to the form that gateways read.
 pub fn refused(refusal: &budget::Refusal) -> Refusal {
     let budget::Refusal { key, because, limit, when, field, holders: _ } = refusal;
     let room = limit.as_ref().map(|standing| {

@@ -1,4 +1,4 @@
-//! Who may call, and what a refusal says, without a server.
+//! The agents that may call, and the refusals, without a server.
 
 use serde_json::{Value, json};
 
@@ -140,7 +140,7 @@ async fn what_a_session_tells_is_answered_with_what_is_stored() {
     assert_eq!(settle(&leader.meter, other).expect_err("it has not begun").code, Code::SessionUnknown);
 }
 
-/// Whatever a gateway says that it sent.
+/// The number of sent bytes that a gateway reports makes no difference.
 #[tokio::test]
 async fn usage_that_is_not_exact_teaches_nothing() {
     let server = server(100_000);
@@ -187,7 +187,7 @@ async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace
         }
         panic!("it is not given");
     };
-    // What its calls have is 0.2 tokens a byte; now and then nothing but white space is sent.
+    // Its calls have 0.2 tokens a byte. Every third call sends only white space.
     for id in 1..=1500 {
         hold(id, "team").await;
         let quality = meter::Quality::Exact;
@@ -200,7 +200,7 @@ async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace
     let ((held, open), (other, _)) = (hold(1501, "team").await, hold(1502, "other").await);
     assert_eq!((held, open.input), (208, 350));
     assert_eq!(other, 500, "another namespace learns nothing of it");
-    // The same call, left by its client.
+    // The same call, cancelled by its client.
     let usage = meter::Usage::default();
     let quality = meter::Quality::Estimated;
     let before = leader.stands().0;

@@ -1,7 +1,7 @@
-//! What a Budget or a ClusterBudget says of itself: the window nearest to its limit, its conditions, what is worth an event.
+//! The status of a Budget or a ClusterBudget: the window nearest to its limit, its conditions, and its events.
 //!
-//! The only place that makes these conditions; what a Budget says of compute has its own (`QuotaApplied`, by its controller), and
-//! a conflict that stands there stalls the Budget here. Nothing here does I/O.
+//! The only module that makes these conditions. The compute part of a Budget has its own condition (`QuotaApplied`, by
+//! its controller). A conflict in it stalls the Budget here. Nothing here does I/O.
 
 use std::collections::BTreeMap;
 
@@ -16,52 +16,52 @@ use crate::policy::budget::facts::Defect;
 use crate::policy::budget::node::Block;
 use crate::policy::budget::{Key, LimitView, MAX_BUDGET_DEPTH, Mode};
 
-/// The condition types that are made here: whatever else stands in a status is another's.
+/// The condition types that this module makes. Others write all other types.
 const OWNED_CONDITION_TYPES: [&str; 4] = [types::READY, types::NEAR_LIMIT, types::BLOCKED, types::STALLED];
-/// Namespaces that the status of a ClusterBudget has room for.
+/// Maximum number of namespaces in the status of a ClusterBudget.
 const MAX_STATUS_NAMESPACES: usize = 400;
-/// The share of a limit from which on a budget without thresholds is near it.
+/// Used percentage of a limit from which a budget without thresholds is near it.
 const NEAR_LIMIT_PERCENT: i64 = 80;
 
-/// What is known of a budget, beside what is stored.
+/// The state of a budget in memory.
 #[derive(Clone, Debug)]
 pub struct BudgetStanding<'a> {
-    /// Its limits as they are counted.
+    /// The state of its limits.
     pub views: &'a [LimitView],
-    /// How far it goes.
+    /// Its mode.
     pub mode: Mode,
     /// The lowest of its thresholds, in percent.
     pub lowest: Option<i64>,
-    /// What is wrong with it.
+    /// The defects of its spec.
     pub defects: &'a [Defect],
-    /// It selects more namespaces than it can keep account of.
+    /// The number of selected namespaces beyond those that it can count.
     pub beyond: usize,
 }
 
-/// What of a status is written here.
+/// The part of a status that is written here.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PublishedStatus {
-    /// The generation that it speaks of.
+    /// The generation that the status describes.
     pub generation: i64,
     /// The window nearest to its limit.
     pub tightest: Option<Tightest>,
-    /// Agents with a pod that it counts, and those of each namespace; none: they were not counted yet.
+    /// The number of agents with a pod, in total and by namespace. `None` if they were not counted yet.
     pub agents: Option<AgentCounts>,
-    /// All conditions, those of others among them.
+    /// All conditions, including those of other writers.
     pub conditions: Vec<Condition>,
 }
 
-/// Agents with a pod.
+/// Numbers of agents with a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounts {
-    /// All of them.
+    /// The total.
     pub all: u64,
-    /// Of a ClusterBudget, those of each namespace that has some.
+    /// For a ClusterBudget, the number in each namespace that has any.
     pub by_namespace: BTreeMap<String, u64>,
 }
 
 impl AgentCounts {
-    /// Of what is counted by all places together, what belongs to one.
+    /// Selects the numbers of one record from the counts of all places.
     pub fn of(agents: &BTreeMap<Key, u64>, record: &Key) -> Self {
         let all = agents.get(record).copied().unwrap_or(0);
         let by_namespace = agents.iter().filter_map(|(key, count)| match key {
@@ -71,18 +71,18 @@ impl AgentCounts {
         Self { all, by_namespace: by_namespace.collect() }
     }
 
-    /// A number as it is told. Where there never was one, none is nothing to tell.
+    /// A number for the status. Zero is shown only if the status had a number before.
     fn told(count: u64, stored: Option<&AgentUsage>) -> Option<AgentUsage> {
         let used = i32::try_from(count).unwrap_or(i32::MAX);
         (used > 0 || stored.is_some()).then_some(AgentUsage { used })
     }
 
-    /// Writes it into the status of a Budget.
+    /// Writes the numbers into the status of a Budget.
     pub fn into_budget(&self, status: &mut BudgetStatus) {
         status.agents = Self::told(self.all, status.agents.as_ref());
     }
 
-    /// Writes it into the status of a ClusterBudget; what namespaces have used of tokens stays.
+    /// Writes the numbers into the status of a ClusterBudget. The token usage of namespaces stays.
     pub fn into_cluster(&self, status: &mut ClusterBudgetStatus) {
         status.agents = Self::told(self.all, status.agents.as_ref());
         let mut namespaces: BTreeMap<String, NamespaceUsage> = status
@@ -103,14 +103,14 @@ impl AgentCounts {
     }
 }
 
-/// Something worth an event.
+/// An event about a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetNews {
-    /// Whether a person may have to look.
+    /// Whether it is a warning.
     pub warning: bool,
-    /// One word.
+    /// The reason of the event.
     pub reason: String,
-    /// And more.
+    /// The message of the event.
     pub note: String,
 }
 
@@ -119,13 +119,14 @@ fn spent(view: &LimitView) -> i64 {
     [used, lost, rest, carried].into_iter().fold(0_i64, |sum, amount| sum.saturating_add(*amount))
 }
 
-/// What is settled or charged: what a leader before us gave and nobody explained yet is no reason to tell anybody.
+/// Settled or charged tokens. Tokens that a previous leader gave and that are not explained yet are no reason to alarm
+/// people.
 fn known(view: &LimitView) -> i64 {
     spent(view).saturating_sub(view.rest)
 }
 
-/// The window nearest to its limit. When it ends is told as soon as something is counted in it: an idle budget is not
-/// written each minute.
+/// The window nearest to its limit. Its end is shown only when something is counted in it, so that an idle budget is
+/// not written each minute.
 pub fn tightest(views: &[LimitView]) -> Option<Tightest> {
     let share = |view: &&LimitView| (i128::from(view.left) << 32) / i128::from(view.height.max(1));
     let view = views.iter().min_by_key(share)?;
@@ -145,34 +146,37 @@ fn words_of(defect: &Defect) -> (&'static str, String) {
     match defect {
         Defect::Blocked(Block::ParentMissing(parent)) => (
             reasons::PARENT_MISSING,
-            format!("it gives nothing: Budget/{parent}, which it or a parent names in spec.parentRef, does not exist"),
+            format!("this Budget gives no tokens: Budget/{parent}, which this Budget or a parent names in spec.parentRef, does not exist"),
         ),
         Defect::Blocked(Block::Cycle(names)) => {
-            (reasons::PARENT_CYCLE, format!("it gives nothing: by spec.parentRef it is its own parent, by way of {}", names.join(", ")))
+            (reasons::PARENT_CYCLE, format!("this Budget gives no tokens: spec.parentRef forms a cycle through {}", names.join(", ")))
         }
         Defect::Blocked(Block::TooDeep) => {
-            let words = format!("it gives nothing: with it, more than {MAX_BUDGET_DEPTH} Budgets are above one another (spec.parentRef)");
+            let words =
+                format!("this Budget gives no tokens: it and its parents (spec.parentRef) are more than {MAX_BUDGET_DEPTH} Budgets");
             (reasons::TOO_MANY_PARENTS, words)
         }
         Defect::GuaranteesExceedParent { limit, left } => (
             reasons::GUARANTEES_EXCEED_PARENT,
-            format!("guaranteed of the limit {limit} counts 0: beside its older siblings {left} tokens are left at the parent"),
+            format!("guaranteed of the limit {limit} counts as 0: the guarantees of older Budgets leave {left} tokens of the parent"),
         ),
-        Defect::GuaranteeOtherWeights { limit } => {
-            (reasons::GUARANTEE_OTHER_WEIGHTS, format!("guaranteed of the limit {limit} counts 0: weightsPermille is not the parent's"))
-        }
+        Defect::GuaranteeOtherWeights { limit } => (
+            reasons::GUARANTEE_OTHER_WEIGHTS,
+            format!("guaranteed of the limit {limit} counts as 0: weightsPermille differs from that of the parent"),
+        ),
         Defect::NamespaceTaken { namespace, by } => {
-            (reasons::NAMESPACE_TAKEN, format!("the namespace {namespace} is bound by ClusterBudget/{by} already, which is older"))
+            (reasons::NAMESPACE_TAKEN, format!("ClusterBudget/{by}, which is older, already binds the namespace {namespace}"))
         }
     }
 }
 
 fn stalled(standing: &BudgetStanding, stored: &[Condition]) -> Option<(&'static str, String)> {
     if standing.beyond > 0 {
-        let message = format!("it selects {} namespaces more than it can keep account of: their model calls are refused", standing.beyond);
+        let message =
+            format!("this ClusterBudget selects {} namespaces more than it can count, and their model calls are refused", standing.beyond);
         return Some((reasons::TOO_MANY_NAMESPACES, message));
     }
-    // What is wrong with its tokens is said first.
+    // Defects of the token limits come first.
     let Some(worst) = standing.defects.iter().min() else {
         let conflict = find(stored, types::QUOTA_APPLIED).filter(|quota| quota.reason == reasons::COMPUTE_CONFLICT);
         return conflict.map(|quota| (reasons::COMPUTE_CONFLICT, quota.message.clone()));
@@ -191,17 +195,17 @@ fn blocked(standing: &BudgetStanding) -> Option<(&'static str, String)> {
         Some(end) => format!("until {end}, or until spec.tokens.limits[{}].tokens is raised", view.limit),
         None => format!("until spec.tokens.limits[{}].tokens is raised", view.limit),
     };
-    // With less left than a call needs, all that do not ask for less are refused.
+    // If less is left than a call needs, all calls are refused that do not ask for less.
     let spent = standing.views.iter().find(|view| known(view) > view.height.saturating_sub(view.least));
     if let Some(view) = spent {
         let message = format!("the limit {} of {} tokens is spent: model calls are refused {}", view.limit, view.height, resets(view));
         return Some((reasons::BUDGET_EXHAUSTED, message));
     }
     let paused = standing.views.iter().find(|view| view.paused)?;
-    Some((reasons::PAUSED_BY_THRESHOLD, format!("a threshold of the limit {} pauses it {}", paused.limit, resets(paused))))
+    Some((reasons::PAUSED_BY_THRESHOLD, format!("a threshold of the limit {} pauses model calls {}", paused.limit, resets(paused))))
 }
 
-/// What shall stand in the status.
+/// The status to be written.
 pub fn said(
     generation: i64,
     stored: &[Condition],
@@ -232,19 +236,19 @@ pub fn said(
     };
     let blocked = match blocked(standing) {
         Some((reason, message)) => build.build(types::BLOCKED, true, reason, message),
-        None => build.build(types::BLOCKED, false, reasons::NOT_BLOCKED, "it stands in the way of nobody"),
+        None => build.build(types::BLOCKED, false, reasons::NOT_BLOCKED, "no calls are blocked"),
     };
     let stalled = match stalled {
         Some((reason, message)) => build.build(types::STALLED, true, reason, message),
-        None => build.build(types::STALLED, false, reasons::NO_DEFECT, "nothing has to be changed"),
+        None => build.build(types::STALLED, false, reasons::NO_DEFECT, "the spec has no defect"),
     };
     let others = stored.iter().filter(|condition| !OWNED_CONDITION_TYPES.contains(&condition.type_.as_str())).cloned();
     let ours = with_old_words(&[ready, near, blocked], stored);
-    // What stalls it names others, and these are not passing amounts: its words are always those of now.
+    // The message of the stall names other objects and not changing amounts, so it is always the current one.
     PublishedStatus { generation, tightest: tightest(standing.views), agents, conditions: others.chain(ours).chain([stalled]).collect() }
 }
 
-/// What is worth an event: a condition that turned.
+/// The events for conditions that changed their status.
 pub fn news(before: &[Condition], now: &[Condition]) -> Vec<BudgetNews> {
     let turned = |type_: &str| {
         let is = find(now, type_)?;
@@ -254,14 +258,14 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<BudgetNews> {
     let mut all = Vec::new();
     for (type_, over) in [(types::STALLED, None), (types::BLOCKED, Some("Unblocked")), (types::NEAR_LIMIT, None)] {
         let Some(is) = turned(type_) else { continue };
-        // Who wrote `QuotaApplied` told it.
+        // The writer of `QuotaApplied` has reported it.
         if is.reason == reasons::COMPUTE_CONFLICT {
             continue;
         }
         if is.status == "True" {
             all.push(BudgetNews { warning: type_ != types::NEAR_LIMIT, reason: is.reason.clone(), note: is.message.clone() });
         } else if let Some(over) = over {
-            all.push(BudgetNews { warning: false, reason: over.to_owned(), note: "model calls are given tokens again".to_owned() });
+            all.push(BudgetNews { warning: false, reason: over.to_owned(), note: "model calls get tokens again".to_owned() });
         }
     }
     all

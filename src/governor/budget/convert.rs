@@ -1,7 +1,7 @@
-//! Records of the ledger as they stand in status, and places as the wire names them: there and back.
+//! Conversion of ledger records from and to the status of objects, and of places from and to their names on the wire.
 //!
-//! Nothing is decided here. What always holds: what was written is read again as it was, but for windows of reservations
-//! and namespaces in which nothing ever happened, which are left out.
+//! Nothing is decided here. Invariant: a written record is read back unchanged, except that windows of reservations and
+//! namespaces without any activity are left out.
 
 use crate::api::agent::AgentTokens;
 use crate::api::budget::{self, BudgetStatus, Latched, ReservationUsage, ThresholdAction, WindowStatus};
@@ -14,7 +14,7 @@ use crate::policy::budget::{Key, PersistedRecord, Span, Window};
 
 use super::facts;
 
-/// A place, as journals of gateways have it.
+/// The name of a place in the journals of gateways.
 pub fn text(key: &Key) -> String {
     match key {
         Key::Cluster(name) => format!("c:{name}"),
@@ -26,12 +26,12 @@ pub fn text(key: &Key) -> String {
     }
 }
 
-/// What [`text`] wrote.
+/// Parses the output of [`text`].
 pub fn key(text: &str) -> Option<Key> {
     let (kind, rest) = text.split_once(':')?;
     if kind == "s" {
         let (name, of) = rest.split_once('/')?;
-        // A share has no shares: so the text cannot lead deeper.
+        // A share cannot have shares, so the recursion ends here.
         let of = plain(of.split_once(':')?)?;
         return (!name.is_empty() && !of.is_leaf()).then(|| Key::Share { of: Box::new(of), name: name.to_owned() });
     }
@@ -53,7 +53,7 @@ fn plain((kind, rest): (&str, &str)) -> Option<Key> {
     }
 }
 
-/// A record without what says nothing, in one order: two that are the same are equal.
+/// A record without empty parts, in a canonical order: equal records compare equal.
 pub fn canonical(record: &Key, mut saved: PersistedRecord) -> PersistedRecord {
     for place in &mut saved.places {
         if place.key != *record {
@@ -93,7 +93,7 @@ fn window_status(window: &PersistedWindow) -> WindowStatus {
     }
 }
 
-/// A window whose name is not one of ours was not written by us, and says nothing.
+/// A window with a name that we do not know was not written by us, and is ignored.
 fn saved_window(window: &WindowStatus) -> Option<PersistedWindow> {
     let WindowStatus { name, id, limit, used, held, lost, carried, high_water } = window;
     Some(PersistedWindow {
@@ -178,7 +178,7 @@ fn saved_ledger(ledger: Option<&budget::Ledger>, record: &Key) -> (Vec<AckedSett
     (acked.collect(), ledger.latched.iter().flatten().filter_map(latch).collect())
 }
 
-/// What a Budget's status records.
+/// The record in the status of a Budget.
 pub fn of_budget(record: &Key, status: Option<&BudgetStatus>) -> PersistedRecord {
     let Some(status) = status else { return PersistedRecord::default() };
     let (acked, latched) = saved_ledger(status.ledger.as_ref(), record);
@@ -187,14 +187,14 @@ pub fn of_budget(record: &Key, status: Option<&BudgetStatus>) -> PersistedRecord
     canonical(record, PersistedRecord { places, acked, latched })
 }
 
-/// Writes a record into a Budget's status; everything else in it stays.
+/// Writes a record into the status of a Budget. All other fields stay.
 pub fn into_budget(record: &Key, saved: &PersistedRecord, status: &mut BudgetStatus) {
     status.windows = windows_of(saved, record);
     status.reservations = reservations_of(saved, record);
     status.ledger = Some(ledger(saved));
 }
 
-/// What a ClusterBudget's status records.
+/// The record in the status of a ClusterBudget.
 pub fn of_cluster(cluster: &str, status: Option<&ClusterBudgetStatus>) -> PersistedRecord {
     let Some(status) = status else { return PersistedRecord::default() };
     let record = Key::Cluster(cluster.to_owned());
@@ -209,7 +209,7 @@ pub fn of_cluster(cluster: &str, status: Option<&ClusterBudgetStatus>) -> Persis
     canonical(&record, PersistedRecord { places, acked, latched })
 }
 
-/// Writes a record into a ClusterBudget's status; everything else in it stays, the agents that are counted among it.
+/// Writes a record into the status of a ClusterBudget. All other fields stay, including the counted agents.
 pub fn into_cluster(cluster: &str, saved: &PersistedRecord, status: &mut ClusterBudgetStatus) {
     let record = Key::Cluster(cluster.to_owned());
     status.windows = windows_of(saved, &record);
@@ -239,7 +239,7 @@ pub fn into_cluster(cluster: &str, saved: &PersistedRecord, status: &mut Cluster
 
 const LIFETIME: Span = Span { window: Window::Lifetime, index: 0 };
 
-/// What an Agent's status records. None: nothing was ever recorded.
+/// The record in the status of an Agent. It is empty if nothing was ever recorded.
 pub fn of_agent(uid: &str, tokens: Option<&AgentTokens>) -> PersistedRecord {
     let record = Key::Agent(uid.to_owned());
     let Some(tokens) = tokens.filter(|tokens| tokens.limit.is_some() || tokens.ledger.is_some()) else { return PersistedRecord::default() };
@@ -260,12 +260,12 @@ pub fn of_agent(uid: &str, tokens: Option<&AgentTokens>) -> PersistedRecord {
     canonical(&record, PersistedRecord { places, acked, latched })
 }
 
-/// The only window of a record that has one.
+/// The window of a record that has only one.
 fn only(saved: &PersistedRecord) -> Option<&PersistedWindow> {
     saved.places.first().and_then(|place| place.windows.first())
 }
 
-/// A record as an Agent's status has it.
+/// A record in the form of an Agent's status.
 pub fn into_agent(saved: &PersistedRecord, top_ups: u32) -> AgentTokens {
     let window = only(saved);
     let number = |amount: fn(&PersistedWindow) -> i64| window.map(amount);
@@ -280,7 +280,7 @@ pub fn into_agent(saved: &PersistedRecord, top_ups: u32) -> AgentTokens {
     }
 }
 
-/// What a WorkItem's status records of the share of one lease. Of another lease: nothing.
+/// The record of the share of one lease in the status of a WorkItem. It is empty if the status describes another lease.
 pub fn of_share(item: &str, epoch: i64, share: Option<&ShareUsage>) -> PersistedRecord {
     let record = Key::Task { item: item.to_owned(), epoch };
     let Some(share) = share.filter(|share| share.epoch == epoch) else { return PersistedRecord::default() };
@@ -301,7 +301,7 @@ pub fn of_share(item: &str, epoch: i64, share: Option<&ShareUsage>) -> Persisted
     canonical(&record, PersistedRecord { places, acked, latched })
 }
 
-/// A record as a WorkItem's status has it.
+/// A record in the form of a WorkItem's status.
 pub fn into_share(epoch: i64, saved: &PersistedRecord) -> ShareUsage {
     let window = only(saved);
     let number = |amount: fn(&PersistedWindow) -> i64| window.map_or(0, amount);

@@ -1,4 +1,4 @@
-//! What is written is read again as it was.
+//! A written record is read back unchanged.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ proptest! {
     #[test]
     fn no_text_is_taken_for_a_place_that_is_named_otherwise(text in "[abcnst:/x0-9]{0,12}") {
         if let Some(key) = super::key(&text) {
-            // Epochs have one name each, but for signs and zeros in front.
+            // An epoch has only one name, apart from signs and leading zeros.
             let same = super::text(&key) == text || matches!(key, Key::Task { .. });
             prop_assert!(same, "{}", text);
         }

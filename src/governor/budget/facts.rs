@@ -1,7 +1,7 @@
-//! From Budgets, ClusterBudgets and namespaces as people wrote them to what `policy::budget` builds its places from; what is
-//! unset is computed here: from the ClusterBudget that binds the namespace, else from numbers that are built in.
+//! Converts Budgets, ClusterBudgets and namespaces to the facts from which `policy::budget` builds its places. Unset
+//! fields get their value from the ClusterBudget that binds the namespace, else from built-in defaults.
 //!
-//! It must not decide what fits: that is the tree's. What always holds: nothing that is unset is without a limit.
+//! It must not decide what fits: the tree of places does. Invariant: an unset field never means "no limit".
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,42 +19,42 @@ use crate::policy::budget::node::{Action, Debt, Threshold};
 use crate::policy::budget::share::Lifetime;
 use crate::policy::budget::{CallTerms, Mode, Weights, Window};
 
-/// Tokens of an agent's life where nothing says otherwise.
+/// Default lifetime tokens of an agent.
 const DEFAULT_LIFETIME_TOKENS: i64 = 10_000;
-/// Seconds of a model turn, where nobody says it.
+/// Default time limit of a model turn, in seconds.
 const DEFAULT_TURN_SECONDS: u32 = 600;
-/// Tokens of a Budget in an hour, likewise.
+/// Default hourly tokens of a Budget.
 const DEFAULT_HOURLY_TOKENS: i64 = 100_000;
-/// Model calls in flight below a Budget, likewise.
+/// Default number of concurrent model calls below a Budget.
 const DEFAULT_MAX_IN_FLIGHT: i32 = 64;
-/// Calls of one agent in a second, likewise.
+/// Default number of calls of one agent in a second.
 const DEFAULT_CALLS_PER_SECOND: i32 = 20;
-/// Namespaces that one ClusterBudget keeps account of: its status must stay small enough to be stored.
+/// Namespaces that one ClusterBudget can count: its status must be small enough to be stored.
 pub const MAX_COUNTED_NAMESPACES: usize = 200;
 
-/// A namespace, as far as selectors go.
+/// The parts of a namespace that selectors and reservations need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Project {
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// When it was made, in milliseconds.
+    /// Its creation time, in milliseconds.
     pub created: i64,
-    /// Types of its pools.
+    /// The types of its pools.
     pub pool_types: BTreeSet<String>,
 }
 
-/// What the places are built from.
+/// The facts from which the places are built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// ClusterBudgets.
     pub clusters: Vec<ClusterFacts>,
     /// Budgets.
     pub budgets: Vec<BudgetFacts>,
-    /// Namespaces that a ClusterBudget selects and that are too many: their calls are refused.
+    /// Selected namespaces beyond those that a ClusterBudget can count, with its name: their calls are refused.
     pub beyond: Vec<(String, String)>,
 }
 
-/// What people wrote, and the namespaces with pools or Budgets.
+/// Makes the facts from the objects, and from the namespaces with pools or Budgets.
 pub fn facts(clusters: &[&ClusterBudget], budgets: &[&Budget], projects: &BTreeMap<String, Project>) -> Facts {
     let mut facts = Facts::default();
     for cluster in clusters {
@@ -82,7 +82,7 @@ pub fn facts(clusters: &[&ClusterBudget], budgets: &[&Budget], projects: &BTreeM
         let project = projects.get(&namespace);
         let defaults = defaults_of(clusters, project).and_then(|defaults| defaults.budget.as_ref());
         let mut budget_facts = budget_facts(budget, &namespace, defaults);
-        // What is reserved by default takes nothing from a namespace that has no such pool.
+        // A default reservation takes nothing from a namespace that has no pool of its type.
         if budget.spec.tokens.as_ref().is_none_or(|tokens| tokens.reservations.is_none()) {
             let exists = |share: &Reservation| project.is_some_and(|project| share.is_for_one_of(&project.pool_types));
             budget_facts.tokens.reservations.retain(exists);
@@ -96,14 +96,14 @@ fn created(object: &impl ResourceExt) -> i64 {
     object.creation_timestamp().map_or(0, |time| time.0.as_millisecond())
 }
 
-/// What a namespace leaves unset: the oldest ClusterBudget that selects it says.
+/// The defaults for a namespace: those of the oldest ClusterBudget that selects it.
 pub fn defaults_of<'a>(clusters: &[&'a ClusterBudget], project: Option<&Project>) -> Option<&'a Defaults> {
     let labels = &project?.labels;
     let ours = clusters.iter().filter(|cluster| selects(&cluster.spec.namespace_selector, labels));
     ours.min_by_key(|cluster| (created(**cluster), cluster.name_any()))?.spec.defaults.as_ref()
 }
 
-/// Whether a selector matches. An operator that is none matches nothing: nobody is bound by what cannot be read.
+/// Whether a selector matches. An unknown operator matches nothing: a selector that cannot be read binds no namespace.
 pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     let expressions = selector.match_expressions.iter().flatten();
@@ -121,13 +121,13 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
         })
 }
 
-/// What a pool says of its agents in one field, or, where it says nothing, the ClusterBudget that binds its namespace.
+/// One bulkhead field of a pool, or, if unset, of the ClusterBudget that binds its namespace.
 pub fn bulkhead<T>(own: Option<&Bulkhead>, defaults: Option<&Defaults>, field: fn(&Bulkhead) -> Option<T>) -> Option<T> {
     let default = defaults.and_then(|defaults| defaults.bulkhead.as_ref());
     [own, default].into_iter().flatten().find_map(field)
 }
 
-/// Tokens of an agent's life, with so many top-ups taken.
+/// The lifetime tokens of an agent after this many top-ups.
 pub fn lifetime(own: Option<&Bulkhead>, defaults: Option<&Defaults>, taken: u32) -> Lifetime {
     let tokens = bulkhead(own, defaults, |bulkhead| bulkhead.lifetime_tokens).unwrap_or(DEFAULT_LIFETIME_TOKENS);
     let top_up = bulkhead(own, defaults, |bulkhead| bulkhead.top_up.as_ref().map(|top_up| (top_up.tokens, top_up.max)));
@@ -135,13 +135,13 @@ pub fn lifetime(own: Option<&Bulkhead>, defaults: Option<&Defaults>, taken: u32)
     Lifetime { tokens, top_up, max: u32::try_from(max).unwrap_or(0), taken }
 }
 
-/// Seconds that a model turn of a pool may take.
+/// The time limit of a model turn of a pool, in seconds.
 pub fn turn_seconds(own: Option<&Bulkhead>, defaults: Option<&Defaults>) -> u32 {
     let seconds = bulkhead(own, defaults, |bulkhead| bulkhead.model_turn_timeout_seconds);
     seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(DEFAULT_TURN_SECONDS)
 }
 
-/// Calls of one agent in a second, of a pool with this Budget.
+/// The number of calls that one agent of a pool with this Budget may make in a second.
 pub fn per_second(budget: Option<&Budget>, defaults: Option<&Defaults>) -> u32 {
     let own = budget.and_then(|budget| budget.spec.requests.as_ref());
     let default = defaults.and_then(|defaults| defaults.budget.as_ref()).and_then(|budget| budget.requests.as_ref());
@@ -178,7 +178,7 @@ fn budget_facts(budget: &Budget, namespace: &str, defaults: Option<&BudgetDefaul
     }
 }
 
-/// What is done at a threshold.
+/// The action of a threshold.
 pub fn action(action: ThresholdAction) -> Action {
     match action {
         ThresholdAction::Log => Action::Log,
@@ -189,7 +189,8 @@ pub fn action(action: ThresholdAction) -> Action {
     }
 }
 
-/// Tokens of a Budget: its own word, field by field, else the default's, else what is built in.
+/// The token policy of a Budget: for each field its own value, else the default of the ClusterBudget, else the built-in
+/// one.
 fn tokens(own: Option<&TokenPolicy>, default: Option<&TokenPolicy>) -> Tokens {
     let either = |field: fn(&TokenPolicy) -> bool| [own, default].into_iter().flatten().find(|policy| field(policy));
     let hourly = || vec![TokenLimit { name: "hourly".to_owned(), window: Window::Hour, tokens: DEFAULT_HOURLY_TOKENS, guaranteed: 0 }];
@@ -212,7 +213,8 @@ fn tokens(own: Option<&TokenPolicy>, default: Option<&TokenPolicy>) -> Tokens {
     }
 }
 
-/// Tokens of what is above Budgets: what is unset there limits nothing, so that a Budget's own word stands.
+/// The token policy of a place above Budgets: an unset field limits nothing there, so that the value of the Budget
+/// applies.
 fn above(policy: Option<&TokenPolicy>) -> Tokens {
     let Some(policy) = policy else { return Tokens::default() };
     let TokenPolicy { max_output_tokens_per_request, min_output_tokens, estimate: estimated, on_insufficient: insufficient, .. } = policy;
@@ -271,7 +273,7 @@ fn limits_of(policy: &TokenPolicy) -> Vec<TokenLimit> {
     policy.limits.iter().flatten().map(limit).collect()
 }
 
-/// A window of the API.
+/// Converts a window of the API.
 pub fn window(window: budget::Window) -> Window {
     match window {
         budget::Window::Minute => Window::Minute,
@@ -305,8 +307,8 @@ fn weights_of(policy: &TokenPolicy) -> Weights {
     }
 }
 
-/// The namespaces that matter: those with a pool or a Budget. One that was made a moment ago and was not seen yet is not among
-/// them: who is asked for it says that it is not known.
+/// The namespaces with a pool or a Budget. A namespace that was created a moment ago and is not in the cache is left
+/// out: calls for it are answered with "not known yet".
 pub fn projects(known: &BTreeMap<String, Project>, with_something: impl IntoIterator<Item = String>) -> BTreeMap<String, Project> {
     let names: BTreeSet<String> = with_something.into_iter().collect();
     names.into_iter().filter_map(|name| known.get(&name).cloned().map(|project| (name, project))).collect()

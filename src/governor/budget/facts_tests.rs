@@ -1,4 +1,4 @@
-//! What is unset, and whom a selector selects.
+//! Defaults of unset fields, and selectors.
 
 use serde_json::{Value, json};
 
@@ -108,7 +108,7 @@ fn what_is_above_says_nothing_of_single_calls_unless_it_does() {
     assert_eq!((terms.estimate, terms.max_output), (Estimate::Bytes, MAX_CALL_TOKENS), "and no other");
 }
 
-/// As the chart writes it (`clusterBudget.profile`).
+/// The ClusterBudget of the chart (`clusterBudget.profile`).
 fn profile() -> ClusterBudget {
     let hourly = json!({"name": "hourly", "tokens": 100_000, "window": "Hour"});
     let kept = json!([{"name": "scheduler", "poolTypes": ["scheduler"], "percent": 20}]);

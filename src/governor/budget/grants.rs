@@ -1,5 +1,5 @@
-//! Grants: tokens that a person gives on top of a limit. When they begin to count is stored before they do, as the time of
-//! their condition Applied: so each counts once, in the same window, whoever leads.
+//! Grants: tokens that a person adds to a limit. The start time is stored before the tokens count, as the time of the
+//! condition Applied: so each Grant counts once, in the same window, whoever leads.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -11,25 +11,25 @@ use crate::controller::conditions::{Builder, find};
 use crate::policy::budget::share::LEAF_LIMIT_NAME;
 use crate::policy::budget::{self, Key, Window};
 
-/// What a Grant names, as it is now.
+/// The target of a Grant, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// It does not exist.
+    /// The target does not exist.
     Missing,
-    /// It has no such limit.
+    /// The target has no limit of this name.
     NoSuchLimit,
-    /// Grants of this namespace may not raise it.
+    /// A Grant in this namespace may not raise the target.
     NotPermitted,
-    /// A limit of this window.
+    /// A limit with this window.
     Limit(Key, Window),
 }
 
-/// What follows for a Grant.
+/// The decision on a Grant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrantDecision {
-    /// What shall stand in its status.
+    /// The conditions to be written.
     pub conditions: Vec<Condition>,
-    /// What counts, and where: only what is stored already.
+    /// The tokens that count, and their place. Set only if the stored status says that they count.
     pub counts: Option<(Key, budget::Grant)>,
 }
 
@@ -45,21 +45,21 @@ pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> GrantDecision {
     let limit = grant.spec.limit_name.clone().unwrap_or_else(|| LEAF_LIMIT_NAME.to_owned());
     let tokens = grant.spec.tokens;
     let applied = match (since, target) {
-        // What was applied once stays so: it is spent, or will be.
-        (Some(_), _) => build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are on top of the limit {limit}")),
+        // Applied stays true once it was: the tokens are spent, or will be.
+        (Some(_), _) => build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are added to the limit {limit}")),
         (None, Target::Missing) => build.build(types::APPLIED, false, reasons::TARGET_MISSING, format!("{name} does not exist")),
         (None, Target::NoSuchLimit) => {
             build.build(types::APPLIED, false, reasons::LIMIT_MISSING, format!("{name} has no limit named {limit} (spec.limitName)"))
         }
         (None, Target::NotPermitted) => {
-            let message = format!("{name} is above this namespace: a Grant raises it from the namespace that Spillway runs in");
+            let message = format!("{name} is not part of this namespace: create the Grant in the namespace that Spillway runs in");
             build.build(types::APPLIED, false, reasons::NOT_PERMITTED, message)
         }
         (None, Target::Limit(..)) if late => {
-            build.build(types::APPLIED, false, reasons::TIME_OVER, "spec.untilTime was over before it could count")
+            build.build(types::APPLIED, false, reasons::TIME_OVER, "spec.untilTime was over before the Grant was applied")
         }
         (None, Target::Limit(..)) => {
-            build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are on top of the limit {limit}"))
+            build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are added to the limit {limit}"))
         }
     };
     let from = since.map(|since| since.as_millisecond());
@@ -75,25 +75,25 @@ pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> GrantDecision {
         (_, _, _) => false,
     };
     let expired = if late || window_over {
-        build.build(types::EXPIRED, true, reasons::TIME_OVER, "its tokens count no more")
+        build.build(types::EXPIRED, true, reasons::TIME_OVER, "the tokens of the Grant do not count any more")
     } else {
-        build.build(types::EXPIRED, false, reasons::NOT_OVER, "its time is not over")
+        build.build(types::EXPIRED, false, reasons::NOT_OVER, "the Grant has not expired")
     };
     GrantDecision { conditions: vec![applied, expired], counts }
 }
 
-/// Conditions carry whole seconds: what is decided on must be what is stored.
+/// Conditions have whole seconds: the decision must use the time that is stored.
 fn whole_second(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// Whether what is stored says the same, but for words and times.
+/// Whether two lists of conditions are equal, except for messages and times.
 pub fn same(one: &[Condition], other: &[Condition]) -> bool {
     let says = |condition: &Condition| (condition.type_.clone(), condition.status.clone(), condition.reason.clone());
     one.len() == other.len() && one.iter().map(says).eq(other.iter().map(says))
 }
 
-/// A status as it is applied.
+/// The status to be applied.
 pub fn status(grant: &Grant, conditions: &[Condition]) -> crate::api::grant::GrantStatus {
     crate::api::grant::GrantStatus { observed_generation: grant.metadata.generation, conditions: conditions.to_vec() }
 }

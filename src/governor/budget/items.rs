@@ -1,8 +1,8 @@
-//! What calls for an item without a share of its own have used: counted in memory, and told with whatever is written of the item
-//! next. A write is made for it only if the item has ended before its last call was settled.
+//! Token usage of items without a share: counted in memory, and stored with the next write of the item. An extra write
+//! is made only if the item has ended before its last call was settled.
 //!
-//! It is for people, and no limit is held against it: what was used and not told is forgotten with the leader, or with the item.
-//! What is told is told once, also if the answer to a write was lost.
+//! The numbers are for people, and no limit applies to them. Usage that is not stored is lost with the leader or the
+//! item. Stored usage counts once, even if the answer to a write was lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,69 +13,70 @@ use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::policy::budget::{SessionId, Settle, Weights};
 
-/// Writes of one item of which nobody knows whether they were made; more are not remembered.
+/// Writes of one item with an unknown result that are kept.
 const MAX_UNCERTAIN_WRITES: usize = 8;
 
-/// What is to be told of one item.
+/// The usage to be stored for one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemUsage {
-    /// Used by all attempts, as it shall stand in the status.
+    /// Tokens used by all attempts: the new value in the status.
     pub total: i64,
-    /// What of it does not stand there yet.
+    /// The part of `total` that is not in the status yet.
     pub part: i64,
 }
 
-/// What is known of one item.
+/// The usage of one item.
 #[derive(Debug, Default)]
 pub(super) struct Item {
-    /// Holds that are not settled.
+    /// Unsettled holds.
     pub open: usize,
-    /// What was used and is not told; below 0 where too much was told, as of calls whose gateway came back.
+    /// Used tokens that are not stored. Negative if too much was stored, for example for calls whose lost gateway came
+    /// back.
     pub untold: i64,
     pub doubts: Vec<ItemUsage>,
 }
 
-/// An item that ended before its calls.
+/// An item that ended before its calls were settled.
 #[derive(Debug)]
 pub(super) struct LateItem {
-    /// Which.
+    /// The item.
     pub key: ObjectKey,
     /// When the item ended.
     pub since: BootTime,
-    /// Somebody tells it now.
+    /// A task is storing its usage now.
     pub telling: bool,
 }
 
-/// What was used for items, by their uids.
+/// The usage of items, by uid.
 #[derive(Debug, Default)]
 pub struct Items {
     pub(super) holds: HashMap<(SessionId, u64), String>,
-    /// Of holds whose gateway is lost: what was counted for them. It may come back and say what they used.
+    /// Tokens that were counted for holds of lost gateways. A gateway may come back and report their real usage.
     pub(super) lost: HashMap<(SessionId, u64), (String, i64)>,
     pub(super) items: HashMap<String, Item>,
-    /// Items that ended with calls open: what those used is still to be told.
+    /// Ended items with open calls, whose usage is still to be stored.
     pub(super) late: HashMap<String, LateItem>,
-    /// The last open call for some item was settled.
+    /// Notified when the last open call of an item is settled.
     pub(super) none_open: Arc<Notify>,
 }
 
 impl Items {
-    /// A hold is for an item.
+    /// Records that a hold is for an item.
     pub fn held(&mut self, session: SessionId, id: u64, item: &str) {
-        // The same hold may be given again: its answer was lost.
+        // The same hold may be confirmed again, if the first answer was lost.
         if self.holds.insert((session, id), item.to_owned()).is_none() {
             self.items.entry(item.to_owned()).or_default().open += 1;
         }
     }
 
-    /// A hold was settled. Said again it counts nothing.
+    /// Records that a hold was settled. A repeated settle counts nothing.
     pub fn settled(&mut self, session: SessionId, settle: &Settle) {
         if let Some(item) = self.holds.remove(&(session, settle.hold)) {
             self.over(&item, settle.charged(&Weights::default()));
         }
     }
 
-    /// A hold is not open any more, and so much was used.
+    /// Closes a hold with this usage.
     fn over(&mut self, item: &str, used: i64) {
         let item = self.items.entry(item.to_owned()).or_default();
         item.open = item.open.saturating_sub(1);
@@ -85,9 +86,11 @@ impl Items {
         }
     }
 
-    /// A session began, or began again, and told these settles: of its other holds only those are open that the ledger knows.
+    /// Records that a session began, or began again, with these settles. Of its other holds only those are open that
+    /// the ledger knows.
     pub fn begun(&mut self, session: SessionId, settles: &[Settle], is_open: impl Fn(u64) -> bool) {
-        // What a lost gateway held counts no more when it is back: it says what it used, or that the call goes on.
+        // The holds of a lost gateway count no more when it is back: it reports their usage, or that the call
+        // continues.
         let back: Vec<_> = self.lost.extract_if(|(of, _), _| *of == session).collect();
         for ((_, hold), (item, counted)) in back {
             self.held(session, hold, &item);
@@ -100,7 +103,8 @@ impl Items {
         closed.iter().for_each(|item| self.over(item, 0));
     }
 
-    /// A session is lost: each of its holds counts as what was held, for good once the ledger does not remember it.
+    /// Records that a session is lost: each of its holds counts as fully used, finally once the ledger forgets the
+    /// hold.
     pub fn lost(&mut self, session: SessionId, held: impl Fn(SessionId, u64) -> Option<i64>) {
         self.lost.retain(|(of, hold), _| held(*of, *hold).is_some());
         let lost: Vec<_> = self.holds.extract_if(|(of, _), _| *of == session).collect();
@@ -111,12 +115,12 @@ impl Items {
         }
     }
 
-    /// Whether a call for an item is not settled.
+    /// Whether an item has an unsettled call.
     pub(super) fn is_open(&self, uid: &str) -> bool {
         self.items.get(uid).is_some_and(|item| item.open > 0)
     }
 
-    /// What is to be told of an item of which so much stands in the status. None: nothing new.
+    /// The usage to store for an item whose status has this value. `None` if there is nothing new.
     pub(super) fn news_of(&mut self, uid: &str, stored: i64) -> Option<ItemUsage> {
         let item = self.items.get_mut(uid)?;
         if let Some(made) = item.doubts.iter().position(|told| told.total == stored) {
@@ -126,7 +130,7 @@ impl Items {
         (item.untold != 0).then(|| ItemUsage { total: stored.saturating_add(item.untold).max(0), part: item.untold })
     }
 
-    /// It was told; or (`doubt`) nobody knows whether it was.
+    /// Records that the usage was stored, or, with `doubt`, that it may have been.
     pub(super) fn told(&mut self, uid: &str, told: ItemUsage, doubt: bool) {
         let Some(item) = self.items.get_mut(uid) else { return };
         if !doubt {
@@ -137,7 +141,7 @@ impl Items {
         }
     }
 
-    /// Of all other items nothing is remembered.
+    /// Forgets all other items.
     pub(super) fn keep(&mut self, items: impl Fn(&str) -> bool) {
         let kept = |uid: &String| items(uid) || self.late.contains_key(uid);
         self.items.retain(|uid, _| kept(uid));

@@ -1,8 +1,9 @@
-//! The ledger in memory, and what is known beside it: sessions by name, learned ratios, rates, who is above whom.
+//! The ledger in memory and related state: sessions by name, learned ratios, call rates, and the tree of budgets.
 //!
-//! It must not do I/O, and no lock is held over anything that waits. Other files have parts of it: `meter_tree` what people
-//! wrote, `meter_leaves` lives and shares, `meter_items` what items used, `record_writes` what is written and what follows. What always holds: before everything was read once nothing is answered; a hold is passed on only when it is below
-//! what is durable.
+//! It must not do I/O, and holds no lock while it waits. Parts of it are in other files: `meter_tree` for budgets,
+//! `meter_leaves` for lifetimes and shares, `meter_items` for the usage of items, `record_writes` for writes and their
+//! effects. Invariants: nothing is answered before everything was read once; a hold is confirmed only when the durable
+//! state covers it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,33 +28,33 @@ use crate::policy::budget::{
 };
 use crate::wire::shortage::LimitRoom;
 
-/// The most that one step of served time counts: a process that was stopped has not listened meanwhile.
+/// The longest served time that one tick counts: a process that was stopped did not listen meanwhile.
 const MAX_TICK: Duration = Duration::from_secs(3);
-/// A call whose journal says that it was given so much later than now, in milliseconds, was not.
+/// How far in the future a journaled hold may lie, in milliseconds. A later time is cut to this.
 const MAX_CLOCK_AHEAD_MS: i64 = 86_400_000;
-/// Estimates that are remembered until they are measured, once a second.
+/// Estimates that are kept until metrics read them, once a second.
 const MAX_PENDING_ESTIMATES: usize = 4096;
-/// What becomes of a request for a hold.
+/// The result of a request for a hold.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HoldResult {
-    /// It is held.
+    /// The tokens are held.
     Given {
-        /// When, and for how much, all choices together.
+        /// The time and the amount, for all choices together.
         given: HeldTokens,
-        /// Output of each choice.
+        /// The output tokens of each choice.
         each: i64,
-        /// The places that it counts at.
+        /// The places that the hold counts at.
         path: Vec<String>,
-        /// How the tightest of their limits stands.
+        /// The state of the tightest limit of these places.
         room: Option<LimitRoom>,
     },
-    /// It is not.
+    /// The hold is refused.
     Refused(Box<Refusal>),
-    /// There is room, but something must be written first. It is being; then ask again.
+    /// There are enough tokens, but a write is needed first and has been started. Ask again after it.
     Soon,
-    /// The number was used before.
+    /// The number of the hold was used before.
     Closed,
-    /// The session must begin.
+    /// The session is unknown and must begin.
     Unknown,
 }
 
@@ -62,13 +63,13 @@ pub enum HoldResult {
 pub struct LimitedPlace {
     /// The place.
     pub key: Key,
-    /// Calls beyond it are refused.
+    /// Whether calls beyond its limits are refused.
     pub enforced: bool,
-    /// How its limits stand.
+    /// The state of its limits.
     pub views: Vec<LimitView>,
 }
 
-/// What people wrote of one place.
+/// The spec of one place.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlaceSpec {
     pub mode: Mode,
@@ -82,7 +83,7 @@ pub(super) struct State {
     clock: Option<Clock>,
     origin: BootTime,
     skew: u64,
-    /// How far the wall clock was put, in a test, in milliseconds.
+    /// Offset of the wall clock in a test, in milliseconds.
     step: i64,
     served: Duration,
     ticked: BootTime,
@@ -90,20 +91,21 @@ pub(super) struct State {
     pub epoch: i64,
     sessions: BTreeMap<String, SessionId>,
     pub records: BTreeMap<Key, Record>,
-    /// Records of Budgets and ClusterBudgets: what people wrote.
+    /// The specs of Budgets and ClusterBudgets, by record.
     pub written: BTreeMap<Key, PlaceSpec>,
-    /// Records whose status says something else than it should, or whose agent waits for a top-up.
+    /// Records whose status is outdated, or whose agent waits for a top-up.
     pub again: BTreeSet<Key>,
-    /// Whose record is written next.
+    /// Decides which record is written next.
     pub write_order: WriteOrder,
-    /// Records of who is over: until when what comes late is written soon, and how long after the last write.
+    /// Records of ended agents and leases: until when late usage is written soon, and the minimum time since the last
+    /// write.
     pub hurried: BTreeMap<Key, (i64, Duration)>,
-    /// Agents with a pod under each Budget, each ClusterBudget, and each namespace of one, once they were counted.
+    /// Agents with a pod for each Budget, each ClusterBudget, and each namespace of one. `None` before the first count.
     pub agents: Option<BTreeMap<Key, u64>>,
-    /// Of calls that ended, tokens of input: those that were estimated, and those that were used.
+    /// Input tokens of ended calls: estimated and used.
     estimates: Vec<(i64, i64)>,
     pub items: Items,
-    /// What calls of pools were refused for, by namespace and name of the pool.
+    /// The needs of refused calls, by namespace and name of the pool.
     pub needs: HashMap<(String, String), RefusedNeed>,
     pub parents: BTreeMap<Key, Option<Key>>,
     pub enforced: BTreeSet<Key>,
@@ -112,7 +114,7 @@ pub(super) struct State {
     pub defaults: BTreeMap<String, Defaults>,
     pub facts: Facts,
     pub granted: BTreeMap<Key, Vec<Grant>>,
-    /// Of tokens to bytes, by namespace and model.
+    /// Ratios of tokens to bytes, by namespace and model.
     ratios: Ratios,
     pub rates: HashMap<String, Rate>,
 }
@@ -124,12 +126,12 @@ struct Shared {
     stale: Notify,
 }
 
-/// The governor's memory of tokens. Cheap to clone.
+/// The token state in memory. Cheap to clone.
 #[derive(Clone)]
 pub struct Meter(Arc<Shared>);
 
 impl State {
-    /// The wall clock and one that runs steadily, in milliseconds.
+    /// The wall clock and a monotonic clock, in milliseconds.
     fn times(&self) -> (i64, u64) {
         let skew = i64::try_from(self.skew).unwrap_or(0);
         let wall = jiff::Timestamp::now().as_millisecond().saturating_add(skew).saturating_add(self.step);
@@ -154,7 +156,7 @@ impl State {
         self.ledger = Ledger::new(now);
     }
 
-    /// An object's record, for the first time.
+    /// Loads the record of an object for the first time.
     pub fn load(&mut self, key: &Key, object: Object) {
         let saved = object.saved(key);
         if saved != PersistedRecord::default() {
@@ -164,19 +166,19 @@ impl State {
         self.records.insert(key.clone(), known);
     }
 
-    /// A session that has begun.
+    /// The id of a session that has begun.
     pub fn session(&self, name: &str) -> Option<SessionId> {
         self.sessions.get(name).copied()
     }
 
-    /// The namespace of the agent that a hold was given for, if it is known still.
+    /// The namespace of the agent of a hold, if it is still known.
     fn namespace_of(&self, session: SessionId, hold: u64) -> Option<String> {
         let path = self.ledger.path(session, hold)?;
         let agent = path.iter().find(|key| matches!(key, Key::Agent(_)))?;
         Some(self.records.get(agent)?.object.namespace().to_owned())
     }
 
-    /// The tightest limit of a path, of those that refuse.
+    /// The tightest enforced limit of a path.
     fn room(&self, path: &[Key]) -> Option<LimitRoom> {
         let places = path.iter().filter(|key| key.is_leaf() || self.enforced.contains(key));
         let views = places.flat_map(|key| self.ledger.view(key).into_iter().map(move |view| (key, view)));
@@ -185,7 +187,7 @@ impl State {
     }
 }
 
-/// How a limit stands, for the wire.
+/// The state of a limit in the form of the wire.
 pub fn room(key: &Key, view: &LimitView) -> LimitRoom {
     let LimitView { limit, span, height, used, held, lost, rest, carried, reserved: _, left, least: _, paused: _, reaping: _ } = view;
     LimitRoom {
@@ -200,7 +202,7 @@ pub fn room(key: &Key, view: &LimitView) -> LimitRoom {
 }
 
 impl Meter {
-    /// Nothing is known; `epoch` is our owner epoch.
+    /// Starts empty. `epoch` is our owner epoch.
     pub fn new(epoch: i64) -> Self {
         let state = State {
             ledger: Ledger::default(),
@@ -240,12 +242,12 @@ impl Meter {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything was read once: what is not known does not exist.
+    /// Whether everything was read once: from then on, an unknown object does not exist.
     pub fn is_ready(&self) -> bool {
         self.lock().ready
     }
 
-    /// Time goes on, in a test.
+    /// Advances the clock, in a test.
     #[cfg(test)]
     pub fn pass(&self, ms: u64) {
         let mut state = self.lock();
@@ -254,19 +256,19 @@ impl Meter {
         state.records.values_mut().for_each(Record::be_impatient);
     }
 
-    /// The wall clock is put so much ahead, or back, in a test.
+    /// Moves the wall clock forward or back, in a test.
     #[cfg(test)]
     pub fn step(&self, ms: i64) {
         self.lock().step += ms;
     }
 
-    /// Now, on the clock that windows run on, which never goes back.
+    /// The time of the clock that windows use. It never goes back.
     pub fn time(&self) -> jiff::Timestamp {
         let now = self.lock().now();
         jiff::Timestamp::from_millisecond(now).unwrap_or(jiff::Timestamp::MAX)
     }
 
-    /// All records there are, before anything else is asked. The clock is no earlier than the latest window in them.
+    /// Loads all records, before any other call. The clock starts no earlier than the latest window in them.
     pub fn read_all(&self, objects: Vec<(Key, Object)>) {
         let mut state = self.lock();
         let saved = objects.iter().flat_map(|(key, object)| object.saved(key).places);
@@ -277,42 +279,42 @@ impl Meter {
         }
     }
 
-    /// From now on calls are answered.
+    /// Starts to answer calls.
     pub fn open(&self) {
         self.lock().ready = true;
     }
 
-    /// Waits until something changed in what people wrote.
+    /// Waits until a spec may have changed.
     pub async fn until_stale(&self) {
         self.0.stale.notified().await;
     }
 
-    /// What people wrote has changed.
+    /// Marks that a spec may have changed.
     pub fn stale(&self) {
         self.0.stale.notify_one();
     }
 
-    /// There is something to write.
+    /// Marks that there may be something to write.
     pub fn work(&self) {
         self.0.work.notify_one();
     }
 
-    /// Waits until there is.
+    /// Waits until there may be something to write.
     pub async fn until_work(&self) {
         self.0.work.notified().await;
     }
 
-    /// A write ended, however: who waited asks again.
+    /// Marks that a write ended, with any result: waiting calls ask again.
     pub(super) fn moved(&self) {
         self.0.moved.send_modify(|count| *count += 1);
     }
 
-    /// Told of each write that ends.
+    /// Notified of each write that ends.
     pub fn writes(&self) -> watch::Receiver<u64> {
         self.0.moved.subscribe()
     }
 
-    /// A gateway's session begins. The last settle that is acknowledged.
+    /// Begins a session of a gateway. Returns the last settle that is acknowledged.
     pub fn begin(&self, session: &str, log: &SessionLog) -> u64 {
         let mut state = self.lock();
         let state = &mut *state;
@@ -329,7 +331,7 @@ impl Meter {
         acked
     }
 
-    /// Whether an agent may make one more call in this second; if not, after how many seconds it may.
+    /// Whether an agent may make one more call in this second. If not, returns after how many seconds it may.
     pub fn call(&self, agent: &str, per_second: u32) -> Result<(), u32> {
         let mut state = self.lock();
         let now = state.micros();
@@ -337,7 +339,7 @@ impl Meter {
         rate.call(now, per_second).map_err(|wait| u32::try_from(wait / 1_000_000).unwrap_or(0).saturating_add(1))
     }
 
-    /// Tokens for a call of an agent of `namespace`. `id` is the session's number of it.
+    /// Holds tokens for a call of an agent of `namespace`. `id` is the number of the call in its session.
     pub fn hold(&self, session: &str, id: u64, route: &mut Route, body: &CallSize, (namespace, model): (&str, &str)) -> HoldResult {
         let mut state = self.lock();
         let Some(session) = state.sessions.get(session).copied() else { return HoldResult::Unknown };
@@ -360,7 +362,7 @@ impl Meter {
         }
     }
 
-    /// More output for a call that goes on.
+    /// Holds more output for a call that continues.
     pub fn extend(&self, session: &str, id: u64, output: i64) -> HoldResult {
         let mut state = self.lock();
         let Some(session) = state.sessions.get(session).copied() else { return HoldResult::Unknown };
@@ -378,7 +380,8 @@ impl Meter {
         }
     }
 
-    /// A sign of life, and calls that ended. The last settle that is acknowledged; none: the session must begin.
+    /// Processes a sign of life of a session, and calls that ended. Returns the last settle that is acknowledged, or
+    /// `None` if the session must begin.
     pub fn settle(&self, session: &str, settles: &[(Settle, String, i64)], floor: u64, confirmed: u64) -> Option<u64> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -401,7 +404,7 @@ impl Meter {
                     }
                 }
                 SettleOutcome::Again | SettleOutcome::Unknown => {}
-                // Some before it never came: the gateway begins again, and tells all that is not acknowledged.
+                // Earlier settles are missing: the gateway begins again, and sends all that is not acknowledged.
                 SettleOutcome::Gap(_) | SettleOutcome::Unattached => return None,
             }
         }
@@ -411,17 +414,17 @@ impl Meter {
         Some(state.ledger.acknowledged(id))
     }
 
-    /// Of calls that ended since this was asked last, tokens of input: those that were estimated, and those that were used.
+    /// Input tokens of calls that ended since the last call of this function: estimated and used.
     pub fn estimates(&self) -> Vec<(i64, i64)> {
         std::mem::take(&mut self.lock().estimates)
     }
 
-    /// Agents with a pod, by the place that counts them.
+    /// Sets the number of agents with a pod, by the place that counts them.
     pub fn set_agents(&self, agents: BTreeMap<Key, u64>) {
         self.lock().agents = Some(agents);
     }
 
-    /// Time has passed. Sessions that died.
+    /// Advances the clock. Returns the sessions that died.
     pub fn tick(&self) -> Vec<String> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -439,16 +442,16 @@ impl Meter {
         died
     }
 
-    /// How a place stands now, by limit.
+    /// The state of the limits of a place.
     pub fn views(&self, key: &Key) -> Vec<LimitView> {
         let mut state = self.lock();
-        // A window that is over is left before it is shown.
+        // Closes windows that are over first.
         let now = state.now();
         let _ = state.ledger.tick(now, 0);
         state.ledger.view(key)
     }
 
-    /// How those of these places stand that have limits, in their order.
+    /// The state of the places that have limits, in their order.
     pub fn limits(&self, places: &[Key]) -> Vec<LimitedPlace> {
         let mut state = self.lock();
         let now = state.now();
@@ -461,7 +464,7 @@ impl Meter {
         places.iter().map(limited).filter(|limited| !limited.views.is_empty()).collect()
     }
 
-    /// All Budgets, ClusterBudgets and what those leave to namespaces, with their limits.
+    /// All Budgets, ClusterBudgets and their shares for namespaces, with their limits.
     pub fn standings(&self) -> Vec<(Key, Vec<LimitView>)> {
         let state = self.lock();
         state.parents.keys().map(|key| (key.clone(), state.ledger.view(key))).collect()

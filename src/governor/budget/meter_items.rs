@@ -1,6 +1,6 @@
-//! The meter's calls about what items have used: counted with holds and settles, waited for and told when an item ends.
+//! The part of the meter for the usage of items: it is counted with holds and settles, and stored when an item ends.
 //!
-//! No limit is held against it; the counts themselves are in [`items`](super::items).
+//! No limit applies to it. The counts are in [`items`](super::items).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -10,11 +10,12 @@ use super::meter::Meter;
 use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 
-/// What is not settled so long after the end of its item is not waited for: its gateway is gone, and what it used is charged.
+/// How long after the end of an item its unsettled calls are awaited. After that their gateway is gone, and their holds
+/// are charged.
 const LATE_SETTLE_GRACE: Duration = Duration::from_secs(120);
 
 impl Meter {
-    /// A hold of a session is for an item that has no share.
+    /// Records that a hold of a session is for an item without a share.
     pub fn held_for(&self, session: &str, id: u64, item: &str) {
         let mut state = self.lock();
         if let Some(session) = state.session(session) {
@@ -22,13 +23,13 @@ impl Meter {
         }
     }
 
-    /// Waits until no call for an item is open, at most so long: what the last one used may be on its way from its gateway.
-    /// False: one is open still.
+    /// Waits at most `within` until no call for an item is open: the usage of the last one may be in flight from its
+    /// gateway. Returns false if one is still open.
     pub async fn until_settled(&self, item: &str, within: Duration) -> bool {
         let settled = self.lock().items.none_open.clone();
         let wait = async {
             loop {
-                let next = settled.notified(); // from here on none is missed
+                let next = settled.notified(); // from here on no notification is missed
                 if !self.lock().items.is_open(item) {
                     return;
                 }
@@ -38,12 +39,12 @@ impl Meter {
         tokio::time::timeout(within, wait).await.is_ok()
     }
 
-    /// An item ended before its calls: what they use is told of it later.
+    /// Records that an item ended before its calls: their usage is stored later.
     pub fn ended_early(&self, item: &str, key: ObjectKey) {
         self.lock().items.late.insert(item.to_owned(), LateItem { key, since: BootTime::now(), telling: false });
     }
 
-    /// Items of which all is known now that was not when they ended. Whoever gets them tells it.
+    /// Ended items whose late usage is complete now. The caller stores it.
     pub fn known_late(&self) -> Vec<(String, ObjectKey)> {
         let state = &mut *self.lock();
         let Items { late, items, .. } = &mut state.items;
@@ -57,7 +58,7 @@ impl Meter {
             .collect()
     }
 
-    /// That was told, or (`again`) is to be told later.
+    /// Records that late usage was stored, or, with `again`, that it must be tried again.
     pub fn told_late(&self, item: &str, again: bool) {
         let mut state = self.lock();
         match state.items.late.get_mut(item) {
@@ -66,24 +67,24 @@ impl Meter {
         }
     }
 
-    /// What is to be told of an item of which so much stands in the status.
+    /// The usage to store for an item whose status has this value.
     pub fn used_by(&self, item: &str, stored: i64) -> Option<ItemUsage> {
         self.lock().items.news_of(item, stored)
     }
 
-    /// It was written; or (`doubt`) nobody knows whether it was.
+    /// Records that usage was written, or, with `doubt`, that it may have been.
     pub fn told_of(&self, item: &str, told: ItemUsage, doubt: bool) {
         self.lock().items.told(item, told, doubt);
     }
 
-    /// Of all other items nothing is told any more.
+    /// Forgets the usage of all items that have ended.
     pub fn keep_items(&self, living: impl FnOnce(&HashSet<String>) -> HashSet<String>) {
         let known: HashSet<String> = {
             let state = self.lock();
             let Items { items, holds, lost, .. } = &state.items;
             items.keys().chain(holds.values()).chain(lost.values().map(|(item, _)| item)).cloned().collect()
         };
-        // Not under our lock: whoever is asked has one of its own.
+        // Not under our lock: the callback takes locks of its own.
         let living = living(&known);
         let gone: HashSet<String> = known.into_iter().filter(|uid| !living.contains(uid)).collect();
         if !gone.is_empty() {

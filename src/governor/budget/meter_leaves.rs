@@ -1,6 +1,7 @@
-//! The meter's part for agents' lives and items' shares: when each becomes a place, is topped up, and is a place no more.
+//! The part of the meter for agents' lifetimes and items' shares: when they become places, are topped up, and are
+//! removed.
 //!
-//! It must not do I/O: what follows is written elsewhere.
+//! It must not do I/O. The writes that follow are made elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +10,15 @@ use super::object::Object;
 use crate::policy::budget::share::{Lifetime, TopUp, agent, task};
 use crate::policy::budget::{Key, Route};
 
-/// What is not needed any more is kept for so long at least, in milliseconds: a cache may be behind ...
+/// How long an unneeded place is kept at least, in milliseconds, because a cache may lag behind ...
 const MIN_LEAF_TTL_MS: i64 = 10_000;
-/// ... and no longer than this for settles that are late.
+/// ... and at most, for late settles.
 const MAX_LEAF_TTL_MS: i64 = 120_000;
-/// Agents whose rates are remembered; then those that were quiet are forgotten.
+/// Agents whose call rates are kept. Beyond it all rates are forgotten.
 const MAX_REMEMBERED_RATES: usize = 20_000;
 
 impl Meter {
-    /// An agent's life is a place from now on, or is as long as this.
+    /// Makes the lifetime of an agent a place, or updates its length.
     pub fn place_agent(&self, object: &Object, tokens: Lifetime) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -38,12 +39,12 @@ impl Meter {
         }
     }
 
-    /// Whether an agent's life is a place.
+    /// Whether a record exists, for example of an agent's lifetime.
     pub fn knows(&self, key: &Key) -> bool {
         self.lock().records.contains_key(key)
     }
 
-    /// The share of one lease of an item is a place from now on.
+    /// Makes the share of one lease of an item a place.
     pub fn place_task(&self, object: &Object, epoch: i64, tokens: i64) {
         let mut state = self.lock();
         let key = Key::Task { item: object.uid().to_owned(), epoch };
@@ -53,7 +54,7 @@ impl Meter {
         state.ledger.put(task(object.uid(), epoch, tokens));
     }
 
-    /// Agents that are gone, and leases that are over and of which everything is written, are places no more.
+    /// Removes the places of deleted agents, and of ended leases whose usage is all written.
     pub fn tidy(&self, lives: impl Fn(&Key) -> bool) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -68,7 +69,7 @@ impl Meter {
             let since = *record.over.get_or_insert(now);
             let quiet = !record.writing && !due.contains(key) && state.ledger.traffic(key).0 == 0;
             let over = now.saturating_sub(since);
-            // A cache may be behind what was read live a moment ago.
+            // A cache may lag behind a live read of a moment ago.
             if (quiet && over > MIN_LEAF_TTL_MS) || over > MAX_LEAF_TTL_MS {
                 gone.push(key.clone());
             }
@@ -82,8 +83,8 @@ impl Meter {
         }
     }
 
-    /// An agent's life is spent: one more top-up, if it has one and the budgets above could bear it. Whether one is being
-    /// written: then ask again.
+    /// Takes one more top-up for a spent lifetime, if it has one left and the budgets above have enough tokens. Returns
+    /// whether one is being written: then ask again.
     pub fn top_up(&self, uid: &str, above: &mut Route) -> bool {
         let mut state = self.lock();
         let left = state.ledger.room(above);
@@ -100,7 +101,7 @@ impl Meter {
         }
     }
 
-    /// Whether an agent whose life is spent could take a top-up now.
+    /// Whether a top-up is possible for a spent lifetime now.
     pub fn may_top_up(&self, uid: &str, above: &mut Route) -> bool {
         let mut state = self.lock();
         let left = state.ledger.room(above);

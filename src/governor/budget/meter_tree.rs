@@ -1,6 +1,6 @@
-//! The meter's part for what people wrote: Budgets, ClusterBudgets, grants, and which of them is above a call.
+//! The part of the meter for Budgets, ClusterBudgets, Grants, and the budgets above a call.
 //!
-//! It must not do I/O. What always holds: what is not known is not without limits.
+//! It must not do I/O. Invariant: an unknown budget never means "no limit".
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::api::{Budget, ClusterBudget};
 use crate::policy::budget::tree::{Tree, build};
 use crate::policy::budget::{Grant, Key, Mode};
 
-/// A Budget or ClusterBudget, and all above it.
+/// The budgets above an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ancestors {
-    /// Where calls go after the agent; none: nothing is above it.
+    /// The first place after the agent. `None` if nothing is above it.
     pub top: Option<Key>,
 }
 
 impl Meter {
-    /// What people wrote, as it is now, with the namespaces that have a pool or a Budget.
+    /// Sets the current objects, with the namespaces that have a pool or a Budget.
     pub fn set_tree(&self, clusters: &[Arc<ClusterBudget>], budgets: &[Arc<Budget>], projects: &BTreeMap<String, Project>) {
         let above: Vec<&ClusterBudget> = clusters.iter().map(AsRef::as_ref).collect();
         let below: Vec<&Budget> = budgets.iter().map(AsRef::as_ref).collect();
@@ -48,7 +48,7 @@ impl Meter {
         }
     }
 
-    /// All grants that count, as they are now.
+    /// Sets all Grants that count.
     pub fn set_grants(&self, grants: BTreeMap<Key, Vec<Grant>>) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -62,7 +62,7 @@ impl Meter {
         }
     }
 
-    /// Where calls of a pool go on after its agents. None: it is not known yet; what is not known is not without limits.
+    /// The place above the agents of a pool. `None` if it is not known yet: an unknown budget never means "no limit".
     pub fn above(&self, namespace: &str, budget: Option<&str>, default_exists: bool) -> Option<Ancestors> {
         let state = self.lock();
         if !state.projects.contains(namespace) {
@@ -76,21 +76,22 @@ impl Meter {
         Some(Ancestors { top: own.or_else(|| state.tops.get(namespace).cloned()) })
     }
 
-    /// A place and all above it.
+    /// A place and all places above it.
     pub fn chain(&self, top: Option<&Key>) -> Vec<Key> {
         let state = self.lock();
         let next = |key: &Key| state.parents.get(key).cloned().flatten();
         std::iter::successors(top.cloned(), next).take(crate::policy::budget::MAX_PATH_LENGTH).collect()
     }
 
-    /// What a namespace leaves unset, as the ClusterBudget that binds it says.
+    /// The defaults for a namespace, from the ClusterBudget that binds it.
     pub fn defaults(&self, namespace: &str) -> Option<Defaults> {
         self.lock().defaults.get(namespace).cloned()
     }
 }
 
 impl State {
-    /// Takes objects as they were read. Whether one is another than before: what was counted in its predecessor is gone.
+    /// Takes objects as they were read. Returns whether one is new or replaces another: the counts of its predecessor
+    /// are gone.
     fn adopt(&mut self, objects: &BTreeMap<Key, Object>) -> bool {
         let other = |key: &Key, record: &Record| objects.get(key).is_none_or(|object| object.uid() != record.object.uid());
         let gone: Vec<Key> =
@@ -104,7 +105,7 @@ impl State {
         let mut anew = !gone.is_empty();
         for (key, object) in objects {
             match self.records.get_mut(key) {
-                // What is not ours in it is found out when it is written.
+                // Foreign changes of its record are detected when it is written.
                 Some(record) => {
                     record.saw(key, object);
                 }
@@ -119,7 +120,7 @@ impl State {
 
     fn plant(&mut self, facts: Facts) {
         let Tree { nodes, defects, mut tops } = build(&facts.clusters, &facts.budgets);
-        // Those that are too many lead to a place that is not there: nothing is given.
+        // Namespaces beyond the bound lead to a place that does not exist, so nothing is given.
         for (cluster, namespace) in &facts.beyond {
             let key = Key::Namespace { cluster: cluster.clone(), namespace: namespace.clone() };
             tops.entry(namespace.clone()).or_insert(key);

@@ -1,30 +1,31 @@
-//! The governor of tokens: holds them before a model call, settles them after it, and stores what a new leader must know.
+//! The governor of tokens: holds tokens before a model call, settles them after it, and stores what a new leader must
+//! know.
 //!
-//! Every decision is `policy::budget`'s, on a ledger in memory; what somebody may rely on is written by compare-and-swap
-//! before he is answered. The memory may be lost at any moment: a new leader reads all records before the first session of a
-//! gateway begins, and is told the rest by those.
+//! Every decision is made by `policy::budget`, on a ledger in memory. State that a caller may rely on is written by
+//! compare-and-swap before the caller is answered. The memory may be lost at any moment: a new leader reads all records
+//! before it begins the first session of a gateway, and the gateways report the rest.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`facts`] | from what people wrote to what the places are built from; what is unset |
-//! | [`convert`] | records as they stand in status, places as the wire names them |
+//! | [`facts`] | facts from which the places are built; defaults |
+//! | [`convert`] | conversion of records and of names of places |
 //! | [`object`] | the four kinds that keep records: read and written |
 //! | [`meter`] | the ledger in memory |
-//! | `meter_tree` | its part for what people wrote |
-//! | `meter_leaves` | its part for agents' lives and items' shares |
-//! | `meter_items` | its part for what items have used |
+//! | `meter_tree` | its part for Budgets, ClusterBudgets and Grants |
+//! | `meter_leaves` | its part for agents' lifetimes and items' shares |
+//! | `meter_items` | its part for the usage of items |
 //! | `record` | the record of one object, and the state of its writes |
-//! | [`record_writes`] | which records are written, with what, and what follows |
-//! | [`write_order`] | whose record is written next |
-//! | [`write`](mod@write) | the one writer |
+//! | [`record_writes`] | which records are written, their contents, and the effects |
+//! | [`write_order`] | which record is written next |
+//! | [`write`](mod@write) | the only writer of records |
 //! | [`conditions`] | the conditions of Budgets and ClusterBudgets |
-//! | [`items`] | counts of what calls for items without a share have used |
+//! | [`items`] | usage of items without a share |
 //! | [`grants`] | Grants: when they count |
-//! | [`model_route`] | which model API a call goes to, and whether it may |
-//! | [`calls`] | the gateways' calls |
-//! | [`agent_calls`] | the agents' calls: what is left, and asking for more |
-//! | [`threshold_events`] | what follows from thresholds |
-//! | [`availability`] | whether there are tokens for a pool, an agent, a claim |
+//! | [`model_route`] | the model API of a call, and whether the call is allowed |
+//! | [`calls`] | the calls of gateways |
+//! | [`agent_calls`] | the calls of agents: what is left, and requests for more |
+//! | [`threshold_events`] | effects of thresholds |
+//! | [`availability`] | whether tokens are available for a pool, an agent, a claim |
 //! | [`run`] | the loops |
 
 pub mod agent_calls;

@@ -1,4 +1,4 @@
-//! Where a model call goes: which of its pool's entries it names, and whether it may. Pure.
+//! The target of a model call: the model entry of the pool that it names, and whether it is allowed. Pure.
 
 use kube::ResourceExt;
 
@@ -21,7 +21,7 @@ fn no(message: String) -> Refusal {
     Refusal::new(Code::ModelNotAllowed, message)
 }
 
-/// The target of a call, or why there is none.
+/// The target of a call, or the reason why it has none.
 pub fn target(pool: &AgentPool, way: &ModelRoute) -> Result<Target, Refusal> {
     let entries = pool.spec.models.iter().flatten();
     let name = pool.name_any();
@@ -31,8 +31,10 @@ pub fn target(pool: &AgentPool, way: &ModelRoute) -> Result<Target, Refusal> {
     };
     let speaks = dialect(entry.dialect);
     if way.dialect.is_some_and(|called| called != speaks) {
-        let message =
-            format!("spec.models[{}] of AgentPool/{name} speaks {speaks:?} (dialect), and the path that was called does not", entry.name);
+        let message = format!(
+            "spec.models[{}] of AgentPool/{name} has the dialect {speaks:?}, and the path of the call is of another dialect",
+            entry.name
+        );
         return Err(no(message).field("way.dialect"));
     }
     let allowed = |model: &str| entry.allow.iter().flatten().any(|pattern| matches(pattern, model));

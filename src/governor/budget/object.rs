@@ -1,7 +1,7 @@
-//! The four kinds of objects that keep records of the ledger, as they were read last, and how their status is changed.
+//! The four kinds of objects with ledger records, as they were last read, and the patches of their status.
 //!
-//! What is written is a merge patch of what differs, over the very version that it was made from: whatever others wrote stays,
-//! and a write of anybody in between is a conflict.
+//! A write is a merge patch of the difference, bound to the version from which it was made: other fields stay, and any
+//! write in between is a conflict.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::api::{Agent, Budget, ClusterBudget, WorkItem};
 use crate::cluster::{Class, Error, calls};
 use crate::policy::budget::{Key, PersistedRecord};
 
-/// An Agent or WorkItem, as far as the ledger goes.
+/// The parts of an Agent or WorkItem that the ledger needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Leaf<T> {
     /// Its namespace.
@@ -26,7 +26,7 @@ pub struct Leaf<T> {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// The version.
+    /// Its resource version.
     pub version: String,
     /// Owner epoch of the last writer.
     pub epoch: Option<i64>,
@@ -34,7 +34,7 @@ pub struct Leaf<T> {
     pub tokens: Option<T>,
 }
 
-/// An object that keeps a record.
+/// An object with a record.
 #[derive(Clone, Debug)]
 pub enum Object {
     /// A Budget.
@@ -97,7 +97,7 @@ impl Object {
         }
     }
 
-    /// The version that it was read at.
+    /// The resource version at which it was read.
     pub fn version(&self) -> &str {
         match self {
             Self::Budget(budget) => budget.metadata.resource_version.as_deref().unwrap_or_default(),
@@ -106,7 +106,7 @@ impl Object {
         }
     }
 
-    /// Whether it was read after another version of it. Versions are numbers that rise.
+    /// Whether it is newer than another version of the object. Versions are rising numbers.
     pub fn newer_than(&self, other: &Self) -> bool {
         let number = |object: &Self| object.version().parse::<u64>().unwrap_or(0);
         number(self) > number(other)
@@ -121,7 +121,7 @@ impl Object {
         }
     }
 
-    /// Its namespace; of a ClusterBudget there is none.
+    /// Its namespace. Empty for a ClusterBudget.
     pub fn namespace(&self) -> &str {
         match self {
             Self::Budget(budget) => budget.metadata.namespace.as_deref().unwrap_or_default(),
@@ -154,7 +154,7 @@ impl Object {
         }
     }
 
-    /// Whether a later attempt at the item has taken the place of this record: it is not written any more.
+    /// Whether a later attempt at the item has replaced this record: it is not written any more.
     pub fn is_superseded(&self, record: &Key) -> bool {
         match (self, record) {
             (Self::Item(item), Key::Task { epoch, .. }) => {
@@ -164,7 +164,7 @@ impl Object {
         }
     }
 
-    /// Top-ups that an Agent has taken.
+    /// The number of top-ups that an Agent has taken.
     pub fn top_ups(&self) -> u32 {
         match self {
             Self::Agent(agent) => {
@@ -174,7 +174,7 @@ impl Object {
         }
     }
 
-    /// The status as it is and as it shall be, each as far as it is written here.
+    /// The status as it is and as it is to be, each with only the fields that are written here.
     fn both(&self, record: &Key, saved: Option<&PersistedRecord>, said: Option<&PublishedStatus>, top_ups: u32) -> (Value, Value) {
         match self {
             Self::Budget(budget) => {
@@ -226,7 +226,8 @@ impl Object {
         }
     }
 
-    /// The write that makes the status so, over this version. None: it is so already, and no record is to be written.
+    /// The patch that makes the status so, bound to this version. `None` if nothing differs and no record is to be
+    /// written.
     pub fn patch(
         &self,
         record: &Key,
@@ -240,7 +241,7 @@ impl Object {
         if status.is_empty() && saved.is_none() {
             return None;
         }
-        // Always: before it stands there, a leader before us could still write.
+        // Always written: a former leader can write until the status has the new epoch.
         status.insert("governorEpoch".to_owned(), epoch.into());
         Some(json!({"metadata": {"resourceVersion": self.version(), "uid": self.uid()}, "status": status}))
     }
@@ -272,7 +273,7 @@ fn difference(stored: &Value, next: &Value) -> Map<String, Value> {
     patch
 }
 
-/// Reads it again. None: it is gone.
+/// Reads the object again. `None` if it was deleted.
 pub async fn read(client: &Client, object: &Object) -> Result<Option<Object>, Error> {
     let (namespace, name) = object.names();
     let failed = || Error::of("reading an object that keeps a record of tokens");
@@ -296,7 +297,7 @@ pub async fn read(client: &Client, object: &Object) -> Result<Option<Object>, Er
     })
 }
 
-/// Writes its status, and gives it as it is then; a WorkItem whole, for the index of work.
+/// Writes the status of an object, and returns the object. A WorkItem is also returned whole, for the index of work.
 pub async fn write(client: &Client, object: &Object, patch: &Value) -> Result<(Object, Option<WorkItem>), Error> {
     let (namespace, name) = object.names();
     Ok(match object {
@@ -319,10 +320,10 @@ pub async fn write(client: &Client, object: &Object, patch: &Value) -> Result<(O
     })
 }
 
-/// Whether nobody knows if a write that failed so was made.
+/// Whether a write that failed with this class may have been made.
 pub fn in_doubt(class: Class) -> bool {
     match class {
-        // A server that lost its store half-way says that it failed.
+        // A server that lost its store midway reports a failure.
         Class::Unavailable | Class::Refused => true,
         Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::QuotaExceeded | Class::Terminating | Class::LostLeadership => {
             false

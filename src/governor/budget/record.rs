@@ -1,6 +1,6 @@
-//! The record of one object, as it is stored as far as we know, and the state of its writes.
+//! The record of one object, as far as we know its stored state, and the state of its writes.
 //!
-//! It decides nothing: which records are written, and when, is in `record_writes`.
+//! It decides nothing: `record_writes` decides which records are written, and when.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::cluster::clock::BootTime;
 use crate::policy::budget::share::Lifetime;
 use crate::policy::budget::{Key, PersistedRecord};
 
-/// An object's record, as it is stored as far as we know.
+/// The record of an object, as far as we know its stored state.
 pub(super) struct Record {
-    /// The object as it was read or answered last, with that record in it.
+    /// The object as it was last read or answered, with the record in it.
     pub object: Object,
     pub known: PersistedRecord,
-    /// What may have been written since: the answer never came.
+    /// Records that may have been written since: the answers never came.
     pub doubts: Vec<PersistedRecord>,
     pub writing: bool,
     pub written: Option<BootTime>,
     pub put_off: Option<(BootTime, Duration)>,
     pub failures: u32,
-    /// An agent's life.
+    /// The lifetime of an agent.
     pub lifetime: Option<Lifetime>,
-    /// Its life with a top-up that is not durable yet.
+    /// Its lifetime with a top-up that is not durable yet.
     pub wants: Option<Lifetime>,
-    /// Since when it is not needed any more.
+    /// Since when the record is not needed any more.
     pub over: Option<i64>,
 }
 
@@ -44,7 +44,7 @@ impl Record {
         }
     }
 
-    /// The object, as somebody read it. Whether its record is one of ours: if it is not, nothing is believed of it.
+    /// Takes an object as it was read. Returns whether its record is one of ours: if not, it is ignored.
     pub fn saw(&mut self, key: &Key, object: &Object) -> bool {
         let saved = object.saved(key);
         if saved != self.known && !self.doubts.contains(&saved) {
@@ -57,24 +57,24 @@ impl Record {
         true
     }
 
-    /// It is tried again at once, and written when it says something else.
+    /// Drops the delays before the next write, in a test.
     #[cfg(test)]
     pub fn be_impatient(&mut self) {
         (self.put_off, self.written) = (None, None);
     }
 
-    /// No write of it is on its way, or put off.
+    /// Whether no write of the record is in flight or delayed.
     pub fn is_free(&self) -> bool {
         !self.writing && self.put_off.is_none_or(|(since, wait)| since.elapsed() >= wait)
     }
 
-    /// The conditions that its object has.
+    /// The conditions of its object.
     pub fn conditions(&self) -> &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition] {
         conditions(&self.object)
     }
 }
 
-/// The conditions that an object has.
+/// The conditions of an object.
 pub(super) fn conditions(object: &Object) -> &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition] {
     match object {
         Object::Budget(budget) => budget.status.as_ref().map_or(&[], |status| &status.conditions),

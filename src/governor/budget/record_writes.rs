@@ -1,8 +1,8 @@
-//! Which records are written next, with what, and what follows: the writing part of the meter's memory.
+//! The part of the meter for writes: which record is written next, its contents, and the effects of the write.
 //!
-//! One write of a record is on its way at a time. What always holds: a write is made over a version whose record is the one
-//! that we know, so that nobody else wrote it since we read it; if somebody did, another one leads, or led a moment ago, and
-//! all of this is begun anew.
+//! At most one write of a record is in flight. Invariant: a write is made over a version whose record is the one that
+//! we know, so no other process wrote it since we read it. If one did, another replica leads, or led a moment ago, and
+//! this process starts anew.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -21,18 +21,18 @@ use crate::policy::budget::persisted::RecordDraft;
 use crate::policy::budget::share::agent;
 use crate::policy::budget::{Event, Key, PersistedRecord};
 
-/// Amounts alone are written at most this often.
+/// Minimum time between two writes of amounts alone.
 const AMOUNTS_WRITE_INTERVAL: Duration = Duration::from_secs(10);
-/// After an item's end its agent's record is written at most this often: it may do many short ones.
+/// Minimum time between two writes of the record of an agent after the end of an item: it may do many short items.
 const ITEM_END_WRITE_INTERVAL: Duration = AMOUNTS_WRITE_INTERVAL;
-/// For so long after the end of an item, or of an agent, what its calls used may still come, in milliseconds.
+/// How long after the end of an item or an agent late usage may come, in milliseconds.
 const LATE_USAGE_GRACE_MS: i64 = 10_000;
-/// First and longest bound of the delay between tries of one record.
+/// First and longest bound of the delay between attempts to write one record.
 const WRITE_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-/// Writes of one record of which nobody knows whether they were made; more are not remembered.
+/// Writes of one record with an unknown result that are kept.
 const MAX_UNCERTAIN_WRITES: usize = 16;
 
-/// A write to be made.
+/// A write to make.
 pub struct Job {
     /// The record.
     pub key: Key,
@@ -40,24 +40,25 @@ pub struct Job {
     saved: Option<PersistedRecord>,
 }
 
-/// What follows from a write that was made.
+/// The effects of a write.
 pub struct WriteEffects {
-    /// Thresholds that have acted.
+    /// Thresholds that were reached.
     pub events: Vec<Event>,
-    /// Conditions that turned.
+    /// Conditions that changed their status.
     pub news: Vec<BudgetNews>,
     /// The object.
     pub object: Object,
 }
 
-/// What follows from a conflict.
+/// The result of a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConflictOutcome {
-    /// Somebody wrote something else of the object: once more.
+    /// Another part of the object was written: try again.
     Again,
-    /// It is another object.
+    /// The object was replaced.
     Gone,
-    /// Somebody else wrote the record: we do not lead, or whoever led before us was faster. All is to be begun anew.
+    /// Another process wrote the record: we do not lead, or the previous leader was faster. This process must start
+    /// anew.
     NotOurs,
 }
 
@@ -69,7 +70,7 @@ impl State {
         let others: Vec<Key> = self.again.iter().filter(|key| !seen.contains(key)).cloned().collect();
         let due = |(key, counted): (Key, bool)| {
             let record = self.records.get(&key).filter(|record| record.is_free())?;
-            // A call waits for its agent's top-up, too.
+            // A call may also wait for the top-up of its agent.
             let waited_for = record.wants.is_some() || (counted && self.ledger.is_waited_for(&key));
             Some(DueRecord { namespace: record.object.namespace().to_owned(), waited_for, counted, key })
         };
@@ -83,19 +84,19 @@ impl State {
         }
         self.hasten(&key, gap);
         let until = self.now().saturating_add(LATE_USAGE_GRACE_MS);
-        // Whoever has ended is not put off by an item that it gave back before.
+        // The end of an agent is not delayed by an item that it gave back before.
         let known = self.hurried.get(&key).map_or(gap, |(_, known)| *known);
         self.hurried.insert(key, (until, gap.min(known)));
     }
 
-    /// What waits in a record is written, if the last write of it is so long ago.
+    /// Makes a record due, if its last write is at least this long ago.
     fn hasten(&mut self, key: &Key, gap: Duration) {
         if self.records.get(key).is_some_and(|record| record.written.is_none_or(|written| written.elapsed() >= gap)) {
             self.ledger.hasten(key);
         }
     }
 
-    /// What shall stand in the status beside the record; none for agents and items.
+    /// The status to write beside the record. `None` for agents and items.
     fn said(&self, key: &Key, object: &Object) -> Option<PublishedStatus> {
         let generation = match object {
             Object::Budget(budget) => budget.metadata.generation,
@@ -110,7 +111,7 @@ impl State {
         Some(said(generation.unwrap_or(0), conditions(object), &standing, agents, jiff::Timestamp::now()))
     }
 
-    /// Whether the status of a budget is to be written for what it says.
+    /// Whether the status of a budget must be written for something other than its record.
     fn is_news(&self, key: &Key, record: &Record) -> bool {
         let Some(said) = self.said(key, &record.object) else { return false };
         let amounts_due = record.written.is_none_or(|written| written.elapsed() >= AMOUNTS_WRITE_INTERVAL);
@@ -134,19 +135,20 @@ impl State {
 }
 
 impl Meter {
-    /// An agent or a lease has ended, or is about to: what it has used is written without waiting for more.
+    /// An agent or a lease has ended or is about to: its usage is written without waiting for more.
     pub fn is_over(&self, key: Key) {
         self.lock().hurry(key, Duration::ZERO);
         self.work();
     }
 
-    /// The agent with this uid has given its item back: what that has used is written soon, and not with each of many items.
+    /// The agent with this uid has given its item back: its usage is written soon, but not for each of many short
+    /// items.
     pub fn is_between_items(&self, uid: &str) {
         self.lock().hurry(Key::Agent(uid.to_owned()), ITEM_END_WRITE_INTERVAL);
         self.work();
     }
 
-    /// Lets those be written that were told to be over, as far as something has come since.
+    /// Makes the records of ended agents and leases due, if usage has come since.
     pub fn hurry(&self) {
         let mut state = self.lock();
         if state.hurried.is_empty() {
@@ -160,7 +162,7 @@ impl Meter {
         self.work();
     }
 
-    /// Looks which budgets say something else than they should.
+    /// Finds the budgets whose status is outdated.
     pub fn restate(&self) {
         let mut state = self.lock();
         let news: Vec<Key> =
@@ -171,7 +173,7 @@ impl Meter {
         }
     }
 
-    /// The next write: of what somebody waits for first, a namespace's after another's.
+    /// The next write: records that a call waits for come first, in turns between namespaces.
     pub fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -196,7 +198,7 @@ impl Meter {
         None
     }
 
-    /// The object to be written, and the write. None: there is nothing to write any more.
+    /// The object to write, and the patch. `None` if there is nothing to write any more.
     pub fn prepare(&self, job: &Job) -> Option<(Object, Value)> {
         let state = self.lock();
         let record = state.records.get(&job.key)?;
@@ -206,19 +208,19 @@ impl Meter {
         Some((record.object.clone(), patch))
     }
 
-    /// The object that keeps a record, as it is known.
+    /// The object of a record, as it is known.
     pub fn object(&self, key: &Key) -> Option<Object> {
         self.lock().records.get(key).map(|record| record.object.clone())
     }
 
-    /// An object was read, before a write or beside it.
+    /// Takes an object that was read, before a write or independently.
     pub fn saw(&self, key: &Key, object: &Object) {
         if let Some(record) = self.lock().records.get_mut(key).filter(|record| record.object.uid() == object.uid()) {
             record.saw(key, object);
         }
     }
 
-    /// The write met another one; this is the object now.
+    /// Handles a conflict of a write. `live` is the object now.
     pub fn conflicted(&self, job: &Job, live: &Object) -> ConflictOutcome {
         let mut state = self.lock();
         let state = &mut *state;
@@ -235,7 +237,7 @@ impl Meter {
             state.records.remove(&job.key);
             return ConflictOutcome::Gone;
         }
-        // The answer to this very write may have been lost on the way, and the write sent once more.
+        // The answer to this write may have been lost, and the client may have sent it again.
         record.doubts.extend(job.saved.clone());
         let ours = record.saw(&job.key, live);
         if job.saved.is_some() {
@@ -244,7 +246,7 @@ impl Meter {
         if ours { ConflictOutcome::Again } else { ConflictOutcome::NotOurs }
     }
 
-    /// The write was made.
+    /// Records that the write was made.
     pub fn stored(&self, job: &Job, object: Object) -> WriteEffects {
         let mut state = self.lock();
         let state = &mut *state;
@@ -256,7 +258,7 @@ impl Meter {
             record.known = object.saved(&job.key);
             if job.saved.as_ref().is_some_and(|saved| *saved != record.known) {
                 let (namespace, name) = object.names();
-                tracing::error!(namespace, name, record = %job.key, "the API server keeps less than was written: are the CRDs of this version?");
+                tracing::error!(namespace, name, record = %job.key, "the API server dropped fields of a token record: apply the CRDs of this version");
             }
             if let Some(life) = record.wants.filter(|life| object.top_ups() >= life.taken) {
                 (record.lifetime, record.wants) = (Some(life), None);
@@ -271,7 +273,8 @@ impl Meter {
         done
     }
 
-    /// The write was not made, or (`doubt`) nobody knows. After how long it may be tried again.
+    /// Records that the write failed, or, with `doubt`, that its result is unknown. Returns the delay before the next
+    /// attempt.
     pub fn failed(&self, job: &Job, doubt: bool) -> Duration {
         let mut state = self.lock();
         let state = &mut *state;
@@ -292,7 +295,7 @@ impl Meter {
         wait
     }
 
-    /// There was nothing to write.
+    /// Records that there was nothing to write.
     pub fn skipped(&self, job: &Job) {
         let mut state = self.lock();
         let state = &mut *state;

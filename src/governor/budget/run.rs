@@ -1,4 +1,4 @@
-//! The loops of the governor of tokens: reads all records, keeps the places as people write them, lets time go by, writes.
+//! The loops of the governor of tokens: read all records, keep the places up to date, advance the clock, write.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use crate::policy::budget::share::Lifetime;
 use crate::policy::budget::{self, Key, LimitView, Window};
 use crate::telemetry::{Amounts, Limit};
 
-/// Time goes by in these steps.
+/// Interval of the clock.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// Agents are counted each time that so many steps went by.
+/// Ticks between two counts of agents.
 const TICKS_PER_AGENT_COUNT: u64 = 5;
-/// Between two looks at what people wrote, when nobody says that it changed.
+/// Interval of checks of all objects, when no watch reports a change.
 const SPEC_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Changes that come together are taken together.
+/// Changes that come within this time are processed together.
 const CHANGE_BATCH_DELAY: Duration = Duration::from_millis(100);
 /// Name of this loop in logs and back-offs.
 const LOOP_NAME: &str = "grant";
-/// Under this name what does not fit its type is told once: the controller of Budgets tells it by itself.
+/// Under this name an invalid object is logged once. The controller of Budgets logs it separately.
 const TOKENS_LOG_KEY: &str = "tokens";
 
 /// Runs until our leadership ends. `home` is the namespace that Spillway runs in.
@@ -44,7 +44,7 @@ pub async fn run(context: Arc<Context>, home: String) {
     plant(&context);
     place_known(&context);
     let untold = grant(&context, &home);
-    // Nobody's calls wait until Grants were told what they are: they may be many, and the API server slow.
+    // Calls do not wait until the status of all Grants is written: there may be many, and the API server may be slow.
     context.meter.open();
     let (done, told) = mpsc::unbounded_channel();
     let stores = context.stores.clone();
@@ -53,7 +53,7 @@ pub async fn run(context: Arc<Context>, home: String) {
             let stored = stores.agent(&ObjectKey { namespace: agent.namespace.clone(), name: agent.name.clone() })?;
             stored.0.as_ref().ok().map(Object::from)
         }
-        // Those are written by few others.
+        // These objects have few other writers.
         Object::Budget(_) | Object::Cluster(_) | Object::Item(_) => None,
     };
     let writer = Writer {
@@ -67,7 +67,7 @@ pub async fn run(context: Arc<Context>, home: String) {
     futures::join!(writer.run(), threshold_events::run(context.clone(), told), look(context.clone(), home, untold), tick(context));
 }
 
-/// Every record that is stored. The stores and the index of work are full by now.
+/// Reads every stored record. The stores and the index of work are loaded by now.
 fn read_all(context: &Context) {
     let mut objects = Vec::new();
     let (clusters, budgets) = written(context);
@@ -98,7 +98,7 @@ fn read_all(context: &Context) {
     context.meter.read_all(objects);
 }
 
-/// Agents and items with a record are places from the start: sessions tell of what they hold there.
+/// Agents and items with a record are places from the start: sessions report the tokens that they hold there.
 fn place_known(context: &Context) {
     // After a rollback of the store a gateway may replay calls of agents and items that have no record.
     let all = context.recent_rollback().is_some();
@@ -119,7 +119,7 @@ fn place_known(context: &Context) {
     }
 }
 
-/// An agent's life as its pool says it; of one whose pool is not there, as it was.
+/// The lifetime of an agent by the spec of its pool, or by its status if the pool does not exist.
 fn life_of(context: &Context, agent: &crate::api::Agent) -> Lifetime {
     let namespace = agent.namespace().unwrap_or_default();
     let defaults = context.meter.defaults(&namespace);
@@ -158,7 +158,7 @@ fn told(context: &Context, key: &ObjectKey, error: &str) {
     }
 }
 
-/// The places, as people write them now.
+/// Updates the places from the objects.
 fn plant(context: &Context) {
     let (clusters, budgets) = written(context);
     let mut pool_types: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -199,14 +199,14 @@ async fn look(context: Arc<Context>, home: String, mut untold: Vec<PendingGrant>
     }
 }
 
-/// What a Grant names.
+/// The target of a Grant.
 fn target(context: &Context, grant: &Grant, home: &str) -> Target {
     let namespace = grant.namespace().unwrap_or_default();
     let name = &grant.spec.target_ref.name;
     let limit = |policy: Option<&TokenPolicy>, key: Key| {
         let wanted = grant.spec.limit_name.as_deref().unwrap_or_default();
         let own = policy.into_iter().flat_map(|policy| policy.limits.iter().flatten()).find(|limit| limit.name == wanted);
-        // A limit that the Budget does not write itself is one by default.
+        // A limit that the spec does not contain may come from the defaults.
         let counted = context.meter.views(&key).into_iter().find(|view| view.limit == wanted).map(|view| view.span.window);
         match own.map(|limit| window(limit.window)).or(counted) {
             Some(window) => Target::Limit(key, window),
@@ -233,12 +233,12 @@ fn target(context: &Context, grant: &Grant, home: &str) -> Target {
     }
 }
 
-/// A Grant, and what it shall say.
+/// A Grant, and the conditions to write.
 type PendingGrant = (Grant, Vec<Condition>);
 
-/// Judges all Grants, and counts those that say in what is stored that they count. The others are to be told what they are.
+/// Judges all Grants, and counts those whose stored status says so. Returns those whose status must be written.
 fn grant(context: &Context, home: &str) -> Vec<PendingGrant> {
-    // By the clock of the windows that they raise: by another one a Grant may begin in a window that is over already.
+    // Uses the clock of the windows: with another clock a Grant might begin in a window that is already over.
     let now = context.meter.time();
     let mut untold = Vec::new();
     let mut counts: BTreeMap<Key, Vec<budget::Grant>> = BTreeMap::new();
@@ -246,7 +246,7 @@ fn grant(context: &Context, home: &str) -> Vec<PendingGrant> {
         let Ok(grant) = &stored.0 else { continue };
         let target = target(context, grant, home);
         let judged = judge(grant, &target, now);
-        // One whose tokens are taken back, or whose target has none any more, has an empty list.
+        // A target without any Grant that counts gets an empty list.
         if let Target::Limit(key, _) = &target {
             counts.entry(key.clone()).or_default().extend(judged.counts.map(|(_, grant)| grant));
         }
@@ -269,7 +269,7 @@ async fn publish(context: &Context, grant: &Grant, conditions: &[Condition]) {
     let result = calls::apply_status(&api, &key.name, managers::GOVERNOR, version.as_deref(), &status(grant, conditions)).await;
     match result {
         Ok(_) => context.succeeded(LOOP_NAME, &key),
-        // It is tried again with the next look, which its own change, or the time, brings.
+        // It is tried again at the next check.
         Err(error) => drop(context.put_off(LOOP_NAME, key, &error)),
     }
 }
@@ -281,7 +281,7 @@ async fn tick(context: Arc<Context>) {
     loop {
         ticks.tick().await;
         for session in context.meter.tick() {
-            tracing::warn!(session, "a gateway's session was silent for too long: what it holds is charged as lost");
+            tracing::warn!(session, "a gateway's session was silent for too long: the tokens that it holds are charged as lost");
             context.circuits.session_died(&session);
         }
         availability::look(&context, &mut known);
@@ -305,7 +305,7 @@ async fn tick(context: Arc<Context>) {
     }
 }
 
-/// A limit as it is measured.
+/// The metrics of a limit.
 fn measured(key: &Key, view: &LimitView) -> (Limit, Amounts) {
     let (kind, namespace, name) = match key {
         Key::Cluster(name) => ("ClusterBudget", "", name.clone()),

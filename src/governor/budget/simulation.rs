@@ -1,5 +1,5 @@
-//! A small API server in memory, and leaders that keep their records in it, for tests: compare-and-swap, owner epochs that
-//! never fall, answers that are lost on the way.
+//! A small API server in memory, and leaders that keep their records in it, for tests: compare-and-swap, rising owner
+//! epochs, lost answers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use crate::policy::budget::share::Lifetime;
 use crate::policy::budget::{CallSize as Asked, Key, Quality, Route, SessionLog, Settle, Usage};
 use crate::telemetry::Metrics;
 
-/// What the next write meets.
+/// The fate of the next write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteFate {
     /// It is made.
@@ -92,7 +92,7 @@ impl Server {
         self.0.lock().expect("not poisoned").objects.remove(path);
     }
 
-    /// Somebody else merges something into an object.
+    /// Another writer merges a patch into an object.
     pub fn touch(&self, path: &str, patch: &Value) {
         let mut stored = self.0.lock().expect("not poisoned");
         stored.version += 1;
@@ -142,7 +142,7 @@ impl StoredRecord {
     }
 }
 
-/// As a merge patch merges.
+/// Applies a merge patch.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *target = patch.clone();
@@ -170,7 +170,7 @@ fn failure(code: u16, reason: &str, field: &str) -> (StatusCode, Value) {
 pub const BUDGET: &str = "/apis/spillway.dev/v1alpha1/namespaces/team/budgets/default";
 pub const AGENT: &str = "/apis/spillway.dev/v1alpha1/namespaces/team/agents/a";
 
-/// A server with one Budget of so many tokens an hour, and one agent.
+/// A server with one Budget, whose limit `hourly` has this many tokens, and one agent.
 pub fn server(hourly: i64) -> Server {
     let server = Server::default();
     server.make(
@@ -203,7 +203,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Reads everything and leads, under this epoch.
+    /// A leader with this epoch that has read everything.
     pub fn new(server: &Server, epoch: i64) -> Self {
         let mut leader = Self::reading(server, epoch);
         leader.see();
@@ -211,7 +211,7 @@ impl Leader {
         leader
     }
 
-    /// It has read everything and does not answer yet.
+    /// A leader that has read everything and does not answer yet.
     pub fn reading(server: &Server, epoch: i64) -> Self {
         let (sender, done) = mpsc::unbounded_channel();
         let (meter, leadership) = (Meter::new(epoch), Leadership::held());
@@ -239,7 +239,7 @@ impl Leader {
         Object::from(&agent)
     }
 
-    /// From now on a watch shows its writer the Agent as this server has it.
+    /// From now on a watch shows the writer the Agent of this server.
     pub fn watches(&mut self, server: &Server) {
         let server = server.clone();
         self.writer.watched = Arc::new(move |object: &Object| {
@@ -248,7 +248,7 @@ impl Leader {
         });
     }
 
-    /// Sees what is there now.
+    /// Reads the current objects.
     pub fn see(&mut self) {
         let projects = BTreeMap::from([("team".to_owned(), Project::default())]);
         let there = self.server.get(BUDGET) != Value::Null;
@@ -275,7 +275,7 @@ impl Leader {
         self.meter.hold(session, id, &mut self.route(), &asked, ("team", "m"))
     }
 
-    /// Its writer runs by itself.
+    /// Runs the writer in the background.
     pub fn run(&self) -> tokio::task::JoinHandle<()> {
         tokio::spawn(self.writer.clone().run())
     }
@@ -287,7 +287,7 @@ impl Leader {
         }
     }
 
-    /// Asks until it is not to wait any more.
+    /// Asks again until no write is awaited.
     pub async fn hold(&self, session: &str, id: u64, output: i64) -> HoldResult {
         for _ in 0..5 {
             match self.ask(session, id, output) {
@@ -304,7 +304,7 @@ impl Leader {
         self.meter.settle(session, &[(settle, "m".into(), 0)], hold, 0)
     }
 
-    /// Used, held, lost, not explained; of the Budget.
+    /// The used, held, lost and unexplained tokens of the Budget.
     pub fn stands(&self) -> (i64, i64, i64, i64) {
         let view = self.meter.views(&budget()).remove(0);
         (view.used, view.held, view.lost, view.rest)

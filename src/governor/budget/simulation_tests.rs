@@ -1,4 +1,4 @@
-//! The driver against an API server in memory: what is stored before it is answered, and what becomes of that when leaders,
+//! The meter with an API server in memory: what is stored before an answer, and what remains of it when leaders,
 //! gateways and answers are lost.
 
 use serde_json::json;
@@ -69,7 +69,7 @@ async fn what_a_lost_leader_may_have_given_counts_until_all_have_told() {
     first.begin("g");
     first.begin("h");
     assert!(given(&first.hold("g", 1, 40).await) && given(&first.hold("h", 1, 60).await));
-    // It is lost between its write and its answer: `h` never learns of a second hold.
+    // The leader is lost between its write and its answer: `h` never learns of its second hold.
     assert!(given(&first.hold("h", 2, 50).await));
     let next = Leader::new(&server, 8);
     let (used, held, _, rest) = next.stands();
@@ -142,7 +142,7 @@ async fn an_extension_that_its_gateway_never_heard_of_is_charged_nowhere() {
     while leader.meter.extend("g", 1, 300) == HoldResult::Soon {
         leader.write().await;
     }
-    // The gateway was killed before it wrote that down; its next process settles by the journal.
+    // The gateway was killed before it journaled the extension. Its next process settles by the journal.
     let open = JournaledHold { id: 1, at: 0, path: [Key::Agent(leader.uid()), budget()].into(), input: 0, output: 40 };
     let told = JournaledSettle { open, usage: Usage::default(), quality: Quality::Estimated };
     let begin = SessionLog { next_hold: 2, settles: vec![told], ..SessionLog::default() };
@@ -178,7 +178,7 @@ async fn a_leader_that_a_watch_shows_to_be_replaced_ends_at_its_next_write() {
     let mut old = Leader::new(&server, 7);
     old.begin("g");
     assert!(given(&old.hold("g", 1, 40).await));
-    // The next one's reconciler has written the Agent, and nothing of its record.
+    // The reconciler of the next leader has written the Agent, but not its record.
     server.touch(AGENT, &json!({"status": {"phase": "Active", "governorEpoch": 8}}));
     old.watches(&server);
     old.settle("g", 1, 1, 30);
@@ -241,7 +241,7 @@ async fn what_a_watch_showed_costs_no_conflict_and_one_that_is_behind_is_believe
     shown.touch(AGENT, &json!({"status": {"phase": "Active"}}));
     assert!(given(&leader.hold("g", 1, 40).await));
     assert_eq!((shown.conflicts(), &shown.get(AGENT)["status"]["phase"]), (0, &json!("Active")));
-    // Of another server, whose Agent has none of what was written: it is not what we know.
+    // The Agent of another server has none of the written records, so it is ignored.
     leader.watches(&server(1000));
     leader.settle("g", 1, 1, 30);
     leader.meter.pass(31_000);

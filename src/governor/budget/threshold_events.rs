@@ -1,6 +1,6 @@
-//! What follows from thresholds that have acted, and from budgets whose state turned: lines, events, signals.
+//! Effects of thresholds that were reached, and of budgets whose conditions changed: log lines, events, signals.
 //!
-//! An act is told once it is durable, and once; what is lost with a leader in between is not told.
+//! A threshold is reported once, after it is durable. If the leader is lost in between, it is not reported.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::policy::interventions::Signal;
 /// Reason of the event.
 const THRESHOLD_EVENT_REASON: &str = "ThresholdReached";
 
-/// Tells, for ever.
+/// Reports effects. Never returns.
 pub async fn run(context: Arc<Context>, mut done: mpsc::UnboundedReceiver<WriteEffects>) {
     while let Some(WriteEffects { events, news, object }) = done.recv().await {
         for one in news {
@@ -47,7 +47,7 @@ async fn publish<K: kube::Resource<DynamicType = ()>>(context: &Context, about: 
     }
 }
 
-/// What happened, in one sentence.
+/// The message of the event, in one sentence.
 fn words(event: &Event) -> String {
     let Event { key, limit, span, threshold: Threshold { percent, .. }, height } = event;
     format!("{key}: {percent} % of the limit {limit} of {height} tokens are used or held ({span})")
@@ -58,11 +58,11 @@ async fn act(context: &Context, object: &Object, event: &Event) {
     tracing::info!(budget = %event.key, limit = event.limit, percent = event.threshold.percent, action = ?event.threshold.action, "a threshold of a budget is reached");
     match event.threshold.action {
         Action::Log => {}
-        // That it is paused, its conditions tell.
+        // The conditions of the budget show the pause.
         Action::Pause => {}
         Action::Warn => {
             for (agent, name) in below(context, &event.key) {
-                // What is done about it, its supervisor decides: by default it is told.
+                // The supervisor of each agent decides what to do. By default the agent gets a notice.
                 context.live.raised(&agent, Signal::BudgetNearLimit, Some(text.clone()));
                 context.wake.agent(&name);
             }
@@ -74,7 +74,7 @@ async fn act(context: &Context, object: &Object, event: &Event) {
         },
         Action::Reap => {
             for (agent, name) in below(context, &event.key) {
-                // Not its own life is short: what would let it go on is a person's to say.
+                // The lifetime tokens are not spent, so a person decides when the agent continues.
                 context.live.out_of_tokens(&agent, None, text.clone());
                 context.wake.agent(&name);
             }
@@ -82,7 +82,7 @@ async fn act(context: &Context, object: &Object, event: &Event) {
     }
 }
 
-/// The agents whose calls pass a place: the uids under which they call, and their names.
+/// The agents whose calls count at a place: their caller uids and their names.
 fn below(context: &Context, place: &Key) -> Vec<(String, ObjectKey)> {
     let lives = |agent: &Agent| {
         let phase = agent.status.as_ref().and_then(|status| status.phase);
@@ -146,7 +146,7 @@ mod tests {
         let lease = json!({"holder": "POD-b", "agent": "b", "leaseTransitions": 1, "acquireTime": "2026-01-01T00:00:09.000000Z"});
         item["status"] = json!({"phase": "Leased", "queue": "bugs", "lease": lease});
         leader.context.work_index.observe(&serde_json::from_value::<WorkItem>(item).expect("a WorkItem"));
-        // All tokens of its life were there when it got the item: that it gets no more is the Budget's doing alone.
+        // The agent had all its lifetime tokens when it got the item: only the Budget refuses it more.
         let (held, hour) = (LeaseRef { uid: "UID-fix".into(), epoch: 1 }, Duration::from_secs(3600));
         let working = Working { held, lease: hour, stall: hour, attempt: hour, cancelling: false, paused: None, fresh: true };
         leader.context.live.holds("POD-b", Some(working));
@@ -159,7 +159,7 @@ mod tests {
         Event { key: Key::budget(TEAM, "default"), limit: "daily".into(), span, threshold, height: 500 }
     }
 
-    /// Signals that stand for each agent.
+    /// The active signals of each agent.
     fn signals(leader: &Leader) -> Vec<Vec<Signal>> {
         let of = |agent: &str| leader.context.live.view(&format!("POD-{agent}")).map(|view| view.occurrences.into_keys().collect());
         ["a", "b", "c"].into_iter().map(|agent| of(agent).unwrap_or_default()).collect()

@@ -1,5 +1,5 @@
-//! The one writer of records: each write by compare-and-swap, fenced by our leadership, at most so many a second over all
-//! records, those first that somebody waits for.
+//! The only writer of records. Each write is a compare-and-swap, fenced by our leadership. Writes are limited to a rate
+//! over all records, and records that a call waits for come first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,30 +16,30 @@ use crate::cluster::{Class, Error};
 use crate::governor::work::WorkIndex;
 use crate::policy::budget::concurrency::Rate;
 
-/// Writes in a second, evenly, with a burst of as many.
+/// Writes in a second, evenly spaced, with a burst of the same number.
 const WRITES_PER_SECOND: u32 = 20;
-/// Between two looks at what is due when nobody says that something is.
+/// Interval of checks for due records, when nothing reports one.
 const DUE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Tries of one write that meets others.
+/// Attempts at one write that conflicts with others.
 const MAX_WRITE_ATTEMPTS: usize = 5;
 
-/// An object as a watch shows it, if one does.
+/// Returns an object as a watch shows it, if one does.
 pub type WatchedObject = Arc<dyn Fn(&Object) -> Option<Object> + Send + Sync>;
 
-/// What a writer works with. Cheap to clone.
+/// The dependencies of the writer. Cheap to clone.
 #[derive(Clone)]
 pub struct Writer {
     /// The client.
     pub client: Client,
-    /// The right to act.
+    /// Proof that we lead.
     pub leadership: Leadership,
-    /// The memory.
+    /// The ledger in memory.
     pub meter: Meter,
-    /// The index of work, which is shown what is written into items.
+    /// The index of work, which gets the written WorkItems.
     pub work_index: WorkIndex,
-    /// What follows from writes.
+    /// The effects of writes.
     pub done: mpsc::UnboundedSender<WriteEffects>,
-    /// What others wrote meanwhile.
+    /// The objects as watches show them.
     pub watched: WatchedObject,
 }
 
@@ -67,9 +67,9 @@ impl Writer {
         }
     }
 
-    /// Makes one write, whatever comes of it.
+    /// Makes one write, whatever its result is.
     pub async fn write(self, job: Job) {
-        // Of an agent that works the status has been written by others since: what is known of that costs no conflict.
+        // Other writers change the status of a working agent often. The version from the watch avoids a conflict.
         if let Some(now) = self.meter.object(&job.key).and_then(|known| (self.watched)(&known)) {
             self.meter.saw(&job.key, &now);
         }
@@ -102,7 +102,7 @@ impl Writer {
                 Err(error) => return self.over(&job, &error),
             }
         }
-        self.over(&job, &Error::Malformed { call: "writing a record of tokens", what: "a moment in which nobody else writes it" });
+        self.over(&job, &Error::Malformed { call: "writing a record of tokens", what: "a version that no other writer changes" });
     }
 
     fn over(&self, job: &Job, error: &Error) {
@@ -110,12 +110,12 @@ impl Writer {
         let wait = self.meter.failed(job, object::in_doubt(class));
         match class {
             Class::LostLeadership => {
-                tracing::error!(record = %job.key, %error, "a record of tokens was written by somebody else");
+                tracing::error!(record = %job.key, %error, "another writer changed a record of tokens");
                 self.leadership.abdicate();
             }
-            // It is gone, or another one: the watch tells.
+            // The object was deleted or replaced: the watch reports it.
             Class::Conflict | Class::AlreadyExists | Class::NotFound => {
-                tracing::debug!(record = %job.key, %error, "a record of tokens is not there to be written");
+                tracing::debug!(record = %job.key, %error, "the object of a record of tokens does not exist any more");
             }
             Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable => {
                 tracing::warn!(record = %job.key, class = class.label(), retry_seconds = wait.as_secs_f64(), %error, "a record of tokens could not be written");

@@ -1,29 +1,29 @@
-//! Whose record is written next, where few can be written in a second: those of all namespaces in turn, those first that
-//! somebody waits for. Pure.
+//! The order of writes, because few can be written in a second: records that a call waits for come first, in turns
+//! between namespaces. Pure.
 
 use std::collections::HashSet;
 
 use crate::policy::budget::Key;
 use crate::policy::fair_queue::RoundRobin;
 
-/// Of so many writes that somebody waits for, another one is made: what nobody waits for must not wait for ever either, or
-/// gateways would have to keep what they told without end.
+/// After this many urgent writes, one background write is made. Without it, background records might wait for ever, and
+/// gateways would have to keep their reports without bound.
 const URGENT_PER_BACKGROUND_WRITE: u32 = 3;
 
 /// A record that may be written now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueRecord {
-    /// Whose turn it takes; a ClusterBudget has turns of its own, under no name.
+    /// The namespace whose turn the write takes. ClusterBudgets have turns of their own, under the empty name.
     pub namespace: String,
-    /// Somebody waits for it.
+    /// Whether a call waits for the record.
     pub waited_for: bool,
-    /// What is counted in it is to be written, not only what is said of it.
+    /// Whether the counts of the record are to be written, and not only the status beside it.
     pub counted: bool,
     /// The record.
     pub key: Key,
 }
 
-/// The turns.
+/// The turns between namespaces.
 #[derive(Debug, Default)]
 pub struct WriteOrder {
     waited_for: RoundRobin<String>,
@@ -32,7 +32,7 @@ pub struct WriteOrder {
 }
 
 impl WriteOrder {
-    /// Which of these, which are in the order in which one namespace's are written, is next.
+    /// The index of the next record to write. `due` has the records of one namespace in their order.
     pub fn next(&mut self, due: &[DueRecord]) -> Option<usize> {
         let any = |waited_for: bool| due.iter().any(|one| one.waited_for == waited_for);
         let both = any(true) && any(false);
@@ -56,7 +56,7 @@ mod tests {
         DueRecord { namespace: namespace.into(), waited_for, counted: true, key: Key::Agent(name.into()) }
     }
 
-    /// The names in the order in which they are written, when nothing else becomes due.
+    /// The names in the order of their writes, when nothing else becomes due.
     fn order(mut all: Vec<DueRecord>) -> Vec<String> {
         let mut write_order = WriteOrder::default();
         let mut order = Vec::new();

@@ -1,6 +1,6 @@
-//! What is known of one agent: data, and what follows for it from time alone.
+//! The state of one agent, and the changes that follow from time alone.
 //!
-//! It must not know of other agents.
+//! It must not depend on other agents.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,57 +16,58 @@ use crate::wire::agent::{Directive, Notice, Report, Sandbox};
 use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit};
 use crate::wire::work::{ItemWanted, LeaseRef};
 
-/// Reports that an agent may miss whatever its pool says now: it keeps the period that it was told when it registered.
+/// Reports that an agent may miss, whatever the spec of its pool says now: the agent keeps the period that it got when
+/// it registered.
 pub(super) const MAX_MISSED_REPORTS: u32 = 3;
-/// An agent that was told to give its item back has so long for it.
+/// How long an agent may take to give its item back after it was told to.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(30);
-/// What nobody expects to hear of, and nobody heard of or looked at for so long, is forgotten: a call of an agent that had just
-/// ended may have come last.
+/// How long an agent is kept that is not expected, and that no call and no reconciler touched. The last call of an
+/// agent may come just after its end.
 pub(super) const UNEXPECTED_AGENT_TTL: Duration = Duration::from_secs(3600);
 
-/// What the reconciler knows of an agent that a judgement on its silence needs.
+/// Facts of the reconciler that a judgement on silence needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Its Agent.
     pub key: ObjectKey,
-    /// It registered, with us or with a leader before us.
+    /// The agent registered, with us or with a previous leader.
     pub registered: bool,
-    /// Its program was started, as a leader before us knew.
+    /// The program was started, as a previous leader knew.
     pub started: bool,
-    /// How long that may take.
+    /// How long the start may take.
     pub startup: Duration,
-    /// Silence after which it is given up.
+    /// Silence after which the agent is given up.
     pub timeout: Duration,
-    /// Its node; none: it runs outside the cluster.
+    /// Its node. `None` outside the cluster.
     pub node: Option<String>,
-    /// It holds an item, or a person is at it.
+    /// The agent holds an item, or a person is attached to it.
     pub active: bool,
-    /// It is to take nothing new.
+    /// The agent is to take no new item.
     pub paused: bool,
-    /// Its node is not heard of: its silence says nothing.
+    /// Its node is silent, so the silence of the agent proves nothing.
     pub excused: bool,
 }
 
-/// What an agent holds, and how long what may take.
+/// The item that an agent holds, and its time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Working {
     /// The lease.
     pub held: LeaseRef,
-    /// Silence of its pod after which it has lost the item.
+    /// Silence of the pod after which the lease is lost.
     pub lease: Duration,
-    /// Time without progress after which it has.
+    /// Time without progress after which the lease is lost.
     pub stall: Duration,
-    /// Time that the attempt may take.
+    /// Time limit of the attempt.
     pub attempt: Duration,
-    /// It was told to give the item back.
+    /// The agent was told to give the item back.
     pub cancelling: bool,
-    /// It waits, with its agent, by the pause of this number: its times stand still.
+    /// Number of the current pause, if the item and its agent are paused. The clocks of the item stand still.
     pub paused: Option<i64>,
-    /// All tokens of the agent's life are there. As it was when the lease began is what counts.
+    /// The agent had used none of its lifetime tokens. The value from the start of the lease counts.
     pub fresh: bool,
 }
 
-/// An item in an agent's hands, and its served times.
+/// The item that an agent holds, and its served times.
 #[derive(Clone, Debug)]
 pub(super) struct ItemInHand {
     pub working: Working,
@@ -75,38 +76,38 @@ pub(super) struct ItemInHand {
     pub cancelling: Duration,
 }
 
-/// What is known of one agent.
+/// A view of one agent.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// It registered with us, or reported to us.
+    /// The agent registered with us or reported to us.
     pub registered: bool,
-    /// It reported to us that its program was started.
+    /// The agent reported to us that its program was started.
     pub started: bool,
-    /// Its last report, and when it came.
+    /// The last report, and when it came.
     pub report: Option<(Report, jiff::Timestamp)>,
-    /// Its sandbox as it finds it.
+    /// The sandbox that the pod reported.
     pub sandbox: Option<Sandbox>,
-    /// What its silence means.
+    /// The finding about its silence.
     pub finding: Finding,
-    /// The goodbye it said, and when.
+    /// The reason of its goodbye, and when it came.
     pub goodbye: Option<(String, jiff::Timestamp)>,
-    /// What it asks people for, as its Agent shall say it.
+    /// What the agent asks people for, as its status is to show it.
     pub asks: Option<HumanRequest>,
     /// How long ago each signal was raised.
     pub occurrences: BTreeMap<Signal, Vec<Duration>>,
-    /// What was said with the last one, where that is more than the signal's name.
+    /// The message of the last occurrence, if it says more than the name of the signal.
     pub words: BTreeMap<Signal, String>,
-    /// How high the limit of its life was when a call was refused for want of more.
+    /// The lifetime limit at the time when a call was refused for lack of tokens.
     pub short_at: Option<i64>,
-    /// It had all tokens of its life when it got the item that it holds.
+    /// The agent had used none of its lifetime tokens when it got its current item.
     pub began_fresh: bool,
-    /// Time-outs that its status does not count yet.
+    /// Timeouts that the status does not count yet.
     pub timeouts: u32,
 }
 
 #[cfg(test)]
 impl View {
-    /// AgentRecord that runs, and of which there is nothing else to say.
+    /// A running agent without anything special.
     pub fn well() -> Self {
         Self {
             registered: true,
@@ -128,13 +129,13 @@ impl View {
 /// What an agent asks people for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HumanRequest {
-    /// More tokens, in these words.
+    /// More tokens, with this message.
     Tokens(String),
-    /// Nothing any more.
+    /// Nothing.
     Nothing,
 }
 
-/// What is known of one agent, and what it is told.
+/// The state of one agent, and the messages for it.
 pub(super) struct AgentRecord {
     pub expected: Option<Expected>,
     pub registered: bool,
@@ -149,7 +150,7 @@ pub(super) struct AgentRecord {
     pub answered: BTreeMap<Signal, BootTime>,
     pub dealt_with: BTreeMap<Signal, BootTime>,
     pub directive: Directive,
-    /// Its reconciler said so.
+    /// The reconciler set the directive.
     pub directed: bool,
     pub notices: VecDeque<Notice>,
     pub notices_said: u64,
@@ -163,7 +164,7 @@ pub(super) struct AgentRecord {
     pub short_at: Option<i64>,
     pub refused: Option<(LeaseRef, RefusedCall, BootTime)>,
     pub timeouts: u32,
-    /// For how long nobody heard of it or looked at it.
+    /// How long no call and no reconciler touched the agent.
     pub idle: Duration,
 }
 
@@ -202,22 +203,22 @@ impl Default for AgentRecord {
 }
 
 impl AgentRecord {
-    /// Between its reports, as it was told; zero before the first one.
+    /// The report interval that the agent was given. Zero before the first report.
     pub fn period(&self) -> Duration {
         Duration::from_secs(self.report.as_ref().map_or(0, |(report, _)| report.period_seconds.into()))
     }
 
-    /// Whether it is to be remembered when `time` has passed.
+    /// Whether the agent is kept after `time` has passed.
     pub fn stays(&mut self, time: Duration) -> bool {
         self.idle += time;
-        // Somebody makes a child of it.
+        // A call is creating a child of this agent.
         let busy = Arc::strong_count(&self.spawning) > 1;
         busy || self.expected.is_some() || self.idle < UNEXPECTED_AGENT_TTL
     }
 }
 
 impl ItemInHand {
-    /// Time goes by.
+    /// Advances the clocks of the item.
     pub fn tick(&mut self, time: Duration) {
         if self.working.paused.is_some() {
             return;
@@ -229,10 +230,10 @@ impl ItemInHand {
         }
     }
 
-    /// What the monitor looks at. `period`: between reports, as the agent was told.
+    /// The facts for the monitor. `period` is the report interval that the agent was given.
     pub fn facts(&self, period: Duration) -> health::Work {
         let Working { held: _, lease, stall, attempt, cancelling, paused: _, fresh: _ } = &self.working;
-        // A lease cannot be shorter than what its holder was told about reporting.
+        // A lease cannot be shorter than the report interval of its holder allows.
         let periods = period.saturating_mul(MAX_MISSED_REPORTS);
         health::Work {
             lease: (*lease).max(periods),
@@ -246,13 +247,13 @@ impl ItemInHand {
     }
 }
 
-/// What is known of an agent's commands.
+/// The command state of an agent.
 #[derive(Default)]
 pub(super) struct CommandState {
-    /// What it is told, and until when the circuit of its namespace is open.
+    /// The state that the agent was sent, and until when the circuit of its namespace is open.
     pub told: Option<(CommandBreakers, Option<BootTime>)>,
-    /// What its pod counted; none: it was not heard yet.
+    /// The counts of its pod. `None` before its first report.
     pub counts: Option<CommandCounts>,
-    /// The commands that it tries for its namespace.
+    /// The commands that the agent tries for its namespace.
     pub tries: BTreeMap<CommandPermit, Permit>,
 }

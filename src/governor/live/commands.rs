@@ -1,4 +1,5 @@
-//! What is known of an agent's commands: what it is told of their breakers, what its pod counted, which it tries.
+//! The command state of agents: the breakers that they are sent, the counts of their pods, and the commands that they
+//! try.
 
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use crate::cluster::clock::BootTime;
 use crate::policy::breaker::Permit;
 use crate::wire::command::{BreakerState, CommandBreakers, CommandCounts, CommandPermit};
 
-/// Commands of one agent that are tried for its namespace and whose end is awaited.
+/// Commands that one agent tries for its namespace and whose results are awaited.
 const MAX_PENDING_PROBES: usize = 64;
-/// An opening until another time is another one. Clocks differ a little each time they are read.
+/// Openings that end within this time of each other are the same one: clock readings differ slightly.
 const SAME_OPENING_TOLERANCE: Duration = Duration::from_secs(2);
 
 impl State {
-    /// An agent's own breaker of commands has this state.
+    /// Records the state of an agent's own command breaker.
     pub(super) fn trips(&mut self, uid: &str, breaker: BreakerState) {
         if breaker.is_closed() {
             self.tripped.remove(uid);
@@ -25,7 +26,7 @@ impl State {
 }
 
 impl Live {
-    /// The agents whose own breaker of commands is not closed, with the word for its state.
+    /// The agents whose own command breaker is not closed, with the metric label of its state.
     pub fn tripped(&self) -> Vec<(ObjectKey, &'static str)> {
         let state = self.lock();
         let of = |(uid, breaker): (&String, &BreakerState)| {
@@ -46,7 +47,7 @@ impl Live {
         expected.collect()
     }
 
-    /// How the breakers of its commands stand.
+    /// Sets the state of the command breakers for an agent.
     pub fn commands(&self, uid: &str, breakers: CommandBreakers) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
@@ -64,7 +65,7 @@ impl Live {
         self.changed(uid, one);
     }
 
-    /// Its pod counted so much; what of it is new. What it counted before it was heard counts for nobody.
+    /// Records the counts of a pod, and returns the increase. Counts from before the first report are not attributed.
     pub fn commands_counted(&self, uid: &str, counts: CommandCounts) -> CommandCounts {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
@@ -72,12 +73,12 @@ impl Live {
         CommandCounts { failed: counts.failed.saturating_sub(known.failed), opened: counts.opened.saturating_sub(known.opened) }
     }
 
-    /// The permit with which it tries this command, if it was given one.
+    /// The permit for this command, if the agent has one.
     pub fn tries(&self, uid: &str, command: CommandPermit) -> Option<Permit> {
         self.lock().agents.get(uid)?.commanding.tries.get(&command).copied()
     }
 
-    /// It may try this command.
+    /// Gives an agent permission to try this command.
     pub fn may_try(&self, uid: &str, command: CommandPermit, permit: Permit) {
         let mut state = self.lock();
         let tries = &mut state.agents.entry(uid.to_owned()).or_default().commanding.tries;
@@ -87,7 +88,7 @@ impl Live {
         tries.insert(command, permit);
     }
 
-    /// It says how a command ended that it tried: the permit, if it was given this one.
+    /// Takes back the permit of a tried command, if the agent holds this permit.
     pub fn tried(&self, uid: &str, CommandPermit { owner, epoch, id }: CommandPermit) -> Option<Permit> {
         let mut state = self.lock();
         let tries = &mut state.agents.get_mut(uid)?.commanding.tries;

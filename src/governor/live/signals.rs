@@ -1,4 +1,4 @@
-//! Signals of agents that no state shows: who raised which, what was done about them, and what is counted of them until it is stored.
+//! Signals of agents that no state shows: their occurrences, their answers, and counts that are not stored yet.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,21 +9,22 @@ use crate::governor::work::refused::RefusedCall;
 use crate::policy::interventions::{Signal, Timeout};
 use crate::wire::work::LeaseRef;
 
-/// Between two answers to the same thing that happens again and again.
+/// Minimum time between two answers to a signal that is raised again and again.
 const REPEATED_ANSWER_INTERVAL: Duration = Duration::from_secs(60);
-/// Occurrences of a signal that are remembered for one agent.
+/// Occurrences of a signal that are kept for one agent.
 const MAX_SIGNAL_OCCURRENCES: usize = 256;
-/// The end of an item so soon after a refusal of ours is that refusal's doing.
+/// If an item ends within this time after we refused a call, the refusal is its cause.
 const REFUSAL_BLAME_WINDOW: Duration = Duration::from_secs(60);
-/// What is stored is seen by all watches within this.
+/// All watches have seen a stored change after this time.
 const MAX_WATCH_DELAY: Duration = Duration::from_secs(5);
-/// All agents of a gang have said within this what became of them.
+/// All agents of a gang have reported the restart after this time.
 const GANG_NOTICE_TTL: Duration = Duration::from_secs(60);
-/// What is decided about a signal is decided within this, however busy we are.
+/// A signal is decided within this time, even under load.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Live {
-    /// A signal that no state shows was raised by what an agent did, or by what is above it; in these words, if there are any.
+    /// Raises a signal that no state shows, because of the agent or of an object above it. `words` is its message, if
+    /// it has one.
     pub fn raised(&self, uid: &str, signal: Signal, words: Option<String>) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
@@ -35,8 +36,8 @@ impl Live {
         times.push_back(BootTime::now());
     }
 
-    /// There are no tokens for an agent: a call of it, with an item in hand, was refused for want of tokens of its own life, whose
-    /// limit was so high; or (none) a threshold of a Budget above says so.
+    /// Raises that an agent has no tokens. Either a call with an item in hand was refused because the lifetime tokens,
+    /// of which `limit` was the limit, are spent. Or, without a limit, a threshold of a Budget above the agent acted.
     pub fn out_of_tokens(&self, uid: &str, limit: Option<i64>, words: String) {
         self.raised(uid, Signal::TokenBudgetExceeded, Some(words));
         if let Some(one) = self.lock().agents.get_mut(uid) {
@@ -44,7 +45,8 @@ impl Live {
         }
     }
 
-    /// Something that an agent did took too long and was ended. Its reconciler has to be woken: it counts, and decides.
+    /// Records that an operation of an agent timed out and was ended. The caller must wake the reconciler, which counts
+    /// it and decides.
     pub fn timed_out(&self, uid: &str, what: Timeout) {
         self.raised(uid, Signal::OperationTimeout, Some(what.words().to_owned()));
         if let Some(one) = self.lock().agents.get_mut(uid) {
@@ -52,27 +54,27 @@ impl Live {
         }
     }
 
-    /// So many of its time-outs are counted in its status.
+    /// Records that the status counts this many more timeouts.
     pub fn timeouts_stored(&self, uid: &str, counted: u32) {
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.timeouts = one.timeouts.saturating_sub(counted);
         }
     }
 
-    /// A call for this item was refused for want of tokens. The last refusal counts.
+    /// Records that a call for this item was refused for lack of tokens. The last refusal counts.
     pub fn refused(&self, uid: &str, held: LeaseRef, refused: RefusedCall) {
         self.lock().agents.entry(uid.to_owned()).or_default().refused = Some((held, refused, BootTime::now()));
     }
 
-    /// The refusal of a call for this item, if one was refused a short time ago.
+    /// The refusal of a call for this item, if there was one a short time ago.
     pub fn was_refused(&self, uid: &str, held: &LeaseRef) -> Option<RefusedCall> {
         let state = self.lock();
         let refused = state.agents.get(uid).and_then(|one| one.refused.as_ref());
         refused.filter(|(of, _, at)| of == held && at.elapsed() < REFUSAL_BLAME_WINDOW).map(|(_, refused, _)| refused.clone())
     }
 
-    /// Whether a signal was raised just now, and what is done about it is not stored yet, or is so new that not everybody has
-    /// seen it.
+    /// Whether a signal was raised just now and its decision is not stored yet, or was stored so recently that not
+    /// every watch has seen it.
     pub fn undecided(&self, uid: &str, signal: Signal) -> bool {
         let state = self.lock();
         let Some(one) = state.agents.get(uid) else { return false };
@@ -81,7 +83,8 @@ impl Live {
         raised.is_some_and(|at| at.elapsed() < DECISION_TIMEOUT) || decided.any(|at| at.elapsed() < MAX_WATCH_DELAY)
     }
 
-    /// What follows from a signal is stored: what was raised before counts no more, whether it was told or not.
+    /// Records that the decision on a signal is stored: earlier occurrences count no more, whether they were reported
+    /// or not.
     pub fn dealt_with(&self, uid: &str, signal: Signal) {
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.occurrences.remove(&signal);
@@ -90,25 +93,25 @@ impl Live {
         }
     }
 
-    /// Whether people were not told yet, lately, that a gang in this namespace diverges: in words that are its own. It counts as
-    /// told from then on.
+    /// Whether this divergence of a gang was not reported yet. `words` identifies it. It counts as reported from then
+    /// on.
     pub fn first_of_gang(&self, namespace: &str, words: &str) -> bool {
         let gangs = &mut self.lock().gangs;
         gangs.retain(|_, told| told.elapsed() < GANG_NOTICE_TTL);
         gangs.insert((namespace.to_owned(), words.to_owned()), BootTime::now()).is_none()
     }
 
-    /// Whether a signal stands without an answer: one that goes on standing is answered once.
+    /// Whether a signal has no answer yet. A signal that stays active is answered once.
     pub fn unanswered(&self, uid: &str, signal: Signal) -> bool {
         let state = self.lock();
-        // One that ended is told of once, by its own last write.
+        // The last write of an ended agent reports it once.
         let Some(one) = state.agents.get(uid) else { return true };
-        // What happens again and again is answered again, but not each time.
+        // A repeated signal is answered again, but not every time.
         let again = |answered: &BootTime| one.occurrences.contains_key(&signal) && answered.elapsed() >= REPEATED_ANSWER_INTERVAL;
         one.answered.get(&signal).is_none_or(again)
     }
 
-    /// A signal was answered, and that is stored: its occurrences so far count no more.
+    /// Records that the answer to a signal is stored: its occurrences so far count no more.
     pub fn answered(&self, uid: &str, signal: Signal) {
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.occurrences.remove(&signal);
@@ -117,10 +120,10 @@ impl Live {
         }
     }
 
-    /// These signals stand now; one that stood and does not any more may be answered again.
+    /// Sets the active signals. A signal that is no longer active may be answered again.
     pub fn standing(&self, uid: &str, signals: &BTreeSet<Signal>) {
         if let Some(one) = self.lock().agents.get_mut(uid) {
-            // One that occurs, and does not stand, is remembered for as long as it is not answered again.
+            // A signal that occurs without being active is kept until it may be answered again.
             one.answered.retain(|signal, answered| signals.contains(signal) || answered.elapsed() < REPEATED_ANSWER_INTERVAL);
         }
     }

@@ -1,4 +1,5 @@
-//! The agents' calls about work. Each is repeatable; whatever it answers was written before, by somebody who still leads.
+//! The calls of agents about work. Each may be repeated. An answer is given only after its change was written by a
+//! process that still leads.
 
 use std::time::Duration;
 
@@ -36,19 +37,20 @@ use crate::wire::work::{Assignment, Complete, Fail, LeaseRef, ProgressUpdate, Re
 use crate::wire::{Code, Refusal, body};
 use spillway_conversion::pool::taking;
 
-/// Items tried for one claim before it is asked to come again: others were faster each time.
+/// Items that one claim tries before the agent is asked to call again, because other agents were faster each time.
 const MAX_CLAIM_CANDIDATES: usize = 8;
-/// A claim waits so long for the item whose turn it is, while that is being written, before it takes the next one.
+/// How long a claim waits while the next item is being written. Then it takes the item after that.
 const CLAIM_TURN_TIMEOUT: Duration = Duration::from_secs(1);
-/// The end of an item waits so long for what its last calls used; what comes later costs a write of its own.
+/// How long the end of an item waits for the usage of its last calls. Later usage costs a write of its own.
 const USAGE_SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
-/// Gives the caller an item: the one that it holds, or the next. None: there is none for it now; it is called when there is.
+/// Assigns an item to the caller: the one that it holds, or the next. `None` if there is none now; the agent is
+/// signalled when there is.
 pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Option<Assignment>, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
     let taking = if agent.spec.external.is_some() { taking(pool).outside() } else { taking(pool) };
     if taking.queues.is_empty() {
-        let message = format!("AgentPool/{} works from no queue (spec.queues)", pool.name_any());
+        let message = format!("AgentPool/{} names no queue in spec.queues", pool.name_any());
         return Err(Refusal::new(Code::NoQueues, message));
     }
     let labels = labels(agent, pool);
@@ -59,14 +61,14 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
     let mut tries = 0;
     while tries < MAX_CLAIM_CANDIDATES {
         let turn = turn(namespace, context).await?;
-        // What is given out is an attempt: not while its calls would be refused.
+        // A claim starts an attempt, so none is given while the calls of the attempt would be refused.
         let tokens = availability::of_pool(pool, context);
-        // Nor while the pool's attempts come to nothing.
+        // Nor while the circuit of the pool is open.
         let Some(circuit) = attempt::standing(context, &of_pool) else {
             return Err(Refusal::away("the circuit breakers are being read; try again"));
         };
         let picked = context.work_index.with(namespace, |namespace_work| {
-            // Each time: an earlier claim of this agent may have been written after all.
+            // Checked each time: an earlier claim of this agent may have been written after all.
             if let Some(holding) = namespace_work.holding(&caller.uid) {
                 return ClaimResult::Held(holding.name);
             }
@@ -100,7 +102,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 let entry = namespace_work.index.get(&name).cloned()?;
                 let holder = Holder { pod: caller.uid.clone(), agent: caller.key.name.clone(), since: now() };
                 let next = lease::claim(&entry.spec, &entry.record, holder, now()).ok()?;
-                // From here it is held, for everybody who asks; it is given back if the write fails.
+                // From here on the item is held. It is given back if the write fails.
                 namespace_work.begin(&name).then_some((name, entry, next))
             });
             let Some((name, entry, next)) = next else {
@@ -119,7 +121,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             }
             ClaimResult::Nothing => return Ok(None),
             ClaimResult::Unknown => return Err(Refusal::away("the budgets above this agent are being read; try again")),
-            // There may be some since: those who wait were called before it did.
+            // There may be tokens now. The waiting agents were signalled before this one started to wait.
             ClaimResult::Short if availability::of_pool(pool, context) == TokenAvailability::There => {
                 tries += 1;
                 continue;
@@ -150,8 +152,8 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         match &result {
             Ok(_) => writing.back = None,
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
-            // It may have been written all the same: then it is not given back.
-            Err(_) => drop(look_live(&key, &entry, context).await), // else the watch tells
+            // The write may have succeeded all the same: then the item is not given back.
+            Err(_) => drop(look_live(&key, &entry, context).await), // on an error the watch updates the index
         }
         match result {
             Ok(stored) => {
@@ -170,34 +172,34 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("others were faster each time; try again"))
+    Err(Refusal::away("other agents claimed each item first; try again"))
 }
 
-/// What a claim finds.
+/// Result of looking for an item.
 enum ClaimResult {
-    /// The agent holds this one.
+    /// The agent already holds this item.
     Held(String),
-    /// This one is the agent's from now on: as it was, and as it is to be.
+    /// This item is assigned to the agent: the entry before, and the record to write.
     Item(String, Box<Entry>, Box<Record>),
-    /// The one whose turn it is is being written.
+    /// The next item is being written.
     Soon,
-    /// There is nothing for it now.
+    /// There is no item for the agent now.
     Nothing,
-    /// There are no tokens for it now.
+    /// There are no tokens for the agent now.
     Short,
-    /// Whether there are any is not known yet.
+    /// It is not known yet whether there are tokens.
     Unknown,
 }
 
-/// The lease that the caller holds already: its first answer was lost, or it began anew.
+/// Returns the lease that the caller already holds: its first answer was lost, or its pod restarted.
 async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<Assignment>, Refusal> {
     let key = ObjectKey { namespace: caller.key.namespace.clone(), name: name.to_owned() };
     let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
-    let Some(live) = live else { return Err(Refusal::away("the item that was held is gone; try again")) };
+    let Some(live) = live else { return Err(Refusal::away("the item that this agent held does not exist any more; try again")) };
     context.work_index.observe(&live);
     let record = convert::record(&live);
-    // Its claim may be on its way: nothing is said of it before it is written.
+    // The claim may still be in flight: it is not confirmed before it is written.
     if !record.phase.held() || record.holder.as_ref().is_none_or(|holder| holder.pod != caller.uid) {
         return Err(Refusal::away("an earlier claim of this agent is being written; try again"));
     }
@@ -205,7 +207,7 @@ async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<
         return Ok(None);
     }
     if record.phase == Phase::Cancelling {
-        // Who asks for work has nothing in hand: it gave the item back.
+        // An agent that asks for work has no item in hand: it gave this one back.
         let uid = live.uid().unwrap_or_default();
         let decide =
             |entry: &Entry, fence: Fence, judges: FailureJudges| lease::release(&entry.record, fence, "NotStarted", "", judges, now());
@@ -217,7 +219,7 @@ async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<
 
 fn labels(agent: &Agent, pool: &AgentPool) -> std::collections::BTreeMap<String, String> {
     let mut labels = agent.metadata.labels.clone().unwrap_or_default();
-    // What an agent is does not follow from labels that anybody may change.
+    // The identity of an agent does not follow from labels that users can change.
     labels.insert(names::POOL_LABEL.to_owned(), pool.name_any());
     labels.insert(names::TYPE_LABEL.to_owned(), pool.spec.type_.clone());
     labels
@@ -239,7 +241,7 @@ fn assignment(item: &WorkItem, key: &ObjectKey, context: &Context) -> Assignment
     }
 }
 
-/// What a holder says of the item `uid`.
+/// A call of the holder about the item `uid`.
 pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
     ready(context)?;
     match call {
@@ -251,9 +253,9 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
         Call::Fail => {
             let Fail { epoch, reason, message, exit_code } = body::read(bytes)?;
             let held = LeaseRef { uid: uid.to_owned(), epoch };
-            // A program that ended badly, and did not say itself that the task failed.
+            // The program failed and did not itself report that the task failed.
             if exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
-                return Err(Refusal::away("the tokens of this agent's life are over: what becomes of its item is being decided"));
+                return Err(Refusal::away("the lifetime tokens of this agent are spent: wait until the supervisor decides about its item"));
             }
             let refused = context.live.was_refused(&caller.uid, &held);
             let failure = match refused::judge(Failure { reason, message, exit_code }, refused.as_ref()) {
@@ -278,13 +280,13 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             finish(caller, uid, epoch, StatusExtras::default(), context, decide).await
         }
         Call::Advance => advance(caller, uid, body::read(bytes)?, context),
-        _ => Err(Refusal::new(Code::NoSuchCall, "an item takes complete, fail, release and progress")),
+        _ => Err(Refusal::new(Code::NoSuchCall, "the calls of an item are complete, fail, release and progress")),
     }
 }
 
-/// Whether the supervisor is about to decide what becomes of an agent whose tokens are over: until then its program's end is
-/// no failure of the item, which may be paused, and worked on again. Bounded: a decision that does not come holds nothing up.
-/// One that holds the agent is stored with that first, and with the item a moment later.
+/// Whether the supervisor is about to decide on an agent without tokens. Until then the end of its program is no
+/// failure of the item, which may be paused and continued. The wait is bounded. A decision that holds the agent is
+/// stored with the agent first, and with the item a moment later.
 fn waits_for_supervisor(caller: &Caller, pool: &AgentPool, context: &Context) -> bool {
     let mode = pool.spec.supervision.as_ref().map(|supervision| supervision.mode).unwrap_or_default();
     let agent = context.stores.agent(&caller.key);
@@ -293,22 +295,22 @@ fn waits_for_supervisor(caller: &Caller, pool: &AgentPool, context: &Context) ->
     held || (mode == Mode::Enforce && context.live.undecided(&caller.uid, Signal::TokenBudgetExceeded))
 }
 
-/// Whose item it is, as far as the caller may know: one of another namespace does not exist.
+/// Finds an item of the caller's namespace. Items of other namespaces do not exist for it.
 fn find(caller: &Caller, uid: &str, context: &Context) -> Result<(String, Entry), Refusal> {
     let found = context.work_index.with(&caller.key.namespace, |namespace_work| namespace_work.by_uid(uid));
-    found.ok_or_else(|| Refusal::new(Code::LeaseLost, "there is no such item any more: it was deleted, or never was in this namespace"))
+    found.ok_or_else(|| Refusal::new(Code::LeaseLost, "the item does not exist in this namespace, or it was deleted"))
 }
 
 fn no(no: LeaseRefusal, entry: &Entry) -> Refusal {
     match no {
-        LeaseRefusal::Again => Refusal::new(Code::Internal, "an answer that was given before"),
+        LeaseRefusal::Again => Refusal::new(Code::Internal, "this call was already answered"),
         LeaseRefusal::Stale => {
             let now = &entry.record;
-            let message = format!("the lease is not yours any more: the item is {:?} at epoch {}", now.phase, now.epoch);
+            let message = format!("this agent does not hold the lease any more: the item is {:?} at epoch {}", now.phase, now.epoch);
             Refusal::new(Code::StaleLease, message).field("epoch")
         }
         LeaseRefusal::EndedAlready(phase) => Refusal::new(Code::FinishedAlready, format!("the item ended already: {phase:?}")),
-        LeaseRefusal::Paused => Refusal::away("the item is paused; it can be finished when it goes on"),
+        LeaseRefusal::Paused => Refusal::away("the item is paused; finish it after it is resumed"),
         LeaseRefusal::NotReady(phase) => Refusal::new(Code::StaleLease, format!("the item is {phase:?}")),
     }
 }
@@ -340,7 +342,7 @@ async fn finish(
                 context.live.holds(&caller.uid, None);
                 return done();
             }
-            // A refusal makes the agent drop its work: it is given on a live look only.
+            // A refusal makes the agent drop its work, so it is given only after a live read.
             Err(_) if !looked => {
                 looked = true;
                 look_live(&key, &entry, context).await?;
@@ -351,7 +353,7 @@ async fn finish(
         };
         if !context.work_index.with(namespace, |namespace_work| namespace_work.begin(&key.name)) {
             drop(turn);
-            tokio::time::sleep(WRITE_CHECK_INTERVAL).await; // somebody is writing it
+            tokio::time::sleep(WRITE_CHECK_INTERVAL).await; // another write is in flight
             continue;
         }
         let writing = ItemWriteGuard { context, key: &key, back: None, probe: None };
@@ -371,7 +373,7 @@ async fn finish(
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("others wrote the item each time; try again"))
+    Err(Refusal::away("other writes of the item came first each time; try again"))
 }
 
 async fn look_live(key: &ObjectKey, entry: &Entry, context: &Context) -> Result<(), Refusal> {

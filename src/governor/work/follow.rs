@@ -1,8 +1,8 @@
-//! The agents' questions about what they submitted: a list, and an inbox.
+//! The calls of agents about items that they submitted: a list, and an inbox.
 //!
-//! Both answer for the pool, so that an agent that replaces another one hears what that one waited for. Nothing is kept of what
-//! ended: it is read from the items, in the order in which the API server stored their ends. What is told beside that is in the
-//! leader's memory.
+//! Both answer for the pool, so that an agent that replaces another one gets the answers that the other waited for.
+//! Ends of items are not stored separately: they are read from the items, in the order in which the API server stored
+//! them. Other messages are only in the memory of the leader.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,11 +23,11 @@ use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 use crate::wire::Refusal;
 use crate::wire::follow::{CURSOR_SEPARATOR, Inbox, InboxQuery, ListWork, MAX_LINES, Message, SubmittedItem, WorkList};
 
-/// Items that are read at once, for all who ask together: what agents ask must not keep the API server busy.
+/// Items that are read at once, for all callers together: these calls must not overload the API server.
 const MAX_CONCURRENT_READS: usize = 4;
 static READ_SEMAPHORE: LazyLock<FairSemaphore> =
     LazyLock::new(|| FairSemaphore::new(Bounds { all: MAX_CONCURRENT_READS, of_one: 3, waiting: usize::MAX }));
-/// Characters of what came out that are told: the whole of it is in the item's status.
+/// Characters of a result that are sent. The status of the item has the whole result.
 const MAX_RESULT_CHARS: usize = 1024;
 
 /// The items that the agents of `pool` submitted.
@@ -49,7 +49,7 @@ fn asked_for(request: &ListWork, entry: &Entry) -> bool {
     (request.group.is_none() || request.group == entry.spec.group) && (request.plan.is_none() || request.plan.as_ref() == plan)
 }
 
-/// What of `pool`'s ended after the cursor; none: nothing did. The caller is called when something does.
+/// The messages of a pool after the cursor. `None` if there are none; the caller is signalled when there is one.
 pub async fn inbox(caller: &Caller, pool: &str, request: &InboxQuery, context: &Context) -> Result<Option<Inbox>, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
@@ -71,19 +71,19 @@ pub async fn inbox(caller: &Caller, pool: &str, request: &InboxQuery, context: &
     Ok(Some(Inbox { messages: filled.buffered(MAX_CONCURRENT_READS).try_collect().await?, cursor: cursor.to_string() }))
 }
 
-/// How far an inbox was read.
+/// How far a reader has read an inbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cursor {
-    /// Ends, up to this version of the items.
+    /// Ends of items, up to this resource version.
     version: u64,
-    /// Messages beside them, of the leader with this epoch ...
+    /// Other messages, of the leader with this epoch ...
     epoch: i64,
     /// ... up to this number.
     message: u64,
 }
 
 impl Cursor {
-    /// As it was told; what is none begins at the beginning.
+    /// Parses a cursor. An invalid cursor starts from the beginning.
     fn read(text: &str) -> Self {
         let mut parts = text.split(CURSOR_SEPARATOR);
         let mut part = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
@@ -98,11 +98,12 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// What a pool is told after a cursor by the leader with this epoch, and the next cursor: ends first, then what is told beside them.
+/// The messages of a pool after a cursor, from the leader with this epoch, and the next cursor: ends of items first,
+/// then other messages.
 fn told_after(namespace_work: &NamespaceWork, pool: &str, after: Cursor, epoch: i64) -> (Vec<Message>, Cursor) {
     let ended = ended_after(namespace_work, pool, after.version);
     let version = ended.last().map_or(after.version, |(version, _)| *version);
-    // Another leader's numbers say nothing about ours.
+    // The message numbers of another leader do not apply to ours.
     let heard = if after.epoch == epoch { after.message } else { 0 };
     let beside: Vec<(u64, &Message)> = namespace_work.messages.after(pool, heard).take(MAX_LINES.saturating_sub(ended.len())).collect();
     let cursor = match beside.last() {
@@ -113,9 +114,10 @@ fn told_after(namespace_work: &NamespaceWork, pool: &str, after: Cursor, epoch: 
     (ended.into_iter().map(|(_, message)| message).chain(beside).collect(), cursor)
 }
 
-/// What ended, and its place, the oldest first. An item's place is the version with which its end was stored: that is the
-/// order for every leader, whatever its clock says. Nothing is told beyond what the watch told: of two ends the later one may
-/// be known first, and a cursor must not pass over the other.
+/// The ends of items and plans after a version, the oldest first. The place of an item is the resource version with
+/// which its end was stored, which is the same order for every leader, whatever its clock says. Nothing is reported
+/// beyond the version of the watch: of two ends the later one may become known first, and the cursor must not skip the
+/// other.
 fn ended_after(namespace_work: &NamespaceWork, pool: &str, after: u64) -> Vec<(u64, Message)> {
     let within = |place| after < place && place <= namespace_work.watched();
     let mut found = Vec::new();
@@ -134,9 +136,9 @@ fn ended_after(namespace_work: &NamespaceWork, pool: &str, after: u64) -> Vec<(u
             found.push((last, Message::PlanEnded { plan: plan.clone(), counts: counted(entries.into_iter()) }));
         }
     }
-    // Of one place the item comes first: its plan ended with it.
+    // At the same place the item comes before its plan, which ended with it.
     found.sort_by_key(|(place, message)| (*place, matches!(message, Message::PlanEnded { .. })));
-    // What has one place is told in one answer, or the cursor would pass over the rest: an item and its plan.
+    // Messages with the same place go into one answer, or the cursor would skip the rest: an item and its plan.
     let end = found.get(MAX_LINES).map_or(found.len(), |(beyond, _)| found.partition_point(|(place, _)| place < beyond));
     found.truncate(end);
     found
@@ -146,12 +148,12 @@ fn version(entry: &Entry) -> u64 {
     entry.version.parse().unwrap_or(0)
 }
 
-/// Reads what came out, if anything did.
+/// Reads the result of an item, if it succeeded.
 async fn with_result(namespace: &str, line: SubmittedItem, context: &Context) -> Result<SubmittedItem, Refusal> {
     if line.phase != "Succeeded" {
         return Ok(line);
     }
-    let _turn = READ_SEMAPHORE.take(namespace).await; // as many wait as are asked for
+    let _turn = READ_SEMAPHORE.take(namespace).await; // the queue is unbounded
     let live = context.api::<WorkItem>(namespace).get_opt(&line.name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
     let result = live.filter(|item| item.uid().as_deref() == Some(&line.uid)).and_then(|item| item.status?.result);
@@ -200,7 +202,7 @@ mod tests {
         namespace_work.watch(u64::MAX);
         let many = u64::try_from(MAX_LINES * 2 + 7).expect("small");
         for at in 0..many {
-            // Every third one is a plan of its own, which ends at the same place as its item.
+            // Every third item is a plan of its own, which ends at the same place as the item.
             let plan = format!("plan-{at}");
             let plan = at.is_multiple_of(3).then_some((plan.as_str(), 1));
             namespace_work.index.put(&format!("item-{at}"), entry(1000 + at * 7 % many, Phase::Succeeded, plan), UnixMillis(0));
@@ -266,7 +268,7 @@ mod tests {
         namespace_work.index.put("after", entry(20, Phase::Failed, None), UnixMillis(0));
         namespace_work.watch(20);
         assert_eq!(told(&namespace_work, "5.7.3", 7), said(&["after"], "20.7.3"));
-        // As many as one answer holds: the rest comes with the next one.
+        // One answer is full: the rest comes with the next one.
         (4..).take(MAX_LINES + 5).for_each(|number| namespace_work.messages.add(number, "planner", message("d")));
         let (first, cursor) = told(&namespace_work, "5.7.3", 7);
         let (second, _) = told(&namespace_work, &cursor, 7);

@@ -1,5 +1,6 @@
-//! Gangs: sees of which groups too many members fail together, and raises that for the agents that work on them. Whether it is
-//! so is `policy::gang`'s to say, and what is done about it each agent's supervisor's: its pool may have a rule for it.
+//! Gangs: finds groups of which too many members fail together, and raises a signal for the agents that work on them.
+//! `policy::gang` decides whether a group diverges. The supervisor of each agent decides what to do, by the rules of
+//! its pool.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,15 +14,15 @@ use crate::policy::gang::{self, Divergence, Limits};
 use crate::policy::interventions::Signal;
 use crate::policy::work::item::UnixMillis;
 
-/// What was found of which gang last, by namespace, pool and group: until it is recorded with the gang's items it must not be found
-/// again.
+/// The last restart of each gang, by namespace, pool and group. A divergence must not be found again before it is
+/// recorded with the items of the gang.
 pub type KnownGangs = HashMap<(String, String, String), Restart>;
 
-/// A gang that is to be restarted.
+/// A restart of a gang.
 pub struct Restart {
     at: UnixMillis,
     words: String,
-    /// Agents, and their pods, to be told as soon as we have heard of them: a leader that is new has not heard of all.
+    /// Agents and their pods that have not been signalled yet. A new leader has not had a report from all of them.
     left: Vec<(String, String)>,
 }
 
@@ -32,7 +33,7 @@ fn limits(gang: &Gang) -> Limits {
     Limits { percent: number(*failed_percent), failed: number(*min_failed), window }
 }
 
-/// Looks at the groups that the agents of each pool work on that asks for it.
+/// Checks the groups of all pools that set `supervision.gang`.
 pub fn look(known: &mut KnownGangs, context: &Context) {
     for stored in context.stores.pools.state() {
         let Ok(pool) = &stored.0 else { continue };
@@ -50,11 +51,11 @@ pub fn look(known: &mut KnownGangs, context: &Context) {
                 if let Some(Divergence { failed, of, agents }) = gang::look(records.iter().copied(), is_ours, limits, known, now()) {
                     let window = gang.window_seconds;
                     tracing::info!(%namespace, group, failed, of, "a gang diverges");
-                    let words = format!("{failed} of the {of} that work on group {group} failed within {window} s (supervision.gang)");
+                    let words = format!("{failed} of the {of} members of group {group} failed within {window} s (supervision.gang)");
                     return Some((group.clone(), words, agents));
                 }
                 let left = known.is_none().then(|| gang::unfinished(records, is_ours)).filter(|left| !left.is_empty())?;
-                tracing::info!(%namespace, group, left = left.len(), "the restart of a gang goes on");
+                tracing::info!(%namespace, group, left = left.len(), "the restart of a gang continues");
                 Some((group.clone(), format!("group {group} is being restarted (supervision.gang)"), left))
             });
             groups.collect()
@@ -71,11 +72,11 @@ pub fn look(known: &mut KnownGangs, context: &Context) {
             });
         }
     }
-    // What was found longer ago than any window may be forgotten.
+    // Restarts older than any window can be forgotten.
     known.retain(|_, restart| now().since(restart.at) < Duration::from_secs(86_400));
 }
 
-/// The pod of an agent, if it lives; of one that ended, none. Nothing of one that does not fit its type.
+/// The pod of an agent: `Some(None)` if the agent has ended, `None` if the object does not fit its type.
 fn living(agent: &AgentObject) -> Option<Option<String>> {
     let agent = agent.0.as_ref().ok()?;
     let status = agent.status.as_ref();
@@ -84,9 +85,9 @@ fn living(agent: &AgentObject) -> Option<Option<String>> {
     Some(agent.caller_uid().filter(|_| !ended).map(str::to_owned))
 }
 
-/// Tells the supervisor of an agent. Whether that is done: not as long as we have not heard of its pod.
+/// Raises the signal for an agent. Returns whether it is done: not before we have had a report from its pod.
 fn raise(agent: &ObjectKey, pod: &str, group: &str, words: &str, context: &Context) -> bool {
-    // One that works on something else by now is not of the gang any more.
+    // An agent that works on another group by now does not belong to the gang any more.
     let elsewhere = context.work_index.with(&agent.namespace, |namespace_work| {
         let held = namespace_work.index.held_by(pod).map(|(_, entry)| entry.spec.group.clone());
         held.is_some_and(|of| of.as_deref() != Some(group))

@@ -1,4 +1,4 @@
-//! How the agent that holds an item is, as its Agent's status tells. Pure.
+//! The state of the agent that holds an item, from the status of its Agent. Pure.
 
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
@@ -8,12 +8,13 @@ use crate::controller::conditions::find;
 use crate::policy::work::item::Verb;
 use crate::policy::work::transitions::HolderState;
 
-/// How an agent that holds an item is: gone when its Agent ended, which it does when no process of its pod is left.
+/// The state of the holder of an item. It is gone when its Agent has ended, which happens when no process of its pod is
+/// left.
 pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderState {
     let status = agent.status.clone().unwrap_or_default();
     let other = agent.caller_uid().is_some_and(|known| known != pod);
     let ended = status.phase.is_some_and(AgentPhase::ended);
-    // One that hibernates does so when nothing of its pod is left.
+    // An Agent is hibernated only when nothing of its pod is left.
     let asleep = status.phase == Some(AgentPhase::Hibernated);
     if !ended && !asleep && !other {
         return held_by_supervisor(&status).map_or(HolderState::There, |reason| HolderState::Paused(reason.to_owned()));
@@ -29,7 +30,7 @@ pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderState {
     }
     let verb = match (given_up.map(|given_up| given_up.reason.as_str()), status.goodbye.is_some() || asleep) {
         (Some(reasons::ITEM_STALLED | reasons::ITEM_PAST_TIME), _) => Verb::Stalled,
-        // Nothing that the item did, nor a node: it counts nothing.
+        // Neither the item nor a node is at fault: the attempt does not count.
         (Some(reasons::TOKENS_SPENT | reasons::GANG_DIVERGENCE), _) => Verb::Release,
         (Some(_), _) | (None, false) => Verb::LeaseExpired,
         (None, true) => Verb::Release,

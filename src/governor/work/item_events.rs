@@ -1,4 +1,4 @@
-//! Who is told of what becomes of an item: people by an event or a webhook, the pool that submitted it by a message.
+//! Reports about items: events and webhooks for people, messages for the pool that submitted the item.
 //!
 //! It must not change an item.
 
@@ -14,16 +14,16 @@ use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Phase, Record, reasons};
 use crate::wire::follow::{Message, SubmittedItem};
 
-/// An item ended: what people asked to be told of it, and its plan if that ended with it, as events. What went wrong is told
-/// by whoever decided it, asked for or not.
+/// Reports the end of an item as people asked for, and the end of its plan. Failures are reported by the code that
+/// decides them, whether people asked or not.
 pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, record: &Record) {
     let namespace = stored.namespace().unwrap_or_default();
     let well = matches!(record.phase, Phase::Succeeded | Phase::Cancelled);
     if well && entry.spec.notify_on.iter().any(|end| end.is(record.phase)) {
-        context.events.notify(stored, "Finished", "Settle", format!("it is {}", record.phase.name())).await;
+        context.events.notify(stored, "Finished", "Settle", format!("the item is {}", record.phase.name())).await;
     }
     let Some((plan, _)) = &entry.spec.plan else { return };
-    // Whoever of those that wrote an end of it comes first, tells.
+    // The first writer of an end reports the plan.
     let ended = |namespace_work: &mut NamespaceWork| {
         namespace_work.tell_plan(plan).then(|| namespace_work.index.ended_plan(plan)).flatten().map(|all| counted(all.into_iter()))
     };
@@ -34,8 +34,8 @@ pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, re
     }
 }
 
-/// No pool has what an item needs: an event, and a message to the pool whose agents submitted it. Of items that ask the same
-/// and have one submitter the first one is told of.
+/// Reports that no pool offers what an item requires: an event, and a message to the pool that submitted the item. Of
+/// items with the same requirements and submitter only the first one is reported.
 pub async fn tell_unmet(context: &Context, key: &ObjectKey, stored: &WorkItem) {
     let told = context.work_index.with(&key.namespace, |namespace_work| {
         let text = namespace_work.tell_unmet(&key.name)?;
@@ -49,7 +49,7 @@ pub async fn tell_unmet(context: &Context, key: &ObjectKey, stored: &WorkItem) {
     context.events.warning(stored, reasons::REQUIREMENTS_UNMET, "Wait", text).await;
 }
 
-/// An item failed for good: an event in any case, and the webhooks if that was asked for.
+/// Reports a final failure of an item: an event in any case, and webhooks if people asked for it.
 pub async fn tell_failure(
     context: &Context,
     stored: &WorkItem,
@@ -65,14 +65,14 @@ pub async fn tell_failure(
     }
 }
 
-/// How many of these items are in which phase.
+/// The number of these items in each phase.
 pub(super) fn counted<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     entries.for_each(|entry| *counts.entry(entry.record.phase.name().to_owned()).or_default() += 1);
     counts
 }
 
-/// What an agent is told of an item.
+/// The line about an item in an answer to an agent.
 pub(super) fn line(namespace_work: &NamespaceWork, name: &str, entry: &Entry) -> SubmittedItem {
     SubmittedItem {
         name: name.to_owned(),
@@ -84,7 +84,7 @@ pub(super) fn line(namespace_work: &NamespaceWork, name: &str, entry: &Entry) ->
         phase: entry.record.phase.name().to_owned(),
         reason: entry.record.reason.clone(),
         position: namespace_work.index.position(name).and_then(|position| u64::try_from(position).ok()),
-        // Why it failed is known; what came out is read.
+        // The message of a failure is in memory. The result of a success is read from the item.
         result: entry.record.history.last().and_then(|last| last.message.clone()).filter(|message| !message.is_empty()),
     }
 }

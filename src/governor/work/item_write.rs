@@ -1,6 +1,6 @@
-//! Writing an item: one compare-and-swap of its status, and what follows from it in memory, for its group and for people.
+//! Writing an item: one compare-and-swap of its status, and its effects in memory, for its group and for people.
 //!
-//! It must not decide what is written. What always holds: what is true after a write is known, however that ended.
+//! It must not decide what is written. Invariant: after a write the index has the true state, however the write ended.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -24,13 +24,13 @@ use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Holder, Phase, Record};
 use crate::wire::work::ProgressUpdate;
 
-/// An item is being written, until this is dropped: also when whoever asked goes away in the middle.
+/// Marks an item as being written until it is dropped, also when the caller goes away in the middle.
 pub(super) struct ItemWriteGuard<'a> {
     pub(super) context: &'a Context,
     pub(super) key: &'a ObjectKey,
-    /// A claim that is not known to be written: what is given back.
+    /// A claim whose write is not confirmed: it is given back.
     pub(super) back: Option<(&'a Entry, &'a Record)>,
-    /// What the circuits of its pool's work gave for it, and nothing came of.
+    /// Permits that the circuits gave for this claim and that are not used yet.
     pub(super) probe: Option<(ObjectKey, Permits)>,
 }
 
@@ -47,7 +47,7 @@ impl Drop for ItemWriteGuard<'_> {
     }
 }
 
-/// A claim was not written, as far as we know: what was known before is true again, unless something newer was read.
+/// Restores the entry from before a claim that was not written, unless a newer version was read.
 fn give_back(context: &Context, key: &ObjectKey, entry: &Entry, next: &Record) {
     context.work_index.with(&key.namespace, |namespace_work| {
         if namespace_work.index.get(&key.name).is_some_and(|known| known.version == entry.version && known.record == *next) {
@@ -56,12 +56,12 @@ fn give_back(context: &Context, key: &ObjectKey, entry: &Entry, next: &Record) {
     });
 }
 
-/// Whether an item that was as `before` says has now failed for good. A dead letter that is only not admitted again has not.
+/// Whether this change is a final failure. A dead letter that is not admitted again is not a new failure.
 pub fn final_failure(before: &Record, record: &Record) -> bool {
     matches!(record.phase, Phase::Failed | Phase::DeadLettered) && !before.phase.ended()
 }
 
-/// Writes the end of an attempt, and what follows from one that failed for good.
+/// Writes the end of an attempt, and the effects of a final failure.
 pub(super) async fn write_finish(
     key: &ObjectKey,
     entry: &Entry,
@@ -83,7 +83,7 @@ pub(super) async fn write_finish(
     Ok(())
 }
 
-/// An item was given back: what that attempt has used is written without waiting for more.
+/// The holder gave an item back: the usage of the attempt is written without waiting for more.
 fn given_back(context: &Context, key: &ObjectKey, entry: &Entry, holder: &Holder) {
     context.meter.is_over(TokenKey::Task { item: entry.uid.clone(), epoch: entry.record.epoch });
     let agent = context.stores.agent(&ObjectKey { namespace: key.namespace.clone(), name: holder.agent.clone() });
@@ -92,7 +92,8 @@ fn given_back(context: &Context, key: &ObjectKey, entry: &Entry, holder: &Holder
     }
 }
 
-/// Writes a record over the version that it was decided on, as a write of this lane. What is true afterwards is known, however it ended.
+/// Writes a record over the version that it was decided on, in this lane. Afterwards the index has the true state,
+/// however the write ended.
 pub async fn store(
     context: &Context,
     key: &ObjectKey,
@@ -155,7 +156,7 @@ pub async fn store(
     result
 }
 
-/// How far an item is, as its status says it.
+/// The progress of an item, as its status shows it.
 pub fn progress(advance: ProgressUpdate) -> Value {
     let ProgressUpdate { epoch: _, percent, message, checkpoint_ref } = advance;
     let mut said = json!({"updateTime": Time(Timestamp::now())});

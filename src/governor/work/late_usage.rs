@@ -1,4 +1,5 @@
-//! What an item's last calls used, told of it after its end: a gateway may say so later than the agent that the item is done.
+//! Tokens of an item's last calls that became known after its end: a gateway may report them later than the agent
+//! reports the end.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::controller::status_throttle::after_conflict;
 use crate::governor::budget::object::in_doubt;
 use crate::serve::fair_semaphore::FairSemaphore;
 
-/// Tells it of those of which it is known by now.
+/// Writes the late usage of all items for which it is known by now.
 pub fn tell_late(context: &Arc<Context>, writes: &FairSemaphore) {
     for (uid, key) in context.meter.known_late() {
         let (context, writes) = (context.clone(), writes.clone());
@@ -21,7 +22,7 @@ pub fn tell_late(context: &Arc<Context>, writes: &FairSemaphore) {
                 Ok(()) => false,
                 Err(error) if matches!(error.class(), Class::Conflict | Class::Unavailable) => true,
                 Err(error) => {
-                    tracing::warn!(namespace = key.namespace, item = key.name, %error, "what its last calls used is not told");
+                    tracing::warn!(namespace = key.namespace, item = key.name, %error, "the tokens of an item's last calls could not be written to its status");
                     false
                 }
             };

@@ -1,29 +1,30 @@
-//! The governor of work: hands each item to one agent, takes what becomes of it, and lets go by what follows by itself.
+//! The governor of work: assigns each item to one agent, records the results, and makes the transitions that need no
+//! call.
 //!
-//! Every decision is `policy::work`'s, on an [index](crate::policy::work::item_index) in memory; every change that somebody may
-//! rely on is written by compare-and-swap before anybody is told. The memory may be lost at any moment: a new leader lists
-//! all items first and goes on from their status.
+//! Every decision is made by `policy::work`, on an [index](crate::policy::work::item_index) in memory. Every change
+//! that others may rely on is written by compare-and-swap before it is reported. The memory may be lost at any moment:
+//! a new leader lists all items first, and continues from their status.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`work_index`] | the work of all namespaces, and which of them have to be looked at |
+//! | [`work_index`] | the work of all namespaces, and the items that are due for a check |
 //! | [`namespace_work`] | one namespace: its index of items, waiting agents, writes under way |
-//! | [`convert`] | from custom resources to what is decided on, and back to a status |
+//! | [`convert`] | conversion between custom resources and the types of the policy |
 //! | [`watch`] | the watches of items and queues |
-//! | [`run`] | the loop: what follows by itself, writes that wait, collecting |
-//! | `holder` | how the agent that holds an item is |
-//! | [`queues`] | the status of queues, groups that are cancelled |
+//! | [`run`] | the loop: automatic transitions, queued writes, deletion of old items |
+//! | `holder` | the state of the agent that holds an item |
+//! | [`queues`] | the status of queues, cancelled groups |
 //! | [`gangs`] | groups whose members fail together |
-//! | [`objectives`] | which items are over their queue's service levels: counted and told |
-//! | [`late_usage`] | what an item's last calls used, where that was known after its end only |
-//! | [`refused`] | what a refused model call makes of an item whose program then ends |
-//! | [`item_write`] | writing an item, and what follows from that |
-//! | `item_events` | who is told of what becomes of an item |
-//! | [`common`] | what all calls about work share |
-//! | [`calls`] | the agents' calls about the item in hand: claim, finish, progress |
+//! | [`objectives`] | items that miss the objectives of their queue: metrics and events |
+//! | [`late_usage`] | tokens of an item's last calls that became known after its end |
+//! | [`refused`] | how a refused model call changes the failure of an item |
+//! | [`item_write`] | writing an item, and the effects |
+//! | `item_events` | events, webhooks and messages about items |
+//! | [`common`] | common parts of all calls about work |
+//! | [`calls`] | calls of agents about their own item: claim, finish, progress |
 //! | [`replay`] | answers about leases that gateways replay after a rollback of the store |
-//! | [`submit`] | their calls for more work: an item, a plan |
-//! | [`follow`] | their questions about what they submitted |
+//! | [`submit`] | calls that submit an item or a plan |
+//! | [`follow`] | calls about submitted items |
 
 pub mod calls;
 pub mod common;

@@ -1,7 +1,7 @@
-//! One namespace's index of items, in memory, and what is known beside it: who waits for work, who is not to get any more, which items
-//! are being written. What it decides on is whatever was read last; it must not do I/O, and knows no lock.
+//! The items of one namespace in memory, and related state: agents that wait for work, agents that get no more work,
+//! and items that are being written. It decides on the latest state that was read. It must not do I/O, and has no lock.
 //!
-//! What always holds: what is known of an item never goes back to an older version.
+//! Invariant: the state of an item never goes back to an older version.
 
 mod counting;
 mod messages;
@@ -27,20 +27,20 @@ use crate::policy::work::requires::PoolIntake;
 use crate::policy::work::tally::{ItemEvent, Tally};
 use crate::wire::work::{LeaseRef, ProgressUpdate};
 
-/// A pod that is about to be ended gets nothing for so long; by then it is, or its pool thought better of it.
+/// How long a pod marked for termination is excluded from claims. Afterwards it is gone, or its pool has kept it.
 const TERMINATION_EXCLUSION: Duration = Duration::from_secs(30);
-/// Who asked for work, and has not asked again for so long, is not waiting any more.
+/// A waiting agent that has not polled for this long is dropped from the waiting list.
 const CLAIM_WAITER_TTL: Duration = Duration::from_secs(40);
 
-/// Queues that are gone whose versions are remembered: a late answer to a write of ours must not bring one back.
+/// Deleted queues whose versions are kept, so that a late answer to a write of ours does not bring one back.
 const MAX_DELETED_QUEUES: usize = 64;
 
-/// Now, as people write it.
+/// The current wall-clock time.
 pub fn now() -> UnixMillis {
     UnixMillis(Timestamp::now().as_millisecond())
 }
 
-/// Who waits for work.
+/// An agent that waits for work.
 #[derive(Clone, Debug)]
 struct ClaimWaiters {
     labels: BTreeMap<String, String>,
@@ -48,29 +48,30 @@ struct ClaimWaiters {
     since: BootTime,
 }
 
-/// What an agent holds.
+/// The item that an agent holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentHolding {
     /// The item's name.
     pub name: String,
     /// The lease.
     pub held: LeaseRef,
-    /// Where the item is in its life: one of the held phases.
+    /// The phase of the item: one of the held phases.
     pub phase: Phase,
-    /// Its policy.
+    /// The policy of the item.
     pub policy: Policy,
-    /// Its pauses so far.
+    /// The number of pauses so far.
     pub pauses: i64,
-    /// A person resumed the last of them.
+    /// Whether a person resumed the last pause.
     pub resumed: bool,
-    /// This attempt got somewhere, or wrote down where to go on from.
+    /// Whether this attempt made progress, or recorded a checkpoint.
     pub worth: bool,
 }
 
-/// Where a write of an item waits for its turn: one in each, since what is needed must not wait for what is not.
+/// The lane in which a write of an item waits for its turn. An item may wait once in each lane, because a needed write
+/// must not wait for one that is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteLane {
-    /// Somebody waits for it.
+    /// A caller waits for it.
     Needed,
     /// It only shows that the item waits.
     Shown,
@@ -89,32 +90,32 @@ pub struct NamespaceWork {
     queued: HashMap<WriteLane, HashSet<String>>,
     queue_versions: HashMap<String, String>,
     waiting: BTreeMap<String, ClaimWaiters>,
-    /// Pools whose agents are not called for work: there are no tokens for it.
+    /// Pools whose agents are not signalled, because there are no tokens for them.
     held_back: HashSet<String>,
-    /// Pools whose agents are not called for work: the circuit of their work refuses it.
+    /// Pools whose agents are not signalled, because the circuit of their work refuses it.
     stopped: HashSet<String>,
     listening: BTreeMap<String, (String, BootTime)>,
-    /// Every change up to this version is known: the watch told of it. Answers to our own writes may be ahead.
+    /// The watch has delivered every change up to this version. Answers to our own writes may be ahead of it.
     watched: u64,
-    /// What ended and may not be told yet, by its version: the pool that submitted it.
+    /// Ends that may not be reported yet, by version: the pool that submitted the item.
     news: BTreeMap<u64, String>,
-    /// What pools are to be told beside that.
+    /// Other messages for pools.
     pub messages: Messages,
-    /// Plans of which nobody told yet that they ended.
+    /// Ended plans whose end was not reported yet.
     ended_plans: HashSet<String>,
-    /// Of which items that no pool can take it was told: once for all of one queue that ask the same and have one submitter.
+    /// Unmet requirements that were already reported, once for each queue, class of items and submitter.
     unmet: BTreeSet<(String, ClaimClass, Option<String>)>,
     retired: HashMap<String, BootTime>,
     told: (u64, u64),
     progress: HashMap<String, (ProgressUpdate, Option<BootTime>)>,
-    /// The attempts, by item and epoch, that got somewhere.
+    /// Attempts that made progress, by uid of the item and epoch.
     worth: HashMap<String, i64>,
-    /// Items that may spend so many tokens, by uid: the item as it was when it was read last.
+    /// Items with a token limit, by uid: the limit, and the item as it was last read.
     shares: HashMap<String, (i64, Leaf<ItemTokens>)>,
-    /// What all others have used, as far as it is stored and is anything.
+    /// Stored usage of all other items, if there is any.
     used: HashMap<String, i64>,
     tally: Tally,
-    /// What happened and was not counted yet, by the queue that it counts at; none: it does not exist.
+    /// Events that metrics have not counted yet, with their queue. `None` if the queue does not exist.
     happened: Vec<(Option<String>, ItemEvent)>,
 }
 
@@ -135,15 +136,15 @@ impl NamespaceWork {
         self.index.get(name).filter(|entry| entry.uid == uid).map(|entry| (name.clone(), entry.clone()))
     }
 
-    /// Whether the item with this uid is there and has not ended.
+    /// Whether the item with this uid exists and has not ended.
     pub fn lives(&self, uid: &str) -> bool {
         let entry = self.names.get(uid).and_then(|name| self.index.get(name));
         entry.is_some_and(|entry| entry.uid == uid && !entry.record.phase.ended())
     }
 
-    /// Of the items with these uids, those that are here and have not ended.
+    /// The items of these uids that exist here and have not ended.
     pub(super) fn living(&self, uids: &HashSet<String>) -> Vec<String> {
-        // Of two long lists the shorter one is gone through.
+        // Iterates over the shorter of two long lists.
         if uids.len() < self.names.len() {
             uids.iter().filter(|uid| self.lives(uid)).cloned().collect()
         } else {
@@ -151,17 +152,17 @@ impl NamespaceWork {
         }
     }
 
-    /// The tokens that each attempt at the item with this uid may spend, if they are limited, and the item.
+    /// The token limit of each attempt at the item with this uid, if it has one, and the item.
     pub fn share(&self, uid: &str) -> Option<&(i64, Leaf<ItemTokens>)> {
         self.shares.get(uid)
     }
 
-    /// Tokens that the item with this uid has used, as it is stored; none: it has a share, and they are counted there.
+    /// Stored token usage of the item with this uid. `None` if the item has a share, which counts its tokens.
     pub fn used(&self, uid: &str) -> Option<i64> {
         (!self.shares.contains_key(uid)).then(|| self.used.get(uid).copied().unwrap_or(0))
     }
 
-    /// All such items, with the epoch of their lease if somebody holds them.
+    /// All held items with a share, with the epoch of their lease.
     pub fn shares(&self) -> impl Iterator<Item = (&(i64, Leaf<ItemTokens>), i64)> {
         self.shares.iter().filter_map(|(uid, share)| {
             let entry = self.index.get(self.names.get(uid)?)?;
@@ -169,13 +170,13 @@ impl NamespaceWork {
         })
     }
 
-    /// Whether a pod holds this very lease, whatever else it holds.
+    /// Whether a pod holds this lease, whatever else it holds.
     pub fn holds(&self, pod: &str, held: &LeaseRef) -> bool {
         let fence = Fence { epoch: held.epoch, pod, agent: "" };
         self.by_uid(&held.uid).is_some_and(|(_, entry)| lease::holds(&entry.record, fence))
     }
 
-    /// What a pod holds.
+    /// The item that a pod holds.
     pub fn holding(&self, pod: &str) -> Option<AgentHolding> {
         let (name, entry) = self.index.held_by(pod)?;
         let held = LeaseRef { uid: entry.uid.clone(), epoch: entry.record.epoch };
@@ -191,7 +192,7 @@ impl NamespaceWork {
         })
     }
 
-    /// Begins to write an item. No: somebody does already, and it is looked at again afterwards.
+    /// Begins to write an item. Returns false if another write is in flight; the item is then checked again after it.
     pub fn begin(&mut self, name: &str) -> bool {
         let free = self.busy.insert(name.to_owned());
         if !free {
@@ -200,22 +201,23 @@ impl NamespaceWork {
         free
     }
 
-    /// A write of an item waits for its turn. No: one does already.
+    /// Marks that a write of an item waits for its turn. Returns false if one already waits.
     pub fn enqueue(&mut self, name: &str, lane: WriteLane) -> bool {
         self.queued.entry(lane).or_default().insert(name.to_owned())
     }
 
-    /// Its turn has come.
+    /// Marks that the turn of a write has come.
     pub fn dequeue(&mut self, name: &str, lane: WriteLane) {
         self.queued.entry(lane).or_default().remove(name);
     }
 
-    /// Whether a write of it waits there.
+    /// Whether a write of the item waits in this lane.
     pub fn is_queued(&self, name: &str, lane: WriteLane) -> bool {
         self.queued.get(&lane).is_some_and(|names| names.contains(name))
     }
 
-    /// Who is next for this agent, of those that can be given out at this moment; not one that is being written, if `but_written`.
+    /// The next item for this agent, of those that can be claimed now. With `but_written`, items that are being written
+    /// are skipped.
     pub fn next_for(&self, taker: &ClaimRequester, but_written: bool) -> Option<String> {
         let free = |name: &str| {
             let entry = self.index.get(name);
@@ -224,12 +226,12 @@ impl NamespaceWork {
         self.index.next_for(taker, free).map(str::to_owned)
     }
 
-    /// Whether it is being written.
+    /// Whether the item is being written.
     pub fn is_busy(&self, name: &str) -> bool {
         self.busy.contains(name)
     }
 
-    /// This pod gets nothing any more; not if it holds something.
+    /// Excludes a pod from claims, unless it holds an item. Returns whether it is excluded.
     pub fn retire(&mut self, pod: &str) -> bool {
         let free = self.index.held_by(pod).is_none();
         if free {
@@ -239,18 +241,18 @@ impl NamespaceWork {
         free
     }
 
-    /// Whether it gets nothing any more.
+    /// Whether the pod is excluded from claims.
     pub fn is_retired(&self, pod: &str) -> bool {
         self.retired.get(pod).is_some_and(|since| since.elapsed() < TERMINATION_EXCLUSION)
     }
 
-    /// A pod asks for work and there is none.
+    /// Adds a pod to the waiting list, because there is no item for it.
     pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, taking: PoolIntake) {
         let waiting = ClaimWaiters { labels, taking, since: BootTime::now() };
         self.waiting.insert(pod.to_owned(), waiting);
     }
 
-    /// Those that wait for work wait for what their pools take now: `taking_of` says that of a pool, if it is known.
+    /// Updates what waiting pods take: `taking_of` returns that for a pool, if it is known.
     pub fn take_from(&mut self, taking_of: impl Fn(&str) -> Option<PoolIntake>) {
         let mut known: HashMap<(String, bool), Option<PoolIntake>> = HashMap::new();
         for waiting in self.waiting.values_mut() {
@@ -266,29 +268,30 @@ impl NamespaceWork {
         }
     }
 
-    /// The agents of these pools, and of no others, are not called for work. Whether it is so for fewer than before.
+    /// Excludes the agents of exactly these pools from signals. Returns whether a pool was released.
     pub fn hold_back(&mut self, pools: HashSet<String>) -> bool {
         let before = std::mem::replace(&mut self.held_back, pools);
         before.iter().any(|pool| !self.held_back.contains(pool))
     }
 
-    /// As [`hold_back`](Self::hold_back), of pools whose circuit refuses them work.
+    /// The same as [`hold_back`](Self::hold_back), for pools whose circuit refuses work.
     pub fn stop(&mut self, pools: HashSet<String>) -> bool {
         let before = std::mem::replace(&mut self.stopped, pools);
         before.iter().any(|pool| !self.stopped.contains(pool))
     }
 
-    /// The circuit of a pool has just refused it work: nobody of it is called until [`stop`](Self::stop) lets it go.
+    /// The circuit of a pool has just refused work: its agents are not signalled until [`stop`](Self::stop) releases
+    /// the pool.
     pub fn stopped(&mut self, pool: &str) {
         self.stopped.insert(pool.to_owned());
     }
 
-    /// A pod asks what became of what its pool's agents submitted, and nothing new did.
+    /// A pod waits for messages about items that its pool submitted.
     pub fn listens(&mut self, pod: &str, pool: &str) {
         self.listening.insert(pod.to_owned(), (pool.to_owned(), BootTime::now()));
     }
 
-    /// Those that listen and of whose pools' items some ended, as far as the watch told.
+    /// The waiting pods for which there is a message, as far as the watch has delivered.
     fn told(&mut self) -> Vec<String> {
         self.listening.retain(|_, (_, since)| since.elapsed() < CLAIM_WAITER_TTL);
         let later = self.news.split_off(&self.watched.saturating_add(1));
@@ -297,40 +300,42 @@ impl NamespaceWork {
         self.listening.extract_if(.., |_, (pool, _)| pools.contains(pool)).map(|(pod, _)| pod).collect()
     }
 
-    /// The watch told of every change up to this version. Yes: of some that end what was submitted.
+    /// The watch has delivered every change up to this version. Returns whether the end of a submitted item is among
+    /// them.
     pub fn watch(&mut self, version: u64) -> bool {
         self.watched = self.watched.max(version);
         self.news.first_key_value().is_some_and(|(first, _)| *first <= self.watched)
     }
 
-    /// How far everything is known, as a version.
+    /// The version up to which everything is known.
     pub fn watched(&self) -> u64 {
         self.watched
     }
 
-    /// Whether a plan ended and that was not told yet. Once it is asked it counts as told.
+    /// Whether the end of a plan was not reported yet. After this call it counts as reported.
     pub fn tell_plan(&mut self, plan: &str) -> bool {
         self.ended_plans.remove(plan)
     }
 
-    /// A pod does not wait any more.
+    /// Removes a pod from the waiting list.
     pub fn served(&mut self, pod: &str) {
         self.waiting.remove(pod);
     }
 
-    /// Those that wait and could get something now, each for another item as far as numbers tell; and those that listen.
+    /// The waiting pods that could get an item now, each a different one as far as the counts show, and the pods with
+    /// new messages.
     pub(super) fn called(&mut self) -> Vec<String> {
         self.waiting.retain(|_, waiting| waiting.since.elapsed() < CLAIM_WAITER_TTL);
         let mut alike: HashMap<(&PoolIntake, &BTreeMap<String, String>), Vec<&String>> = HashMap::new();
         for (pod, waiting) in &self.waiting {
             alike.entry((&waiting.taking, &waiting.labels)).or_default().push(pod);
         }
-        let mut namespace_work: HashMap<&str, u64> = HashMap::new();
+        let mut remaining: HashMap<&str, u64> = HashMap::new();
         let mut left: HashMap<(&str, &ClaimClass), u64> = HashMap::new();
         let mut called = Vec::new();
-        // Those that are alike can take the same: one look does for all of them.
+        // Pods with equal labels and intake can take the same items: one check serves all of them.
         for ((PoolIntake { queues, offer, outside: _ }, labels), pods) in alike {
-            // They wait on: whoever lets their pool go has all looked at again.
+            // They keep waiting: the code that releases their pool checks all again.
             if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool) || self.stopped.contains(pool)) {
                 continue;
             }
@@ -340,7 +345,7 @@ impl NamespaceWork {
             }
             let mut fits: Vec<(&str, &ClaimClass)> = Vec::new();
             for (queue, types) in queues {
-                namespace_work.entry(queue).or_insert_with(|| self.index.claimable(queue, &[], None));
+                remaining.entry(queue).or_insert_with(|| self.index.claimable(queue, &[], None));
                 let fits_all = |class: &ClaimClass| class.of_types(types) && class.selects(labels) && class.met_by(offer);
                 for (class, count) in self.index.classes(queue, fits_all) {
                     left.entry((queue, class)).or_insert(count);
@@ -348,9 +353,9 @@ impl NamespaceWork {
                 }
             }
             for pod in pods {
-                let one = fits.iter().find(|(queue, class)| namespace_work.get(queue) > Some(&0) && left.get(&(*queue, *class)) > Some(&0));
+                let one = fits.iter().find(|(queue, class)| remaining.get(queue) > Some(&0) && left.get(&(*queue, *class)) > Some(&0));
                 let Some((queue, class)) = one else { break };
-                namespace_work.entry(queue).and_modify(|namespace_work| *namespace_work -= 1);
+                remaining.entry(queue).and_modify(|count| *count -= 1);
                 left.entry((queue, class)).and_modify(|left| *left -= 1);
                 called.push(pod.clone());
             }
@@ -360,7 +365,7 @@ impl NamespaceWork {
         called
     }
 
-    /// Whether there is more, or less, to do or being done than when this was asked last.
+    /// Whether the number of ready or held items has changed since the last call.
     pub fn moved(&mut self) -> bool {
         let ready = self.index.queues().map(|queue| self.index.claimable(queue, &[], None)).sum();
         let held = u64::try_from(self.index.holders().count()).unwrap_or(u64::MAX);
@@ -368,18 +373,18 @@ impl NamespaceWork {
         std::mem::replace(&mut self.told, (ready, held)) != (ready, held)
     }
 
-    /// An item, as `entry` says what is decided on. Those that it touches, if that is news.
+    /// Records an item as it was read. Returns the items that are affected, or `None` if the version is not new.
     pub(super) fn observe(&mut self, name: &str, item: &WorkItem, entry: Entry) -> Option<Vec<String>> {
         let known = self.index.get(name).filter(|known| known.uid == entry.uid);
-        // The version that is known says nothing new, and what was decided on it may be on its way.
+        // A known version contains nothing new, and a decision on it may be in flight.
         if known.is_some_and(|known| !newer(&entry.version, &known.version)) {
             return None;
         }
-        // One that nobody had yet has been ready since it was for the first time, as an earlier leader stored it.
+        // An item that no agent has held is ready since its first ready time, as an earlier leader stored it.
         let waits = entry.record.phase == Phase::Ready && entry.record.attempts == 0;
         let stored = entry.first_ready.filter(|_| waits && known.is_none());
         let ready_since = known.and_then(|known| known.ready_since).or(stored);
-        // What we saw ourselves is finer than what is stored; of before a redrive nothing counts.
+        // Our own time is more precise than the stored one. Times from before a redrive do not count.
         let first_ready = known.filter(|known| known.record.redrives == entry.record.redrives).and_then(|known| known.first_ready);
         let first_ready = first_ready.or(entry.first_ready);
         let before = known.map(|known| known.record.phase);
@@ -405,14 +410,14 @@ impl NamespaceWork {
         self.index.put(name, Entry { ready_since, first_ready, ..entry }, now());
         self.happens(name, happened);
         self.note_ready(name);
-        // What ended before we looked for the first time was told of by whoever led then.
+        // Plans that ended before our first list were reported by the previous leader.
         if before.is_some_and(|before| !before.ended()) {
             self.ended_plans.extend(plan.filter(|plan| self.index.ended_plan(plan).is_some()));
         }
         Some(if changed { self.index.touched_by(name) } else { Vec::new() })
     }
 
-    /// An item is gone. Those that it touches.
+    /// Removes a deleted item. Returns the items that are affected.
     pub(super) fn forget(&mut self, name: &str, uid: &str) -> Vec<String> {
         self.names.remove(uid);
         self.progress.remove(uid);
@@ -432,7 +437,7 @@ impl NamespaceWork {
         touched
     }
 
-    /// A queue, as it is now; none: it is gone. Items that it touches.
+    /// Records a queue. `None` if it was deleted. Returns the items that are affected.
     pub(super) fn observe_queue(&mut self, name: &str, queue: Option<&WorkQueue>) -> Vec<String> {
         let version = queue.and_then(|queue| queue.metadata.resource_version.clone()).unwrap_or_default();
         let known = self.queue_versions.get(name);
@@ -455,19 +460,20 @@ impl NamespaceWork {
         touched
     }
 
-    /// A write of an item is over. Whether it is to be looked at again.
+    /// Marks the end of a write of an item. Returns whether the item is to be checked again.
     pub(super) fn written(&mut self, name: &str) -> bool {
         self.busy.remove(name);
         self.again.remove(name)
     }
 
-    /// What is true of an item from now on, unless somebody changed it since that was decided. Those that it touches.
+    /// Sets the record of an item in memory, unless the item changed since the decision. Returns the items that are
+    /// affected.
     pub(super) fn remember(&mut self, name: &str, entry: &Entry, record: Record) -> Vec<String> {
         if self.index.get(name) != Some(entry) {
             return Vec::new();
         }
         if self.is_busy(name) {
-            self.begin(name); // looked at again afterwards
+            self.begin(name); // checked again after the write
             return Vec::new();
         }
         let arrived = self.tally.decided(&entry.uid, record.phase);
@@ -478,7 +484,7 @@ impl NamespaceWork {
     }
 }
 
-/// Versions of one resource are numbers that rise. What is no number is taken for news.
+/// Compares resource versions, which are rising numbers. A version that is not a number counts as newer.
 fn newer(version: &str, than: &str) -> bool {
     !matches!((version.parse::<u64>(), than.parse::<u64>()), (Ok(version), Ok(than)) if version <= than)
 }

@@ -1,4 +1,4 @@
-//! What one namespace makes the governor remember is forgotten with it.
+//! The state of a namespace is bounded, and is forgotten with the namespace.
 
 use serde_json::json;
 
@@ -126,11 +126,11 @@ fn that_no_pool_has_what_items_need_is_told_once_for_all_that_are_alike() {
     }
     assert_eq!(namespace_work.tell_unmet("a"), None, "no pool is known that works from the queue");
     assert_eq!(namespace_work.offered(|| vec![takes(&["small"])]).len(), 4);
-    let words = "no AgentPool that works from WorkQueue/bugs has what it needs: big (requires.models)";
+    let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: big (requires.models)";
     assert_eq!((namespace_work.unmet("a").as_deref(), namespace_work.tell_unmet("a").as_deref()), (Some(words), Some(words)));
     assert_eq!((namespace_work.tell_unmet("a"), namespace_work.tell_unmet("b")), (None, None), "one like it was told of");
     assert!(namespace_work.tell_unmet("c").is_some() && namespace_work.tell_unmet("d").is_some(), "another submitter, and another need");
-    // What some pool has is forgotten, and told again when nobody has it any more.
+    // A requirement that a pool meets is forgotten, and is reported again when no pool meets it any more.
     assert_eq!(namespace_work.offered(|| vec![takes(&["small"]), takes(&["b*"])]).len(), 4);
     assert_eq!((namespace_work.unmet("a"), namespace_work.unmet.len()), (None, 1));
     namespace_work.offered(|| vec![takes(&["small"])]);

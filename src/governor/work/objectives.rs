@@ -1,5 +1,5 @@
-//! Service levels of queues: sees which items are over them, counts them, and tells of them, within bounds. What to tell is
-//! `policy::work::objectives`'s to decide.
+//! Objectives of queues: finds the items that miss them, counts them, and reports them within bounds.
+//! `policy::work::objectives` decides which ones are reported.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::policy::interventions::Signal;
 use crate::policy::work::item::UnixMillis;
 use crate::policy::work::objectives::{MissedObjective, Objective, ObjectiveCheck, ObjectiveWatch, Objectives};
 
-/// The items that are over, of each queue that is looked at.
+/// The items that miss objectives, for each queue with objectives.
 pub type MissedItems = HashMap<ObjectKey, Vec<MissedObjective>>;
 
-/// Looks at all queues.
+/// Checks these queues.
 pub fn over<'a>(work_index: &WorkIndex, keys: impl IntoIterator<Item = &'a ObjectKey>) -> MissedItems {
     let look = |key: &ObjectKey| work_index.with(&key.namespace, |namespace_work| namespace_work.index.over(&key.name, now()));
     keys.into_iter().map(|key| (key.clone(), look(key))).collect()
 }
 
-/// What a queue's condition says: so many are over now.
+/// The message of the condition of a queue: how many items miss each objective now.
 pub fn words(objectives: Objectives, over: &[MissedObjective]) -> String {
     let count = |wanted| over.iter().filter(|one| one.objective == wanted).count();
     let seconds = |within: Option<Duration>| within.map_or(0, |within| within.as_secs());
@@ -33,18 +33,18 @@ pub fn words(objectives: Objectives, over: &[MissedObjective]) -> String {
     let parts: Vec<String> =
         [waits, ends].into_iter().filter(|(count, _)| *count > 0).map(|(count, words)| format!("{count} {words}")).collect();
     if parts.is_empty() {
-        "no item is over spec.objectives".to_owned()
+        "no item misses spec.objectives".to_owned()
     } else {
-        format!("items over spec.objectives: {}", parts.join(", "))
+        format!("items that miss spec.objectives: {}", parts.join(", "))
     }
 }
 
-/// What is remembered of each queue, for as long as we lead.
+/// The state of each queue, for as long as we lead.
 #[derive(Default)]
 pub struct Watches(HashMap<ObjectKey, ObjectiveWatch>);
 
 impl Watches {
-    /// Counts what is over since the last look, and has it told of. Waits for nobody.
+    /// Counts the items that have missed an objective since the last check, and starts their events without waiting.
     pub fn look(&mut self, all: &MissedItems, queues: &HashMap<ObjectKey, WorkQueue>, context: &Arc<Context>) {
         self.0.retain(|key, _| all.contains_key(key));
         for (key, over) in all {
@@ -62,7 +62,7 @@ impl Watches {
     }
 }
 
-/// Lets the supervisor of the agent that takes too long decide: its pool may have a rule for that.
+/// Raises the signal for the agent that holds the item. The rules of its pool decide what to do.
 fn raise(over: &MissedObjective, namespace: &str, context: &Context) {
     let Some(holder) = over.holder.as_ref().filter(|holder| context.live.view(&holder.pod).is_some()) else { return };
     context.live.raised(&holder.pod, Signal::ObjectiveMissed, None);
@@ -71,11 +71,11 @@ fn raise(over: &MissedObjective, namespace: &str, context: &Context) {
 
 async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: ObjectiveCheck) {
     if context.leadership.check().is_err() {
-        return; // whoever leads looks too
+        return; // the new leader reports it
     }
     let objectives = context.work_index.queue(&key.namespace, &key.name).map(|queue| queue.objectives).unwrap_or_default();
     for one in look.new.iter().take(look.told) {
-        // What is told of has to be there still; and events need the object that they are about.
+        // An event needs its object, so the item must still exist.
         let Ok(Some(item)) = context.api::<WorkItem>(&key.namespace).get_opt(&one.item).await else { continue };
         if item.metadata.uid.as_deref() == Some(&one.uid) {
             let (action, note) = note(one, objectives, &key.name, now());
@@ -83,7 +83,7 @@ async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: Obj
         }
     }
     if let Some(more) = look.more {
-        let note = format!("{more} more items missed spec.objectives in the last minute; only the first ones are told of one by one");
+        let note = format!("{more} more items missed spec.objectives in the last minute and have no event of their own");
         context.events.warning(&queue, reasons::OBJECTIVE_MISSED, "Observe", note).await;
     }
 }
@@ -94,13 +94,16 @@ fn note(over: &MissedObjective, objectives: Objectives, queue: &str, now: UnixMi
     match over.objective {
         Objective::Wait => {
             let time = past(objectives.wait);
-            ("Wait", format!("nobody has taken it {time} s after it was ready (spec.objectives.waitSeconds of WorkQueue/{queue})"))
+            (
+                "Wait",
+                format!("no agent has claimed the item {time} s after it became ready (spec.objectives.waitSeconds of WorkQueue/{queue})"),
+            )
         }
         Objective::Completion => {
             let time = past(objectives.completion);
-            let held = over.holder.as_ref().map(|holder| format!("; agent {} holds it", holder.agent)).unwrap_or_default();
+            let held = over.holder.as_ref().map(|holder| format!("; Agent/{} holds it", holder.agent)).unwrap_or_default();
             let of = format!("spec.objectives.completionSeconds of WorkQueue/{queue}");
-            ("Complete", format!("it is not finished {time} s after it was first ready ({of}){held}"))
+            ("Complete", format!("the item is not finished {time} s after it first became ready ({of}){held}"))
         }
     }
 }
@@ -117,19 +120,19 @@ mod tests {
     #[test]
     fn what_is_over_is_told_in_numbers() {
         let objectives = Objectives { wait: Some(Duration::from_secs(30)), completion: Some(Duration::from_secs(90)) };
-        assert_eq!(words(objectives, &[]), "no item is over spec.objectives");
+        assert_eq!(words(objectives, &[]), "no item misses spec.objectives");
         let over = [one(Objective::Wait, None), one(Objective::Wait, None), one(Objective::Completion, None)];
         assert_eq!(
             words(objectives, &over),
-            "items over spec.objectives: 2 waited for more than 30 s (waitSeconds), 1 not finished after 90 s (completionSeconds)"
+            "items that miss spec.objectives: 2 waited for more than 30 s (waitSeconds), 1 not finished after 90 s (completionSeconds)"
         );
         let (action, words) = note(&over[0], objectives, "q", UnixMillis(61_500));
         assert_eq!(
             (action, words.as_str()),
-            ("Wait", "nobody has taken it 31 s after it was ready (spec.objectives.waitSeconds of WorkQueue/q)")
+            ("Wait", "no agent has claimed the item 31 s after it became ready (spec.objectives.waitSeconds of WorkQueue/q)")
         );
         let held = one(Objective::Completion, Some(Holder { pod: "p".into(), agent: "a-1".into(), since: UnixMillis(0) }));
         let (action, words) = note(&held, objectives, "q", UnixMillis(60_001));
-        assert!(action == "Complete" && words.contains("90 s") && words.ends_with("agent a-1 holds it"), "{words}");
+        assert!(action == "Complete" && words.contains("90 s") && words.ends_with("Agent/a-1 holds it"), "{words}");
     }
 }

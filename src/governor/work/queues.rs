@@ -1,4 +1,4 @@
-//! WorkQueues: what their status says, and the groups that a member's failure cancels.
+//! WorkQueues: their status, and groups that the failure of a member cancels.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,20 +25,20 @@ use crate::policy::work::objectives::MissedObjective;
 
 /// Name of this loop in logs and back-offs.
 const LOOP_NAME: &str = "workqueue";
-/// Between two looks at all queues.
+/// Interval of checks of all queues.
 const QUEUE_SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Counts are written at most this often.
+/// Minimum time between two writes of counts alone.
 const COUNTS_WRITE_INTERVAL: Duration = Duration::from_secs(5);
-/// A cancelled group is remembered for so long at least.
+/// How long a cancelled group is kept at least.
 const CANCELLED_GROUP_TTL: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
-/// Groups that a queue remembers as cancelled; the schema's bound.
+/// Cancelled groups that a queue keeps: the bound of the schema.
 const MAX_CANCELLED_GROUPS: usize = 64;
 
-/// The queues as they were read last. Cheap to clone.
+/// The queues as they were last read. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Queues(Arc<Mutex<HashMap<ObjectKey, KnownQueue>>>);
 
-/// A queue, when its status was written, and from when on it may be.
+/// A queue, the time of the last write of its status, and the delay after a failed write.
 #[derive(Clone)]
 struct KnownQueue {
     queue: WorkQueue,
@@ -47,24 +47,24 @@ struct KnownQueue {
 }
 
 impl Queues {
-    /// A queue as it is now.
+    /// Records a queue.
     pub fn know(&self, key: ObjectKey, queue: WorkQueue) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (written, put_off) = all.get(&key).map_or((None, None), |known| (known.written, known.put_off));
         all.insert(key, KnownQueue { queue, written, put_off });
     }
 
-    /// It is gone.
+    /// Removes a deleted queue.
     pub fn forget(&self, key: &ObjectKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// All that are known.
+    /// The keys of all known queues.
     pub fn keys(&self) -> HashSet<ObjectKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Keeps the status of all queues true, for ever.
+    /// Keeps the status of all queues up to date. Never returns.
     pub async fn publish(self, context: Arc<Context>) {
         let mut watches = Watches::default();
         loop {
@@ -90,7 +90,7 @@ impl Queues {
         }
     }
 
-    /// The queues that promise something: the others are over nothing.
+    /// The queues with objectives: the others can miss none.
     fn with_objectives(&self) -> HashMap<ObjectKey, WorkQueue> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter()
@@ -160,34 +160,35 @@ fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[Mi
         let full = Refusal::ProjectFull { limit, current };
         build.build(types::ACCEPTING, false, full.reason(), full.to_string())
     } else if unfinished >= limit {
-        let message = format!("it holds {unfinished} unfinished items and may hold {limit} (spec.limits.maxPending)");
+        let message = format!("the queue has {unfinished} unfinished items and allows {limit} (spec.limits.maxPending)");
         build.build(types::ACCEPTING, false, reasons::QUEUE_FULL, message)
     } else if unfinished.saturating_mul(5) >= limit.saturating_mul(4) {
-        let message = format!("over 80 % full: it holds {unfinished} of {limit} items (spec.limits.maxPending)");
+        let message =
+            format!("the queue is over 80 % full: it has {unfinished} unfinished items and allows {limit} (spec.limits.maxPending)");
         build.build(types::ACCEPTING, true, reasons::NEARLY_FULL, message)
     } else {
         build.build(types::ACCEPTING, true, reasons::ACCEPTED, "items are accepted")
     };
     let ready = if queue.spec.suspend == Some(true) {
-        build.build(types::READY, true, reasons::SUSPENDED, "it gives nothing out (spec.suspend); items are accepted")
+        build.build(types::READY, true, reasons::SUSPENDED, "agents get no items from the queue (spec.suspend); new items are accepted")
     } else {
-        build.build(types::READY, true, reasons::SERVING, "items are given out")
+        build.build(types::READY, true, reasons::SERVING, "agents get items from the queue")
     };
     let kept = dead_letters_kept(build, counts.dead_lettered, known.max_dead_letters);
-    // A message with a number in it is not news by itself.
+    // A different number in a message alone is no reason for a write.
     let mut conditions = with_old_words(&[ready, accepting, kept], &stored.conditions);
-    // How many are over is a count like the others, and written as often.
+    // The number of missed objectives is a count like the others, and is written as often.
     if !known.objectives.is_empty() {
         let reason = if over.is_empty() { reasons::OBJECTIVES_MET } else { reasons::OBJECTIVE_MISSED };
         conditions.push(build.build(types::OBJECTIVES_MET, over.is_empty(), reason, objectives::words(known.objectives, over)));
     }
-    // A member whose making the watch has not shown yet is covered too.
+    // A group is also kept while the watch may not have shown its newest member.
     let young = |one: &CancelledGroup| now.duration_since(one.time.0) < CANCELLED_GROUP_TTL;
     let living = |one: &CancelledGroup| {
         young(one) || work_index.with(&key.namespace, |namespace_work| namespace_work.index.group_lives(&key.name, &one.group))
     };
     let second = |at: UnixMillis| Timestamp::from_second(at.0.div_euclid(1000)).ok().map(Time);
-    // Those that a person cancelled are listed too: who reads it learns when an entry may go.
+    // Groups that a person cancelled are listed too: the list shows when an entry may be removed.
     let cancelled =
         convert::cancelled_groups(queue).into_iter().filter_map(|(group, at)| Some(CancelledGroup { group, time: second(at)? }));
     let groups: Vec<CancelledGroup> = cancelled.filter(living).take(MAX_CANCELLED_GROUPS).collect();
@@ -208,23 +209,24 @@ fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[Mi
     }
 }
 
-/// Whether a dead letter is kept for its whole time, or is deleted sooner because there are too many.
+/// The condition that dead letters are kept for their whole time, or are deleted sooner because there are too many.
 fn dead_letters_kept(build: Builder, there: u64, most: u64) -> Condition {
     let condition = |status, reason, message: String| build.build(types::DEAD_LETTERS_KEPT, status, reason, message);
-    let act = "redrive or delete them, or raise spec.deadLetters.max";
+    let act = "redrive or delete dead letters, or raise the limit";
     if there >= most {
         let message =
-            format!("it has {there} dead letters and keeps {most} (spec.deadLetters.max): for each one more the oldest is deleted; {act}");
+            format!("the queue has {there} dead letters and keeps {most} (spec.deadLetters.max): each new one deletes the oldest; {act}");
         condition(false, reasons::DEAD_LETTERS_FULL, message)
     } else if there.saturating_mul(5) >= most.saturating_mul(4) {
-        condition(true, reasons::NEARLY_FULL, format!("it has {there} dead letters and keeps {most} (spec.deadLetters.max); {act}"))
+        condition(true, reasons::NEARLY_FULL, format!("the queue has {there} dead letters and keeps {most} (spec.deadLetters.max); {act}"))
     } else {
         condition(true, reasons::DEAD_LETTERS_FIT, "every dead letter is kept for spec.deadLetters.ttlSeconds".to_owned())
     }
 }
 
-/// Writes down that a group is cancelled, because a member failed for good and the queue says so. Before that failure is
-/// written: a leader that is lost in between finds the tombstone, or the member not failed yet.
+/// Records in the queue that a group is cancelled, because a member failed finally and the queue says so. This happens
+/// before the failure is written: if the leader is lost in between, the next one finds the tombstone, or the member has
+/// not failed yet.
 pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group: &str) -> Result<(), Error> {
     if !context.work_index.queue(namespace, queue).is_some_and(|queue| queue.cancel_group) {
         return Ok(());
@@ -234,11 +236,11 @@ pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group
     let mut groups = live.status.clone().unwrap_or_default().cancelled_groups.unwrap_or_default();
     groups.retain(|known| known.group != group);
     if groups.len() >= MAX_CANCELLED_GROUPS {
-        tracing::warn!(namespace, queue, group, "the queue remembers as many cancelled groups as it can; this one is not cancelled");
+        tracing::warn!(namespace, queue, group, "the list of cancelled groups of the queue is full; this group is not cancelled");
         return Ok(());
     }
-    // Members are cancelled that exist now: one that is made later knows what it is made into. When they were made is told by the
-    // API server's clock.
+    // Only members that exist now are cancelled: a member that is created later joins a cancelled group knowingly. The
+    // clock of the API server tells when members were created.
     let now = Timestamp::now();
     let latest = context
         .work_index

@@ -1,4 +1,4 @@
-//! What the status of a queue says.
+//! The status of a queue.
 
 use std::collections::HashSet;
 
@@ -30,7 +30,7 @@ fn item(at: u32, phase: &str) -> WorkItem {
     .expect("a WorkItem")
 }
 
-/// What is said of this queue with these items.
+/// The status of this queue with these items.
 fn said(queue: &WorkQueue, items: &[WorkItem]) -> WorkQueueStatus {
     let (work_index, _) = WorkIndex::new(Metrics::default());
     work_index.items_listed(&HashSet::new());
@@ -57,10 +57,10 @@ fn dead_letters_are_counted_timed_and_told_of_before_they_are_too_many() {
     assert_eq!((status.as_str(), reason.as_str(), oldest.as_deref()), ("True", reasons::DEAD_LETTERS_FIT, Some("2026-01-01T00:00:01Z")));
     let (status, reason, message, _) = told(4);
     assert_eq!((status.as_str(), reason.as_str()), ("True", reasons::NEARLY_FULL));
-    assert!(message.starts_with("it has 4 dead letters and keeps 5 (spec.deadLetters.max)"), "{message}");
+    assert!(message.starts_with("the queue has 4 dead letters and keeps 5 (spec.deadLetters.max)"), "{message}");
     let (status, reason, message, _) = told(5);
     assert_eq!((status.as_str(), reason.as_str()), ("False", reasons::DEAD_LETTERS_FULL));
-    assert!(message.contains("for each one more the oldest is deleted"), "{message}");
+    assert!(message.contains("each new one deletes the oldest"), "{message}");
 }
 
 #[test]

@@ -1,25 +1,27 @@
-//! Model calls that were refused for want of tokens, and what that makes of an item whose program then ends. Pure.
+//! Model calls that were refused for lack of tokens, and their effect on the failure of an item whose program then
+//! ends. Pure.
 //!
-//! A program's last words may say anything, or nothing. The refusal is known here, so its Budget is always named.
+//! The last output of a program may say anything or nothing. The refusal is known here, so the message always names the
+//! Budget.
 
 use crate::api::conditions::reasons;
 use crate::policy::budget::refusal::RetryHint;
 use crate::policy::budget::{Key, Refusal};
 use crate::policy::work::failure::Failure;
 
-/// Characters of a message of an attempt.
+/// Maximum length of the message of an attempt, in characters.
 const MAX_MESSAGE_CHARS: usize = 1024;
-/// Characters of a refusal that are kept: names of objects may be long.
+/// Maximum length of a refusal in that message, in characters: names of objects may be long.
 const MAX_REFUSAL_CHARS: usize = 640;
 
-/// The place that refused a call.
+/// Who refused a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBy {
-    /// A budget above the agent: no fault of the item.
+    /// A budget above the agent. The item is not at fault.
     Above,
-    /// The item's own share, for good: no later call of this attempt is given more.
+    /// The share of the item, finally: no later call of this attempt gets more.
     Share,
-    /// The agent's life or the item's share, for now or for another reason.
+    /// The lifetime of the agent or the share of the item, temporarily or for another reason.
     Own,
 }
 
@@ -28,12 +30,12 @@ pub enum RefusedBy {
 pub struct RefusedCall {
     /// The place.
     pub by: RefusedBy,
-    /// The refusal, in one sentence that names the place, the limit and the field to raise.
+    /// The refusal: one sentence that names the object, the limit and the field to raise.
     pub words: String,
 }
 
 impl RefusedCall {
-    /// What is remembered of a refusal.
+    /// The parts of a refusal that are kept.
     pub fn of(refusal: &Refusal) -> Self {
         let lasts = match refusal.when {
             RetryHint::Wait(_) => false,
@@ -48,24 +50,24 @@ impl RefusedCall {
     }
 }
 
-/// What an attempt came to whose program ended badly, or said that it failed.
+/// The verdict on an attempt whose program failed, or reported a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptVerdict {
     /// The item failed.
     Failed(Failure),
-    /// It is given back, in these words: a budget above the agent refused.
+    /// The item is given back with this message: a budget above the agent refused.
     GivenBack(String),
 }
 
-/// Judges a failure, with the refusal that came shortly before it, if one did. What a program says itself of its item holds;
-/// how it ends badly after a refusal does not.
+/// Judges a failure, with the refusal that came shortly before it, if there was one. An explicit report of the program
+/// about its item is kept. A bad exit after a refusal is blamed on the refusal.
 pub fn judge(failure: Failure, refused: Option<&RefusedCall>) -> AttemptVerdict {
     let Some(refused) = refused else { return AttemptVerdict::Failed(failure) };
     let Failure { reason, message, exit_code } = failure;
     let died = exit_code.is_some_and(|code| code != 0);
     let how = match exit_code {
-        Some(code) => format!("its program ended ({reason}, exit code {code})"),
-        None => format!("it was reported as failed ({reason})"),
+        Some(code) => format!("the program ended ({reason}, exit code {code})"),
+        None => format!("the item was reported as failed ({reason})"),
     };
     let message = last_words(&message, &format!("{how} after a model call was refused: {}", refused.words));
     match refused.by {
@@ -75,14 +77,15 @@ pub fn judge(failure: Failure, refused: Option<&RefusedCall>) -> AttemptVerdict 
     }
 }
 
-/// The cause at the end, where it is looked for, and before it as much of the end of the program's words as there is room for.
+/// Puts the cause at the end, where people look for it, and before it as much of the end of the program's output as
+/// fits.
 fn last_words(words: &str, cause: &str) -> String {
     let words = words.trim();
-    let namespace_work = MAX_MESSAGE_CHARS.saturating_sub(cause.chars().count() + 1);
-    if words.is_empty() || namespace_work == 0 {
+    let available = MAX_MESSAGE_CHARS.saturating_sub(cause.chars().count() + 1);
+    if words.is_empty() || available == 0 {
         return first(cause, MAX_MESSAGE_CHARS);
     }
-    let skip = words.chars().count().saturating_sub(namespace_work);
+    let skip = words.chars().count().saturating_sub(available);
     let last: String = words.chars().skip(skip).collect();
     format!("{last}\n{cause}")
 }
@@ -146,7 +149,7 @@ mod tests {
         let said = Failure { reason: "BadInput".into(), message: "no such file".into(), exit_code: None };
         let AttemptVerdict::Failed(failure) = judge(said.clone(), Some(&refused)) else { panic!("given back") };
         assert_eq!(failure.reason, "BadInput");
-        assert!(failure.message.starts_with("no such file\nit was reported as failed"), "{}", failure.message);
+        assert!(failure.message.starts_with("no such file\nthe item was reported as failed"), "{}", failure.message);
         assert_eq!(judge(said.clone(), None), AttemptVerdict::Failed(said));
         assert_eq!(judge(died("x"), None), AttemptVerdict::Failed(died("x")));
     }

@@ -1,7 +1,7 @@
 //! Answers about leases that gateways replay after a rollback of the API server's store. Each is applied once.
 //!
-//! The gateway vouches for the caller, as with every call. The agent may be lost itself, or may have ended: its finish counts
-//! nevertheless. `policy::work::lease::replay` decides what is applied.
+//! The gateway vouches for the caller, as with every call. The finish counts even if the agent itself was lost or has
+//! ended. `policy::work::lease::replay` decides what is applied.
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<
     done()
 }
 
-/// Whether the item exists.
+/// Applies a lost answer to an item. Returns whether the item exists.
 async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &StatusExtras, context: &Context) -> Result<bool, Refusal> {
     let namespace = &caller.key.namespace;
     for _ in 0..MAX_DECISION_ATTEMPTS {
@@ -106,7 +106,7 @@ async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("others wrote the item each time; try again"))
+    Err(Refusal::away("other writes of the item came first each time; try again"))
 }
 
 /// Whether a failure under this agent is final.
@@ -117,7 +117,7 @@ fn is_drone(caller: &Caller, context: &Context) -> bool {
     pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).is_some_and(|pool| pool.spec.type_ == names::DRONE_TYPE)
 }
 
-/// An agent finished an item that does not exist any more: an event says so.
+/// Reports by an event that an agent finished an item that does not exist any more.
 async fn report_lost_item(caller: &Caller, held: &LeaseRef, context: &Context) {
     let Some(pool) = first_pool(context, &caller.key.namespace) else { return };
     let note = format!(

@@ -1,8 +1,8 @@
-//! The loop of the governor of work: what follows by itself, writes that wait, collecting.
+//! The loop of the governor of work: automatic transitions, queued writes, deletion of old items.
 //!
-//! What nobody but us relies on (an item is ready) is kept in memory and written only when nothing came of it for a while;
-//! what somebody may rely on is written first. What follows from time, or takes something from somebody, waits for a
-//! renewal of our lease that began after the decision.
+//! State that only we rely on, such as that an item is ready, stays in memory and is written only if nothing happens
+//! for a while. State that others may rely on is written first. Transitions by time, and those that take something
+//! away, wait for a renewal of our lease that began after the decision.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,29 +34,29 @@ use crate::policy::work::transitions::HolderState;
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 use spillway_conversion::pool::taking;
 
-/// Between two looks at what is due.
+/// Interval of checks for due items.
 const DUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Between two looks at everything that waits for something else than its time.
+/// Interval of checks for everything that waits for something other than its time.
 const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// A waiting phase is written if nobody claimed the item for so long.
+/// Delay before a waiting phase is written, if no agent claims the item.
 const WAITING_PHASE_DELAY_MS: i64 = 2_000;
-/// Between two writes of how far an item is.
+/// Minimum time between two writes of the progress of an item.
 const PROGRESS_WRITE_INTERVAL: Duration = Duration::from_secs(5);
-/// Writes at once. Each item waits once at most, here and in each of the other lanes.
+/// Concurrent writes. Each item waits at most once, here and in each of the other lanes.
 const WRITE_BOUNDS: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
-/// Writes at once that only show that an item waits, on which nobody relies. Of ten thousand items that come together they take
-/// all that the API server can do while nothing else is written, and nearly nothing while something is.
+/// Concurrent writes that only show that an item waits, on which nothing relies. When ten thousand items come together,
+/// these writes use the whole capacity of the API server while nothing else is written, and almost nothing otherwise.
 const DISPLAY_WRITE_BOUNDS: Bounds = Bounds { all: 4, of_one: 2, waiting: usize::MAX };
-/// After each, the next one waits until nothing else is written, but no more than so many times as long as that one took: and so
-/// the longer the more the API server has to do.
+/// After each such write, the next one waits until nothing else is written, but at most this many times as long as the
+/// write took: the pause grows with the load of the API server.
 const DISPLAY_PAUSE_FACTOR: u32 = 19;
-/// At least and at most so long.
+/// Bounds of that pause.
 const DISPLAY_PAUSE_RANGE: [Duration; 2] = [Duration::from_millis(25), Duration::from_secs(2)];
-/// Deletions of finished items at once, beside those: nobody waits for them, and none of them is waited for.
+/// Concurrent deletions of finished items, in addition to the writes: no caller waits for them.
 const DELETE_BOUNDS: Bounds = Bounds { all: 80, of_one: 64, waiting: usize::MAX };
-/// Deletions wait so long for each other: one renewal of our lease proves for all of them that we lead.
+/// How long deletions wait for each other: one renewal of our lease proves for all of them that we lead.
 const DELETE_BATCH_DELAY: Duration = Duration::from_millis(500);
-/// Items that are looked at before others have their turn.
+/// Items that are checked before other tasks get their turn.
 const MAX_ITEMS_PER_TURN: usize = 64;
 /// Name of this loop in logs and back-offs.
 const LOOP_NAME: &str = "workitem";
@@ -69,7 +69,8 @@ pub async fn run(context: Arc<Context>, looks: mpsc::UnboundedReceiver<ObjectKey
     futures::join!(dispatch(writer.clone(), looks), tick(writer), queues.publish(context));
 }
 
-/// Looks at one item after the other, a namespace's after another's, and calls those who wait for what became ready.
+/// Checks one item after the other, in turns between namespaces, and signals the agents that wait for an item that
+/// became ready.
 async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<ObjectKey>) {
     let mut line = FairQueue::new(usize::MAX);
     loop {
@@ -89,14 +90,14 @@ async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<ObjectKey>)
             writer.look(key);
         }
         namespaces.iter().for_each(|namespace| writer.call(namespace));
-        // Others have their turn, however many come.
+        // Other tasks get their turn, however many items come.
         tokio::task::yield_now().await;
     }
 }
 
-/// An item waits to be looked at: once, as the index of work sees to.
+/// Adds an item to the line. The index of work ensures that it waits only once.
 fn wait(line: &mut FairQueue<String, ObjectKey>, key: ObjectKey) {
-    let _ = line.join(key.namespace.clone(), key); // as many wait as there are items
+    let _ = line.join(key.namespace.clone(), key); // the line is unbounded
 }
 
 async fn tick(writer: Writer) {
@@ -131,12 +132,12 @@ async fn tick(writer: Writer) {
     }
 }
 
-/// What is to be done about an item.
+/// The next step for an item.
 enum ItemStep {
     Nothing,
     Remember(Record),
     Store(Record, StatusExtras),
-    /// To be seen: that it waits; and what for, if no pool has that.
+    /// Write its waiting phase for display, and its unmet requirements, if no pool offers them.
     Show(Record, Option<String>),
     Collect(Removal),
 }
@@ -150,7 +151,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// What no event tells: agents that ended, waiting phases and progress that are to be written, too many finished items.
+    /// Periodic checks that no event triggers: ended agents, waiting phases and progress that are due, surplus finished
+    /// items.
     fn round(&self, namespace: &str) {
         let now = now();
         let taking_of = |pool: &str| {
@@ -163,7 +165,7 @@ impl Writer {
             there.filter_map(|pool| pool.0.as_ref().ok().map(taking)).collect()
         };
         let names: HashSet<String> = self.context.work_index.with(namespace, |namespace_work| {
-            // Agents that wait for work take it from another queue as soon as their pool names one.
+            // Waiting agents take items from another queue as soon as their pool names it.
             namespace_work.take_from(taking_of);
             let offered = namespace_work.offered(all);
             let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= WAITING_PHASE_DELAY_MS);
@@ -178,13 +180,13 @@ impl Writer {
         self.call(namespace);
     }
 
-    /// Items are admitted by what the budgets above their namespace allow now.
+    /// Sets how many items the budgets above the namespace allow now.
     fn limit(&self, namespace: &str) {
         let limit = capacity::project_work(namespace, &self.context.stores);
         self.context.work_index.with(namespace, |namespace_work| namespace_work.index.set_project_limit(limit));
     }
 
-    /// Tells who hears agents what this item's holder works on.
+    /// Passes the item of this holder to the liveness checks.
     fn tell(&self, key: &ObjectKey) {
         let holding = self.context.work_index.with(&key.namespace, |namespace_work| {
             let pod = namespace_work.index.get(&key.name)?.record.holder.as_ref()?.pod.clone();
@@ -203,7 +205,7 @@ impl Writer {
         self.context.live.holds(&pod, Some(working));
     }
 
-    /// Whether the agent with this pod has all the tokens of its life.
+    /// Whether the agent of this pod has used none of its lifetime tokens.
     fn is_fresh(&self, key: &ObjectKey, pod: &str) -> bool {
         let holder =
             self.context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.get(&key.name)?.record.holder.clone());
@@ -215,7 +217,7 @@ impl Writer {
 
     fn call(&self, namespace: &str) {
         if self.context.replay_window_open() {
-            return; // the first round after that calls them
+            return; // the first round after that signals them
         }
         for pod in self.context.work_index.called(namespace) {
             self.context.live.offer(&pod);
@@ -245,7 +247,7 @@ impl Writer {
         }
     }
 
-    /// Writes what is to be written, when its turn has come: what that is, is decided then.
+    /// Writes an item when its turn has come. What is written is decided then.
     async fn act(self, key: ObjectKey, lane: WriteLane) {
         let turns = match lane {
             WriteLane::Needed => &self.writes,
@@ -258,7 +260,7 @@ impl Writer {
             namespace_work.dequeue(&key.name, lane);
             namespace_work.index.get(&key.name).cloned()
         }) else {
-            return self.context.succeeded(LOOP_NAME, &key); // it is gone: nothing is remembered of it
+            return self.context.succeeded(LOOP_NAME, &key); // it was deleted
         };
         let holder = entry.record.holder.as_ref().map_or(HolderState::There, |holder| self.holder(&key.namespace, holder));
         let what = work_index.with(&key.namespace, |namespace_work| {
@@ -276,7 +278,7 @@ impl Writer {
             ItemStep::Show(record, unmet) => self.show(&key, &entry, &record, unmet).await,
             ItemStep::Collect(removal) => self.collect(&key, &entry, removal).await,
         };
-        // Others have their turn while this one waits after a failure.
+        // Other items get their turn while this one waits after a failure.
         if lane == WriteLane::Shown {
             let [least, most] = DISPLAY_PAUSE_RANGE;
             let rest = (began.elapsed() * DISPLAY_PAUSE_FACTOR).clamp(least, most);
@@ -291,7 +293,7 @@ impl Writer {
         self.over(&key, result).await;
     }
 
-    /// Shows that an item waits.
+    /// Writes the waiting phase of an item.
     async fn show(&self, key: &ObjectKey, entry: &Entry, record: &Record, unmet: Option<String>) -> Result<(), Error> {
         let beside = StatusExtras { unmet, ..StatusExtras::default() };
         let stored = store(&self.context, key, entry, record, &beside, WriteLane::Shown).await?;
@@ -301,11 +303,11 @@ impl Writer {
         Ok(())
     }
 
-    /// How the holder of an item is, as its Agent tells: one whose pod is gone has ended.
+    /// The state of the holder of an item, by its Agent: if its pod is gone, the Agent has ended.
     fn holder(&self, namespace: &str, holder: &Holder) -> HolderState {
         let key = ObjectKey { namespace: namespace.to_owned(), name: holder.agent.clone() };
         let Some(agent) = self.context.stores.agent(&key) else {
-            // Our finalizer keeps an Agent until its pod is gone. That it is really absent is looked at before the write.
+            // Our finalizer keeps an Agent until its pod is gone. Its absence is verified before the write.
             return HolderState::Gone(Verb::LeaseExpired, "AgentGone".into(), format!("Agent/{} does not exist any more", holder.agent));
         };
         let Ok(agent) = &agent.0 else { return HolderState::There };
@@ -323,15 +325,15 @@ impl Writer {
             self.context.leadership.confirm().await?;
         }
         if let Some(holder) = freed.filter(|_| entry.spec.freed_epoch != entry.record.epoch) {
-            // A cache that is behind must not free what is held.
+            // A stale cache must not free an item that is held.
             let api = self.context.api::<Agent>(&key.namespace);
             let live = api.get_opt(&holder.agent).await.map_err(Error::of("reading the agent that holds an item"))?;
             let there = match live {
                 Some(agent) => matches!(end_of(&agent, &holder.pod), HolderState::There | HolderState::Paused(_)),
-                // Somebody may have taken our finalizer off: then its pod may be there without it.
+                // A person may have removed our finalizer. Then the pod may exist without its Agent.
                 None => {
                     let pod = self.context.api::<Pod>(&key.namespace).get_metadata_opt(&holder.agent).await;
-                    let pod = pod.map_err(Error::of("looking for the pod that holds an item"))?;
+                    let pod = pod.map_err(Error::of("reading the pod that holds an item"))?;
                     pod.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(&holder.pod))
                 }
             };
@@ -346,13 +348,13 @@ impl Writer {
         if matches!(record.phase, Phase::Rejected | Phase::DeadLettered | Phase::Failed | Phase::Expired) && !entry.record.phase.ended() {
             let reason = record.reason.clone().unwrap_or_else(|| "Ended".to_owned());
             let last = record.history.last().and_then(|last| last.message.clone());
-            let note = beside.message.clone().or(last).unwrap_or_else(|| format!("it is {:?} now", record.phase));
+            let note = beside.message.clone().or(last).unwrap_or_else(|| format!("the item is {:?} now", record.phase));
             tell_failure(&self.context, &stored, entry, record, "Settle", (&reason, note)).await;
         }
         Ok(())
     }
 
-    /// What an item waits for in vain, as far as the watches show, may be there: a watch can be behind.
+    /// Whether an object that the item waits for exists, although the watches do not show it: a watch can lag behind.
     async fn is_there_after_all(&self, key: &ObjectKey, entry: &Entry, reason: Option<&str>) -> Result<bool, Error> {
         let mut found = false;
         if let (Some(why::QUEUE_MISSING), Some(name)) = (reason, entry.record.queue.as_ref().or(entry.spec.queue.as_ref())) {
@@ -365,7 +367,7 @@ impl Writer {
         if reason == Some(why::DEPENDENCY_MISSING) {
             let api = self.context.api::<WorkItem>(&key.namespace);
             for on in &entry.spec.after {
-                let item = api.get_opt(&on.name).await.map_err(Error::of("reading an item that is waited for"))?;
+                let item = api.get_opt(&on.name).await.map_err(Error::of("reading an item that another item depends on"))?;
                 let known = self.context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.get(&on.name).is_some());
                 if let Some(item) = item.filter(|_| !known) {
                     self.context.work_index.observe(&item);
@@ -376,7 +378,7 @@ impl Writer {
         Ok(found)
     }
 
-    /// Only the very version that was decided on: a redrive that came meanwhile is not removed.
+    /// Deletes exactly the version that was decided on: an item that was redriven meanwhile is not removed.
     async fn collect(&self, key: &ObjectKey, entry: &Entry, removal: Removal) -> Result<(), Error> {
         self.context.leadership.confirm_within(DELETE_BATCH_DELAY).await?;
         let api = self.context.api::<WorkItem>(&key.namespace);
@@ -392,12 +394,12 @@ impl Writer {
         Ok(())
     }
 
-    /// After a write, however it ended.
+    /// Cleans up after a write, however it ended.
     async fn over(&self, key: &ObjectKey, result: Result<(), Error>) {
         let work_index = &self.context.work_index;
         match result {
             Ok(()) => self.context.succeeded(LOOP_NAME, key),
-            // What is true now was read; it is looked at again at once.
+            // The current version was read: the item is checked again at once.
             Err(error) if error.class() == Class::Conflict => work_index.look(&key.namespace, &key.name),
             Err(error) => {
                 let Some(wait) = self.context.put_off(LOOP_NAME, key.clone(), &error) else { return };
@@ -409,14 +411,14 @@ impl Writer {
     }
 }
 
-/// `dice` is uniform in [0, 1).
+/// The next step for an item. `dice` is uniform in [0, 1).
 fn decide(namespace_work: &mut NamespaceWork, name: &str, entry: &Entry, holder: HolderState, now: UnixMillis, dice: f64) -> ItemStep {
-    // It may have changed since it was read.
+    // The item may have changed since it was read.
     if namespace_work.index.get(name) != Some(entry) {
         return ItemStep::Nothing;
     }
     if namespace_work.is_busy(name) {
-        namespace_work.begin(name); // looked at again afterwards
+        namespace_work.begin(name); // checked again after the write
         return ItemStep::Nothing;
     }
     match namespace_work.index.settle(name, holder, now, dice) {

@@ -1,5 +1,5 @@
-//! The agents' calls for more work: one item, or a plan of many. Each is repeatable: an item is named by its key, so that
-//! the API server itself refuses the second of two.
+//! Calls of agents that submit work: one item, or a plan of many. Each may be repeated: the name of an item follows
+//! from its key, so the API server itself refuses a duplicate.
 
 use std::collections::HashMap;
 
@@ -23,17 +23,17 @@ use crate::wire::plan::{Plan, Planned, PlannedItem, Step};
 use crate::wire::work::{NotifyOn, Requires, Submit, Submitted};
 use crate::wire::{Code, Refusal};
 
-/// Items of a plan that are made at once.
+/// Items of a plan that are created at once.
 const MAX_CONCURRENT_CREATES: usize = 8;
 
 fn key_of(key: Option<&str>) -> Result<&str, Refusal> {
     key.filter(|key| !key.is_empty() && key.len() <= 253).ok_or_else(|| {
-        let message = "the header Idempotency-Key is missing, or longer than 253 bytes: it makes a repetition harmless";
+        let message = "the header Idempotency-Key is missing or longer than 253 bytes: it makes a repeated call safe";
         Refusal::new(Code::InvalidBody, message).field("Idempotency-Key")
     })
 }
 
-/// Makes an item.
+/// Creates an item.
 pub async fn submit(
     caller: &Caller,
     pool: &AgentPool,
@@ -43,7 +43,7 @@ pub async fn submit(
 ) -> Result<Submitted, Refusal> {
     ready(context)?;
     let key = key_of(request.dedup_key.as_deref().or(key))?;
-    // One dedupKey is one for the whole namespace; an agent's key is its own.
+    // A dedupKey is unique in the namespace. An idempotency key is unique for the agent.
     let scope = if request.dedup_key.is_some() { "dedup" } else { caller.uid.as_str() };
     let item = item_of(caller, &format!("item-{}", names::short_hash(&["item", scope, key], 16)), request, pool);
     let (queue, there) = admitted(&item, pool, context)?;
@@ -51,7 +51,8 @@ pub async fn submit(
     make(item, queue, context).await
 }
 
-/// Makes all items of a plan. Until all of them exist none is given out, so that a repetition can go on where this one ends.
+/// Creates all items of a plan. None is assigned before all of them exist, so a repeated call can continue where this
+/// one ends.
 pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request: Plan, context: &Context) -> Result<Planned, Refusal> {
     ready(context)?;
     let key = key_of(request.dedup_key.as_deref().or(key))?;
@@ -67,13 +68,13 @@ pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request:
     let mut more: HashMap<String, u64> = HashMap::new();
     let mut making = Vec::new();
     for (key, item) in items {
-        let (queue, there) =
-            admitted(&item, pool, context).map_err(|refusal| Refusal { message: format!("{key:?}: {}", refusal.message), ..refusal })?;
+        let (queue, there) = admitted(&item, pool, context)
+            .map_err(|refusal| Refusal { message: format!("step {key:?}: {}", refusal.message), ..refusal })?;
         *more.entry(queue.clone()).or_default() += u64::from(!there);
         making.push((key, item, queue));
     }
     within_budgets(pool, more.values().sum(), context)?;
-    // Each of them finds room, and all of them may not: then none is made.
+    // Each item alone fits, but all of them together may not: then none is created.
     for (queue, more) in more {
         let (pending, most) = context.work_index.with(&caller.key.namespace, |namespace_work| {
             (namespace_work.index.pending(&queue), namespace_work.index.queue(&queue).map_or(0, |queue| queue.max_pending))
@@ -86,7 +87,8 @@ pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request:
         let Submitted { name, uid, queue } = make(item, queue, context).await?;
         Ok::<_, Refusal>(PlannedItem { key, name, uid, queue })
     };
-    // The first one alone: another plan under the same key is refused by it, before anything of it is made.
+    // The first item is created alone: if another plan used the same key, this create fails before anything of this
+    // plan exists.
     let mut making = making.into_iter();
     let mut items = Vec::new();
     if let Some(first) = making.next() {
@@ -97,7 +99,8 @@ pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request:
     Ok(Planned { plan, items })
 }
 
-/// Whether so many more items may be unfinished in the namespace, by the budgets above it and above the caller's pool.
+/// Whether this many more items may be unfinished in the namespace, by the budgets above it and above the pool of the
+/// caller.
 fn within_budgets(pool: &AgentPool, more: u64, context: &Context) -> Result<(), Refusal> {
     let Some(limit) = capacity::most_work(pool, &context.stores).filter(|_| more > 0) else { return Ok(()) };
     let pending = context.work_index.with(&pool.namespace().unwrap_or_default(), |namespace_work| namespace_work.index.unfinished());
@@ -107,17 +110,17 @@ fn within_budgets(pool: &AgentPool, more: u64, context: &Context) -> Result<(), 
     Err(rejected(&Rejection::ProjectFull { limit, current: pending }))
 }
 
-/// How a plan and its items are called.
+/// The names of a plan and its items.
 struct Names {
     plan: String,
     /// By the steps' keys.
     items: HashMap<String, String>,
 }
 
-/// All of it is in the plan's name, so that another one under the same key has another name; but the first item's name comes
-/// from the key alone, so that the two meet there.
+/// The name of the plan contains a hash of all its steps, so another plan with the same key has another name. The name
+/// of the first item follows from the key alone, so two such plans conflict there.
 fn names_of(scope: &str, key: &str, steps: &[Step]) -> Names {
-    let all = serde_json::to_string(steps).unwrap_or_default(); // our own types have no value that JSON cannot say
+    let all = serde_json::to_string(steps).unwrap_or_default(); // our own types always serialize
     let plan = format!("plan-{}", names::short_hash(&["plan", scope, key, &all], 16));
     let name_of = |(at, step): (usize, &Step)| {
         let hash = if at == 0 { names::short_hash(&["plan", scope, key], 16) } else { names::short_hash(&["step", &plan, &step.key], 16) };
@@ -126,7 +129,7 @@ fn names_of(scope: &str, key: &str, steps: &[Step]) -> Names {
     Names { items: steps.iter().enumerate().map(name_of).collect(), plan }
 }
 
-/// The queue that an item goes to, and whether it is there already; or why it may not be made.
+/// The queue of an item, and whether the item already exists; or why it may not be created.
 fn admitted(item: &WorkItem, pool: &AgentPool, context: &Context) -> Result<(String, bool), Refusal> {
     let (name, namespace) = (item.name_any(), item.namespace().unwrap_or_default());
     let spec = convert::spec(item);
@@ -135,11 +138,11 @@ fn admitted(item: &WorkItem, pool: &AgentPool, context: &Context) -> Result<(Str
         .with(&namespace, |namespace_work| (namespace_work.index.get(&name).cloned(), namespace_work.index.admission(&name, &spec)));
     let known = there.is_some();
     let queue = match admission {
-        // A repetition is answered as before, whatever has become of the queue.
+        // A repeated call gets the same answer, whatever happened to the queue.
         _ if known => there.and_then(|entry| entry.record.queue.or(entry.spec.queue)).unwrap_or_default(),
         Admission::To(queue) => queue,
         Admission::Refused(rejection) => return Err(rejected(&rejection)),
-        Admission::Unknown => return Err(Refusal::away("the queues are not known now; try again")),
+        Admission::Unknown => return Err(Refusal::away("the controller does not know the queues yet; try again")),
     };
     let allowed = pool.spec.may.iter().flat_map(|may| may.submit_to.iter().flatten()).any(|allowed| *allowed == queue);
     if !allowed {
@@ -149,7 +152,7 @@ fn admitted(item: &WorkItem, pool: &AgentPool, context: &Context) -> Result<(Str
     Ok((queue, known))
 }
 
-/// Makes an item, or finds that it was made before.
+/// Creates an item, or finds the one that an earlier call created.
 async fn make(item: WorkItem, queue: String, context: &Context) -> Result<Submitted, Refusal> {
     let (name, namespace) = (item.name_any(), item.namespace().unwrap_or_default());
     let _turn = turn(&namespace, context).await?;
@@ -162,7 +165,7 @@ async fn make(item: WorkItem, queue: String, context: &Context) -> Result<Submit
         }
         Err(error) if error.class() == Class::AlreadyExists => {
             let there = api.get_opt(&name).await.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
-            let Some(there) = there else { return Err(Refusal::away("an item of the same key was just removed; try again")) };
+            let Some(there) = there else { return Err(Refusal::away("an item with the same key was just deleted; try again")) };
             if as_asked(&there.spec) != as_asked(&item.spec) {
                 return Err(if item.spec.dedup_key.is_some() {
                     rejected(&Rejection::Duplicate(name))
@@ -178,7 +181,7 @@ async fn make(item: WorkItem, queue: String, context: &Context) -> Result<Submit
     Ok(Submitted { name, uid: made.uid().unwrap_or_default(), queue })
 }
 
-/// What was asked of an item when it was made: not when, and not what people changed since.
+/// The spec as it was submitted: without the time, and without fields that people may have changed since.
 fn as_asked(spec: &WorkItemSpec) -> WorkItemSpec {
     WorkItemSpec {
         submit_time: None,

@@ -1,6 +1,7 @@
-//! The watches of items and queues. They begin before anything is decided: a leader gives nothing out before it knows all.
+//! The watches of items and queues. They start before any decision: a leader assigns nothing before it has listed
+//! everything.
 //!
-//! An object that does not fit its type is left alone, told of, and stops nobody else. A payload is never kept.
+//! An object that does not fit its type is logged and ignored, and affects no other object. Payloads are never kept.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +17,7 @@ use crate::api::{WorkItem, WorkQueue};
 use crate::cluster::ObjectKey;
 use crate::cluster::watch::{Tolerant, config};
 
-/// Starts both on `tasks`. With `namespace`, only that one is served.
+/// Starts both watches on `tasks`. With `namespace`, only that namespace is watched.
 pub fn start(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, work_index: &WorkIndex, queues: &Queues) {
     tasks.spawn(watch_items(scoped(client, namespace), work_index.clone()));
     tasks.spawn(watch_queues(scoped(client, namespace), work_index.clone(), queues.clone()));
@@ -34,9 +35,9 @@ where
 
 async fn watch_items(api: Api<Tolerant<WorkItem>>, work_index: WorkIndex) {
     let mut events = watcher::watcher(api, config()).default_backoff().boxed();
-    // What was known when a list began: what came since is not in it, and not gone.
+    // Items that were known when a list began: an item that came since is not in the list, but exists.
     let (mut known, mut seen) = (HashSet::new(), HashSet::new());
-    // A list comes in no order: how far it goes is known at its end.
+    // A list has no order, so its version is known at its end.
     let mut listed = HashMap::new();
     while let Some(event) = events.next().await {
         match event {
@@ -63,7 +64,7 @@ async fn watch_items(api: Api<Tolerant<WorkItem>>, work_index: WorkIndex) {
             Ok(Event::Delete(item)) => {
                 work_index.forget(&item.namespace().unwrap_or_default(), &item.name_any(), &item.uid().unwrap_or_default());
             }
-            Err(error) => tracing::warn!(%error, "the watch of WorkItems broke; starting it again"),
+            Err(error) => tracing::warn!(%error, "the watch of WorkItems failed and is restarted"),
         }
     }
 }
@@ -113,7 +114,7 @@ async fn watch_queues(api: Api<Tolerant<WorkQueue>>, work_index: WorkIndex, queu
                 work_index.observe_queue(&key.namespace, &key.name, None);
                 queues.forget(&key);
             }
-            Err(error) => tracing::warn!(%error, "the watch of WorkQueues broke; starting it again"),
+            Err(error) => tracing::warn!(%error, "the watch of WorkQueues failed and is restarted"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The [work](super::namespace_work) of all namespaces, each behind a lock of its own, and which of them have to be looked at.
+//! The [work](super::namespace_work) of all namespaces, each with its own lock, and the items that are due for a check.
 //!
-//! It must not do I/O, and no lock is held over anything that waits: whoever goes through ten thousand items of one namespace
-//! keeps nobody of another waiting. What always holds: nothing is given out before everything was listed once.
+//! It must not do I/O, and holds no lock while it waits: work on ten thousand items of one namespace must not delay
+//! another namespace. Invariant: nothing is assigned before everything was listed once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,27 +25,28 @@ use crate::telemetry::{Depths, Metrics};
 use crate::wire::follow::Message;
 use crate::wire::work::{ItemOrder, ItemWanted, LeaseRef};
 
-/// Agents' calls that write, at once: what the API server takes without their waiting for each other there, where nobody takes
-/// turns. As many of one namespace may wait as a gateway lets in: what bodies they wait with is bounded where those are read.
+/// Concurrent calls of agents that write: as many as the API server takes without queueing them itself, where they
+/// would not take turns. As many calls of one namespace may wait as a gateway accepts. The memory of their bodies is
+/// bounded where the bodies are read.
 const CALL_BOUNDS: Bounds = Bounds { all: 32, of_one: 24, waiting: 8_000 };
 
-/// Since when the item of a queue is ready, or a dead letter, that has been for the longest time.
+/// For a queue, since when its oldest ready item is ready, and its oldest dead letter is dead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OldestItems {
-    /// Ready.
+    /// The oldest ready item.
     pub ready: Option<UnixMillis>,
-    /// A dead letter.
+    /// The oldest dead letter.
     pub dead_letter: Option<UnixMillis>,
 }
 
-/// A room, and its lock.
+/// The work of one namespace, and its lock.
 type SharedNamespace = Arc<Mutex<NamespaceWork>>;
 
 fn enter(shelf: &SharedNamespace) -> MutexGuard<'_, NamespaceWork> {
     shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held for a moment only, and never while the lock of a namespace is waited for.
+/// Locked only briefly, and never while waiting for the lock of a namespace.
 #[derive(Default)]
 struct State {
     namespaces: HashMap<String, SharedNamespace>,
@@ -56,22 +57,22 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
-    /// Items that are in the channel: each is in it once.
+    /// Items in the channel. Each is in it once.
     due: Mutex<HashSet<ObjectKey>>,
     looks: mpsc::UnboundedSender<ObjectKey>,
     listed: watch::Sender<bool>,
     turns: FairSemaphore,
-    /// Messages so far, of all namespaces: each takes its number under the lock of its room.
+    /// Number of messages so far, of all namespaces. Each message takes its number under the lock of its namespace.
     messages: AtomicU64,
     metrics: Metrics,
 }
 
-/// The governor's memory of work. Cheap to clone.
+/// The work of all namespaces in memory. Cheap to clone.
 #[derive(Clone)]
 pub struct WorkIndex(Arc<Shared>);
 
 impl WorkIndex {
-    /// Nothing is known. Whoever has to be looked at comes out of the receiver; what happens to items is counted in `metrics`.
+    /// Starts empty. The receiver yields the items that are due for a check. Events of items are counted in `metrics`.
     pub fn new(metrics: Metrics) -> (Self, mpsc::UnboundedReceiver<ObjectKey>) {
         let (looks, looked) = mpsc::unbounded_channel();
         let (state, due, listed, turns) = (Mutex::default(), Mutex::default(), watch::Sender::new(false), FairSemaphore::new(CALL_BOUNDS));
@@ -83,18 +84,20 @@ impl WorkIndex {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places for agents' calls that write, taken before anything is decided: what a call waited for is known then.
+    /// The turns of calls that write. A call takes its turn before it decides, so that it sees the state after its
+    /// wait.
     pub fn turns(&self) -> &FairSemaphore {
         &self.0.turns
     }
 
-    /// Works on one namespace. `work` must not wait for anything.
+    /// Runs `work` on one namespace. `work` must not wait.
     pub fn with<T>(&self, namespace: &str, work: impl FnOnce(&mut NamespaceWork) -> T) -> T {
         let shelf = self.lock().namespaces.entry(namespace.to_owned()).or_default().clone();
         work(&mut enter(&shelf))
     }
 
-    /// The same, and what happens to items there is counted: under the lock, so that a queue that is gone counts nothing more.
+    /// The same, and counts the events of items. This happens under the lock, so that a deleted queue counts nothing
+    /// more.
     fn counted<T>(&self, namespace: &str, work: impl FnOnce(&mut NamespaceWork) -> T) -> T {
         let metrics = &self.0.metrics;
         self.with(namespace, |namespace_work| {
@@ -106,7 +109,7 @@ impl WorkIndex {
         })
     }
 
-    /// Shows how many items of each queue are in which phase. No item is looked at.
+    /// Updates the metrics of items by queue and phase, without iterating over items.
     pub fn measure(&self) {
         let (metrics, mut depths) = (&self.0.metrics, Depths::default());
         let now = now();
@@ -120,7 +123,7 @@ impl WorkIndex {
         metrics.depths(depths);
     }
 
-    /// Every queue, with its unfinished items and how many it may hold. No item is looked at.
+    /// Every queue, with the number of its unfinished items and its limit, without iterating over items.
     pub fn fullness(&self) -> Vec<(ObjectKey, u64, u64)> {
         let mut all = Vec::new();
         for (namespace, shelf) in self.shelves() {
@@ -134,7 +137,7 @@ impl WorkIndex {
         all
     }
 
-    /// Looks at one namespace, if it is known.
+    /// Runs `look` on one namespace, if it is known.
     fn within<T>(&self, namespace: &str, look: impl FnOnce(&NamespaceWork) -> T) -> Option<T> {
         let shelf = self.lock().namespaces.get(namespace).cloned()?;
         Some(look(&enter(&shelf)))
@@ -144,7 +147,7 @@ impl WorkIndex {
         self.lock().namespaces.iter().map(|(namespace, shelf)| (namespace.clone(), shelf.clone())).collect()
     }
 
-    /// Everything was listed once: what is not known does not exist.
+    /// Whether everything was listed once: from then on, an unknown object does not exist.
     pub fn is_ready(&self) -> bool {
         let state = self.lock();
         state.items_listed && state.queues_listed
@@ -155,12 +158,12 @@ impl WorkIndex {
         let _ = self.0.listed.subscribe().wait_for(|listed| *listed).await; // the sender lives as long as we
     }
 
-    /// The highest owner epoch in what was read.
+    /// The highest owner epoch that was read.
     pub fn highest_epoch(&self) -> Option<i64> {
         self.lock().highest_epoch
     }
 
-    /// Look at this item.
+    /// Makes this item due for a check.
     pub fn look(&self, namespace: &str, name: &str) {
         let key = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
         if self.due().insert(key.clone()) {
@@ -172,7 +175,7 @@ impl WorkIndex {
         self.0.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This item is about to be looked at: what changes from now on makes it due again.
+    /// The item is about to be checked: a later change makes it due again.
     pub fn looks_at(&self, key: &ObjectKey) {
         self.due().remove(key);
     }
@@ -181,7 +184,7 @@ impl WorkIndex {
         names.into_iter().for_each(|name| self.look(namespace, &name));
     }
 
-    /// An item as it was read, or as the server answered a write of ours. An older version than is known is left out.
+    /// Records an item as it was read, or as the server answered a write of ours. An older version is ignored.
     pub fn observe(&self, item: &WorkItem) {
         let (namespace, name) = (item.namespace().unwrap_or_default(), item.name_any());
         let entry = convert::entry(item);
@@ -196,27 +199,28 @@ impl WorkIndex {
         self.look_at(&namespace, touched);
     }
 
-    /// The watch told of every change in a namespace up to this version: those who listen for one of them can be called.
+    /// The watch has delivered every change of a namespace up to this version: agents that wait for one of them can be
+    /// signalled.
     pub fn watched(&self, namespace: &str, version: u64) {
         if self.with(namespace, |namespace_work| namespace_work.watch(version)) {
-            self.look(namespace, ""); // at no item: those who can be called are, after each look
+            self.look(namespace, ""); // no item: each check signals the waiting agents
         }
     }
 
-    /// The agents of these pools are told this, as soon as they listen.
+    /// Adds a message for the agents of these pools.
     pub fn tell(&self, namespace: &str, pools: &[String], message: &Message) {
         let number = || self.0.messages.fetch_add(1, Ordering::Relaxed) + 1;
         self.with(namespace, |namespace_work| pools.iter().for_each(|pool| namespace_work.messages.add(number(), pool, message.clone())));
         self.look(namespace, ""); // as above
     }
 
-    /// An item is gone.
+    /// Removes a deleted item.
     pub fn forget(&self, namespace: &str, name: &str, uid: &str) {
         let touched = self.counted(namespace, |namespace_work| namespace_work.forget(name, uid));
         self.look_at(namespace, touched);
     }
 
-    /// A queue, as it is now; none: it is gone.
+    /// Records a queue. `None` if it was deleted.
     pub fn observe_queue(&self, namespace: &str, name: &str, queue: Option<&WorkQueue>) {
         let listed = self.lock().queues_listed;
         let touched = self.with(namespace, |namespace_work| {
@@ -231,7 +235,7 @@ impl WorkIndex {
         }
     }
 
-    /// All queues are known.
+    /// Records that all queues are listed.
     pub fn queues_listed(&self) {
         self.lock().queues_listed = true;
         self.look_at_all();
@@ -246,7 +250,7 @@ impl WorkIndex {
         all
     }
 
-    /// All items were listed, and these are gone.
+    /// Records that all items are listed, and that these are gone.
     pub fn items_listed(&self, gone: &HashSet<(String, String, String)>) {
         gone.iter().for_each(|(namespace, name, uid)| self.forget(namespace, name, uid));
         self.lock().items_listed = true;
@@ -263,22 +267,22 @@ impl WorkIndex {
         }
     }
 
-    /// A write of an item is over, however it ended.
+    /// Marks the end of a write of an item, however it ended.
     pub fn written(&self, namespace: &str, name: &str) {
         if self.with(namespace, |namespace_work| namespace_work.written(name)) {
             self.look(namespace, name);
         }
     }
 
-    /// What is true of an item from now on, though it is not stored: whoever depends on it is looked at.
+    /// Sets the record of an item in memory without storing it, and makes dependent items due.
     pub fn remember(&self, namespace: &str, name: &str, entry: &Entry, record: Record) {
         let touched = self.counted(namespace, |namespace_work| namespace_work.remember(name, entry, record));
         self.look_at(namespace, touched);
     }
 
-    /// Forgets namespaces in which there is nothing, and nobody waits.
+    /// Removes namespaces that are empty and in which no agent waits.
     pub fn tidy(&self) {
-        // Who works on one has it besides us; nobody begins to meanwhile.
+        // A task that works on a namespace holds a reference, and no task can start meanwhile.
         self.lock().namespaces.retain(|namespace, shelf| {
             let kept = Arc::strong_count(shelf) > 1 || !enter(shelf).is_empty();
             if !kept {
@@ -301,7 +305,7 @@ impl WorkIndex {
         self.shelves().iter().flat_map(|(_, shelf)| of(&enter(shelf))).collect()
     }
 
-    /// Of the items with these uids, wherever they are, those that have not ended.
+    /// The items of these uids, in any namespace, that have not ended.
     pub fn living(&self, uids: &HashSet<String>) -> HashSet<String> {
         self.shelves().iter().flat_map(|(_, shelf)| enter(shelf).living(uids)).collect()
     }
@@ -311,28 +315,28 @@ impl WorkIndex {
         self.shelves().iter().flat_map(|(_, shelf)| enter(shelf).index.holders().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// Pods that wait for work and could get some.
+    /// Waiting pods that could get an item.
     pub fn called(&self, namespace: &str) -> Vec<String> {
         self.with(namespace, NamespaceWork::called)
     }
 
-    /// What a pod holds.
+    /// The item that a pod holds.
     pub fn holding(&self, namespace: &str, pod: &str) -> Option<AgentHolding> {
         self.within(namespace, |namespace_work| namespace_work.holding(pod))?
     }
 
-    /// What a pod is told of the item that it says it holds, if that is anything but to go on.
+    /// The order for the item that a pod says it holds. `None` lets it continue.
     pub fn order(&self, namespace: &str, pod: &str, agent: &str, held: &LeaseRef) -> Option<ItemWanted> {
         if !self.is_ready() {
             return None;
         }
         let order = |order| Some(ItemWanted { held: held.clone(), order });
-        // By the item and not by the pod: one whose claim's answer was lost may hold another one besides.
+        // Found by the item, not by the pod: if the answer to a claim was lost, the pod may hold another item too.
         let Some((_, entry)) = self.with(namespace, |namespace_work| namespace_work.by_uid(&held.uid)) else {
             return order(ItemOrder::Lost);
         };
         let mut own = entry.record.history.iter().filter(|attempt| attempt.epoch == held.epoch && attempt.agent == agent);
-        // It finished the item itself, and the answer to that is on its way.
+        // The agent finished the item itself, and the answer is in flight.
         if own.any(|attempt| matches!(attempt.verb, Verb::Complete | Verb::Fail | Verb::Release | Verb::CancelDone)) {
             return None;
         }
@@ -345,7 +349,7 @@ impl WorkIndex {
         (entry.record.phase == Phase::Cancelling).then(|| order(ItemOrder::Cancel)).flatten()
     }
 
-    /// How much work there is for a pool: items that could be given out now, and items that its agents hold.
+    /// Work for a pool: the number of items that can be claimed now, and the number that its agents hold.
     pub fn work_for(
         &self,
         namespace: &str,
@@ -363,7 +367,7 @@ impl WorkIndex {
         Some(work.unwrap_or_default())
     }
 
-    /// How many items of a queue do what, and since when the oldest of some do.
+    /// The counts of a queue by phase, and its oldest items.
     pub fn counts(&self, namespace: &str, queue: &str) -> (Counts, OldestItems) {
         let look = |namespace_work: &NamespaceWork| {
             let oldest = OldestItems {
@@ -375,12 +379,12 @@ impl WorkIndex {
         self.within(namespace, look).unwrap_or_default()
     }
 
-    /// How many items of a namespace are not over, and how many may be, where that is limited.
+    /// The number of unfinished items of a namespace, and the limit, if there is one.
     pub fn project(&self, namespace: &str) -> Option<(u64, ProjectLimit)> {
         self.within(namespace, |namespace_work| namespace_work.index.project().map(|(pending, limit)| (pending, limit.clone())))?
     }
 
-    /// A queue, as it is decided on.
+    /// The settings of a queue.
     pub fn queue(&self, namespace: &str, queue: &str) -> Option<Queue> {
         self.within(namespace, |namespace_work| namespace_work.index.queue(queue).cloned())?
     }

@@ -1,4 +1,4 @@
-//! What the index of work says of items, from objects as they are stored.
+//! The index of work, filled with stored objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::wire::work::ProgressUpdate;
 
 const NAMESPACE: &str = "team";
 
-/// An index of work with these items, each `(name, version, phase, holder)`, in its first lease.
+/// An index of work with these items, each `(name, version, phase, holder)`, with their first lease.
 fn work_index(items: &[(&str, u64, &str, &str)]) -> WorkIndex {
     let (work_index, _) = WorkIndex::new(Metrics::default());
     work_index.items_listed(&HashSet::new());
@@ -34,7 +34,7 @@ fn stored(&(name, version, phase, holder): &(&str, u64, &str, &str)) -> WorkItem
     serde_json::from_value(item).expect("a WorkItem")
 }
 
-/// What an agent takes whose pool has nothing that items need.
+/// The intake of a pool that offers nothing that items can require.
 fn taking(queues: &[(String, Vec<String>)]) -> PoolIntake {
     PoolIntake { queues: queues.to_vec(), ..PoolIntake::default() }
 }
@@ -73,7 +73,7 @@ fn only_what_this_attempt_got_done_is_worth_something() {
     };
     assert!(!worth() && !says(1, Some(0), None) && !says(1, None, None), "words alone are no progress");
     assert!(says(1, Some(1), None));
-    // Another leader has it from what is stored; what an attempt before left there has no time any more.
+    // Another leader reads it from the status. Progress that an earlier attempt left there has no time any more.
     for (progress, expected) in [
         (json!({"percent": 1, "updateTime": "2026-01-01T00:00:01Z"}), true),
         (json!({"checkpointRef": "x", "updateTime": "2026-01-01T00:00:01Z"}), true),
@@ -118,7 +118,7 @@ fn agents_of_a_pool_whose_circuit_refuses_are_not_called_until_it_is_let_go() {
     work_index.observe_queue(NAMESPACE, "bugs", Some(&serde_json::from_value(queue).expect("a WorkQueue")));
     let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), "p".to_owned())]);
     work_index.with(NAMESPACE, |namespace_work| {
-        // As a claim does that is refused: it would be called at once again.
+        // As a refused claim does: otherwise the pod would be signalled again at once.
         namespace_work.stopped("p");
         namespace_work.waits("pod", labels, taking(&[("bugs".to_owned(), Vec::new())]));
     });
@@ -238,7 +238,7 @@ fn a_namespace_says_how_full_it_is_where_that_is_limited() {
     assert_eq!((work_index.project(NAMESPACE), work_index.project("other")), (Some((2, limit)), None));
 }
 
-/// The lines of metrics that begin so, without those of zero.
+/// The lines of this metric, without those of zero.
 fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
     let text = metrics.text().expect("encodes");
     let counts = |line: &&str| line.starts_with(metric) && !line.ends_with(" 0");
@@ -287,7 +287,7 @@ fn what_happens_to_an_item_counts_once_however_often_it_is_listed() {
     work_index.items_listed(&HashSet::new());
     assert_eq!(lines(&metrics, "spillway_queue_arrivals"), Vec::<String>::new(), "nobody has decided on it");
     decide();
-    // A person changes it, and it is decided anew; the watch breaks, and everything is listed again.
+    // A person changes the item, and it is decided again. Then the watch breaks, and everything is listed again.
     work_index.observe(&item(3, &json!({})));
     decide();
     for _ in 0..3 {
@@ -308,7 +308,7 @@ fn what_happens_to_an_item_counts_once_however_often_it_is_listed() {
     assert_eq!(lines(&metrics, "spillway_queue_run_seconds_count"), [format!("spillway_queue_run_seconds_count{{{of}}} 1")]);
     work_index.measure();
     assert_eq!(lines(&metrics, "spillway_queue_items"), [format!("spillway_queue_items{{{of},phase=\"Succeeded\"}} 1")]);
-    // A leader that begins counts nothing of what it finds, and goes on from there.
+    // A new leader counts nothing that it finds, and continues from there.
     let metrics = Metrics::default();
     let (work_index, _) = WorkIndex::new(metrics.clone());
     work_index.observe_queue(NAMESPACE, "bugs", Some(&queue(1)));
@@ -330,7 +330,7 @@ fn a_new_leader_knows_for_how_long_the_oldest_item_has_been_ready() {
     let line = lines(&metrics, "spillway_queue_oldest_ready_seconds");
     let age: u64 = line[0].rsplit(' ').next().and_then(|age| age.parse().ok()).expect("a number");
     assert!((4000..4010).contains(&age), "{line:?}");
-    // One that somebody had already is ready anew since that is not known.
+    // An item that an agent has held counts as ready since the index first saw it, because the real time is not known.
     let before = json!({"phase": "Ready", "queue": "bugs", "attempts": 1, "readyTime": "2026-01-01T00:00:00Z"});
     let other = WorkIndex::new(metrics.clone()).0;
     other.observe_queue(NAMESPACE, "bugs", Some(&queue(1)));
@@ -372,7 +372,7 @@ fn a_message_has_a_number_above_those_before_it_and_keeps_its_namespace() {
     work_index.tell("first", &pools, &message);
     work_index.tidy();
     assert_eq!(numbers("first"), [1], "an agent may be about to ask");
-    // As in a namespace that was forgotten and is known again: a cursor of its first messages hides none of its next ones.
+    // As in a namespace that was forgotten and is known again: a cursor of its first messages must not hide new ones.
     work_index.tell("second", &pools, &message);
     assert_eq!(numbers("second"), [3]);
 }

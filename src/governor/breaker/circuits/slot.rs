@@ -1,31 +1,31 @@
-//! Where a circuit is kept, and what is kept of it: data alone.
+//! The place of a circuit in the store, and its data.
 
 use crate::governor::breaker::Key;
 use crate::policy::breaker::{Callers, Circuit, Counts, Settings};
 
-/// A circuit, and the Breaker that it belongs to; none: no Breaker holds for who asks.
+/// A circuit, and its Breaker. `None` if no Breaker applies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::governor::breaker) struct Slot {
-    /// Which circuit.
+    /// The key of the circuit.
     pub key: Key,
     /// Its Breaker.
     pub home: Option<String>,
 }
 
-/// What is kept of a circuit.
+/// The data of a circuit.
 pub(in crate::governor::breaker) struct StoredCircuit {
     /// The circuit.
     pub circuit: Circuit,
-    /// The settings as they were set, and the time of one operation that they were made with.
+    /// The current settings.
     pub set: Settings,
-    /// See `set`.
+    /// The time of one operation from which `set` was made.
     pub operation: u64,
-    /// What metrics were told.
+    /// The counts that metrics have.
     pub told: Counts,
-    /// When it took the state that it is in.
+    /// When the circuit entered its current state.
     pub moved: u64,
-    /// Whose calls failed, and who else calls.
+    /// Which agents call, and whose calls failed.
     pub callers: Callers,
-    /// Why the last failure was one, for people.
+    /// The message of the last failure.
     pub last_failure: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What follows for the circuits from what people wrote, from time, and from whoever asks.
+//! Changes of the circuits by specs, by time, and by requests.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl State {
         jiff::Timestamp::now().as_millisecond().saturating_add(i64::try_from(self.skew).unwrap_or(0))
     }
 
-    /// The Breaker that holds for a pool; without a name, for all of them together.
+    /// The Breaker that applies to a pool, or, with an empty name, to all pools of the namespace together.
     pub fn home_of(&self, namespace: &str, pool: &str) -> Option<String> {
         let first = ObjectKey { namespace: namespace.to_owned(), name: String::new() };
         let homes = self.homes.range(first..).take_while(|(name, _)| name.namespace == namespace);
@@ -42,7 +42,7 @@ impl State {
         self.homes.get(&name_of(slot)?)
     }
 
-    /// What people wrote for the circuits of this Breaker; or, if none holds, of the namespace.
+    /// The settings for the circuits of this Breaker, or of the namespace if none applies.
     pub fn written(&self, namespace: &str, home: Option<&str>) -> CircuitSpec<'_> {
         let name = home.map(|home| ObjectKey { namespace: namespace.to_owned(), name: home.to_owned() });
         let own = name.and_then(|name| self.homes.get(&name)).map(|home| &home.breaker.spec);
@@ -63,9 +63,9 @@ impl State {
         self.owners
     }
 
-    /// Puts a circuit into its place, beside the others of its Breaker.
+    /// Puts a circuit into its group, with the other circuits of its Breaker.
     fn keep(&mut self, slot: Slot, mut kept: StoredCircuit) {
-        // What stands in the status must not fall, also where it is of a pool that was deleted and made again.
+        // The epoch in the status must not fall, also if it belongs to a pool that was deleted and created again.
         let stored =
             self.home(&slot).and_then(|home| home.breaker.status.as_ref()).into_iter().flat_map(|status| status.circuits.iter().flatten());
         let stored = stored.map(|circuit| convert::saved(circuit).epoch).max();
@@ -87,15 +87,16 @@ impl State {
         StoredCircuit { circuit, set: settings, operation, told, moved, callers: Callers::default(), last_failure: None }
     }
 
-    /// Where a circuit is that an agent of `pool` asks; it is made, or comes along from the Breaker that held before.
+    /// The slot of the circuit for an agent of `pool`. The circuit is created, or moved from the Breaker that applied
+    /// before.
     pub(super) fn slot(&mut self, pool: &str, key: &Key) -> Slot {
-        // No Breaker that names pools says anything of the project.
+        // A Breaker that names pools does not apply to the project.
         let pool = if key.guard == Guard::Project { "" } else { pool };
         let slot = Slot { key: self.placed(key), home: self.home_of(&key.namespace, pool) };
         if self.circuits.contains(&slot) {
             return slot;
         }
-        // A pool, and a project, has one circuit of work, whichever Breaker holds for it.
+        // A pool or a project has one circuit of work, whichever Breaker applies.
         let key = &slot.key;
         let others = self.circuits.homes(key).into_iter().map(|home| Slot { key: key.clone(), home });
         let before = others.into_iter().find(|other| key.goes_along() || self.home(other).is_none());
@@ -114,8 +115,8 @@ impl State {
         slot
     }
 
-    /// The key itself; or, of a model beyond those that may have a circuit of their own, the one that such models share. Agents
-    /// name models, so there may be any number of names.
+    /// The key itself, or the key of the shared circuit for a model without a circuit of its own. Agents choose the
+    /// names of models, so there may be any number of names.
     fn placed(&mut self, key: &Key) -> Key {
         if self.circuits.has_place(key) {
             return key.clone();
@@ -135,14 +136,14 @@ impl State {
         shared.unwrap_or_else(|| key.clone())
     }
 
-    /// Something may have happened to a circuit. Whether it changed its state.
+    /// Processes a possible change of a circuit. Returns whether its state changed.
     pub(super) fn after(&mut self, slot: &Slot) -> bool {
         let at = self.at();
         let Some(kept) = self.circuits.get_mut(slot) else { return false };
         let (now, before) = (kept.circuit.counts(), kept.told);
         kept.told = now;
         if slot.home.is_none() && kept.circuit.must_store() {
-            kept.circuit.stored(kept.circuit.epoch()); // there is nowhere to store it
+            kept.circuit.stored(kept.circuit.epoch()); // there is no Breaker to store it in
         }
         let guard = slot.key.guard.label();
         let (closed, open, half) = (CircuitState::Closed.label(), CircuitState::Open.label(), CircuitState::HalfOpen.label());
@@ -155,7 +156,7 @@ impl State {
         let mut moved = false;
         for (from, to, times) in edges.into_iter().filter(|(_, _, times)| *times > 0) {
             self.metrics.breaker_moved(guard, from, to, times);
-            tracing::info!(circuit = %slot.key, breaker = slot.home.as_deref().unwrap_or_default(), from, to, "a circuit moved");
+            tracing::info!(circuit = %slot.key, breaker = slot.home.as_deref().unwrap_or_default(), from, to, "a circuit changed its state");
             moved = true;
         }
         if moved {
@@ -166,7 +167,7 @@ impl State {
         moved
     }
 
-    /// What a Breaker shall say.
+    /// The status to write for a Breaker.
     pub(super) fn said(&mut self, name: &ObjectKey) -> Option<(Arc<Breaker>, BreakerStatus)> {
         let at = self.at();
         let wall = self.wall();
@@ -191,7 +192,7 @@ impl State {
         Some((breaker, status))
     }
 
-    /// An object as somebody read it: what of it is newer than what is known is believed.
+    /// Takes a Breaker as it was read, and the parts of it that are newer.
     pub(super) fn observe(&mut self, breaker: Arc<Breaker>) {
         let name = ObjectKey::of(breaker.as_ref());
         let known = self.homes.get(&name);
@@ -200,7 +201,7 @@ impl State {
             return;
         }
         if !same {
-            // Another object under its name: nothing of what is kept is stored there.
+            // The Breaker was replaced: none of its circuits is stored there.
             self.circuits.of(&name).for_each(|(_, kept)| kept.circuit.elsewhere());
         }
         let stored = breaker.status.iter().flat_map(|status| status.circuits.iter().flatten()).cloned().collect::<Vec<_>>();
@@ -225,7 +226,7 @@ impl State {
         }
     }
 
-    /// Circuits of pools that are gone, and those that nobody will ask again and that say nothing, are forgotten.
+    /// Removes the circuits of deleted pools, and circuits that are not needed any more.
     pub(super) fn tidy(&mut self) {
         let at = self.at();
         let namespaces: HashSet<String> = self.pools.keys().map(|pool| pool.namespace.clone()).collect();
@@ -236,7 +237,7 @@ impl State {
             let stays = match slot.key.pool() {
                 Some(pool) => self.pools.contains_key(&ObjectKey { namespace: slot.key.namespace.clone(), name: pool.to_owned() }),
                 None if slot.key.guard == Guard::Project => namespaces.contains(&slot.key.namespace),
-                // Agents name models: one that nobody calls, and that did not open lately, is not kept.
+                // Agents choose the names of models: a circuit that is unused and did not open lately is removed.
                 None if slot.key.guard == Guard::Models && kept.circuit.is_idle(at.now) => {
                     kept.circuit.epoch() > 0 && at.now.saturating_sub(kept.moved) < kept.circuit.settings().max_open
                 }

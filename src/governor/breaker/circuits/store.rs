@@ -1,8 +1,7 @@
-//! Where the circuits are: found by key and Breaker, by owner, by provider, and those that are being tried; so that no call
-//! looks at more of them than it is about.
+//! The store of circuits, with indexes by key and Breaker, by owner, by provider, and of those that are half open, so
+//! that no call iterates over circuits that it does not concern.
 //!
-//! What always holds: of whatever a circuit is found by, it is found by nothing else once it is removed; a circuit that is
-//! looked at knows how far the others of its Breaker have come.
+//! Invariants: a removed circuit is in no index; a circuit that is read knows the highest epoch of its Breaker.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,13 +10,13 @@ use crate::cluster::ObjectKey;
 use crate::governor::breaker::Key;
 use crate::policy::breaker::State as CircuitState;
 
-/// Circuits of models that a namespace has of one provider; further models share one circuit.
+/// Circuits that a namespace has for the models of one provider. Further models share one circuit.
 pub const MAX_MODEL_CIRCUITS: usize = 64;
 
-/// The circuits of one Breaker, or of a namespace where none holds.
+/// The circuits of one Breaker, or of a namespace without one.
 #[derive(Default)]
 struct Group {
-    /// The highest epoch of all circuits that it ever had: a person approves all openings up to one.
+    /// The highest epoch that any of its circuits ever had: a person approves all openings up to one.
     epoch: u64,
     circuits: HashMap<Key, StoredCircuit>,
 }
@@ -26,13 +25,13 @@ struct Group {
 #[derive(Default)]
 struct Models {
     keys: BTreeSet<Key>,
-    /// When it was seen last, in milliseconds, which of them are needed.
+    /// When the unneeded circuits were last searched, in milliseconds.
     seen: Option<u64>,
 }
 
 type CircuitPlace = (String, Option<String>);
 
-/// Which circuits of a provider are needed is seen once in so many milliseconds, however many new names are called.
+/// Minimum time between two searches for unneeded circuits of a provider, however many new names are called.
 const CIRCUIT_SCAN_INTERVAL_MS: u64 = 1000;
 
 /// All circuits.
@@ -42,11 +41,11 @@ pub(in crate::governor::breaker) struct Store {
     /// The Breakers that have a circuit of a key.
     homes: HashMap<Key, BTreeSet<Option<String>>>,
     owners: HashMap<u64, Slot>,
-    /// The circuits of models, but for the shared ones, by namespace and provider.
+    /// The circuits of models, except the shared ones, by namespace and provider.
     providers: HashMap<(String, String), Models>,
-    /// Those that are half open.
+    /// The half-open circuits.
     tried: BTreeSet<Slot>,
-    /// Circuits that were looked at, in a test.
+    /// Number of circuits that were read, in a test.
     #[cfg(test)]
     pub looked: u64,
 }
@@ -55,14 +54,14 @@ fn place(slot: &Slot) -> CircuitPlace {
     (slot.key.namespace.clone(), slot.home.clone())
 }
 
-/// Where a circuit is counted; none: it is of no model, or is the one that further models share.
+/// The provider that a circuit counts for. `None` if it is not of a model, or is the shared one.
 fn provider(key: &Key) -> Option<(String, String)> {
     let provider = key.provider().filter(|_| key.shared().is_some_and(|shared| shared != *key))?;
     Some((key.namespace.clone(), provider.to_owned()))
 }
 
 impl Store {
-    /// A circuit.
+    /// The circuit of a slot.
     pub fn get_mut(&mut self, slot: &Slot) -> Option<&mut StoredCircuit> {
         #[cfg(test)]
         {
@@ -74,7 +73,7 @@ impl Store {
         Some(kept)
     }
 
-    /// Two circuits at once. None: one of them is not there.
+    /// Two circuits at once. `None` if one of them does not exist.
     pub fn get_both_mut(&mut self, one: &Slot, other: &Slot) -> Option<(&mut StoredCircuit, &mut StoredCircuit)> {
         #[cfg(test)]
         {
@@ -99,27 +98,27 @@ impl Store {
         Some((first, second))
     }
 
-    /// Whether there is one.
+    /// Whether the circuit exists.
     pub fn contains(&self, slot: &Slot) -> bool {
         self.homes.get(&slot.key).is_some_and(|homes| homes.contains(&slot.home))
     }
 
-    /// The circuit that has this owner.
+    /// The slot of the circuit with this owner number.
     pub fn owned(&self, owner: u64) -> Option<Slot> {
         self.owners.get(&owner).cloned()
     }
 
-    /// The Breakers that have a circuit of this key; none among them: one where no Breaker holds.
+    /// The Breakers with a circuit of this key. `None` is the circuit without a Breaker.
     pub fn homes(&self, key: &Key) -> Vec<Option<String>> {
         self.homes.get(key).into_iter().flatten().cloned().collect()
     }
 
-    /// How far the circuits of a Breaker have come.
+    /// The highest epoch of the circuits of a Breaker.
     pub fn epoch(&self, slot: &Slot) -> u64 {
         self.groups.get(&place(slot)).map_or(0, |group| group.epoch)
     }
 
-    /// Puts a circuit into its place, above all that its Breaker has or had.
+    /// Inserts a circuit, with an epoch that is not below those that its Breaker has or had.
     pub fn insert(&mut self, slot: Slot, mut kept: StoredCircuit) {
         self.remove(&slot);
         let group = self.groups.entry(place(&slot)).or_default();
@@ -134,7 +133,7 @@ impl Store {
         self.moved(&slot);
     }
 
-    /// Takes one out.
+    /// Removes a circuit.
     pub fn remove(&mut self, slot: &Slot) -> Option<StoredCircuit> {
         let kept = self.groups.get_mut(&place(slot))?.circuits.remove(&slot.key)?;
         self.owners.remove(&kept.circuit.owner());
@@ -157,7 +156,7 @@ impl Store {
         Some(kept)
     }
 
-    /// A circuit may be in another state than before.
+    /// Updates the indexes after a possible change of state.
     pub fn moved(&mut self, slot: &Slot) {
         let Some(group) = self.groups.get_mut(&place(slot)) else { return };
         let Some(kept) = group.circuits.get(&slot.key) else { return };
@@ -172,7 +171,7 @@ impl Store {
         }
     }
 
-    /// Those of which time alone may make something else.
+    /// The circuits that time alone may change.
     pub fn tried(&self) -> Vec<Slot> {
         self.tried.iter().cloned().collect()
     }
@@ -189,23 +188,23 @@ impl Store {
         })
     }
 
-    /// All there are: bounded by pools, Breakers and providers.
+    /// All slots. Their number is bounded by pools, Breakers and providers.
     pub fn slots(&self) -> Vec<Slot> {
         self.iter().map(|(key, home, _)| Slot { key: key.clone(), home: home.map(str::to_owned) }).collect()
     }
 
-    /// All there are, with their Breakers.
+    /// All circuits, with their Breakers.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, Option<&str>, &StoredCircuit)> {
         self.groups.iter().flat_map(|((_, home), group)| group.circuits.iter().map(move |(key, kept)| (key, home.as_deref(), kept)))
     }
 
-    /// Whether a model may have a circuit of its own. Of others it is to be seen first whether they are needed.
+    /// Whether a key may have a circuit of its own. If not, unneeded circuits must be searched first.
     pub fn has_place(&self, key: &Key) -> bool {
         let Some(provider) = provider(key) else { return true };
         self.homes.contains_key(key) || self.providers.get(&provider).is_none_or(|models| models.keys.len() < MAX_MODEL_CIRCUITS)
     }
 
-    /// The circuits of models of the provider of this one, if it is time to see which of them are needed.
+    /// The circuits of the models of the same provider, if it is time to search for unneeded ones.
     pub fn rivals(&mut self, key: &Key, now: u64) -> Vec<Slot> {
         let Some(models) = provider(key).and_then(|provider| self.providers.get_mut(&provider)) else { return Vec::new() };
         if models.seen.is_some_and(|seen| now < seen.saturating_add(CIRCUIT_SCAN_INTERVAL_MS)) {
@@ -219,12 +218,12 @@ impl Store {
         slots.collect()
     }
 
-    /// Breakers that are gone, and have no circuit any more, have come nowhere.
+    /// Forgets the epochs of deleted Breakers without circuits.
     pub fn forget_empty(&mut self, exists: impl Fn(&str, Option<&str>) -> bool) {
         self.groups.retain(|(namespace, home), group| !group.circuits.is_empty() || exists(namespace, home.as_deref()));
     }
 
-    /// That each circuit is found by all that leads to it, and by nothing else.
+    /// Checks that each circuit is in exactly its indexes.
     #[cfg(test)]
     pub fn check(&self) {
         let slots: BTreeSet<Slot> = self.slots().into_iter().collect();

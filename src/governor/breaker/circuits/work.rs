@@ -1,4 +1,4 @@
-//! The two circuits of a pool's work, its own and its project's, asked and told together.
+//! The two circuits of a pool's work, its own and that of its project, which are used together.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use crate::governor::breaker::key::Key;
 use crate::policy::breaker::work::{Permits, admit, is_bound, speaks_for_project};
 use crate::policy::breaker::{Answer, Guard, Outcome, Rejection};
 
-/// How the circuits stand that may stop a pool's work.
+/// The state of the circuits that may stop the work of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolCircuits {
-    /// Its own.
+    /// The circuit of the pool.
     pub own: CircuitStanding,
-    /// That of its project. None: it does not hold for the pool, whose own is only observed or held closed.
+    /// The circuit of its project. `None` if it does not apply, because the own circuit of the pool only observes or is
+    /// forced closed.
     pub project: Option<CircuitStanding>,
 }
 
@@ -24,15 +25,15 @@ impl PoolCircuits {
         self.own.refuses.is_some() || self.project.as_ref().is_some_and(|project| project.refuses.is_some())
     }
 
-    /// How many may try at once whether work succeeds again, if that is being tried or may be.
+    /// The number of concurrent probes, if a circuit is half open or may become so.
     pub fn probes(&self) -> Option<u32> {
         self.own.probes.into_iter().chain(self.project.as_ref().and_then(|project| project.probes)).min()
     }
 }
 
 impl Circuits {
-    /// Whether an attempt of a pool may begin, which takes `within` at most. What came of it is told with
-    /// [`complete_work`](Self::complete_work).
+    /// Asks for permits for an attempt of a pool that takes at most `within`. [`complete_work`](Self::complete_work)
+    /// reports its result.
     pub async fn admit_work(&self, pool: &ObjectKey, within: Duration) -> Result<Permits, BeginRefusal> {
         let name = |rejection: &Rejection| rejection.name(if rejection.guard == Guard::Project { &pool.namespace } else { &pool.name });
         self.answered(|| self.ask_work(pool, within), name).await
@@ -48,7 +49,7 @@ impl Circuits {
         let at = state.at();
         let within = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let mut answer = Answer::Store;
-        // Once more where there was nowhere to store an opening.
+        // Asks a second time if there is no Breaker to store an opening in.
         for _ in 0..2 {
             let Some((one, other)) = state.circuits.get_both_mut(&own, &project) else { break };
             answer = admit(&mut one.circuit, &mut other.circuit, at, within);
@@ -63,7 +64,7 @@ impl Circuits {
         Ok(answer)
     }
 
-    /// What came of an attempt; of a failure, why, for people.
+    /// Reports the result of an attempt. `why` is the message of a failure.
     pub fn complete_work(&self, pool: &ObjectKey, permits: &Permits, outcome: Outcome, why: &str) {
         self.complete(&Key::work(&pool.namespace, &pool.name), &permits.pool, outcome, why);
         if let Some(permit) = &permits.project {
@@ -71,13 +72,13 @@ impl Circuits {
         }
     }
 
-    /// Something of a pool's work failed for which nobody has a permit.
+    /// Reports a failure of a pool's work without a permit.
     pub fn failed_work(&self, pool: &ObjectKey, why: &str) {
         if !self.is_ready() {
             return;
         }
         let key = Key::work(&pool.namespace, &pool.name);
-        // As it was before this failure.
+        // The state before this failure.
         let speaks =
             self.with(&pool.name, &key, |state, slot| state.circuits.get_mut(slot).is_some_and(|kept| speaks_for_project(&kept.circuit)));
         self.failed(pool, &key, why);
@@ -86,7 +87,7 @@ impl Circuits {
         }
     }
 
-    /// How the circuits of a pool's work stand. None: nothing is known yet.
+    /// The state of the circuits of a pool's work. `None` if nothing is loaded yet.
     pub fn work_of(&self, pool: &ObjectKey) -> Option<PoolCircuits> {
         let key = Key::work(&pool.namespace, &pool.name);
         let own = self.state(pool, &key)?;

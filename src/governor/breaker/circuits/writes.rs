@@ -1,4 +1,4 @@
-//! Writes of Breakers' statuses: which is due, and what became of it. One of a Breaker is on its way at a time.
+//! Writes of the status of Breakers: which one is due, and its result. At most one write of a Breaker is in flight.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::governor::breaker::convert::MAX_STATUS_CIRCUITS;
 use crate::governor::breaker::status::only_counts_differ;
 use crate::policy::backoff::delay;
 
-/// Counts alone are written at most this often.
+/// Minimum time between two writes of counts alone.
 const COUNTS_WRITE_INTERVAL: Duration = Duration::from_secs(5);
-/// First and longest bound of the delay between tries of one write.
+/// First and longest bound of the delay between attempts of one write.
 const WRITE_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
 impl Circuits {
-    /// The next Breaker whose status is to be written, and what it shall say.
+    /// The next Breaker to write, and its new status.
     pub(in crate::governor::breaker) fn next(&self) -> Option<(ObjectKey, Arc<Breaker>, BreakerStatus)> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -36,7 +36,7 @@ impl Circuits {
             let stored = breaker.status.clone().unwrap_or_default();
             if next == stored {
                 state.dirty.remove(&name);
-                // Whoever waits for an opening that stands there already need not wait.
+                // Callers need not wait for an opening that is already in the status.
                 self.is_stored(state, &name, &breaker);
                 continue;
             }
@@ -61,9 +61,9 @@ impl Circuits {
         for (key, kept) in state.circuits.of(name).filter(|(_, kept)| kept.circuit.must_store()) {
             match stored.get(key.what.as_str()) {
                 Some(epoch) => kept.circuit.stored(*epoch),
-                // There is no room for it: those that stand there are open too.
+                // The status is full of open circuits.
                 None if stored.len() >= MAX_STATUS_CIRCUITS => {
-                    tracing::warn!(circuit = %key, breaker = %name.name, "an open circuit is kept in memory only: the status of its Breaker is full of open ones");
+                    tracing::warn!(circuit = %key, breaker = %name.name, "an open circuit is kept in memory only: the status of its Breaker is full of open circuits");
                     kept.circuit.stored(kept.circuit.epoch());
                 }
                 None => {}
@@ -75,7 +75,7 @@ impl Circuits {
         }
     }
 
-    /// A write was made; this is the object now.
+    /// Records that a write was made. `breaker` is the object now.
     pub(in crate::governor::breaker) fn stored(&self, name: &ObjectKey, breaker: Breaker) {
         let mut state = self.lock();
         let breaker = Arc::new(breaker);
@@ -88,7 +88,7 @@ impl Circuits {
         self.moved();
     }
 
-    /// The write met another one; this is the object now.
+    /// Handles a conflict of a write. `live` is the object now.
     pub(in crate::governor::breaker) fn conflicted(&self, name: &ObjectKey, live: Option<Breaker>) {
         let mut state = self.lock();
         match live {
@@ -107,12 +107,12 @@ impl Circuits {
         self.moved();
     }
 
-    /// An object was read.
+    /// Takes an object that was read.
     pub(in crate::governor::breaker) fn saw(&self, live: Breaker) {
         self.lock().observe(Arc::new(live));
     }
 
-    /// The write was not made. After how long it may be tried again.
+    /// Records that a write failed. Returns the delay before the next attempt.
     pub(in crate::governor::breaker) fn put_off(&self, name: &ObjectKey) -> Duration {
         let mut state = self.lock();
         state.dirty.insert(name.clone());

@@ -1,5 +1,5 @@
-//! What pools are told that is no end of an item: in memory alone, and so numbered by its leader. No version of an object could
-//! say their place among the ends: the watch of items may not come to that version for as long as no item changes.
+//! Messages for pools that are not ends of items. They are only in memory, and their leader numbers them. A resource
+//! version could not order them among the ends: the watch of items does not reach that version until an item changes.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::cluster::clock::BootTime;
 use crate::wire::follow::Message;
 
-/// Messages that are kept. Who reads its inbox later has missed the oldest.
+/// Messages that are kept. A pool that reads its inbox later misses the oldest.
 const MAX_MESSAGES: usize = 100;
-/// A namespace without work is remembered for so long after its last message: who listens may be about to ask.
+/// How long a namespace without work is kept after its last message, because a pool may still read it.
 const IDLE_NAMESPACE_TTL: Duration = Duration::from_secs(3600);
 
 /// The messages of a namespace.
@@ -17,13 +17,13 @@ const IDLE_NAMESPACE_TTL: Duration = Duration::from_secs(3600);
 pub struct Messages {
     kept: VecDeque<(u64, String, Message)>,
     last: Option<BootTime>,
-    /// Pools whose listeners were not called yet.
+    /// Pools with waiting agents that were not signalled yet.
     news: HashSet<String>,
 }
 
 impl Messages {
-    /// The agents of a pool are to be told this. No two messages of a leader have one number, and later ones have higher ones:
-    /// also when the namespace was forgotten between them.
+    /// Adds a message for the agents of a pool. The numbers of a leader are unique and rise, also after a namespace was
+    /// forgotten in between.
     pub fn add(&mut self, number: u64, pool: &str, message: Message) {
         if self.kept.len() == MAX_MESSAGES {
             self.kept.pop_front();
@@ -38,13 +38,13 @@ impl Messages {
         self.last.is_none_or(|last| last.elapsed() > IDLE_NAMESPACE_TTL)
     }
 
-    /// What a pool is to be told after the message with this number, with its numbers.
+    /// The messages of a pool after this number, with their numbers.
     pub fn after(&self, pool: &str, number: u64) -> impl Iterator<Item = (u64, &Message)> {
         let ours = self.kept.iter().filter(move |(at, of, _)| of == pool && *at > number);
         ours.map(|(at, _, message)| (*at, message))
     }
 
-    /// Pools that were told something since this was asked last.
+    /// Pools with new messages since the last call.
     pub fn take_news(&mut self) -> HashSet<String> {
         std::mem::take(&mut self.news)
     }

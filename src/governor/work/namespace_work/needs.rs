@@ -1,10 +1,11 @@
-//! Items that need something of a pool: what the pools have, and of which items it was told that none has it.
+//! Items with requirements for a pool: what the pools offer, and which unmet requirements were reported.
 
 use super::NamespaceWork;
 use crate::policy::work::requires::{PoolIntake, UnmetRequirement, in_words};
 
 impl NamespaceWork {
-    /// What the namespace's pools take now, asked for only while an item needs something of them. Items that it touches.
+    /// Sets what the pools of the namespace offer. `pools` is called only while an item has requirements. Returns the
+    /// items that are affected.
     pub fn offered(&mut self, pools: impl FnOnce() -> Vec<PoolIntake>) -> Vec<String> {
         if !self.index.needs_pools() {
             self.unmet.clear();
@@ -16,22 +17,22 @@ impl NamespaceWork {
         touched
     }
 
-    /// That no pool has what an item needs, in words, if nobody was told of it or of one like it yet. Once it is asked it counts
-    /// as told.
+    /// The message that no pool offers what an item requires, if it was not reported yet for this item or a similar
+    /// one. After this call it counts as reported.
     pub fn tell_unmet(&mut self, name: &str) -> Option<String> {
         let (queue, class, submitter) = self.index.needs(name)?;
         let lacks = self.index.lacking(&queue, &class)?;
         self.unmet.insert((queue.clone(), class, submitter)).then(|| unmet_words(&queue, &lacks))
     }
 
-    /// The same, whoever was told.
+    /// The same message, whether it was reported or not.
     pub fn unmet(&self, name: &str) -> Option<String> {
         let (queue, class, _) = self.index.needs(name)?;
         self.index.lacking(&queue, &class).map(|lacks| unmet_words(&queue, &lacks))
     }
 }
 
-/// That no pool has what an item needs.
+/// The message that no pool offers what an item requires.
 fn unmet_words(queue: &str, lacks: &[UnmetRequirement]) -> String {
-    format!("no AgentPool that works from WorkQueue/{queue} has what it needs: {}", in_words(lacks))
+    format!("no AgentPool that takes items from WorkQueue/{queue} offers what the item requires: {}", in_words(lacks))
 }

@@ -1,4 +1,4 @@
-//! How far the items of a namespace are, as their holders say, until that is stored.
+//! The progress of items, as their holders report it, until it is stored.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::cluster::clock::BootTime;
 use crate::wire::work::ProgressUpdate;
 
 impl NamespaceWork {
-    /// How far an item is, as its holder says.
+    /// Records the progress of an item, as its holder reports it.
     pub fn advanced(&mut self, uid: &str, advance: ProgressUpdate) {
         let slot = self.progress.entry(uid.to_owned()).or_default();
         let ProgressUpdate { epoch, percent, message, checkpoint_ref } = advance;
@@ -15,7 +15,7 @@ impl NamespaceWork {
             self.worth.insert(uid.to_owned(), epoch);
         }
         if slot.0.epoch != epoch {
-            slot.0 = ProgressUpdate::default(); // of an attempt before
+            slot.0 = ProgressUpdate::default(); // from an earlier attempt
         }
         let known = &slot.0;
         slot.0 = ProgressUpdate {
@@ -26,12 +26,12 @@ impl NamespaceWork {
         };
     }
 
-    /// What was said of how far an item is and is not stored.
+    /// The reported progress of an item that is not stored yet.
     pub fn progress(&self, uid: &str) -> Option<ProgressUpdate> {
         self.progress.get(uid).map(|(advance, _)| advance.clone()).filter(|said| *said != ProgressUpdate::default())
     }
 
-    /// This is stored now.
+    /// Records that this progress is stored.
     pub fn progress_stored(&mut self, uid: &str, stored: &ProgressUpdate) {
         if let Some((said, written)) = self.progress.get_mut(uid) {
             *written = Some(BootTime::now());
@@ -41,12 +41,12 @@ impl NamespaceWork {
         }
     }
 
-    /// Whether it is to be stored now: the last time was at least `gap` ago.
+    /// Whether progress may be stored now: the last write was at least `gap` ago.
     pub fn progress_is_due(&self, uid: &str, gap: Duration) -> bool {
         self.progress.get(uid).is_some_and(|(_, written)| written.is_none_or(|written| written.elapsed() >= gap))
     }
 
-    /// Items with progress to store that was last stored at least `gap` ago.
+    /// Items with unstored progress whose last write was at least `gap` ago.
     pub fn unsaved_progress(&self, gap: Duration) -> Vec<String> {
         let due = |written: &Option<BootTime>| written.is_none_or(|written| written.elapsed() >= gap);
         let said = self.progress.iter().filter(|(_, (advance, written))| *advance != ProgressUpdate::default() && due(written));
