@@ -10,7 +10,10 @@ use spillway_wire::meter::Dialect;
 
 use crate::json_spans::{Node, Value};
 
-/// FNV-1a with 64 bits, because it is the same in every build.
+/// An odd number with bits all over: its products spread each bit of a word upwards.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A hash of eight bytes at a time, because first messages have 100 KiB and more. It is the same in every build.
 struct Hash(u64);
 
 impl Hash {
@@ -19,8 +22,11 @@ impl Hash {
     }
 
     fn feed(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+            // Rotation brings the high bits back to where the next product spreads them.
+            self.0 = (self.0.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(SPREAD);
         }
     }
 
@@ -39,7 +45,8 @@ impl Hash {
     /// Hashes a message with an end mark, so that two short messages differ from one longer message.
     fn message(&mut self, content: &Node<'_>) -> usize {
         let bytes = self.text(content);
-        self.feed(&[0]);
+        // The length tells a short last word from one that ends with zeros.
+        self.feed(&bytes.to_le_bytes());
         bytes
     }
 }
@@ -126,6 +133,16 @@ mod tests {
             number(Dialect::OpenAIResponses, &json!({"input": "fix it"})),
             number(Dialect::OpenAIResponses, &json!({"input": [{"role": "user", "content": "fix it"}]}))
         );
+    }
+
+    #[test]
+    fn each_byte_of_the_first_message_counts() {
+        let of = |text: &str| number(Dialect::OpenAIChat, &json!({"messages": [{"role": "user", "content": text}]}));
+        let text: String = "0123456789".repeat(4);
+        let numbers: Vec<_> = (0..=text.len()).map(|at| of(&format!("{}~{}", &text[..at], &text[at..]))).collect();
+        let distinct: std::collections::BTreeSet<_> = numbers.iter().collect();
+        assert_eq!(distinct.len(), numbers.len());
+        assert_ne!(of(&text), of(&text[..text.len() - 1]));
     }
 
     #[test]
