@@ -228,7 +228,9 @@ fn message(refusal: &Refusal) -> String {
         message.push_str(". ");
         message.push_str(&part);
     };
-    if let Some(Shortage { room, because: _, field, own: _ }) = refusal.budget.as_deref() {
+    if let Some(Shortage { room, because, field, own: _ }) = refusal.budget.as_deref() {
+        // A Budget that does not exist, or whose parents are wrong, has no limit to raise.
+        let is_limit = !matches!(because.as_str(), "missing" | "blocked");
         if let Some(LimitRoom { budget, name, limit, used, held, left, resets_at }) = room {
             if !refusal.message.contains(&format!("{left} of {limit} tokens")) {
                 add(format!("{budget}, limit {name}: {left} of {limit} tokens are left ({used} used, {held} held by calls in flight)"));
@@ -242,10 +244,11 @@ fn message(refusal: &Refusal) -> String {
         // The message of the ledger begins with the object and ends with the field. The field alone is followed by its
         // object.
         let bare = field.split_once(" of ").map_or(field.as_str(), |(bare, _)| bare);
-        if !refusal.message.contains(bare) {
+        if is_limit && !refusal.message.contains(bare) {
             add(format!("The field to raise is {field}"));
         }
-        add("The platform engineers of this team can raise it, or give more for a while with a Grant".to_owned());
+        let help = if is_limit { "raise it, or give more for a while with a Grant" } else { "correct it" };
+        add(format!("The platform engineers of this team can {help}"));
     }
     message.push('.');
     match message.char_indices().nth(MAX_MESSAGE_CHARS) {

@@ -163,6 +163,10 @@ fn a_refusal_names_the_budget_what_is_left_when_it_resets_the_field_and_whom_to_
     let forever = refuse(Dialect::OpenAIResponses, true, &short(Code::BudgetExhausted, None), NOW);
     assert!(String::from_utf8_lossy(&forever.body).contains("does not reset by itself"));
     assert!(!String::from_utf8_lossy(&forever.body).contains("resets_at"));
+    let mut missing = short(Code::BudgetExhausted, None);
+    missing.budget.as_mut().expect("a shortage").because = "missing".into();
+    let said = message(&missing);
+    assert!(said.ends_with("The platform engineers of this team can correct it.") && !said.contains("raise"), "{said}");
     // Facts that the message already contains are not repeated.
     let said = "Budget/default in team: 40 of 1000 tokens are left of the limit hourly and the call asks for 100. The limit resets at \
                 2026-11-22T16:35Z. Raise spec.tokens.limits[hourly].tokens";
