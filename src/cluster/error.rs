@@ -23,13 +23,11 @@ pub enum Error {
     /// The Lease was not renewed in time.
     #[error("this process does not hold the leader lease any more")]
     NotLeading,
-    /// An answer lacks a field that every answer has.
-    #[error("{call}: the answer lacks {what}")]
-    Malformed {
+    /// Other writers changed the object before each attempt.
+    #[error("{call}: other writers changed the object before each attempt")]
+    Contended {
         /// The call, in words.
         call: &'static str,
-        /// The missing field.
-        what: &'static str,
     },
 }
 
@@ -89,7 +87,7 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Self::Fenced { .. } | Self::NotLeading => Class::LostLeadership,
-            Self::Malformed { .. } => Class::Unavailable,
+            Self::Contended { .. } => Class::Unavailable,
             Self::Api { source, .. } => match source.as_ref() {
                 kube::Error::Api(status) => class_of(status),
                 // Every other variant is about the connection or the reading of the answer, and is retried.
@@ -102,7 +100,7 @@ impl Error {
     pub fn message(&self) -> String {
         match self {
             Self::Api { source, .. } => told(source),
-            Self::Fenced { .. } | Self::NotLeading | Self::Malformed { .. } => self.to_string(),
+            Self::Fenced { .. } | Self::NotLeading | Self::Contended { .. } => self.to_string(),
         }
     }
 }

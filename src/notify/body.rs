@@ -64,7 +64,8 @@ fn slack(telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> String {
         text.push_str(&format!(" (and {unnamed} more)"));
     }
     if lost > 0 {
-        text.push_str(&format!(" ({lost} earlier notices were lost)"));
+        let notices = if lost == 1 { "1 earlier notice was".to_owned() } else { format!("{lost} earlier notices were") };
+        text.push_str(&format!(" ({notices} lost)"));
     }
     text
 }

@@ -215,12 +215,17 @@ pub fn explainable(text: &str) -> Result<Explainable, String> {
     match work(text) {
         Some(named) => named.map(Explainable::Work),
         None => agent_or_pool(text).map(Explainable::Fleet).map_err(|words| match text.split_once('/') {
-            Some((kind, _)) if !AGENT_KINDS.contains(&kind) && !POOL_KINDS.contains(&kind) => {
+            Some((kind, _)) if !is_fleet_kind(kind) => {
                 format!("{text:?} cannot be explained: write agent/NAME, pool/NAME, item/NAME or queue/NAME")
             }
-            _ => words,
+            Some(_) | None => words,
         }),
     }
+}
+
+fn is_fleet_kind(kind: &str) -> bool {
+    let kind = kind.to_ascii_lowercase();
+    AGENT_KINDS.contains(&kind.as_str()) || POOL_KINDS.contains(&kind.as_str())
 }
 
 /// The name of an Agent or of an AgentPool.
@@ -407,6 +412,7 @@ mod tests {
         assert_eq!(explainable("item/b"), Ok(Explainable::Work(Work::Item("b".into()))));
         assert_eq!(explainable("a"), Ok(Explainable::Fleet(NamedKind::Either("a".into()))));
         assert!(explainable("pod/a").expect_err("refused").ends_with("write agent/NAME, pool/NAME, item/NAME or queue/NAME"));
+        assert!(!explainable("Agent/BAD_name").expect_err("refused").contains("cannot be explained"), "the name is wrong, not the kind");
     }
 
     #[test]

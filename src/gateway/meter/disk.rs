@@ -43,7 +43,7 @@ impl Folder {
         std::fs::create_dir_all(path).with_context(|| format!("cannot create the folder of the journal, {}", path.display()))?;
         let lock = File::create(path.join(LOCK_FILE)).with_context(|| format!("cannot create the journal's lock in {}", path.display()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .with_context(|| format!("cannot lock the journal in {}, because another process uses it", path.display()))?;
+            .with_context(|| format!("cannot lock the journal in {}: does another process use it?", path.display()))?;
         Ok(Self { path: path.to_owned(), _lock: Arc::new(lock) })
     }
 }

@@ -102,7 +102,7 @@ impl Writer {
                 Err(error) => return self.over(&job, &error),
             }
         }
-        self.over(&job, &Error::Malformed { call: "writing a record of tokens", what: "a version that no other writer changes" });
+        self.over(&job, &Error::Contended { call: "writing a record of tokens" });
     }
 
     fn over(&self, job: &Job, error: &Error) {

@@ -323,7 +323,7 @@ fn in_line(view: &View, queue: &str) -> Vec<Cause> {
     // selector and the requirements.
     let labels = BTreeMap::new();
     let (queues, offer) = ([(queue.to_owned(), Vec::new())], PoolOffer::default());
-    let now = UnixMillis(jiff::Timestamp::now().as_millisecond());
+    let now = UnixMillis(view.work.now.as_millisecond());
     let anybody = ClaimRequester { agent: "", labels: &labels, queues: &queues, offer: &offer, now };
     let of_pools = |hindrance: &ClaimObstacle| matches!(hindrance, ClaimObstacle::Selector | ClaimObstacle::Requires(_));
     let hindrance = view.book.why_not(&view.name, &anybody).filter(|hindrance| !of_pools(hindrance));
