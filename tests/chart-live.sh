@@ -56,7 +56,7 @@ rights_and_policies() {
         check "controller-pods: with its label" refused "pods of agents only" may "$controller" "$(pod x '"spillway.dev/agent":"x"')"
         check "controller-pods: it makes those" may "$controller" "$(pod x "$agent")"
         for volume in hostPath:'{"path":"/"}' secret:'{"secretName":"s"}' nfs:'{"server":"a","path":"/"}' csi:'{"driver":"a"}'; do
-            check "controller-pods: no volume ${volume%%:*}" refused "volumes of these sorts only" may "$controller" "$(pod x "$agent" "\"volumes\":[{\"name\":\"v\",\"${volume%%:*}\":${volume#*:}}]")"
+            check "controller-pods: no volume ${volume%%:*}" refused "volumes of these types only" may "$controller" "$(pod x "$agent" "\"volumes\":[{\"name\":\"v\",\"${volume%%:*}\":${volume#*:}}]")"
         done
         for volume in emptyDir:'{}' configMap:'{"name":"c"}' persistentVolumeClaim:'{"claimName":"c"}'; do
             check "controller-pods: volume ${volume%%:*}" may "$controller" "$(pod x "$agent" "\"volumes\":[{\"name\":\"v\",\"${volume%%:*}\":${volume#*:}}]")"
@@ -185,20 +185,20 @@ rights_and_policies() {
     check "pods: another pod's is not" patches test-editor plain "$image"
     check "pods: nor an agent's for who may open it" patches test-opener worker "$image"
     debug='{"spec":{"ephemeralContainers":[{"name":"debug","image":"another"}]}}'
-    check "pods: agents get no ephemeral container" refused "ephemeral containers are closed" patches test-writer worker "$debug" --subresource=ephemeralcontainers
+    check "pods: agents get no ephemeral container" refused "ephemeral containers are refused" patches test-writer worker "$debug" --subresource=ephemeralcontainers
     check "pods: other pods do" patches test-writer plain "$debug" --subresource=ephemeralcontainers
     check "pods: and agents from who may open them" patches test-opener worker "$debug" --subresource=ephemeralcontainers
 
     # resized USER POD : prints what the pod would have then
     resized() { patches "$1" "$2" '{"spec":{"containers":[{"name":"agent","resources":{"requests":{"cpu":"8"}}}]}}' --subresource=resize -o 'jsonpath={.spec.containers[0].resources.requests.cpu}'; }
-    check "pods: nobody gives an agent more than its pool does" refused "resources of an agent's pod are its pool's" resized test-writer worker
+    check "pods: nobody gives an agent more than its pool does" refused "resources of an agent's pod come from its pool" resized test-writer worker
     check "pods: other pods are resized" says 8 resized test-writer plain
     check "pods: and agents' by who may open them" says 8 resized test-opener worker
 
-    check "exec: closed for a team" soon refused "exec is closed $closed" enters test-editor worker exec?command=x
-    for sub in attach portforward; do check "exec: so is $sub" refused "$sub is closed $closed" enters test-editor worker $sub; done
-    for name in worker worker:80 https:worker:80; do check "exec: so is proxy to $name" refused "proxy is closed $closed" enters test-editor $name proxy/; done
-    for sub in exec?command=x portforward; do check "exec: on Chat agents ${sub%\?*} too" refused "${sub%\?*} is closed $closed" enters test-editor chat "$sub"; done
+    check "exec: closed for a team" soon refused "exec is refused $closed" enters test-editor worker exec?command=x
+    for sub in attach portforward; do check "exec: so is $sub" refused "$sub is refused $closed" enters test-editor worker $sub; done
+    for name in worker worker:80 https:worker:80; do check "exec: so is proxy to $name" refused "proxy is refused $closed" enters test-editor $name proxy/; done
+    for sub in exec?command=x portforward; do check "exec: on Chat agents ${sub%\?*} too" refused "${sub%\?*} is refused $closed" enters test-editor chat "$sub"; done
     # Roles are aggregated by a controller: `edit` holds agents/attach a moment later.
     check "exec: but a team attaches to them" soon refused "$runs_nowhere" enters test-editor chat attach
     check "exec: who has pods/attach alone does not" refused "right to create agents/attach" enters test-stranger chat attach
@@ -224,7 +224,7 @@ rights_and_policies() {
 
     proxy() { as "$1" get --raw "/api/v1/namespaces/$live/services/$2/proxy/"; }
     for name in $release-gateway https:$release-gateway:8443 $release-metrics:http; do
-        check "services: no proxy to $name" soon refused "own Services is closed" proxy test-editor "$name"
+        check "services: no proxy to $name" soon refused "own Services is refused" proxy test-editor "$name"
     done
     kubectl -n "$live" create service clusterip other --tcp=80 > /dev/null
     check "services: other Services are open" refused "no endpoints available" proxy test-editor other
@@ -253,7 +253,7 @@ rights_and_policies() {
     around='{matchExpressions: [{key: spillway.dev/agent, operator: Exists}]}'
     check "it makes the NetworkPolicy around agents" wall spillway-agents "$around" Ingress
     check "it changes it" wall spillway-agents "$around" Egress
-    check "controller: around agents alone" refused "around agents' pods only" wall spillway-agents '{}' Ingress
+    check "controller: around agents alone" refused "for agents' pods only" wall spillway-agents '{}' Ingress
     check "rights: it changes no other" refused 'cannot patch resource "networkpolicies"' wall other "$around" Ingress
     check "it reviews tokens" says yes as "$controller" auth can-i create tokenreviews.authentication.k8s.io
     check "it reads the gateway's Service" as "$controller" get service $release-gateway
