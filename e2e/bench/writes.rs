@@ -1,4 +1,4 @@
-//! What an agent's life costs the API server: every write of the operator but its lease, divided by the agents.
+//! API writes of an agent's life: all writes of the operator except those of its lease, divided by the agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,8 @@ const LIMIT: Duration = Duration::from_secs(240);
 const SETTLE: Duration = Duration::from_secs(8);
 const POOL: &str = "pool";
 
-/// Takes it on both kinds of nodes at once: writes are counted, not timed, and KWOK's ends are mostly waiting.
+/// Runs it on both kinds of nodes at once: writes are counted, not timed, and the ends of KWOK's pods are mostly
+/// waiting.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let (many, few) = (size.some(FAKE), size.some(REAL));
     let (fake, real) = tokio::try_join!(life("writes-fake", many, Nodes::Fake), life("writes-real", few, Nodes::Real))?;
@@ -69,7 +70,7 @@ async fn life(name: &str, agents: usize, nodes: Nodes) -> anyhow::Result<Vec<Row
     Ok(rows)
 }
 
-/// How many of each verb and resource, refused ones apart.
+/// Number of writes for each verb and resource. Refused ones are counted apart.
 pub fn by_kind(writes: &[Write]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for write in writes {
