@@ -1,5 +1,5 @@
-//! What the supervisor does about time-outs that go on and on, agents that crash one after another, thresholds of a Budget, and what
-//! a pool wants its scheduler to hear of.
+//! Interventions: repeated time-outs, agents that crash one after another, thresholds of a Budget, and the notices that
+//! a pool sends to its scheduler.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -31,13 +31,13 @@ async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agen
     .await
 }
 
-/// Whether it was told of an agent: this signal, and this action.
+/// Whether an agent has an intervention with this signal and this action.
 fn intervened(agent: &Agent, signal: &str, action: &str) -> bool {
     let told = agent.status.iter().flat_map(|status| status.interventions.iter().flatten());
     told.into_iter().any(|told| told.signal == signal && told.action == action)
 }
 
-/// Waits until the webhook was told this; gives the notice.
+/// Waits until the webhook has this notice; the notice.
 async fn told(calls: &Calls, reason: &str) -> Value {
     eventually(&format!("the webhook is told {reason}"), async || {
         let calls = calls.lock().expect("whole").clone();
@@ -68,7 +68,7 @@ async fn chronic_time_outs_end_the_agent_and_are_told_to_the_breakers_of_its_wor
     assert!(intervened(&ended, "ChronicTimeout", "Reap"), "{:?}", ended.status);
     assert!(ended.status.and_then(|status| status.timeouts).is_some_and(|timeouts| timeouts >= 2));
     room.event(&name, "ChronicTimeout", "spec.bulkhead.maxTimeouts").await;
-    // No attempt ended by its time: what opens them is the agent's time-outs alone.
+    // No attempt timed out: only the agent's time-outs open the circuits.
     let words = breakers::says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work/slow is open") && words.contains("spec.bulkhead.maxTimeouts"), "{words}");
     let words = breakers::says(&room, "for-all", "Tripped", "True", "CircuitOpen").await;
@@ -121,7 +121,7 @@ async fn thresholds_of_a_budget_tell_people_and_end_agents() {
     });
     room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(budget)).await.expect("the Budget is accepted");
     room.apply_queue("bugs", json!({})).await;
-    // It spends what there is, shows no progress, and does not end when it is refused.
+    // It spends all tokens, reports no progress, and does not end after a refusal.
     let script = format!("{}; while call; do :; done; while :; do sleep 1; done", call("scripted-large--output-300"));
     let extra = json!({
         "scaling": {"max": 1}, "models": [provider.entry("gpt", "OpenAIChat")],

@@ -1,4 +1,4 @@
-//! Nodes whose kubelets are away: those on one of several do not count and are replaced, and those on the only one are not.
+//! Nodes without a kubelet: agents on one of several nodes are replaced, and agents on the only node are not.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn alone_a_kubelet_that_is_killed_costs_no_identity_and_the_next_one_no_ag
     a_kubelet_goes_and_comes(stopped::Kubelet::Killed).await;
 }
 
-/// Alone on its cluster, as the tests' names say: every pod is on this node. Others go on, so it is this node's own trouble.
+/// Must run alone, because every pod is on this node. Other nodes continue, so the fault is this node's own.
 async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
     let room = TestNamespace::open("kubelet").await;
     let neighbours = Neighbours::of(&room, 2).await;
@@ -102,7 +102,7 @@ async fn alone_on_the_only_node_nobody_is_replaced_when_its_kubelet_is_away() {
 
     let kubelet = stopped::Kubelet::Stopped.away();
     node_is(&room, &pods[0], "Unknown").await;
-    // Of several it would have been judged within this.
+    // One of several nodes would count as unreachable within this time.
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(Fleet::now(&room).await, before, "a replacement would have no node either");
     drop(kubelet);

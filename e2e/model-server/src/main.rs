@@ -38,7 +38,8 @@ fn tls(cert: &Path, key: &Path) -> Result<ServerConfig> {
     let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let chain = chain.with_context(|| format!("cannot read the certificate {}", cert.display()))?;
     let key = PrivateKeyDer::from_pem_file(key).with_context(|| format!("cannot read the key {}", key.display()))?;
-    let mut config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).context("the certificate and the key do not fit")?;
+    let mut config =
+        ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).context("the certificate and the key do not fit")?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
