@@ -184,7 +184,7 @@ async fn a_silent_server_ends_leadership_at_the_renew_deadline() {
     server.0.lock().expect("not poisoned").silent = true;
     let started = Instant::now();
     won.leadership.lost().await;
-    assert!(started.elapsed() <= TIMING.duration, "before anybody else may lead");
+    assert!(started.elapsed() <= TIMING.duration, "before another process may lead");
     assert!(won.leadership.check().is_err());
 }
 
@@ -224,7 +224,7 @@ async fn a_lower_version_ends_leadership_at_once_and_the_next_epoch_is_above_all
     first.leadership.lost().await;
     assert!(started.elapsed() < TIMING.renew_deadline, "at its next renewal");
     assert!(first.leadership.check().is_err() && first.leadership.confirm().await.is_err());
-    assert_eq!(server.holder(), "", "nobody has to wait for it to expire");
+    assert_eq!(server.holder(), "", "no standby has to wait for it to expire");
 
     let second = lead(&server, "b", &CancellationToken::new()).await;
     let rollback = second.takeover.rollback.clone().expect("it is told");
@@ -232,7 +232,7 @@ async fn a_lower_version_ends_leadership_at_once_and_the_next_epoch_is_above_all
     assert!(lost > second.resource_version);
     assert!(owner_epoch(second.resource_version, None, Some(&rollback)) > 500);
     renewed(&second, 2).await;
-    assert_eq!(stored_rollback(&server), Some(rollback), "whoever leads within the next while knows it, too");
+    assert_eq!(stored_rollback(&server), Some(rollback), "the next leader knows it too");
 }
 
 #[tokio::test]

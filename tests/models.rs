@@ -438,7 +438,7 @@ async fn a_namespace_with_all_the_calls_it_may_have_waits_alone_and_who_goes_mea
     }
     let mut waiting = Box::pin(side.ask(messages(false)));
     tokio::select! {
-        got = &mut waiting => panic!("it has no turn: {got:?}"),
+        got = &mut waiting => panic!("it must wait: {got:?}"),
         () = until("its tokens are held", || (world.leader.table().holds.len() == 1).then_some(())) => {}
     }
     world.provider.then(answer());

@@ -32,7 +32,7 @@ pub struct End {
     pub at: Instant,
 }
 
-/// What the agents of one fleet did, in the order of its answers.
+/// The log of one fleet's agents, in the order of the answers.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     /// Items that they were given.

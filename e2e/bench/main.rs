@@ -107,7 +107,7 @@ fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, clust
             "failover" => failover::run(size).await,
             "burst" => burst::run(size).await,
             "pod" => pod::run(size).await,
-            // It has many parts. If one fails, the numbers of the others are reported all the same.
+            // It has many parts. If one fails, the numbers of the others are still reported.
             "work" => work::run(size, &mut reports).await.map(|()| Vec::new()),
             "agents" => agents::run(size).await,
             "fleet" => fleet::run(size).await,

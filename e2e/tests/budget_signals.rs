@@ -110,7 +110,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     for item in ["second", "third"] {
         let done = room.item_is(item, Succeeded).await;
         let verbs: Vec<String> = attempts(&done).into_iter().map(|(verb, _)| verb).collect();
-        assert_eq!(verbs, ["Complete"], "{item}: nothing was tried in vain");
+        assert_eq!(verbs, ["Complete"], "{item}: there was no other attempt");
     }
     room.pool_says("fixers", "Blocked", "False").await;
     agent(&room, "its agent has tokens again", &name, |agent| says(agent, "BudgetAvailable", "True", "TokensLeft")).await;

@@ -198,7 +198,7 @@ async fn a_claim_that_was_not_made_for_the_agent_is_not_used() {
     let claims = room.api::<PersistentVolumeClaim>();
     let name = format!("{agent}-workspace");
     let own = claims.get(&name).await.expect("its claim");
-    claims.delete(&name, &DeleteParams::default()).await.expect("somebody deletes it");
+    claims.delete(&name, &DeleteParams::default()).await.expect("the claim is deleted");
     room.no_claim().await;
     let other: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"name": name}, "spec": own.spec})).expect("a claim");
     claims.create(&PostParams::default(), &other).await.expect("another one");

@@ -350,7 +350,7 @@ async fn a_chat_agent_is_active_while_its_terminal_is_used() {
     // Still attached, without typing.
     becomes(&room, &name, "is idle again", |agent| phase(agent) == Some(Idle)).await;
     assert!(history.phases(&name).await.ends_with(&[Idle, Active, Idle]), "{:?}", history.phases(&name).await);
-    assert!(only(&history.phases(&other).await, &[Spawning, Running, Idle]), "nobody was at the other one");
+    assert!(only(&history.phases(&other).await, &[Spawning, Running, Idle]), "no person was at the other one");
     drop(person);
     room.close().await;
 }

@@ -196,7 +196,7 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
         let calls = scene.provider.calls();
         let is_open = async || {
             // The gap after a killed leader may be longer than a gateway waits.
-            let answer = eventually("somebody leads and answers", async || {
+            let answer = eventually("a leader answers", async || {
                 let answer = scene.call(1, "cache", false).await;
                 seen(!text(&answer).contains("governor_away"), || text(&answer)).map(|()| answer)
             })

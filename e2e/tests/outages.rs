@@ -227,7 +227,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
         .filter(|write| (200..300).contains(&write.response_status.code))
         .collect();
     assert!(late.is_empty(), "the one that slept writes nothing: {late:#?}");
-    assert_eq!(Fleet::of_living(&room, 5).await, after, "and nobody was ended for it");
+    assert_eq!(Fleet::of_living(&room, 5).await, after, "and no agent was ended for it");
     let stayed = before.names().into_iter().filter(|name| *name != pods[2].name_any());
     assert!(stayed.clone().all(|name| after.names().contains(&name)), "{:?} of {:?}", stayed.collect::<Vec<_>>(), after.names());
     let goodbye = room.api::<Agent>().get(&pods[0].name_any()).await.expect("an Agent").status.and_then(|status| status.goodbye);

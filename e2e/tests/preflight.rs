@@ -66,7 +66,7 @@ async fn an_agent_gets_its_item_when_its_preflight_passed() {
     let second = room.operator("two");
     second.leads(&room).await;
     assert_eq!(unfit(&room).await.0, name, "it is kept");
-    eventually("somebody mends it", async || {
+    eventually("a person repairs it", async || {
         let said = sh(&room, &name, "touch /tmp/mended").await;
         // The end of a run kills all processes in the container, also the user's own command.
         seen(said.code == 0, || format!("{said:?}"))

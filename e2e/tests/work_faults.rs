@@ -305,7 +305,7 @@ async fn an_agent_that_vanished_proves_nothing_while_its_pod_is_there() {
     let _link = stopped::Link::of(&pod);
     let api = room.api::<Agent>();
     api.delete(&name, &DeleteParams::default()).await.expect("deleted");
-    eventually("the Agent is gone, by somebody's hand", async || {
+    eventually("the Agent is gone, deleted by a user", async || {
         let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         let _ = api.patch_metadata(&name, &PatchParams::default(), &bare).await; // it may be deleted already
         let there = api.get_opt(&name).await.map_err(|error| error.to_string())?;

@@ -36,7 +36,7 @@ async fn large_bodies_of_a_namespace_are_read_in_turn_and_nobody_else_waits_for_
         }
     };
     tokio::select! {
-        got = &mut waiting => panic!("it has no turn: {got:?}"),
+        got = &mut waiting => panic!("it must wait: {got:?}"),
         () = others => {}
     }
     assert_eq!((world.leader.table().holds.len(), world.provider.calls()), (2, 2), "it is not read, so nothing is held for it");
@@ -60,7 +60,7 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
     let mut calls: FuturesUnordered<_> = (0..60).map(ask).collect();
     let refused = tokio::time::timeout(PATIENCE, calls.next()).await.expect("some are refused").expect("there are more");
     assert_eq!(refused.status, 429, "{refused:?}");
-    // For a moment, and shorter than they wait: whoever gets room meanwhile has it of somebody whose call goes on.
+    // This time is shorter than the calls wait. A call that gets room meanwhile gets it from a call that has continued.
     let meanwhile = async { while calls.next().await.is_some() {} };
     let _ = tokio::time::timeout(AGENT_BODY_LIMITS.patience / 5, meanwhile).await;
     let asked = world.leader.table().asked;

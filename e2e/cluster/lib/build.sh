@@ -6,7 +6,7 @@ KUBERNETES_VERSION=1.36.3
 # Programs that use Kubernetes' libraries are built with the same tags and the same versions, so that Go compiles the libraries
 # once.
 KUBERNETES_TAGS=selinux,notest,grpcnotrace
-# Saves an eighth of the compiler's time: it need not collect garbage so often.
+# Less garbage collection saves an eighth of the compiler's time.
 export GOGC=${GOGC:-400}
 DEFAULT_PARTS=(kubernetes etcd containerd runc netpol volumes helm images)
 

@@ -27,7 +27,7 @@ pub struct Chunk {
     pub said: Tokens,
 }
 
-/// What comes after the last piece.
+/// The end of the body, after its last piece.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     /// The end of the body.

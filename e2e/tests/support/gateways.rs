@@ -58,7 +58,7 @@ impl<'a> Gateways<'a> {
     }
 
     fn one(&self, which: usize) -> &RunningGateway {
-        self.all.get(which).expect("there are not so many")
+        self.all.get(which).expect("a gateway with this number")
     }
 
     pub fn count(&self) -> usize {

@@ -89,7 +89,7 @@ pub fn leased(item: &WorkItem, at: i64) -> bool {
 
 /// Uid of the pod that holds an item.
 pub fn holder(item: &WorkItem) -> String {
-    item.status.as_ref().and_then(|status| status.lease.as_ref()?.holder.clone()).expect("somebody holds it")
+    item.status.as_ref().and_then(|status| status.lease.as_ref()?.holder.clone()).expect("the item has a holder")
 }
 
 /// Failures, stalls and attempts of an item, and its epoch.

@@ -112,7 +112,7 @@ pub fn attempts(item: &WorkItem) -> Vec<(String, String)> {
 
 /// The name of the agent that holds an item.
 pub fn holder(item: &WorkItem) -> String {
-    item.status.as_ref().and_then(|status| status.lease.as_ref()?.agent.clone()).expect("somebody holds it")
+    item.status.as_ref().and_then(|status| status.lease.as_ref()?.agent.clone()).expect("the item has a holder")
 }
 
 /// Every state of the items of a namespace, with the time at which it was seen, in the order of the writes.
