@@ -198,7 +198,7 @@ async fn a_standby_that_is_stopped_leaves() {
     assert_eq!(server.holder(), "a");
 }
 
-/// Renews the Lease at this interval.
+/// Renews the Lease this number of times.
 async fn renewed(won: &LeadershipTerm, times: u32) {
     for _ in 0..times {
         won.leadership.confirm().await.expect("renewed");

@@ -14,8 +14,7 @@ use crate::notifications::{Calls, receiver, webhooks};
 use crate::support::work::attempts;
 use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
 
-/// The first attempts of each item time out. An attempt succeeds when the payload has the text that the test writes
-/// later.
+/// Items whose payload begins with `good` succeed. All others hang until their time is over.
 const HANGS: &str = "case \"$task\" in good*) exit 0;; esac; while :; do sleep 1; done";
 
 pub async fn breaker(room: &TestNamespace, name: &str, spec: Value) {

@@ -46,7 +46,7 @@ async fn queue(room: &TestNamespace, more: Value) {
     .await;
 }
 
-/// A pool of `count` agents with a heartbeat each second, and `extra` merged into its spec.
+/// Spec of a pool of `count` agents with a heartbeat each second, and the default time-out.
 fn agents(count: u32) -> Value {
     json!({"replicas": count, "supervision": {"heartbeatPeriodSeconds": 1}})
 }

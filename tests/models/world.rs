@@ -67,7 +67,7 @@ pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A token. Providers and governors of the tests do not check it.
+/// Admits every client: providers and governors of the tests check no token.
 fn let_in(request: Request) -> Request {
     request.extensions().get::<Connection>().expect("served").admit("clients").expect("a place");
     request

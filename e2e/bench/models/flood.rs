@@ -50,7 +50,7 @@ impl Scale {
     fn of_environment(size: Size) -> anyhow::Result<Self> {
         let loud = size.agents.min(LOUD);
         let items = match std::env::var("BENCH_ITEMS") {
-            Ok(text) => text.parse().map_err(|_| anyhow::anyhow!("BENCH_ITEMS is no number"))?,
+            Ok(text) => text.parse().map_err(|_| anyhow::anyhow!("BENCH_ITEMS must be a number"))?,
             Err(_) if size.small() => loud * 10,
             Err(_) => ITEMS,
         };

@@ -50,11 +50,11 @@ impl Scale {
     fn of_environment(size: Size) -> anyhow::Result<Self> {
         let agents = size.agents.min(AGENTS);
         let waiting = match std::env::var("BENCH_ITEMS") {
-            Ok(text) => text.parse().context("BENCH_ITEMS is no number")?,
+            Ok(text) => text.parse().context("BENCH_ITEMS must be a number")?,
             Err(_) if size.small() => agents * 10,
             Err(_) => WAITING,
         };
-        anyhow::ensure!((1..=items::MAX_PENDING / 2).contains(&waiting), "BENCH_ITEMS: 1 to {}", items::MAX_PENDING / 2);
+        anyhow::ensure!((1..=items::MAX_PENDING / 2).contains(&waiting), "BENCH_ITEMS must be 1 to {}", items::MAX_PENDING / 2);
         Ok(Self { agents, waiting })
     }
 

@@ -72,7 +72,7 @@ pub fn told(used: Tokens, script: &Script) -> Option<Tokens> {
         ScriptedSpeech::True => Some(used),
         ScriptedSpeech::Nothing => None,
         ScriptedSpeech::Lie(number) => Some(Tokens { input: number, output: number, ..Tokens::default() }),
-        // Fields without numbers.
+        // The fields are sent. `make_odd` then replaces their numbers.
         ScriptedSpeech::Odd => Some(Tokens::default()),
     }
 }
@@ -135,8 +135,7 @@ pub fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value>
     value.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Whether a text is not from a person: clients put surroundings, reminders and instructions into tags before a
-/// person's words.
+/// Whether a text has a person's words. Clients put surroundings, reminders and instructions into tags before these.
 #[must_use]
 pub fn is_words(text: &str) -> bool {
     let text = text.trim_start();

@@ -32,7 +32,7 @@ impl CommandOutput {
 pub async fn exec(room: &TestNamespace, pod: &str, words: &[&str]) -> CommandOutput {
     let mut command = Command::new("kubectl");
     command.args(["-n", &room.namespace, "exec", pod, "-c", "agent", "--"]).args(words).stdin(Stdio::null());
-    // Not blocking, so that the test's watches continue.
+    // On another thread, so that the test's watches continue.
     let ended = tokio::task::spawn_blocking(move || command.output()).await.expect("not cancelled").expect("kubectl is on PATH");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     CommandOutput { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }

@@ -72,7 +72,7 @@ impl History {
         self.of_agents(|agent| Some(agent.status.as_ref()?.pod_ref.as_ref()?.uid.clone())).await
     }
 
-    /// All states of all Agents until now.
+    /// The values of `says` for all states of all Agents until now.
     async fn of_agents(&self, says: impl Fn(&Agent) -> Option<String>) -> BTreeSet<String> {
         self.caught_up().await;
         self.agents.lock().expect("not poisoned").iter().filter_map(|(_, agent)| says(agent)).collect()
