@@ -97,7 +97,7 @@ rights_and_policies() {
             printf '{"apiVersion":"%s","kind":"%s","metadata":{"name":"theirs"},%s}' "${kind%:*}" "${kind#*:}" "$rest" | kubectl -n "$live" create -f - > /dev/null
             printf '{"apiVersion":"%s","kind":"%s","metadata":{"name":"ours","labels":{%s}},%s}' "${kind%:*}" "${kind#*:}" "$ours" "$rest" | kubectl -n "$live" create -f - > /dev/null
             check "controller: it deletes its own $sort" as "$controller" delete "$sort" ours --dry-run=server
-            check "controller: and nobody else's" refused "only $sort with its label" as "$controller" delete "$sort" theirs --dry-run=server
+            check "controller: and no other owner's" refused "only $sort with its label" as "$controller" delete "$sort" theirs --dry-run=server
         done
         for sort in resourcequotas limitranges; do
             label() { as "$controller" patch "$sort" "$1" --dry-run=server --type=merge -p '{"metadata":{"labels":{'"$ours"',"a":"b"}}}'; }
@@ -154,7 +154,7 @@ rights_and_policies() {
     check "labels: nor the cluster's administrator" refused "$labels" kubectl -n "$live" create --dry-run=server -f "$work/pod.json"
     check "labels: nor with any other reserved label" refused "$labels" may test-editor "$(pod fake '"spillway.dev/pool":"p"')"
     check "labels: an exempt user may" may test-exempt "$work/pod.json"
-    check "labels: other pods are nobody's business" as test-editor create -f "$(pod plain '"app":"x","spillway.development/a":"b"')"
+    check "labels: other pods are not checked" as test-editor create -f "$(pod plain '"app":"x","spillway.development/a":"b"')"
     check "labels: the controller makes agents' pods" as "$controller" create -f "$(pod worker '"spillway.dev/agent":"worker","spillway.dev/mode":"Perseverance",'"$ours")"
     check "labels: and Chat agents'" as "$controller" create -f "$(pod chat '"spillway.dev/agent":"chat","spillway.dev/mode":"Chat",'"$ours")"
     check "labels: people may set others on them" patches test-editor worker '{"metadata":{"labels":{"team":"a"},"annotations":{"spillway.dev/note":"b"}}}'
@@ -176,7 +176,7 @@ rights_and_policies() {
     done
 
     for space in hostNetwork hostPID hostIPC; do
-        check "pods: no agent gets $space, whoever asks" soon refused "the node's namespaces" may test-exempt "$(pod host '"spillway.dev/agent":"host"' "\"$space\":true")"
+        check "pods: no agent gets $space, from any user" soon refused "the node's namespaces" may test-exempt "$(pod host '"spillway.dev/agent":"host"' "\"$space\":true")"
         check "pods: nor for the controller ($space)" refused "the node's namespaces" may "$controller" "$(pod host '"spillway.dev/agent":"host",'"$ours" "\"$space\":true")"
     done
     check "pods: nor shared processes" refused "may not share processes" may test-exempt "$(pod host '"spillway.dev/agent":"host"' '"shareProcessNamespace":true')"
@@ -192,7 +192,7 @@ rights_and_policies() {
 
     # resized USER POD : prints what the pod would have then
     resized() { patches "$1" "$2" '{"spec":{"containers":[{"name":"agent","resources":{"requests":{"cpu":"8"}}}]}}' --subresource=resize -o 'jsonpath={.spec.containers[0].resources.requests.cpu}'; }
-    check "pods: nobody gives an agent more than its pool does" refused "resources of an agent's pod come from its pool" resized test-writer worker
+    check "pods: no user raises an agent's resources above its pool's" refused "resources of an agent's pod come from its pool" resized test-writer worker
     check "pods: other pods are resized" says 8 resized test-writer plain
     check "pods: and agents' by who may open them" says 8 resized test-opener worker
 
@@ -216,7 +216,7 @@ rights_and_policies() {
         check "tokens: not beside another audience either" refused "tokens for Spillway's audiences" token test-editor other --audience "spillway.dev/$audience"
         check "tokens: kubelets get them ($audience)" token test-editor "spillway.dev/$audience" --as-group=system:nodes --as-group=system:authenticated
     done
-    check "tokens: others are nobody's business" token test-editor other
+    check "tokens: those for other audiences are allowed" token test-editor other
     check "tokens: who may open agents gets them" token test-opener spillway.dev/gateway
     check "tokens: who may register agents outside the cluster gets them for the gateway" soon token test-outsider spillway.dev/gateway
     check "tokens: but not bound to a pod" refused "tokens for Spillway's audiences" token test-outsider spillway.dev/gateway --bound-object-kind Pod --bound-object-name worker

@@ -110,25 +110,25 @@ check "the network policy can be turned off" lacks "kind: NetworkPolicy" without
 # egress COMPONENT [FLAGS...] : the egress rules in the NetworkPolicy of a component
 egress() { local component=$1; shift; without_crds --show-only templates/networkpolicy.yaml "$@" | awk -v name="spillway$component" '/^---/ { on = 0 } /^  name: / { on = $2 == name } /^  egress:/ { if (on) out = 1; else out = 0 } /^---/ { out = 0 } out'; }
 two_origins='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]},{"origin":"https://B.example:8443","allowPrivate":true},{"origin":"https://203.0.113.9"}]'
-check "an origin's addresses are all that is open of it" says 'cidr: "192.0.2.0/24"' egress -gateway --set-json "$two_origins"
+check "an origin with cidrs is reached at these addresses only" says 'cidr: "192.0.2.0/24"' egress -gateway --set-json "$two_origins"
 only_said='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]}]'
 check "and then no public address is open" lacks 0.0.0.0/0 egress -gateway --set-json "$only_said"
-check "unless another origin said none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
+check "unless another origin has none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
 same_file() { [ "$(without_crds --show-only templates/gateway.yaml --set-json "$only_said")" = "$(without_crds --show-only templates/gateway.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://a.example"}]')" ]; }
 api_server='networkPolicy.apiServer.cidrs={192.0.2.7/32}'
 for component in '' -gateway; do
-    check "the API server's addresses are all that is open of it (spillway$component)" says 'cidr: "192.0.2.7/32"' egress "$component" --set "$api_server"
+    check "an API server with cidrs is reached at these addresses only (spillway$component)" says 'cidr: "192.0.2.7/32"' egress "$component" --set "$api_server"
 done
-check "the gateway is told nothing of addresses, and not restarted for them" same_file
+check "the gateway gets no addresses, and is not restarted for them" same_file
 cilium() { without_crds --set networkPolicy.flavor=cilium --set-json "$two_origins" "$@"; }
 check "cilium: origins by name" says 'matchName: "a.example"' cilium --show-only templates/ciliumnetworkpolicy.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://A.example"}]'
-check "cilium: by the address that is their name" says 'toCIDR: ["203.0.113.9/32"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
-check "cilium: by the addresses that are said" says 'toCIDR: ["192.0.2.0/24"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
-check "cilium: the API server by what it is" says 'toEntities: [kube-apiserver]' cilium --show-only templates/ciliumnetworkpolicy.yaml
-check "cilium: NetworkPolicies open no way out beside it" lacks ipBlock egress -gateway --set networkPolicy.flavor=cilium
-check "cilium: but to the governor" says "port: 8443" egress -gateway --set networkPolicy.flavor=cilium
+check "cilium: an origin whose name is an address" says 'toCIDR: ["203.0.113.9/32"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: an origin with cidrs" says 'toCIDR: ["192.0.2.0/24"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: the API server by its entity" says 'toEntities: [kube-apiserver]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: NetworkPolicies allow no other egress" lacks ipBlock egress -gateway --set networkPolicy.flavor=cilium
+check "cilium: except to the governor" says "port: 8443" egress -gateway --set networkPolicy.flavor=cilium
 check "cilium: and none at all for the controller" says "egress: []" egress "" --set networkPolicy.flavor=cilium
-check "cilium: none of it is rendered otherwise" lacks cilium.io without_crds
+check "without flavor cilium no Cilium object is rendered" lacks cilium.io without_crds
 check "the service monitor is off by default" lacks "kind: ServiceMonitor" without_crds
 check "the service monitor can be turned on" says "kind: ServiceMonitor" without_crds --set serviceMonitor.enabled=true
 check "one namespace: the controller is told" says "--namespace=team-a" without_crds --set namespaceScope=team-a
@@ -148,14 +148,14 @@ check "and none by default" no_canary
 cluster_budget() { without_crds --show-only templates/deployment.yaml "$@" | sed -n 's/^ *- "--cluster-budget=\(.*\)"$/\1/p' | sed 's/\\"/"/g'; }
 kept='"reservations":[{"name":"scheduler","percent":20,"poolTypes":["scheduler"]}]'
 check "the controller keeps ClusterBudget/default" says "\"tokens\":{\"limits\":[{\"name\":\"hourly\",\"tokens\":100000,\"window\":\"Hour\"}],$kept}" cluster_budget
-check "in the numbers of a profile" says '"tokens":2000000' cluster_budget --set clusterBudget.profile=coding
-check "and so does a Budget that says nothing" says "\"budget\":{\"agents\":{$kept},\"tokens\":{\"limits\":[{\"name\":\"hourly\",\"tokens\":2000000,\"window\":\"Hour\"}],$kept}}" cluster_budget --set clusterBudget.profile=coding
+check "with the numbers of a profile" says '"tokens":2000000' cluster_budget --set clusterBudget.profile=coding
+check "a Budget without limits gets these" says "\"budget\":{\"agents\":{$kept},\"tokens\":{\"limits\":[{\"name\":\"hourly\",\"tokens\":2000000,\"window\":\"Hour\"}],$kept}}" cluster_budget --set clusterBudget.profile=coding
 check "a fifth of a namespace's agents is kept for schedulers" says "\"perNamespace\":{\"agents\":{\"maxConcurrent\":100,$kept}" cluster_budget
-check "of more, where somebody says so" says "\"agents\":{\"maxConcurrent\":300,$kept}" cluster_budget --set clusterBudget.spec.perNamespace.agents.maxConcurrent=300
-check "and never of more than there may be in all" says "\"agents\":{\"maxConcurrent\":7,$kept}" cluster_budget --set clusterBudget.spec.agents.maxTotal=7
-check "with what is said beside it" says '"agents":{"maxTotal":7}' cluster_budget --set clusterBudget.spec.agents.maxTotal=7
-check "unless it is told not to" lacks cluster-budget without_crds --set clusterBudget.create=false
-check "nor for one namespace" lacks cluster-budget without_crds --set namespaceScope=team-a
+check "of more agents, if the values allow more" says "\"agents\":{\"maxConcurrent\":300,$kept}" cluster_budget --set clusterBudget.spec.perNamespace.agents.maxConcurrent=300
+check "and at most of spec.agents.maxTotal" says "\"agents\":{\"maxConcurrent\":7,$kept}" cluster_budget --set clusterBudget.spec.agents.maxTotal=7
+check "with the fields of clusterBudget.spec" says '"agents":{"maxTotal":7}' cluster_budget --set clusterBudget.spec.agents.maxTotal=7
+check "clusterBudget.create=false keeps none" lacks cluster-budget without_crds --set clusterBudget.create=false
+check "a release for one namespace keeps none" lacks cluster-budget without_crds --set namespaceScope=team-a
 check "the gateway's account is told by its own name" told deployment --gateway-account=spillway-system:other --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=other
 agent_image() { without_crds "$@" --show-only templates/deployment.yaml | sed -n '/SPILLWAY_AGENT_IMAGE/{n;s/^ *value: //p}'; }
 check "agents run the release's own image" says '"r/s:dev"' agent_image --set image.repository=r/s --set image.tag=dev
@@ -179,14 +179,14 @@ one_namespace_each() { # each policy names the namespaces it is for
 check "one namespace: so are the policies" one_namespace_each
 check "one namespace: only its agents reach the gateway" says "kubernetes.io/metadata.name: team-a" without_crds --set namespaceScope=team-a --show-only templates/networkpolicy.yaml
 check "nobody outside the cluster reaches the gateway" lacks "Agents outside the cluster" without_crds --show-only templates/networkpolicy.yaml
-check "but from the addresses that are said" says 'cidr: "192.0.2.0/24"' without_crds --set gateway.external.enabled=true --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
-check "agents outside the cluster are not taken" lacks "--external-agents" without_crds --show-only templates/gateway.yaml
+check "except from gateway.external.cidrs" says 'cidr: "192.0.2.0/24"' without_crds --set gateway.external.enabled=true --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
+check "agents outside the cluster are not accepted by default" lacks "--external-agents" without_crds --show-only templates/gateway.yaml
 check "and no gateway asks for the rights of users" lacks "subjectaccessreviews" without_crds --show-only templates/rbac.yaml
-check "but where that is said" says "- --external-agents" without_crds --set gateway.external.enabled=true --show-only templates/gateway.yaml
+check "and are accepted with gateway.external.enabled" says "- --external-agents" without_crds --set gateway.external.enabled=true --show-only templates/gateway.yaml
 check "gateways ask for the rights of users then" says "subjectaccessreviews" without_crds --set gateway.external.enabled=true --show-only templates/rbac.yaml
-check "tokens of persons are taken for the gateway's audience alone" lacks "--user-audience" without_crds --show-only templates/gateway.yaml
-check "but for those that are said" says '"--user-audience=https://kubernetes.default.svc"' without_crds --set gateway.external.enabled=true --set 'gateway.external.audiences={https://kubernetes.default.svc}' --show-only templates/gateway.yaml
-check "a digest decides over a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
+check "tokens of persons are accepted for the gateway's audience only" lacks "--user-audience" without_crds --show-only templates/gateway.yaml
+check "and for gateway.external.audiences" says '"--user-audience=https://kubernetes.default.svc"' without_crds --set gateway.external.enabled=true --set 'gateway.external.audiences={https://kubernetes.default.svc}' --show-only templates/gateway.yaml
+check "a digest overrides a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
 crds_are() { local want=$1; shift; [ "$(render "$@" | grep -c '^kind: CustomResourceDefinition$')" = "$want" ]; }
 check "every CRD is installed" crds_are "$(find crds -name '*.spillway.dev.yaml' | wc -l)"
 check "crds.install=false installs none" crds_are 0 --set crds.install=false
@@ -297,7 +297,7 @@ check "refuses a digest that is none" refused digest render --set image.digest=s
 check "refuses a quantity that is none" refused memory render --set resources.limits.memory=lots
 webhook='notifications.webhooks=[{"name":"ops","format":"Slack","secretRef":{"name":"s","authorizationKey":"a"}}]'
 check "a webhook's file names the file of its URL" says '/var/run/secrets/spillway.dev/webhooks/ops/url' without_crds --set-json "$webhook"
-check "without webhooks nothing is said of any" lacks webhook without_crds
+check "without webhooks no object names one" lacks webhook without_crds
 check "refuses a webhook whose URL is no Secret" refused url render --set-json 'notifications.webhooks=[{"name":"ops","url":"https://x"}]'
 check "refuses addresses of an origin that are none" refused cidrs render --set-json 'gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["a.example"]}]'
 check "refuses a flavor that is none" refused flavor render --set networkPolicy.flavor=calico

@@ -59,7 +59,7 @@ finish() {
 }
 
 step "building the benchmarks"
-# As `make build` builds: everything but the benchmarks themselves is there already.
+# With the flags of `make build`, so that only the benchmarks themselves are built here.
 RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target "$host" --package spillway-bench
 
 trap finish EXIT

@@ -68,7 +68,7 @@ step "the samples, unchanged"
 # The samples with a credential or with models. Add a new one to this list, and a check of it below.
 about_models() { diff <(grep -lrE '^  models:|model-credential$' config/samples | sort) <(printf 'config/samples/%s\n' \
     agentpool-buddy.yaml agentpool-prd.yaml agentpool-scheduler.yaml codex/agentpool.yaml models/credential.yaml); }
-check "all samples about models are tried here" about_models
+check "all samples about models are in this test" about_models
 inside kubectl apply --server-side -f config/samples/namespace.yaml -f config/samples/models/credential.yaml
 # As in a namespace in which pools ran before. A limit that is unset in it is the whole limit of the namespace.
 inside kubectl apply --server-side -f - <<'Y'
@@ -95,7 +95,7 @@ counted() {
     used=$(inside kubectl -n demo get budget codex -o json | jq '[.status.windows[]? | select(.name == "daily") | .used] | add // 0')
     if [ "$told" != "$used" ] || [ "$told" = 0 ]; then echo "the provider reported $told tokens, and Budget/codex has $used"; return 1; fi
 }
-check "its Budget says what the provider counted" soon counted
+check "its Budget has the provider's count" soon counted
 
 step "a command of Codex that hangs"
 # An agent keeps the settings that its pool had at its creation. So the item needs a new agent.
@@ -108,7 +108,7 @@ kind: WorkItem
 metadata: {name: hangs, namespace: demo}
 spec: {queueRef: {name: code}, type: code, payload: "Hang for ever"}
 Y
-check "Codex does the item all the same" inside kubectl -n demo wait --for=condition=Complete workitem/hangs --timeout=4m
+check "Codex does the item anyway" inside kubectl -n demo wait --for=condition=Complete workitem/hangs --timeout=4m
 told() {
     local said
     said=$(requests | grep -o 'ran for longer than a command may' | head -n 1)
