@@ -119,8 +119,8 @@ impl Stage {
         ];
         rows.extend(troubles(&samples));
         let method = format!(
-            "{agents} pods in {POOLS} pools run on KWOK nodes; then all their simulated sidecars begin at once, through one gateway: for \
-             each two TLS connections, register, first reports, long poll. Calls are timed where the sidecar makes them"
+            "{agents} pods in {POOLS} pools run on KWOK nodes. Then all their simulated sidecars begin at once, through one gateway. Each makes \
+             two TLS connections, registers, sends its first reports, and begins a long poll. Calls are timed where the sidecar makes them"
         );
         Ok(Report::new(format!("{agents} agents register at once"), method, rows))
     }
@@ -172,8 +172,8 @@ impl Stage {
         rows.extend(weight("gateway", self.idle.gateway, memory.1, agents));
         rows.extend(troubles(&samples));
         let method = format!(
-            "the {agents} agents, left alone for {} s; then {} s of the API server's audit log (writes), /proc/PID/stat (processor time, in \
-             steps of 10 ms), and what controller and gateway count themselves. Each agent reports every 20 s and holds a long poll that \
+            "the {agents} agents are left alone for {} s. Then {} s are measured: the API server's audit log (writes), /proc/PID/stat (processor \
+             time, in steps of 10 ms), and the counters of controller and gateway. Each agent reports every 20 s and holds a long poll that \
              the gateway answers after 25 s. VmRSS of both processes before the first pool and at the end",
             SETTLE.as_secs(),
             quiet.as_secs()
@@ -202,8 +202,8 @@ impl Stage {
             Row::one("processor time of the new one until then", used, "ms/agent"),
         ];
         rows.extend(troubles(&samples));
-        let method = "SIGKILL, and another gateway is started under the same address at once; until each agent has had an answer. They ask \
-                      again within a second or two, but a long poll without news is answered after 25 s. So the measured answer is that to \
+        let method = "the gateway gets SIGKILL, and another one is started at the same address at once. The time ends when each agent has had an \
+                      answer from it. Agents ask again within a second or two, but a long poll without news is answered after 25 s. So the measured answer is that to \
                       the next report, one each 20 s";
         Ok(Report::new(format!("a gateway of {agents} agents is replaced"), method, rows))
     }

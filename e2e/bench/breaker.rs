@@ -33,8 +33,8 @@ fn circuits(size: Size) -> anyhow::Result<Report> {
         rows.push(Row::spread(what, rates, "/s"));
     }
     let method = format!(
-        "one thread, policy's circuits and nothing around them: admit, then complete with a success, {:.2} s each, {rounds} times; admit \
-         and complete together count once. Closed, with one failure in a hundred thousand, which never opens them",
+        "one thread with policy's circuits and nothing around them: admit, then complete with a success, {:.2} s each, {rounds} times. Admit \
+         and complete together count once. The circuits are closed. One failure in a hundred thousand never opens them",
         time.as_secs_f64()
     );
     Ok(Report::new("admit + complete a second, the pure circuit", method, rows))
@@ -95,8 +95,8 @@ fn commands(size: Size) -> anyhow::Result<Report> {
         Row::spread("true", direct, "ms"),
     ];
     let method = format!(
-        "`true`, {count} times directly and as often through `spillway exec`, in turn: from the start of the process to its end. The sidecar \
-         is played by the benchmark and answers at once"
+        "`true`, {count} times directly and as often through `spillway exec`, in turn, from the start of the process to its end. The \
+         benchmark plays the sidecar's part and answers at once"
     );
     Ok(Report::new("what spillway exec adds to a command", method, rows))
 }

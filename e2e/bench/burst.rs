@@ -38,7 +38,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         all.push(made.iter().copied().reduce(f64::max).context("a pod")?);
     }
     let method = format!(
-        "a new pool of {AGENTS} agents on KWOK nodes, with simulated sidecars, is applied, {runs} times one after the other; times from \
+        "a new pool of {AGENTS} agents on KWOK nodes, with simulated sidecars, is applied, {runs} times one after the other. Times run from \
          before the apply to the audit log's time of the pods' creation, and until the pool is seen Ready, with every agent \
          registered (checked each 100 ms)"
     );

@@ -65,9 +65,10 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         rows.push(Row::spread(format!("{name} -> lease taken by it"), times.iter().map(|t| t.lease).collect(), "s"));
         rows.push(Row::spread(format!("{name} -> gateway connected to it"), times.iter().map(|t| t.gateway).collect(), "s"));
     }
-    let method = "two replicas, a gateway, one pool on KWOK nodes; the leader gets the signal, at once spec.scaling.min is raised by one; \
-                  the clock stops when a watch shows the new Agent, which the audit log proves to be the other replica's. The lease's time \
-                  is the audit log's; that of the gateway's connection, from which on agents' calls are answered again, that of its own log";
+    let method = "two replicas, a gateway and one pool on KWOK nodes. The leader gets the signal, and spec.scaling.min is raised by one at once. \
+                  The clock stops when a watch shows the new Agent. The audit log must show that the other replica made it. The lease's \
+                  time is the audit log's. The time of the gateway's connection, from which on agents' calls are answered again, is that \
+                  of its own log";
     Ok(vec![Report::new("fail-over", method, rows)])
 }
 

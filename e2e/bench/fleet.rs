@@ -54,7 +54,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     rows.extend(weight(&format!("gateway, {agents} agents"), busy, None));
     let method = format!(
         "VmRSS, VmHWM and Pss of the processes, which serve one namespace: after {} s without a pool, and {} s after {agents} agents in \
-         {POOLS} pools on 20 KWOK nodes, with simulated sidecars, were Ready",
+         {POOLS} pools on 20 KWOK nodes were Ready, with simulated sidecars",
         size.time(IDLE).as_secs(),
         (SETTLE + size.time(REST)).as_secs()
     );
@@ -158,9 +158,9 @@ async fn spawn(room: &BenchNamespace, bare: Vec<Row>, size: Size) -> anyhow::Res
     ];
     rows.extend(bare);
     let method = format!(
-        "{POOLS} pools of {} agents are applied at once on 20 KWOK nodes; each pod's simulated sidecar begins when it runs; times from \
-         before the apply to the audit log's time of the creations, Ready as seen by a watch; everybody is Spillway, the scheduler and \
-         KWOK. Beside it, before, a bare client that creates {wanted} pods of the same spec, {AT_ONCE} at once",
+        "{POOLS} pools of {} agents are applied at once on 20 KWOK nodes. Each pod's simulated sidecar begins when the pod runs. Times run \
+         from before the apply to the audit log's time of the creations. Ready is as seen by a watch. All API writes are those of Spillway, \
+         the scheduler and KWOK. Before it a bare client makes {wanted} pods of the same spec, {AT_ONCE} at once",
         size.in_a_pool()
     );
     Ok(Report::new("spawn", method, rows))

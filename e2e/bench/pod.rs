@@ -222,10 +222,10 @@ fn started(starts: &BTreeMap<Kind, Vec<Start>>) -> Report {
             rows.push(Row::spread(format!("{}: created -> {what}", kind.name()), times, "ms"));
         }
     }
-    let method = "one pod after the other on the real node, the four kinds in turn, of the same image, resources, security and volumes; \
-                  none is removed meanwhile. From the audit log's time of the pod's creation to the time at which containerd read the \
-                  program's first line; processes by /proc/PID/stat (steps of 10 ms; a container's process begins as runc's), lines of the \
-                  sidecar by containerd's time. Medians; spread in brackets";
+    let method = "pods start on the real node, one after the other, the four kinds in turn, with the same image, resources, security and \
+                  volumes. None is removed meanwhile. The time runs from the audit log's time of the creation to the time at which \
+                  containerd read the program's first line. Process times are from /proc/PID/stat (steps of 10 ms; a container's process \
+                  begins as runc's), and lines of the sidecar have containerd's time. Numbers are medians, with their spread in brackets";
     Report::new("start of a pod", method, rows)
 }
 

@@ -24,9 +24,9 @@ const POOL: &str = "pool";
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let (many, few) = (size.some(FAKE), size.some(REAL));
     let (fake, real) = tokio::try_join!(life("writes-fake", many, Nodes::Fake), life("writes-real", few, Nodes::Real))?;
-    let method = "one pool is made Ready (every agent registered), left alone for 8 s, scaled to 0, until no Agent is left and 8 s more; \
-                  all writes, refused ones too, with the operator's User-Agent in the audit log but those of leases, divided by the agents \
-                  (the pool's own writes are among them)";
+    let method = "one pool is made Ready, with every agent registered. It is left alone for 8 s, and scaled to 0, until no Agent is left and 8 s \
+                  more. All writes with the operator's User-Agent in the audit log are counted, including refused ones, except those of \
+                  leases, and divided by the agents. The pool's own writes are among them";
     Ok(vec![
         Report::new(format!("API writes an agent's life, {many} agents on KWOK nodes, simulated sidecars"), method, fake),
         Report::new(format!("API writes an agent's life, {few} agents on the real node"), method, real),

@@ -48,10 +48,11 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         let rates = (0..rounds).map(|_| pure(&BenchCluster::new(depth)?, time)).collect::<anyhow::Result<_>>()?;
         alone.push(Row::spread(format!("depth {depth}"), rates, "/s").goal(GOAL));
     }
-    let places = "depth 1 is a Budget; 4: an agent's life, its Budget, the namespace, the ClusterBudget; 8: five Budgets above one another";
+    let places = "Depth 1 is a Budget. Depth 4 is an agent's life, its Budget, the namespace and the ClusterBudget. Depth 8 is five \
+                  Budgets above one another";
     let method = format!(
-        "one thread, policy's ledger and nothing around it: hold, then settle, {:.2} s each, {rounds} times; hold and settle together \
-         count once. The route is kept, each limit is of an hour and far away; {places}",
+        "one thread with policy's ledger and nothing around it: hold, then settle, {:.2} s each, {rounds} times. Hold and settle together \
+         count once. The route is kept, and each limit is hourly and never reached. {places}",
         time.as_secs_f64()
     );
     let mut reports = vec![Report::new("hold + settle a second, the pure ledger", method, alone)];
@@ -74,9 +75,9 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
             CallOverhead::Least => "the route is kept, and 64 settles are reported together",
         };
         let method = format!(
-            "governor::budget::Meter, one for all threads (one lock), each thread a session of a gateway and an agent of its own; {how}. \
-             Records are taken at once by an API server in memory, at most twenty a second, as the governor writes them. {:.2} s each, \
-             {rounds} times, after each thread's first call; {places}",
+            "governor::budget::Meter, one for all threads (one lock), each thread a session of a gateway and an agent of its own: {how}. \
+             An API server in memory takes records at once, at most twenty a second, as the governor writes them. {:.2} s each, \
+             {rounds} times, after each thread's first call. {places}",
             time.as_secs_f64()
         );
         reports.push(Report::new(format!("hold + settle a second, {title}"), method, rows));

@@ -62,8 +62,8 @@ pub async fn run(size: Size) -> anyhow::Result<Report> {
     room.api::<Budget>().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     let method = format!(
         "{budgets} Budgets; {sessions} sessions of gateways, one after the other, ask each of them for a first hold, which waits for a \
-         write of its record: governor::budget's own patches (compare-and-swap of the status, with conditions and sessions), sent by the \
-         measuring program, which counts as the leader. The governor itself writes at most twenty a second"
+         write of its record. The measuring program, which counts as the leader, sends governor::budget's own patches (compare-and-swap of \
+         the status, with conditions and sessions). The governor itself writes at most twenty a second"
     );
     Ok(Report::new("records of the ledger on the API server", method, rows))
 }

@@ -68,12 +68,13 @@ pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
     rows.extend(memory);
     rows.extend(cost::each(&cost::ours(&stage.room, since), made, Some("<= 4")));
     let method = format!(
-        "{agents} simulated workers on KWOK nodes wait for work by long poll through one gateway; the pool does not follow the work. A \
+        "{agents} simulated workers on KWOK nodes wait for work by long poll through one gateway. The pool does not scale with its work. A \
          bare client makes {} items with payloads of {} bytes at times of a Poisson process of {rate}/s (seed {SEED}), {} s long, fixed \
-         beforehand: an item that is late is counted from when it was due. Claimed: when the worker has the answer to its claim; an item \
-         takes it {} ms; finished: when it has the answer to that. All by one clock. The queue keeps {kept} finished items; when all are \
-         done it keeps none, and the writes are counted when all are collected: all writes, refused ones too, with a User-Agent of \
-         Spillway's in the audit log of the namespace, but those of leases. Processor time from before the first item to after the last",
+         beforehand. An item that is late is counted from when it was due. Claimed: the worker has the answer to its claim. It then \
+         works for {} ms. Finished: it has the answer to that. All times are by one clock. The queue keeps {kept} finished items. When \
+         all are done, it keeps none, and the writes are counted when all are collected. All writes with a User-Agent of Spillway's in \
+         the audit log of the namespace are counted, including refused writes, except those of leases. Processor time is from before the \
+         first item to after the last",
         due.len(),
         items::PAYLOAD,
         time.as_secs(),

@@ -58,9 +58,10 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Report> {
         Some(_) | None => stage.bare = Some(now),
     }
     let method = format!(
-        "the controller gets SIGTERM; when it has ended a bare client makes {agents} items that the {agents} workers may take, then \
-         another controller is started, {} times. Leading and connected by the logs of controller and gateway, claims by the answers that \
-         the workers had; they ask again at growing intervals while nobody answers. VmRSS and VmHWM of the last controller {} s after that",
+        "the controller gets SIGTERM. When it has ended, a bare client makes {agents} items that the {agents} workers may take. Then \
+         another controller is started. This is done {} times. The times until it leads and until the gateway's connection are from their \
+         logs, those of claims from the workers' answers. Workers without an answer ask again at growing intervals. VmRSS and VmHWM are \
+         those of the last controller {} s after that",
         times.len(),
         rest.as_secs()
     );

@@ -82,13 +82,13 @@ pub async fn run(stage: &mut Stage, floor: &Floor) -> anyhow::Result<Report> {
     let after = floor.lives(items::AT_ONCE, rest).await?;
     let rows = rows(SustainedResults { supplied, log, from, to, writes, left, troubles, floor: [before, after], many }, stage)?;
     let method = format!(
-        "a supplier, {at_once} creations at once at most, keeps {unfinished} items unfinished, {} more than there are simulated workers, \
-         who take one after the other and do each at once; the queue keeps nothing that is finished. {} s are counted after a start of \
-         {} s; created, claimed and finished by the answers that supplier and workers had, collected by the audit log. Beside it, for {} s \
-         before and after, a bare client that makes items of the same size, replaces their status with what Spillway wrote at a claim, \
-         then at a finish, and deletes them (four such writes are a life): {at_once} lives at once, and before that {MANY}, with nobody \
-         else there but the workers, who wait. The percentage is of the mean of the two at {at_once}. API writes are counted from the \
-         first item to the last that is collected, as in the open loop",
+        "a supplier with at most {at_once} creations at once keeps {unfinished} items unfinished, {} more than there are simulated workers. \
+         The workers do one after the other at once, and the queue keeps no finished items. {} s are counted after a start of {} s. \
+         Created, claimed and finished are counted by the answers to supplier and workers, and collected by the audit log. For {} s \
+         before and after it a bare client makes items of the same size, replaces their status with what Spillway wrote at a claim, \
+         then at a finish, and deletes them (four such writes are a life). It has {at_once} lives at once, and before that {MANY}, while \
+         the workers only wait. The percentage is of the mean of the two at {at_once}. API writes are counted from the first item to the \
+         last that is collected, as in the open loop",
         queued(stage),
         time.as_secs(),
         START.as_secs(),

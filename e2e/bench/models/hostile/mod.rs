@@ -82,7 +82,7 @@ pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
 fn method(size: Size) -> String {
     format!(
         "two namespaces, one gateway, one controller, one ClusterBudget above both; gateway and controller in memory groups with the \
-         chart's limits ({GATEWAY_LIMIT} and {CONTROLLER_LIMIT} MiB), started anew when they end. The honest namespace: {HONEST} workers, \
+         chart's limits ({GATEWAY_LIMIT} and {CONTROLLER_LIMIT} MiB), restarted when they end. The honest namespace: {HONEST} workers, \
          {} items and {} calls of models a second at times of Poisson processes, measured for {} s of each attack, which begins {} s \
          before. The attacker is a process of the lowest priority with {HOSTILE} agents of the hostile namespace, addresses of pods \
          without a token, and the rights of a user who may edit a namespace; its provider is hostile, too. Peak: the most that was \
