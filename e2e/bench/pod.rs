@@ -99,7 +99,7 @@ async fn once(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> a
             pods.create(&PostParams::default(), &pod).await?.name_any()
         }
     };
-    let program = within(LIMIT, "its program says that it has begun", async || {
+    let program = within(LIMIT, "its program has printed its first line", async || {
         line(room, &name, "agent", LINE).await?.context("its log does not say so")
     })
     .await?;

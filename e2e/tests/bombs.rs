@@ -201,7 +201,7 @@ async fn remove(room: &TestNamespace) {
         let api = at(&room.client, &resource, room);
         api.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("they are deleted");
         let without = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        eventually("what was bombed is gone", async || {
+        eventually("the harmful objects are deleted", async || {
             let left = api.list_metadata(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
             for object in left.iter().filter(|object| object.metadata.finalizers.is_some()) {
                 let name = object.metadata.name.as_deref().unwrap_or_default();

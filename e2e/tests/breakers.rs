@@ -24,7 +24,7 @@ pub async fn breaker(room: &TestNamespace, name: &str, spec: Value) {
 
 /// Waits until the condition `type_` of a Breaker has this status and reason; its message.
 pub async fn says(room: &TestNamespace, name: &str, type_: &str, status: &str, reason: &str) -> String {
-    eventually(&format!("Breaker {name} says {type_}={status}, {reason}"), async || {
+    eventually(&format!("Breaker {name} has {type_}={status}, {reason}"), async || {
         let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
         let conditions = breaker.status.map(|status| status.conditions).unwrap_or_default();
         let found = conditions.iter().find(|one| one.type_ == type_ && one.status == status && one.reason == reason);
@@ -75,7 +75,7 @@ async fn hanging(name: &str, spec: Value, items: usize) -> (TestNamespace, Opera
 
 /// Waits until the webhook has this notice about the Breaker; the number of such notices. Retries count once.
 async fn told(calls: &Calls, reason: &str) -> usize {
-    eventually(&format!("the webhook is told {reason}"), async || {
+    eventually(&format!("the webhook has a notice {reason}"), async || {
         let calls = calls.lock().expect("whole").clone();
         let of = calls.iter().filter(|(_, body)| body["reason"] == reason && body["objects"][0]["kind"] == "Breaker");
         let numbers: HashSet<&String> = of.map(|(number, _)| number).collect();
@@ -148,7 +148,7 @@ async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
     let words = says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work/fixers is open until"), "{words}");
     // Its probe hangs too.
-    eventually("it is opened again by a probe", async || {
+    eventually("a probe opens the circuit again", async || {
         let now = circuit(&room, "strict", "fixers").await;
         seen(matches!(now, Some((_, 3..))), || format!("{now:?}"))
     })

@@ -55,7 +55,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     room.apply_workers("fixers", &["bugs"], &one_call("scripted-large", "exit 7"), extra).await;
     room.submit("bugs", "first", json!({"payload": "x"})).await;
     let first = room.item_is("first", Succeeded).await;
-    eventually("an item without a share says what it used too", async || {
+    eventually("the status of an item without a share has the used tokens", async || {
         let item = room.api::<WorkItem>().get("first").await.map_err(|error| error.to_string())?;
         let used = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
         seen(used == Some(provider.told()), || format!("{used:?} of {}", provider.told()))
@@ -70,7 +70,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     let pod = room.api::<Pod>().get(&name).await.expect("its pod");
     let caller = room.as_pod(&pod).await;
     let body = json!({"model": "scripted-large", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]});
-    eventually("it is spent", async || {
+    eventually("the budget is spent", async || {
         let answer = caller.try_call("POST", "/models/gpt/v1/chat/completions", body.to_string()).await?;
         seen(answer.status == 402, || format!("{answer:?}"))
     })
@@ -92,14 +92,14 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
         let status = room.item_is(item, Ready).await.status.expect("a status");
         assert_eq!((status.attempts.unwrap_or(0), status.failures.unwrap_or(0), status.stalls.unwrap_or(0)), (0, 0, 0), "{item}");
     }
-    eventually("two agents are wanted", async || {
+    eventually("the pool wants two agents", async || {
         let desired = room.pool("fixers").await.status.and_then(|status| status.desired);
         seen(desired == Some(2), || format!("{desired:?}"))
     })
     .await;
     let agents: Vec<String> = room.list::<Agent>().await.iter().map(|agent| agent.name_any()).collect();
     assert_eq!(agents, std::slice::from_ref(&name), "and none is made");
-    eventually("the Budget says how many agents it counts", async || {
+    eventually("the Budget's status has its number of agents", async || {
         let budget = room.api::<Budget>().get("default").await.map_err(|error| error.to_string())?;
         let used = budget.status.and_then(|status| status.agents).map(|agents| agents.used);
         seen(used == Some(1), || format!("{used:?}"))
@@ -134,13 +134,13 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
     let gateways = Gateways::start(&room, 1).await;
     room.submit("bugs", "plain", json!({"payload": "x"})).await;
     room.submit("bugs", "shared", json!({"payload": "x", "bulkhead": {"tokens": 50_000}})).await;
-    eventually("both calls are at the provider", async || seen(provider.calls() == 2, || provider.calls().to_string())).await;
+    eventually("the provider has both calls", async || seen(provider.calls() == 2, || provider.calls().to_string())).await;
     gateways.kill(0);
     gateways.serves(0).await;
     for item in ["plain", "shared"] {
         let done = room.item_is(item, Succeeded).await;
         let holder = attempts(&done)[0].1.clone();
-        eventually(&format!("{item} says what its agent says"), async || {
+        eventually(&format!("item {item} and its agent have the same token count"), async || {
             let item = room.api::<WorkItem>().get(item).await.map_err(|error| error.to_string())?;
             let agent = room.api::<Agent>().get(&holder).await.map_err(|error| error.to_string())?;
             let of_item = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
@@ -152,7 +152,7 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
     }
     let items = room.list::<WorkItem>().await;
     let all: i64 = items.into_iter().filter_map(|item| item.status?.tokens).map(|tokens| tokens.used).sum();
-    eventually("the Budget says the same", async || {
+    eventually("the Budget has the sum of its items", async || {
         let spent = spent(&room).await;
         seen(spent == (all, 0, 0), || format!("{spent:?} and {all}"))
     })

@@ -180,7 +180,7 @@ async fn under_a_flood(room: &TestNamespace) {
     let agents = agents(room, &provider, AT_ONCE / OF_ONE_AGENT).await;
     let told_to_wait = AtomicUsize::new(0);
     let ten_are_in_flight = async {
-        eventually("ten calls are with the provider, and all others were told to come back", async || {
+        eventually("the provider has ten calls, and all others were refused for now", async || {
             let (there, waiting) = (provider.calls(), told_to_wait.load(Ordering::SeqCst));
             seen((there, waiting) == (10, AT_ONCE - 10), || format!("{there} are there, {waiting} wait"))
         })
@@ -348,7 +348,7 @@ impl Scene<'_> {
     async fn fails(&self, mut dice: Dice) {
         let faults = dice.shuffled(FAULTS.to_vec());
         for (moment, fault) in dice.moments(FAULTS.len(), BEFORE).into_iter().zip(faults) {
-            eventually(&format!("{moment} answers came, and then {fault:?}"), async || {
+            eventually(&format!("{moment} calls are answered, before {fault:?}"), async || {
                 let whole = self.whole.load(Ordering::SeqCst);
                 seen(whole >= moment, || format!("{whole}"))
             })
@@ -375,7 +375,7 @@ impl Scene<'_> {
                     self.controllers.with(&leader, |leader| leader.signal(Signal::STOP));
                     self.controllers.leader(self.room, &leader).await;
                     self.controllers.with(&leader, |leader| leader.signal(Signal::CONT));
-                    eventually("it finds that it does not lead, and ends", async || {
+                    eventually("the old leader ends", async || {
                         seen(self.controllers.with(&leader, |_| ()).is_none(), || format!("{leader} runs"))
                     })
                     .await;

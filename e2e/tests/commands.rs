@@ -104,7 +104,7 @@ async fn ten_that_hang_stop_one_agent_until_two_work() {
     assert!(!lines[13..].contains(&"started"), "what is refused does not run: {said:?}");
     let worked: u32 = beside.ok().trim().parse().expect("a number");
     assert!(worked > 0, "the other agent's commands ran all the time");
-    eventually("its opening is counted", async || {
+    eventually("the agent's status counts the opening", async || {
         let counted = timeouts(&room, one).await;
         seen(counted == Some(1), || format!("{counted:?}"))
     })
@@ -141,7 +141,7 @@ async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
     breaker(&room, "strict", json!({"commands": guard})).await;
     let agent = agents(&room, "coders", 1).await.remove(0);
     run(&room, &agent, "until spillway exec --timeout 1 -- sleep 600; [ $? = 125 ]; do :; done").await.ok();
-    eventually("its opening is counted", async || {
+    eventually("the agent's status counts the opening", async || {
         let counted = timeouts(&room, &agent).await;
         seen(counted == Some(1), || format!("{counted:?}"))
     })
@@ -149,7 +149,7 @@ async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
     let uid = pod_uid(&room.api::<Agent>().get(&agent).await.expect("the Agent is there"));
     let before = node::link(&uid).expect("its sidecar");
     node::signal(&before, Signal::KILL);
-    eventually("another sidecar has taken its place", async || {
+    eventually("another sidecar runs", async || {
         let now = node::link(&uid);
         seen(now.as_ref().is_some_and(|now| now.pid != before.pid), || format!("{now:?}"))
     })
@@ -217,7 +217,7 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
         "until spillway exec --timeout 600 -- sh -c 'touch tried; until [ -e go ]; do sleep 0.2; done'; do sleep 1; done 2> /dev/null";
     let first = run(&room, &many[0], probe);
     let meanwhile = async {
-        eventually("a command is tried", async || {
+        eventually("a command runs as a probe", async || {
             let said = sh(&room, &many[0], "ls /tmp/tried").await;
             seen(said.code == 0, || said.err)
         })

@@ -84,7 +84,7 @@ async fn compute_of_a_budget_is_applied_repaired_and_removed() {
 
     apply_budget(&room, "team", json!({"compute": {"hard": {"pods": "50"}}})).await;
     gone::<LimitRange>(&room, "spillway-team").await;
-    eventually("what the Budget does not say any more is taken back", async || {
+    eventually("quota and limits that the Budget does not set any more are removed", async || {
         let hard =
             room.api::<ResourceQuota>().get("spillway-team").await.map_err(|error| error.to_string())?.spec.and_then(|spec| spec.hard);
         let hard = hard.unwrap_or_default();
@@ -200,7 +200,7 @@ async fn no_more_agents_than_a_budget_allows_over_two_pools() {
     let other = if blocked == "two" { "one" } else { "two" };
     let down = json!({"spec": {"replicas": 0}});
     room.api::<AgentPool>().patch(other, &PatchParams::default(), &Patch::Merge(down)).await.expect("scaled down");
-    eventually("the blocked pool gets the places", async || {
+    eventually("the blocked pool gets the free agents", async || {
         let live = live_pods(&room).await;
         assert!(live <= 3, "{live} pods");
         let status = room.pool(blocked).await.status.unwrap_or_default();

@@ -94,7 +94,7 @@ async fn opened(name: &str, most: u32, extra: Value) -> (TestNamespace, Operator
         let binding: RoleBinding = serde_json::from_value(binding).expect("a binding");
         room.api::<RoleBinding>().create(&PostParams::default(), &binding).await.expect("a binding");
     }
-    let ca = eventually("the room says which certificates to trust", async || {
+    let ca = eventually("the namespace has the ConfigMap with the CA", async || {
         let map = room.api::<ConfigMap>().get("spillway-ca").await.map_err(|error| error.to_string())?;
         map.data.and_then(|mut data| data.remove("ca.crt")).ok_or_else(|| "no ca.crt".to_owned())
     });
@@ -147,7 +147,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     }
     assert_eq!(provider.calls(), 3);
     agrees(&room, &provider).await;
-    eventually("the agent's status says what it used", async || {
+    eventually("the agent's status has its tokens", async || {
         let used = room
             .api::<Agent>()
             .get(&agent.name_any())
@@ -180,7 +180,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
         seen(left.is_none(), || format!("{:?}", left.and_then(|agent| agent.status)))
     })
     .await;
-    eventually("its item waits for another one", async || {
+    eventually("its item waits for another agent", async || {
         let item = room.item("held").await;
         seen(crate::support::work::phase(&item) != Some(Leased), || format!("{:?}", item.status))
     })

@@ -97,7 +97,7 @@ async fn an_agent_sleeps_without_work_and_wakes_as_itself() {
     assert_eq!(status.claim_ref.map(|claim| claim.uid), claims.first().and_then(ResourceExt::uid), "{claims:?}");
     let (pool_reason, _) = room.pool_says("sleepers", "ScaledToZero", "True").await;
     assert_eq!(pool_reason, "NoWork");
-    eventually("the pool counts it among the hibernated ones only", async || {
+    eventually("the pool counts the agent only as hibernated", async || {
         let status = room.pool("sleepers").await.status.unwrap_or_default();
         seen((status.agents, status.hibernated) == (Some(0), Some(1)), || format!("{status:?}"))
     })

@@ -53,7 +53,7 @@ impl Scene {
 
     /// Waits until the Agents are not written any more: also the writes that are delayed on purpose.
     async fn rests(&self) {
-        eventually("the Agents are at rest", async || {
+        eventually("the Agents are not written any more", async || {
             let before = self.stored().await;
             tokio::time::sleep(Duration::from_secs(7)).await;
             let after = self.stored().await;
@@ -275,7 +275,7 @@ async fn an_expired_token_is_refused() {
     let scene = Scene::set("expired", json!({"replicas": 1}), 1).await;
     let agent = scene.agent_of(&scene.pods[0]).await;
     assert_eq!(agent.post("/agent/v1/report", report()).await.status, 200);
-    within(Duration::from_secs(900), "the token is over", async || {
+    within(Duration::from_secs(900), "the token has expired", async || {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let answer = agent.post("/agent/v1/report", report()).await;
         seen(answer.status == 401, || format!("{answer:?}"))

@@ -39,7 +39,7 @@ fn intervened(agent: &Agent, signal: &str, action: &str) -> bool {
 
 /// Waits until the webhook has this notice; the notice.
 async fn told(calls: &Calls, reason: &str) -> Value {
-    eventually(&format!("the webhook is told {reason}"), async || {
+    eventually(&format!("the webhook has a notice {reason}"), async || {
         let calls = calls.lock().expect("whole").clone();
         let found = calls.iter().map(|(_, body)| body.clone()).find(|body| body["reason"] == reason);
         found.ok_or_else(|| format!("{calls:?}"))
@@ -75,7 +75,7 @@ async fn chronic_time_outs_end_the_agent_and_are_told_to_the_breakers_of_its_wor
     assert!(words.contains("work (all pools of the namespace) is open"), "{words}");
     let (reason, message) = room.pool_says("slow", "Blocked", "True").await;
     assert!(reason == "BreakerOpen" && message.contains("Breaker/strict") && message.contains("Breaker/for-all"), "{reason}: {message}");
-    eventually("its item goes back", async || {
+    eventually("its item is released", async || {
         let tried = attempts(&room.item("hangs").await);
         seen(tried == [("LeaseExpired".to_owned(), name.clone())], || format!("{tried:?}"))
     })
@@ -155,7 +155,7 @@ async fn what_a_pool_escalates_comes_to_the_inbox_of_the_scheduler() {
     room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, json!({"scaling": {"max": 1}, "supervision": rules})).await;
     room.submit("bugs", "long", json!({"payload": "x"})).await;
     let name = holder(&room.item_is("long", Leased).await);
-    let message = eventually("the scheduler is told", async || {
+    let message = eventually("the scheduler's inbox has the message", async || {
         let answer = inbox.try_call("GET", "/agent/v1/inbox", "").await?;
         let messages = if answer.status == 200 { answer.json()["messages"].as_array().cloned().unwrap_or_default() } else { Vec::new() };
         messages.into_iter().find(|message| message["about"] == "escalated").ok_or_else(|| format!("{answer:?}"))

@@ -240,7 +240,7 @@ async fn a_pause_is_told_and_counted_and_a_paused_frozen_program_is_not_given_up
     let paused = becomes(&room, &name, "is paused", |agent| phase(agent) == Some(Paused)).await;
     assert!(says(&paused, "Paused", "True", "PausedBySpec"), "{:?}", paused.status);
     assert_eq!(paused.status.and_then(|status| status.pauses), Some(1));
-    eventually("the pod is told", async || {
+    eventually("the pod knows about the pause", async || {
         let said = exec::spillway(&room, &name, &["status"]).await;
         seen(said.out.contains("wanted: pause"), || format!("{said:?}"))
     })
@@ -311,7 +311,7 @@ async fn children_are_made_within_the_bulkhead_and_leave_with_their_parent() {
 /// Checks that the model, and persons, get a notice of the refused request.
 async fn warned(room: &TestNamespace, name: &str) {
     let rule = "RuleViolated/TooManyChildren";
-    eventually("the warning is in the pod", async || {
+    eventually("the pod has the warning", async || {
         let said = sh(room, name, "cat /spillway/data/notices.jsonl").await;
         seen(said.out.contains(rule), || format!("{said:?}"))
     })
@@ -338,7 +338,7 @@ async fn a_chat_agent_is_active_while_its_terminal_is_used() {
     let (name, other) = (agents[0].name_any(), agents[1].name_any());
     let mut person = Attached::to(&room, &name);
     let typing = std::sync::Mutex::new(&mut person);
-    eventually("it is active", async || {
+    eventually("the agent is Active", async || {
         // The kernel rounds the times of a terminal to 8 s, so typing is detected with a delay.
         typing.lock().expect("one person").types("echo hello > /tmp/typed");
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -112,14 +112,14 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
         // A probe that lasts as long as this test needs.
         let before = scene.provider.calls();
         let probe = async {
-            eventually("the provider is tried again", async || {
+            eventually("the provider gets a probe", async || {
                 let answer = scene.call(0, "wait", false).await;
                 seen(answer.status == 200, || text(&answer))
             })
             .await;
         };
         let meanwhile = async {
-            eventually("the probe is with the provider", async || {
+            eventually("the provider has the probe", async || {
                 seen(scene.provider.calls() == before + 1, || scene.provider.calls().to_string())
             })
             .await;
@@ -129,7 +129,7 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
             scene.provider.go();
         };
         futures::join!(probe, meanwhile);
-        eventually("it is closed, without anybody's help", async || {
+        eventually("the circuit is closed by itself", async || {
             let answer = scene.call(1, "cache", true).await;
             seen(answer.status == 200, || text(&answer))
         })
@@ -162,7 +162,7 @@ async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_rest
         is_refused(&scene.call(0, "cache", false).await, 503);
         assert_eq!(scene.provider.calls(), 0);
         for which in 0..2 {
-            eventually("it is found", async || {
+            eventually("the provider is called again", async || {
                 let answer = scene.call(which, "cache", false).await;
                 seen(answer.status == 200, || text(&answer))
             })
@@ -182,10 +182,8 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
         let scene = Scene::new(&room, json!({"openSeconds": 3600, "maxOpenSeconds": 3600}), 600).await;
         let old = scene.call(0, "wait", false);
         let opens = async {
-            eventually("the old call is with the provider", async || {
-                seen(scene.provider.calls() == 1, || scene.provider.calls().to_string())
-            })
-            .await;
+            eventually("the provider has the old call", async || seen(scene.provider.calls() == 1, || scene.provider.calls().to_string()))
+                .await;
             let opened = scene.opens().await;
             scene.provider.go();
             opened
@@ -237,11 +235,9 @@ async fn a_probe_that_never_answers_does_not_wedge_it() {
             }
         };
         let recovers = async {
-            eventually("the probe is with the provider", async || {
-                seen(scene.provider.calls() > before, || scene.provider.calls().to_string())
-            })
-            .await;
-            eventually("another one is tried, and answers", async || {
+            eventually("the provider has the probe", async || seen(scene.provider.calls() > before, || scene.provider.calls().to_string()))
+                .await;
+            eventually("another probe is answered", async || {
                 let answer = scene.call(1, "cache", false).await;
                 seen(answer.status == 200, || text(&answer))
             })

@@ -69,7 +69,7 @@ async fn a_program_calls_a_model_and_every_token_is_counted() {
     assert_eq!(provider.calls(), 4, "{said:?}");
     assert!(provider.told() > 0, "{said:?}");
     agrees(&room, &provider).await;
-    eventually("the agent's status says it too", async || {
+    eventually("the agent's status has the provider's count", async || {
         let agent = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?;
         let used = agent.status.and_then(|status| status.tokens?.used);
         seen(used == Some(provider.told()), || format!("{used:?}"))
@@ -83,7 +83,7 @@ async fn what_is_spent_is_refused_in_words_that_say_what_to_raise() {
     let (room, _operator, provider, agent) = opened("spent", 2_000).await;
     let pod = room.api::<Pod>().get(&agent.name_any()).await.expect("its pod");
     let caller = room.as_pod(&pod).await;
-    let refused = eventually("it is spent", async || {
+    let refused = eventually("the budget is spent", async || {
         let answer = call(&caller, &chat("scripted-large", 300, false)).await?;
         seen(answer.status == 402, || format!("{answer:?}")).map(|()| answer)
     })
@@ -107,7 +107,7 @@ async fn what_is_spent_is_refused_in_words_that_say_what_to_raise() {
     assert_eq!(provider.calls(), before, "nothing of it reached the provider");
     // After the budget is raised, the same call is answered.
     budget(&room, 1_000_000).await;
-    eventually("it goes on", async || {
+    eventually("calls are answered again", async || {
         let answer = call(&caller, &chat("scripted-large", 300, false)).await?;
         seen(answer.status == 200, || format!("{answer:?}"))
     })
@@ -136,12 +136,12 @@ async fn gateways_and_leaders_that_die_leave_nothing_held_and_nothing_uncounted(
     }
     assert!(done > 0, "some calls were answered");
     let caller = room.as_pod(&pod).await;
-    eventually("a call is answered at the end", async || {
+    eventually("a call is answered after the faults", async || {
         let answer = call(&caller, &chat("scripted-large", 200, false)).await?;
         seen(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
-    eventually("nothing is held, and nothing that the provider told is missing", async || {
+    eventually("no tokens are held, and all tokens of the provider are counted", async || {
         let (used, held, lost) = spent(&room).await;
         seen(held == 0 && used + lost >= provider.told(), || format!("used {used}, held {held}, lost {lost}; told {}", provider.told()))
     })

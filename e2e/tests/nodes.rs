@@ -67,7 +67,7 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
         assert!(same.len() == 1 && same[0].uid() == pod.uid(), "no second pod takes an identity");
         assert_eq!(same[0].metadata.deletion_timestamp, None, "nor is the first one asked to leave");
     }
-    eventually("the pool counts those that can be reached", async || {
+    eventually("the pool counts only reachable agents", async || {
         let status = room.pool("free").await.status.expect("a status");
         seen(status.agents == Some(2), || format!("{status:?}"))
     })
@@ -77,7 +77,7 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
     node_is(&room, &pods[0], "True").await;
     room.pool_says("free", "Ready", "True").await;
     for name in &replacements {
-        eventually(&format!("{name} is one too many"), async || {
+        eventually(&format!("the surplus agent {name} is deleted"), async || {
             let left = room.api::<Agent>().get_opt(name).await.map_err(|error| error.to_string())?;
             seen(left.is_none(), || "it is there".to_owned())
         })

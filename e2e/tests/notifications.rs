@@ -47,7 +47,7 @@ async fn a_webhook_is_told_how_an_item_ended() {
     room.apply_queue("bugs", json!({})).await;
     room.submit("bugs", "quiet", json!({"cancelRequested": true})).await;
     room.submit("bugs", "asked", json!({"cancelRequested": true, "notifyOn": ["Finished"]})).await;
-    eventually("the webhook is told, and told again what it did not take", async || {
+    eventually("the webhook has the notice, and the retry of the one that it refused", async || {
         let calls = calls.lock().expect("whole");
         seen(calls.len() == 2, || format!("{calls:?}"))
     })
@@ -57,7 +57,7 @@ async fn a_webhook_is_told_how_an_item_ended() {
     let body = &told[0].1;
     assert_eq!((&body["reason"], &body["namespace"], &body["count"]), (&json!("Finished"), &json!(room.namespace), &json!(1)));
     assert_eq!((&body["objects"][0]["kind"], &body["objects"][0]["name"]), (&json!("WorkItem"), &json!("asked")));
-    let metrics = eventually("it is counted", async || {
+    let metrics = eventually("the metrics count the notice", async || {
         let (_, text) = operator.get("/metrics").await?;
         seen(text.contains(r#"spillway_notifications_total{outcome="sent",webhook="ops"} 1"#), || text.clone()).map(|()| text.clone())
     })

@@ -175,7 +175,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
 
     first.signal(Signal::STOP);
     // Its last thread stops shortly afterwards.
-    eventually("it stands still", async || match tokio::time::timeout(Duration::from_secs(2), first.get("/livez")).await {
+    eventually("the old leader is stopped", async || match tokio::time::timeout(Duration::from_secs(2), first.get("/livez")).await {
         Ok(answer) => Err(format!("{answer:?}")),
         Err(_) => Ok(()),
     })
@@ -198,7 +198,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
     .await;
     // Changes that the stopped one does not know: a goodbye, and another size.
     let leaving = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pods[2]).await);
-    eventually("a goodbye is taken by the new leader", async || {
+    eventually("the new leader accepts a goodbye", async || {
         let answer = leaving.try_call("POST", "/agent/v1/goodbye", json!({"reason": "done"}).to_string()).await?;
         seen(answer.status == 200, || format!("{answer:?}"))
     })
@@ -264,7 +264,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
 
     // The same process with a lower epoch: its answers are dropped until the gateway connects again and reads the
     // Lease.
-    eventually("an answer of before is refused, with both epochs", async || {
+    eventually("an answer with the earlier epoch is refused, with both epochs in the message", async || {
         old.says_epoch(7);
         answers("its own epoch is heard").await;
         old.says_epoch(6);
@@ -376,7 +376,7 @@ async fn many_that_come_back_in_time_are_as_they_were() {
     }
     // Not all at once: the last agents are few, and are silent for longer than the time-out of one agent.
     let heard = async |pods: &[Pod]| {
-        eventually("they are heard of again", async || {
+        eventually("the agents report again", async || {
             let heard = |pod: &Pod| told.of(&pod.name_any()).last().is_some_and(|state| state.heartbeating == "True/Heartbeating");
             seen(pods.iter().all(heard), || format!("{:?}", pods.iter().map(|pod| told.of(&pod.name_any())).collect::<Vec<_>>()))
         })

@@ -98,7 +98,7 @@ async fn an_agent_reaches_its_gateway_and_nothing_else() {
     sh(&room, &other, "nc -ll -p 9999 -e /bin/true > /dev/null 2>&1 &").await.ok();
     let listening = room.api::<Pod>().get(&other).await.expect("a pod").status.and_then(|status| status.pod_ip).expect("an address");
     let listening = SocketAddr::new(listening.parse().expect("an address"), 9999);
-    eventually("it listens, for itself", async || {
+    eventually("the listener works inside its pod", async || {
         let own = reaches(&room, &other, &[at("127.0.0.1:9999"), listening]).await;
         seen(own.values().all(|open| *open), || format!("{own:?}"))
     })

@@ -118,7 +118,7 @@ async fn ended_agents_are_collected_after_their_time() {
     room.apply_pool("free", json!({"replicas": 1, "supervision": {"stoppedTTLSeconds": 0}})).await;
     let victim = room.pods_ready(1).await[0].name_any();
     room.api::<Pod>().delete(&victim, &DeleteParams::default()).await.expect("deleted");
-    eventually("it is replaced and gone", async || {
+    eventually("the agent is replaced and deleted", async || {
         let left = room.api::<Agent>().get_opt(&victim).await.map_err(|error| error.to_string())?;
         seen(left.is_none(), || "it is there".into())
     })
@@ -217,7 +217,7 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
         "spec": {"poolRef": {"name": "free"}, "manual": true}}))
         .expect("an Agent");
     room.api::<Agent>().create(&PostParams::default(), &object).await.expect("accepted");
-    eventually("it says what it waits for", async || {
+    eventually("the Agent's status has the missing pool", async || {
         let status = room.api::<Agent>().get("mine").await.map_err(|error| error.to_string())?.status;
         let told =
             status.is_some_and(|status| status.conditions.iter().any(|condition| condition.message == "AgentPool/free does not exist"));
@@ -227,13 +227,13 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     room.apply_pool("free", json!({"replicas": 1})).await;
     let pods = room.pods_ready(2).await;
     assert!(pods.iter().any(|pod| pod.name_any() == "mine"));
-    eventually("the pool counts its own only", async || {
+    eventually("the pool counts only its own agents", async || {
         let status = room.pool("free").await.status.expect("a status");
         seen(status.agents == Some(1), || format!("{:?}", status.agents))
     })
     .await;
     room.api::<Agent>().delete("mine", &DeleteParams::default()).await.expect("deleted");
-    eventually("it is gone with its pod", async || {
+    eventually("the Agent and its pod are deleted", async || {
         let left = room.api::<Agent>().get_opt("mine").await.map_err(|error| error.to_string())?;
         seen(left.is_none(), || "it is there".into())
     })
@@ -244,7 +244,7 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     // The pool adopts an agent that existed before it, and restores labels and owners that a user removes.
     let off = json!({"metadata": {"ownerReferences": null, "labels": null}});
     room.api::<Agent>().patch("mine", &PatchParams::default(), &Patch::Merge(off.clone())).await.expect("changed");
-    eventually("it is adopted again", async || {
+    eventually("the pool has adopted the Agent again", async || {
         let agent = room.api::<Agent>().get("mine").await.map_err(|error| error.to_string())?;
         seen(agent.metadata.owner_references.is_some(), || "no owner".into())
     })

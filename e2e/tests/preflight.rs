@@ -115,7 +115,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     with_models(&room, &provider, "small", &["scripted-small"], json!({})).await;
     let needs = |model: &str| json!({"requires": {"models": [model]}});
     room.submit("bugs", "waits", needs("scripted-large")).await;
-    let waits = eventually("it says what it waits for", async || {
+    let waits = eventually("the item's status has the missing requirement", async || {
         let item = room.item("waits").await;
         let conditions = item.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
         let found = conditions.iter().find(|one| one.type_ == "PreflightPassed" && one.status == "False").cloned();
@@ -130,7 +130,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     room.item_is("plain", Succeeded).await;
     let said = plugin(&room, &["explain", "item/waits"]).await.ok();
     assert!(said.contains("pool small lacks what it needs: scripted-large (requires.models)"), "{said}");
-    eventually("the pool goes back to nothing", async || {
+    eventually("the pool has no agents", async || {
         let status = room.pool("small").await.status.unwrap_or_default();
         seen(status.desired == Some(0) && status.agents == Some(0), || format!("{status:?}"))
     })
@@ -154,7 +154,7 @@ async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
     let planner = room.idle("planner", 1).await.remove(0).name_any();
     let submit = |needs: &'static str, task: &'static str| ["submit", "--queue", "bugs", "--requires", needs, task];
     let first = spillway(&room, &planner, &submit("tools=git", "one")).await.ok().trim().to_owned();
-    let told = eventually("the inbox has it", async || {
+    let told = eventually("the inbox has the message", async || {
         let said = spillway(&room, &planner, &["inbox", "--wait", "25"]).await;
         seen(said.code == 0, || format!("{said:?}")).map(|()| said.out)
     })
@@ -228,7 +228,7 @@ async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
     assert_eq!(says("calm", "True", "").await.reason, "ObjectivesMet");
     room.event("first", "ObjectiveMissed", "waitSeconds of WorkQueue/urgent").await;
     room.event("second", "ObjectiveMissed", "completionSeconds of WorkQueue/urgent").await;
-    eventually("they are counted", async || {
+    eventually("the metrics count the missed objectives", async || {
         let counted = operator.get("/metrics").await?.1;
         let lines = ["objectives_missed_total{objective=\"wait\"} 2", "objectives_missed_total{objective=\"completion\"} 2"];
         seen(lines.iter().all(|line| counted.contains(line)), || counted)

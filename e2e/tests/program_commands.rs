@@ -39,7 +39,7 @@ async fn ran(room: &TestNamespace, script: &str, extra: Value) -> String {
     }
     room.apply_pool("coders", spec).await;
     let agent = room.idle("coders", 1).await.remove(0).name_any();
-    eventually("the program has done what it has to do", async || {
+    eventually("the program has run its script", async || {
         let said = sh(room, &agent, "ls /tmp; cat /tmp/over").await;
         seen(said.code == 0, || format!("{said:?}"))
     })
@@ -85,7 +85,7 @@ async fn shells_of_a_program_that_knows_nothing_of_it_end_at_their_time() {
     }
     let left = sh(&room, &agent, "ls /tmp/refused-ran; cat /proc/[0-9]*/cmdline 2> /dev/null | tr '\\0' '\\n' | grep -c -x 98761").await;
     assert_eq!(left.out.trim(), "0", "{left:?}");
-    eventually("the opening of its breaker is counted", async || {
+    eventually("the agent's status counts the opening of its breaker", async || {
         let counted = room.api::<Agent>().get(&agent).await.map_err(|error| error.to_string())?.status.and_then(|status| status.timeouts);
         seen(counted == Some(1), || format!("{counted:?}"))
     })

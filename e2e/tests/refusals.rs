@@ -141,7 +141,7 @@ async fn one_malformed_stored_object_never_stops_the_others() {
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.pool_says("good", "Ready", "True").await;
-    eventually("an event tells of the malformed one", async || {
+    eventually("an event reports the malformed object", async || {
         let events = room.list::<k8s_openapi::api::events::v1::Event>().await;
         let told = events.iter().any(|event| {
             event.reason.as_deref() == Some("InvalidObject")
@@ -162,14 +162,14 @@ async fn not_ready_while_kinds_are_missing_and_says_which() {
     let proxy = Proxy::start(room.client.clone(), &room.namespace).await;
     proxy.hide_our_kinds(true);
     let operator = Operator::start(&room, "one", Some(&proxy.kubeconfig));
-    eventually("not ready, with the list", async || {
+    eventually("/readyz fails, with the list of missing kinds", async || {
         let (status, body) = operator.get("/readyz").await?;
         seen(status == 503 && body.contains("agentpools") && body.contains("workitems"), || format!("{status} {body}"))
     })
     .await;
     assert_eq!(operator.get("/livez").await.map(|(status, _)| status), Ok(200), "alive: restarting it would not help");
     proxy.hide_our_kinds(false);
-    eventually("ready", async || {
+    eventually("/readyz succeeds", async || {
         let (status, body) = operator.get("/readyz").await?;
         seen(status == 200 && body.contains("[+] kinds ok"), || format!("{status} {body}"))
     })

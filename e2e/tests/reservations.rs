@@ -77,7 +77,7 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
         spec
     };
     room.apply_pool("lead", with("scheduler", 0)).await;
-    eventually("the fifths are counted, of the namespace's tokens and of its Budget's", async || {
+    eventually("the reservations of a fifth are in effect, for the namespace and for its Budget", async || {
         let (_, text) = operator.get("/metrics").await?;
         let ours = |line: &&str| line.contains(r#""Reservation""#) && line.contains(&room.namespace) && line.ends_with(" 20000");
         let found: Vec<&str> = text.lines().filter(ours).collect();
@@ -88,7 +88,7 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
     // More workers than the limit of agents: eight have pods, and two are reserved.
     room.apply_pool("flood", with("worker", 30)).await;
     // The pool shows another reason first: its pods fit no node.
-    eventually("the others are told why they wait", async || {
+    eventually("the waiting agents have the reason", async || {
         let said: Vec<String> =
             room.list::<Agent>().await.iter().filter_map(|agent| Some(condition(agent, "Ready")?.message.clone())).collect();
         let why = "8 have a pod, and 2 more are kept for pools of type scheduler";

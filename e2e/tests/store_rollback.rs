@@ -72,7 +72,7 @@ async fn calls(caller: &Caller) {
 }
 
 async fn owner_epoch(room: &TestNamespace) -> i64 {
-    eventually("the Lease says the owner epoch", async || {
+    eventually("the Lease has the owner epoch", async || {
         let lease = room.api::<Lease>().get("spillway-controller").await.map_err(|error| error.to_string())?;
         let epoch = lease.annotations().get(EPOCH_ANNOTATION).and_then(|epoch| epoch.parse().ok());
         epoch.ok_or_else(|| format!("{:?}", lease.annotations()))
@@ -82,7 +82,7 @@ async fn owner_epoch(room: &TestNamespace) -> i64 {
 
 /// The sum of the agents' own accounts.
 async fn lives_agree(room: &TestNamespace, provider: &Scripted) {
-    eventually("the accounts of all agents say what the provider counted", async || {
+    eventually("the accounts of all agents have the provider's count", async || {
         let told = provider.told();
         let used = |agent: Agent| agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used).unwrap_or_default();
         let sum: i64 = room.list::<Agent>().await.into_iter().map(used).sum();

@@ -66,7 +66,7 @@ async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_gran
     assert!(says(&held, "Paused", "True", "TokenBudgetExceeded"), "{:?}", held.status);
     let status = held.status.expect("a status");
     assert_eq!((status.phase, status.paused_at_limit, status.pauses), (Some(AgentPhase::Paused), Some(LIFE), Some(1)));
-    eventually("the webhook is told how to go on", async || {
+    eventually("the webhook has a notice with the remedy", async || {
         let calls = calls.lock().expect("whole").clone();
         let told = calls.iter().map(|(_, body)| body).any(|body| {
             let words = body.to_string();

@@ -393,7 +393,7 @@ async fn alone_an_item_of_a_dead_node_is_freed_by_a_word_and_nothing_that_thaws_
     let kubelet = stopped::Kubelet::Stopped.away();
     history.agent("the first is given up", |agent| agent.name_any() == name && says(agent, "GivenUp", "True", "LeaseExpired")).await;
     history.pod("its pod is asked to end", |pod| pod.uid().as_ref() == Some(&uid) && pod.metadata.deletion_timestamp.is_some()).await;
-    eventually("the node is not heard of", async || {
+    eventually("the node is unreachable", async || {
         let node = first.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a node");
         let node = Api::<Node>::all(room.client.clone()).get(&node).await.map_err(|error| error.to_string())?;
         let ready = node.status.into_iter().flat_map(|status| status.conditions.unwrap_or_default()).find(|one| one.type_ == "Ready");
@@ -416,7 +416,7 @@ async fn alone_an_item_of_a_dead_node_is_freed_by_a_word_and_nothing_that_thaws_
     drop(link);
     is_revoked(&zombie.completes(&held, 1, "by the zombie").await);
     drop(kubelet);
-    eventually("nothing of the first is left", async || {
+    eventually("no process of the first agent is left", async || {
         let left = room.api::<Pod>().get_opt(&name).await.map_err(|error| error.to_string())?;
         seen(left.is_none() && node::of_pod(&uid).is_empty(), || format!("{left:?}"))
     })

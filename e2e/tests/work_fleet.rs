@@ -291,7 +291,7 @@ async fn what_argo_keeps_is_not_collected() {
     room.submit_as(tracked, spec(1)).await;
     room.submit_as(json!({"name": "plain"}), spec(0)).await;
     room.apply_workers("fixers", &["bugs"], "exit 0", quick(1)).await;
-    eventually("the other one is collected", async || {
+    eventually("the other item is collected", async || {
         let left = room.api::<WorkItem>().get_opt("plain").await.map_err(|error| error.to_string())?;
         seen(left.is_none(), || format!("{:?}", left.and_then(|item| item.status)))
     })

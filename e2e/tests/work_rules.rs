@@ -74,7 +74,7 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
 
     // A restarted item makes room, and ends like all others.
     room.change_item("dead-2", json!({"redrives": 1, "priority": 1})).await;
-    eventually("it was tried again", async || {
+    eventually("the item was tried again", async || {
         let item = room.item("dead-2").await;
         let status = item.status.unwrap_or_default();
         let again = (status.redrives, status.phase) == (Some(1), Some(DeadLettered));
@@ -238,7 +238,7 @@ async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_befo
     room.apply_workers("fixers", &["bugs", "ideas"], UNTIL_TOLD, json!({"replicas": 1, "budgetRef": {"name": "team"}})).await;
     for (queue, name) in [("bugs", "one"), ("ideas", "two"), ("bugs", "three")] {
         room.submit(queue, name, json!({})).await;
-        eventually("it is admitted", async || {
+        eventually("the item is admitted", async || {
             let item = room.item(name).await;
             seen(matches!(phase(&item), Some(Ready | Leased)), || format!("{:?}", item.status))
         })
@@ -262,7 +262,7 @@ async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_befo
     }
     // There is room, but a person must restart the item.
     budget(4).await;
-    eventually("it is admitted", async || {
+    eventually("the item is admitted", async || {
         let item = room.item("four").await;
         let asked = item.spec.redrives.unwrap_or(0);
         let known = item.status.as_ref().and_then(|status| status.redrives).unwrap_or(0);

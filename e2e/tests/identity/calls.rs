@@ -214,7 +214,7 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
     exchange(&agent.saying("idempotency-key", "second"), "/agent/v1/agents", Some(json!({"pool": "free"})), 403).await;
     exchange(&agent.saying("idempotency-key", "third"), "/agent/v1/agents", Some(json!({"pool": "elsewhere"})), 403).await;
     // This made a notice, because the pool allows one child. The pod's own sidecar may have acknowledged it first.
-    let noticed = eventually("the warning is among what is wanted", async || {
+    let noticed = eventually("the desired state has the warning", async || {
         let wanted = agent.post("/agent/v1/report", report()).await.json();
         seen(wanted["notices"].as_array().is_some_and(|all| !all.is_empty()), || wanted.to_string()).map(|()| wanted)
     })

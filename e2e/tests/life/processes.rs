@@ -19,7 +19,7 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
     room.apply_pool("free", json!({"replicas": 1, "agent": agent})).await;
     let agent = room.idle("free", 1).await.remove(0);
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
-    eventually("all were orphaned", async || {
+    eventually("all processes are orphaned", async || {
         let log = room.api::<Pod>().logs(&name, &LogParams { container: Some("agent".into()), ..LogParams::default() }).await;
         let log = log.map_err(|error| error.to_string())?;
         let orphans = log.lines().filter(|line| *line == "orphan").count();
@@ -41,7 +41,7 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
     })
     .await;
     sh(&room, &name, "kill $(ps | grep ' sleep 9999[9]$' | awk '{print $1}')").await.ok();
-    eventually("it is gone", async || {
+    eventually("the zombie is reaped", async || {
         let left = zombies(&room, &name).await;
         seen(left == 0, || format!("{left}"))
     })
@@ -49,7 +49,7 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
 
     // Processes in sessions of their own, with the same uid, end with the first process of their container.
     sh(&room, &name, "setsid sleep 88888 > /dev/null 2>&1 & setsid sh -c 'sleep 77777 & sleep 77777' > /dev/null 2>&1 &").await.ok();
-    eventually("they run", async || {
+    eventually("the processes run", async || {
         let all = node::of_pod(&uid);
         seen(all.iter().filter(|process| process.command.contains("88888") || process.command == "sleep 77777").count() == 3, || {
             format!("{all:?}")
@@ -87,13 +87,13 @@ async fn a_killed_sidecar_comes_back_and_the_program_does_not_notice() {
     .await;
     let before = steps().await.len();
     // It is registered again and reports for the program.
-    eventually("what the program does is told", async || {
+    eventually("the Agent's status has the program's progress", async || {
         let said = exec(&room, &name, &[exec::SPILLWAY, "progress", "alive"]).await;
         let told = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?.status.and_then(|status| status.current_action);
         seen(told.as_deref() == Some("alive"), || format!("{told:?} {said:?}"))
     })
     .await;
-    eventually("the program goes on", async || {
+    eventually("the program continues", async || {
         let now = steps().await;
         seen(now.len() > before + 3, || format!("{now:?}")).map(|()| now)
     })

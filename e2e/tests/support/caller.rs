@@ -74,7 +74,7 @@ impl Caller {
     }
 
     async fn new(room: &TestNamespace, address: SocketAddr, name: &'static str) -> Self {
-        let bundle = eventually("the room says which certificates to trust", async || {
+        let bundle = eventually("the namespace has the ConfigMap with the CA", async || {
             let map = room.api::<ConfigMap>().get("spillway-ca").await.map_err(|error| error.to_string())?;
             map.data.and_then(|mut data| data.remove("ca.crt")).ok_or_else(|| "no ca.crt".to_owned())
         })

@@ -83,7 +83,7 @@ impl History {
     async fn caught_up(&self) {
         let version = |agent: &Agent| agent.resource_version().and_then(|version| version.parse::<u64>().ok()).expect("a version");
         let now = self.api.list(&ListParams::default()).await.expect("a list").items;
-        eventually("the watch told what a read shows", async || {
+        eventually("the watch has sent the state that a read shows", async || {
             let told = self.agents.lock().expect("not poisoned");
             let missing = now.iter().find(|agent| !told.iter().any(|(_, it)| it.uid() == agent.uid() && version(it) >= version(agent)));
             seen(missing.is_none(), || format!("{missing:?}"))
@@ -158,7 +158,7 @@ impl TestNamespace {
 
     /// Waits for an event about the Agent with this reason and these words; its note.
     pub async fn event(&self, agent: &str, reason: &str, words: &str) -> String {
-        eventually(&format!("an event {reason} about {agent} says {words:?}"), async || {
+        eventually(&format!("there is an event {reason} about {agent} with {words:?}"), async || {
             let events = self.list::<k8s_openapi::api::events::v1::Event>().await;
             let mut about =
                 events.into_iter().filter(|event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(agent));

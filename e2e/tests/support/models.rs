@@ -128,7 +128,7 @@ pub fn amounts(budget: &Budget) -> (i64, i64, i64) {
 
 /// Waits until the budget has exactly the provider's count, and holds no tokens.
 pub async fn agrees(room: &TestNamespace, provider: &Scripted) {
-    eventually("the budget says what the provider counted", async || {
+    eventually("the budget has the provider's count", async || {
         let (spent, told) = (spent(room).await, provider.told());
         seen(spent == (told, 0, 0), || format!("used, held, lost: {spent:?}; told: {told}"))
     })

@@ -88,7 +88,7 @@ impl TestNamespace {
 
     /// Waits until every item has ended; the number of items in each phase.
     pub async fn items_are_over(&self, count: usize) -> BTreeMap<String, usize> {
-        eventually(&format!("{count} items are over"), async || {
+        eventually(&format!("{count} items have ended"), async || {
             let items: Vec<WorkItem> = self.list().await;
             let mut phases = BTreeMap::new();
             for item in &items {

@@ -10,7 +10,7 @@ async fn cancelled_groups(room: &TestNamespace, queue: &str) -> Vec<String> {
 
 /// Waits until the queue's status has these cancelled groups, with unfinished members.
 async fn groups_are(room: &TestNamespace, queue: &str, wanted: &[&str]) {
-    eventually(&format!("queue {queue} says that {wanted:?} are cancelled"), async || {
+    eventually(&format!("queue {queue} has the cancelled groups {wanted:?}"), async || {
         let groups = cancelled_groups(room, queue).await;
         seen(groups == wanted, || format!("{groups:?}"))
     })
@@ -39,7 +39,10 @@ async fn a_person_cancels_a_group() {
         assert_eq!((reason(&item), counts(&item)), (Some("GroupCancelled"), (tried, 0, 0)), "{item:?}");
     }
     // Members are distinguished by whole seconds.
-    eventually("its time is past", async || seen(Timestamp::now().as_second() > now.as_second() + 1, || "it is not".into())).await;
+    eventually("the second of the cancellation is over", async || {
+        seen(Timestamp::now().as_second() > now.as_second() + 1, || "it is not".into())
+    })
+    .await;
     room.submit("bugs", "later", json!({"group": "book", "payload": "0"})).await;
     for name in ["later", "other"] {
         room.item_is(name, Succeeded).await;

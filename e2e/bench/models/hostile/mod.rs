@@ -189,7 +189,7 @@ impl Bench {
     /// Deletes the objects that the attacks made.
     async fn clear(&self) -> anyhow::Result<()> {
         let room = &self.objects;
-        within(LIMIT, "what the attack made is gone", async || {
+        within(LIMIT, "the objects of the attack are deleted", async || {
             let mut left = remove(room.api::<AgentPool>()).await? + remove(room.api::<WorkItem>()).await?;
             left += remove(room.api::<WorkQueue>()).await? + remove(room.api::<Breaker>()).await?;
             left += remove(room.api::<Budget>()).await? + remove(room.api::<Pod>()).await?;
