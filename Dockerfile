@@ -1,5 +1,5 @@
-# Not run on the machines that test Spillway: they have no Docker engine. What the tests use are the same images made by
-# e2e/images/build.sh from the same static binaries; keep the two alike (paths, user, entry point).
+# CI does not build this file: the machines that test Spillway have no Docker engine. The tests use the same images, which
+# e2e/images/build.sh makes from the same static binaries. Keep paths, user and entry point the same in both files.
 #
 #   docker build -t spillway/spillway:dev .
 #   docker build -t spillway/demo-agent:dev --target demo-agent .
@@ -9,8 +9,8 @@
 FROM rust:1.95-bookworm AS builder
 WORKDIR /src
 COPY . .
-# Static, so that the last stage needs nothing but the binaries, and so that the agent's runs in any image. --target: the
-# flag must not reach build scripts and proc macros. In one build, as `make build` does: what both need is compiled once.
+# Static, so that the last stage needs only the binaries, and the agent's binary runs in any image. --target keeps the flag
+# from build scripts and proc macros. One build for both binaries, as in `make build`, compiles shared dependencies once.
 RUN target="$(uname -m)-unknown-linux-gnu" && export RUSTFLAGS="-C target-feature=+crt-static" \
  && cargo build --release --locked --target "$target" --package spillway --package spillway-pod --bin spillway --bin spillway-agent \
  && cp "target/$target/release/spillway" "target/$target/release/spillway-agent" /
@@ -33,7 +33,7 @@ USER 10001:10001
 WORKDIR /home/agent
 CMD ["/bin/demo-agent"]
 
-# Codex from npm, by the digests of the lock file; no script of a package is run.
+# Codex from npm, checked by the digests of the lock file. No script of a package runs.
 FROM node:20-bookworm-slim AS codex
 WORKDIR /codex
 COPY e2e/images/codex/ ./
@@ -77,8 +77,10 @@ USER 65532:65532
 WORKDIR /
 ENTRYPOINT ["/bin/spillway-model-server"]
 
-# No CA bundle: the operator talks to the API server, with the CA of its service account, and to itself, with a CA of its own.
-# Nothing at /spillway: the sidecar of every agent runs this image, and has its volumes under a folder of that name.
+# The two binaries and nothing else. No CA bundle: the public authorities, which the gateway trusts for model providers and the
+# controller for webhooks, are compiled into `spillway`. Other CAs come from Kubernetes: that of the API server from the pod's
+# service account, and that of gateways and governor from Spillway's own Secret or ConfigMap.
+# No file at /spillway: the sidecar of every agent runs this image and mounts its volumes below that folder.
 FROM scratch AS spillway
 COPY --from=builder /spillway /bin/spillway
 COPY --from=builder /spillway-agent /spillway-agent

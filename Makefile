@@ -1,23 +1,23 @@
-# Spillway's commands. `make` lists them. The two that matter: `make demo` and `make test`.
+# Spillway's commands. `make` lists them. The two most important are `make demo` and `make test`.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
 include e2e/cluster/make.mk
 
-# What is built is looked for below target/.
+# The recipes expect build results below target/.
 unexport CARGO_TARGET_DIR
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
-# What is shipped and measured is built as `release`; the demo and the tests run `quick`, which takes half the time.
+# Shipped and measured binaries have the profile `release`. The demo and the tests use `quick`, which builds in half the time.
 PROFILE ?= release
 BUILT = target/$(HOST)/$(PROFILE)
 IMAGES := target/images
-# Static, so that the image holds nothing but the program. --target keeps the flag away from build scripts.
+# Static, so that the image needs only the program. --target keeps the flag from build scripts.
 STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --target $(HOST)
 # cargo-deny is built here when it is not on PATH.
 TOOLS := $(or $(SPILLWAY_CACHE),$(HOME)/.cache/spillway)/tools
 CARGO_DENY_VERSION := 0.20.2
-# The documentation's site. Mermaid is one file of its npm package, which site/diagrams.js loads on the pages that have a diagram:
-# no second Rust program is built as for a preprocessor, the version is ours to choose, and nothing is fetched when pages are read.
+# The documentation's site. Mermaid is one file of its npm package, which site/diagrams.js loads on pages with a diagram. So no
+# preprocessor has to be built in Rust, we choose the version, and a reader's browser fetches nothing from other hosts.
 MDBOOK_VERSION := 0.5.4
 MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
@@ -28,7 +28,7 @@ MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
 
-demo: toolchain ## the main job: a cluster, the operator, Codex at work, agents running (about 20 minutes the first time, then two or three)
+demo: toolchain ## the main path: a cluster, the operator, Codex at work, running agents (about 20 minutes the first time, then two or three)
 	@CLUSTER='$(CLUSTER)' e2e/demo.sh up
 
 demo-down: ## remove what `make demo` made
@@ -41,14 +41,15 @@ toolchain:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust with rustup (stable toolchain, 1.95 or newer)' >&2; exit 1; }
 .PHONY: toolchain
 
-# What it takes when everything is built: run it once before. A cluster that is there already has its items done: `make demo-down`.
-recording: toolchain ## docs/images/demo.svg, a moving picture of what `make demo` prints; needs Python 3
+# The recording shows a demo with everything built, so run `make demo` once before. Then run `make demo-down`: in a cluster that
+# still runs, the items are done already.
+recording: toolchain ## docs/images/demo.svg, an animation of the output of `make demo`; needs Python 3
 	e2e/recording/record.py --svg docs/images/demo.svg --title 'make demo' -- make --no-print-directory demo
 
 build: toolchain ## the static binaries (PROFILE=release, or quick)
 	$(STATIC) --profile $(PROFILE) --package spillway --package spillway-pod --package kubectl-spillway --bins
 
-# Debian's static busybox, which the demo agent is made of, is among the packages that the cluster's build checks for.
+# The demo agent needs Debian's static busybox. The cluster's build checks for that package.
 images: build cluster-build ## the operator's image and the demo agent's, as archives in target/images
 	e2e/images/build.sh --out $(IMAGES) --binary $(BUILT)/spillway spillway demo-agent
 
@@ -56,45 +57,45 @@ images-models: toolchain ## the scripted model server, as an archive in target/i
 	$(STATIC) --profile quick --package spillway-model-server
 	e2e/images/build.sh --out $(IMAGES) --model-server target/$(HOST)/quick/spillway-model-server model-server
 
-# Apart from the others: Codex is a large package from npm. The demo leaves it out where npm cannot be reached.
+# Separate from the others, because Codex is a large package from npm. The demo omits it if npm cannot be reached.
 images-codex: images-models ## Codex as an agent, as an archive in target/images
 	e2e/images/build.sh --out $(IMAGES) codex-agent
 
-load: images ## bring the images into the local cluster's node
+load: images ## load the images into the local cluster's node
 	$(CLUSTER) load $(IMAGES)/spillway.tar $(IMAGES)/demo-agent.tar
 
 generate: ## write the generated files (CRDs, the chart's CRDs, their reference)
 	cargo run --quiet --locked --bin spillway -- crds --write .
 
-generated: ## fail if a generated file is missing or stale (the unit tests do, too)
+generated: ## fail if a generated file is missing or stale (a unit test checks it too)
 	cargo run --quiet --locked --bin spillway -- crds --check .
 
 fmt: ## fail if the code is not formatted
 	cargo fmt --all --check
 
-# That all targets are asked for leaves out those that no `cargo test` runs by itself.
+# --all-targets omits test targets that `cargo test` does not run by default, so e2e has a line of its own.
 lint: prose ## clippy, warnings are errors; the sentences of the documentation
 	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 	cargo clippy --workspace --test e2e --all-features --locked -- -D warnings
 
-prose: $(TOOLS)/bin/vale ## the rules for sentences (tests/prose/styles) over every Markdown page
+prose: $(TOOLS)/bin/vale ## check every Markdown page against the rules for sentences (tests/prose/styles)
 	@VALE="$(TOOLS)/bin/vale" tests/prose.sh --test
 	@VALE="$(TOOLS)/bin/vale" tests/prose.sh
 
-# As h2spec below: a program in Go, pinned by its module. One of its parsers is in C, so it needs cc, as linking Rust does.
+# A program in Go, pinned by its module, like h2spec below. One of its parsers is in C, so it needs cc, as linking Rust does.
 $(TOOLS)/bin/vale: tests/prose/go.mod tests/prose/go.sum
 	@echo "building vale (once; some minutes)"
 	cd tests/prose && PATH="$$PATH:/usr/local/go/bin" go build -ldflags='-s -w' -o "$@" github.com/vale-cli/vale/v3/cmd/vale
 
-pre-commit: toolchain ## what takes less than a minute on a built checkout: format, clippy of changed packages, syntax of scripts, documentation
+pre-commit: toolchain ## the checks that take less than a minute on a built checkout: format, clippy of changed packages, syntax of scripts, documentation
 	@tests/pre-commit.sh
 
-deny: $(TOOLS)/bin/cargo-deny ## licences, sources and banned dependencies; advisories where the RustSec database can be had (it says where not)
+deny: $(TOOLS)/bin/cargo-deny ## licences, sources and banned dependencies; advisories, if the RustSec database can be fetched (it says so if not)
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --all-features check bans licenses sources
 	tests/advisories.sh --test
 	@PATH="$(TOOLS)/bin:$$PATH" tests/advisories.sh
 
-supply-chain: ## fail if a dependency is not in supply-chain/reviewed.txt: each new one, and each new version, is a decision
+supply-chain: ## fail if a dependency, or its version, is not in supply-chain/reviewed.txt
 	tests/supply-chain.sh --test
 	@tests/supply-chain.sh
 
@@ -109,11 +110,11 @@ unit: toolchain ## unit, property, CEL, fake-API-server and documentation tests
 h2spec: toolchain $(TOOLS)/bin/h2spec ## conformance of the gateway's listener with HTTP/2
 	H2SPEC="$(TOOLS)/bin/h2spec" cargo test --locked --package spillway --test protocol h2spec
 
-# A program in Go, which the cluster's build needs too; its versions are pinned by the module.
+# A program in Go, pinned by its module. The cluster's build needs Go too.
 $(TOOLS)/bin/h2spec: tests/h2spec/go.mod tests/h2spec/go.sum
 	cd tests/h2spec && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" github.com/summerwind/h2spec/cmd/h2spec
 
-# Needs rustup, and PyPI for a C compiler that knows macOS and Windows: not part of `make test`.
+# Needs rustup, and PyPI for a C compiler for macOS and Windows, so it is not part of `make test`.
 cli-portable: toolchain ## the plugin and its tests, compiled for macOS and Windows; PLATFORMS="x86_64-apple-darwin ..." for some only
 	tests/portable/run.sh $(PLATFORMS)
 
@@ -121,15 +122,15 @@ fuzz: toolchain ## run each fuzz target for FUZZ_SECONDS (60), two at a time, fr
 	fuzz/run.sh
 
 fuzz-night: export FUZZ_SECONDS ?= 3600
-fuzz-night: fuzz ## the same, an hour each
+fuzz-night: fuzz ## run each fuzz target for an hour
 
-# Histories of the ledger in which tokens were lost were one in a hundred thousand.
+# One in a hundred thousand histories of the ledger once lost tokens, so a normal run can miss such a fault.
 properties-night: export PROPTEST_CASES ?= 1000000
-properties-night: toolchain ## the properties of the machines over PROPTEST_CASES (1000000) random histories each, about an hour
+properties-night: toolchain ## the properties of the state machines, over PROPTEST_CASES (1000000) random histories each, about an hour
 	cargo test --package spillway-policy --lib --locked
 
 e2e: PROFILE = quick
-e2e: images ## the chart and the whole system on a real cluster of its own, which is removed afterwards if all passed
+e2e: images ## the chart and the whole system on real clusters of their own, which are removed if all tests pass
 	@CLUSTER='$(CLUSTER)' e2e/test.sh
 
 clients: PROFILE = quick
@@ -141,12 +142,12 @@ clients: images images-codex ## real clients (Codex, the official Python SDKs): 
 bench: images ## the benchmarks of docs/benchmarks.md, on a cluster of their own
 	@CLUSTER='$(CLUSTER)' e2e/bench/run.sh
 
-# As run.sh builds them, so that nothing is built twice.
-bench-ledger: toolchain ## of the benchmarks, what needs no cluster: holds and settles a second in process
+# The same build as in run.sh, so that nothing is built twice.
+bench-ledger: toolchain ## the benchmark that needs no cluster: holds and settles a second, in process
 	$(STATIC) --release --package spillway-bench
 	env -u KUBECONFIG target/$(HOST)/release/spillway-bench ledger
 
-# mdBook empties the folder first. The links are checked last, those to the crates' pages with them.
+# mdBook empties the folder first. The links are checked last, with those to the crates' pages.
 docs: toolchain $(TOOLS)/bin/mdbook $(MERMAID) ## the documentation as a site, in target/site, with the crates' Rust documentation; SITE_ONLY=1 without that; needs npm and Python 3
 	$(TOOLS)/bin/mdbook build
 	cp $(MERMAID) target/site/mermaid.min.js
@@ -156,7 +157,7 @@ ifneq ($(SITE_ONLY),1)
 endif
 	python3 site/check.py target/site
 
-# Of its default features only the search: we neither serve nor watch.
+# Only the default feature `search`: we use neither its server nor its watcher.
 $(TOOLS)/bin/mdbook:
 	@echo "building mdbook $(MDBOOK_VERSION) (once; some minutes)"
 	cargo install --quiet --locked --root $(TOOLS) --no-default-features --features search mdbook@$(MDBOOK_VERSION)

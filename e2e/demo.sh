@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The main job, from a checkout to running agents: build, cluster, chart, Codex at work with a scripted provider, samples.
-# Idempotent: a second run changes what changed. Called by `make demo` and `make demo-down`, and by the tests.
-# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). SPILLWAY_KUBECONFIG: use that cluster instead.
+# The main path, from a checkout to running agents: build, cluster, chart, Codex at work with a scripted model server, samples.
+# Idempotent: a second run applies only changes. `make demo`, `make demo-down` and the tests call it.
+# CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). SPILLWAY_KUBECONFIG: use that cluster instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
@@ -9,7 +9,7 @@ started=$(date +%s)
 
 step() { printf '\n== [%4ds] %s\n' $(($(date +%s) - started)) "$*"; }
 inside() { "${cluster[@]}" run "$@"; }
-# Helm keeps its caches in the checkout's own folder: the demo leaves nothing in the home folder.
+# Helm's caches are in the checkout, so the demo leaves no files in the home folder.
 helm_() { inside env HELM_CACHE_HOME="$PWD/target/helm" HELM_CONFIG_HOME="$PWD/target/helm" HELM_DATA_HOME="$PWD/target/helm" helm "$@"; }
 # shellcheck source=e2e/codex/steps.sh
 . e2e/codex/steps.sh
@@ -18,7 +18,7 @@ helm_() { inside env HELM_CACHE_HOME="$PWD/target/helm" HELM_CONFIG_HOME="$PWD/t
 
 up() {
     step "1/6 building the operator and its images (static; some minutes the first time)"
-    # Ours and the cluster's own programs at once: each has times at which it keeps one core only.
+    # Build our programs and the cluster's at once, because each sometimes uses only one core.
     make --no-print-directory -j2 images images-models PROFILE=quick
     codex_image
     step "2/6 starting the local cluster"
@@ -28,7 +28,7 @@ up() {
     if [ -z "$left_out" ]; then codex_load; else printf '\nCodex is left out: %s\n' "$left_out"; fi
     step "3/6 installing the chart: two replicas in namespace spillway-system"
     codex_values
-    # The image's tag never changes here, so its content goes into an annotation: new content rolls the pods.
+    # The image's tag never changes here, so an annotation holds a digest of its content. New content replaces the pods.
     helm_ upgrade --install spillway charts/spillway --namespace spillway-system --create-namespace \
         --set image.repository=localhost/spillway/spillway --set image.tag=dev --values target/demo-values.json \
         --set-string "podAnnotations.spillway\.dev/image-content=$(sha256sum target/images/spillway.tar | cut -c1-16)" \
@@ -37,18 +37,18 @@ up() {
     inside kubectl apply --server-side --force-conflicts -k config/samples
     inside kubectl apply --server-side --force-conflicts -k e2e/hanging
     if [ -z "$left_out" ]; then
-        step "5/6 Codex: items in a queue, a pool that goes from 0 to what there is to do and back, every token counted; an agent that runs out"
+        step "5/6 Codex: items in a queue, a pool that scales from 0 with its work and back, every token counted; an agent that runs out of tokens"
         codex_before=$(codex_done)
         codex_apply
         codex_show || troubles
         spent_show || troubles
     else
-        step "5/6 Codex is left out: $left_out. Everything else goes on"
+        step "5/6 Codex is left out: $left_out. The rest of the demo continues"
     fi
     step "6/6 waiting until the pools are Ready and the sample work is done"
     inside kubectl -n demo wait --for=condition=Ready agentpools --all --timeout=5m || troubles
     inside kubectl -n demo wait --for=condition=Complete workitem/release-notes workitem/hanging-1 --timeout=5m || troubles
-    printf '\nTen commands of one agent hung and were ended, each with all that it had started. The eleventh was told:\n'
+    printf '\nTen commands of one agent hung and were ended, each with all processes that it had started. The eleventh got this error:\n'
     inside kubectl -n demo get workitem hanging-1 -o jsonpath='{.status.result}' | sed 's/^/  /'
     printf '\nThen commands were tried again, the breaker closed, and the agent finished its item.\n'
     printf '\n'
@@ -57,7 +57,7 @@ up() {
     inside kubectl -n demo get agents
     printf '\n'
     inside kubectl -n demo get workqueues,workitems
-    step "done. Look around:"
+    step "done. Try these commands:"
     local run="e2e/cluster/cluster run"
     [ -z "${SPILLWAY_CLUSTER:-}" ] || run="SPILLWAY_CLUSTER=$SPILLWAY_CLUSTER $run"
     cat <<T
@@ -65,7 +65,7 @@ up() {
   $run kubectl -n demo describe agentpool free
   $run kubectl -n demo scale agentpool/free --replicas=5
   $run env PATH=$PWD/$(plugin_folder):\$PATH kubectl spillway ls -n demo
-  $run bash                                    # a shell inside
+  $run bash                                    # a shell in the cluster
 T
     [ -n "$left_out" ] || cat <<T
   $run kubectl -n demo get budgets
@@ -78,9 +78,9 @@ T
 
 plugin_folder() { echo "target/$(rustc -vV | sed -n 's/^host: //p')/quick"; }
 
-# What is wrong, in the cluster's own words; then fail.
+# Prints the cluster's own messages about the fault, and fails.
 troubles() {
-    echo; echo "It did not become ready. What the cluster says:" >&2
+    echo; echo "The demo did not become ready. The cluster's objects, events and logs:" >&2
     { inside kubectl -n spillway-system get pods -o wide; inside kubectl -n spillway-system logs -l app.kubernetes.io/name=spillway --tail=15 --prefix
       inside kubectl -n demo get agentpools,agents,pods,workitems,budgets; inside kubectl -n demo events --types=Warning; } >&2 || true
     exit 1
@@ -88,7 +88,7 @@ troubles() {
 
 down() {
     if [ -n "${SPILLWAY_KUBECONFIG:-}" ]; then
-        # Agents carry a finalizer that the operator takes off: first what it serves, then the operator.
+        # The operator removes the finalizer of Agents, so it must run until they are gone.
         inside kubectl delete -k config/samples --ignore-not-found --timeout=2m
         inside kubectl delete namespace models --ignore-not-found --timeout=2m
         helm_ uninstall spillway --namespace spillway-system --ignore-not-found --wait

@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# The chart and the whole system, on two real clusters: one for the tests that run beside each other, and one for those that
-# every other test would feel. Called by `make e2e`. The clusters are removed when all passed, and kept for a look when
-# something failed.
-# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster anyway.
-# E2E_AGAIN=N: up to N tests that failed beside the others are run once more, by themselves; what passes then is named as
-# unsteady, which is a fault to look for, and fails nothing. Default 0: whoever runs this by hand wants to know at once.
-# E2E_LONG=1: also what is left out because it only takes longer.
+# The chart and the whole system, on two real clusters: one for tests that run in parallel, and one for tests that would disturb
+# the others. `make e2e` calls it. The clusters are removed if all tests pass, and kept for inspection if one fails.
+# CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the clusters in any case.
+# E2E_AGAIN=N: run up to N tests that failed in parallel once more, alone. A test that then passes is reported as unsteady,
+# which is a fault to look for, and does not fail the run. Default 0: in a run by hand every failure counts.
+# E2E_LONG=1: also run the tests that are left out because they take long.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# A checkout's own cluster may be in use: tests have another one.
+# The checkout's own cluster may be in use, so tests have clusters of their own.
 export SPILLWAY_CLUSTER=${SPILLWAY_CLUSTER:-sw-test}
 read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
 started=$(date +%s)
 step() { printf '\n== [%4ds] %s\n' $(($(date +%s) - started)) "$*"; }
 shared=$SPILLWAY_CLUSTER lonely=$SPILLWAY_CLUSTER-alone
-# on CLUSTER COMMAND... : with that cluster
+# on CLUSTER COMMAND... : run the command with that cluster
 on() { SPILLWAY_CLUSTER=$1 "${@:2}"; }
 
 finish() {
@@ -30,18 +29,18 @@ finish() {
 }
 trap finish EXIT
 
-# A node without room on its disk starts no pod, and every test would wait for its own.
+# A node with a full disk starts no pod, and every test would wait for its pods.
 free=$(df --output=avail -BG . /var/lib | tail -n +2 | sort -n | head -1 | tr -d ' G')
-[ "$free" -ge 8 ] || { echo "the tests on clusters need 8 GB of disk, and $free are free: free some (target/tmp and old builds in target/ may go)" >&2; exit 1; }
+[ "$free" -ge 8 ] || { echo "the tests on clusters need 8 GB of free disk space, and $free GB are free. Remove files: target/tmp and old builds in target/ are not needed" >&2; exit 1; }
 
 step "building the tests"
-# Of the whole workspace, as the unit tests were built: of one package alone its dependencies would be others.
+# Build the whole workspace, like the unit tests: for one package alone Cargo would build the dependencies again.
 cargo test --workspace --locked --test e2e --no-run
 
 step "starting the clusters $shared and $lonely"
-# Two cores carry it all: without waiting for the disk at each write, what is slow is slow for a reason of ours.
+# Two cores carry all processes. Without the wait for the disk at each write, a slow test has a cause in our code.
 for name in "$shared" "$lonely"; do
-    on "$name" "${cluster[@]}" down > /dev/null # what a failed run left
+    on "$name" "${cluster[@]}" down > /dev/null # remains of a failed run
     ETCD_FSYNC=off on "$name" "${cluster[@]}" up
     on "$name" "${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar
 done
@@ -51,7 +50,7 @@ step "the chart: lint, schema, rendering, accepted by the API server"
 
 step "the whole system: operators as processes, each with a namespace of its own"
 for name in "$shared" "$lonely"; do on "$name" "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null; done
-# The operator as the image has it: what is not optimised at all takes the two cores from the cluster.
+# The operator's binary is the one in the image: an unoptimised one would take too much of the two cores.
 built=$(realpath "target/$(rustc -vV | sed -n 's/^host: //p')/quick")
 SPILLWAY_BINARY=$built/spillway SPILLWAY_PLUGIN=$built/kubectl-spillway
 export SPILLWAY_BINARY SPILLWAY_PLUGIN
@@ -59,7 +58,7 @@ e2e() {
     SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run cargo test --workspace --locked --test e2e -- "$@"
 }
 
-# again LOG : what failed in it is run once more, by itself, if so much may.
+# again LOG : runs the failed tests of LOG once more, alone, if E2E_AGAIN allows it.
 unsteady=()
 again() {
     local failed name
@@ -71,12 +70,13 @@ again() {
         unsteady+=("$name")
     done
 }
-# told PROCESS LOG : waits for the tests that write LOG, says how they ended, and runs once more what failed.
+# told PROCESS LOG : waits for the tests that write LOG, prints their results, and runs failed ones once more.
 told() {
     if wait "$1"; then grep -E '^test |^test result' "$2"; else cat "$2" && again "$2"; fi
 }
 
-# What a failed test left stays for reading, and no operator runs that would let it go. Tests' namespaces begin with t-.
+# Removes objects of failed tests, which are kept for inspection: no operator runs that would remove their finalizers. Tests'
+# namespaces begin with t-.
 clear_away() {
     local namespace name
     "${cluster[@]}" run kubectl get agents -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.metadata.name}{"\n"}{end}' |
@@ -89,7 +89,7 @@ clear_away() {
     done
 }
 
-# Those that mostly wait, for up to ten minutes, do it beside the others, and so do those that have a cluster to themselves.
+# Tests that mostly wait, for up to ten minutes, run in parallel with the others, and so do tests on a cluster of their own.
 waiting=(ten_minutes_without an_expired_token watches_half_a_minute_late)
 e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
 waits=$!
@@ -98,7 +98,7 @@ alone=$!
 e2e --test-threads 4 --skip ::alone_ "${waiting[@]/#/--skip=}" 2>&1 | tee target/e2e-together.log || again target/e2e-together.log
 step "the tests that wait"
 told $waits target/e2e-waiting.log
-step "what every other test would feel: one after the other, with a cluster to itself"
+step "the tests that would disturb others: one after the other, on a cluster of their own"
 on "$lonely" told $alone target/e2e-alone.log
 if [ "${E2E_LONG:-}" = 1 ]; then on "$lonely" e2e --test-threads 1 --ignored ::alone_; fi
 on "$lonely" "${cluster[@]}" down
@@ -107,21 +107,21 @@ step "the documentation: links, commands, and its examples as the API server tak
 "${cluster[@]}" run tests/docs.sh
 
 if [ ${#unsteady[@]} != 0 ]; then clear_away; fi
-# Helm takes over nothing that it did not make. That the CRDs go at once shows, too, that no test left an object behind.
+# Helm takes over no object that it did not make. If the CRDs are deleted at once, no test has left an object.
 "${cluster[@]}" run kubectl delete -k crds --timeout=2m > /dev/null
 
-step "the demo, twice: the chart, the samples as they are shipped, Codex at work where npm can be reached"
+step "the demo, twice: the chart, the shipped samples, Codex at work if npm can be reached"
 e2e/demo.sh up
 e2e/demo.sh up > target/demo-second.log
 tail -n 3 target/demo-second.log
 
-step "what the installed operator said"
+step "the log of the installed operator"
 if "${cluster[@]}" run kubectl -n spillway-system logs -l app.kubernetes.io/name=spillway --tail=-1 | grep -i forbidden; then
-    echo "the chart's RBAC lacks something that the operator needs" >&2
+    echo "the chart's roles lack a right that the operator needs (see the lines above)" >&2
     exit 1
 fi
 "${cluster[@]}" run kubectl delete -k config/samples --timeout=2m
 left=$("${cluster[@]}" run kubectl get agents,pods -n demo -o name 2>/dev/null || true)
 [ -z "$left" ] || { echo "left behind: $left" >&2; exit 1; }
-[ ${#unsteady[@]} = 0 ] || printf 'Unsteady, for they failed once: %s\n' "${unsteady[@]}"
+[ ${#unsteady[@]} = 0 ] || printf 'Unsteady: failed once, then passed alone: %s\n' "${unsteady[@]}"
 echo "e2e passed"

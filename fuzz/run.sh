@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Builds all fuzz targets once and runs each for a while. A crash fails the run, with the path of its input.
+# Builds all fuzz targets once and runs each for a while. A crash fails the run and prints the path of its input.
 #
 #   fuzz/run.sh                    every target, FUZZ_SECONDS each (60), FUZZ_JOBS at a time (2)
-#   fuzz/run.sh calls holds        these alone
-#   fuzz/run.sh --reproduce TARGET FILE...   run inputs once, with what they say
-#   fuzz/run.sh --minimise         put what was found into the corpus in git, as few and as small files as cover the same
+#   fuzz/run.sh calls holds        only these targets
+#   fuzz/run.sh --reproduce TARGET FILE...   run inputs once and print their output
+#   fuzz/run.sh --minimise         add found inputs to the corpus in git, as few and small files as keep the coverage
 #
-# The stable toolchain does: libFuzzer needs coverage, which is a flag of LLVM, and no sanitizer, for the code has no unsafe.
+# The stable toolchain is enough: libFuzzer needs coverage, which is a flag of LLVM. It needs no sanitizer, because the code has
+# no unsafe.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 seconds=${FUZZ_SECONDS:-60}
 jobs=${FUZZ_JOBS:-2}
-# The corpus in git: files of at most so many bytes, at most so many of a target.
+# Limits of the corpus in git: bytes of a file, and files of a target.
 corpus_bytes=${FUZZ_CORPUS_BYTES:-2048}
 corpus_files=${FUZZ_CORPUS_FILES:-150}
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -25,7 +26,7 @@ targets() {
 }
 
 build() {
-    # --target keeps the flags away from build scripts and macros.
+    # --target keeps the flags from build scripts and macros.
     RUSTFLAGS="${RUSTFLAGS:-} --cfg fuzzing -Cdebug-assertions=yes -Cpasses=sancov-module \
         -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
         -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares" \
@@ -37,7 +38,7 @@ number() {
     sed -n "s/^stat::$2: *//p" "$1" | tail -1
 }
 
-# One target. What it finds goes to a folder that is not in git; --minimise brings it over.
+# Runs one target. New inputs go to a folder that is not in git. --minimise moves them into the corpus.
 run() {
     local target=$1 log=$found/$1.log
     mkdir -p "$found/$target" "corpus/$target" "$artifacts/$target"
@@ -48,8 +49,8 @@ run() {
     fi
     {
         grep -m1 -A3 'panicked at\|ERROR: libFuzzer' "$log" || tail -20 "$log"
-        echo "fuzz $target: FAILED; the input: fuzz/$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)"
-        echo "again: fuzz/run.sh --reproduce $target fuzz/$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)"
+        echo "fuzz $target: FAILED with the input fuzz/$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)"
+        echo "reproduce it: fuzz/run.sh --reproduce $target fuzz/$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)"
     } >&2
     return 1
 }
@@ -62,7 +63,7 @@ minimise() {
         rm -rf "$small" && mkdir -p "$small"
         "$built/$target" -set_cover_merge=1 -max_len="$corpus_bytes" "$small" "corpus/$target" "$found/$target" >/dev/null 2>&1
         rm -rf "corpus/$target" && mkdir -p "corpus/$target"
-        # Of too many, some of each size.
+        # If there are too many, keep some of each size.
         find "$small" -type f -size -"$((corpus_bytes / 1024 + 1))"k -printf '%s %p\n' | sort -n | cut -d' ' -f2- |
             awk -v most="$corpus_files" '{ file[NR] = $0 } END { for (n = 0; n < most && n < NR; n++) print file[NR <= most ? n + 1 : int(n * NR / most) + 1] }' |
             xargs -r cp -t "corpus/$target"
@@ -75,7 +76,7 @@ case ${1:-} in
     target=$2
     shift 2
     build
-    # Paths are as the caller sees them, or from the root of the repository.
+    # Paths are relative to the caller's folder, or to the root of the repository.
     for file in "$@"; do
         [ -e "$OLDPWD/$file" ] && file=$OLDPWD/$file || file=../$file
         "$built/$target" "$file"

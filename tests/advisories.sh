@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Known vulnerabilities of dependencies: `cargo deny check advisories`, where the RustSec database can be had. It is a git
-# repository (deny.toml says where). Where it can neither be fetched nor is there a copy from before, this says so in one line
-# and passes: a machine without that network still runs the tests. ADVISORIES=required makes it fail there.
+# Known vulnerabilities of dependencies: `cargo deny check advisories`, if the RustSec database can be fetched. It is a git
+# repository (deny.toml names it). If it cannot be fetched and there is no earlier copy, this prints a line and passes, so that
+# a machine without that network can run the tests. With ADVISORIES=required it then fails.
 #
 #   tests/advisories.sh
 #   tests/advisories.sh --test         tests of this script
@@ -15,11 +15,11 @@ advisories() {
         rm -f "$why"
         cargo deny --all-features check --disable-fetch advisories
     elif compgen -G "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs/*/" > /dev/null; then
-        echo "advisories: the RustSec database cannot be fetched ($(reason "$why")): judged by the copy from before" >&2
+        echo "advisories: the RustSec database cannot be fetched ($(reason "$why")), so an earlier copy of it is used" >&2
         rm -f "$why"
         cargo deny --all-features check --disable-fetch advisories
     else
-        echo "advisories: NOT CHECKED: the RustSec database cannot be fetched ($(reason "$why")) and there is no copy from before" >&2
+        echo "advisories: NOT CHECKED: the RustSec database cannot be fetched ($(reason "$why")), and there is no earlier copy of it" >&2
         rm -f "$why"
         [ "${ADVISORIES:-}" != required ]
     fi
@@ -30,10 +30,10 @@ tests() {
     local work failed=0
     work=$(mktemp -d)
     mkdir "$work/bin"
-    # A cargo whose fetch and check end as the environment says.
+    # A fake cargo: FETCH and CHECK are the exit codes of its commands.
     printf '#!/bin/sh\necho "$*" >> "$CALLS"\ncase "$*" in "deny fetch db") echo "cannot reach github.com"; exit "$FETCH" ;; *" check --disable-fetch advisories") exit "$CHECK" ;; esac\nexit 9\n' > "$work/bin/cargo"
     chmod +x "$work/bin/cargo"
-    # expect WHAT STATUS CALLS TEXT FETCH CHECK COPY [VARIABLE] : how it ends, how often cargo is asked, what is said
+    # expect WHAT STATUS CALLS TEXT FETCH CHECK COPY [VARIABLE] : checks the exit status, the number of cargo's calls, the output
     expect() {
         local what=$1 status=$2 calls=$3 text=$4 said got=0
         rm -rf "$work/home" "$work/calls"; mkdir "$work/home"
@@ -46,8 +46,8 @@ tests() {
     expect "an advisory fails" 1 2 "" 0 1 no
     expect "without a database it says so and passes" 0 1 "NOT CHECKED: the RustSec database cannot be fetched (cannot reach github.com)" 1 0 no
     expect "unless it must be checked" 1 1 "NOT CHECKED" 1 0 no ADVISORIES=required
-    expect "a copy from before is used" 0 2 "judged by the copy from before" 1 0 yes
-    expect "and its advisories fail" 1 2 "judged by the copy from before" 1 1 yes
+    expect "a copy from before is used" 0 2 "an earlier copy of it is used" 1 0 yes
+    expect "and its advisories fail" 1 2 "an earlier copy of it is used" 1 1 yes
     rm -rf "$work"
     return $failed
 }

@@ -1,5 +1,5 @@
-# What the API server lets accounts and people do with the chart's roles and policies. Read by tests/chart.sh, whose words
-# it uses (check, says, lacks, refused), and run where there is a server and none of Spillway's policies.
+# Checks on a real API server the rights of accounts and users with the chart's roles and policies. tests/chart.sh sources this
+# file, which uses its functions (check, says, lacks, refused), and runs it if there is a server without Spillway's policies.
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # work and CHART are tests/chart.sh's
 rights_and_policies() {
@@ -8,16 +8,16 @@ rights_and_policies() {
     controller=system:serviceaccount:$live:$release gateway=system:serviceaccount:$live:$release-gateway
     # as USER CMD... : kubectl as USER, in the test's namespace
     as() { local user=$1; shift; kubectl --namespace "$live" --as="$user" "$@"; }
-    # soon CMD... : CMD succeeds within half a minute. API servers learn of policies and roles a moment after they are made.
+    # soon CMD... : CMD succeeds within half a minute. API servers apply new policies and roles after a short delay.
     soon() { local end=$((SECONDS + 30)); until "$@" > "$work/soon" 2>&1; do [ $SECONDS -lt $end ] || { cat "$work/soon"; return 1; }; sleep 0.2; done; }
-    # pod NAME LABELS [SPEC] : a pod that no scheduler takes. It runs nowhere: whoever gets into it is told so.
+    # pod NAME LABELS [SPEC] : a pod that no scheduler takes. It never runs, so an allowed exec fails with another error.
     pod() {
         printf '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"%s","labels":{%s}},"spec":{"schedulerName":"nobody","automountServiceAccountToken":false,"containers":[{"name":"agent","image":"none","resources":{"requests":{"cpu":"1m"}}}]%s}}' "$1" "$2" "${3:+,$3}" > "$work/pod.json"
         echo "$work/pod.json"
     }
     may() { as "$1" create --dry-run=server -f "$2"; } # may USER FILE
     patches() { local user=$1 pod=$2 what=$3; shift 3; as "$user" patch pod "$pod" --dry-run=server -p "$what" "$@"; }
-    # enters USER POD SUBRESOURCE : goes as far as the pod, which runs nowhere, or is refused before
+    # enters USER POD SUBRESOURCE : reaches the pod, which does not run, or is refused before
     enters() { as "$1" get --raw "/api/v1/namespaces/$live/pods/$2/$3"; }
     closed="on the pod of an agent" runs_nowhere="does not have a host assigned"
     labels="labels under spillway.dev/" ours='"app.kubernetes.io/managed-by":"spillway"'
@@ -29,12 +29,13 @@ rights_and_policies() {
             helm template chart-test "$CHART" --namespace "$live" --set namespaceScope="$live" --set crds.install=false --set gateway.external.enabled=true --set 'admissionPolicies.exemptUsers={test-exempt}' \
                 --show-only=templates/{admissionpolicies,controllerpolicies,aggregated,rbac,serviceaccount,service}.yaml > "$work/live.yaml" &&
             kubectl apply --server-side -f "$work/live.yaml" &&
-            # The rights of a release for all namespaces, whose accounts nobody uses.
+            # The rights of a release for all namespaces. No process uses its accounts.
             helm template chart-test "$CHART" --namespace "$live" --set fullnameOverride="$wide" --set serviceAccount.create=false --set serviceAccount.name=wide \
                 --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=wide-gateway --show-only=templates/rbac.yaml > "$work/wide.yaml" &&
             kubectl apply --server-side -f "$work/wide.yaml" &&
-            # test-editor has what a team has; test-opener may open agents besides; test-writer writes what kubelets and schedulers
-            # write; test-outsider may register agents outside the cluster, and make tokens; test-stranger may attach to pods, as far as Kubernetes goes.
+            # test-editor has the rights of a team. test-opener may also create agents/exec. test-writer makes the writes of kubelets
+            # and schedulers. test-outsider may register agents outside the cluster, and make tokens. test-stranger has pods/attach
+            # of Kubernetes, and no right of Spillway.
             kubectl create rolebinding -n "$live" test-edit --clusterrole=edit --user=test-editor --user=test-opener --user=test-exempt &&
             kubectl create rolebinding -n "$live" test-view --clusterrole=view --user=test-viewer &&
             role test-opener '{apiGroups: [spillway.dev], resources: [agents/exec], verbs: [create]}' test-opener &&
@@ -43,7 +44,7 @@ rights_and_policies() {
             role test-writer '{apiGroups: [""], resources: [pods, pods/status, pods/resize, pods/ephemeralcontainers, pods/binding, bindings], verbs: [get, patch, create]}' test-writer test-opener &&
             role test-stranger '{apiGroups: [""], resources: [pods/attach], verbs: [get, create]}' test-stranger
     }
-    # role NAME RULE USER... : by hand, because kubectl refuses rules for kinds that the server does not have
+    # role NAME RULE USER... : from a manifest, because `kubectl create role` refuses rules for unknown kinds
     role() {
         local name=$1 user; printf '{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: %s}, rules: [%s]}' "$name" "$2" | kubectl create -n "$live" -f - || return 1
         shift 2; for user in "$@"; do kubectl create rolebinding -n "$live" "$name-$user" --role="$name" --user="$user" || return 1; done
@@ -56,7 +57,7 @@ rights_and_policies() {
         check "controller-pods: with its label" refused "pods of agents only" may "$controller" "$(pod x '"spillway.dev/agent":"x"')"
         check "controller-pods: it makes those" may "$controller" "$(pod x "$agent")"
         for volume in hostPath:'{"path":"/"}' secret:'{"secretName":"s"}' nfs:'{"server":"a","path":"/"}' csi:'{"driver":"a"}'; do
-            check "controller-pods: no volume ${volume%%:*}" refused "volumes of these sorts only" may "$controller" "$(pod x "$agent" "\"volumes\":[{\"name\":\"v\",\"${volume%%:*}\":${volume#*:}}]")"
+            check "controller-pods: no volume ${volume%%:*}" refused "volumes of these types only" may "$controller" "$(pod x "$agent" "\"volumes\":[{\"name\":\"v\",\"${volume%%:*}\":${volume#*:}}]")"
         done
         for volume in emptyDir:'{}' configMap:'{"name":"c"}' persistentVolumeClaim:'{"claimName":"c"}'; do
             check "controller-pods: volume ${volume%%:*}" may "$controller" "$(pod x "$agent" "\"volumes\":[{\"name\":\"v\",\"${volume%%:*}\":${volume#*:}}]")"
@@ -79,7 +80,7 @@ rights_and_policies() {
         check "controller-pods: no capability" refused "no privileged container" may "$controller" "$(has '"securityContext":{"capabilities":{"add":["NET_ADMIN"]}}')"
         check "controller-pods: no port of the node" refused "no privileged container" may "$controller" "$(has '"ports":[{"containerPort":80,"hostPort":80}]')"
         check "controller-pods: a container as it makes them" may "$controller" "$(has '"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}')"
-        # In an init container, where its sidecar is.
+        # The sidecar is an init container.
         check "controller-pods: nor in a sidecar" refused "no privileged container" may "$controller" "$(pod x "$agent" '"initContainers":[{"name":"link","image":"none","securityContext":{"privileged":true}}]')"
         check "controller-pods: a pod as it makes them" as "$controller" create --dry-run=server -f tests/agent-pod.json
         check "controller-pods: it deletes agents' pods" as "$controller" delete pod worker --dry-run=server
@@ -96,7 +97,7 @@ rights_and_policies() {
             printf '{"apiVersion":"%s","kind":"%s","metadata":{"name":"theirs"},%s}' "${kind%:*}" "${kind#*:}" "$rest" | kubectl -n "$live" create -f - > /dev/null
             printf '{"apiVersion":"%s","kind":"%s","metadata":{"name":"ours","labels":{%s}},%s}' "${kind%:*}" "${kind#*:}" "$ours" "$rest" | kubectl -n "$live" create -f - > /dev/null
             check "controller: it deletes its own $sort" as "$controller" delete "$sort" ours --dry-run=server
-            check "controller: and nobody else's" refused "only $sort with its label" as "$controller" delete "$sort" theirs --dry-run=server
+            check "controller: and no other owner's" refused "only $sort with its label" as "$controller" delete "$sort" theirs --dry-run=server
         done
         for sort in resourcequotas limitranges; do
             label() { as "$controller" patch "$sort" "$1" --dry-run=server --type=merge -p '{"metadata":{"labels":{'"$ours"',"a":"b"}}}'; }
@@ -114,7 +115,7 @@ rights_and_policies() {
         fi
         check "controller: others write what they may" made test-editor v1:ConfigMap other '"a":"b"'
     }
-    # The rights of tests/rights.txt, verb by verb. One question to the server for each.
+    # Checks the rights of tests/rights.txt, with one question to the server for each verb.
     the_matrix() {
         local who where resource name verbs verb user groups namespace named full group sub
         local -A users=([controller]=system:serviceaccount:$live:wide [single]=$controller [gateway]=$gateway [agent]=system:serviceaccount:$live:default
@@ -142,7 +143,7 @@ rights_and_policies() {
             done
         done < tests/rights.txt > "$work/asked"
         [ -s "$work/asked" ] || { echo "tests/rights.txt holds nothing"; return 1; }
-        # A denial leaves `allowed` false and in the answer.
+        # A denied answer contains `allowed: false`.
         kubectl create -f "$work/questions" -o jsonpath='{.status.allowed}{"\n"}' > "$work/answers" || return 1
         [ "$(wc -l < "$work/answers")" = "$(wc -l < "$work/asked")" ] || { echo "$(wc -l < "$work/answers") answers to $(wc -l < "$work/asked") questions"; return 1; }
         paste -d' ' "$work/answers" "$work/asked" | awk '$1 != $2 { print "allowed: " $1 ", wanted: " $2 ":", $3, $4, $5, $6, $7; wrong = 1 } END { exit wrong }'
@@ -153,7 +154,7 @@ rights_and_policies() {
     check "labels: nor the cluster's administrator" refused "$labels" kubectl -n "$live" create --dry-run=server -f "$work/pod.json"
     check "labels: nor with any other reserved label" refused "$labels" may test-editor "$(pod fake '"spillway.dev/pool":"p"')"
     check "labels: an exempt user may" may test-exempt "$work/pod.json"
-    check "labels: other pods are nobody's business" as test-editor create -f "$(pod plain '"app":"x","spillway.development/a":"b"')"
+    check "labels: other pods are not checked" as test-editor create -f "$(pod plain '"app":"x","spillway.development/a":"b"')"
     check "labels: the controller makes agents' pods" as "$controller" create -f "$(pod worker '"spillway.dev/agent":"worker","spillway.dev/mode":"Perseverance",'"$ours")"
     check "labels: and Chat agents'" as "$controller" create -f "$(pod chat '"spillway.dev/agent":"chat","spillway.dev/mode":"Chat",'"$ours")"
     check "labels: people may set others on them" patches test-editor worker '{"metadata":{"labels":{"team":"a"},"annotations":{"spillway.dev/note":"b"}}}'
@@ -165,7 +166,7 @@ rights_and_policies() {
         check "labels: nor give one to another pod (pods${sub:+/$sub})" refused "$labels" patches test-opener plain '{"metadata":{"labels":{"spillway.dev/agent":"plain"}}}' "${flags[@]}"
     done
     check "labels: a kubelet's status passes" patches test-writer worker '{"status":{"message":"as kubelets write it"}}' --subresource=status
-    for sub in resize ephemeralcontainers; do # The API server drops labels there today. Should it not one day, the policy refuses.
+    for sub in resize ephemeralcontainers; do # The API server ignores labels there today. If it ever accepts them, the policy refuses.
         unmoved() { local out; out=$(patches test-opener worker '{"metadata":{"labels":{"spillway.dev/mode":"Chat"}}}' --subresource="$sub" -o 'jsonpath={.metadata.labels.spillway\.dev/mode}' 2>&1); [ "$out" = Perseverance ] || grep -F "$labels" <<<"$out"; }
         check "labels: pods/$sub does not move one" unmoved
     done
@@ -175,7 +176,7 @@ rights_and_policies() {
     done
 
     for space in hostNetwork hostPID hostIPC; do
-        check "pods: no agent gets $space, whoever asks" soon refused "the node's namespaces" may test-exempt "$(pod host '"spillway.dev/agent":"host"' "\"$space\":true")"
+        check "pods: no agent gets $space, from any user" soon refused "the node's namespaces" may test-exempt "$(pod host '"spillway.dev/agent":"host"' "\"$space\":true")"
         check "pods: nor for the controller ($space)" refused "the node's namespaces" may "$controller" "$(pod host '"spillway.dev/agent":"host",'"$ours" "\"$space\":true")"
     done
     check "pods: nor shared processes" refused "may not share processes" may test-exempt "$(pod host '"spillway.dev/agent":"host"' '"shareProcessNamespace":true')"
@@ -185,21 +186,21 @@ rights_and_policies() {
     check "pods: another pod's is not" patches test-editor plain "$image"
     check "pods: nor an agent's for who may open it" patches test-opener worker "$image"
     debug='{"spec":{"ephemeralContainers":[{"name":"debug","image":"another"}]}}'
-    check "pods: agents get no ephemeral container" refused "ephemeral containers are closed" patches test-writer worker "$debug" --subresource=ephemeralcontainers
+    check "pods: agents get no ephemeral container" refused "ephemeral containers are refused" patches test-writer worker "$debug" --subresource=ephemeralcontainers
     check "pods: other pods do" patches test-writer plain "$debug" --subresource=ephemeralcontainers
     check "pods: and agents from who may open them" patches test-opener worker "$debug" --subresource=ephemeralcontainers
 
     # resized USER POD : prints what the pod would have then
     resized() { patches "$1" "$2" '{"spec":{"containers":[{"name":"agent","resources":{"requests":{"cpu":"8"}}}]}}' --subresource=resize -o 'jsonpath={.spec.containers[0].resources.requests.cpu}'; }
-    check "pods: nobody gives an agent more than its pool does" refused "resources of an agent's pod are its pool's" resized test-writer worker
+    check "pods: no user raises an agent's resources above its pool's" refused "resources of an agent's pod come from its pool" resized test-writer worker
     check "pods: other pods are resized" says 8 resized test-writer plain
     check "pods: and agents' by who may open them" says 8 resized test-opener worker
 
-    check "exec: closed for a team" soon refused "exec is closed $closed" enters test-editor worker exec?command=x
-    for sub in attach portforward; do check "exec: so is $sub" refused "$sub is closed $closed" enters test-editor worker $sub; done
-    for name in worker worker:80 https:worker:80; do check "exec: so is proxy to $name" refused "proxy is closed $closed" enters test-editor $name proxy/; done
-    for sub in exec?command=x portforward; do check "exec: on Chat agents ${sub%\?*} too" refused "${sub%\?*} is closed $closed" enters test-editor chat "$sub"; done
-    # Roles are aggregated by a controller: `edit` holds agents/attach a moment later.
+    check "exec: closed for a team" soon refused "exec is refused $closed" enters test-editor worker exec?command=x
+    for sub in attach portforward; do check "exec: so is $sub" refused "$sub is refused $closed" enters test-editor worker $sub; done
+    for name in worker worker:80 https:worker:80; do check "exec: so is proxy to $name" refused "proxy is refused $closed" enters test-editor $name proxy/; done
+    for sub in exec?command=x portforward; do check "exec: on Chat agents ${sub%\?*} too" refused "${sub%\?*} is refused $closed" enters test-editor chat "$sub"; done
+    # A controller aggregates roles, so `edit` has agents/attach after a short delay.
     check "exec: but a team attaches to them" soon refused "$runs_nowhere" enters test-editor chat attach
     check "exec: who has pods/attach alone does not" refused "right to create agents/attach" enters test-stranger chat attach
     for sub in exec?command=x attach portforward; do
@@ -215,7 +216,7 @@ rights_and_policies() {
         check "tokens: not beside another audience either" refused "tokens for Spillway's audiences" token test-editor other --audience "spillway.dev/$audience"
         check "tokens: kubelets get them ($audience)" token test-editor "spillway.dev/$audience" --as-group=system:nodes --as-group=system:authenticated
     done
-    check "tokens: others are nobody's business" token test-editor other
+    check "tokens: those for other audiences are allowed" token test-editor other
     check "tokens: who may open agents gets them" token test-opener spillway.dev/gateway
     check "tokens: who may register agents outside the cluster gets them for the gateway" soon token test-outsider spillway.dev/gateway
     check "tokens: but not bound to a pod" refused "tokens for Spillway's audiences" token test-outsider spillway.dev/gateway --bound-object-kind Pod --bound-object-name worker
@@ -224,16 +225,16 @@ rights_and_policies() {
 
     proxy() { as "$1" get --raw "/api/v1/namespaces/$live/services/$2/proxy/"; }
     for name in $release-gateway https:$release-gateway:8443 $release-metrics:http; do
-        check "services: no proxy to $name" soon refused "own Services is closed" proxy test-editor "$name"
+        check "services: no proxy to $name" soon refused "own Services is refused" proxy test-editor "$name"
     done
     kubectl -n "$live" create service clusterip other --tcp=80 > /dev/null
     check "services: other Services are open" refused "no endpoints available" proxy test-editor other
     check "services: and these to who may open agents" refused "no endpoints available" proxy test-opener $release-gateway
 
-    # The controller's own policies: what its rights are not bound to.
+    # The controller's own policies restrict the rights that roles cannot bind to names.
     own_pods
     own_objects
-    typed() { # the API server's own check of the expressions against the types found nothing
+    typed() { # the API server's type check of the expressions has no warnings
         local name
         for name in $(kubectl get -f "$work/live.yaml" -o name | grep '^validatingadmissionpolicy\.'); do
             kubectl wait "$name" --for=jsonpath='{.status.observedGeneration}'=1 --timeout=30s || return 1
@@ -253,7 +254,7 @@ rights_and_policies() {
     around='{matchExpressions: [{key: spillway.dev/agent, operator: Exists}]}'
     check "it makes the NetworkPolicy around agents" wall spillway-agents "$around" Ingress
     check "it changes it" wall spillway-agents "$around" Egress
-    check "controller: around agents alone" refused "around agents' pods only" wall spillway-agents '{}' Ingress
+    check "controller: around agents alone" refused "for agents' pods only" wall spillway-agents '{}' Ingress
     check "rights: it changes no other" refused 'cannot patch resource "networkpolicies"' wall other "$around" Ingress
     check "it reviews tokens" says yes as "$controller" auth can-i create tokenreviews.authentication.k8s.io
     check "it reads the gateway's Service" as "$controller" get service $release-gateway
@@ -273,7 +274,7 @@ rights_and_policies() {
         check "the gateway may not $what" may_not "$gateway" auth can-i $what
     done
 
-    restricted() { # the admission of Pod Security says nothing to the pods of the release
+    restricted() { # Pod Security admission has no warnings for the pods of the release
         kubectl label namespace "$live" pod-security.kubernetes.io/warn=restricted &&
             helm template chart-test "$CHART" --namespace "$live" --show-only templates/deployment.yaml --show-only templates/gateway.yaml | kubectl apply --dry-run=server -f -
     }

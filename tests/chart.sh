@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Tests of charts/spillway and config/: that they render, refuse what is wrong, agree with each other, and hold no more
-# rights than they should. Needs helm and kubectl on PATH, as in `e2e/cluster/cluster run tests/chart.sh`.
+# Tests of charts/spillway and config/: that they render, refuse wrong values, agree with each other, and grant only the needed
+# rights. They need helm and kubectl on PATH, as in `e2e/cluster/cluster run tests/chart.sh`.
 #
 #   tests/chart.sh           run the tests
 #   tests/chart.sh --write   renew config/default from the chart
 #
-# With SPILLWAY_KUBECONFIG or KUBECONFIG and a server that answers, that server judges the objects too. Nearly all of that is
-# dry runs; only the admission policies and rights are tried for real, in a namespace made for it (spillway-chart-test-NUMBER)
-# with policies and roles that count there alone. All of it is removed at the end, also of a run that failed. Where policies of
-# Spillway are installed, that part is skipped: they would judge the test's pods too.
+# If SPILLWAY_KUBECONFIG or KUBECONFIG names a server that answers, that server checks the objects too. Nearly all of this is
+# dry runs. Only the admission policies and rights are really tried, in a namespace of their own (spillway-chart-test-NUMBER),
+# with policies and roles that apply only there. All of it is removed at the end, also after a failure. If policies of Spillway
+# are installed, that part is skipped, because they would also apply to the test's pods.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 for tool in helm kubectl; do
@@ -19,7 +19,7 @@ work=$(mktemp -d)
 live='' cilium_crd=''
 finish() {
     [ -z "$cilium_crd" ] || kubectl delete -f tests/cilium-crd.yaml > /dev/null
-    # Policies before the namespace: none may judge its end.
+    # Policies are deleted first, so that none applies to the deletion of the namespace.
     if [ -n "$live" ]; then
         kubectl delete -f "$work/live.yaml" -f "$work/wide.yaml" --ignore-not-found --wait=false
         kubectl delete namespace "$live" --ignore-not-found --timeout=2m
@@ -27,7 +27,7 @@ finish() {
     rm -rf "$work"
 }
 trap finish EXIT
-# The plugins, caches and settings of whoever runs this must not change what is rendered.
+# The user's Helm plugins, caches and settings must not change the rendering.
 export HELM_CACHE_HOME=$work/helm/cache HELM_CONFIG_HOME=$work/helm/config HELM_DATA_HOME=$work/helm/data
 
 passed=0 failed=0
@@ -48,7 +48,7 @@ without_crds() { render --set crds.install=false "$@"; }
 
 # --- config/default is what the chart renders -------------------------------------------------------------------------
 generated="# Rendered by 'tests/chart.sh --write'. Do not edit."
-# Without the marks of Helm: it does not manage what kubectl applies.
+# Without Helm's labels, because Helm does not manage objects that kubectl applies.
 default_objects() {
     local objects
     objects=$(without_crds) || return 1
@@ -107,32 +107,32 @@ check "one controller has none" budgets_are 1 --set replicaCount=1
 check "one gateway has none" budgets_are 1 --set gateway.replicaCount=1
 check "budgets can be turned off" budgets_are 0 --set podDisruptionBudget.enabled=false
 check "the network policy can be turned off" lacks "kind: NetworkPolicy" without_crds --set networkPolicy.enabled=false
-# egress COMPONENT [FLAGS...] : the way out in the NetworkPolicy of a component
+# egress COMPONENT [FLAGS...] : the egress rules in the NetworkPolicy of a component
 egress() { local component=$1; shift; without_crds --show-only templates/networkpolicy.yaml "$@" | awk -v name="spillway$component" '/^---/ { on = 0 } /^  name: / { on = $2 == name } /^  egress:/ { if (on) out = 1; else out = 0 } /^---/ { out = 0 } out'; }
 two_origins='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]},{"origin":"https://B.example:8443","allowPrivate":true},{"origin":"https://203.0.113.9"}]'
-check "an origin's addresses are all that is open of it" says 'cidr: "192.0.2.0/24"' egress -gateway --set-json "$two_origins"
+check "an origin with cidrs is reached at these addresses only" says 'cidr: "192.0.2.0/24"' egress -gateway --set-json "$two_origins"
 only_said='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]}]'
 check "and then no public address is open" lacks 0.0.0.0/0 egress -gateway --set-json "$only_said"
-check "unless another origin said none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
+check "unless another origin has none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
 same_file() { [ "$(without_crds --show-only templates/gateway.yaml --set-json "$only_said")" = "$(without_crds --show-only templates/gateway.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://a.example"}]')" ]; }
 api_server='networkPolicy.apiServer.cidrs={192.0.2.7/32}'
 for component in '' -gateway; do
-    check "the API server's addresses are all that is open of it (spillway$component)" says 'cidr: "192.0.2.7/32"' egress "$component" --set "$api_server"
+    check "an API server with cidrs is reached at these addresses only (spillway$component)" says 'cidr: "192.0.2.7/32"' egress "$component" --set "$api_server"
 done
-check "the gateway is told nothing of addresses, and not restarted for them" same_file
+check "the gateway gets no addresses, and is not restarted for them" same_file
 cilium() { without_crds --set networkPolicy.flavor=cilium --set-json "$two_origins" "$@"; }
 check "cilium: origins by name" says 'matchName: "a.example"' cilium --show-only templates/ciliumnetworkpolicy.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://A.example"}]'
-check "cilium: by the address that is their name" says 'toCIDR: ["203.0.113.9/32"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
-check "cilium: by the addresses that are said" says 'toCIDR: ["192.0.2.0/24"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
-check "cilium: the API server by what it is" says 'toEntities: [kube-apiserver]' cilium --show-only templates/ciliumnetworkpolicy.yaml
-check "cilium: NetworkPolicies open no way out beside it" lacks ipBlock egress -gateway --set networkPolicy.flavor=cilium
-check "cilium: but to the governor" says "port: 8443" egress -gateway --set networkPolicy.flavor=cilium
+check "cilium: an origin whose name is an address" says 'toCIDR: ["203.0.113.9/32"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: an origin with cidrs" says 'toCIDR: ["192.0.2.0/24"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: the API server by its entity" says 'toEntities: [kube-apiserver]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: NetworkPolicies allow no other egress" lacks ipBlock egress -gateway --set networkPolicy.flavor=cilium
+check "cilium: except to the governor" says "port: 8443" egress -gateway --set networkPolicy.flavor=cilium
 check "cilium: and none at all for the controller" says "egress: []" egress "" --set networkPolicy.flavor=cilium
-check "cilium: none of it is rendered otherwise" lacks cilium.io without_crds
+check "without flavor cilium no Cilium object is rendered" lacks cilium.io without_crds
 check "the service monitor is off by default" lacks "kind: ServiceMonitor" without_crds
 check "the service monitor can be turned on" says "kind: ServiceMonitor" without_crds --set serviceMonitor.enabled=true
 check "one namespace: the controller is told" says "--namespace=team-a" without_crds --set namespaceScope=team-a
-# told TEMPLATE ARGUMENT [FLAGS...] : the arguments of the container in it hold ARGUMENT
+# told TEMPLATE ARGUMENT [FLAGS...] : whether the container of the template has ARGUMENT
 told() { local template=$1 argument=$2; shift 2; without_crds "$@" --show-only "templates/$template.yaml" | sed -n '/^          args:/,/^          env:/s/^            - //p' | grep -qxF -- "$argument"; }
 for argument in --agent-image-pull-policy=IfNotPresent --gateway-service=spillway-gateway --gateway-account=spillway-system:spillway-gateway \
     --governor-listen=0.0.0.0:8443 --ca-secret=spillway-ca --gateway-tls-secret=spillway-gateway-tls --lease-name=spillway-controller; do
@@ -148,14 +148,14 @@ check "and none by default" no_canary
 cluster_budget() { without_crds --show-only templates/deployment.yaml "$@" | sed -n 's/^ *- "--cluster-budget=\(.*\)"$/\1/p' | sed 's/\\"/"/g'; }
 kept='"reservations":[{"name":"scheduler","percent":20,"poolTypes":["scheduler"]}]'
 check "the controller keeps ClusterBudget/default" says "\"tokens\":{\"limits\":[{\"name\":\"hourly\",\"tokens\":100000,\"window\":\"Hour\"}],$kept}" cluster_budget
-check "in the numbers of a profile" says '"tokens":2000000' cluster_budget --set clusterBudget.profile=coding
-check "and so does a Budget that says nothing" says "\"budget\":{\"agents\":{$kept},\"tokens\":{\"limits\":[{\"name\":\"hourly\",\"tokens\":2000000,\"window\":\"Hour\"}],$kept}}" cluster_budget --set clusterBudget.profile=coding
+check "with the numbers of a profile" says '"tokens":2000000' cluster_budget --set clusterBudget.profile=coding
+check "a Budget without limits gets these" says "\"budget\":{\"agents\":{$kept},\"tokens\":{\"limits\":[{\"name\":\"hourly\",\"tokens\":2000000,\"window\":\"Hour\"}],$kept}}" cluster_budget --set clusterBudget.profile=coding
 check "a fifth of a namespace's agents is kept for schedulers" says "\"perNamespace\":{\"agents\":{\"maxConcurrent\":100,$kept}" cluster_budget
-check "of more, where somebody says so" says "\"agents\":{\"maxConcurrent\":300,$kept}" cluster_budget --set clusterBudget.spec.perNamespace.agents.maxConcurrent=300
-check "and never of more than there may be in all" says "\"agents\":{\"maxConcurrent\":7,$kept}" cluster_budget --set clusterBudget.spec.agents.maxTotal=7
-check "with what is said beside it" says '"agents":{"maxTotal":7}' cluster_budget --set clusterBudget.spec.agents.maxTotal=7
-check "unless it is told not to" lacks cluster-budget without_crds --set clusterBudget.create=false
-check "nor for one namespace" lacks cluster-budget without_crds --set namespaceScope=team-a
+check "of more agents, if the values allow more" says "\"agents\":{\"maxConcurrent\":300,$kept}" cluster_budget --set clusterBudget.spec.perNamespace.agents.maxConcurrent=300
+check "and at most of spec.agents.maxTotal" says "\"agents\":{\"maxConcurrent\":7,$kept}" cluster_budget --set clusterBudget.spec.agents.maxTotal=7
+check "with the fields of clusterBudget.spec" says '"agents":{"maxTotal":7}' cluster_budget --set clusterBudget.spec.agents.maxTotal=7
+check "clusterBudget.create=false keeps none" lacks cluster-budget without_crds --set clusterBudget.create=false
+check "a release for one namespace keeps none" lacks cluster-budget without_crds --set namespaceScope=team-a
 check "the gateway's account is told by its own name" told deployment --gateway-account=spillway-system:other --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=other
 agent_image() { without_crds "$@" --show-only templates/deployment.yaml | sed -n '/SPILLWAY_AGENT_IMAGE/{n;s/^ *value: //p}'; }
 check "agents run the release's own image" says '"r/s:dev"' agent_image --set image.repository=r/s --set image.tag=dev
@@ -179,14 +179,14 @@ one_namespace_each() { # each policy names the namespaces it is for
 check "one namespace: so are the policies" one_namespace_each
 check "one namespace: only its agents reach the gateway" says "kubernetes.io/metadata.name: team-a" without_crds --set namespaceScope=team-a --show-only templates/networkpolicy.yaml
 check "nobody outside the cluster reaches the gateway" lacks "Agents outside the cluster" without_crds --show-only templates/networkpolicy.yaml
-check "but from the addresses that are said" says 'cidr: "192.0.2.0/24"' without_crds --set gateway.external.enabled=true --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
-check "agents outside the cluster are not taken" lacks "--external-agents" without_crds --show-only templates/gateway.yaml
+check "except from gateway.external.cidrs" says 'cidr: "192.0.2.0/24"' without_crds --set gateway.external.enabled=true --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
+check "agents outside the cluster are not accepted by default" lacks "--external-agents" without_crds --show-only templates/gateway.yaml
 check "and no gateway asks for the rights of users" lacks "subjectaccessreviews" without_crds --show-only templates/rbac.yaml
-check "but where that is said" says "- --external-agents" without_crds --set gateway.external.enabled=true --show-only templates/gateway.yaml
+check "and are accepted with gateway.external.enabled" says "- --external-agents" without_crds --set gateway.external.enabled=true --show-only templates/gateway.yaml
 check "gateways ask for the rights of users then" says "subjectaccessreviews" without_crds --set gateway.external.enabled=true --show-only templates/rbac.yaml
-check "tokens of persons are taken for the gateway's audience alone" lacks "--user-audience" without_crds --show-only templates/gateway.yaml
-check "but for those that are said" says '"--user-audience=https://kubernetes.default.svc"' without_crds --set gateway.external.enabled=true --set 'gateway.external.audiences={https://kubernetes.default.svc}' --show-only templates/gateway.yaml
-check "a digest decides over a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
+check "tokens of persons are accepted for the gateway's audience only" lacks "--user-audience" without_crds --show-only templates/gateway.yaml
+check "and for gateway.external.audiences" says '"--user-audience=https://kubernetes.default.svc"' without_crds --set gateway.external.enabled=true --set 'gateway.external.audiences={https://kubernetes.default.svc}' --show-only templates/gateway.yaml
+check "a digest overrides a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
 crds_are() { local want=$1; shift; [ "$(render "$@" | grep -c '^kind: CustomResourceDefinition$')" = "$want" ]; }
 check "every CRD is installed" crds_are "$(find crds -name '*.spillway.dev.yaml' | wc -l)"
 check "crds.install=false installs none" crds_are 0 --set crds.install=false
@@ -209,7 +209,7 @@ rights() {
         / resourceNames: / { names = " " field }
         / verbs: / { print kind, namespace name, groups, resources names, field }' | sort
 }
-# One rule a line, each for calls that src/ makes. A right that is not here is one too many.
+# One rule a line, each for calls that src/ makes. A right that is not in this list is refused.
 work_rules='[""] [configmaps] [create]
 [""] [configmaps] [spillway-ca] [list, watch, patch]
 [""] [persistentvolumeclaims] [get, create, delete]
@@ -230,10 +230,10 @@ work_rules='[""] [configmaps] [create]
 [spillway.dev] [toolsets] [list, watch]
 [spillway.dev] [workitems] [get, list, watch, create, delete]
 [spillway.dev] [workqueues] [get, list, watch]'
-# expected WORK_ROLE CLUSTER_NAME : all of it, where the work is done under WORK_ROLE
+# expected WORK_ROLE CLUSTER_NAME : all rules, if WORK_ROLE has the rights for the namespaces
 expected() {
     local rule
-    # ClusterBudget/default is not one namespace's to keep.
+    # A release for one namespace does not keep ClusterBudget/default.
     [ "$1" != "ClusterRole $2" ] || printf '%s\n' "$1 [spillway.dev] [clusterbudgets] [create]" "$1 [spillway.dev] [clusterbudgets] [default] [patch]" > "$work/keeps"
     [ "$1" = "ClusterRole $2" ] || : > "$work/keeps"
     { while read -r rule; do echo "$1 $rule"; done <<<"$work_rules"
@@ -297,7 +297,7 @@ check "refuses a digest that is none" refused digest render --set image.digest=s
 check "refuses a quantity that is none" refused memory render --set resources.limits.memory=lots
 webhook='notifications.webhooks=[{"name":"ops","format":"Slack","secretRef":{"name":"s","authorizationKey":"a"}}]'
 check "a webhook's file names the file of its URL" says '/var/run/secrets/spillway.dev/webhooks/ops/url' without_crds --set-json "$webhook"
-check "without webhooks nothing is said of any" lacks webhook without_crds
+check "without webhooks no object names one" lacks webhook without_crds
 check "refuses a webhook whose URL is no Secret" refused url render --set-json 'notifications.webhooks=[{"name":"ops","url":"https://x"}]'
 check "refuses addresses of an origin that are none" refused cidrs render --set-json 'gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["a.example"]}]'
 check "refuses a flavor that is none" refused flavor render --set networkPolicy.flavor=calico
@@ -317,7 +317,7 @@ check "refuses a word for the policies" refused enabled render --set-string admi
 check "refuses an exempt user without a name" refused exemptUsers render --set-json 'admissionPolicies.exemptUsers=[""]'
 check "refuses a reserved label on its own pods, which the policies would refuse" refused "invalid propertyName 'spillway.dev/agent'" render --set 'podLabels.spillway\.dev/agent=x'
 check "refuses a service monitor without a service" refused service.enabled render --set serviceMonitor.enabled=true --set service.enabled=false
-every_value_is_shown() { # the other way round (a value that the schema does not know) makes the defaults fail
+every_value_is_shown() { # a value that is missing in the schema makes the rendering of the defaults fail
     local key missing=0
     while read -r key; do
         grep -qE "^$key:" "$CHART/values.yaml" || { echo "values.yaml lacks $key"; missing=1; }
@@ -331,7 +331,7 @@ for folder in config/default config/samples config/samples/codex e2e/codex; do
     builds() { [ -n "$(kubectl kustomize "$folder")" ]; }
     check "kustomize builds $folder" builds
 done
-# What docs/how-to/install.md tells people to write: their image, for the operator and beside every agent.
+# The example in docs/how-to/install.md: a user's own image, for the operator and for the sidecars.
 sed -n '/^apiVersion: kustomize.config.k8s.io/,/^```/p' docs/how-to/install.md | sed '/^```/d' > "$work/example.yaml"
 own_image() {
     rm -rf "$work/config" "$work/crds"; cp -r config crds "$work/"; mkdir "$work/config/mine"
@@ -344,20 +344,21 @@ all_listed() {
     for file in config/samples/*.yaml config/samples/codex/*.yaml; do
         folder=${file%/*} file=${file##*/}
         [ "$file" = kustomization.yaml ] || grep -qx "  - $file" "$folder/kustomization.yaml" || { echo "$file is not in the kustomization"; missing=1; }
-        head -n 1 "$folder/$file" | grep -q '^# ' || { echo "$file does not begin with what it shows"; missing=1; }
+        head -n 1 "$folder/$file" | grep -q '^# ' || { echo "$file does not begin with a comment that says what it shows"; missing=1; }
     done
     return $missing
 }
 check "every sample is listed and says what it shows" all_listed
 
-# --- a real server: rights and policies as people meet them ------------------------------------------------------------
+# --- a real server: rights and policies of users ------------------------------------------------------------------------
 # shellcheck source=tests/chart-live.sh
 . tests/chart-live.sh
 
 # --- a real server judges ---------------------------------------------------------------------------------------------
 export KUBECONFIG=${SPILLWAY_KUBECONFIG:-${KUBECONFIG:-}}
 if [ -n "$KUBECONFIG" ] && kubectl version --request-timeout=5s >/dev/null 2>&1; then
-    # In namespace default, which is always there; under a name that no installation has, or its objects would count as changes of them.
+    # In namespace default, which always exists, and under a name that no installation has: otherwise the objects would count as
+    # changes of that installation's objects.
     judged() { helm template chart-test "$CHART" --namespace default "$@" | kubectl apply --server-side --force-conflicts --dry-run=server -f -; }
     check "the server takes the defaults" judged
     check "the server takes one namespace" judged --set namespaceScope=default
@@ -397,9 +398,9 @@ if [ -n "$KUBECONFIG" ] && kubectl version --request-timeout=5s >/dev/null 2>&1;
 
     installed=$(kubectl get validatingadmissionpolicies -l app.kubernetes.io/part-of=spillway -o name)
     if ! kubectl auth can-i impersonate users --all-namespaces >/dev/null 2>&1; then
-        echo "skip rights and policies: this user may not speak as others"
+        echo "skip rights and policies: this user may not impersonate other users"
     elif [ -n "$installed" ]; then
-        echo "skip rights and policies: those that are installed would judge the test's pods too: ${installed//$'\n'/, }"
+        echo "skip rights and policies: the installed ones would also apply to the test's pods: ${installed//$'\n'/, }"
     else
         rights_and_policies
     fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests of the documentation: that relative links lead somewhere, that the book lists every page, that every `make X` exists,
-# that every test and constant that a page names exists, and that every example of ours is accepted by the API server (a dry
-# run: nothing is stored). The last needs a cluster with our CRDs:
+# Tests of the documentation: that targets of relative links exist, that the book lists every page, that every `make X` exists,
+# that every test and constant that a page names exists, and that the API server accepts every example (in a dry run, which
+# stores nothing). The last test needs a cluster with our CRDs:
 #
 #   tests/docs.sh                              without one: examples are skipped
 #   e2e/cluster/cluster run tests/docs.sh      with the local one
@@ -18,7 +18,7 @@ bad() { failed=$((failed + 1)); echo "FAIL $1"; [ $# -lt 2 ] || echo "     ${2//
 mapfile -t pages < <(find . -name '*.md' -not -path './target/*' -not -path './.git/*' | sort)
 [ ${#pages[@]} -gt 0 ] || { echo "docs: no pages found" >&2; exit 2; }
 
-# Text without fenced blocks: what stands in those is no link.
+# The text without fenced blocks, because links in those do not count.
 prose() { awk '/^ *```/ { fenced = !fenced; next } !fenced' "$1"; }
 # The anchors of a page's headings, as repository hosts make them.
 anchors() {
@@ -52,7 +52,7 @@ done < <(find docs -name '*.md' -not -name SUMMARY.md | sort)
 if [ -z "$unlisted" ]; then ok "docs/SUMMARY.md lists every page"; else bad "docs/SUMMARY.md lists every page" "${unlisted%$'\n'}"; fi
 
 # --- make -------------------------------------------------------------------------------------------------------------
-# In code only: `make sure` in a sentence is no command.
+# Only in code: `make sure` in a sentence is no command.
 in_code() { awk '/^ *```/ { fenced = !fenced; next } fenced' "$1"; prose "$1" | grep -oE '`[^`]*`' | tr -d '`'; }
 targets=$(sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile e2e/cluster/make.mk)
 unknown=''
@@ -75,7 +75,7 @@ done
 if [ -z "$unknown" ]; then ok "every command of the plugin exists"; else bad "every command of the plugin exists" "${unknown%$'\n'}"; fi
 
 # --- tests and constants that pages name ------------------------------------------------------------------------------
-# `path::name` is a test: a function of that name below a test's attribute; of a shell script, a check of that name.
+# `path::name` names a test: a function of that name with a test attribute, or, in a shell script, a check of that name.
 is_test() {
     [ -f "$1" ] || return 1
     case $1 in
@@ -92,7 +92,7 @@ done < <(grep -oE '`(crates|e2e|src|tests)/[A-Za-z0-9_./-]+::[^`]+`' "${pages[@]
 [ "$named" -gt 0 ] || unknown="no page names a test"$'\n'
 if [ -z "$unknown" ]; then ok "every test that a page names exists"; else bad "every test that a page names exists" "${unknown%$'\n'}"; fi
 
-# A path of ours that a page names, without a word in capitals for what its reader chooses, and outside of what is built.
+# Paths in our repository that a page names, except build results and paths with a placeholder in capitals.
 unknown='' named=0
 while IFS= read -r line; do
     page=${line%%:\`*} path=${line#*:\`} path=${path%\`}
@@ -103,7 +103,7 @@ done < <(grep -oE '`(src|crates|e2e|tests|charts|config|crds|fuzz|site|supply-ch
 [ "$named" -gt 0 ] || unknown="no page names a file"$'\n'
 if [ -z "$unknown" ]; then ok "every file that a page names exists"; else bad "every file that a page names exists" "${unknown%$'\n'}"; fi
 
-# Each row of the page of bounds, but those of what others bound, names a test; what stands there in capitals is a constant.
+# Each row of the page of bounds names a test, except the rows of bounds by other programs. Words in capitals are constants.
 bounds=docs/reference/bounds.md
 without=$(awk '/^## What is bounded by others/ { exit } /^\|/' "$bounds" | grep -vE '^[-|]+$|^\| what \|' | grep -vE '`[^`]+::[^`]+` \|$')
 if [ -z "$without" ]; then ok "every bound has a test"; else bad "every bound has a test" "$without"; fi
@@ -112,7 +112,7 @@ while IFS= read -r name; do
     grep -rqE --include='*.rs' "\b(const|static) $name\b" src crates || unknown+="$name"$'\n'
 done < <(grep -oE '`[A-Z][A-Z_]+`' "$bounds" | tr -d '`' | sort -u)
 if [ -z "$unknown" ]; then ok "every constant of a bound exists"; else bad "every constant of a bound exists" "${unknown%$'\n'}"; fi
-# The table of ordinary changes names constants too, and variables of the environment.
+# The table of ordinary changes also names constants and environment variables.
 unknown=''
 while IFS= read -r name; do
     grep -rqE --include='*.rs' "\b(const|static) $name\b|\"$name\"" src crates e2e || unknown+="$name"$'\n'
@@ -120,8 +120,8 @@ done < <(sed -n '/^## Ordinary changes/,$p' CONTRIBUTING.md | grep -oE '`[A-Z][A
 if [ -z "$unknown" ]; then ok "every constant of an ordinary change exists"; else bad "every constant of an ordinary change exists" "${unknown%$'\n'}"; fi
 
 # --- examples ---------------------------------------------------------------------------------------------------------
-# Blocks marked yaml, and what is fed to a command that stands without a prompt, where they hold an object of ours. (With
-# a prompt the output follows, which may be a refusal.)
+# Blocks marked yaml, and the input of commands without a prompt, if they have an object of ours. (After a command with a prompt
+# comes its output, which may be a refusal.)
 examples=0
 for page in "${pages[@]}"; do
     awk -v out="$work/example-$(tr '/' '_' <<<"${page#./}")" '
@@ -142,7 +142,7 @@ elif ! kubectl get --raw /apis/spillway.dev/v1alpha1 --request-timeout=5s >/dev/
     echo "skip $examples examples: this cluster does not serve our kinds (kubectl apply --server-side -k crds)"
 else
     for example in "$work"/example-*; do
-        # The namespace of an example need not exist here.
+        # The namespace of an example may be missing in this cluster.
         sed -i '/^  namespace: /d' "$example"
         name=$(basename "$example"); name=${name#example-}
         if output=$(kubectl apply --dry-run=server --namespace default -f "$example" 2>&1); then ok "example $name"; else bad "example $name" "$output"; fi

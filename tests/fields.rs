@@ -1,5 +1,5 @@
-//! No field of a spec is taken and left out in silence: each one of the schemas is read by the code, where `tests/fields.txt`
-//! says so, or stands in the list of what this version does not do.
+//! No field of a spec is silently ignored: the code reads each field of the schemas at the place in `tests/fields.txt`,
+//! or the field is in the list of unsupported ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -59,7 +59,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// Whether a pattern means a path.
+/// Whether a pattern matches a path.
 fn means(pattern: &str, path: &str) -> bool {
     let (pattern, below) = pattern.strip_suffix("**").map_or((pattern, false), |pattern| (pattern, true));
     let (pattern, path): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), path.split('.').collect());
@@ -67,7 +67,7 @@ fn means(pattern: &str, path: &str) -> bool {
     (path.len() == pattern.len() || (below && path.len() > pattern.len())) && pattern.iter().zip(&path).all(same)
 }
 
-/// What stands in a file that runs, without spaces: how it is broken into lines says nothing.
+/// The code of a file without comments and spaces, because line breaks do not matter.
 fn code(file: &str) -> String {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
     let text = text.split_once("#[cfg(test)]\nmod tests").map_or(text.as_str(), |(code, _)| code).to_owned();

@@ -1,4 +1,4 @@
-//! Leadership against an API server that is only a Lease with a version: who may act, and when that ends.
+//! Leadership with a fake API server that is one versioned Lease: which process leads, and when that ends.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use spillway::policy::lease::{SeenLeader, StoreRollback, Timing, owner_epoch};
 use spillway::wire::governor::ROLLBACK_ANNOTATION;
 use tokio_util::sync::CancellationToken;
 
-/// Short, and in the proportions of the real one.
+/// Short times, in the proportions of the real ones.
 const TIMING: Timing =
     Timing { duration: Duration::from_millis(900), renew_deadline: Duration::from_millis(600), retry: Duration::from_millis(60) };
 
-/// The stored Lease, and how the server behaves.
+/// The stored Lease, and the server's behaviour.
 #[derive(Default)]
 struct StoredLease {
     lease: Option<Value>,
@@ -68,19 +68,19 @@ impl Server {
         self.0.lock().expect("not poisoned").writes
     }
 
-    /// The store as it is now, for later.
+    /// A copy of the store.
     fn snapshot(&self) -> (Option<Value>, u64) {
         let stored = self.0.lock().expect("not poisoned");
         (stored.lease.clone(), stored.version)
     }
 
-    /// It is as it was, and goes on from there.
+    /// Restores a copy of the store.
     fn restore(&self, (lease, version): (Option<Value>, u64)) {
         let mut stored = self.0.lock().expect("not poisoned");
         (stored.lease, stored.version) = (lease, version);
     }
 
-    /// Somebody else writes the Lease without asking.
+    /// Another client writes the Lease unconditionally.
     fn seize(&self, holder: &str) {
         let mut stored = self.0.lock().expect("not poisoned");
         stored.version += 1;
@@ -136,7 +136,7 @@ async fn a_free_lease_is_taken_and_a_confirmation_is_a_renewal_that_began_after_
 async fn a_standby_waits_for_the_lease_to_expire_on_its_own_clock_and_the_old_leader_stops_before() {
     let server = Server::default();
     let first = lead(&server, "a", &CancellationToken::new()).await;
-    first.keeper.abort(); // it is stopped: it renews no more, and does not know
+    first.keeper.abort(); // it is stopped: it renews no more, and does not notice that
     let started = Instant::now();
     let second = lead(&server, "b", &CancellationToken::new()).await;
     assert!(started.elapsed() >= TIMING.duration, "not before");
@@ -173,7 +173,7 @@ async fn a_lease_that_somebody_else_wrote_is_lost_at_once() {
 async fn a_lost_answer_to_our_own_renewal_is_no_loss() {
     let server = Server::default();
     let won = lead(&server, "a", &CancellationToken::new()).await;
-    server.seize("a"); // our own write, whose answer never came: the version moved and the holder is us
+    server.seize("a"); // our own write with a lost answer: the version changed, and we are the holder
     won.leadership.confirm().await.expect("the record says that it is ours");
 }
 
@@ -184,7 +184,7 @@ async fn a_silent_server_ends_leadership_at_the_renew_deadline() {
     server.0.lock().expect("not poisoned").silent = true;
     let started = Instant::now();
     won.leadership.lost().await;
-    assert!(started.elapsed() <= TIMING.duration, "before anybody else may lead");
+    assert!(started.elapsed() <= TIMING.duration, "before another process may lead");
     assert!(won.leadership.check().is_err());
 }
 
@@ -198,7 +198,7 @@ async fn a_standby_that_is_stopped_leaves() {
     assert_eq!(server.holder(), "a");
 }
 
-/// Renews it so often.
+/// Renews the Lease this number of times.
 async fn renewed(won: &LeadershipTerm, times: u32) {
     for _ in 0..times {
         won.leadership.confirm().await.expect("renewed");
@@ -224,7 +224,7 @@ async fn a_lower_version_ends_leadership_at_once_and_the_next_epoch_is_above_all
     first.leadership.lost().await;
     assert!(started.elapsed() < TIMING.renew_deadline, "at its next renewal");
     assert!(first.leadership.check().is_err() && first.leadership.confirm().await.is_err());
-    assert_eq!(server.holder(), "", "nobody has to wait for it to expire");
+    assert_eq!(server.holder(), "", "no standby has to wait for it to expire");
 
     let second = lead(&server, "b", &CancellationToken::new()).await;
     let rollback = second.takeover.rollback.clone().expect("it is told");
@@ -232,7 +232,7 @@ async fn a_lower_version_ends_leadership_at_once_and_the_next_epoch_is_above_all
     assert!(lost > second.resource_version);
     assert!(owner_epoch(second.resource_version, None, Some(&rollback)) > 500);
     renewed(&second, 2).await;
-    assert_eq!(stored_rollback(&server), Some(rollback), "whoever leads within the next while knows it, too");
+    assert_eq!(stored_rollback(&server), Some(rollback), "the next leader knows it too");
 }
 
 #[tokio::test]
@@ -262,13 +262,13 @@ async fn a_standby_detects_a_rollback_that_happened_without_a_leader() {
         let server = server.clone();
         async move { lead(&server, "b", &CancellationToken::new()).await }
     });
-    tokio::time::sleep(4 * TIMING.retry).await; // it looks meanwhile
+    tokio::time::sleep(4 * TIMING.retry).await; // it checks meanwhile
     first.keeper.abort();
     server.restore(before);
     let second = standby.await.expect("it leads");
     assert!(second.takeover.rollback.is_some_and(|rollback| rollback.highest > second.resource_version));
 
-    // Nobody was there to see it: a gateway that saw the leader before proves it.
+    // No controller saw it. A gateway that saw the earlier leader proves it.
     let server = Server::default();
     let first = lead(&server, "a", &CancellationToken::new()).await;
     let before = server.snapshot();
@@ -290,7 +290,7 @@ async fn a_reported_rollback_is_written_but_never_over_a_later_leader() {
     first.leadership.lost().await;
     assert_eq!((server.holder().as_str(), stored_rollback(&server).map(|rollback| rollback.highest)), ("", Some(9_000)));
 
-    // One that slept, and finds the Lease taken by somebody who came after it.
+    // A stopped leader that finds the Lease taken by a later one.
     let server = Server::default();
     let sleeper = lead(&server, "a", &CancellationToken::new()).await;
     server.seize("b");

@@ -1,4 +1,4 @@
-//! Calls of models through the gateway: a real journal, a governor and a provider over real TLS, a cluster that is a table.
+//! Calls of models through the gateway, with a real journal, and a fake governor, provider and cluster over real TLS.
 
 #[path = "models/bounds.rs"]
 mod bounds;
@@ -46,7 +46,7 @@ fn answer() -> Script {
     )
 }
 
-/// Short enough to wait for, and longer than anything else takes on a busy machine.
+/// A time that a test can wait for, and longer than any other step on a busy machine.
 const SHORT: Duration = Duration::from_secs(3);
 
 async fn plain() -> (TestCluster, Side) {
@@ -55,7 +55,7 @@ async fn plain() -> (TestCluster, Side) {
     (world, side)
 }
 
-/// The settle with this number, once it is there.
+/// Waits for the settle with this number.
 async fn settled(world: &TestCluster, seq: usize) -> Settle {
     until("a settle", || world.leader.table().settles.get(seq - 1).cloned()).await
 }
@@ -146,7 +146,7 @@ async fn a_client_that_is_slow_slows_the_provider() {
     world.provider.then(Script::Endless(begun()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
-    // As far as the windows of the connections go, and no further: it stands still.
+    // The provider sends until the windows of the connections are full, and then stops.
     let (mut last, mut looks) = (0, 0);
     until("the provider stands still", || {
         let pushed = world.provider.pushed.load(Ordering::SeqCst);
@@ -343,7 +343,7 @@ async fn a_process_after_this_one_charges_what_was_forwarded_and_uses_no_number_
     world.provider.then(Script::Endless(begun()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
-    // As if the process had ended here: its journal as it is now.
+    // A copy of the journal, as if the process had ended here.
     std::fs::create_dir_all(world.folder.join("copy")).expect("a folder");
     std::fs::copy(world.folder.join("g/session.jsonl"), world.folder.join("copy/session.jsonl")).expect("copied");
     let next = world.gateway("copy", Times::default(), true);
@@ -438,7 +438,7 @@ async fn a_namespace_with_all_the_calls_it_may_have_waits_alone_and_who_goes_mea
     }
     let mut waiting = Box::pin(side.ask(messages(false)));
     tokio::select! {
-        got = &mut waiting => panic!("it has no turn: {got:?}"),
+        got = &mut waiting => panic!("it must wait: {got:?}"),
         () = until("its tokens are held", || (world.leader.table().holds.len() == 1).then_some(())) => {}
     }
     world.provider.then(answer());

@@ -1,4 +1,4 @@
-//! What reading custom resources takes of memory, whatever is stored.
+//! The memory for reading custom resources, for any stored content.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -16,7 +16,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 struct Counting;
 
 #[expect(unsafe_code, reason = "an allocator cannot be written without")]
-// SAFETY: each call goes to the system's allocator as it came; counting changes nothing of it.
+// SAFETY: each call is passed to the system's allocator unchanged; counting does not affect it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -35,20 +35,20 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How much of an object a schema asks for.
+/// How far an object of a schema is filled.
 #[derive(Clone, Copy, PartialEq)]
 enum Fill {
-    /// Every field once, lists and maps with nothing, strings empty.
+    /// Every field once, with empty lists, maps and strings.
     Least,
-    /// Every field, each list and map as full as it may be, strings empty: what takes most beside its own length.
+    /// Every field, with full lists and maps and empty strings: this takes the most memory for its length.
     Many,
-    /// Every field, strings as long as they may be, lists with one.
+    /// Every field, with the longest strings and one element in each list.
     Long,
-    /// More than the schema allows, as an older one may have let it pass.
+    /// More than the schema allows, as an older schema may have allowed it.
     More,
 }
 
-/// A value of a schema. Patterns and rules are not met: nothing here asks for them.
+/// A value of a schema. Patterns and rules are ignored, because nothing here checks them.
 fn value(schema: &Value, fill: Fill) -> Value {
     let most = |key: &str, less: usize| match fill {
         Fill::Least => 0,
@@ -68,7 +68,7 @@ fn value(schema: &Value, fill: Fill) -> Value {
             let fields = schema["properties"].as_object();
             fields.into_iter().flatten().map(|(name, field)| (name.clone(), value(field, fill))).collect::<Map<_, _>>().into()
         }
-        // Lists inside lists would be longer than an object can be.
+        // Full lists in full lists would exceed the size of an object.
         Some("array") => {
             let inner = value(&schema["items"], if fill == Fill::More { Fill::Least } else { fill });
             std::iter::repeat_n(inner, most("maxItems", 16)).collect()
@@ -84,7 +84,7 @@ fn value(schema: &Value, fill: Fill) -> Value {
     }
 }
 
-/// Objects of a kind as they may be stored, each with its name.
+/// Objects of a kind that may be stored, each with its name.
 fn objects(crd: &CustomResourceDefinition) -> Vec<(String, String)> {
     let schema = crd.spec.versions[0].schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref()).expect("a schema");
     let schema = serde_json::to_value(schema).expect("JSON");
@@ -110,7 +110,7 @@ fn objects(crd: &CustomResourceDefinition) -> Vec<(String, String)> {
         all.push((format!("{name}, with its status"), object(json!({}), value(spec, fill), Some(value(status, fill)))));
     }
     let least = || value(spec, Fill::Least);
-    // An element of a list of strings takes most for its length: three bytes become a String.
+    // An element of a list of strings takes the most memory for its length: three bytes become a String.
     let filled = |field: &str, part: &str, length: usize| {
         let bomb = format!("[{}]", vec![part; length / (part.len() + 1)].join(","));
         object(json!({}), json!({field: "?"}), None).replacen("\"?\"", &bomb, 1)
@@ -140,7 +140,7 @@ fn objects(crd: &CustomResourceDefinition) -> Vec<(String, String)> {
     all
 }
 
-/// What a watch keeps of each object, and takes while it reads it.
+/// Checks the memory that a watch keeps of each object, and the peak while it reads it.
 fn bounded<T: DeserializeOwned>(crd: &CustomResourceDefinition, written_by_users: bool) {
     for (name, text) in objects(crd) {
         let before = NOW.load(Ordering::Relaxed);
@@ -148,10 +148,10 @@ fn bounded<T: DeserializeOwned>(crd: &CustomResourceDefinition, written_by_users
         let read: T = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let (kept, peak) = (NOW.load(Ordering::Relaxed) - before, PEAK.load(Ordering::Relaxed) - before);
         let place = format!("{}: {name}: {kept} kept, {peak} at most, of {} bytes", crd.spec.names.kind, text.len());
-        // A constant is what an empty object takes; the text is held once while parts of it are read.
+        // The constant is for an empty object. The text is in memory once while parts of it are read.
         assert!(kept <= 16 * text.len() + 16_384, "{place}");
         assert!(peak <= 24 * text.len() + 65_536, "{place}");
-        // And of what users write by a constant, however long it is. The status is not theirs.
+        // For fields that users write there is a constant limit for any length. Users do not write the status.
         if written_by_users && !name.contains("status") {
             assert!(kept <= 13 * MAX_SPEC_BYTES, "{place}");
             assert!(peak <= 3 * text.len() + 24 * MAX_SPEC_BYTES, "{place}");
@@ -160,7 +160,7 @@ fn bounded<T: DeserializeOwned>(crd: &CustomResourceDefinition, written_by_users
     }
 }
 
-/// In one test: others would be counted too.
+/// One test, because allocations of parallel tests would be counted too.
 #[test]
 fn what_is_kept_of_an_object_is_bounded_by_its_length_and_of_a_users_by_a_constant() {
     let crds = spillway::api::crds::all();
@@ -173,7 +173,7 @@ fn what_is_kept_of_an_object_is_bounded_by_its_length_and_of_a_users_by_a_consta
     bounded::<Tolerant<Grant>>(of("Grant"), true);
     bounded::<Tolerant<WorkItem>>(of("WorkItem"), true);
     bounded::<Tolerant<WorkQueue>>(of("WorkQueue"), true);
-    // Of these only the metadata is watched.
+    // Only the metadata of these is watched.
     bounded::<MetadataOnly<Toolset>>(of("Toolset"), true);
     bounded::<MetadataOnly<WorkQueue>>(of("WorkQueue"), true);
 }

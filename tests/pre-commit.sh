@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What can be said of a change in less than a minute on a checkout that was built before: formatting, clippy of the packages
-# that have changes since the last commit (their libraries and programs; `make lint` has the tests too), the syntax of scripts,
-# the list of dependencies, the documentation. Called by `make pre-commit`. All of it runs, also after a failure.
+# The checks of a change that take less than a minute on a built checkout: formatting, clippy of the packages with changes since
+# the last commit (their libraries and programs; `make lint` includes the tests), the syntax of scripts, the list of
+# dependencies, the documentation. `make pre-commit` calls it. All checks run, also after a failure.
 #
-# Not here, as they build the operator: `make generated` (so after a change of crates/api), and every test.
+# `make generated` (needed after a change of crates/api) and the tests are not included, because they build the operator.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 failed=()

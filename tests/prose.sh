@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The rules for sentences (tests/prose/styles/Spillway) over every Markdown page. Fenced blocks, inline code and generated
-# pages are left out: their sentences stand in the code.
+# pages are left out, because their sentences are in the code.
 #
 #   tests/prose.sh [PAGE...]           checks these pages, or all
-#   tests/prose.sh --test              tests of the rules: each refuses a planted sentence, and a plain page passes
+#   tests/prose.sh --test              tests the rules: each refuses a planted sentence, and a plain page passes
 #
 # Needs vale, on PATH or in $VALE; `make prose` builds it.
 set -euo pipefail
@@ -15,18 +15,18 @@ check() { "$VALE" --no-global --config tests/prose/.vale.ini --output line "$@";
 tests() {
     local work said failed=0 rule rules=' '
     work=$(mktemp -d)
-    # refused RULE SENTENCE : this rule refuses it, and no other does
+    # refused RULE SENTENCE : only this rule refuses the sentence
     refused() {
         rules+="$1 "
         printf '# A page\n\nThe gateway runs.\n\n- %s\n' "$2" >"$work/page.md"
-        if said=$(check "$work/page.md"); then echo "FAIL $1: was taken: $2"; failed=1
+        if said=$(check "$work/page.md"); then echo "FAIL $1 accepts: $2"; failed=1
         elif [ "$(cut -d: -f4 <<<"$said" | sort -u)" != "Spillway.$1" ]; then echo "FAIL $1: $said"; failed=1
         else echo "ok   $1 refuses: ${2:0:70}"; fi
     }
     # taken SENTENCE
     taken() {
         printf '# A page\n\n%s\n' "$1" >"$work/page.md"
-        if said=$(check "$work/page.md"); then echo "ok   taken: ${1//$'\n'/ }"; else echo "FAIL $1: $said"; failed=1; fi
+        if said=$(check "$work/page.md"); then echo "ok   accepted: ${1//$'\n'/ }"; else echo "FAIL $1: $said"; failed=1; fi
     }
     refused SentenceLength "The gateway$(printf ' counts each token and%.0s' {1..9}) then stops."
     refused Chain "The pod ends; the item waits; another agent claims it."
@@ -44,7 +44,7 @@ tests() {
     taken "The gateway$(printf ' counts each token and%.0s' {1..4}) stops. The gateway$(printf ' counts each token and%.0s' {1..4}) stops."
     for rule in tests/prose/styles/Spillway/*.yml; do
         rule=$(basename "$rule" .yml)
-        [[ $rules == *" $rule "* ]] || { echo "FAIL $rule: no test refuses anything by it"; failed=1; }
+        [[ $rules == *" $rule "* ]] || { echo "FAIL $rule: no test has a sentence that it refuses"; failed=1; }
     done
     rm -rf "$work"
     return $failed
@@ -61,7 +61,7 @@ case ${1:-} in
             for page in "${all[@]}"; do head -n 1 "$page" | grep -q '^<!-- Generated' || pages+=("$page"); done
         fi
         [ ${#pages[@]} -gt 0 ] || { echo "prose: no pages found" >&2; exit 2; }
-        check "${pages[@]}" || { echo "prose: see the rules, each with its reason, in tests/prose/styles/Spillway" >&2; exit 1; }
+        check "${pages[@]}" || { echo "prose: change these sentences. The rules and their reasons are in tests/prose/styles/Spillway" >&2; exit 1; }
         echo "the sentences of ${#pages[@]} pages are plain"
         ;;
 esac

@@ -1,5 +1,5 @@
-//! Peers of a gateway that break the protocols, or hold what is scarce: raw bytes over real TLS on loopback, against the routes of
-//! a real gateway with the bounds of a real listener. Where a test waits for an end, the times are shorter.
+//! Peers of a gateway that break the protocols, or hold scarce resources: raw bytes over real TLS on loopback, against
+//! the routes of a real gateway with the bounds of a real listener. Tests that wait for a time limit use shorter ones.
 
 #[path = "protocol/client.rs"]
 mod client;
@@ -25,7 +25,7 @@ use spillway::serve::Bounds;
 use spillway::serve::lifetime::Times as ConnectionTimes;
 use world::{Side, TestCluster};
 
-/// Long enough for whatever is honest on a busy machine; the test waits for connections that end after it.
+/// Long enough for honest clients on a busy machine. Tests wait for connections that end after it.
 const SHORT: Duration = Duration::from_secs(3);
 
 /// The bounds of a gateway, with short times.
@@ -34,7 +34,7 @@ fn short() -> Bounds {
     Bounds { times, last_calls: Duration::ZERO, ..Bounds::AGENTS }
 }
 
-/// A gateway that is served.
+/// A running gateway.
 struct Served {
     world: TestCluster,
     side: Side,

@@ -1,7 +1,7 @@
-//! The structure of the sources, as `CONTRIBUTING.md` promises it: no two files of a crate import each other, but for a module and
-//! its own parts; no file is long; a type and a module are known from their name alone, in another file.
+//! The structure of the sources, by the rules of `CONTRIBUTING.md`: no two files of a crate import each other, except a
+//! module and its own parts; no file is long; the name of a type or a module is understood alone, in another file.
 //!
-//! Files are read as text and by their syntax; nothing of them is run. A path inside a macro is not seen.
+//! Files are read as text and by their syntax, and nothing is run. Paths inside macros are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,8 +12,8 @@ use syn::visit::Visit;
 /// The most lines of a file.
 const MAX_LINES: usize = 500;
 
-/// Pronouns, adverbs, bare participles and pictures: no type has such a name, in whatever module. A machine cannot judge a name, but it
-/// can refuse the words that have been bad ones here.
+/// Pronouns, adverbs, bare participles and pictures: no type has such a name, in any module. A program cannot judge a
+/// name, but it can refuse words that failed before.
 const NO_TYPES: &str = "About Above After Alike Around Asked Because Before Beings Below Beside Book Desk Doing Done Elsewhere Ended Fate Found Gave Given \
     Glance Happened Happening Heard Held Here How Judged Kept Late Left Listed Made May Missed Moved Named Next No Observed Of On One \
     Over Passing Picked Place Places Raised Ran Reached Room Rota Said Second Seen Settled Shorter Shown Slow Something Standing Stored \
@@ -26,14 +26,14 @@ const NO_MODULES: &str = "asked around attendance beside book descent desk disap
 /// The path of a module below its crate: `["work", "item_index"]`.
 type Module = Vec<String>;
 
-/// All files with Rust that are ours.
+/// All our Rust files.
 fn sources() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     for folder in ["src", "crates", "tests", "e2e", "fuzz/targets"] {
         collect(&root.join(folder), &mut found);
     }
-    assert!(found.len() > 100, "the sources are not where they were: {found:?}");
+    assert!(found.len() > 100, "too few sources were found: {found:?}");
     found
 }
 
@@ -56,7 +56,7 @@ struct Crate {
     files: BTreeMap<Module, PathBuf>,
 }
 
-/// The crates: what lies below a folder `src` with a `lib.rs` or `main.rs`.
+/// The crates: the files below a folder `src` with a `lib.rs` or `main.rs`.
 fn crates(sources: &[PathBuf]) -> Vec<Crate> {
     let roots: BTreeSet<&Path> = sources
         .iter()
@@ -79,13 +79,13 @@ fn crates(sources: &[PathBuf]) -> Vec<Crate> {
     roots.iter().map(of).collect()
 }
 
-/// The paths that a file names, each with whether it only passes the thing on (`pub use`).
+/// The paths that a file names, each with a flag for re-exports (`pub use`).
 #[derive(Default)]
 struct Paths {
     found: Vec<(Vec<String>, bool)>,
-    /// Name by which the file passes a thing on, and its path.
+    /// Name of a re-export of the file, and its path.
     exports: BTreeMap<String, Vec<String>>,
-    /// How many modules are open within the file.
+    /// Depth of inline modules in the file.
     inner: usize,
 }
 
@@ -97,7 +97,7 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
 }
 
 impl Paths {
-    /// A path as it is from the file, whatever module of it names it.
+    /// A path relative to the file, from any inline module of it.
     fn add(&mut self, mut path: Vec<String>, exports: bool) {
         let mut inner = self.inner;
         while inner > 0 && path.first().is_some_and(|first| first == "super") {
@@ -160,7 +160,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-/// Which modules of a crate each of its modules imports, and by which paths.
+/// For each module of a crate, the modules that it imports, with the paths.
 fn imports(one: &Crate) -> BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>> {
     let read = |path: &PathBuf| {
         let text = fs::read_to_string(path).expect("a source");
@@ -183,7 +183,8 @@ fn imports(one: &Crate) -> BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>> 
     edges
 }
 
-/// The module of whose file the thing at `path` is, as `from` names it. None: it is of another crate, or of the file itself.
+/// The module whose file defines the item at `path`, as `from` names it. None: it is in another crate, or in the same
+/// file.
 fn place(all: &BTreeMap<&Module, Paths>, from: &Module, path: &[String], depth: usize) -> Option<Module> {
     let (mut at, mut rest) = match path.first()?.as_str() {
         "crate" => (Module::new(), &path[1..]),
@@ -201,7 +202,7 @@ fn place(all: &BTreeMap<&Module, Paths>, from: &Module, path: &[String], depth: 
             (at, rest) = (below, after);
             continue;
         }
-        // Passed on by another file: where it is.
+        // Another file re-exports it: follow it to its definition.
         let exported = all.get(&at).and_then(|paths| paths.exports.get(next)).filter(|_| depth < 8);
         if let Some(exported) = exported {
             return place(all, &at, &[exported.as_slice(), after].concat(), depth + 1).or(Some(at));
@@ -211,12 +212,12 @@ fn place(all: &BTreeMap<&Module, Paths>, from: &Module, path: &[String], depth: 
     Some(at)
 }
 
-/// Whether one is a part of the other: a module names its parts, and a part may use what its module has for all of them.
+/// Whether one is a part of the other: a module names its parts, and a part may use the shared items of its module.
 fn is_part(one: &Module, other: &Module) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// The groups of modules each of which reaches the others.
+/// The groups of modules that reach each other.
 fn circles(edges: &BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>>) -> Vec<BTreeSet<Module>> {
     let reach = |from: &Module| {
         let (mut seen, mut left) = (BTreeSet::new(), vec![from.clone()]);
@@ -256,7 +257,7 @@ fn no_two_files_import_each_other() {
             }
         }
     }
-    assert!(told.is_empty(), "{told}Put what both need into a file that imports neither.");
+    assert!(told.is_empty(), "{told}Move the shared part into a file that imports neither.");
 }
 
 #[test]
@@ -268,7 +269,7 @@ fn no_file_is_longer_than_a_reader_keeps_in_mind() {
         .filter(|(lines, _)| *lines > MAX_LINES)
         .map(|(n, path)| format!("{}: {n}", path.display()))
         .collect();
-    assert!(long.is_empty(), "more than {MAX_LINES} lines: {long:?}. Give what is one subject a file of its own.");
+    assert!(long.is_empty(), "more than {MAX_LINES} lines: {long:?}. Move one subject into a file of its own.");
 }
 
 #[test]
@@ -326,7 +327,7 @@ fn types_and_modules_are_known_from_their_names() {
             told += &format!("{}: {}\n", file.display(), names.join(", "));
         }
     }
-    assert!(told.is_empty(), "{told}Say what the thing is: a noun that a Kubernetes or Rust engineer knows without its neighbours.");
+    assert!(told.is_empty(), "{told}Use a noun that a Kubernetes or Rust engineer understands alone.");
 }
 
 #[test]

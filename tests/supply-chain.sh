@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Every package from a registry that Cargo.lock or fuzz/Cargo.lock names stands in supply-chain/reviewed.txt, with its
-# version and checksum: a new dependency, and a new version of one, is somebody's decision and not an update's. Needs no
-# network and nothing but awk.
+# Every package from a registry in Cargo.lock or fuzz/Cargo.lock must be in supply-chain/reviewed.txt, with its version and
+# checksum. So a person decides about each new dependency and each new version. This needs no network, and only awk.
 #
 #   tests/supply-chain.sh              fails where a package is missing, differs, or is listed and not used
 #   tests/supply-chain.sh --test       tests of this script
@@ -9,8 +8,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export LC_ALL=C
 
-# used LOCK... : `name version checksum` of each package that is not our own, sorted. What has a source and no checksum (a
-# git repository) has the source for one, which no list holds.
+# used LOCK... : `name version checksum` of each package that is not our own, sorted. A package without a checksum (of a git
+# repository) has its source in that place, which is never in the list.
 used() {
     awk '
         function flush() { if (name != "" && source != "") print name, version, (checksum == "" ? source : checksum); name = version = source = checksum = "" }
@@ -23,7 +22,7 @@ used() {
         END { flush() }' "$@" | sort -u
 }
 
-# judge LIST LOCK... : says what is wrong, and fails
+# judge LIST LOCK... : prints what is wrong, and fails
 judge() {
     local list=$1 work wrong=0; shift
     work=$(mktemp -d)
@@ -37,14 +36,14 @@ judge() {
     comm -23 "$work/known" "$work/used" > "$work/gone"
     if [ -s "$work/new" ]; then
         wrong=1
-        echo "Not in $list. Look at each (who publishes it, what changed since the version that is listed, its build script, unsafe"
-        echo "code, what it reaches for); then add its line with the word \`reviewed\`:"
+        echo "These packages are not in $list. Review each: its publisher, the changes since the listed version, its build script,"
+        echo "unsafe code, and the files and network that it uses. Then add its line with the word \`reviewed\`:"
         while read -r name version checksum; do
             echo "  $name $version $checksum reviewed"
-            echo "      listed so far: $(awk -v name="$name" '$1 == name { printf "%s ", $2 }' "$work/known" | grep . || echo none); source: ${CARGO_HOME:-$HOME/.cargo}/registry/src/*/$name-$version, https://docs.rs/crate/$name/$version/source/"
+            echo "      listed version: $(awk -v name="$name" '$1 == name { printf "%s ", $2 }' "$work/known" | grep . || echo none); source: ${CARGO_HOME:-$HOME/.cargo}/registry/src/*/$name-$version, https://docs.rs/crate/$name/$version/source/"
         done < "$work/new"
     fi
-    if [ -s "$work/gone" ]; then wrong=1; echo "In $list and not used any more; take the lines out:"; sed 's/^/  /' "$work/gone"; fi
+    if [ -s "$work/gone" ]; then wrong=1; echo "These packages are in $list and are not used any more. Remove their lines:"; sed 's/^/  /' "$work/gone"; fi
     rm -rf "$work"
     return $wrong
 }
@@ -56,18 +55,18 @@ tests() {
     # lock [SOURCE CHECKSUM] : a lock file with a package of ours, and one called x 1.0.0
     lock() { printf 'version = 4\n\n[[package]]\nname = "ours"\nversion = "0.1.0"\ndependencies = [\n "x",\n]\n\n[[package]]\nname = "x"\nversion = "1.0.0"\nsource = "%s"\n%s' "$1" "${2:+checksum = \"$2\"
 }" > "$work/lock"; }
-    # expect WHAT TEXT LINE... : the list of these lines is taken (TEXT empty), or refused with TEXT
+    # expect WHAT TEXT LINE... : the list of these lines is accepted (TEXT empty), or refused with TEXT
     expect() {
         local what=$1 text=$2 said; shift 2
         printf '%s\n' '# a comment' "$@" > "$work/list"
-        if said=$(judge "$work/list" "$work/lock" 2>&1); then [ -z "$text" ] || { echo "FAIL $what: was taken"; failed=1; return; }
+        if said=$(judge "$work/list" "$work/lock" 2>&1); then [ -z "$text" ] || { echo "FAIL $what: was accepted"; failed=1; return; }
         else [ -n "$text" ] && grep -qF -- "$text" <<<"$said" || { echo "FAIL $what: $said"; failed=1; return; }; fi
         echo "ok   $what"
     }
     lock registry+https://x "$sum"
     expect "what is listed is taken, and ours needs no line" "" "x 1.0.0 $sum reviewed"
     expect "a new package is named" "x 1.0.0 $sum reviewed" "# nothing"
-    expect "a new version is named, with the one before" "listed so far: 0.9.0" "x 0.9.0 $sum initial"
+    expect "a new version is named, with the one before" "listed version: 0.9.0" "x 0.9.0 $sum initial"
     expect "another content is another package" "x 1.0.0 $sum reviewed" "x 1.0.0 ${sum//a/b} initial"
     expect "what is not used any more is named" "y 1.0.0 $sum" "x 1.0.0 $sum initial" "y 1.0.0 $sum initial"
     expect "a line needs its word" "not \`NAME VERSION" "x 1.0.0 $sum"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A Python environment with the packages of a file, pinned by digest: made once, in the cache. Prints its folder. Needs Python 3
-# with venv.
+# Makes a Python environment with the packages of a file, pinned by digest, once, in the cache. It prints the folder. It needs
+# Python 3 with venv.
 #
 #   tests/venv.sh NAME REQUIREMENTS
 set -euo pipefail

@@ -1,5 +1,5 @@
-//! A fleet that is there: what it costs that a thousand agents register, report and wait, and how soon what one of them says
-//! is in its status.
+//! An existing fleet: the cost of a thousand agents that register, report and wait, and the time until a message of one
+//! of them is in its status.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::size::{POOLS, Size};
 use crate::watch::{ReadyPods, goodbyes};
 
 const LIMIT: Duration = Duration::from_secs(180);
-/// How long the operator is left alone before it is weighed.
+/// How long the operator is left alone before its memory is read.
 const IDLE: Duration = Duration::from_secs(30);
 /// Counts in a pool's status may be written once more within five seconds.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const QUIET: Duration = Duration::from_secs(60);
 const GOODBYES: usize = 200;
 const GOODBYE_EACH: Duration = Duration::from_millis(100);
 
-/// What is looked at.
+/// The subject of the measurements.
 struct Stage {
     size: Size,
     room: BenchNamespace,
@@ -37,22 +37,22 @@ struct Stage {
     fleet: Fleet,
     /// The API server's process.
     api_server: u32,
-    /// Without an agent.
+    /// Numbers taken before there were agents.
     idle: Idle,
 }
 
-/// What there is without an agent.
+/// Memory and processor time without agents.
 struct Idle {
     controller: Memory,
     gateway: Memory,
-    /// Seconds of processor time of the API server, a minute.
+    /// Processor time of the API server, in seconds a minute.
     api_server: f64,
 }
 
-/// Commands that hang, each of another agent: as many as open the breaker of all.
+/// Commands that hang, each of another agent. This many open the Breaker of all agents.
 const HANGS: usize = 50;
 
-/// Takes it.
+/// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("agents").await?;
     let (controller, gateway) = room.staffed().await?;
@@ -79,13 +79,13 @@ impl Stage {
         Ok((self.controller.processor_seconds()?, self.gateway.processor_seconds()?))
     }
 
-    /// Our writes but those of leases, and those of leases.
+    /// Spillway's writes, split into those of other objects and those of leases.
     fn writes(&self, since: jiff::Timestamp) -> (Vec<Write>, Vec<Write>) {
         let ours = audit::writes(&self.room.namespace, since).into_iter().filter(|write| write.user_agent.starts_with("spillway-"));
         ours.partition(|write| write.object_ref.resource != "leases")
     }
 
-    /// All at once: pods that run already, and whose sidecars begin together.
+    /// All agents register at once: their pods run already, and their sidecars begin together.
     async fn register(&mut self) -> anyhow::Result<Report> {
         let Size { agents } = self.size;
         let mut ready = ReadyPods::start(&self.room);
@@ -119,8 +119,8 @@ impl Stage {
         ];
         rows.extend(troubles(&samples));
         let method = format!(
-            "{agents} pods in {POOLS} pools run on KWOK nodes; then all their simulated sidecars begin at once, through one gateway: for \
-             each two TLS connections, register, first reports, long poll. Calls are timed where the sidecar makes them"
+            "{agents} pods in {POOLS} pools run on KWOK nodes. Then all their simulated sidecars begin at once, through one gateway. Each makes \
+             two TLS connections, registers, sends its first reports, and begins a long poll. Calls are timed where the sidecar makes them"
         );
         Ok(Report::new(format!("{agents} agents register at once"), method, rows))
     }
@@ -172,8 +172,8 @@ impl Stage {
         rows.extend(weight("gateway", self.idle.gateway, memory.1, agents));
         rows.extend(troubles(&samples));
         let method = format!(
-            "the {agents} agents, left alone for {} s; then {} s of the API server's audit log (writes), /proc/PID/stat (processor time, in \
-             steps of 10 ms), and what controller and gateway count themselves. Each agent reports every 20 s and holds a long poll that \
+            "the {agents} agents are left alone for {} s. Then {} s are measured: the API server's audit log (writes), /proc/PID/stat (processor \
+             time, in steps of 10 ms), and the counters of controller and gateway. Each agent reports every 20 s and holds a long poll that \
              the gateway answers after 25 s. VmRSS of both processes before the first pool and at the end",
             SETTLE.as_secs(),
             quiet.as_secs()
@@ -181,7 +181,7 @@ impl Stage {
         Ok(Report::new(format!("{agents} agents at rest, one gateway"), method, rows))
     }
 
-    /// The gateway is killed, and another one begins in its place.
+    /// The gateway is killed, and another one is started in its place.
     async fn another_gateway(&mut self) -> anyhow::Result<Report> {
         let Size { agents } = self.size;
         drop(self.fleet.samples());
@@ -202,13 +202,13 @@ impl Stage {
             Row::one("processor time of the new one until then", used, "ms/agent"),
         ];
         rows.extend(troubles(&samples));
-        let method = "SIGKILL, and another gateway is started under the same address at once; until each agent has had an answer. They ask \
-                      again within a second or two, but a long poll that tells nothing new is answered after 25 s: the answer that is waited \
-                      for is that to the next report, one each 20 s";
+        let method = "the gateway gets SIGKILL, and another one is started at the same address at once. The time ends when each agent has had an \
+                      answer from it. Agents ask again within a second or two, but a long poll without news is answered after 25 s. So the measured answer is that to \
+                      the next report, one each 20 s";
         Ok(Report::new(format!("a gateway of {agents} agents is replaced"), method, rows))
     }
 
-    /// Commands of many hang, and nobody may run any more.
+    /// Commands of many agents hang, and no agent may run a command any more.
     async fn open(&mut self) -> anyhow::Result<Report> {
         let Size { agents } = self.size;
         let hangs = HANGS.min(agents);
@@ -229,14 +229,14 @@ impl Stage {
         ];
         rows.extend(troubles(&self.fleet.samples()));
         let method = format!(
-            "one command each of {hangs} of {agents} agents, under one Breaker, is counted as hanging at the same time: the sidecars report \
-             that within a second, the opening is stored in the Breaker, and everybody is told in the answer to the long poll. Command and \
-             program are not there"
+            "one command each of {hangs} of {agents} agents, under one Breaker, is counted as hanging at the same time. The sidecars report \
+             it within a second, the opening is stored in the Breaker, and all agents get it in the answer to the long poll. There are no \
+             real commands and programs"
         );
         Ok(Report::new("the breaker of all agents' commands opens", method, rows))
     }
 
-    /// Some say goodbye, one after the other.
+    /// Some agents say goodbye, one after the other.
     async fn goodbye(&mut self) -> anyhow::Result<Report> {
         let count = self.size.some(GOODBYES);
         drop(self.fleet.samples());
@@ -253,7 +253,7 @@ impl Stage {
                 next.with_context(|| format!("{} of {count} goodbyes were seen", times_seen.len()))?.context("the watch ended")?;
             times_seen.extend(said.get(&name).map(|said| at.duration_since(*said).as_secs_f64() * 1000.0));
         }
-        // The last answers are on their way.
+        // Wait for the last answers.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let samples = self.fleet.samples();
         let answered = times(&samples, "goodbye");
@@ -265,8 +265,8 @@ impl Stage {
         ];
         rows.extend(troubles(&samples));
         let method = format!(
-            "of {} agents {count} say goodbye, one each {} ms, while the others go on; from the call to the sight of the condition in a \
-             watch, and to the answer",
+            "{count} of {} agents say goodbye, one each {} ms, while the others go on. Times run from the call until a watch shows the \
+             condition, and until the answer",
             self.size.agents,
             GOODBYE_EACH.as_millis()
         );
@@ -279,7 +279,7 @@ fn times(samples: &[Sample], call: &str) -> Vec<f64> {
     samples.iter().filter(|sample| sample.call == call && sample.trouble.is_none()).filter_map(|sample| sample.took).collect()
 }
 
-/// What was refused, or not answered.
+/// Calls that were refused, or not answered.
 fn troubles(samples: &[Sample]) -> Vec<Row> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for Sample { call, took: _, trouble } in samples {
@@ -290,7 +290,7 @@ fn troubles(samples: &[Sample]) -> Vec<Row> {
     counts.into_iter().map(|(what, count)| Row::one(what, float(count), "")).collect()
 }
 
-/// What grew, and by how much.
+/// The counters that grew, and by how much.
 fn grown(before: &BTreeMap<String, f64>, now: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let grown = now.iter().map(|(what, count)| (what.clone(), count - before.get(what).copied().unwrap_or(0.0)));
     grown.filter(|(_, count)| *count > 0.0).collect()

@@ -1,17 +1,17 @@
-//! When things come that know nothing of each other: a Poisson process, fixed beforehand by a seed. Pure.
+//! Times of independent arrivals: a Poisson process that a seed fixes beforehand. Pure.
 
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// When things are due that come `rate` times a second, from the first moment on.
+/// Times from the start at which arrivals are due, at `rate` a second.
 pub fn arrivals(seed: u64, rate: f64, time: Duration) -> Vec<Duration> {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut at = Duration::ZERO;
     let mut all = Vec::new();
     loop {
-        // In (0, 1]: its logarithm is a number.
+        // In (0, 1], so that its logarithm is finite.
         let uniform = 1.0 - dice.random::<f64>();
         at += Duration::from_secs_f64(-uniform.ln() / rate);
         if at >= time {

@@ -1,4 +1,5 @@
-//! A namespace of a benchmark's own, and what benchmarks do in it. Nothing is removed: the cluster goes with the run.
+//! A namespace of a benchmark's own, and operations in it. Nothing is removed, because the cluster is removed after the
+//! run.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,29 +16,29 @@ use spillway::api::AgentPool;
 use crate::operator::{Operator, free_port};
 use crate::report::folder;
 
-/// Name of the gateway's ServiceAccount in every room, and of the file with its token.
+/// Name of the gateway's ServiceAccount in every benchmark's namespace, and of the file with its token.
 pub const GATEWAY: &str = "gateway";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where agents of a pool run.
+/// The nodes that a pool's agents run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// On KWOK's: pods are objects only, and are Ready as soon as they have a node.
+    /// KWOK's nodes: pods are objects only, and are Ready as soon as they have a node.
     Fake,
-    /// On the real one: with kubelet, containerd and processes.
+    /// The real node, with kubelet, containerd and processes.
     Real,
 }
 
-/// A namespace of a benchmark's own, held to Pod Security `restricted`.
+/// A namespace of a benchmark's own, with Pod Security `restricted`.
 #[derive(Clone)]
 pub struct BenchNamespace {
     /// The measuring program's client.
     pub client: Client,
     /// Its name.
     pub namespace: String,
-    /// Address of the real node, which our processes share.
+    /// Address of the real node, which the operators share.
     pub node: IpAddr,
-    /// Where the room's gateway serves, once it is started.
+    /// The address of the namespace's gateway, once it is started.
     pub gateway: SocketAddr,
     folder: PathBuf,
 }
@@ -73,7 +74,7 @@ impl BenchNamespace {
         answer.status.and_then(|status| status.token).context("a token")
     }
 
-    /// Where files of this room are: tokens and certificates, which count for nothing once the cluster is gone.
+    /// Folder for tokens and certificates of this namespace. They are worthless once the cluster is gone.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -87,7 +88,7 @@ impl BenchNamespace {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// An operator that serves this namespace only: a controller that leads it, and a gateway that has found it.
+    /// An operator that serves this namespace only: a controller that leads, and a gateway that is connected to it.
     pub async fn staffed(&self) -> anyhow::Result<(Operator, Operator)> {
         let controller = Operator::start(self, "one")?;
         let gateway = Operator::gateway(self, GATEWAY)?;
@@ -96,7 +97,7 @@ impl BenchNamespace {
         Ok((controller, gateway))
     }
 
-    /// Applies a pool of so many demo agents (`spec.scaling.min`).
+    /// Applies a pool of `agents` demo agents (`spec.scaling.min`).
     pub async fn apply_pool(&self, name: &str, agents: usize, nodes: Nodes) -> anyhow::Result<()> {
         self.apply_program(name, agents, nodes, &["/bin/demo-agent"]).await
     }
@@ -106,14 +107,14 @@ impl BenchNamespace {
         self.apply(name, nodes, command, json!({"type": "free", "scaling": {"min": agents, "max": 10000}})).await
     }
 
-    /// Applies a pool of so many workers on KWOK nodes, which take items from this queue and stay when there are none.
+    /// Applies a pool of `agents` workers on KWOK nodes. They take items from this queue, and stay when it is empty.
     pub async fn apply_workers(&self, name: &str, agents: usize, queue: &str) -> anyhow::Result<()> {
         let scaling = json!({"min": agents, "max": 10000, "workAware": false});
         self.apply(name, Nodes::Fake, &["/bin/demo-agent"], json!({"type": "worker", "scaling": scaling, "queues": [{"name": queue}]}))
             .await
     }
 
-    /// Applies a pool with `spec`, which says all but what its agents are and where they run.
+    /// Applies a pool with `spec`, to which this adds the agents' program and their nodes.
     pub async fn apply(&self, name: &str, nodes: Nodes, command: &[&str], mut spec: Value) -> anyhow::Result<()> {
         spec["scheduling"] = match nodes {
             Nodes::Fake => json!({"nodeSelector": {"type": "kwok"}, "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}]}),
@@ -136,7 +137,7 @@ impl BenchNamespace {
         Ok(())
     }
 
-    /// Waits until the pool says, of its current generation, that it is Ready with so many agents.
+    /// Waits until the pool is Ready with `agents` agents, at its current generation.
     pub async fn settled(&self, name: &str, agents: usize, limit: Duration) -> anyhow::Result<()> {
         within(limit, &format!("pool {name} is Ready with {agents} agents"), async || {
             let pool = self.api::<AgentPool>().get(name).await?;
@@ -160,7 +161,7 @@ async fn address_of_the_node(client: &Client) -> anyhow::Result<IpAddr> {
     Ok(internal.address.parse()?)
 }
 
-/// Waits until `look` succeeds; after `limit` its last error is the answer.
+/// Waits until `look` succeeds. After `limit` it fails with the last error of `look`.
 pub async fn within<T, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> anyhow::Result<T>
 where
     F: Future<Output = anyhow::Result<T>>,
@@ -171,7 +172,7 @@ where
             Ok(found) => return Ok(found),
             Err(last) => last,
         };
-        anyhow::ensure!(started.elapsed() < limit, "after {} s still waiting until {what}; last seen: {last:#}", limit.as_secs());
+        anyhow::ensure!(started.elapsed() < limit, "still waiting after {} s until {what}; last seen: {last:#}", limit.as_secs());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

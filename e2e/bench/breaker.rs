@@ -1,5 +1,5 @@
-//! Breakers: how many operations a second a circuit can admit and complete, and what `spillway exec` adds to a command. Neither
-//! needs a cluster. The sidecar's part is played here: it answers each question at once.
+//! Breakers: how many operations a second a circuit can admit and complete, and the time that `spillway exec` adds to a
+//! command. Neither needs a cluster. The benchmark plays the sidecar's part and answers each question at once.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,14 +13,14 @@ use spillway::policy::breaker::{Answer, Circuit, Guard, Moment, Outcome, Setting
 use crate::report::{Report, Row, float, folder, milliseconds};
 use crate::size::Size;
 
-/// For so long, each time.
+/// Length of one measurement.
 const TIME: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 3;
 /// Commands of each kind.
 const COMMANDS: usize = 300;
 const GOAL: &str = "<= 5 ms";
 
-/// Takes it.
+/// Runs the benchmark.
 pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     Ok(vec![circuits(size)?, commands(size)?])
 }
@@ -33,8 +33,8 @@ fn circuits(size: Size) -> anyhow::Result<Report> {
         rows.push(Row::spread(what, rates, "/s"));
     }
     let method = format!(
-        "one thread, policy's circuits and nothing around them: admit, then complete with a success, {:.2} s each, {rounds} times; admit \
-         and complete together count once. Closed, with one failure in a hundred thousand, which never opens them",
+        "one thread with policy's circuits and nothing around them: admit, then complete with a success, {:.2} s each, {rounds} times. Admit \
+         and complete together count once. The circuits are closed. One failure in a hundred thousand never opens them",
         time.as_secs_f64()
     );
     Ok(Report::new("admit + complete a second, the pure circuit", method, rows))
@@ -47,11 +47,11 @@ fn rate(guards: &[Guard], time: Duration) -> anyhow::Result<f64> {
     while began.elapsed() < time {
         for _ in 0..1000 {
             count += 1;
-            // A millisecond apart, so that one failure is forgotten when the next one comes.
+            // A millisecond apart, so that a failure leaves the window before the next one.
             let at = Moment { now: count as u64, random: 0.5 };
             let mut all: Vec<&mut Circuit> = circuits.iter_mut().collect();
             let Answer::Permit(permits) = admission::admit(&mut all, at, 1000) else {
-                anyhow::bail!("a circuit opened: the benchmark is wrong")
+                anyhow::bail!("a circuit opened: the benchmark has a fault")
             };
             let outcome = if count.is_multiple_of(100_000) { Outcome::Failure { retry_after: None } } else { Outcome::Success };
             for (circuit, permit) in circuits.iter_mut().zip(&permits) {
@@ -65,12 +65,12 @@ fn rate(guards: &[Guard], time: Duration) -> anyhow::Result<f64> {
 fn commands(size: Size) -> anyhow::Result<Report> {
     let binary = std::env::var_os("SPILLWAY_BINARY").context("SPILLWAY_BINARY")?;
     let agent = Path::new(&binary).with_file_name("spillway-agent");
-    ensure!(agent.is_file(), "{} is missing: it is built beside the operator", agent.display());
+    ensure!(agent.is_file(), "{} is missing. `make build` builds it beside the operator's binary", agent.display());
     let rooms = folder("breaker")?;
     let socket = rooms.join("link.sock");
-    let _ = std::fs::remove_file(&socket); // an earlier one's
+    let _ = std::fs::remove_file(&socket); // from an earlier run
     let listener = UnixListener::bind(&socket).with_context(|| socket.display().to_string())?;
-    // It ends with this process.
+    // The thread ends with this process.
     std::thread::spawn(move || listener.incoming().flatten().for_each(answer));
     let count = size.some(COMMANDS);
     let exec = |json: bool| {
@@ -80,7 +80,7 @@ fn commands(size: Size) -> anyhow::Result<Report> {
         command
     };
     let (mut direct, mut plain, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-    // In turn, so that whatever else the machine does meets all of them.
+    // In turn, so that other load of the machine affects all of them.
     for _ in 0..count {
         direct.push(taken(&mut Command::new("true"))?);
         plain.push(taken(&mut exec(false))?);
@@ -95,13 +95,13 @@ fn commands(size: Size) -> anyhow::Result<Report> {
         Row::spread("true", direct, "ms"),
     ];
     let method = format!(
-        "`true`, {count} times directly and as often through `spillway exec`, in turn: from the start of the process to its end. The sidecar \
-         is played by the benchmark and answers at once"
+        "`true`, {count} times directly and as often through `spillway exec`, in turn, from the start of the process to its end. The \
+         benchmark plays the sidecar's part and answers at once"
     );
     Ok(Report::new("what spillway exec adds to a command", method, rows))
 }
 
-/// Milliseconds.
+/// Runs the command; its time in milliseconds.
 fn taken(command: &mut Command) -> anyhow::Result<f64> {
     let began = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
@@ -109,7 +109,7 @@ fn taken(command: &mut Command) -> anyhow::Result<f64> {
     Ok(milliseconds(began.elapsed()))
 }
 
-/// One question: whether there is news, whether a command may be run, and that it ended.
+/// Answers one question of `spillway exec`: whether there are notices, whether a command may run, or that it ended.
 fn answer(stream: UnixStream) {
     let mut line = String::new();
     let mut stream = BufReader::new(stream);
@@ -123,5 +123,5 @@ fn answer(stream: UnixStream) {
     } else {
         r#""done""#
     };
-    let _ = writeln!(stream.get_mut(), "{answer}"); // who asked may have gone
+    let _ = writeln!(stream.get_mut(), "{answer}"); // the command may have ended
 }

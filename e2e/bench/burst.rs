@@ -1,4 +1,4 @@
-//! A small pool from nothing, several times: how soon the first pod and the thirtieth are made.
+//! A small pool from nothing, several times: the times until the first and the thirtieth pod are created.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const RUNS: usize = 5;
 const AGENTS: usize = 30;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Takes it.
+/// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("burst").await?;
     let _operator = room.staffed().await?;
@@ -38,9 +38,9 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         all.push(made.iter().copied().reduce(f64::max).context("a pod")?);
     }
     let method = format!(
-        "a new pool of {AGENTS} agents on KWOK nodes, with simulated sidecars, is applied, {runs} times one after the other; times from \
-         before the apply to the audit log's time of the pods' creation, and to the sight of the pool being Ready, with every agent \
-         registered (looked at each 100 ms)"
+        "a new pool of {AGENTS} agents on KWOK nodes, with simulated sidecars, is applied, {runs} times one after the other. Times run from \
+         before the apply to the audit log's time of the pods' creation, and until the pool is seen Ready, with every agent \
+         registered (checked each 100 ms)"
     );
     let rows = vec![
         Row::spread("applied -> first pod created", first, "s").goal("<= 1 s"),

@@ -1,5 +1,6 @@
-//! A memory control group with a limit, as a container has one: what is charged to it at most, and that whoever exceeds it is
-//! killed. It is a child of this program's own group; nothing else is changed. The end-to-end tests use this file, too.
+//! A memory control group with a limit, like that of a container: its peak can be read, and the kernel kills a process
+//! that exceeds the limit. It is a child of this program's own group. Nothing else is changed. The end-to-end tests use
+//! this file too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,17 +32,17 @@ impl MemoryGroup {
         if file.exists() { file } else { self.folder.join(second) }
     }
 
-    /// Takes a process in. What it had before stays charged where it was.
+    /// Moves a process into the group. Memory that it had before stays charged to its former group.
     pub fn add(&self, process: u32) -> anyhow::Result<()> {
         fs::write(self.folder.join("cgroup.procs"), process.to_string()).with_context(|| format!("process {process} into its memory group"))
     }
 
-    /// From now on the peak is of what comes.
+    /// Resets the peak.
     pub fn forget_peak(&self) -> anyhow::Result<()> {
         fs::write(self.file(["memory.max_usage_in_bytes", "memory.peak"]), "0").context("forgetting the peak of a memory group")
     }
 
-    /// The most that was charged since, in MiB.
+    /// The peak since the last reset, in MiB.
     pub fn peak(&self) -> anyhow::Result<f64> {
         let text = fs::read_to_string(self.file(["memory.max_usage_in_bytes", "memory.peak"])).context("the peak of a memory group")?;
         Ok(text.trim().parse::<f64>()? / MIB)
@@ -50,7 +51,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.folder); // one that still has a process goes with the machine
+        let _ = fs::remove_dir(&self.folder); // a group that still has a process stays until the machine ends
     }
 }
 

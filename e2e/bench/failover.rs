@@ -1,5 +1,5 @@
-//! Fail-over: from the moment the leader is told to stop, or killed, to the next thing its successor does, and to the moment
-//! agents are heard again.
+//! Fail-over: the time from the signal to the leader, which stops or kills it, to the first write of its successor, and
+//! until agents' calls are answered again.
 
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,13 @@ const POOL: &str = "pool";
 struct Times {
     /// To the successor's write of the lease.
     lease: f64,
-    /// To the sight of the Agent it made.
+    /// Until a watch shows the Agent that the successor made.
     effect: f64,
-    /// To the gateway's connection to it.
+    /// Until the gateway is connected to the successor.
     gateway: f64,
 }
 
-/// A room with two replicas, a gateway and one pool.
+/// A namespace with two replicas, a gateway and one pool.
 struct Stage {
     room: BenchNamespace,
     leader: Operator,
@@ -39,7 +39,7 @@ struct Stage {
     replicas: u32,
 }
 
-/// Takes it.
+/// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("failover").await?;
     let (leader, gateway) = room.staffed().await?;
@@ -55,7 +55,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     for (signal, name, goal) in [(Signal::TERM, "SIGTERM", "<= 3 s"), (Signal::KILL, "SIGKILL", "<= 20 s")] {
         let mut times = Vec::new();
         for run in 0..runs {
-            // The lease is looked at and renewed by the clock: each run meets another moment of its period.
+            // The lease is checked and renewed at fixed times, so each run begins at another moment of its period.
             tokio::time::sleep(Duration::from_millis(400) * u32::try_from(run)?).await;
             times.push(stage.once(signal).await?);
         }
@@ -65,9 +65,10 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         rows.push(Row::spread(format!("{name} -> lease taken by it"), times.iter().map(|t| t.lease).collect(), "s"));
         rows.push(Row::spread(format!("{name} -> gateway connected to it"), times.iter().map(|t| t.gateway).collect(), "s"));
     }
-    let method = "two replicas, a gateway, one pool on KWOK nodes; the leader gets the signal, at once spec.scaling.min is raised by one; \
-                  the clock stops when a watch shows the new Agent, which the audit log proves to be the other replica's. The lease's time \
-                  is the audit log's; that of the gateway's connection, from which on agents' calls are answered again, that of its own log";
+    let method = "two replicas, a gateway and one pool on KWOK nodes. The leader gets the signal, and spec.scaling.min is raised by one at once. \
+                  The clock stops when a watch shows the new Agent. The audit log must show that the other replica made it. The lease's \
+                  time is the audit log's. The time of the gateway's connection, from which on agents' calls are answered again, is that \
+                  of its own log";
     Ok(vec![Report::new("fail-over", method, rows)])
 }
 
@@ -79,7 +80,8 @@ impl Stage {
         let (told, began) = (jiff::Timestamp::now(), Instant::now());
         self.leader.signal(signal)?;
         self.room.resize(POOL, self.agents).await?;
-        let (name, seen) = tokio::time::timeout(LIMIT, self.born.recv()).await.context("nobody took over")?.context("the watch ended")?;
+        let (name, seen) =
+            tokio::time::timeout(LIMIT, self.born.recv()).await.context("no replica took over")?.context("the watch ended")?;
         let gateway = self.gateway.connected_since(told, LIMIT).await?.duration_since(told).as_secs_f64();
         let lease = self.proof(told, &name)?;
         self.replicas += 1;
@@ -91,7 +93,7 @@ impl Stage {
         Ok(Times { lease, effect: seen.duration_since(began).as_secs_f64(), gateway })
     }
 
-    /// That the Agent is the standby's, and when the standby took the lease.
+    /// Checks that the standby made the Agent; when the standby took the lease.
     fn proof(&self, told: jiff::Timestamp, agent: &str) -> anyhow::Result<f64> {
         let writes = audit::writes(&self.room.namespace, told);
         let maker = writes.iter().find(|write| write.is("create", "agents") && write.object_ref.name == agent);

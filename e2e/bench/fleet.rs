@@ -1,5 +1,5 @@
-//! A fleet of a thousand agents from nothing: what the operator weighs before and after, and how fast the fleet comes, beside
-//! a client that makes the same pods and nothing else.
+//! A fleet of a thousand agents from nothing: the operator's memory before and after, and how fast the fleet starts,
+//! compared with a client that makes the same pods and does nothing else.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,17 +19,17 @@ use crate::simulated::Fleet;
 use crate::size::{POOLS, Size};
 use crate::watch::ReadyPods;
 
-/// What the bare client keeps in flight.
+/// Requests that the bare client has under way at once.
 const AT_ONCE: usize = 64;
 const LIMIT: Duration = Duration::from_secs(180);
-/// How long the operator is left alone before it is weighed.
+/// How long the operator is left alone before its memory is read.
 const IDLE: Duration = Duration::from_secs(30);
-/// The scheduler, KWOK and the counts in pools' status come to rest.
+/// How long the scheduler, KWOK and the counts in pools' status need to settle.
 const SETTLE: Duration = Duration::from_secs(10);
-/// How long the fleet is left alone before the operator is weighed again.
+/// How long the fleet is left alone before the operator's memory is read again.
 const REST: Duration = Duration::from_secs(60);
 
-/// Takes both.
+/// Runs both parts.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("fleet").await?;
     let (leader, gateway) = room.staffed().await?;
@@ -54,7 +54,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     rows.extend(weight(&format!("gateway, {agents} agents"), busy, None));
     let method = format!(
         "VmRSS, VmHWM and Pss of the processes, which serve one namespace: after {} s without a pool, and {} s after {agents} agents in \
-         {POOLS} pools on 20 KWOK nodes, with simulated sidecars, were Ready",
+         {POOLS} pools on 20 KWOK nodes were Ready, with simulated sidecars",
         size.time(IDLE).as_secs(),
         (SETTLE + size.time(REST)).as_secs()
     );
@@ -70,7 +70,8 @@ fn weight(what: &str, memory: Memory, goal: Option<&'static str>) -> Vec<Row> {
     rows
 }
 
-/// A pod as Spillway makes it, without what belongs to that one: from a pool of one in a room of its own.
+/// A pod as Spillway makes it, without the fields that belong to one pod: from a pool of one agent in a namespace of
+/// its own.
 async fn template() -> anyhow::Result<Pod> {
     let room = BenchNamespace::open("template").await?;
     let _operator = room.staffed().await?;
@@ -86,7 +87,7 @@ async fn template() -> anyhow::Result<Pod> {
     Ok(pod)
 }
 
-/// The floor: the same pods, made by a client that does nothing else, on the same nodes. Pods a second.
+/// The floor: pods a second of a client that makes the same pods on the same nodes and does nothing else.
 async fn bare(template: Pod, size: Size) -> anyhow::Result<Vec<Row>> {
     let room = BenchNamespace::open("bare").await?;
     let mut ready = ReadyPods::start(&room);
@@ -115,7 +116,7 @@ async fn bare(template: Pod, size: Size) -> anyhow::Result<Vec<Row>> {
     Ok(vec![
         Row::one("bare client: pods created a second", rate, "/s"),
         Row::one("bare client: first create -> all Ready", all_ready, "s"),
-        Row::one("bare client: everybody's API writes a second until then", by_all, "/s"),
+        Row::one("bare client: all API writes a second until then", by_all, "/s"),
     ])
 }
 
@@ -131,7 +132,7 @@ async fn spawn(room: &BenchNamespace, bare: Vec<Row>, size: Size) -> anyhow::Res
         room.settled(name, size.in_a_pool(), limit).await?;
     }
     let settled = began.elapsed().as_secs_f64();
-    // Requests for tokens, which a kubelet makes elsewhere, write nothing.
+    // Requests for tokens, which on real nodes the kubelet makes, write nothing.
     let writes: Vec<Write> =
         audit::writes(&room.namespace, applied).into_iter().filter(|write| write.object_ref.subresource != "token").collect();
     let (agents, pods) = (created(&writes, "agents", true), created(&writes, "pods", true));
@@ -151,21 +152,21 @@ async fn spawn(room: &BenchNamespace, bare: Vec<Row>, size: Size) -> anyhow::Res
         Row::one("pods created a second", rate(&pods, applied), "/s"),
         Row::one("Spillway's API writes an agent until all pools Ready", float(own) / float(wanted), "/agent"),
         Row::one("Spillway's API writes a second until then", float(own) / settled, "/s"),
-        Row::one("everybody's API writes a second until then", float(writes.len()) / settled, "/s"),
+        Row::one("all API writes a second until then", float(writes.len()) / settled, "/s"),
         Row::one("Agent created -> pod created, p50", percentile(&waits, 50.0), "ms"),
         Row::one("Agent created -> pod created, p99", percentile(&waits, 99.0), "ms"),
     ];
     rows.extend(bare);
     let method = format!(
-        "{POOLS} pools of {} agents are applied at once on 20 KWOK nodes; each pod's simulated sidecar begins when it runs; times from \
-         before the apply to the audit log's time of the creations, Ready as seen by a watch; everybody is Spillway, the scheduler and \
-         KWOK. Beside it, before, a bare client that creates {wanted} pods of the same spec, {AT_ONCE} at once",
+        "{POOLS} pools of {} agents are applied at once on 20 KWOK nodes. Each pod's simulated sidecar begins when the pod runs. Times run \
+         from before the apply to the audit log's time of the creations. Ready is as seen by a watch. All API writes are those of Spillway, \
+         the scheduler and KWOK. Before it a bare client makes {wanted} pods of the same spec, {AT_ONCE} at once",
         size.in_a_pool()
     );
     Ok(Report::new("spawn", method, rows))
 }
 
-/// Successful creations by name; Spillway's only, or everybody's.
+/// Successful creations by name: Spillway's only, or those of all clients.
 fn created(writes: &[Write], resource: &str, ours: bool) -> HashMap<String, jiff::Timestamp> {
     let made = writes.iter().filter(|write| write.is("create", resource) && (!ours || write.holder().is_some()));
     made.map(|write| (write.object_ref.name.clone(), write.stage_timestamp)).collect()

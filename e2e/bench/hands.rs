@@ -1,5 +1,5 @@
-//! What went through the hands of simulated agents: every item that one of them was given, and every end that was taken.
-//! It only keeps; what it means is judged elsewhere.
+//! The log of simulated agents: every item that one of them was given, and every end that was accepted. Other modules
+//! judge it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub struct Claim {
     pub at: Instant,
 }
 
-/// The end of an item was taken.
+/// The end of an item was accepted.
 #[derive(Clone, Debug)]
 pub struct End {
     /// The lease.
@@ -32,21 +32,21 @@ pub struct End {
     pub at: Instant,
 }
 
-/// What the agents of one fleet did, in the order of its answers.
+/// The log of one fleet's agents, in the order of the answers.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// What they were given.
+    /// Items that they were given.
     pub claims: Vec<Claim>,
-    /// What they finished.
+    /// Items that they finished.
     pub ends: Vec<End>,
 }
 
-/// The hands of one fleet.
+/// The work of one fleet's agents.
 pub struct Hands {
     think_ms: [AtomicU64; 2],
     log: Mutex<Log>,
     waiting: AtomicUsize,
-    /// One more for each end: what a supplier takes before it makes another item.
+    /// Permits for a supplier: each end of an item adds one, and each new item takes one.
     pub places: Semaphore,
 }
 
@@ -61,19 +61,19 @@ impl Hands {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on each item takes its agent so long.
+    /// Sets how long an agent works on each item from now on.
     pub fn set_think(&self, think: Duration) {
         self.set_thinks(think, think);
     }
 
-    /// From now on each item takes its agent some time between these, each as likely.
+    /// Sets the least and the longest time that an agent works on an item from now on, uniformly distributed.
     pub fn set_thinks(&self, least: Duration, most: Duration) {
         for (known, time) in self.think_ms.iter().zip([least, most]) {
             known.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
     }
 
-    /// How long the next item takes its agent.
+    /// How long an agent works on the next item.
     pub fn think(&self) -> Duration {
         let [least, most] = [0, 1].map(|at| self.think_ms[at].load(Ordering::Relaxed));
         Duration::from_millis(rand::rng().random_range(least..=most.max(least)))
@@ -89,7 +89,7 @@ impl Hands {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Its claim was answered, or not.
+    /// Records the answer to its claim.
     pub fn claimed(&self, result: &Result<Answer, Silence>) {
         let at = Instant::now();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Hands {
         }
     }
 
-    /// It told of the end of this item; that was taken, or not.
+    /// Records the answer to its report of an item's end.
     pub fn ended(&self, held: &LeaseRef, result: &Result<Answer, Silence>) {
         let at = Instant::now();
         if let CallOutcome::Done(()) = calls::taken(result) {
@@ -107,17 +107,17 @@ impl Hands {
         }
     }
 
-    /// How many ends were taken since the log was last taken.
+    /// Number of ends since the log was last taken.
     pub fn ends(&self) -> usize {
         self.log().ends.len()
     }
 
-    /// When an agent was first given something since the log was last taken.
+    /// When an agent was first given an item since the log was last taken.
     pub fn first_claim(&self) -> Option<Instant> {
         self.log().claims.first().map(|claim| claim.at)
     }
 
-    /// What was done since this was asked last.
+    /// Takes the log since the last call.
     pub fn take(&self) -> Log {
         std::mem::take(&mut self.log())
     }

@@ -1,12 +1,13 @@
-//! The benchmarks of `docs/benchmarks.md`: what a fleet costs, and how long it takes, on a real control plane. Run by
-//! `make bench`, inside `e2e/cluster/cluster run`, with the operator's release binary.
+//! The benchmarks of `docs/benchmarks.md`: the cost and the times of a fleet on a real control plane. `make bench` runs
+//! them inside `e2e/cluster/cluster run`, with the operator's release binary.
 //!
-//! A benchmark measures and never judges: a slow number is printed beside its goal, not failed on. Only what could not be
-//! measured at all is an error. Goals stand where the numbers are made; reasons and results stand in the document.
+//! A benchmark measures and never judges: it prints a slow number beside its goal, and does not fail. Only a number
+//! that could not be measured is an error. The code that takes a number holds its goal. Reasons and results are in the
+//! document.
 //!
-//! Arguments name the benchmarks to run; without any, all run. `BENCH_AGENTS` makes all of them small (`size`), `BENCH_ITEMS`
-//! says how many items wait in `work` and `flood`, `BENCH_RATE` how many calls a second come in `gateway`, and of the flood.
-//! Without a cluster `ledger` alone runs, as far as it needs none.
+//! Arguments name the benchmarks to run. Without arguments all run. `BENCH_AGENTS` makes all of them small (`size`).
+//! `BENCH_ITEMS` is the number of items that wait in `work` and `flood`. `BENCH_RATE` is the number of calls a second in
+//! `gateway`, and of the flood. Without a cluster only the part of `ledger` that needs none runs.
 
 mod agents;
 mod arrivals;
@@ -38,10 +39,11 @@ use anyhow::Context as _;
 use report::{BenchmarkRun, Machine, Report};
 use size::Size;
 
-/// In this order: what is timed comes before what fills the cluster; first those whose controller serves all namespaces.
+/// The order matters: benchmarks that time come before those that fill the cluster. Those whose controller serves all
+/// namespaces come first.
 const ALL: [&str; 12] =
     ["ledger", "breaker", "gateway", "flood", "hostile", "failover", "burst", "pod", "work", "agents", "fleet", "writes"];
-/// The one that can do without a cluster.
+/// The benchmark that can run without a cluster.
 const ALONE: &str = "ledger";
 
 fn main() -> ExitCode {
@@ -58,7 +60,7 @@ fn main() -> ExitCode {
 /// Whether everything could be measured.
 fn run() -> anyhow::Result<bool> {
     let asked: Vec<String> = std::env::args().skip(1).collect();
-    // One TLS provider for the process; a second installation could only be a bug, and is harmless.
+    // One TLS provider for the process. A second installation is harmless.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match asked.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [models::loud::ARGUMENT, node] => return models::loud::main(node).map(|()| true),
@@ -67,15 +69,15 @@ fn run() -> anyhow::Result<bool> {
     }
     let cluster = asked != [ALONE] || std::env::var_os("KUBECONFIG").is_some();
     for name in ["SPILLWAY_AUDIT_LOG", "SPILLWAY_BINARY", "KUBECONFIG"].into_iter().filter(|_| cluster) {
-        std::env::var_os(name).with_context(|| format!("{name} is not set: run this by `make bench`"))?;
+        std::env::var_os(name).with_context(|| format!("{name} is not set. Run this with `make bench`"))?;
     }
     if let Some(unknown) = asked.iter().find(|name| !ALL.contains(&name.as_str())) {
-        anyhow::bail!("there is no benchmark {unknown:?}; there are {}", ALL.join(", "));
+        anyhow::bail!("there is no benchmark {unknown:?}. The benchmarks are {}", ALL.join(", "));
     }
     let (machine, size) = (Machine::look(), Size::of_environment()?);
     println!("{machine}");
     if size.small() {
-        println!("fleets of {} agents: a trial of the benchmarks, whose numbers say little", size.agents);
+        println!("fleets of {} agents: this only tries the benchmarks, and its numbers mean little", size.agents);
     }
     let runtime = runtime()?;
     let mut taken = Vec::new();
@@ -91,7 +93,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")
 }
 
-/// Takes one benchmark, prints what it saw, and keeps what went wrong.
+/// Runs one benchmark, prints its numbers, and keeps its error.
 fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, cluster: bool) -> BenchmarkRun {
     let (started, load_before) = (Instant::now(), report::load());
     let mut reports = Vec::new();
@@ -105,7 +107,7 @@ fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, clust
             "failover" => failover::run(size).await,
             "burst" => burst::run(size).await,
             "pod" => pod::run(size).await,
-            // Of many parts: what some of them saw is told though another failed.
+            // It has many parts. If one fails, the numbers of the others are still reported.
             "work" => work::run(size, &mut reports).await.map(|()| Vec::new()),
             "agents" => agents::run(size).await,
             "fleet" => fleet::run(size).await,

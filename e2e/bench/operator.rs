@@ -1,4 +1,5 @@
-//! The operator's release binary as processes, controller and gateway: started, signalled, weighed, and asked what it counted.
+//! The operator's release binary as processes, controller and gateway: start and signal them, read their memory and
+//! counters.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,10 +20,10 @@ use crate::processes::{self, Memory};
 use crate::report::folder;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of the pods' programs, as `e2e/images/build.sh` names it.
+/// Image of the pods' programs, as `e2e/images/build.sh` names it.
 const IMAGE: &str = "localhost/spillway/spillway:dev";
 
-/// A running controller or gateway of one room. Ends with this value.
+/// A running controller or gateway of one namespace. It ends when this value is dropped.
 pub struct Operator {
     child: Child,
     name: String,
@@ -38,12 +39,13 @@ struct Line {
 }
 
 impl Operator {
-    /// Starts a controller that serves `room` only, under a name that no other of the room has.
+    /// Starts a controller that serves `room` only. `name` is unique in the namespace.
     pub fn start(room: &BenchNamespace, name: &str) -> anyhow::Result<Self> {
         Self::controller(room, name, &["--namespace", &room.namespace])
     }
 
-    /// Starts one that serves all namespaces: no other keeps account of ClusterBudgets. Whoever uses it cleans up.
+    /// Starts a controller that serves all namespaces: only such a one accounts for ClusterBudgets. The caller cleans
+    /// up.
     pub fn everywhere(room: &BenchNamespace, name: &str) -> anyhow::Result<Self> {
         Self::controller(room, name, &[])
     }
@@ -61,7 +63,7 @@ impl Operator {
         Self::spawn(room, name, "--listen", &arguments)
     }
 
-    /// Starts a gateway under the room's address for one.
+    /// Starts a gateway at the namespace's gateway address.
     pub fn gateway(room: &BenchNamespace, name: &str) -> anyhow::Result<Self> {
         Self::gateway_with(room, name, &[])
     }
@@ -69,7 +71,7 @@ impl Operator {
     /// The same, with more arguments.
     pub fn gateway_with(room: &BenchNamespace, name: &str, more: &[String]) -> anyhow::Result<Self> {
         let mut arguments: Vec<String> = ["gateway", "--namespace", &room.namespace].map(str::to_owned).into();
-        // Everywhere: each simulated agent has an address of its own for it.
+        // On all addresses, because each simulated agent connects to an address of its own.
         arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{}", room.gateway.port()), "--governor-token-file".to_owned()]);
         arguments.push(room.folder().join(GATEWAY).to_string_lossy().into_owned());
         arguments.extend_from_slice(more);
@@ -100,7 +102,7 @@ impl Operator {
         .await
     }
 
-    /// Waits until it has seen another one's lease.
+    /// Waits until it has seen the lease of another controller.
     pub async fn stands_by(&self) -> anyhow::Result<()> {
         within(PATIENCE, &format!("{} stands by", self.name), async || {
             anyhow::ensure!(fs::read_to_string(&self.log)?.contains("standing by"), "its log does not say so");
@@ -113,18 +115,18 @@ impl Operator {
     pub async fn ready(&self) -> anyhow::Result<()> {
         within(PATIENCE, &format!("{} is ready", self.name), async || {
             let answer = self.get("/readyz").await?;
-            anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "it says {answer:?}; its log is {}", self.log.display());
+            anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "/readyz answers {answer:?}; its log is {}", self.log.display());
             Ok(())
         })
         .await
     }
 
-    /// When this gateway connected to a leader for the first time since then, as its log says.
+    /// When this gateway first connected to a leader after `since`, by its log.
     pub async fn connected_since(&self, since: Timestamp, limit: Duration) -> anyhow::Result<Timestamp> {
         self.said_since("connected to the governor", since, limit).await
     }
 
-    /// When this controller began to lead, as its log says.
+    /// When this controller began to lead after `since`, by its log.
     pub async fn led_since(&self, since: Timestamp, limit: Duration) -> anyhow::Result<Timestamp> {
         self.said_since("leading", since, limit).await
     }
@@ -134,7 +136,7 @@ impl Operator {
             let log = fs::read_to_string(&self.log)?;
             let lines = log.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
             let mut said = lines.filter(|line| line.message == message && line.timestamp >= since);
-            said.next().map(|line| line.timestamp).context("it does not")
+            said.next().map(|line| line.timestamp).context("it has no such line")
         })
         .await
     }
@@ -154,7 +156,7 @@ impl Operator {
         self.signal(Signal::TERM)?;
         let started = std::time::Instant::now();
         while self.child.try_wait()?.is_none() {
-            anyhow::ensure!(started.elapsed() < limit, "{} was asked to end and has not in {} s", self.name, limit.as_secs());
+            anyhow::ensure!(started.elapsed() < limit, "{} did not end within {} s after SIGTERM", self.name, limit.as_secs());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
@@ -174,11 +176,11 @@ impl Operator {
 
     /// Whether it still runs.
     pub fn runs(&self) -> bool {
-        // One that has ended has no memory any more.
+        // A process that has ended has no memory.
         self.memory().is_ok()
     }
 
-    /// What it weighs now.
+    /// Its memory now.
     pub fn memory(&self) -> anyhow::Result<Memory> {
         processes::memory(self.child.id()).with_context(|| format!("{}; see {}", self.name, self.log.display()))
     }
@@ -188,7 +190,7 @@ impl Operator {
         processes::processor_seconds(self.child.id())
     }
 
-    /// What its counter `metric` shows, by the values of these labels.
+    /// Values of its counter `metric`, by the values of these labels.
     pub async fn counted(&self, metric: &str, labels: &[&str]) -> anyhow::Result<BTreeMap<String, f64>> {
         let answer = self.get("/metrics").await?;
         let mut all = BTreeMap::new();
@@ -222,8 +224,8 @@ impl Operator {
     }
 }
 
-/// A port that nobody else is given. Below those that the kernel gives to connections: thousands of agents that connect to
-/// a gateway which is away would take its port sooner or later.
+/// A port that no other caller gets. It is below the kernel's range for outgoing connections: otherwise one of
+/// thousands of agents that connect to a stopped gateway would get the gateway's port.
 pub fn free_port(address: IpAddr) -> anyhow::Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     loop {
@@ -237,7 +239,7 @@ pub fn free_port(address: IpAddr) -> anyhow::Result<u16> {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // That it ended before is no error.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

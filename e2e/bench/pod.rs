@@ -1,5 +1,5 @@
-//! An agent's pod on the real node: what our two programs weigh in it, and what they add to its start, beside pods that
-//! differ from it by less and less.
+//! An agent's pod on the real node: the memory of our two programs in it, and the time that they add to its start,
+//! compared with pods that lack more and more of its parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,21 +19,22 @@ use crate::size::Size;
 
 const RUNS: usize = 10;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Between two starts: the kubelet comes to rest.
+/// Pause between two starts, for the kubelet to settle.
 const REST: Duration = Duration::from_secs(2);
-/// How long the pods are left alone before they are weighed.
+/// How long the pods are left alone before their memory is read.
 const IDLE: Duration = Duration::from_secs(60);
 const POOL: &str = "pool";
-/// The program: says that it has begun, and does nothing.
+/// The program prints this line and then does nothing.
 const LINE: &str = "the program has begun";
 const PROGRAM: [&str; 3] = ["/bin/sh", "-c", "echo the program has begun; while :; do sleep 3600; done"];
 
-/// What is started.
+/// The kinds of pods that are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// An agent's pod as Spillway makes it.
     Spillway,
-    /// The same with another sidecar, which sleeps, and a hook after its start that does nothing; the program alone beside it.
+    /// The same with another sidecar, which sleeps and has a postStart hook that does nothing. The program runs by
+    /// itself.
     Hook,
     /// The same without the hook.
     Sidecar,
@@ -54,10 +55,10 @@ impl Kind {
     }
 }
 
-/// One start: what was reached, and how many milliseconds after the pod's creation. The last is the program's first line.
+/// One start: its steps, each with milliseconds since the pod's creation. The last is the program's first line.
 type Start = Vec<(&'static str, f64)>;
 
-/// Takes it.
+/// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("pod").await?;
     let _operator = room.staffed().await?;
@@ -67,7 +68,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let pattern = agents(&room).await?.pop().context("the pool's pod")?;
     let mut starts: BTreeMap<Kind, Vec<Start>> = BTreeMap::new();
     for run in 0..size.runs(RUNS) {
-        // None always comes after the same other one.
+        // The order changes, so that no kind always follows the same other kind.
         let mut kinds = KINDS;
         kinds.rotate_left(run % KINDS.len());
         if run % 2 == 1 {
@@ -83,12 +84,12 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     Ok(vec![started(&starts), weighed(&agents(&room).await?)?])
 }
 
-/// The pods of the room's agents.
+/// The pods of the namespace's agents.
 async fn agents(room: &BenchNamespace) -> anyhow::Result<Vec<Pod>> {
     Ok(room.api::<Pod>().list(&ListParams::default().labels(AGENT_LABEL)).await?.items)
 }
 
-/// Starts one. It stays: the end of one pod would cost the next one's start some hundred milliseconds.
+/// Starts one. It is not removed: the end of a pod would delay the next start by some hundred milliseconds.
 async fn once(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> anyhow::Result<Start> {
     let (pods, since) = (room.api::<Pod>(), Timestamp::now());
     let name = match kind {
@@ -98,7 +99,7 @@ async fn once(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> a
             pods.create(&PostParams::default(), &pod).await?.name_any()
         }
     };
-    let program = within(LIMIT, "its program says that it has begun", async || {
+    let program = within(LIMIT, "its program has printed its first line", async || {
         line(room, &name, "agent", LINE).await?.context("its log does not say so")
     })
     .await?;
@@ -111,7 +112,7 @@ async fn once(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> a
     Ok(marks.into_iter().map(|(what, at)| (what, at.duration_since(created).as_secs_f64() * 1000.0)).collect())
 }
 
-/// Lets the pool have one more; the name of its pod.
+/// Scales the pool up by one agent; the name of the new pod.
 async fn another_agent(room: &BenchNamespace) -> anyhow::Result<String> {
     let known: BTreeSet<String> = agents(room).await?.iter().map(ResourceExt::name_any).collect();
     room.resize(POOL, known.len() + 1).await?;
@@ -153,7 +154,7 @@ fn like(pattern: &Pod, kind: Kind, name: &str) -> anyhow::Result<Pod> {
     Ok(Pod { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, spec: Some(spec), status: None })
 }
 
-/// What can be seen of the way to the program, in order.
+/// The observable steps until the program starts, in order.
 async fn marks(
     room: &BenchNamespace,
     kind: Kind,
@@ -170,10 +171,11 @@ async fn marks(
         Kind::Spillway => {
             marks.push(("the sidecar's process", begun(&is_link)?));
             marks.push(("the sidecar's first line", line(room, name, "link", "started").await?));
-            // Written only where a try before it failed: its walls are shut until the network's engine knows the pod.
+            // This line appears only if an attempt before it failed: the network is closed until the network plugin
+            // knows the pod.
             marks.push(("the gateway answers the sidecar", line(room, name, "link", "answers again").await?));
             marks.push(("the process of the program's container", begun(&is_supervisor)?));
-            marks.push(("registered, walls stand: the program may start", line(room, name, "link", "may start").await?));
+            marks.push(("registered, isolation in force: the program may start", line(room, name, "link", "may start").await?));
             marks.push(("the program's process", begun(&program)?));
         }
         Kind::Hook | Kind::Sidecar => {
@@ -182,7 +184,7 @@ async fn marks(
         }
         Kind::Bare => marks.push(("the process of the program's container", begun(&program)?)),
     }
-    // What cannot be seen is not told.
+    // Steps that were not observed are left out.
     Ok(marks.into_iter().filter_map(|(what, at)| Some((what, at?))).collect())
 }
 
@@ -220,10 +222,10 @@ fn started(starts: &BTreeMap<Kind, Vec<Start>>) -> Report {
             rows.push(Row::spread(format!("{}: created -> {what}", kind.name()), times, "ms"));
         }
     }
-    let method = "one pod after the other on the real node, the four kinds in turn, of the same image, resources, security and volumes; \
-                  none is removed meanwhile. From the audit log's time of the pod's creation to the time at which containerd read the \
-                  program's first line; processes by /proc/PID/stat (steps of 10 ms; a container's process begins as runc's), lines of the \
-                  sidecar by containerd's time. Medians; spread in brackets";
+    let method = "pods start on the real node, one after the other, the four kinds in turn, with the same image, resources, security and \
+                  volumes. None is removed meanwhile. The time runs from the audit log's time of the creation to the time at which \
+                  containerd read the program's first line. Process times are from /proc/PID/stat (steps of 10 ms; a container's process \
+                  begins as runc's), and lines of the sidecar have containerd's time. Numbers are medians, with their spread in brackets";
     Report::new("start of a pod", method, rows)
 }
 

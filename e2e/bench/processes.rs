@@ -1,4 +1,5 @@
-//! Processes and their memory as `/proc` and the control groups show them. It looks, and changes nothing but our priority and our session's.
+//! Processes and their memory as `/proc` and the control groups show them. It changes only the priority of this process
+//! and its session.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,17 +19,17 @@ const TICKS: f64 = 100.0;
 /// Memory of a process, in MiB.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Memory {
-    /// What is resident.
+    /// Resident memory.
     pub resident: f64,
-    /// Of it, what is the process's alone and no file's.
+    /// The anonymous part of it: private, not of a file.
     pub anonymous: f64,
-    /// Resident, with shared pages divided among those that share them, where the kernel tells.
+    /// Resident memory with shared pages divided among their users (Pss), if the kernel reports it.
     pub proportional: Option<f64>,
-    /// The most that ever was resident.
+    /// The peak of resident memory.
     pub peak: f64,
 }
 
-/// What a process weighs now.
+/// The memory of a process now.
 pub fn memory(pid: u32) -> anyhow::Result<Memory> {
     let mib = |file: &str, name: &str| {
         let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
@@ -58,7 +59,7 @@ pub fn processor_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok(stat_seconds(pid, 14)? + stat_seconds(pid, 15)?)
 }
 
-/// A priority of ours, as `nice(1)` counts, until it is dropped.
+/// A priority of this process, as `nice(1)` counts. It is reset when this value is dropped.
 pub struct Priority(());
 
 impl Priority {
@@ -70,13 +71,13 @@ impl Priority {
 
 impl Drop for Priority {
     fn drop(&mut self) {
-        let _ = renice(0); // a shell that goes on before others does no harm
+        let _ = renice(0); // a failure leaves only the shell's session with this priority
     }
 }
 
-/// Gives all our threads this priority, as `nice(1)` counts. What is begun later has that of whoever begins it. Where the kernel
-/// shares the processor among sessions first (autogroup), a thread's counts within its session only: there the session, which
-/// is also that of whatever we begin, gets it as well.
+/// Gives all threads of this process this priority, as `nice(1)` counts. New threads and processes inherit it. Where
+/// the kernel first shares the processor among sessions (autogroup), a thread's priority applies within its session
+/// only. There the session, which child processes share, gets the priority as well.
 pub fn renice(priority: i32) -> anyhow::Result<()> {
     let sessions_first = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.trim() == "1");
     if sessions_first {
@@ -89,7 +90,7 @@ pub fn renice(priority: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When it was begun, in steps of 10 ms.
+/// When the process started, in steps of 10 ms.
 pub fn began(pid: u32) -> anyhow::Result<jiff::Timestamp> {
     let since_boot = stat_seconds(pid, 22)?;
     let boot = clock_gettime(ClockId::Boottime);
@@ -105,7 +106,7 @@ pub fn api_server(audit_log: &str) -> anyhow::Result<u32> {
         let path = entry?.path();
         let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()) else { continue };
         let words = command_line(&path).unwrap_or_default();
-        // Not what started it, with the same words.
+        // Not the process that started it, whose command line has the same words.
         if words.first().is_some_and(|name| name.ends_with("/kube-apiserver")) && words.contains(&word) {
             return Ok(pid);
         }
@@ -123,7 +124,7 @@ fn command_line(folder: &Path) -> std::io::Result<Vec<String>> {
 /// A process in a pod.
 #[derive(Clone, Debug)]
 pub struct PodProcesses {
-    /// Its number, as we see it.
+    /// Its PID outside the pod.
     pub pid: u32,
     /// Its command line.
     pub words: Vec<String>,
@@ -139,7 +140,7 @@ pub fn of_pod(uid: &str) -> anyhow::Result<Vec<PodProcesses>> {
     for entry in fs::read_dir("/proc")? {
         let path = entry?.path();
         let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()) else { continue };
-        // One that ended meanwhile is none.
+        // A process that ended meanwhile is skipped.
         let (Ok(groups), Ok(words)) = (fs::read_to_string(path.join("cgroup")), command_line(&path)) else { continue };
         if !names.iter().any(|name| groups.contains(name.as_str())) {
             continue;
@@ -152,14 +153,14 @@ pub fn of_pod(uid: &str) -> anyhow::Result<Vec<PodProcesses>> {
 /// Memory of a container's cgroup, in MiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Charged {
-    /// All that is charged to it: what its limit counts.
+    /// All memory that is charged to it, which its limit counts.
     pub all: f64,
-    /// Of it, what is no file's.
+    /// The anonymous part of it.
     pub anonymous: f64,
 }
 
 impl PodProcesses {
-    /// What is charged to its container.
+    /// Memory that is charged to its container.
     pub fn charged(&self) -> anyhow::Result<Charged> {
         let read = |name: &str| fs::read_to_string(self.cgroup.join(name));
         let all = read("memory.usage_in_bytes").or_else(|_| read("memory.current")).with_context(|| self.cgroup.display().to_string())?;

@@ -1,4 +1,4 @@
-//! Numbers with their method, for people and as JSON. It measures nothing but the machine.
+//! Numbers with their method, for people and as JSON.
 
 use std::fmt;
 use std::fs;
@@ -48,48 +48,48 @@ pub fn load() -> f64 {
     text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// One benchmark as it was taken.
+/// One run of a benchmark.
 #[derive(Serialize)]
 pub struct BenchmarkRun {
     /// Its name.
     pub name: &'static str,
     /// How long it took.
     pub seconds: f64,
-    /// Load average of the last minute when it began. The machine's own, other people's work included.
+    /// Load average of the machine for the last minute at the start, with the load of other programs.
     pub load_before: f64,
-    /// And when it ended.
+    /// The same at the end.
     pub load_after: f64,
-    /// What it saw.
+    /// Its numbers.
     pub reports: Vec<Report>,
-    /// Why it saw nothing.
+    /// The error, if it could not be measured.
     pub error: Option<String>,
 }
 
-/// Numbers that were made in one way.
+/// Numbers that were taken with one method.
 #[derive(Serialize)]
 pub struct Report {
-    /// What they are about.
+    /// The subject of the numbers.
     pub title: String,
-    /// How they were made.
+    /// How the numbers were taken.
     pub method: String,
     /// The numbers.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// Of these.
+    /// A report of these rows.
     pub fn new(title: impl Into<String>, method: impl Into<String>, rows: Vec<Row>) -> Self {
         Self { title: title.into(), method: method.into(), rows }
     }
 
-    /// For people.
+    /// Prints it for people.
     pub fn print(&self) {
         println!("\n{}\n  method: {}", self.title, self.method);
         self.rows.iter().for_each(|row| println!("  {row}"));
     }
 }
 
-/// One number, or the spread of one that was taken several times.
+/// One number, or the spread of a number that was taken several times.
 #[derive(Serialize)]
 pub struct Row {
     what: String,
@@ -113,7 +113,7 @@ impl Row {
         Self { what: what.into(), unit, median: at(50.0), min: at(0.0), max: at(100.0), goal: None, values }
     }
 
-    /// With the goal it is held against.
+    /// Adds the goal of the number.
     pub fn goal(self, goal: &'static str) -> Self {
         Self { goal: Some(goal), ..self }
     }
@@ -139,19 +139,19 @@ pub fn percentile(values: &[f64], percent: f64) -> f64 {
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// A folder of ours in `target/bench`; made if it is missing.
+/// A folder in `target/bench`. It is made if it is missing.
 pub fn folder(name: &str) -> anyhow::Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench").join(name);
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     Ok(folder.canonicalize()?)
 }
 
-/// A time as it is reported.
+/// A time in the unit of the reports.
 pub fn milliseconds(time: std::time::Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// A count as a number that can be divided.
+/// A count as a float.
 pub fn float(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::INFINITY, f64::from)
 }

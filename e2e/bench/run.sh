@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# The benchmarks of docs/benchmarks.md, on a cluster of their own. Called by `make bench`, which builds the release binaries
-# and the images. The cluster is removed afterwards.
+# The benchmarks of docs/benchmarks.md, on a cluster of their own. `make bench` builds the release binaries and the images, and
+# calls this. The cluster is removed afterwards.
 # Arguments: the benchmarks to run (ledger, breaker, gateway, flood, hostile, failover, burst, pod, work, agents, fleet,
 # writes); none: all.
-# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another operator to measure, and
+# CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another operator to measure, and
 # SPILLWAY_CRDS: the folder of its CRDs.
-# BENCH_AGENTS=50: small ones, to see that they work (minutes become quarters of minutes, too); default 1000, of which `work`
-# has 200, `gateway` and `flood` 50. BENCH_ITEMS=500: items that wait in `work` and `flood`; default 10000, or ten for each
-# agent of a small fleet. BENCH_RATE=100: calls a second in `gateway`, and of the flood in `flood`; each has its own default.
+# BENCH_AGENTS=50: small benchmarks, to see that they work (minutes become quarters of minutes too). Default 1000, of which
+# `work` has 200, `gateway` and `flood` 50. BENCH_ITEMS=500: items that wait in `work` and `flood`. Default 10000, or ten for
+# each agent of a small fleet. BENCH_RATE=100: calls a second in `gateway`, and of the flood in `flood`. Each has its own default.
 # BENCH_ATTACK=pods: of `hostile` only the attacks whose name contains this.
 # SPILLWAY_NGINX: the nginx that `gateway` compares with; default: the one on PATH, else Debian's, unpacked into the cache.
-# BENCH_BESIDE=1: of `work` only what is measured beside items that wait.
-# BENCH_KEEP=1: keep the cluster for a look.
+# BENCH_BESIDE=1: of `work` only the measurements beside items that wait.
+# BENCH_KEEP=1: keep the cluster for inspection.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-# A checkout's own cluster may be in use: benchmarks have another one.
+# The checkout's own cluster may be in use, so benchmarks have a cluster of their own.
 export SPILLWAY_CLUSTER=${SPILLWAY_CLUSTER:-sw-bench}
 read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -25,22 +25,22 @@ started=$(date +%s)
 step() { printf '\n== [%4ds] %s\n' $(($(date +%s) - started)) "$*"; }
 
 for file in "$SPILLWAY_BINARY" "${images[@]}"; do
-    [ -f "$file" ] || { echo "$file is missing: run \`make images\`, or \`make bench\`, which does" >&2; exit 1; }
+    [ -f "$file" ] || { echo "$file is missing: run \`make images\`, or \`make bench\`, which builds it" >&2; exit 1; }
 done
 
-# Debian's nginx without installing it: unpacked it runs from anywhere.
+# Debian's nginx, unpacked and not installed: it runs from any folder.
 find_nginx() {
     local cache=${SPILLWAY_CACHE:-${HOME:-/root}/.cache/spillway}/nginx found
     found=${SPILLWAY_NGINX:-$(PATH=$PATH:/usr/sbin:/sbin command -v nginx || true)}
     if [ -z "$found" ] && [ ! -x "$cache/usr/sbin/nginx" ] && command -v apt-get >/dev/null; then
         mkdir -p "$cache"
-        # The lists may be older than the archive.
+        # The package lists may be out of date.
         (cd "$cache" && { apt-get download -qq nginx || { apt-get update -qq && apt-get download -qq nginx; }; } &&
             dpkg-deb -x nginx_*.deb . && rm -f nginx_*.deb) > "$cache.log" 2>&1 || tail -n 3 "$cache.log" >&2
     fi
     SPILLWAY_NGINX=${found:-$cache/usr/sbin/nginx}
     "$SPILLWAY_NGINX" -v 2>/dev/null ||
-        { echo "gateway needs nginx (Debian: apt-get install nginx-light), or SPILLWAY_NGINX that names one" >&2; exit 1; }
+        { echo "the benchmark gateway needs nginx. Install it (Debian: apt-get install nginx-light), or name one in SPILLWAY_NGINX" >&2; exit 1; }
     export SPILLWAY_NGINX
 }
 
@@ -48,7 +48,7 @@ case " $* " in *" gateway "* | "  ") find_nginx ;; esac
 
 finish() {
     local status=$?
-    rm -rf target/bench/rooms # tokens for a cluster that is gone
+    rm -rf target/bench/rooms # tokens of the removed cluster
     if [ "${BENCH_KEEP:-}" = 1 ]; then
         echo "The cluster is kept: SPILLWAY_CLUSTER=$SPILLWAY_CLUSTER e2e/cluster/cluster run kubectl get all -A" >&2
     else
@@ -59,7 +59,7 @@ finish() {
 }
 
 step "building the benchmarks"
-# As `make build` builds: everything but the benchmarks themselves is there already.
+# With the flags of `make build`, so that only the benchmarks themselves are built here.
 RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target "$host" --package spillway-bench
 
 trap finish EXIT
@@ -67,10 +67,10 @@ step "starting the cluster $SPILLWAY_CLUSTER, with 20 KWOK nodes"
 "${cluster[@]}" up --kwok 20
 "${cluster[@]}" load "${images[@]}"
 "${cluster[@]}" run kubectl apply --server-side -k "${SPILLWAY_CRDS:-crds}" > /dev/null
-# Addresses for the simulated agents, in the cluster's own network.
+# Addresses of the simulated agents, in the cluster's own network.
 "${cluster[@]}" run ip route replace local 10.200.0.0/16 dev lo
 
 step "measuring $SPILLWAY_BINARY"
-# Each agent has two connections, of which both ends are on this machine.
+# Each agent has two connections, and both of their ends are on this machine.
 ulimit -n "$(ulimit -Hn)"
 SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run "target/$host/release/spillway-bench" "$@"

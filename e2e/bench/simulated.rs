@@ -1,14 +1,15 @@
-//! Simulated agents. A pod on a KWOK node is an object without a process: for each of them this says to the gateway what its
-//! sidecar would say.
+//! Simulated agents. A pod on a KWOK node is an object without a process. For each of them this module calls the
+//! gateway as the pod's sidecar would.
 //!
-//! Only the surroundings are imitated: the sidecar's own mind (`link::state`, `link::work`), calls (`link::calls`) and HTTP
-//! client (`link::gateway`) run here, one of each for every pod, on the measuring program's runtime, with a token that the API
-//! server bound to that pod. Not there: the supervisor (a program counts as running once it is let start, and does nothing;
-//! one that is run for each item does nothing for as long as [`Hands`] says, and has then done it), the walls (nothing is
-//! probed: what an agent must not reach is reachable from here) and the journal.
+//! Only the surroundings are imitated. The sidecar's own state machines (`link::state`, `link::work`), calls
+//! (`link::calls`) and HTTP client (`link::gateway`) run here, one of each for every pod, on the measuring program's
+//! runtime, with a token that the API server bound to that pod. Three parts are missing. There is no supervisor: a
+//! program counts as running once it may start, and does nothing; a program that is run for each item does nothing for
+//! as long as [`Hands`] says, and has then done the item. There is no isolation: nothing is probed, because this
+//! process can reach the addresses that agents must not reach. There is no journal.
 //!
-//! Each has an address of its own, as pods have, and by which the gateway counts: all of 10.200.0.0/16 is this machine's (a
-//! route of `run.sh`), and to such an address the kernel connects from the same one.
+//! Each agent has an address of its own, like a pod, and the gateway counts by it. All of 10.200.0.0/16 belongs to this
+//! machine (a route of `run.sh`), and the kernel connects to such an address from the same address.
 
 mod sidecar;
 
@@ -43,29 +44,29 @@ use crate::hands::Hands;
 use crate::report::milliseconds;
 use sidecar::Sidecar;
 
-/// Between two looks at walls that stand, as in a pod.
+/// Interval between two probes of the isolation, as in a pod.
 const LOOK_EACH: Duration = Duration::from_secs(60);
-/// What is left to be told when a pod ends is told for so long, as in a pod.
+/// How long the last reports are sent when a pod ends, as in a pod.
 const FLUSH: Duration = Duration::from_secs(3);
-/// How long a token lives, as in a pod. No benchmark takes so long that it had to be renewed.
+/// Lifetime of a token, as in a pod. No benchmark takes long enough to need a renewal.
 const TOKEN_SECONDS: u32 = 3600;
-/// What comes out of every item.
+/// The result of every item.
 const RESULT: &str = "done, as far as a program that does nothing can say";
 
-/// The agents of one room: every pod of it that runs is given a sidecar. Ends with this value.
+/// The agents of one namespace: each of its running pods gets a sidecar. They end when this value is dropped.
 pub struct Fleet {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
-/// What came of one call.
+/// The outcome of one call.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Which: `register`, `report`, `wanted`, `goodbye`, `claim` or `finish`.
+    /// Name of the call: `register`, `report`, `wanted`, `goodbye`, `claim` or `finish`.
     pub call: &'static str,
-    /// Milliseconds until it was answered; none for a long poll.
+    /// Milliseconds until the answer; none for a long poll.
     pub took: Option<f64>,
-    /// Why it was refused, or that nobody answered.
+    /// Why it was refused, or that it was not answered.
     pub trouble: Option<String>,
 }
 
@@ -74,7 +75,7 @@ struct Shared {
     /// The certificates to trust, once they are known.
     ca: OnceCell<PathBuf>,
     go: watch::Sender<bool>,
-    /// By pod.
+    /// By name of the pod.
     known: Mutex<HashMap<String, SimulatedPod>>,
     samples: Mutex<Vec<Sample>>,
     hands: Arc<Hands>,
@@ -88,7 +89,7 @@ struct SimulatedPod {
     seen: AgentProgress,
 }
 
-/// What is known of an agent.
+/// Progress of an agent.
 #[derive(Clone, Copy, Debug, Default)]
 struct AgentProgress {
     /// It has its token.
@@ -97,7 +98,7 @@ struct AgentProgress {
     /// When it was first answered since [`Fleet::forget_answers`].
     answered: Option<Instant>,
     said_goodbye: Option<Instant>,
-    /// When it was told that the breaker of its namespace's commands is open.
+    /// When it learned that the breaker of its namespace's commands is open.
     open: Option<Instant>,
 }
 
@@ -123,29 +124,29 @@ impl Fleet {
         Self { shared, task }
     }
 
-    /// Lets those that were held begin.
+    /// Lets the held sidecars begin.
     pub fn go(&self) -> Instant {
         self.shared.go.send_replace(true);
         Instant::now()
     }
 
-    /// Waits until so many have their tokens.
+    /// Waits until `wanted` agents have their tokens.
     pub async fn prepared(&self, wanted: usize, limit: Duration) -> anyhow::Result<()> {
         self.until(wanted, limit, "prepared", |seen| seen.prepared.then(Instant::now)).await.map(drop)
     }
 
-    /// Waits until so many are registered; when the last of them was.
+    /// Waits until `wanted` agents are registered; the time of the last registration.
     pub async fn registered(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
         self.until(wanted, limit, "registered", |seen| seen.registered).await
     }
 
-    /// From now on counts who is answered.
+    /// Counts answered agents from now on.
     pub fn forget_answers(&self) -> Instant {
         lock(&self.shared.known).values_mut().for_each(|one| one.seen.answered = None);
         Instant::now()
     }
 
-    /// Waits until so many were answered since; when the last of them was for the first time.
+    /// Waits until `wanted` agents were answered since then; the time at which the last of them had its first answer.
     pub async fn answered(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
         self.until(wanted, limit, "answered", |seen| seen.answered).await
     }
@@ -183,7 +184,7 @@ impl Fleet {
         Ok(now)
     }
 
-    /// One command of each of so many agents hangs.
+    /// Makes one command hang in each of `count` agents.
     pub fn hang(&self, count: usize) -> Instant {
         let names = self.names();
         let known = lock(&self.shared.known);
@@ -191,17 +192,18 @@ impl Fleet {
         Instant::now()
     }
 
-    /// Waits until so many know that the breaker of their namespace's commands is open; when the last of them was told.
+    /// Waits until `wanted` agents know that the breaker of their namespace's commands is open; when the last of them
+    /// learned it.
     pub async fn know_it_is_open(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
         self.until(wanted, limit, "told that it is open", |seen| seen.open).await
     }
 
-    /// What they do with items of work.
+    /// Their work with items.
     pub fn hands(&self) -> Arc<Hands> {
         self.shared.hands.clone()
     }
 
-    /// What came of the calls since this was asked last.
+    /// Takes the outcomes of calls since the last call of this.
     pub fn samples(&self) -> Vec<Sample> {
         std::mem::take(&mut lock(&self.shared.samples))
     }
@@ -214,7 +216,7 @@ impl Drop for Fleet {
     }
 }
 
-/// Gives each pod that runs a sidecar, and takes it from those that are being ended.
+/// Starts a sidecar for each running pod, and ends the sidecars of pods that end.
 async fn follow(shared: Arc<Shared>) {
     let pods: Api<Pod> = shared.room.api();
     let mut events = watcher::watcher(pods, watcher::Config::default().labels(AGENT_LABEL)).default_backoff().boxed();
@@ -264,7 +266,7 @@ fn leave(shared: &Shared, name: &str) {
     }
 }
 
-/// What a sidecar's surroundings say to it.
+/// Inputs of a sidecar from its surroundings.
 struct Says {
     goodbye: watch::Sender<Option<Goodbye>>,
     /// How many of its commands hung.
@@ -304,7 +306,7 @@ async fn live(shared: Arc<Shared>, name: String, uid: String, says: Says) -> any
             _ = left.wait_for(|left| *left) => break,
         }
     }
-    // Its program has ended: that, and a goodbye, are told for a moment.
+    // Its program has ended. That, and a goodbye, are reported within a short time.
     sidecar.state.ended(BootTime::now());
     let _ = tokio::time::timeout(FLUSH, async {
         while sidecar.goodbye.borrow().is_some() || !sidecar.state.all_reported(BootTime::now()) {
@@ -319,7 +321,7 @@ async fn live(shared: Arc<Shared>, name: String, uid: String, says: Says) -> any
     Ok(())
 }
 
-/// An address under which this machine is reached at `port`, and that no other agent has.
+/// An address of this machine with `port`, which no other agent has.
 pub fn address(port: u16) -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();

@@ -1,30 +1,30 @@
-//! How much is measured: all of it, or little, to see that the benchmarks themselves work.
+//! The size of the measurements: full, or small, to see that the benchmarks themselves work.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::Serialize;
 
-/// The fleet of the numbers in the document.
+/// Size of the fleet for the numbers in the document.
 const WHOLE: usize = 1000;
 /// Pools of a fleet.
 pub const POOLS: usize = 10;
 
-/// How much is measured. All of it follows from the size of the fleet.
+/// The size of the measurements. All of them follow from the size of the fleet.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Size {
-    /// Agents of a fleet: `BENCH_AGENTS`, else 1,000. Below that everything is small, and no number is worth keeping.
+    /// Agents of a fleet: `BENCH_AGENTS`, else 1,000. Below 1,000 everything is small, and the numbers mean little.
     pub agents: usize,
 }
 
 impl Size {
-    /// As the environment says.
+    /// Reads it from the environment.
     pub fn of_environment() -> anyhow::Result<Self> {
         let agents = match std::env::var("BENCH_AGENTS") {
-            Ok(text) => text.parse().context("BENCH_AGENTS is no number")?,
+            Ok(text) => text.parse().context("BENCH_AGENTS must be a number")?,
             Err(_) => WHOLE,
         };
-        anyhow::ensure!(agents >= POOLS && agents % POOLS == 0, "BENCH_AGENTS: a multiple of {POOLS}");
+        anyhow::ensure!(agents >= POOLS && agents % POOLS == 0, "BENCH_AGENTS must be a multiple of {POOLS}, the number of pools");
         Ok(Self { agents })
     }
 
@@ -38,22 +38,22 @@ impl Size {
         self.agents / POOLS
     }
 
-    /// How often something is repeated that is repeated `whole` times.
+    /// Number of repetitions, of `whole` at full size.
     pub fn runs(self, whole: usize) -> usize {
         if self.small() { whole.min(2) } else { whole }
     }
 
-    /// How many of something, where `whole` are taken.
+    /// Number of samples, of `whole` at full size.
     pub fn some(self, whole: usize) -> usize {
         if self.small() { whole.min(self.agents / POOLS).max(2) } else { whole }
     }
 
-    /// How long something is watched, or left alone, that takes `whole`.
+    /// Length of a measurement or a pause, of `whole` at full size.
     pub fn time(self, whole: Duration) -> Duration {
         if self.small() { whole / 4 } else { whole }
     }
 
-    /// How long a fleet may take for what takes a fleet of 1,000 `whole`.
+    /// Time limit for this fleet, where a fleet of 1,000 has `whole`.
     pub fn limit(self, whole: Duration) -> Duration {
         whole.mul_f64((crate::report::float(self.agents) / crate::report::float(WHOLE)).max(1.0))
     }

@@ -1,4 +1,4 @@
-//! Watches of the measuring program's own: what happened, and when it was seen.
+//! Watches of the measuring program: events, and when they were seen.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -17,15 +17,15 @@ use tokio::task::JoinHandle;
 
 use crate::bench_namespace::BenchNamespace;
 
-/// What is seen: the name of an object, and when.
+/// Receives the name of an object and the time at which it was seen.
 pub type Sights = mpsc::UnboundedReceiver<(String, Instant)>;
 
-/// Tells each Agent that is new.
+/// Sends each new Agent.
 pub async fn births(room: &BenchNamespace) -> anyhow::Result<Sights> {
     sights(room.api::<PartialObjectMeta<Agent>>(), |_| true).await
 }
 
-/// Tells each Agent whose goodbye is in its conditions.
+/// Sends each Agent with the condition `GoodbyeRequested`.
 pub async fn goodbyes(room: &BenchNamespace) -> anyhow::Result<Sights> {
     let said = |agent: &Agent| {
         let conditions = agent.status.iter().flat_map(|status| &status.conditions);
@@ -34,7 +34,7 @@ pub async fn goodbyes(room: &BenchNamespace) -> anyhow::Result<Sights> {
     sights(room.api::<Agent>(), said).await
 }
 
-/// Tells each object of which `is` begins to be true. Ends with its receiver.
+/// Sends each object for which `is` becomes true. Ends with its receiver.
 async fn sights<K>(api: Api<K>, is: fn(&K) -> bool) -> anyhow::Result<Sights>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -54,7 +54,7 @@ where
                 Ok(Event::InitApply(object)) if is(&object) => drop(known.insert(object.name_any())),
                 Ok(Event::InitDone) => drop(listed.send_replace(true)),
                 Ok(Event::Apply(object)) if is(&object) && known.insert(object.name_any()) => {
-                    let _ = tell.send((object.name_any(), now)); // nobody listens any more: the next round ends it
+                    let _ = tell.send((object.name_any(), now)); // without a receiver the next round ends it
                 }
                 Ok(Event::Apply(_) | Event::InitApply(_) | Event::Delete(_) | Event::Init) => {}
                 Err(error) => eprintln!("a watch broke: {error}"),
@@ -65,7 +65,7 @@ where
     Ok(seen)
 }
 
-/// How many pods of a room were ever seen Ready, counted from the start of the watch.
+/// Number of pods of a namespace that were seen Ready since the start of the watch.
 pub struct ReadyPods {
     count: watch::Receiver<usize>,
     task: JoinHandle<()>,
@@ -94,7 +94,7 @@ impl ReadyPods {
         Self { count, task }
     }
 
-    /// Waits until so many were seen.
+    /// Waits until `wanted` pods were seen.
     pub async fn reach(&mut self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
         let seen =
             tokio::time::timeout(limit, self.count.wait_for(|count| *count >= wanted)).await.map(|seen| seen.map(|_| Instant::now()));

@@ -1,4 +1,4 @@
-//! What an agent's life costs the API server: every write of the operator but its lease, divided by the agents.
+//! API writes of an agent's life: all writes of the operator except those of its lease, divided by the agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,13 +19,14 @@ const LIMIT: Duration = Duration::from_secs(240);
 const SETTLE: Duration = Duration::from_secs(8);
 const POOL: &str = "pool";
 
-/// Takes it on both kinds of nodes at once: writes are counted, not timed, and KWOK's ends are mostly waiting.
+/// Runs it on both kinds of nodes at once: writes are counted, not timed, and the ends of KWOK's pods are mostly
+/// waiting.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let (many, few) = (size.some(FAKE), size.some(REAL));
     let (fake, real) = tokio::try_join!(life("writes-fake", many, Nodes::Fake), life("writes-real", few, Nodes::Real))?;
-    let method = "one pool is made Ready (every agent registered), left alone for 8 s, scaled to 0, until no Agent is left and 8 s more; \
-                  all writes, refused ones too, with the operator's User-Agent in the audit log but those of leases, divided by the agents \
-                  (the pool's own writes are among them)";
+    let method = "one pool is made Ready, with every agent registered. It is left alone for 8 s, and scaled to 0, until no Agent is left and 8 s \
+                  more. All writes with the operator's User-Agent in the audit log are counted, including refused ones, except those of \
+                  leases, and divided by the agents. The pool's own writes are among them";
     Ok(vec![
         Report::new(format!("API writes an agent's life, {many} agents on KWOK nodes, simulated sidecars"), method, fake),
         Report::new(format!("API writes an agent's life, {few} agents on the real node"), method, real),
@@ -69,7 +70,7 @@ async fn life(name: &str, agents: usize, nodes: Nodes) -> anyhow::Result<Vec<Row
     Ok(rows)
 }
 
-/// How many of each verb and resource, refused ones apart.
+/// Number of writes for each verb and resource. Refused ones are counted apart.
 pub fn by_kind(writes: &[Write]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for write in writes {

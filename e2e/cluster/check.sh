@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves that the running cluster behaves like one. One line a check; the last line is "N passed, N failed".
+# Checks that the running cluster behaves like a real one. Each check prints a line; the last line is "N passed, N failed".
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 if [ "${1:-}" != --inside ]; then exec "$here/cluster" run "$here/check.sh" --inside; fi
@@ -9,7 +9,7 @@ passed=0 failed=0
 result() { if [ "$1" = 0 ]; then echo "ok   $2"; passed=$((passed + 1)); else echo "FAIL $2: $(tr '\n' '|' <<< "$3" | cut -c1-300)"; failed=$((failed + 1)); fi; }
 # expect NAME PATTERN COMMAND... : output (both streams) must match the extended regular expression
 expect() { local name=$1 pattern=$2 out; shift 2; out=$("$@" 2>&1); grep -Eq -- "$pattern" <<< "$out"; result $? "$name" "$out"; }
-# refuse NAME PATTERN COMMAND... : it must not
+# refuse NAME PATTERN COMMAND... : output must not match
 refuse() { local name=$1 pattern=$2 out; shift 2; out=$("$@" 2>&1); ! grep -Eq -- "$pattern" <<< "$out"; result $? "$name" "$out"; }
 # eventually SECONDS PATTERN COMMAND... : print the last output when it matches or time is up
 eventually() {
@@ -23,7 +23,7 @@ p() { kubectl -n check-policy "$@"; }
 ready() { kubectl wait --for=condition=Ready --timeout=60s "$@"; }
 clean() { kubectl delete namespace check-main check-restricted check-policy check-quota --ignore-not-found "$@" >/dev/null 2>&1; }
 
-clean   # of an earlier run that was cut off
+clean   # after an earlier run that was interrupted
 node=$SPILLWAY_CLUSTER-node
 expect node 'v1\.[0-9.]+ .*containerd://' kubectl get node "$node" -o wide
 expect node-userns-handler '"userNamespaces":true' kubectl get node "$node" -o jsonpath='{.status.runtimeHandlers}'
@@ -33,7 +33,7 @@ for n in check-main check-restricted check-policy check-quota; do kubectl create
 for n in check-main check-restricted check-policy check-quota; do eventually 20 default kubectl -n $n get serviceaccount default -o name >/dev/null; done
 kubectl apply --server-side -f "$here/check.yaml" >/dev/null
 expect pod-ready 'condition met' ready -n check-main pod/web
-echo "     pod web ready $((($(date +%s%N) - start) / 1000000)) ms after its namespace was asked for, with ten others"
+echo "     pod web ready $((($(date +%s%N) - start) / 1000000)) ms after its namespace was requested, together with ten others"
 expect logs 'hello from web' m logs web
 expect exec 'uid=0' m exec web -- id
 ready -n check-main pod/agent >/dev/null
@@ -49,7 +49,7 @@ expect user-namespace '^ +0 +[1-9][0-9]+ +65536' r logs userns
 expect user-namespace-volume '^ok$' r logs userns
 expect user-namespace-landlock 'ABI [1-9]' r exec userns -- landlock
 
-# Hibernation in small: the pod goes, the volume stays, the next pod finds what the first one wrote.
+# Like hibernation: the pod is deleted, the volume stays, and the next pod reads the data of the first one.
 r get pod userns -o json | jq '{apiVersion, kind, metadata: {name: "woken", namespace: .metadata.namespace}, spec: (.spec | del(.nodeName))}' > "$log"
 r delete pod userns >/dev/null; kubectl create -f "$log" >/dev/null
 expect volume-survives-its-pod '^kept$' eventually 20 kept r logs woken

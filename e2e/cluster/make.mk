@@ -1,5 +1,5 @@
 # Targets of the local cluster, included by the Makefile at the root.
-# CLUSTER_NAME=... chooses another cluster than the checkout's own; SPILLWAY_KUBECONFIG=... one that runs elsewhere.
+# CLUSTER_NAME=... selects another local cluster than the checkout's own. SPILLWAY_KUBECONFIG=... selects an existing cluster.
 CLUSTER_DIR := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 CLUSTER := $(if $(CLUSTER_NAME),SPILLWAY_CLUSTER=$(CLUSTER_NAME) )$(CLUSTER_DIR)/cluster
 
@@ -8,28 +8,28 @@ CLUSTER := $(if $(CLUSTER_NAME),SPILLWAY_CLUSTER=$(CLUSTER_NAME) )$(CLUSTER_DIR)
 cluster-packages: ## install the Debian packages that the cluster and the tests need
 	@$(CLUSTER) packages
 
-cluster-build: ## build what the local cluster needs (a quarter of an hour the first time, then nothing); WITH=dns,kwok for more
+cluster-build: ## build the local cluster's programs (a quarter of an hour the first time, then nothing); WITH=dns,kwok for more
 	$(CLUSTER) build $(if $(WITH),--with $(WITH))
 
 cluster-up: ## start the local cluster; UP="--control-plane", UP="--dns --kwok 100" and so on
 	$(CLUSTER) up $(UP)
 
-cluster-down: ## stop it and remove all of it
+cluster-down: ## stop the local cluster and remove its state
 	$(CLUSTER) down
 
-cluster-status: ## what runs
+cluster-status: ## list the local cluster's components
 	@$(CLUSTER) status
 
-# CMD goes through the environment, so that its quotes need no care. make itself can only say 0 or 2:
-# any failure of CMD makes it fail; for the very status use e2e/cluster/cluster run.
+# CMD is passed through the environment, so that its quotes need no escapes. The exit status of make is only 0 or 2. For the
+# status of CMD use e2e/cluster/cluster run.
 cluster-run: export SPILLWAY_RUN_CMD = $(value CMD)
-cluster-run: ## run a command in it: make -s cluster-run CMD="kubectl get nodes"
-	@test -n "$$SPILLWAY_RUN_CMD" || { echo 'which command? make -s cluster-run CMD="kubectl get nodes"' >&2; exit 2; }
+cluster-run: ## run a command in the local cluster: make -s cluster-run CMD="kubectl get nodes"
+	@test -n "$$SPILLWAY_RUN_CMD" || { echo 'CMD is not set: make -s cluster-run CMD="kubectl get nodes"' >&2; exit 2; }
 	@$(CLUSTER) run bash -c "$$SPILLWAY_RUN_CMD"
 
-cluster-check: ## prove that it behaves like a cluster
+cluster-check: ## check that the local cluster behaves like a real one
 	@$(CLUSTER) up --dns
 	@$(if $(CLUSTER_NAME),SPILLWAY_CLUSTER=$(CLUSTER_NAME) )$(CLUSTER_DIR)/check.sh
 
-cluster-test: ## test the cluster's own scripts: crashes, leftovers, two side by side, nothing left
+cluster-test: ## test the cluster's own scripts: crashes, leftovers, two clusters at once, nothing left
 	@$(CLUSTER_DIR)/test.sh

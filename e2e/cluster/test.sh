@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests of the cluster's own scripts: idempotence, crashes, leftovers, two clusters side by side, and that nothing is left.
-# Uses two clusters of its own (names sw-test-*). The last line is "N passed, N failed".
+# Tests of the cluster's own scripts: idempotence, crashes, leftovers, two clusters at once, and that nothing is left.
+# They use two clusters of their own (names sw-test-*). The last line is "N passed, N failed".
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 unset SPILLWAY_KUBECONFIG
@@ -11,7 +11,7 @@ passed=0 failed=0
 c() { local name=$1; shift; SPILLWAY_CLUSTER=$name "$here/cluster" "$@"; }
 ok() { echo "ok   $1 ($((SECONDS - t0)) s)"; passed=$((passed + 1)); t0=$SECONDS; }
 fail() { echo "FAIL $1"; tail -n 20 "$log"; failed=$((failed + 1)); t0=$SECONDS; }
-# check NAME COMMAND... : must succeed;  deny NAME COMMAND... : must not
+# check NAME COMMAND... : must succeed;  deny NAME COMMAND... : must fail
 check() { local name=$1; shift; if "$@" > "$log" 2>&1; then ok "$name"; else fail "$name"; fi; }
 deny() { local name=$1; shift; if "$@" > "$log" 2>&1; then fail "$name"; else ok "$name"; fi; }
 # same NAME WANT GOT
@@ -21,7 +21,7 @@ trap 'c "$one" down >/dev/null 2>&1; c "$two" down >/dev/null 2>&1; rm -f "$log"
 links() { ip -o link | cut -d: -f2 | sort; }
 before=$(links)
 
-# nothing_left NAME NETNS_INODE : prints what is
+# nothing_left NAME NETNS_INODE : prints what is left of the cluster
 nothing_left() {
     local f
     [ ! -e "/run/netns/$1" ] || echo "network namespace $1"
@@ -69,13 +69,13 @@ check "all is well again" c "$one" status
 check "a second cluster beside it" c "$two" up
 check "its node is ready" c "$two" run kubectl wait --for=condition=Ready "node/$two-node" --timeout=30s
 
-c "$one" pause scheduler    # a stopped parent must not hinder what follows
+c "$one" pause scheduler    # a stopped parent must not disturb the next steps
 kill -9 "$(c "$one" pid holder)"
 for _ in $(seq 50); do c "$one" pid etcd >/dev/null 2>&1 || break; sleep 0.1; done
 deny "status after a power cut" c "$one" status
 check "up after a power cut" c "$one" up
 check "the pods come back" c "$one" run kubectl wait --for=condition=Available deploy/web --timeout=60s
-# Available may still be what was true before: the API hears of dead containers only when the kubelet looks.
+# The condition Available may be out of date: the API learns of dead containers only at the kubelet's next check.
 check "they run" c "$one" run timeout 30 sh -c 'until kubectl exec deploy/web -- true; do sleep 0.3; done'
 
 (c "$one" up > "$log.1" 2>&1) & first=$!
@@ -90,7 +90,7 @@ check "the pods are still there" c "$one" run kubectl wait --for=condition=Avail
 check "second API server" c "$one" apiserver2 up
 same "it serves" 2 "$(c "$one" run kubectl --kubeconfig="$root/$one/kubeconfig/admin2.conf" get deploy web -o jsonpath='{.spec.replicas}')"
 
-c "$one" run sleep 300 & disown $!   # down has to end it
+c "$one" run sleep 300 & disown $!   # down must end it
 ino=$(inode "$one") pids=$(c "$two" status | awk '$2 == "alive" {print $1, $3}')
 check "down" c "$one" down
 same "nothing is left of it" "" "$(nothing_left "$one" "$ino")"
@@ -99,7 +99,7 @@ c "$two" run kubectl run after --image=localhost/spillway/testbox:dev --image-pu
 check "and still starts pods" c "$two" run kubectl wait --for=condition=Ready pod/after --timeout=30s
 check "down of what is down" c "$one" down
 
-# Half-broken: the holder is dead, its record is gone, a name without its namespace is left.
+# A half-removed cluster: the holder is dead, its record is gone, and a name without its namespace is left.
 ino=$(inode "$two"); kill -9 "$(c "$two" pid holder)"; rm -rf "$root/$two/pid"
 check "down of a wreck" c "$two" down
 same "nothing is left of it either" "" "$(nothing_left "$two" "$ino")"

@@ -1,12 +1,12 @@
-# shellcheck shell=bash disable=SC2154  # state is of whoever sources it
-# The scripted model server in a cluster, in the place of a provider: its key, its Secret, its Deployment. Sourced by the
-# demo (steps.sh) and by tests/clients/cluster.sh, which set:
+# shellcheck shell=bash disable=SC2154  # the sourcing script sets state
+# The scripted model server in a cluster, in the place of a provider: its key, its Secret, its Deployment. The demo (steps.sh)
+# and tests/clients/cluster.sh source this and set:
 #   inside   a function that runs its arguments in the cluster
 #   state    a folder of their own, for keys
 provider_address=10.96.0.80   # as in model-server.yaml
 
-# certificate NAME... : for the Service's address and these names, by an authority that signs once and is forgotten. And a
-# token, which is nobody else's.
+# certificate NAME... : makes a certificate for the Service's address and these names, by an authority whose key is then deleted.
+# It makes a token too.
 certificate() {
     local names="IP:$provider_address"
     [ $# = 0 ] || names+=$(printf ',DNS:%s' "$@")
@@ -23,14 +23,14 @@ certificate() {
         -out "$state/tls.crt" 2> /dev/null
     rm "$state/ca.key"
     head -c 24 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$state/token"
-    printf '%s' "$names" > "$state/names"   # last: what is there is whole
+    printf '%s' "$names" > "$state/names"   # written last: then the folder is complete
 }
 
-# provider CREDENTIALS : starts it, in namespace models; it takes these (NAME=TOKEN,...). It is started anew, and counts from
-# nothing, only if something of it changed.
+# provider CREDENTIALS : starts it in namespace models. It accepts these credentials (NAME=TOKEN,...). It is restarted, and counts
+# from zero, only after a change.
 provider() {
     local content
-    # From files: a key does not belong on a command line, which every process of the machine can read.
+    # From files, because every process of the machine can read a command line.
     printf '%s' "$1" > "$state/credentials"
     content=$({ cat "$state/tls.crt" "$state/credentials"; tar -xOf target/images/model-server.tar manifest.json; } | sha256sum | cut -c1-16)
     sed '/^---$/,$d' e2e/codex/model-server.yaml | inside kubectl apply --server-side -f -
@@ -40,15 +40,15 @@ provider() {
     inside kubectl -n models rollout status deployment/model-server --timeout=2m
 }
 
-# credential NAMESPACE NAME ORIGIN : the Secret that a pool names, with the token that the provider takes.
+# credential NAMESPACE NAME ORIGIN : makes the Secret that a pool names, with the token that the provider accepts.
 credential() {
     printf '%s' "$3" > "$state/origin"
     inside kubectl -n "$1" create secret generic "$2" --type=spillway.dev/model-credential --dry-run=client -o yaml \
         --from-file="$state/origin" --from-file="$state/token" | inside kubectl apply --server-side -f -
 }
 
-# The last requests that came.
+# The last requests that the model server received.
 requests() { inside kubectl get --raw /api/v1/namespaces/models/services/https:model-server:8443/proxy/requests; }
 
-# What it has counted.
+# The model server's counts.
 count() { inside kubectl get --raw /api/v1/namespaces/models/services/https:model-server:8443/proxy/count; }

@@ -1,33 +1,32 @@
 # shellcheck shell=bash disable=SC2154,SC2119  # inside, cluster and started are the demo's
-# Codex in the demo: the parts of it that e2e/demo.sh puts between its own. Codex works through a queue against a scripted
-# model server, a pool goes from 0 to what there is to do and back, one agent runs out of its budget, and what Spillway
-# counted is compared with what the provider counted.
+# Codex in the demo, called by e2e/demo.sh. Codex works through a queue with a scripted model server, a pool scales from 0 with its
+# work and back, one agent runs out of its budget, and Spillway's token counts are compared with those of the provider.
 state=target/codex-demo
 . e2e/codex/provider.sh
 origin=https://$provider_address:8443
 items=(workitem/codex-1 workitem/codex-2 workitem/codex-3 workitem/codex-4)
-# Why Codex is left out; empty: it is not.
+# The reason why Codex is left out; empty if it is not.
 left_out=''
 
-# Codex comes from npm, which not everybody reaches. Without it the demo is shorter, and says so.
+# Codex comes from npm, which some networks cannot reach. Without it the demo is shorter, and says so.
 codex_image() {
     echo "Codex's image (its package comes from npm, once)"
     if make --no-print-directory images-codex > target/demo-codex.log 2>&1; then return 0; fi
     left_out=$(sed -n 's/^images: //p' target/demo-codex.log | tail -n 1)
-    # Whatever else went wrong is a fault.
+    # Any other error is a fault.
     [ -n "$left_out" ] || { tail -n 20 target/demo-codex.log >&2; exit 1; }
     left_out+=" (target/demo-codex.log)"
 }
 
-# On somebody's own cluster the provider's fixed address may be none of its Services'.
+# On a user's own cluster the provider's fixed address may be outside the range of Services.
 codex_fits() {
     local said
     if [ -n "$left_out" ] || inside kubectl -n models get service model-server > /dev/null 2>&1; then return 0; fi
     said=$(inside kubectl -n default create service clusterip model-server --tcp=8443 --clusterip="$provider_address" --dry-run=server 2>&1) ||
-        left_out="its provider cannot have the address $provider_address here: $said"
+        left_out="its model server cannot have the address $provider_address in this cluster: $said"
 }
 
-# An image of 380 MB is not brought in again.
+# Loads the image of 380 MB only if the node does not have it.
 codex_load() {
     local id
     "${cluster[@]}" load target/images/model-server.tar
@@ -37,7 +36,7 @@ codex_load() {
     "${cluster[@]}" load target/images/codex-agent.tar
 }
 
-# The provider, and what the chart has to know of it: where calls may go, and that a namespace may spend what coding agents need.
+# Starts the provider, and writes values for the chart: the provider's origin, and token limits for coding agents.
 codex_values() {
     if [ -n "$left_out" ]; then echo '{}' > target/demo-values.json; return 0; fi
     certificate
@@ -50,14 +49,14 @@ codex_values() {
 codex_apply() {
     credential demo openai-credential "$origin"
     inside kubectl apply --server-side --force-conflicts -k e2e/codex
-    # Before there is work: the pools have no agents.
+    # Before there is work, the pools have no agents.
     inside kubectl -n demo wait --for=condition=Ready agentpool/codex agentpool/codex-small --timeout=2m
     codex_look || true
     inside kubectl apply --server-side --force-conflicts -f e2e/codex/workitems.yaml
 }
 
-# How many agents there are, and what became of the items: a line if it is another than the last. Succeeds when all is done and
-# nobody is left.
+# Prints the number of agents and the phases of the items, if this line differs from the last. Succeeds when all items are done
+# and no agent is left.
 codex_look() {
     local look
     look=$(inside kubectl -n demo get --ignore-not-found agentpool/codex agentpool/codex-small "${items[@]}" -o json | jq -r '
@@ -82,12 +81,12 @@ codex_work() {
     done
 }
 
-# A line for each that counts tokens.
+# Prints a line for each token count.
 codex_numbers() {
     local told="$1" agents budgets
     agents=$(inside kubectl -n demo get agents -l 'spillway.dev/pool in (codex,codex-small)' -o json)
     budgets=$(inside kubectl -n demo get budgets codex codex-small -o json)
-    printf '%9s  the provider, in its own books\n' "$told"
+    printf '%9s  counted by the provider\n' "$told"
     printf '%9s  status of the Agents\n' "$(jq '[.items[].status.tokens.used // 0] | add // 0' <<< "$agents")"
     printf '%9s  status of the WorkItems\n' "$(inside kubectl -n demo get "${items[@]}" -o json | jq '[.items[].status.tokens.used // 0] | add // 0')"
     # A call counts at each limit of its Budget: of two limits one is enough.
@@ -96,7 +95,7 @@ codex_numbers() {
         jq '[.status.namespaces[]? | select(.name == "demo") | .windows[]?.used] | add // 0')"
 }
 
-# codex_counted PATIENCE : what is counted here is what the provider counted; statuses are written up to half a minute late.
+# codex_counted PATIENCE : waits until Spillway's counts equal the provider's. Statuses are written up to half a minute late.
 codex_counted() {
     local told numbers end=$((SECONDS + $1))
     while :; do
@@ -112,20 +111,20 @@ codex_counted() {
 codex_results() {
     printf '\n'
     inside kubectl -n demo get "${items[@]}" -o custom-columns=ITEM:.metadata.name,PHASE:.status.phase,TOKENS:.status.tokens.used,RESULT:.status.result
-    printf '\nWhat codex-4 says of its budget, which ended in the middle of its task:\n'
+    printf '\nThe message of codex-4 about its budget, which ended in the middle of its task:\n'
     inside kubectl -n demo get workitem codex-4 -o json | jq -r '[.status.attemptHistory[]?.message // "" | split("\n")[] | select(contains("Budget/"))] | last // "nothing"' | sed 's/^/  /'
 }
 
-# All of it. What an earlier run did is shown, and not compared to the token: ended Agents are kept for an hour, and a provider
-# that was started anew has forgotten what it counted.
+# Runs all of it. Results of an earlier run are shown and not compared: ended Agents are kept for an hour, and a restarted
+# provider has lost its counts.
 codex_show() {
     codex_work || return 1
     if [ "$codex_before" != 3 ]; then codex_counted 90 || return 1
-    elif ! codex_counted 0; then echo "(Done by an earlier run: what is gone since is not counted any more.)"; fi
+    elif ! codex_counted 0; then echo "(An earlier run did these items. Objects that are gone since then are not counted.)"; fi
     codex_results
 }
 
-# Items that are done already.
+# The number of items that are done already.
 codex_done() {
     inside kubectl -n demo get workitems -o json 2> /dev/null |
         jq '[.items[] | select((.metadata.name | IN("codex-1", "codex-2", "codex-3")) and .status.phase == "Succeeded")] | length'

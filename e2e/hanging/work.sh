@@ -1,5 +1,5 @@
 #!/bin/sh
-# One item: commands that hang until they are stopped, then commands that work.
+# Does one item: commands that hang until they are ended, then commands that work.
 set -u
 for number in 1 2 3 4 5 6 7 8 9 10; do
     spillway progress "command $number hangs"

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Makes container images without Docker, a registry or a base image: docker archives written by tar from static binaries.
-# The same input gives the same bytes (fixed times, owners and order), so an image's digest changes only with its content.
+# Makes container images without Docker, a registry or a base image: tar writes docker archives from static binaries. The same
+# input gives the same bytes (fixed times, owners and order), so an image's digest changes only with its content.
 set -euo pipefail
 
 usage() {
     cat <<'U'
 Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] [--agent-binary FILE] [--model-server FILE] IMAGE...
 
-IMAGE  spillway     localhost/spillway/spillway:TAG    /bin/spillway and /spillway-agent alone, uid 65532; needs --binary
-       demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001), prints a line every 5 s, ends at SIGTERM
+IMAGE  spillway     localhost/spillway/spillway:TAG    only /bin/spillway and /spillway-agent, uid 65532; needs --binary
+       demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001); prints a line every 5 s, ends at SIGTERM
        codex-agent  localhost/spillway/codex-agent:TAG Codex from npm (pinned by codex/package-lock.json), busybox, bash, git, root
                                                        certificates; user agent (10001); runs one item (codex-agent.sh)
-       model-server localhost/spillway/model-server:TAG  the scripted provider of models alone, uid 65532; needs --model-server
+       model-server localhost/spillway/model-server:TAG  only the scripted model server, uid 65532; needs --model-server
        pause        localhost/spillway/pause:TAG       the sandbox container; also writes the static program DIR/pause
        testbox      localhost/spillway/testbox:TAG     busybox with `landlock` and `eat` (memory), for the cluster's checks
-       all          all of them but codex-agent and model-server (spillway only when a binary is given)
+       all          all images except codex-agent and model-server (spillway only with --binary)
 
 --tag TAG      default: $SPILLWAY_IMAGE_TAG, else dev
 --binary FILE  static spillway binary; default: $SPILLWAY_BINARY
---agent-binary FILE  static spillway-agent binary; default: $SPILLWAY_AGENT_BINARY, else spillway-agent beside the other
+--agent-binary FILE  static spillway-agent binary; default: $SPILLWAY_AGENT_BINARY, else spillway-agent in the folder of --binary
 --model-server FILE  static spillway-model-server binary
 Writes DIR/IMAGE.tar, for `e2e/cluster/cluster load`, `kind load image-archive` or `ctr -n k8s.io images import`.
 Needs: tar, sha256sum; musl-gcc (Debian: musl-tools) for pause and testbox; a static busybox (Debian: busybox-static);
@@ -47,7 +47,7 @@ if [ -z "$out" ] || [ ${#images[@]} = 0 ]; then usage >&2; exit 2; fi
 case $(uname -m) in
     x86_64) arch=amd64 ;;
     aarch64 | arm64) arch=arm64 ;;
-    *) die "no name known for the architecture $(uname -m)" ;;
+    *) die "the architecture $(uname -m) is not supported (x86_64, aarch64)" ;;
 esac
 mkdir -p "$out"
 work=$(mktemp -d)
@@ -66,13 +66,13 @@ archive() {
     id=$(sha256sum "$dir/config.json" | cut -d' ' -f1)
     mv "$dir/config.json" "$dir/$id.json"
     printf '[{"Config":"%s.json","RepoTags":["localhost/spillway/%s:%s"],"Layers":["layer.tar"]}]' "$id" "$name" "$tag" > "$dir/manifest.json"
-    # Written beside and moved: a reader never sees half an archive.
+    # Written under another name and then moved, so that a reader never sees a part of an archive.
     reproducible_tar -C "$dir" -cf "$out/.$name.tar.$$" manifest.json "$id.json" layer.tar
     mv "$out/.$name.tar.$$" "$out/$name.tar"
     echo "$out/$name.tar  localhost/spillway/$name:$tag  sha256:$id"
 }
 
-# A binary that asks for a loader cannot start in an image that has nothing else.
+# A dynamically linked binary cannot start in an image without a loader.
 must_be_static() {
     [ -f "$1" ] || die "$1 is missing; $2"
     [ -x "$1" ] || die "$1 is not an executable file"
@@ -98,7 +98,7 @@ busybox_root() {
     for a in $("$busybox" --list); do [ "$a" = busybox ] || ln -s busybox "$1/bin/$a"; done
 }
 
-# with_libraries ROOT PROGRAM... : programs of this machine, each with the libraries that it asks for, at their own paths
+# with_libraries ROOT PROGRAM... : programs of this machine, each with its libraries, at the same paths
 with_libraries() {
     local root=$1 file; shift
     for file in "$@"; do
@@ -110,7 +110,7 @@ with_libraries() {
     done
 }
 
-# codex_package : the folder of Codex's native program, fetched once. npm compares what it gets with the lock's digests.
+# codex_package : the folder of Codex's native program, fetched once. npm checks downloads by the digests of the lock file.
 codex_package() {
     local cache native
     cache=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/codex-$(sha256sum "$here/codex/package-lock.json" | cut -c1-12)
@@ -118,17 +118,17 @@ codex_package() {
         command -v npm >/dev/null || die "npm is missing (Debian: apt-get install npm)"
         rm -rf "$cache"; mkdir -p "$cache"
         cp "$here/codex/package.json" "$here/codex/package-lock.json" "$cache/"
-        # Where npm is out of reach that shall show soon.
+        # One retry only, so that an unreachable npm is reported soon.
         npm ci --prefix "$cache" --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=1 >&2 ||
             die "npm cannot fetch the package of Codex"
         touch "$cache/done"
     fi
     native=$(find "$cache/node_modules/@openai" -path '*/vendor/*-linux-musl' -prune -print)
-    [ -d "$native" ] || die "no program for this machine in $cache; remove that folder and try again"
+    [ -d "$native" ] || die "$cache has no program for this machine; remove that folder and try again"
     echo "$native"
 }
 
-# codex_inputs PACKAGE : what the image is made of, as one word. It takes long to write, and seldom changes.
+# codex_inputs PACKAGE : a digest of the image's inputs. The image takes long to write, and seldom changes.
 codex_inputs() {
     { echo "$tag $1"; sha256sum "$here/build.sh" "$here/codex-agent.sh" "$(command -v busybox)" "$(command -v bash)" "$(command -v git)" \
         /etc/ssl/certs/ca-certificates.crt; } | sha256sum | cut -d' ' -f1
@@ -141,7 +141,7 @@ for image in "${images[@]}"; do
     case $image in
         spillway)
             [ -n "$binary" ] || die "image spillway needs --binary FILE (target/$(uname -m)-unknown-linux-gnu/release/spillway)"
-            # Both sides of every agent's pod come from here: an operator without its other half makes pods that never start.
+            # Both programs of every agent's pod come from this image. Without spillway-agent no agent's pod starts.
             agent=${agent_binary:-$(dirname "$binary")/spillway-agent}
             must_be_static "$binary" "$build_it"
             must_be_static "$agent" "$build_it"
@@ -153,7 +153,7 @@ for image in "${images[@]}"; do
             ;;
         demo-agent)
             busybox_root "$root"
-            mkdir -p "$root/home/agent"; chmod 777 "$root/home/agent"   # tar writes owner 0: open, so that the agent can write its home
+            mkdir -p "$root/home/agent"; chmod 777 "$root/home/agent"   # tar sets owner 0, so the mode lets the agent write to its home
             printf 'root:x:0:0::/root:/bin/sh\nagent:x:10001:10001::/home/agent:/bin/sh\n' > "$root/etc/passwd"
             printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
             install -m 755 "$here/demo-agent.sh" "$root/bin/demo-agent"
@@ -173,15 +173,15 @@ for image in "${images[@]}"; do
             mkdir -p "$root/home/agent" "$root/workspace"; chmod 777 "$root/home/agent" "$root/workspace"   # as the demo agent's
             printf 'root:x:0:0::/root:/bin/bash\nagent:x:10001:10001::/home/agent:/bin/bash\n' > "$root/etc/passwd"
             printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
-            # What it needs to work without a person: not its voice, nor its own sandbox (the pod is one).
+            # Only the files that it needs without a person: not those for voice, nor its own sandbox (the pod is one).
             install -m 755 "$native/bin/codex" "$native/bin/codex-code-mode-host" "$native/codex-path/rg" "$root/bin/"
-            must_be_static "$root/bin/codex" "the package has another program than it used to"
+            must_be_static "$root/bin/codex" "the package of Codex has changed"
             rm -f "$root/bin/bash"   # busybox's link
             with_libraries "$root" "$(realpath "$(command -v bash)")" "$(realpath "$(command -v git)")"
             [ -e "$root/bin/bash" ] || ln -s ../usr/bin/bash "$root/bin/bash"
             ln -s ../../bin/busybox "$root/usr/bin/env"
-            mkdir -p "$root/usr/share/git-core/templates"   # git says so at each `init` without it
-            # Codex sets this locale for every command; without it each one begins with a warning.
+            mkdir -p "$root/usr/share/git-core/templates"   # without it git prints a warning at each `init`
+            # Codex sets this locale for every command. Without it each command begins with a warning.
             mkdir -p "$root/usr/lib/locale"; cp -r /usr/lib/locale/C.utf8 "$root/usr/lib/locale/"
             install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
             install -m 755 "$here/codex-agent.sh" "$root/bin/codex-agent"
@@ -206,6 +206,6 @@ for image in "${images[@]}"; do
             printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
             archive testbox "$root" '{"Entrypoint":["/bin/sh"],"Env":["PATH=/bin"],"WorkingDir":"/"}'
             ;;
-        *) die "no image named $image (spillway, demo-agent, codex-agent, model-server, pause, testbox, all)" ;;
+        *) die "unknown image $image (spillway, demo-agent, codex-agent, model-server, pause, testbox, all)" ;;
     esac
 done

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The demo agent: does nothing useful, but is seen alive in its log and ends at once and cleanly when asked to.
-# With an item of work (SPILLWAY_ITEM) it takes as many steps as its task says and ends; without, it goes on for ever.
-# `sleep & wait` and not `sleep`: a shell runs its trap only between commands, and wait is the one it interrupts.
+# The demo agent: it does no useful work, prints steps to its log, and ends at once on SIGTERM. With an item of work
+# (SPILLWAY_ITEM) it takes the number of steps in its task and ends. Without an item it runs for ever.
+# `sleep & wait` instead of `sleep`: a shell runs its trap only between commands, and only `wait` is interrupted.
 trap 'echo "agent: asked to stop, bye"; exit 0' TERM INT
 task=
 [ -z "${SPILLWAY_ITEM:-}" ] || task=$(cat)

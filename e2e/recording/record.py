@@ -2,15 +2,14 @@
 """Records a command's output with its times, and draws it as an animated SVG.
 
     e2e/recording/record.py --svg FILE [--log FILE] -- COMMAND...    run the command in a terminal, then draw
-    e2e/recording/record.py --svg FILE --from LOG                    draw again what an earlier run wrote to its log
+    e2e/recording/record.py --svg FILE --from LOG                    draw the log of an earlier run again
 
-The command runs on a pseudo-terminal of COLUMNS x ROWS. Its log is one JSON array a line: seconds since the start, text. The
-drawing shows what was printed, in its order and with its times, but for four things: a pause is shortened to PAUSE seconds;
-lines of builds (NOISE) are left out; the checkout's path becomes ~/spillway; colours are left out. A command that fails is
-not drawn.
+The command runs on a pseudo-terminal of COLUMNS x ROWS. Its log has one JSON array on each line: seconds since the start, text.
+The drawing shows the output in its order and with its times, with four changes: pauses are shortened to PAUSE seconds, lines of
+builds (NOISE) are left out, the checkout's path becomes ~/spillway, and colours are left out. A failed command is not drawn.
 
-The SVG needs no script: two CSS animations, one that scrolls the lines and one that moves a curtain over those to come.
-Without animations, and for readers who want less motion, it shows the end. Python 3, its standard library only.
+The SVG needs no script. It has two CSS animations: one scrolls the lines, and one moves a cover over the lines to come. Without
+animations, and for readers who prefer less motion, it shows the end. It needs Python 3 with its standard library only.
 """
 
 import argparse
@@ -28,9 +27,9 @@ import time
 
 COLUMNS, ROWS = 104, 30
 PAUSE = 2.0
-# How long the last screen stays before it begins anew.
+# Seconds of the last screen before the animation starts again.
 END = 6.0
-# What is printed within this time is shown at once.
+# Lines that are printed within this time appear together.
 FRAME = 0.05
 MOST = 150_000
 # cargo, make, the recipes that make prints, image archives, npm.
@@ -43,7 +42,7 @@ CELL, LINE, SIZE, EDGE = 7.8, 18, 13, 12
 
 
 def run(command, log):
-    """Runs the command on a terminal of its own; its exit code, and what it printed with its times."""
+    """Runs the command on a terminal of its own; its exit code, and its output with times."""
     begun, said = time.monotonic(), []
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     child, terminal = pty.fork()
@@ -73,7 +72,7 @@ def run(command, log):
 
 
 def lines_of(said):
-    """(seconds, text) of each line when it was complete: what a line says last, where it was written over."""
+    """(seconds, text) of each line when it was complete: the last text, if a line was overwritten."""
     lines, line, column = [], [], 0
     last = 0.0
     for at, text in said:
@@ -166,10 +165,10 @@ text{{font:{SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--svg", required=True, help="the drawing to write")
-    parser.add_argument("--log", default="target/recording.jsonl", help="where the output and its times go")
-    parser.add_argument("--from", dest="source", help="draw this log; run nothing")
-    parser.add_argument("--title", help="the command line that is shown (default: the command)")
+    parser.add_argument("--svg", required=True, help="SVG file to write")
+    parser.add_argument("--log", default="target/recording.jsonl", help="file for the output and its times")
+    parser.add_argument("--from", dest="source", help="draw this log, and run no command")
+    parser.add_argument("--title", help="command line to show (default: the command)")
     parser.add_argument("command", nargs="*")
     options = parser.parse_args()
     if bool(options.source) == bool(options.command):

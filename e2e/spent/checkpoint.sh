@@ -1,3 +1,3 @@
 #!/bin/sh
-# Where another attempt could go on from.
+# Reports the step from which another attempt could continue.
 exec spillway progress --checkpoint "after step $(tail -n 1 "$HOME/done")"

@@ -1,5 +1,5 @@
-//! A user who may edit one namespace, and writes objects of every kind as large and as deep as they get: each is refused or
-//! pruned, the leader stays within its memory, and what others have goes on.
+//! A user who may edit one namespace writes objects of every kind, as large and as deep as possible. Each object is
+//! refused or pruned, the leader stays within its memory limit, and other namespaces are not affected.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +15,9 @@ use crate::refusals::table;
 use crate::support::{Operator, TestNamespace, eventually, seen};
 
 const USER: &str = "hostile-editor";
-/// What the chart gives the leader, in kB.
+/// Memory limit of the leader in the chart, in kB.
 const MEMORY: u64 = 256 * 1024;
-/// Objects of a kind that are as large as annotations and fields can make them.
+/// Number of objects of a kind that are as large as annotations and fields allow.
 const LARGE: usize = 40;
 
 /// The kinds that `edit` may write, and those that it may not.
@@ -35,7 +35,7 @@ fn kinds() -> [(ApiResource, bool); 9] {
     ]
 }
 
-/// A client of somebody who may in the room what the chart gives to `edit`, and nothing elsewhere.
+/// A client with the rights of the chart's role `edit` in the test's namespace, and no other rights.
 async fn editor(room: &TestNamespace) -> Client {
     let may = |resources: &[&str], verbs: &[&str]| json!({"apiGroups": ["spillway.dev"], "resources": resources, "verbs": verbs});
     let read = ["get", "list", "watch"];
@@ -54,7 +54,7 @@ async fn editor(room: &TestNamespace) -> Client {
     Client::try_from(config).expect("a client")
 }
 
-/// The least object of each kind that is accepted: none of them does anything.
+/// A minimal valid object of each kind. None of them has an effect.
 fn least() -> BTreeMap<String, Value> {
     let mut least = BTreeMap::new();
     for case in table::cases(Path::new("crates/api/tests/cases")) {
@@ -68,7 +68,7 @@ fn least() -> BTreeMap<String, Value> {
     least
 }
 
-/// Objects of a kind that are made to hurt, each with its name.
+/// Harmful objects of a kind, each with its name.
 fn bombs(kind: &str, least: &Value) -> Vec<(&'static str, Value)> {
     let with = |patch: Value| {
         let mut object = least.clone();
@@ -109,7 +109,7 @@ fn bombs(kind: &str, least: &Value) -> Vec<(&'static str, Value)> {
     all
 }
 
-/// The object of a kind with the most text that the schema admits, each letter of it escaped in JSON, and annotations.
+/// The object of a kind with the most text that the schema allows, each letter escaped in JSON, and with annotations.
 fn largest(kind: &str, least: &Value) -> Value {
     let text = |length: usize| "<".repeat(length);
     let spec = match kind {
@@ -144,7 +144,7 @@ async fn create(api: &Api<DynamicObject>, name: &str, mut object: Value) -> bool
     }
 }
 
-// It serves all namespaces, also those of tests beside it.
+// Its controller serves all namespaces, also those of other tests.
 #[tokio::test]
 async fn alone_an_editor_of_one_namespace_harms_no_other_by_what_it_writes() {
     let (hostile, honest) = (TestNamespace::open("bombs").await, TestNamespace::open("honest").await);
@@ -173,7 +173,7 @@ async fn alone_an_editor_of_one_namespace_harms_no_other_by_what_it_writes() {
     let mut operator = Operator::start_everywhere(&honest, "one");
     operator.leads(&honest).await;
     honest.pool_says("good", "Ready", "True").await;
-    // Once more with the watches filled: what is written now comes as events.
+    // Once more with filled watches: these writes arrive as events.
     for (resource, _) in kinds().into_iter().filter(|(_, may)| *may) {
         let kind = resource.kind.as_str();
         let api = at(&client, &resource, &hostile);
@@ -194,18 +194,18 @@ async fn alone_an_editor_of_one_namespace_harms_no_other_by_what_it_writes() {
     hostile.close().await;
 }
 
-/// Removes what has finalizers that nobody takes away.
+/// Removes objects and their finalizers, which no operator would remove.
 async fn remove(room: &TestNamespace) {
     use kube::api::{DeleteParams, Patch, PatchParams};
     for (resource, _) in kinds().into_iter().filter(|(_, may)| *may) {
         let api = at(&room.client, &resource, room);
         api.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("they are deleted");
         let without = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        eventually("what was bombed is gone", async || {
+        eventually("the harmful objects are deleted", async || {
             let left = api.list_metadata(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
             for object in left.iter().filter(|object| object.metadata.finalizers.is_some()) {
                 let name = object.metadata.name.as_deref().unwrap_or_default();
-                let _ = api.patch(name, &PatchParams::default(), &without).await; // it may be gone by now
+                let _ = api.patch(name, &PatchParams::default(), &without).await; // it may be deleted already
             }
             seen(left.is_empty(), || format!("{} of {}", left.len(), resource.kind))
         })

@@ -1,4 +1,4 @@
-//! Breakers on a real cluster: a pool whose attempts come to nothing is given no work until a person, or time, lets it try again.
+//! Breakers on a real cluster: a pool whose attempts fail gets no work until a person approves, or the time is over.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::notifications::{Calls, receiver, webhooks};
 use crate::support::work::attempts;
 use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
 
-/// Of each item the first attempts run out of time; it is done when its agent finds what the test left for it in the payload.
+/// Items whose payload begins with `good` succeed. All others hang until their time is over.
 const HANGS: &str = "case \"$task\" in good*) exit 0;; esac; while :; do sleep 1; done";
 
 pub async fn breaker(room: &TestNamespace, name: &str, spec: Value) {
@@ -22,9 +22,9 @@ pub async fn breaker(room: &TestNamespace, name: &str, spec: Value) {
     room.api::<Breaker>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Breaker is accepted");
 }
 
-/// Waits until the condition `type_` of a Breaker says this; gives its message.
+/// Waits until the condition `type_` of a Breaker has this status and reason; its message.
 pub async fn says(room: &TestNamespace, name: &str, type_: &str, status: &str, reason: &str) -> String {
-    eventually(&format!("Breaker {name} says {type_}={status}, {reason}"), async || {
+    eventually(&format!("Breaker {name} has {type_}={status}, {reason}"), async || {
         let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
         let conditions = breaker.status.map(|status| status.conditions).unwrap_or_default();
         let found = conditions.iter().find(|one| one.type_ == type_ && one.status == status && one.reason == reason);
@@ -33,7 +33,7 @@ pub async fn says(room: &TestNamespace, name: &str, type_: &str, status: &str, r
     .await
 }
 
-/// The circuit of a pool's work, as it is stored: its state and epoch.
+/// State and epoch of the stored circuit of a pool's work.
 async fn circuit(room: &TestNamespace, name: &str, pool: &str) -> Option<(CircuitState, i64)> {
     let breaker = room.api::<Breaker>().get(name).await.expect("the Breaker is there");
     let circuits = breaker.status.and_then(|status| status.circuits).unwrap_or_default();
@@ -48,21 +48,21 @@ fn plugin(room: &TestNamespace, words: &[&str]) -> String {
     text
 }
 
-/// A queue whose items run out of time soon, and are tried again and again.
+/// A queue whose items soon time out, and are retried many times.
 fn quickly() -> Value {
     let policy =
         json!({"attemptTimeoutSeconds": 3, "leaseDurationSeconds": 5, "maxStalls": 100, "backoff": {"initialSeconds": 1, "maxSeconds": 1}});
     json!({"itemDefaults": policy})
 }
 
-/// A room with a pool that works on what hangs, and with items that do.
+/// A namespace with a pool and items that hang.
 async fn hanging(name: &str, spec: Value, items: usize) -> (TestNamespace, Operator, Calls) {
     let room = TestNamespace::open(name).await;
     let (url, calls) = receiver(&room).await;
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
     breaker(&room, "strict", spec).await;
-    // The circuit of the project is another test's.
+    // Another test covers the circuit of the project.
     breaker(&room, "for-all", json!({"project": {"failureThreshold": 1000}})).await;
     room.apply_queue("bugs", quickly()).await;
     let extra = json!({"scaling": {"min": 1, "max": 2}, "supervision": {"heartbeatPeriodSeconds": 1}});
@@ -73,9 +73,9 @@ async fn hanging(name: &str, spec: Value, items: usize) -> (TestNamespace, Opera
     (room, operator, calls)
 }
 
-/// Waits until the webhook was told this of the Breaker; how many notices of it came, tries again of one counted once.
+/// Waits until the webhook has this notice about the Breaker; the number of such notices. Retries count once.
 async fn told(calls: &Calls, reason: &str) -> usize {
-    eventually(&format!("the webhook is told {reason}"), async || {
+    eventually(&format!("the webhook has a notice {reason}"), async || {
         let calls = calls.lock().expect("whole").clone();
         let of = calls.iter().filter(|(_, body)| body["reason"] == reason && body["objects"][0]["kind"] == "Breaker");
         let numbers: HashSet<&String> = of.map(|(number, _)| number).collect();
@@ -100,7 +100,7 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
     let open = circuit(&room, "strict", "fixers").await;
     assert!(matches!(open, Some((CircuitState::Open, 1..))), "{open:?}");
 
-    // The next leader finds it open.
+    // The circuit is open for the next leader too.
     operator.signal(Signal::KILL);
     let next = room.operator("two");
     next.leads(&room).await;
@@ -125,14 +125,14 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
     assert!(explained.contains("BreakerOpen"), "{explained}");
     assert!(attempts(&room.item("good").await).is_empty(), "nothing is given out, however long the circuit is beyond its time");
 
-    // What is tried first is the item that works.
+    // The probe is the item that works.
     let approved = plugin(&room, &["breaker", "approve", "strict"]);
     assert!(approved.contains("approved up to epoch"), "{approved}");
     room.item_is("good", Succeeded).await;
     let closed = says(&room, "strict", "Tripped", "False", "CircuitsClosed").await;
     assert!(closed.contains("closed"), "{closed}");
     room.event("strict", "CircuitClosed", "work/fixers").await;
-    // Those that hang open it again, and that is another opening.
+    // The items that hang open it again, with a new epoch.
     says(&room, "strict", "Tripped", "True", "ReviewRequired").await;
     let again = circuit(&room, "strict", "fixers").await;
     assert!(again.map(|(_, epoch)| epoch) > open.map(|(_, epoch)| epoch), "{again:?}");
@@ -148,7 +148,7 @@ async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
     let words = says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work/fixers is open until"), "{words}");
     // Its probe hangs too.
-    eventually("it is opened again by a probe", async || {
+    eventually("a probe opens the circuit again", async || {
         let now = circuit(&room, "strict", "fixers").await;
         seen(matches!(now, Some((_, 3..))), || format!("{now:?}"))
     })
@@ -178,7 +178,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
     let room = TestNamespace::open("project").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
-    // As shipped, and another one for one of the pools.
+    // The default Breaker, and another one for one of the pools.
     breaker(&room, "default", json!({})).await;
     breaker(&room, "strict", json!({"pools": ["menders"], "work": {"failureThreshold": 5}})).await;
     let extra = json!({"scaling": {"min": 1, "max": 1}, "supervision": {"heartbeatPeriodSeconds": 1}});
@@ -186,7 +186,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
         room.apply_queue(queue, quickly()).await;
         room.apply_workers(pool, &[queue], HANGS, extra.clone()).await;
     }
-    // Each is tried again and again: of three time-outs one pool has two at most.
+    // Both pools retry their items: of three time-outs one pool has at most two.
     for queue in ["bugs", "leaks"] {
         room.submit(queue, &format!("bad-{queue}"), json!({"payload": "bad"})).await;
     }
@@ -194,7 +194,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
     assert!(words.starts_with("work (all pools of the namespace) is open until") && words.contains("ItemPastTime"), "{words}");
     room.event("default", "CircuitOpened", "all pools of the namespace").await;
     let name = format!("work circuit breaker open for all pools of namespace {} (Breaker/default)", room.namespace);
-    // Also one that never failed is given nothing, and everybody is told why.
+    // A pool without failures gets no work either, and all pools show the reason.
     room.submit("chores", "good", json!({"payload": "good"})).await;
     room.item_is("good", Ready).await;
     for pool in ["fixers", "menders", "idlers"] {
@@ -210,7 +210,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
         circuits.iter().all(|(key, state)| key == "work" || *state == CircuitState::Closed),
         "no pool is stopped by itself: {circuits:?}"
     );
-    // The one that is tried for all is the one that is left.
+    // The remaining pool makes the probe for all.
     for queue in ["bugs", "leaks"] {
         room.change_item(&format!("bad-{queue}"), json!({"cancelRequested": true})).await;
     }

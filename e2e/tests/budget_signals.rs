@@ -1,4 +1,5 @@
-//! Budgets that are felt: by the pool, the agents and the items of work below one that is spent; and that all goes on by itself.
+//! Effects of a spent Budget on its pool, agents and items, and that they continue by themselves when it has tokens
+//! again.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -13,8 +14,8 @@ use crate::support::models::{Scripted, spent};
 use crate::support::work::attempts;
 use crate::support::{TestNamespace, eventually, seen};
 
-/// One call of a model, by the address that stands in the environment; what it answers is not looked at. If it fails, what
-/// follows is done.
+/// One call of a model, at the address in the environment. Its answer is ignored. The rest of the script runs if it
+/// fails.
 fn one_call(model: &str, failed: &str) -> String {
     let body = json!({"model": model, "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]});
     let options = "-q -Y off -O /dev/null --header 'content-type: application/json'";
@@ -24,7 +25,8 @@ fn one_call(model: &str, failed: &str) -> String {
 async fn budget(room: &TestNamespace, tokens: i64) {
     let object = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
-        // A call needs more than the least output: that a pool's calls do not fit any more is learned from their refusal.
+        // A call needs more than the least output: Spillway learns from a refusal that a pool's calls do not fit any
+        // more.
         "spec": {"tokens": {"limits": [{"name": "daily", "tokens": tokens, "window": "Day"}], "estimate": "Bytes", "minOutputTokens": 1}},
     });
     room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Budget is accepted");
@@ -53,7 +55,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     room.apply_workers("fixers", &["bugs"], &one_call("scripted-large", "exit 7"), extra).await;
     room.submit("bugs", "first", json!({"payload": "x"})).await;
     let first = room.item_is("first", Succeeded).await;
-    eventually("an item without a share says what it used too", async || {
+    eventually("the status of an item without a share has the used tokens", async || {
         let item = room.api::<WorkItem>().get("first").await.map_err(|error| error.to_string())?;
         let used = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
         seen(used == Some(provider.told()), || format!("{used:?} of {}", provider.told()))
@@ -64,11 +66,11 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     let spends = |agent: &Agent| agent.status.as_ref().and_then(|status| status.tokens.as_ref()?.used);
     agent(&room, "what its agent used is told when the item has ended", &name, |agent| spends(agent) == Some(told)).await;
 
-    // Its own token spends the rest, while it waits for work.
+    // The test spends the rest with the agent's own token, while the agent waits for work.
     let pod = room.api::<Pod>().get(&name).await.expect("its pod");
     let caller = room.as_pod(&pod).await;
     let body = json!({"model": "scripted-large", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]});
-    eventually("it is spent", async || {
+    eventually("the budget is spent", async || {
         let answer = caller.try_call("POST", "/models/gpt/v1/chat/completions", body.to_string()).await?;
         seen(answer.status == 402, || format!("{answer:?}"))
     })
@@ -90,14 +92,14 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
         let status = room.item_is(item, Ready).await.status.expect("a status");
         assert_eq!((status.attempts.unwrap_or(0), status.failures.unwrap_or(0), status.stalls.unwrap_or(0)), (0, 0, 0), "{item}");
     }
-    eventually("two agents are wanted", async || {
+    eventually("the pool wants two agents", async || {
         let desired = room.pool("fixers").await.status.and_then(|status| status.desired);
         seen(desired == Some(2), || format!("{desired:?}"))
     })
     .await;
     let agents: Vec<String> = room.list::<Agent>().await.iter().map(|agent| agent.name_any()).collect();
     assert_eq!(agents, std::slice::from_ref(&name), "and none is made");
-    eventually("the Budget says how many agents it counts", async || {
+    eventually("the Budget's status has its number of agents", async || {
         let budget = room.api::<Budget>().get("default").await.map_err(|error| error.to_string())?;
         let used = budget.status.and_then(|status| status.agents).map(|agents| agents.used);
         seen(used == Some(1), || format!("{used:?}"))
@@ -108,7 +110,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     for item in ["second", "third"] {
         let done = room.item_is(item, Succeeded).await;
         let verbs: Vec<String> = attempts(&done).into_iter().map(|(verb, _)| verb).collect();
-        assert_eq!(verbs, ["Complete"], "{item}: nothing was tried in vain");
+        assert_eq!(verbs, ["Complete"], "{item}: there was no other attempt");
     }
     room.pool_says("fixers", "Blocked", "False").await;
     agent(&room, "its agent has tokens again", &name, |agent| says(agent, "BudgetAvailable", "True", "TokensLeft")).await;
@@ -127,30 +129,30 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
         "scaling": {"min": 0, "max": 2}, "whenEmpty": {"action": "Idle", "afterSeconds": 600},
         "models": [provider.entry("gpt", "OpenAIChat")], "bulkhead": {"lifetimeTokens": 1_000_000_000_i64},
     });
-    // Its answer does not come before the provider is let go, and that it is cut is no failure of the item.
+    // The provider holds its answer until the test releases it. The cut is no failure of the item.
     room.apply_workers("fixers", &["bugs"], &one_call("scripted-large--wait", "true"), extra).await;
     let gateways = Gateways::start(&room, 1).await;
     room.submit("bugs", "plain", json!({"payload": "x"})).await;
     room.submit("bugs", "shared", json!({"payload": "x", "bulkhead": {"tokens": 50_000}})).await;
-    eventually("both calls are at the provider", async || seen(provider.calls() == 2, || provider.calls().to_string())).await;
+    eventually("the provider has both calls", async || seen(provider.calls() == 2, || provider.calls().to_string())).await;
     gateways.kill(0);
     gateways.serves(0).await;
     for item in ["plain", "shared"] {
         let done = room.item_is(item, Succeeded).await;
         let holder = attempts(&done)[0].1.clone();
-        eventually(&format!("{item} says what its agent says"), async || {
+        eventually(&format!("item {item} and its agent have the same token count"), async || {
             let item = room.api::<WorkItem>().get(item).await.map_err(|error| error.to_string())?;
             let agent = room.api::<Agent>().get(&holder).await.map_err(|error| error.to_string())?;
             let of_item = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
             let of_agent = agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used);
-            // What is not known is charged as it was held: 300 tokens that might have been written, and what was said.
+            // Unknown usage is charged as it was held: 300 tokens of possible output, and the input.
             seen(of_item == of_agent && of_item > Some(300), || format!("{of_item:?}, {of_agent:?}"))
         })
         .await;
     }
     let items = room.list::<WorkItem>().await;
     let all: i64 = items.into_iter().filter_map(|item| item.status?.tokens).map(|tokens| tokens.used).sum();
-    eventually("the Budget says the same", async || {
+    eventually("the Budget has the sum of its items", async || {
         let spent = spent(&room).await;
         seen(spent == (all, 0, 0), || format!("{spent:?} and {all}"))
     })

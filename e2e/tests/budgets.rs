@@ -1,4 +1,4 @@
-//! Budgets hold: against hundreds of calls at once, and while those who keep the account are killed and stopped.
+//! Budgets are not exceeded: with hundreds of calls at once, and while gateways and governors are killed and stopped.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -21,22 +21,22 @@ use crate::support::restarted::Controllers;
 use crate::support::standins::Standin;
 use crate::support::{GENEROUS, TestNamespace, eventually, seen};
 
-/// Below the entry `gpt` of a pool.
+/// Path below the entry `gpt` of a pool.
 const PATH: &str = "/v1/chat/completions";
 /// How long a gateway waits for a governor before it sends a call away.
 const GOVERNOR_AWAY: Duration = Duration::from_secs(30);
 
-/// One call, as often as it is made: what is held for it, and what it costs in the end.
+/// A call that is made many times: the tokens that are held for it, and its final cost.
 struct Call {
     body: String,
     estimate: i64,
     costs: i64,
-    /// What is held for it when it was extended.
+    /// Tokens that are held after its extension.
     most: i64,
 }
 
 impl Call {
-    /// It may write `output` tokens, and costs so many percent of what is held for it. `modes` are the provider's.
+    /// A call that may write `output` tokens, and costs this percentage of its hold. `modes` are the provider's.
     fn new(modes: &str, stream: bool, output: i64, percent: i64) -> Self {
         let written = output * percent / 100;
         let body = |input: i64| {
@@ -44,7 +44,7 @@ impl Call {
             json!({"model": model, "max_tokens": output, "stream": stream, "messages": [{"role": "user", "content": "say something"}]})
                 .to_string()
         };
-        // As the gateway counts it; the number in it has always as many digits.
+        // The gateway's estimate. The number in the body always has the same number of digits.
         let route = spillway_dialect::route("POST", PATH, None).expect("a way");
         let empty = body(0);
         let parsed = spillway_dialect::parse(&route, Some("application/json"), None, empty.as_bytes());
@@ -54,24 +54,25 @@ impl Call {
         Self { body: body(input), estimate, costs, most: estimate }
     }
 
-    /// Likewise, in words so long that they seem to be more than it may write: its hold is extended while it runs, and what the
-    /// provider says it used in the end is too little to be believed.
+    /// The same, with words so long that they seem to be more than the output limit. Its hold is extended while it
+    /// runs, and the provider's final usage is too small to be believed.
     fn extended(modes: &str, output: i64, percent: i64) -> Self {
         let long = 128;
         let call = Self::new(&format!("--long-{long}{modes}"), true, output, percent);
-        // A gateway takes so many bytes for a token at least, and asks for half more and 256 when it asks.
+        // A gateway counts at least one token for this number of bytes. An extension asks for half more plus 256.
         let seems = output * percent / 100 * (long + 8) / 32;
         assert!(seems > output, "its hold would not be extended");
         Self { most: call.estimate - output + seems + seems / 2 + 256, ..call }
     }
 }
 
-/// The room's budget gives so many tokens, whatever the hour, and nothing of it pauses anybody. It is counted when this returns.
+/// Sets the namespace's budget to this number of tokens, without a reset and without pauses. It is in effect when this
+/// returns.
 async fn budget(room: &TestNamespace, tokens: i64) {
     let object = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
         "spec": {
-            // Bytes: what is held is never exceeded. Reject: each call is held for what it asks for.
+            // Bytes: usage never exceeds its hold. Reject: each call holds the tokens that it asks for.
             "tokens": {"limits": [{"name": "all", "tokens": tokens, "window": "Lifetime"}], "estimate": "Bytes", "onInsufficient": "Reject"},
             "requests": {"maxInFlight": 10_000},
             "thresholds": [{"percent": 100, "action": "Log"}],
@@ -86,7 +87,7 @@ async fn budget(room: &TestNamespace, tokens: i64) {
     .await;
 }
 
-/// So many agents that may call the provider, whose lives are no limit.
+/// Makes `count` agents that may call the provider, without a limit for their lives.
 async fn agents(room: &TestNamespace, provider: &Scripted, count: usize) -> Vec<Standin> {
     let models = [provider.entry("gpt", "OpenAIChat")];
     room.standins("callers", count, json!({"models": models, "bulkhead": {"lifetimeTokens": 1_000_000_000_i64}})).await
@@ -96,30 +97,30 @@ fn text(answer: &Answer) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 
-/// Waited out by every client: how long.
+/// The time that every client waits after this refusal.
 fn retry_after(answer: &Answer) -> Duration {
     let header = answer.headers.get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-    Duration::from_secs(header.unwrap_or_else(|| panic!("it does not say when to come back: {answer:?}")))
+    Duration::from_secs(header.unwrap_or_else(|| panic!("it has no valid retry-after: {answer:?}")))
 }
 
-/// What nobody tries again, in words that say where to look.
+/// Checks a final refusal: no client retries it, and its message names the Budget.
 fn is_final(answer: &Answer) {
     assert_eq!(answer.headers.get("x-should-retry").map(|value| value.as_bytes()), Some(&b"false"[..]), "{answer:?}");
     assert!(text(answer).contains("Budget/default"), "{answer:?}");
 }
 
-/// Others hold the rest, or the leader is new and not every gateway has told it what it holds.
+/// Whether it is the refusal while others hold the rest, or while a new leader does not know all holds of gateways yet.
 fn are_held(answer: &Answer) -> bool {
     let said = text(answer);
     let held = ["Calls in flight hold the rest", "not all gateways have reported their holds", "no tokens for the call a moment ago"];
     held.iter().any(|words| said.contains(words))
 }
 
-/// As many as a gateway takes of one agent at once.
+/// The most calls of one agent that a gateway accepts at once.
 const OF_ONE_AGENT: usize = 16;
 const AT_ONCE: usize = 512;
 
-/// Calls, and comes back as often as it is told to, until something else is said. How often it came back.
+/// Calls, and retries after each refusal that allows it; the number of retries and the final answer.
 async fn comes_back(mut line: Line, body: String, told_to_wait: &AtomicUsize) -> (usize, Answer) {
     for times in 0.. {
         let answer = line.call_for(GENEROUS, "POST", &format!("/models/gpt{PATH}"), body.clone()).await.expect("an answer");
@@ -136,10 +137,11 @@ async fn comes_back(mut line: Line, body: String, told_to_wait: &AtomicUsize) ->
     unreachable!("it comes back for ever")
 }
 
-/// All of them at once, while `meanwhile` goes on: what each was told in the end.
+/// Makes all calls at once, while `meanwhile` runs; the final answer of each.
 async fn flood(agents: &[Standin], call: &Call, told_to_wait: &AtomicUsize, meanwhile: impl Future<Output = ()>) -> Vec<(usize, Answer)> {
     let each = agents.iter().flat_map(|agent| std::iter::repeat_n(&agent.caller, OF_ONE_AGENT));
-    // So many hand-shakes at once would take longer than a gateway waits for one; a connection that says nothing it does not keep.
+    // All handshakes at once would take longer than a gateway's limit, and it closes idle new connections. So each
+    // connection first makes a call.
     let lines = futures::stream::iter(each).map(async |caller| {
         let mut line = caller.connect().await.expect("the gateway is there");
         assert_eq!(line.call("HEAD", "/models/gpt/api/hello", "").await.map(|answer| answer.status), Ok(200));
@@ -151,7 +153,7 @@ async fn flood(agents: &[Standin], call: &Call, told_to_wait: &AtomicUsize, mean
     futures::join!(futures::future::join_all(calls), meanwhile).0
 }
 
-/// How many passed. All others were refused, in words that end their work.
+/// Number of answered calls. All others must have a final refusal.
 fn passed(all: &[(usize, Answer)]) -> usize {
     let (passed, refused): (Vec<_>, Vec<_>) = all.iter().partition(|(_, answer)| answer.status == 200);
     for (_, answer) in refused {
@@ -171,7 +173,7 @@ async fn of_512_calls_at_once_no_more_pass_than_the_budget_bears() {
 
 async fn under_a_flood(room: &TestNamespace) {
     let provider = Scripted::serve(room).await;
-    // What costs all that is held for it: ten have room.
+    // Calls that cost all of their hold: ten fit.
     let call = Call::new("--wait", false, 100, 100);
     assert_eq!(call.costs, call.estimate);
     let room_for_ten = 10 * call.estimate;
@@ -179,7 +181,7 @@ async fn under_a_flood(room: &TestNamespace) {
     let agents = agents(room, &provider, AT_ONCE / OF_ONE_AGENT).await;
     let told_to_wait = AtomicUsize::new(0);
     let ten_are_in_flight = async {
-        eventually("ten calls are with the provider, and all others were told to come back", async || {
+        eventually("the provider has ten calls, and all others were refused for now", async || {
             let (there, waiting) = (provider.calls(), told_to_wait.load(Ordering::SeqCst));
             seen((there, waiting) == (10, AT_ONCE - 10), || format!("{there} are there, {waiting} wait"))
         })
@@ -188,11 +190,11 @@ async fn under_a_flood(room: &TestNamespace) {
     };
     let all = flood(&agents, &call, &told_to_wait, ten_are_in_flight).await;
     assert_eq!((passed(&all), provider.calls()), (10, 10));
-    assert!(all.iter().all(|(times, answer)| answer.status == 200 || *times > 0), "nobody is refused for good before they came back");
+    assert!(all.iter().all(|(times, answer)| answer.status == 200 || *times > 0), "no call is refused finally without a retry");
     agrees(room, &provider).await;
     assert_eq!(spent(room).await, (room_for_ten, 0, 0));
 
-    // What costs half of what is held for it: each that ends makes room for others, until what is left is too little.
+    // Calls that cost half of their hold: each end frees tokens for others, until the rest is too small.
     let call = Call::new("--wait", false, 100, 50);
     let more = 10 * call.estimate;
     budget(room, room_for_ten + more).await;
@@ -205,13 +207,13 @@ async fn under_a_flood(room: &TestNamespace) {
     assert!(used <= room_for_ten + more && used + call.estimate > room_for_ten + more, "{used}");
 }
 
-/// What is done to those who keep the account.
+/// A fault of a gateway or a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     GatewayKilled,
     GatewayStopped,
     LeaderKilled,
-    /// Until another one leads; then it wakes up with what it remembers.
+    /// It is stopped until another one leads. Then it continues with its old memory.
     LeaderStopped,
 }
 
@@ -224,13 +226,13 @@ const FAULTS: [Fault; 7] = [
     Fault::LeaderKilled,
     Fault::LeaderStopped,
 ];
-/// They happen before so many answers came whole.
+/// The faults happen before this number of complete answers.
 const BEFORE: usize = 100;
 const FLEET: usize = 50;
 /// About as long as an answer takes, in milliseconds.
 const ANSWER: usize = 3_500;
 
-/// What became of one call that may have cost something.
+/// The outcome of one call that may have cost tokens.
 struct MadeCall {
     /// The header `x-caller`.
     name: String,
@@ -238,20 +240,20 @@ struct MadeCall {
     gateway: usize,
     /// When it began.
     life: Life,
-    /// All of its answer came. Else its client left, or its gateway was killed.
+    /// Whether all of its answer arrived. Otherwise its client left, or its gateway was killed.
     whole: bool,
-    /// The most that it may be charged, where what the provider says is not heard or not believed.
+    /// The most that it may be charged if the provider's usage is not received or not believed.
     most: i64,
-    /// What the provider says is believed.
+    /// Whether the provider's usage is believed.
     believed: bool,
 }
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Debug)]
 enum Outcome {
     Whole,
     Left,
-    /// Its gateway was killed meanwhile, or stood still.
+    /// Its gateway was killed meanwhile, or was stopped.
     Lost,
     ComeBack(Duration),
     Spent,
@@ -261,17 +263,17 @@ struct Scene<'a> {
     room: &'a TestNamespace,
     provider: &'a Scripted,
     gateways: Gateways<'a>,
-    /// Of every other agent: one whose usage is believed, and one that is extended.
+    /// The two kinds of calls, in turn by agent: one whose usage is believed, and one whose hold is extended.
     calls: [Call; 2],
     limit: i64,
     made: Mutex<Vec<MadeCall>>,
-    /// Answers that came whole.
+    /// Number of complete answers.
     whole: AtomicUsize,
     controllers: &'a Controllers,
 }
 
 impl Scene<'_> {
-    /// One agent's program: call after call, about half of which it drops at some moment, until the budget is spent.
+    /// One agent's program: it makes calls until the budget is spent, and drops about half of them before their end.
     async fn works(&self, agent: &Standin, call: &Call, mut dice: Dice) {
         for number in 0.. {
             let leaves = (dice.below(2) == 0).then(|| Duration::from_millis(u64::try_from(dice.below(ANSWER)).expect("a number")));
@@ -287,7 +289,7 @@ impl Scene<'_> {
         }
     }
 
-    /// One call. It fails for nothing but that its own gateway is killed.
+    /// One call. It fails only if its own gateway is killed.
     async fn calls(&self, agent: &Standin, call: &Call, name: &str, gateway: usize, leaves: Option<Duration>) -> Outcome {
         let life = self.gateways.life(gateway);
         let caller = agent.caller.at(self.gateways.address(gateway)).saying("x-caller", name);
@@ -299,7 +301,7 @@ impl Scene<'_> {
             Ok(Err(error)) => {
                 let now = self.gateways.life(gateway);
                 let killed = now.number != life.number || !life.serves;
-                // Who stands still may have given up the hand-shakes that had begun.
+                // A stopped gateway may have given up handshakes that had begun.
                 let stood_still = now.signals != life.signals;
                 assert!(killed || stood_still, "{name} failed and its gateway lives ({life:?}, {now:?}): {error}");
                 Outcome::Lost
@@ -328,7 +330,7 @@ impl Scene<'_> {
                 assert!(are_held(answer), "{answer:?}");
                 Outcome::ComeBack(retry_after(answer))
             }
-            // The governor was waited for as long as was promised. For the API server of a busy machine nobody waits.
+            // The gateway waited for the governor for the full time. It does not wait for a busy API server.
             503 => {
                 let machine = ["the API server did not answer", "cannot be read now"].iter().any(|words| said.contains(words));
                 assert!(machine || after >= GOVERNOR_AWAY, "sent away after {after:?}: {answer:?}");
@@ -343,11 +345,11 @@ impl Scene<'_> {
         }
     }
 
-    /// Each fault once, in an order and at moments that follow from the seed.
+    /// Makes each fault once. Order and times follow from the seed.
     async fn fails(&self, mut dice: Dice) {
         let faults = dice.shuffled(FAULTS.to_vec());
         for (moment, fault) in dice.moments(FAULTS.len(), BEFORE).into_iter().zip(faults) {
-            eventually(&format!("{moment} answers came, and then {fault:?}"), async || {
+            eventually(&format!("{moment} calls are answered, before {fault:?}"), async || {
                 let whole = self.whole.load(Ordering::SeqCst);
                 seen(whole >= moment, || format!("{whole}"))
             })
@@ -374,7 +376,7 @@ impl Scene<'_> {
                     self.controllers.with(&leader, |leader| leader.signal(Signal::STOP));
                     self.controllers.leader(self.room, &leader).await;
                     self.controllers.with(&leader, |leader| leader.signal(Signal::CONT));
-                    eventually("it finds that it does not lead, and ends", async || {
+                    eventually("the old leader ends", async || {
                         seen(self.controllers.with(&leader, |_| ()).is_none(), || format!("{leader} runs"))
                     })
                     .await;
@@ -383,14 +385,14 @@ impl Scene<'_> {
         }
     }
 
-    /// What each agent's calls cost at least and at most.
+    /// The least and the highest cost of each agent's calls.
     fn bounds(&self) -> BTreeMap<String, (i64, i64)> {
         let counted = self.provider.callers();
         let mut bounds = BTreeMap::new();
         for MadeCall { name, agent, gateway, life, whole, most: call_most, believed } in self.made.lock().expect("not poisoned").iter() {
             let killed = self.gateways.life(*gateway).number != life.number;
             let (least, most) = match counted.get(name) {
-                // Who leaves is charged what the provider says, if it is heard to its end.
+                // A call whose client left is charged the provider's usage, if the gateway reads the answer to its end.
                 Some(Counted { finished: 1, told, .. }) if *believed && (*whole || !killed) => (*told, *told),
                 Some(Counted { told, .. }) => (*told, *call_most),
                 None if killed => (0, *call_most),
@@ -402,7 +404,7 @@ impl Scene<'_> {
         bounds
     }
 
-    /// Waits until nothing is held, and every agent's account says what its calls cost, and the budget their sum.
+    /// Waits until no tokens are held, each agent's account has the cost of its calls, and the budget has their sum.
     async fn is_quiet(&self) {
         eventually("nothing is held, and each account is right", async || {
             let (bounds, told) = (self.bounds(), self.provider.told());
@@ -421,7 +423,7 @@ impl Scene<'_> {
         .await;
     }
 
-    /// As often as the budget is written: it never says that more is spent, or may be, than its limit.
+    /// Checks at each write of the budget that spent and possible tokens stay within its limit.
     async fn is_never_passed(&self) {
         let mut events = watcher::watcher(self.room.api::<Budget>(), watcher::Config::default()).boxed();
         while let Some(event) = events.next().await {
@@ -446,11 +448,11 @@ async fn a_budget_holds_while_gateways_and_leaders_are_killed_and_stopped() {
 
 async fn under_faults(room: &TestNamespace, controllers: &Controllers, dice: &mut Dice) {
     let provider = Scripted::serve(room).await;
-    // Half of what is held is used in the end: by those who stay, and by those who leave.
+    // In the end half of the held tokens are used, with and without a client that leaves.
     let calls = [Call::new("--events-8--pace-300", true, 64, 50), Call::extended("--events-8--pace-300", 64, 50)];
     let estimate = calls.iter().map(|call| call.estimate).max().expect("two calls");
-    // Some are charged in full: those whose gateway is killed, of every agent twice if that comes early. It is reached after
-    // the last fault, and then soon.
+    // Calls whose gateway is killed are charged in full, for each agent up to twice. The limit is reached soon after
+    // the last fault.
     let limit = i64::try_from(BEFORE * 3).expect("a number") * estimate;
     budget(room, limit).await;
     let agents = agents(room, &provider, FLEET).await;
@@ -469,7 +471,7 @@ async fn under_faults(room: &TestNamespace, controllers: &Controllers, dice: &mu
     }
     let (used, ..) = spent(room).await;
     assert!(used <= limit && provider.told() <= limit, "{used} of {limit}; told: {}", provider.told());
-    assert!(used + estimate > limit, "nobody was refused for good while there was room: {used} of {limit}");
+    assert!(used + estimate > limit, "no call was refused finally while tokens were left: {used} of {limit}");
     let made = scene.made.lock().expect("not poisoned").iter().map(|made| made.whole).collect::<Vec<_>>();
     eprintln!("{} calls, {} of them whole; {used} tokens of {limit}", made.len(), made.iter().filter(|whole| **whole).count());
 }

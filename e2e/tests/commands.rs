@@ -1,5 +1,5 @@
-//! Commands that agents run through `spillway exec`, in real pods: those that hang stop one agent, those of many agents stop their
-//! namespace, and nothing of a command outlives it.
+//! Commands that agents run with `spillway exec`, in real pods: commands that hang block one agent, those of many
+//! agents block their namespace, and no process of a command outlives it.
 
 use futures::future::join_all;
 use kube::ResourceExt;
@@ -13,7 +13,7 @@ use crate::support::exec::{CommandOutput, exec, sh};
 use crate::support::history::pod_uid;
 use crate::support::{Operator, TestNamespace, eventually, node, seen};
 
-/// A program that runs the scripts which [`run`] gives it, one after the other.
+/// A program that runs scripts from [`run`], one after the other.
 const PROGRAM: &str =
     "cd /tmp; while :; do if [ -e task ]; then sh task > out 2> err; echo $? > code; rm task; mv code over; fi; sleep 0.2; done";
 const GIVE: &str = "cd /tmp; rm -f over; printf %s \"$1\" > new; mv new task; until [ -e over ]; do sleep 0.2; done; cat out; cat err >&2; exit $(cat over)";
@@ -23,7 +23,7 @@ async fn run(room: &TestNamespace, agent: &str, script: &str) -> CommandOutput {
     exec(room, agent, &["/bin/sh", "-c", GIVE, "sh", script]).await
 }
 
-/// What is printed with `--output json`, alone.
+/// The output with `--output json`.
 fn told(said: &CommandOutput) -> Value {
     serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"))
 }
@@ -35,7 +35,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
     (room, operator)
 }
 
-/// So many agents that run what they are given.
+/// Makes `count` agents that run scripts of the test.
 async fn agents(room: &TestNamespace, pool: &str, count: usize) -> Vec<String> {
     let extra = json!({
         "replicas": count, "agent": {"command": ["/bin/sh", "-c", PROGRAM]}, "supervision": {"heartbeatPeriodSeconds": 1},
@@ -49,7 +49,7 @@ async fn breaker(room: &TestNamespace, name: &str, spec: Value) {
     room.api::<Breaker>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Breaker is accepted");
 }
 
-/// Waits until a Breaker says of its circuit of commands what fits.
+/// Waits until a Breaker's circuit of commands fits.
 async fn circuit(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Circuit) -> bool) -> Breaker {
     eventually(&format!("the circuit of commands of Breaker {name} {what}"), async || {
         let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ async fn circuit(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Ci
     .await
 }
 
-/// What its column says of commands, and the condition Tripped: its status and reason.
+/// The state of its circuit of commands, and the status and reason of its condition Tripped.
 fn summary(breaker: &Breaker) -> (Option<CircuitState>, String) {
     let status = breaker.status.clone().unwrap_or_default();
     let tripped = status.conditions.iter().find(|condition| condition.type_ == "Tripped");
@@ -70,7 +70,7 @@ fn summary(breaker: &Breaker) -> (Option<CircuitState>, String) {
     )
 }
 
-/// How often the breaker of an agent's commands opened, as its Agent counts it.
+/// How often the breaker of an agent's commands opened, by its Agent's status.
 async fn timeouts(room: &TestNamespace, agent: &str) -> Option<i32> {
     room.api::<Agent>().get(agent).await.expect("the Agent is there").status.and_then(|status| status.timeouts)
 }
@@ -80,7 +80,7 @@ async fn ten_that_hang_stop_one_agent_until_two_work() {
     let (room, _operator) = opened("hang").await;
     let agents = agents(&room, "coders", 2).await;
     let (one, other) = (&agents[0], &agents[1]);
-    // From before the first one hangs until after the eleventh was refused.
+    // From the first command that hangs until the refusal of the eleventh.
     let beside = run(&room, other, "n=0; until [ -e /tmp/enough ]; do spillway exec -- true || exit 9; n=$((n+1)); sleep 1; done; echo $n");
     let hangs = async {
         let script = "for n in 1 2 3 4 5 6 7 8 9 10; do spillway exec --timeout 1 -- sleep 600; echo $?; done
@@ -104,14 +104,14 @@ async fn ten_that_hang_stop_one_agent_until_two_work() {
     assert!(!lines[13..].contains(&"started"), "what is refused does not run: {said:?}");
     let worked: u32 = beside.ok().trim().parse().expect("a number");
     assert!(worked > 0, "the other agent's commands ran all the time");
-    eventually("its opening is counted", async || {
+    eventually("the agent's status counts the opening", async || {
         let counted = timeouts(&room, one).await;
         seen(counted == Some(1), || format!("{counted:?}"))
     })
     .await;
     assert_eq!(timeouts(&room, other).await, None);
 
-    // Tried with one, and with a second; what hangs then is the first of ten again.
+    // Two probes close it. Then a command that hangs is the first of ten again.
     let script = "until spillway exec -- true; do sleep 1; done; spillway exec -- true; echo $?
         spillway exec --timeout 1 -- sleep 600; echo $?; spillway exec -- true; echo $?";
     assert_eq!(run(&room, one, script).await.ok().lines().collect::<Vec<_>>(), ["0", "124", "0"]);
@@ -127,7 +127,7 @@ async fn a_hundred_that_say_no_open_nothing_unless_a_person_counts_their_code() 
     assert_eq!(run(&room, &agents[0], script).await.ok(), "works\n");
     assert_eq!(timeouts(&room, &agents[0]).await, None);
     breaker(&room, "strict", json!({"commands": {"session": {"failureThreshold": 3}, "failureExitCodes": [3], "openSeconds": 600}})).await;
-    // The same command, as soon as the pod has heard of it.
+    // The same command, when the pod has learned of it.
     let script = "while spillway exec -- sh -c 'exit 3'; [ $? = 3 ]; do sleep 0.2; done; spillway exec -- true";
     let said = run(&room, &agents[0], script).await;
     assert!(said.code == 125 && said.err.contains("bash circuit breaker open for session: "), "{said:?}");
@@ -141,7 +141,7 @@ async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
     breaker(&room, "strict", json!({"commands": guard})).await;
     let agent = agents(&room, "coders", 1).await.remove(0);
     run(&room, &agent, "until spillway exec --timeout 1 -- sleep 600; [ $? = 125 ]; do :; done").await.ok();
-    eventually("its opening is counted", async || {
+    eventually("the agent's status counts the opening", async || {
         let counted = timeouts(&room, &agent).await;
         seen(counted == Some(1), || format!("{counted:?}"))
     })
@@ -149,7 +149,7 @@ async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
     let uid = pod_uid(&room.api::<Agent>().get(&agent).await.expect("the Agent is there"));
     let before = node::link(&uid).expect("its sidecar");
     node::signal(&before, Signal::KILL);
-    eventually("another sidecar has taken its place", async || {
+    eventually("another sidecar runs", async || {
         let now = node::link(&uid);
         seen(now.as_ref().is_some_and(|now| now.pid != before.pid), || format!("{now:?}"))
     })
@@ -177,7 +177,8 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
     breaker(&room, "strict", json!({"commands": {"windowSeconds": 1200, "openSeconds": 120}})).await;
     breaker(&room, "apart", json!({"pools": ["apart"]})).await;
     let (many, apart, there) = futures::join!(agents(&room, "coders", 6), agents(&room, "apart", 1), agents(&elsewhere, "coders", 1));
-    // Fifty are too many, and of one agent ten: nine of each of five agents, and four of a sixth.
+    // Fifty open the breaker of all, and ten that of one agent: so nine of each of five agents, and four of a sixth, do
+    // not.
     let hang = |times: u32| {
         format!("n=0; while [ $n -lt {times} ]; do spillway exec --timeout 1 -- sleep 600; [ $? = 124 ] || exit 9; n=$((n+1)); done")
     };
@@ -195,11 +196,11 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
         assert!(told["refused"].as_str().is_some_and(|words| words.starts_with("bash circuit breaker open globally: ")), "{said:?}");
         assert!(told["retryAfterMilliseconds"].as_u64().is_some_and(|wait| wait > 0), "{said:?}");
     };
-    // Each as soon as its pod has heard of it.
+    // For each agent, when its pod has learned of it.
     let asks = "while said=$(spillway exec --output json -- true); do sleep 0.2; done; echo \"$said\"";
     join_all(many.iter().map(|agent| run(&room, agent, asks))).await.iter().for_each(refused);
 
-    // Not one passes while another leader takes over, until little of the time is left.
+    // No command passes while another leader takes over, until little of the time is left.
     let asks = r#"left=120000; while [ "$left" -gt 30000 ]; do
         said=$(spillway exec --output json -- true) && exit 9
         left=$(echo "$said" | sed 's/.*"retryAfterMilliseconds":\([0-9]*\).*/\1/'); sleep 0.1; done; echo "$said""#;
@@ -211,12 +212,12 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
     let (all, ()) = futures::join!(join_all(many.iter().map(|agent| run(&room, agent, asks))), takes_over);
     all.into_iter().for_each(|said| refused(&CommandOutput { out: said.clone().ok(), ..said }));
 
-    // Nobody is given the right to try while one agent has it, and that one keeps it until it is told to go on.
+    // While one agent holds the probe no other gets one. It holds the probe until the test lets it continue.
     let probe =
         "until spillway exec --timeout 600 -- sh -c 'touch tried; until [ -e go ]; do sleep 0.2; done'; do sleep 1; done 2> /dev/null";
     let first = run(&room, &many[0], probe);
     let meanwhile = async {
-        eventually("a command is tried", async || {
+        eventually("a command runs as a probe", async || {
             let said = sh(&room, &many[0], "ls /tmp/tried").await;
             seen(said.code == 0, || said.err)
         })
@@ -224,7 +225,7 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
         circuit(&room, "strict", "is half open", |circuit| circuit.state == CircuitState::HalfOpen).await;
         let tries = "spillway exec --output json -- true";
         join_all(many[1..].iter().map(|agent| run(&room, agent, tries))).await.iter().for_each(refused);
-        // Those of another Breaker's pool, and of another namespace, are nobody's business here.
+        // Agents of another Breaker's pool, and of another namespace, are not affected.
         for (room, agent) in [(&room, &apart[0]), (&elsewhere, &there[0])] {
             assert_eq!(run(room, agent, "spillway exec -- echo works").await.ok(), "works\n");
         }
@@ -248,7 +249,8 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
     room.close().await;
 }
 
-/// What every process of a tree has among its words; how many processes have it; and, in a tree, a wait for so many.
+/// A word in the command line of every process of a tree. Functions count the processes with it, and wait for a number
+/// of them.
 const TREE: &str = "count() { cat /proc/[0-9]*/cmdline 2> /dev/null | tr '\\0' '\\n' | grep -c -x '9876[1]'; }
 stands() { until [ \"$(count)\" -ge \"$1\" ]; do sleep 0.1; done; touch stands; }
 ";
@@ -283,7 +285,7 @@ async fn nothing_outlives_its_command() {
         assert!(said.code == 124 && ended["timedOut"] == true && ended.get("unkillable").is_none(), "{what}: {said:?}");
         assert_eq!(sh(&room, &agent, "ls /tmp/stands").await.code, 0, "{what}: it had not come so far: {said:?}");
     }
-    // What it leaves behind does not hold its end up, and ends with it, unless it is to stay.
+    // Processes that it leaves do not delay its end, and end with it, unless they are allowed to stay.
     for (flag, left) in [("--timeout=600", "0"), ("--keep", "1")] {
         let said = run(&room, &agent, &format!("spillway exec {flag} --output json -- sh -c 'sleep 98761 & echo done'")).await;
         let ended = told(&said);

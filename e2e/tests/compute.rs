@@ -1,4 +1,4 @@
-//! What Budgets do beside tokens: ResourceQuota and LimitRange, agents at once, and the Budget that nobody made.
+//! Budgets without tokens: ResourceQuota and LimitRange, agents at once, and the default Budget.
 
 use k8s_openapi::api::core::v1::{LimitRange, Pod, ResourceQuota};
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -84,7 +84,7 @@ async fn compute_of_a_budget_is_applied_repaired_and_removed() {
 
     apply_budget(&room, "team", json!({"compute": {"hard": {"pods": "50"}}})).await;
     gone::<LimitRange>(&room, "spillway-team").await;
-    eventually("what the Budget does not say any more is taken back", async || {
+    eventually("quota and limits that the Budget does not set any more are removed", async || {
         let hard =
             room.api::<ResourceQuota>().get("spillway-team").await.map_err(|error| error.to_string())?.spec.and_then(|spec| spec.hard);
         let hard = hard.unwrap_or_default();
@@ -102,7 +102,7 @@ async fn of_two_budgets_with_compute_the_older_binds() {
     let operator = room.operator("one");
     operator.leads(&room).await;
     let compute = json!({"compute": {"hard": {"pods": "40"}}});
-    // Made in one second, the name decides: the first by both.
+    // The older one wins, and with the same time the first by name. Here both give the same one.
     apply_budget(&room, "a-first", compute.clone()).await;
     budget_says(&room, "a-first", "QuotaApplied", "True").await;
     apply_budget(&room, "b-second", compute).await;
@@ -182,7 +182,7 @@ async fn no_more_agents_than_a_budget_allows_over_two_pools() {
     apply_budget(&room, "part", json!({"parentRef": {"name": "team"}})).await;
     room.apply_pool("one", json!({"replicas": 3, "budgetRef": {"name": "team"}})).await;
     room.apply_pool("two", json!({"replicas": 3, "budgetRef": {"name": "part"}})).await;
-    // Whichever is left over says why, with the numbers.
+    // The pool that waits shows the reason, with the numbers.
     eventually("a pool is blocked, and there never are more than three", async || {
         let live = live_pods(&room).await;
         assert!(live <= 3, "{live} pods");
@@ -196,11 +196,11 @@ async fn no_more_agents_than_a_budget_allows_over_two_pools() {
     let (_, message) = room.pool_says(blocked, "Blocked", "True").await;
     assert!(message.contains("Budget/team allows 3 agents at once (spec.agents.maxConcurrent), and 3 have a pod"), "{message}");
 
-    // A pool that needs none gives its places to the other.
+    // A pool that needs no agents leaves its capacity to the other.
     let other = if blocked == "two" { "one" } else { "two" };
     let down = json!({"spec": {"replicas": 0}});
     room.api::<AgentPool>().patch(other, &PatchParams::default(), &Patch::Merge(down)).await.expect("scaled down");
-    eventually("the blocked pool gets the places", async || {
+    eventually("the blocked pool gets the free agents", async || {
         let live = live_pods(&room).await;
         assert!(live <= 3, "{live} pods");
         let status = room.pool(blocked).await.status.unwrap_or_default();
@@ -223,7 +223,7 @@ async fn a_namespace_without_a_budget_gets_one_that_goes_with_its_last_pool() {
     let made =
         eventually("Budget/default is made", async || room.api::<Budget>().get("default").await.map_err(|error| error.to_string())).await;
     assert!(made.spec.tokens.is_none() && made.annotations().contains_key("spillway.dev/default"));
-    // Whoever keeps Budgets in Git applies theirs over it without a conflict.
+    // A GitOps tool can apply its own Budget over it without a conflict.
     let object =
         json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"}, "spec": {"mode": "Observe"}});
     let gently = PatchParams { dry_run: true, ..PatchParams::apply("gitops") };

@@ -23,7 +23,7 @@ use crate::support::models::{Scripted, agrees};
 use crate::support::work::{attempts, holder};
 use crate::support::{Operator, TestNamespace, eventually, seen};
 
-/// Asks a model for each task, and says what came of it.
+/// Asks a model for each task, and prints the answer.
 const ASKS: &str = r#"read -r task; busybox wget -q -Y off -O answer-$$ --header 'content-type: application/json' \
     --post-data '{"model": "scripted-large", "max_tokens": 50, "messages": [{"role": "user", "content": "hello"}]}' \
     "$ANTHROPIC_BASE_URL/v1/messages" && rm answer-$$ && echo "did $task as $SPILLWAY_AGENT_NAME""#;
@@ -34,7 +34,7 @@ struct Outside(Child);
 impl Outside {
     /// Runs `script` as an agent of the pool `laptops`, with the token in `token`.
     fn start(room: &TestNamespace, name: &str, script: &str) -> Self {
-        // Beside the operator, where it is built.
+        // The build puts it into the operator's folder.
         let operator = std::env::var_os("SPILLWAY_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_spillway").into());
         let binary = PathBuf::from(operator).with_file_name("spillway-agent");
         let log = std::fs::File::create(file(room, &format!("{name}.log"))).expect("a log");
@@ -71,8 +71,8 @@ fn file(room: &TestNamespace, name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", room.namespace))
 }
 
-/// A room with an operator, a pool `laptops` that makes no agents itself and takes so many from outside, and a ServiceAccount
-/// `laptop` that may register them.
+/// A namespace with an operator, a pool `laptops` that makes no agents itself and accepts a number of external ones,
+/// and a ServiceAccount `laptop` that may register them.
 async fn opened(name: &str, most: u32, extra: Value) -> (TestNamespace, Operator) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
@@ -94,7 +94,7 @@ async fn opened(name: &str, most: u32, extra: Value) -> (TestNamespace, Operator
         let binding: RoleBinding = serde_json::from_value(binding).expect("a binding");
         room.api::<RoleBinding>().create(&PostParams::default(), &binding).await.expect("a binding");
     }
-    let ca = eventually("the room says which certificates to trust", async || {
+    let ca = eventually("the namespace has the ConfigMap with the CA", async || {
         let map = room.api::<ConfigMap>().get("spillway-ca").await.map_err(|error| error.to_string())?;
         map.data.and_then(|mut data| data.remove("ca.crt")).ok_or_else(|| "no ca.crt".to_owned())
     });
@@ -147,7 +147,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     }
     assert_eq!(provider.calls(), 3);
     agrees(&room, &provider).await;
-    eventually("the agent's status says what it used", async || {
+    eventually("the agent's status has its tokens", async || {
         let used = room
             .api::<Agent>()
             .get(&agent.name_any())
@@ -160,7 +160,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     .await;
     assert!(room.list::<Pod>().await.is_empty(), "no pod is made for it");
 
-    // Inside the cluster nothing is made for what it holds, and nobody waits for a pod when it is removed.
+    // The cluster has no objects for its work, and its removal waits for no pod.
     laptop.signal(Signal::TERM);
     laptop.ended().await;
     let stopped = agent_is(&room, "laptop", AgentPhase::Stopped).await;
@@ -168,7 +168,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     assert!(said.contains("where it runs") && said.contains("exit code"), "{said}");
     assert!(says(&stopped, "Ready", "False", "SaidGoodbye"), "{:?}", condition(&stopped, "Ready"));
 
-    // And one that a person removes is told to leave, and does.
+    // An agent that a person removes gets a request to leave, and leaves.
     let mut second = Outside::start(&room, "second", "exec sleep 1000");
     let second_agent = agent_is(&room, "second", AgentPhase::Idle).await;
     room.submit("jobs", "held", json!({"payload": "x"})).await;
@@ -180,7 +180,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
         seen(left.is_none(), || format!("{:?}", left.and_then(|agent| agent.status)))
     })
     .await;
-    eventually("its item waits for another one", async || {
+    eventually("its item waits for another agent", async || {
         let item = room.item("held").await;
         seen(crate::support::work::phase(&item) != Some(Leased), || format!("{:?}", item.status))
     })
@@ -215,7 +215,7 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     let mut laptop = Outside::start(&room, "laptop", "exec sleep 1000");
     let agent = agent_is(&room, "laptop", AgentPhase::Idle).await;
     let gateway = Caller::at_the_gateway(&room).await;
-    // One token each: an address may show no more than some twenty that are not known.
+    // One token each: an address may show only about twenty unknown tokens.
     let mut tokens = HashMap::new();
     for account in ["laptop", "desktop", "stranger"] {
         tokens.insert(account, token(&room, account, GATEWAY_AUDIENCE, None).await);
@@ -231,7 +231,7 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
         assert!(refusal.code == code && refusal.message.contains(words), "{path}: {refusal}: where is {words:?}?");
     };
     let reports = "/agent/v1/report";
-    // Without the right; for another pool; of another namespace, where this one has none.
+    // Without the right, for another pool, and in another namespace without rights.
     refuses(&as_account("stranger", &pool), enrol, Code::NotAllowed, "agentpools/external").await;
     refuses(&as_account("stranger", &of("laptops", &agent)), reports, Code::NotAllowed, "agentpools/external").await;
     refuses(&as_account("laptop", "default/laptops"), enrol, Code::NotAllowed, "namespace default").await;
@@ -239,7 +239,7 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     refuses(&as_account("laptop", &format!("{}/none", room.namespace)), enrol, Code::NotAllowed, "does not exist").await;
     // Too many.
     refuses(&as_account("desktop", &pool), enrol, Code::LimitReached, "spec.external.maxAgents").await;
-    // Who may register agents itself is none of the others.
+    // A user who may register agents may not act as other agents.
     refuses(&as_account("desktop", &of("laptops", &agent)), reports, Code::NotAnAgent, "did not register Agent/").await;
     refuses(&as_account("desktop", &of("laptops", &inside)), reports, Code::NotAnAgent, "did not register Agent/").await;
     let uid = inside.status.as_ref().and_then(|status| status.pod_ref.as_ref()).expect("a pod").uid.clone();
@@ -254,7 +254,7 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     assert_eq!(room.list::<Agent>().await.len(), before, "no Agent was made");
     assert_eq!(phase(&room.api::<Agent>().get(&agent.name_any()).await.expect("an Agent")), Some(AgentPhase::Idle));
 
-    // A right that is taken away: its process is refused, and ends.
+    // The right is removed: the process is refused, and ends.
     room.api::<RoleBinding>().delete("laptop", &DeleteParams::default()).await.expect("deleted");
     assert_ne!(laptop.ended().await, Some(0));
     refuses(&as_account("laptop", &of("laptops", &agent)), reports, Code::NotAllowed, "agentpools/external").await;

@@ -1,4 +1,4 @@
-//! Exactly as many agents as wanted, whatever breaks: a killed leader, a cache that is half a minute old, two leaders.
+//! Exactly the desired number of agents, with faults: a killed leader, a cache that is half a minute old, two leaders.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::support::proxy::Proxy;
 use crate::support::{Operator, TestNamespace, audit, eventually, seen, track, within};
 
 const AGENTS: usize = 30;
-/// Thirty pods at once are what two cores carry: these tests go one after the other.
+/// Two cores carry thirty pods at once, so these tests run one after the other.
 static THIRTY: Mutex<()> = Mutex::const_new(());
 
-/// What came to be in the room, seen by watches: of a create whose client died the API server's log says that it failed, also
-/// when it was made.
+/// The objects that existed in the namespace, from watches. The audit log does not tell that: it shows a create whose
+/// client died as failed, even if the object was created.
 struct WatchedPool {
     pods: track::Pods,
     history: History,
@@ -28,7 +28,7 @@ impl WatchedPool {
         Self { pods: track::Pods::start(room), history: History::start(room) }
     }
 
-    /// All are there, none too many ever was, and it stays so.
+    /// Checks that all agents exist, that there were never too many, and that this does not change.
     async fn exactly(&self, room: &TestNamespace) {
         room.pool_says("many", "Ready", "True").await;
         room.pods_ready(AGENTS).await;
@@ -36,10 +36,10 @@ impl WatchedPool {
         assert_eq!(room.list::<Agent>().await.len(), AGENTS);
         assert!(self.pods.most() <= AGENTS, "{} pods lived at once", self.pods.most());
         let recorded = self.history.recorded_pods().await.len();
-        assert_eq!(recorded, AGENTS, "pods that Agents ever had: one each, and what else was made is what a lost answer told nobody of");
+        assert_eq!(recorded, AGENTS, "pods that Agents ever had: one each; other pods come only from lost answers");
     }
 
-    /// No answer was lost: no pod was made that nobody recorded.
+    /// Checks that no answer was lost: each created pod was recorded.
     fn no_pod_is_unrecorded(&self) {
         assert_eq!(self.pods.ever(), AGENTS, "pods ever created");
     }
@@ -85,7 +85,7 @@ async fn the_leader_stops_cleanly_while_thirty_scale() {
     assert!(first.ended().await.success(), "a clean stop is a success");
     let lease = room.api::<Lease>().get("spillway-controller").await.expect("the lease");
     let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
-    assert!(!first.is_holder(&holder), "the lease was given back before the process ended: nobody waits for it to expire");
+    assert!(!first.is_holder(&holder), "the lease was released before the process ended, so no standby waits for it to expire");
     second.leads(&room).await;
     watched.exactly(&room).await;
     watched.no_pod_is_unrecorded();
@@ -103,7 +103,7 @@ async fn two_leaders_at_once_make_thirty() {
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     some_pods(&room, 5).await;
     first.signal(Signal::STOP);
-    second.leads(&room).await; // the first's lease has expired
+    second.leads(&room).await; // the lease of the first has expired
     some_pods(&room, 8).await; // and the second is at work
     first.signal(Signal::CONT);
     assert!(!first.ended().await.success(), "it finds that it does not lead, and ends");
@@ -125,7 +125,7 @@ async fn watches_half_a_minute_late_make_thirty() {
     operator.leads(&room).await;
     let watched = WatchedPool::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
-    // Each doubling takes two delays: one to see the Agents, one to see that they have their pods.
+    // Each doubling takes two delays: one until the Agents are seen, and one until their pods are seen.
     within(Duration::from_secs(900), "thirty agents have pods", async || {
         let with_pods =
             room.list::<Agent>().await.iter().filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some())).count();
@@ -140,7 +140,7 @@ async fn watches_half_a_minute_late_make_thirty() {
 #[tokio::test]
 async fn a_pod_that_nobody_recorded_is_replaced_and_never_adopted() {
     let room = TestNamespace::open("foreign").await;
-    // Somebody takes the name that the first agent's pod will have, before there is an operator.
+    // Before there is an operator, a user takes the name of the first agent's pod.
     let pool = room.apply_pool("many", json!({"replicas": 1})).await;
     let uid = pool.metadata.uid.expect("a uid");
     let name = spillway::api::names::agent_name("many", &uid, 0);

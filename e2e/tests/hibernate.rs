@@ -1,4 +1,4 @@
-//! Agents that sleep without work and come back with what they had: the same name, the same volume, another pod.
+//! Agents that hibernate without work, and wake with the same name, the same volume and another pod.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
@@ -13,7 +13,7 @@ use crate::support::track::Pods;
 use crate::support::work::{UNTIL_TOLD, attempts, holder};
 use crate::support::{Operator, TestNamespace, audit, eventually, seen};
 
-/// Says what the items before it left, and leaves something itself.
+/// Prints the files of earlier items, and writes one itself.
 const REMEMBER: &str = "cat /workspace/log > $SPILLWAY_RESULT_FILE 2>/dev/null; echo $task >> /workspace/log";
 
 async fn opened(name: &str) -> (TestNamespace, Operator) {
@@ -24,7 +24,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
     (room, operator)
 }
 
-/// A pool whose agents go to sleep as soon as they may.
+/// A pool whose agents hibernate as soon as possible.
 fn sleepy(max: u32) -> Value {
     let claim = json!({"storageClassName": "standard", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}});
     json!({
@@ -34,7 +34,7 @@ fn sleepy(max: u32) -> Value {
 }
 
 impl TestNamespace {
-    /// Waits until there are so many Agents, all of them asleep and without a pod.
+    /// Waits until there are `count` Agents, all of them hibernated and without a pod.
     async fn asleep(&self, count: usize) -> Vec<Agent> {
         let asleep = eventually(&format!("{count} agents hibernate"), async || {
             let all: Vec<Agent> = self.list().await;
@@ -71,10 +71,10 @@ fn has_pod(agent: &Agent) -> bool {
     agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some())
 }
 
-/// What an Agent looks like at some moment, and how that is called.
+/// A named state of an Agent.
 type Moment = (&'static str, fn(&Agent) -> bool);
 
-/// What an item says was there before it.
+/// The files that an item found.
 fn found(item: &WorkItem) -> Vec<String> {
     let result = item.status.as_ref().and_then(|status| status.result.clone()).unwrap_or_default();
     result.split_whitespace().map(str::to_owned).collect()
@@ -97,13 +97,13 @@ async fn an_agent_sleeps_without_work_and_wakes_as_itself() {
     assert_eq!(status.claim_ref.map(|claim| claim.uid), claims.first().and_then(ResourceExt::uid), "{claims:?}");
     let (pool_reason, _) = room.pool_says("sleepers", "ScaledToZero", "True").await;
     assert_eq!(pool_reason, "NoWork");
-    eventually("the pool counts it among the hibernated ones only", async || {
+    eventually("the pool counts the agent only as hibernated", async || {
         let status = room.pool("sleepers").await.status.unwrap_or_default();
         seen((status.agents, status.hibernated) == (Some(0), Some(1)), || format!("{status:?}"))
     })
     .await;
     room.event(&before.name_any(), "Hibernated", "no work").await;
-    // That it was at work is not always written: an item of a moment has ended by then.
+    // Its phase Active is not always written, because a short item has ended by then.
     let (_, awake) = history.agent("it had a pod", has_pod).await;
     let old = pod_uid(&awake);
 
@@ -140,7 +140,7 @@ async fn who_sleeps_is_woken_before_others_come_and_max_is_kept() {
     }
     let mut asleep = room.asleep(2).await;
 
-    // A person holds one of them: it sleeps on, and another one comes in its place.
+    // A person pauses one of them: it stays asleep, and another one takes its place.
     asleep.sort_by_key(|agent| agent.spec.sequence);
     let held = asleep.remove(0);
     let pause = |paused: bool| Patch::Merge(json!({"spec": {"paused": paused}}));
@@ -168,11 +168,11 @@ async fn who_sleeps_is_woken_before_others_come_and_max_is_kept() {
     }
     let asleep = room.asleep(3).await;
 
-    // One that sleeps is deleted at once, and its volume with it.
+    // A hibernated agent is deleted at once, with its volume.
     let gone = asleep[0].name_any();
     agents.delete(&gone, &DeleteParams::default()).await.expect("it is deleted");
     room.asleep(2).await;
-    // And the pool keeps no more than it may have.
+    // The pool keeps at most its maximum.
     room.apply_workers("sleepers", &["bugs"], UNTIL_TOLD, sleepy(1)).await;
     room.asleep(1).await;
     eventually("one claim is left", async || {
@@ -198,7 +198,7 @@ async fn a_claim_that_was_not_made_for_the_agent_is_not_used() {
     let claims = room.api::<PersistentVolumeClaim>();
     let name = format!("{agent}-workspace");
     let own = claims.get(&name).await.expect("its claim");
-    claims.delete(&name, &DeleteParams::default()).await.expect("somebody deletes it");
+    claims.delete(&name, &DeleteParams::default()).await.expect("the claim is deleted");
     room.no_claim().await;
     let other: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"name": name}, "spec": own.spec})).expect("a claim");
     claims.create(&PostParams::default(), &other).await.expect("another one");
@@ -222,7 +222,7 @@ async fn a_leader_that_dies_anywhere_in_between_loses_no_item_and_makes_no_secon
     let (room, mut operator) = opened("dies").await;
     let (pods, history) = (Pods::start(&room), History::start(&room));
     room.apply_workers("sleepers", &["bugs"], REMEMBER, sleepy(1)).await;
-    // When the operator is killed: between the writes that matter, as far as a watch tells in time.
+    // The operator is killed between important writes, as far as a watch shows them in time.
     let moments: [Moment; 4] = [
         ("it is to sleep", |agent| agent.spec.hibernated == Some(true) && phase(agent) != Some(AgentPhase::Hibernated)),
         ("its pod is on its way out", |agent| says(agent, "Ready", "False", "Hibernating")),
@@ -235,7 +235,7 @@ async fn a_leader_that_dies_anywhere_in_between_loses_no_item_and_makes_no_secon
         let name = format!("item-{at}");
         room.submit("bugs", &name, json!({"payload": name})).await;
         since.agent(what, fits).await;
-        drop(operator); // which kills it
+        drop(operator); // this kills it
         operator = room.operator(&format!("after-{at}"));
         operator.leads(&room).await;
         assert_eq!(found(&room.done(&name).await), left, "{what}");

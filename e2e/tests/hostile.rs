@@ -1,5 +1,5 @@
-//! Gateway and controller with the memory that the chart gives their containers, beside those who want to take it from them.
-//! `e2e/bench/run.sh hostile` has more attacks, and measures what an honest namespace feels of them.
+//! Gateway and controller with the memory limits of the chart, under attacks on their memory. `e2e/bench/run.sh
+//! hostile` has more attacks, and measures their effect on an honest namespace.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use crate::support::{Operator, TestNamespace};
 /// Memory of the containers in the chart's values, in MiB (`resources.limits.memory`).
 const GATEWAY_LIMIT: u32 = 512;
 const CONTROLLER_LIMIT: u32 = 256;
-/// Bytes of a head that does not end, and on how many connections each stranger tries to have one kept.
+/// Bytes of a head that does not end, and the number of connections on which each stranger sends one.
 const HEAD_BYTES: usize = 384 * 1024;
 const HEADS: usize = 700;
 /// Addresses of the strangers.
 const STRANGERS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3))];
-/// Bodies of one agent at once, and their bytes: each bracket is a value to a parser.
+/// Bodies of one agent at once, and their bytes. Each bracket is a value for a parser.
 const BODIES: usize = 40;
 const BODY_BYTES: usize = 900_000;
-/// Calls of the honest program while that goes on.
+/// Calls of the honest program during the attack.
 const HONEST_CALLS: usize = 20;
 /// Does nothing, until it is asked to end.
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 
-/// Sends heads that do not end, on as many connections as it is given.
+/// Sends heads that do not end, on as many connections as it gets.
 async fn send_unfinished_heads(stranger: Caller) {
     let stranger = Arc::new(stranger);
     let mut tasks = JoinSet::new();
@@ -45,7 +45,7 @@ async fn send_unfinished_heads(stranger: Caller) {
         let stranger = stranger.clone();
         tasks.spawn(async move {
             loop {
-                // Refused or sent away it comes again.
+                // After a refusal it tries again.
                 let _: std::io::Result<()> = async {
                     let mut stream = stranger.raw().await?;
                     stream.write_all(b"GET / HTTP/1.1\r\nhost: gateway\r\nx: ").await?;
@@ -61,7 +61,7 @@ async fn send_unfinished_heads(stranger: Caller) {
     tasks.join_all().await;
 }
 
-/// Sends bodies that are nothing but brackets, as many at once as it can.
+/// Sends bodies that consist of brackets, as many at once as it can.
 async fn send_brackets(agent: Caller) {
     let body = format!(r#"{{"model": "scripted-large", "x": [{}[]]}}"#, "[],".repeat(BODY_BYTES / 3));
     loop {
@@ -87,7 +87,7 @@ async fn a_gateway_serves_within_its_memory_while_others_want_all_of_it() {
     group.forget_peak().expect("its memory counts anew");
     let mut attacks: Vec<_> = STRANGERS.map(|address| tokio::spawn(send_unfinished_heads(stranger.coming_from(address)))).into();
     attacks.push(tokio::spawn(send_brackets(room.as_pod(&hostile).await)));
-    // The honest program is in a real pod. It tries again when it is told to, as any client does.
+    // The honest program is in a real pod. Like any client it retries when a refusal allows it.
     let script = format!(
         r#"for i in $(seq {HONEST_CALLS}); do
             for try in 1 2 3 4 5 6 7 8 9 10; do
@@ -115,7 +115,7 @@ async fn a_gateway_serves_within_its_memory_while_others_want_all_of_it() {
 #[tokio::test]
 async fn a_controller_leads_within_its_memory_whatever_pools_a_user_makes() {
     let room = TestNamespace::open("hostilepools").await;
-    // Free lists of small objects: what takes most memory of each byte that is stored.
+    // Lists of small objects in a free field take the most memory for each stored byte.
     let parts: Vec<Value> = std::iter::repeat_n(json!({"": 0}), 980_000 / 7).collect();
     let api: Api<DynamicObject> = Api::namespaced_with(room.client.clone(), &room.namespace, &ApiResource::erase::<AgentPool>(&()));
     for number in 0..5 {
@@ -124,7 +124,7 @@ async fn a_controller_leads_within_its_memory_whatever_pools_a_user_makes() {
             "spec": {"type": "free", "replicas": 0, "agent": {"image": "localhost/spillway/demo-agent:dev", "command": ["/bin/demo-agent"]},
                 "workspace": {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"], "x": parts}}},
         });
-        // Stored without it, or refused.
+        // It is stored without the field, or refused.
         match api.create(&PostParams::default(), &serde_json::from_value(pool).expect("an object")).await {
             Ok(_) | Err(kube::Error::Api(_)) => {}
             Err(error) => panic!("{error}"),

@@ -1,6 +1,6 @@
-//! Who may call what: an agent is its pod's uid, as the API server vouches for it, and nothing else. Whoever is refused is
-//! told why and what would help, is counted, and has changed nothing. What each call takes is in
-//! `identity/calls.rs`.
+//! Identity and rights of callers: an agent is identified only by its pod's uid, which the API server confirms. A
+//! refused caller gets the reason and a remedy, is counted, and has changed nothing. `identity/calls.rs` tests the
+//! calls themselves.
 
 mod calls;
 
@@ -22,21 +22,21 @@ use crate::support::fleet::{Chronicle, Fleet};
 use crate::support::schema::Schema;
 use crate::support::{Operator, TestNamespace, eventually, operator, seen, stopped, within};
 
-/// A room with a pool of agents at rest, and the gateway they call.
+/// A namespace with a pool of agents at rest, and their gateway.
 struct Scene {
     room: TestNamespace,
     gateway: Operator,
     _operator: Operator,
     /// The agents' pods.
     pods: Vec<Pod>,
-    /// Somebody without a token, at the gateway.
+    /// A caller without a token, at the gateway.
     nobody: Caller,
 }
 
 impl Scene {
     async fn set(name: &str, pool: Value, agents: usize) -> Self {
         let room = TestNamespace::open(name).await;
-        // Ours, to read what it counts.
+        // A gateway of the test, whose counters it reads.
         room.kill_gateway();
         let gateway = Operator::gateway(&room, "counted");
         let operator = room.operator("one");
@@ -51,9 +51,9 @@ impl Scene {
         scene
     }
 
-    /// Waits until nobody writes the Agents any more: what is told late, by design, has been told.
+    /// Waits until the Agents are not written any more: also the writes that are delayed on purpose.
     async fn rests(&self) {
-        eventually("the Agents are at rest", async || {
+        eventually("the Agents are not written any more", async || {
             let before = self.stored().await;
             tokio::time::sleep(Duration::from_secs(7)).await;
             let after = self.stored().await;
@@ -66,7 +66,7 @@ impl Scene {
         self.nobody.with(&token_of(&self.room, pod).await)
     }
 
-    /// How many calls the gateway refused for this reason.
+    /// Number of calls that the gateway refused for this reason.
     async fn refused_so_far(&self, code: Code) -> u64 {
         let (_, text) = self.gateway.get("/metrics").await.expect("metrics");
         let lines = text.lines().filter(|line| line.starts_with("spillway_agent_calls_refused_total{"));
@@ -74,13 +74,13 @@ impl Scene {
         of_code.map(|line| line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()).expect("a count")).sum()
     }
 
-    /// The Agents, as stored: the same text as long as nobody wrote them.
+    /// The stored Agents as text, which changes with each write.
     async fn stored(&self) -> Vec<(String, String)> {
         let all = self.room.list::<Agent>().await;
         all.into_iter().map(|agent| (agent.name_any(), agent.resource_version().unwrap_or_default())).collect()
     }
 
-    /// The call is refused with this code and these words, is counted, and changes nothing.
+    /// Checks that the call is refused with this code and these words, is counted, and changes nothing.
     async fn refuses(&self, caller: &Caller, method: &str, path: &str, body: impl Into<Bytes>, code: Code, words: &[&str]) -> Answer {
         let (before, counted) = (self.stored().await, self.refused_so_far(code).await);
         let answer = caller.call(method, path, body).await;
@@ -98,12 +98,12 @@ impl Scene {
     }
 }
 
-/// A goodbye: what would show in an Agent if it were heard.
+/// A goodbye. If it were accepted, an Agent would show it.
 fn goodbye() -> String {
     json!({"reason": "somebody else said it"}).to_string()
 }
 
-/// A pod of somebody's own that no node takes, so that it holds its name and a token's binding and runs nothing.
+/// A user's pod that is never scheduled. It holds its name and the binding of a token, and runs nothing.
 async fn somebodys_pod(room: &TestNamespace, metadata: Value) -> Pod {
     let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
     let container = json!({"name": "agent", "image": "localhost/spillway/demo-agent:dev", "securityContext": walls});
@@ -126,7 +126,7 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     for garbage in ["garbage", "eyJhbGciOiJub25lIn0.e30.", "a.b.c"] {
         refuses(&scene.nobody.with(garbage), Code::InvalidToken, &["does not accept this token", GATEWAY_AUDIENCE]).await;
     }
-    // A true one, with its end cut off, or another's signature.
+    // A valid token, with its end cut off, or with the signature of another one.
     let good = token_of(room, &scene.pods[0]).await;
     let other = token_of(room, &scene.pods[1]).await;
     let (head, _) = good.rsplit_once('.').expect("a signature");
@@ -134,19 +134,19 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     refuses(&scene.nobody.with(&format!("{head}.{signature}")), Code::InvalidToken, &["does not accept this token"]).await;
     refuses(&scene.nobody.with(head), Code::InvalidToken, &["does not accept this token"]).await;
 
-    // For somebody else: the governor, the API server itself, nobody we know.
+    // For another audience: the governor, the API server, or an unknown one.
     let api_server = "https://kubernetes.default.svc.cluster.local";
     for audience in [GOVERNOR_AUDIENCE, api_server, "https://example.org"] {
         let token = token(room, "default", audience, Some(&scene.pods[0])).await;
         refuses(&scene.nobody.with(&token), Code::WrongAudience, &[GATEWAY_AUDIENCE]).await;
     }
-    // For us, and bound to nothing.
+    // For the gateway, and bound to no object.
     for account in ["default", operator::GATEWAY] {
         let token = token(room, account, GATEWAY_AUDIENCE, None).await;
         refuses(&scene.nobody.with(&token), Code::NotAPod, &["not bound to a pod", "agents' pods"]).await;
     }
 
-    // Pods of people, the last one dressed as an agent's in every way that a person with rights on pods can.
+    // Pods of users. The last one imitates an agent's pod as far as a user with rights on pods can.
     let plain = somebodys_pod(room, json!({"name": "plain"})).await;
     refuses(&scene.agent_of(&plain).await, Code::NotAnAgent, &["uid", "Spillway created"]).await;
     let dressed =
@@ -154,7 +154,7 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     let dressed = somebodys_pod(room, dressed).await;
     refuses(&scene.agent_of(&dressed).await, Code::NotAnAgent, &["Spillway created"]).await;
     assert!(scene.goodbyes().await.is_empty());
-    // Who they are does not follow from what they say, either.
+    // Their own statements do not give them an identity either.
     let claims =
         scene.agent_of(&plain).await.saying(CALLER_NAMESPACE_HEADER, &room.namespace).saying(CALLER_POD_HEADER, &scene.pods[0].name_any());
     let claims = claims.saying(CALLER_UID_HEADER, &scene.pods[0].uid().expect("a uid")).saying(GATEWAY_HEADER, "counted");
@@ -173,14 +173,14 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     scene.rests().await;
     let squatter = somebodys_pod(room, json!({"name": ended, "labels": scene.pods[0].metadata.labels})).await;
     refuses(&scene.agent_of(&squatter).await, Code::NotAnAgent, &["Spillway created"]).await;
-    // And the ended agent's own token, whose pod is gone.
+    // The token of the ended agent, whose pod is deleted.
     refuses(&scene.nobody.with(&good), Code::InvalidToken, &["does not accept this token"]).await;
 
-    // All that while nobody else was hurt.
+    // No other agent was affected.
     let agent = scene.nobody.with(&other);
     assert_eq!(agent.post("/agent/v1/report", report()).await.status, 200);
     for pod in ["plain", "dressed", ended.as_str()] {
-        let _ = room.api::<Pod>().delete(pod, &DeleteParams::default().grace_period(0)).await; // the operator may have been quicker
+        let _ = room.api::<Pod>().delete(pod, &DeleteParams::default().grace_period(0)).await; // the operator may have deleted it already
     }
     scene.room.close().await;
 }
@@ -190,7 +190,7 @@ async fn a_token_speaks_for_its_own_agent_whatever_else_is_said() {
     let scene = Scene::set("own", json!({"replicas": 3}), 3).await;
     let [first, second, third] = &scene.pods[..] else { panic!("three pods") };
     let told = Chronicle::start(&scene.room);
-    // Every way to name another: headers that gateways use among themselves, fields that the call does not take, the query.
+    // All ways to name another agent: internal headers of gateways, fields that the call does not have, the query.
     let agent = scene.agent_of(first).await;
     let posing = agent.saying(CALLER_NAMESPACE_HEADER, &scene.room.namespace).saying(CALLER_POD_HEADER, &second.name_any());
     let posing = posing.saying(CALLER_UID_HEADER, &second.uid().expect("a uid")).saying("x-remote-user", "system:admin");
@@ -224,14 +224,14 @@ async fn nothing_left_of_an_ended_agent_may_act() {
     let name = pod.name_any();
     let told = Chronicle::start(&scene.room);
     let agent = scene.agent_of(pod).await;
-    // Its sidecar stands still; its token is in other hands, which say nothing that counts as a sign of life.
+    // Its sidecar is stopped. Another caller has its token, and makes calls that do not count as signs of life.
     let revision = agent.get("/agent/v1/wanted").await.json()["revision"].as_str().expect("a revision").to_owned();
     let link = stopped::Link::of(pod);
     let parked = tokio::spawn({
         let (agent, told, name) = (agent.clone(), told.clone(), name.clone());
         async move {
             let mut after = revision;
-            // Until it is refused: what is wanted changes on the way (it is told to stop).
+            // Until it is refused. The desired state changes meanwhile: the agent is to stop.
             loop {
                 let answer = agent.get(&format!("/agent/v1/wanted?after={after}")).await;
                 match answer.status {
@@ -244,7 +244,7 @@ async fn nothing_left_of_an_ended_agent_may_act() {
     });
     told.until(&name, "given up", |state| state.phase == "Stale" && state.ready == "HeartbeatLost").await;
     told.until(&name, "ended by force", |state| state.phase == "ForceStopped").await;
-    // The first call after its phase is final. The token itself may still be good to the API server.
+    // The first call after its phase is final. The API server may still accept the token.
     for (path, body) in [("/agent/v1/report", report().to_string()), ("/agent/v1/goodbye", goodbye())] {
         let (before, answer) = (scene.stored().await, agent.call("POST", path, body).await);
         let refusal = answer.refusal();
@@ -257,7 +257,7 @@ async fn nothing_left_of_an_ended_agent_may_act() {
     let (answer, when) = parked.await.expect("a task");
     assert_eq!(answer.refusal().code, Code::AgentEnded, "a call that waited is ended too; it was {when:?}");
     drop(link);
-    // For ever, however the token is looked at: its pod is gone in a moment, and so are remembered answers.
+    // This is final for every check of the token: its pod is soon deleted, and cached answers expire.
     eventually("the API server does not vouch for the token any more", async || {
         let refusal = agent.post("/agent/v1/report", report()).await.refusal();
         assert!(matches!(refusal.code, Code::AgentEnded | Code::InvalidToken), "{refusal}");
@@ -269,13 +269,13 @@ async fn nothing_left_of_an_ended_agent_may_act() {
     scene.room.close().await;
 }
 
-/// Ten minutes: the API server gives no token for less.
+/// Ten minutes, the shortest lifetime of a token.
 #[tokio::test]
 async fn an_expired_token_is_refused() {
     let scene = Scene::set("expired", json!({"replicas": 1}), 1).await;
     let agent = scene.agent_of(&scene.pods[0]).await;
     assert_eq!(agent.post("/agent/v1/report", report()).await.status, 200);
-    within(Duration::from_secs(900), "the token is over", async || {
+    within(Duration::from_secs(900), "the token has expired", async || {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let answer = agent.post("/agent/v1/report", report()).await;
         seen(answer.status == 401, || format!("{answer:?}"))
@@ -293,7 +293,7 @@ async fn the_governor_listens_to_gateways_only() {
     let room = &scene.room;
     let pod = &scene.pods[0];
     let somebody = Caller::at_the_governor(room).await;
-    // With everything that a gateway says.
+    // With all headers of a gateway.
     let somebody = somebody.saying(CALLER_NAMESPACE_HEADER, &room.namespace).saying(CALLER_POD_HEADER, &pod.name_any());
     let somebody = somebody.saying(CALLER_UID_HEADER, &pod.uid().expect("a uid")).saying(GATEWAY_HEADER, "counted");
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "other"}})).expect("an account");
@@ -321,7 +321,7 @@ async fn the_governor_listens_to_gateways_only() {
         }
     }
     assert_eq!(scene.stored().await, before, "nothing changed");
-    // A gateway that does not say for whom it calls is refused too, and one that names somebody else's pod.
+    // A gateway that names no agent is refused too, and so is one that names a pod that is no agent's.
     let gateway = Caller::at_the_governor(room).await.with(&token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await);
     let refusal = gateway.post("/agent/v1/report", report()).await.refusal();
     assert_eq!((refusal.code, refusal.field.as_deref()), (Code::InvalidBody, Some(GATEWAY_HEADER)));

@@ -1,5 +1,5 @@
-//! What the supervisor does about time-outs that go on and on, agents that crash one after another, thresholds of a Budget, and what
-//! a pool wants its scheduler to hear of.
+//! Interventions: repeated time-outs, agents that crash one after another, thresholds of a Budget, and the notices that
+//! a pool sends to its scheduler.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -31,15 +31,15 @@ async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agen
     .await
 }
 
-/// Whether it was told of an agent: this signal, and this action.
+/// Whether an agent has an intervention with this signal and this action.
 fn intervened(agent: &Agent, signal: &str, action: &str) -> bool {
     let told = agent.status.iter().flat_map(|status| status.interventions.iter().flatten());
     told.into_iter().any(|told| told.signal == signal && told.action == action)
 }
 
-/// Waits until the webhook was told this; gives the notice.
+/// Waits until the webhook has this notice; the notice.
 async fn told(calls: &Calls, reason: &str) -> Value {
-    eventually(&format!("the webhook is told {reason}"), async || {
+    eventually(&format!("the webhook has a notice {reason}"), async || {
         let calls = calls.lock().expect("whole").clone();
         let found = calls.iter().map(|(_, body)| body.clone()).find(|body| body["reason"] == reason);
         found.ok_or_else(|| format!("{calls:?}"))
@@ -68,14 +68,14 @@ async fn chronic_time_outs_end_the_agent_and_are_told_to_the_breakers_of_its_wor
     assert!(intervened(&ended, "ChronicTimeout", "Reap"), "{:?}", ended.status);
     assert!(ended.status.and_then(|status| status.timeouts).is_some_and(|timeouts| timeouts >= 2));
     room.event(&name, "ChronicTimeout", "spec.bulkhead.maxTimeouts").await;
-    // No attempt ended by its time: what opens them is the agent's time-outs alone.
+    // No attempt timed out: only the agent's time-outs open the circuits.
     let words = breakers::says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work/slow is open") && words.contains("spec.bulkhead.maxTimeouts"), "{words}");
     let words = breakers::says(&room, "for-all", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work (all pools of the namespace) is open"), "{words}");
     let (reason, message) = room.pool_says("slow", "Blocked", "True").await;
     assert!(reason == "BreakerOpen" && message.contains("Breaker/strict") && message.contains("Breaker/for-all"), "{reason}: {message}");
-    eventually("its item goes back", async || {
+    eventually("its item is released", async || {
         let tried = attempts(&room.item("hangs").await);
         seen(tried == [("LeaseExpired".to_owned(), name.clone())], || format!("{tried:?}"))
     })
@@ -121,7 +121,7 @@ async fn thresholds_of_a_budget_tell_people_and_end_agents() {
     });
     room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(budget)).await.expect("the Budget is accepted");
     room.apply_queue("bugs", json!({})).await;
-    // It spends what there is, shows no progress, and does not end when it is refused.
+    // It spends all tokens, reports no progress, and does not end after a refusal.
     let script = format!("{}; while call; do :; done; while :; do sleep 1; done", call("scripted-large--output-300"));
     let extra = json!({
         "scaling": {"max": 1}, "models": [provider.entry("gpt", "OpenAIChat")],
@@ -155,7 +155,7 @@ async fn what_a_pool_escalates_comes_to_the_inbox_of_the_scheduler() {
     room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, json!({"scaling": {"max": 1}, "supervision": rules})).await;
     room.submit("bugs", "long", json!({"payload": "x"})).await;
     let name = holder(&room.item_is("long", Leased).await);
-    let message = eventually("the scheduler is told", async || {
+    let message = eventually("the scheduler's inbox has the message", async || {
         let answer = inbox.try_call("GET", "/agent/v1/inbox", "").await?;
         let messages = if answer.status == 200 { answer.json()["messages"].as_array().cloned().unwrap_or_default() } else { Vec::new() };
         messages.into_iter().find(|message| message["about"] == "escalated").ok_or_else(|| format!("{answer:?}"))

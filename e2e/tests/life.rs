@@ -1,5 +1,5 @@
 //! The life of agents, seen from outside their pods: goodbye, silence, starts that fail, pauses, children, orphans, a sidecar
-//! that dies, a person at a terminal. What is silent and what is killed are in `life/`.
+//! that dies, a person at a terminal. Tests of silence and of killed processes are in `life/`.
 
 mod processes;
 mod silence;
@@ -20,7 +20,7 @@ use crate::support::exec::{self, Attached, exec, sh};
 use crate::support::history::{History, condition, phase, pod_uid, says};
 use crate::support::{Operator, TestNamespace, eventually, node, seen};
 
-/// A room with an operator that leads, and all that happens in it.
+/// A namespace with an operator that leads, and the history of its objects.
 async fn opened(name: &str) -> (TestNamespace, Operator, History) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
@@ -29,17 +29,17 @@ async fn opened(name: &str) -> (TestNamespace, Operator, History) {
     (room, operator, history)
 }
 
-/// A program of `script`.
+/// A pool's program that runs `script`.
 fn program(script: &str) -> Value {
     json!({"command": ["/bin/sh", "-c", script]})
 }
 
 /// Does nothing and says nothing, until it is asked to end.
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
-/// Ends by force alone.
+/// Ends only by force.
 const STUBBORN: &str = "trap '' TERM; while :; do sleep 1; done";
 
-/// Heard of each second, given up after five.
+/// A heartbeat each second, and a time-out of five seconds.
 fn closely(mode: &str) -> Value {
     json!({"mode": mode, "heartbeatPeriodSeconds": 1, "heartbeatTimeoutSeconds": 5})
 }
@@ -53,7 +53,7 @@ async fn change(room: &TestNamespace, agent: &str, spec: Value) {
     room.api::<Agent>().patch(agent, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await.expect("changed");
 }
 
-/// Waits until the Agent is as wanted now.
+/// Waits until the Agent fits now.
 async fn becomes(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(&format!("{name} {what}"), async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
@@ -62,7 +62,7 @@ async fn becomes(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Ag
     .await
 }
 
-/// The agent says goodbye by its own command. When it did, by the machine's clock.
+/// The agent says goodbye with its own command; the time, by the machine's clock.
 async fn says_goodbye(room: &TestNamespace, agent: &str, reason: &str) -> Duration {
     let script = format!("read up rest < /proc/uptime; echo $up; exec {} goodbye '{reason}'", exec::SPILLWAY);
     let said = sh(room, agent, &script).await;
@@ -70,17 +70,17 @@ async fn says_goodbye(room: &TestNamespace, agent: &str, reason: &str) -> Durati
     Duration::from_secs_f64(said.out.trim().parse().expect("seconds"))
 }
 
-/// Whether there were no other phases. Which of these are seen depends on who is faster.
+/// Whether there were only these phases. Which of them are seen depends on timing.
 fn only(phases: &[AgentPhase], expected: &[AgentPhase]) -> bool {
     phases.iter().all(|phase| expected.contains(phase))
 }
 
-/// The pod with this uid was asked to end.
+/// Whether the pod with this uid was asked to end.
 fn asked_to_end(uid: &str) -> impl Fn(&Pod) -> bool {
     move |pod| pod.metadata.uid.as_deref() == Some(uid) && pod.metadata.deletion_timestamp.is_some()
 }
 
-/// With which code the agent's container ended, in the kubelet's words.
+/// The exit code of the agent's container, from the kubelet.
 fn exit_code(pod: &Pod) -> Option<i32> {
     let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
     let agent = containers.iter().find(|container| container.name == "agent")?;
@@ -136,7 +136,7 @@ async fn a_goodbye_brings_no_replacement_that_the_pool_does_not_want() {
     room.pool_says("free", "ScaledToZero", "True").await;
     assert_eq!(history.agents_ever().await.len(), 1, "{:?}", history.agents_ever().await);
 
-    // A manual agent is nobody's to replace. The pool, which is looked at again after it, makes what it wants and no more.
+    // A manual agent is not replaced. The pool, which is reconciled after it, makes only its desired number.
     let manual: Agent =
         serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "mine"},
         "spec": {"poolRef": {"name": "free"}, "manual": true}}))
@@ -188,7 +188,7 @@ async fn starts_that_fail_are_given_up_in_the_kubelets_words_and_tried_later_and
     let image = json!({"image": "localhost/spillway/there-is-no-such:dev"});
     room.apply_pool("fine", json!({"replicas": 1, "supervision": within(5)})).await;
     let fine = room.idle("fine", 1).await.remove(0).name_any();
-    // Long enough for the kubelet to find out, and to say so: that takes it a second try.
+    // Long enough for the kubelet to find and report it, which takes a second attempt.
     room.apply_pool("told", json!({"replicas": 1, "agent": image, "supervision": within(30)})).await;
     room.apply_pool("fails", json!({"replicas": 1, "agent": image, "supervision": within(5)})).await;
     let gave_up = |agent: &Agent, pool: &str| agent.spec.pool_ref.name == pool && phase(agent) == Some(ForceStopped);
@@ -221,7 +221,8 @@ async fn nobody_is_given_up_for_a_late_start_while_no_gateway_serves() {
     room.kill_gateway();
     room.apply_pool("free", json!({"replicas": 1, "supervision": {"startupTimeoutSeconds": 20}})).await;
     let (_, agent) = history.agent("its pod runs", |agent| says(agent, "Ready", "False", "NotRegistered")).await;
-    // Longer than it has, which is more than its sidecar waits between two tries: what must not happen has no end to wait for.
+    // Longer than its time limit, which is longer than its sidecar's retry interval. This waits a fixed time, because
+    // it checks that something does not happen.
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(history.phases(&agent.name_any()).await, [Spawning, Running]);
     room.start_gateway("again");
@@ -239,14 +240,15 @@ async fn a_pause_is_told_and_counted_and_a_paused_frozen_program_is_not_given_up
     let paused = becomes(&room, &name, "is paused", |agent| phase(agent) == Some(Paused)).await;
     assert!(says(&paused, "Paused", "True", "PausedBySpec"), "{:?}", paused.status);
     assert_eq!(paused.status.and_then(|status| status.pauses), Some(1));
-    eventually("the pod is told", async || {
+    eventually("the pod knows about the pause", async || {
         let said = exec::spillway(&room, &name, &["status"]).await;
         seen(said.out.contains("wanted: pause"), || format!("{said:?}"))
     })
     .await;
 
     node::signal(&node::program(&uid).expect("a program"), Signal::STOP);
-    // Twice its time-out, and its heartbeats go on: what must not happen has no end to wait for.
+    // Twice its time-out, while its heartbeats continue. This waits a fixed time, because it checks that something does
+    // not happen.
     tokio::time::sleep(Duration::from_secs(12)).await;
     let held = room.api::<Agent>().get(&name).await.expect("the Agent");
     assert_eq!((phase(&held), held.status.and_then(|status| status.interventions)), (Some(Paused), None));
@@ -281,7 +283,7 @@ async fn children_are_made_within_the_bulkhead_and_leave_with_their_parent() {
     becomes(&room, &name, "has a child", |agent| agent.status.as_ref().and_then(|status| status.children) == Some(1)).await;
     assert_eq!(room.pool("kids").await.status.and_then(|status| status.agents), Some(0), "it counts outside its pool's size");
 
-    // The same key gives the same child, through the command and by the API as the sidecar calls it.
+    // The same key gives the same child, with the command and with the API call of the sidecar.
     assert_eq!(exec::spillway(&room, &name, &["spawn", "kids", "--key", "first"]).await.ok().trim(), child);
     let pod = room.api::<Pod>().get(&name).await.expect("its pod");
     let link = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await).saying("idempotency-key", "first");
@@ -306,10 +308,10 @@ async fn children_are_made_within_the_bulkhead_and_leave_with_their_parent() {
     room.close().await;
 }
 
-/// That it asked for too much reaches the model, and people.
+/// Checks that the model, and persons, get a notice of the refused request.
 async fn warned(room: &TestNamespace, name: &str) {
     let rule = "RuleViolated/TooManyChildren";
-    eventually("the warning is in the pod", async || {
+    eventually("the pod has the warning", async || {
         let said = sh(room, name, "cat /spillway/data/notices.jsonl").await;
         seen(said.out.contains(rule), || format!("{said:?}"))
     })
@@ -336,8 +338,8 @@ async fn a_chat_agent_is_active_while_its_terminal_is_used() {
     let (name, other) = (agents[0].name_any(), agents[1].name_any());
     let mut person = Attached::to(&room, &name);
     let typing = std::sync::Mutex::new(&mut person);
-    eventually("it is active", async || {
-        // The kernel keeps the times of a terminal to 8 s: who types is seen by and by.
+    eventually("the agent is Active", async || {
+        // The kernel rounds the times of a terminal to 8 s, so typing is detected with a delay.
         typing.lock().expect("one person").types("echo hello > /tmp/typed");
         tokio::time::sleep(Duration::from_secs(2)).await;
         let agent = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?;
@@ -345,10 +347,10 @@ async fn a_chat_agent_is_active_while_its_terminal_is_used() {
     })
     .await;
     assert_eq!(sh(&room, &name, "cat /tmp/typed").await.ok().trim(), "hello");
-    // Still attached, and nobody types.
+    // Still attached, without typing.
     becomes(&room, &name, "is idle again", |agent| phase(agent) == Some(Idle)).await;
     assert!(history.phases(&name).await.ends_with(&[Idle, Active, Idle]), "{:?}", history.phases(&name).await);
-    assert!(only(&history.phases(&other).await, &[Spawning, Running, Idle]), "nobody was at the other one");
+    assert!(only(&history.phases(&other).await, &[Spawning, Running, Idle]), "no person was at the other one");
     drop(person);
     room.close().await;
 }

@@ -1,12 +1,11 @@
-//! The whole system on a real cluster: real pods, real kubelet, operators as processes that can be killed, stopped and cut
-//! off. Run by `make e2e`, inside `e2e/cluster/cluster run`.
+//! The whole system on a real cluster: real pods, a real kubelet, and operators as processes that can be killed,
+//! stopped and cut off. `make e2e` runs the tests, inside `e2e/cluster/cluster run`.
 //!
-//! Each test has a namespace and operators of its own, which serve that namespace only: tests run side by side. Nothing
-//! here is timed: a test waits, generously, for the thing to happen; times come from `e2e/bench`. Some wait for ten minutes,
-//! because that is what they are about.
+//! Each test has a namespace and operators of its own, which serve that namespace only. So tests run in parallel. They
+//! do not measure times (`e2e/bench` does): a test waits with a generous limit. Some tests wait for ten minutes,
+//! because they test such a period.
 //!
-//! Tests whose names begin with `alone_` take something away that every other test needs: `e2e/test.sh` runs them by
-//! themselves.
+//! Tests whose names begin with `alone_` stop something that every other test needs. `e2e/test.sh` runs them alone.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What the leader counts of work and agents, what a program is told of itself, and what the plugin computes without metrics.
+//! The leader's metrics of work and agents, a program's environment about itself, and the plugin's statistics without
+//! metrics.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -61,7 +62,7 @@ async fn what_happens_to_work_and_agents_is_counted_once_and_a_new_leader_begins
     until(&room, &operator, "pool_agent_starts_total", &[("pool=\"fixers\"", 1.0)]).await;
     until(&room, &operator, "agents", &[("type=\"worker\",phase=\"Idle\"", 1.0)]).await;
 
-    // What a program was told of itself is what its Agent says.
+    // A program's environment about itself agrees with its Agent.
     let agent = room.list::<Agent>().await.pop().expect("an agent");
     let status = agent.status.clone().expect("a status");
     let pod = status.pod_ref.expect("a pod");
@@ -91,7 +92,7 @@ async fn what_happens_to_work_and_agents_is_counted_once_and_a_new_leader_begins
     let top = plugin(&room, &["top", "pools", "--once"]);
     assert!(top.starts_with("Pools 1") && top.contains("fixers"), "{top}");
 
-    // The next leader counts what happens under it.
+    // The next leader counts only its own time.
     operator.signal(Signal::KILL);
     let next = room.operator("two");
     next.leads(&room).await;

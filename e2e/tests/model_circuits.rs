@@ -1,4 +1,4 @@
-//! A provider that fails is left alone for a while, by all gateways together, and tried again with one call.
+//! Calls to a failing provider stop for a while at all gateways, and one call then probes it.
 
 use kube::api::PostParams;
 use rustix::process::Signal;
@@ -13,7 +13,7 @@ use crate::support::restarted::Controllers;
 use crate::support::standins::Standin;
 use crate::support::{GENEROUS, TestNamespace, eventually, seen};
 
-/// As many failures as open a circuit.
+/// Number of failures that open a circuit.
 const FAILURES: usize = 5;
 const FAILS: &str = "status-529";
 
@@ -25,7 +25,8 @@ struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// Two agents at two gateways, under a Breaker whose guard of models is this; a turn of theirs may take so many seconds.
+    /// Two agents at two gateways, under a Breaker with this guard of models. `turn` is the time limit of a turn, in
+    /// seconds.
     async fn new(room: &'a TestNamespace, guard: Value, turn: i64) -> Self {
         Self::with(room, Scripted::serve(room).await, guard, turn).await
     }
@@ -50,7 +51,7 @@ impl<'a> Scene<'a> {
         self.agents[which].caller.at(self.gateways.address(which)).saying("x-script", script)
     }
 
-    /// A call of one of them by one of the gateways; the provider does as `script` says.
+    /// A call of one of them through one of the gateways. `script` has the provider's modes.
     async fn call(&self, which: usize, script: &str, stream: bool) -> Answer {
         let body = json!({"model": "scripted-large", "max_tokens": 50, "stream": stream, "messages": [{"role": "user", "content": "say something"}]});
         let mut line = self.caller(which, script).connect().await.expect("the gateway is there");
@@ -63,7 +64,7 @@ impl<'a> Scene<'a> {
         circuits.into_iter().find(|circuit| circuit.key.starts_with("models/")).ok_or_else(|| "no circuit of models".to_owned())
     }
 
-    /// As many calls fail as open it, at both gateways.
+    /// Makes enough failing calls to open it, at both gateways.
     async fn opens(&self) -> Circuit {
         for which in 0..FAILURES {
             let answer = self.call(which, FAILS, false).await;
@@ -100,7 +101,7 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
     let test = async {
         let scene = Scene::new(&room, json!({"openSeconds": 10}), 600).await;
         scene.opens().await;
-        // The next call is a probe when the time is over; until then both gateways refuse, and the provider hears of nothing.
+        // The first call after the time is a probe. Until then both gateways refuse, and the provider gets no calls.
         for which in 0..2 {
             let answer = scene.call(which, FAILS, false).await;
             if answer.status == 503 {
@@ -108,17 +109,17 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
                 assert!(answer.headers.get("retry-after").is_some(), "{answer:?}");
             }
         }
-        // A probe that takes as long as this test needs.
+        // A probe that lasts as long as this test needs.
         let before = scene.provider.calls();
         let probe = async {
-            eventually("the provider is tried again", async || {
+            eventually("the provider gets a probe", async || {
                 let answer = scene.call(0, "wait", false).await;
                 seen(answer.status == 200, || text(&answer))
             })
             .await;
         };
         let meanwhile = async {
-            eventually("the probe is with the provider", async || {
+            eventually("the provider has the probe", async || {
                 seen(scene.provider.calls() == before + 1, || scene.provider.calls().to_string())
             })
             .await;
@@ -128,7 +129,7 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
             scene.provider.go();
         };
         futures::join!(probe, meanwhile);
-        eventually("it is closed, without anybody's help", async || {
+        eventually("the circuit is closed by itself", async || {
             let answer = scene.call(1, "cache", true).await;
             seen(answer.status == 200, || text(&answer))
         })
@@ -144,7 +145,7 @@ async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_rest
     let room = TestNamespace::open("dead").await;
     let controllers = Controllers::start(&room, 1);
     let test = async {
-        // Long enough that what follows is refused by an open circuit, however slow the machine is.
+        // Long enough that the circuit is still open in the next steps on a slow machine.
         let scene = Scene::with(&room, Scripted::absent(&room).await, json!({"openSeconds": 30}), 600).await;
         for which in 0..FAILURES {
             let answer = scene.call(which, "cache", which % 2 == 1).await;
@@ -156,12 +157,12 @@ async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_rest
         for which in 0..2 {
             is_refused(&scene.call(which, "cache", false).await, 503);
         }
-        // It is not found before the circuit is tried.
+        // The provider is back, but is not called before the probe.
         scene.provider.serves().await;
         is_refused(&scene.call(0, "cache", false).await, 503);
         assert_eq!(scene.provider.calls(), 0);
         for which in 0..2 {
-            eventually("it is found", async || {
+            eventually("the provider is called again", async || {
                 let answer = scene.call(which, "cache", false).await;
                 seen(answer.status == 200, || text(&answer))
             })
@@ -181,10 +182,8 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
         let scene = Scene::new(&room, json!({"openSeconds": 3600, "maxOpenSeconds": 3600}), 600).await;
         let old = scene.call(0, "wait", false);
         let opens = async {
-            eventually("the old call is with the provider", async || {
-                seen(scene.provider.calls() == 1, || scene.provider.calls().to_string())
-            })
-            .await;
+            eventually("the provider has the old call", async || seen(scene.provider.calls() == 1, || scene.provider.calls().to_string()))
+                .await;
             let opened = scene.opens().await;
             scene.provider.go();
             opened
@@ -194,14 +193,18 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
         agrees(&room, &scene.provider).await;
         let calls = scene.provider.calls();
         let is_open = async || {
-            // A leader that was killed may be missed for longer than a gateway waits.
-            let answer = eventually("somebody leads and answers", async || {
+            // The gap after a killed leader may be longer than a gateway waits.
+            let answer = eventually("a leader answers", async || {
                 let answer = scene.call(1, "cache", false).await;
                 seen(!text(&answer).contains("governor_away"), || text(&answer)).map(|()| answer)
             })
             .await;
             is_refused(&answer, 402);
-            assert_eq!(answer.headers.get("x-should-retry").map(|value| value.as_bytes()), Some(&b"false"[..]), "nobody waits for an hour");
+            assert_eq!(
+                answer.headers.get("x-should-retry").map(|value| value.as_bytes()),
+                Some(&b"false"[..]),
+                "no client waits for an hour"
+            );
             let circuit = scene.circuit().await.expect("it is told");
             assert_eq!((circuit.state, circuit.epoch), (CircuitState::Open, opened.epoch));
         };
@@ -210,7 +213,7 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
         controllers.with(&leader, |leader| leader.signal(Signal::KILL));
         controllers.leader(&room, &leader).await;
         is_open().await;
-        assert_eq!(scene.provider.calls(), calls, "nobody tried it");
+        assert_eq!(scene.provider.calls(), calls, "no call reached it");
     };
     controllers.are_kept_for(&room, test).await;
     room.close().await;
@@ -232,11 +235,9 @@ async fn a_probe_that_never_answers_does_not_wedge_it() {
             }
         };
         let recovers = async {
-            eventually("the probe is with the provider", async || {
-                seen(scene.provider.calls() > before, || scene.provider.calls().to_string())
-            })
-            .await;
-            eventually("another one is tried, and answers", async || {
+            eventually("the provider has the probe", async || seen(scene.provider.calls() > before, || scene.provider.calls().to_string()))
+                .await;
+            eventually("another probe is answered", async || {
                 let answer = scene.call(1, "cache", false).await;
                 seen(answer.status == 200, || text(&answer))
             })
@@ -258,7 +259,7 @@ async fn a_provider_that_hangs_counts_when_the_clients_of_calls_that_are_not_str
     let test = async {
         let guard = json!({"failureThreshold": 2, "firstTokenSeconds": 2, "openSeconds": 600});
         let scene = Scene::new(&room, guard, 600).await;
-        // One that leaves before it has waited for as long as a first token may take says nothing of the provider.
+        // A client that leaves before the time limit of the first token does not count as a failure of the provider.
         let leaves = async |which, after| {
             tokio::time::timeout(std::time::Duration::from_secs(after), scene.call(which, "wait", false)).await.is_err()
         };
@@ -285,7 +286,7 @@ async fn a_model_turn_that_takes_too_long_is_told_so_and_counted_all_the_same() 
         let answer = scene.call(0, "wait", false).await;
         assert_eq!(answer.status, 503, "{answer:?}");
         assert!(text(&answer).contains("spec.bulkhead.modelTurnTimeoutSeconds"), "{answer:?}");
-        // What comes late is read for what it used, and dropped.
+        // A late answer is read for its usage, and dropped.
         scene.provider.go();
         eventually("the provider has answered", async || seen(scene.provider.told() > 0, || "it waits".to_owned())).await;
         agrees(&room, &scene.provider).await;

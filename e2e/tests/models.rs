@@ -1,4 +1,4 @@
-//! Calls of models, from a program in a real pod through its sidecar and the gateway to a provider that counts for itself.
+//! Calls of models, from a program in a real pod through its sidecar and the gateway to a provider with its own count.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -16,7 +16,7 @@ use crate::support::{Operator, TestNamespace, eventually, seen};
 /// Does nothing, until it is asked to end.
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 
-/// A room with a provider, a budget of so many tokens an hour, and one agent whose life is no limit.
+/// A namespace with a provider, a budget of `tokens` an hour, and one agent without a limit for its life.
 async fn opened(name: &str, tokens: i64) -> (TestNamespace, Operator, Scripted, Agent) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
@@ -38,7 +38,7 @@ async fn opened(name: &str, tokens: i64) -> (TestNamespace, Operator, Scripted, 
 async fn budget(room: &TestNamespace, tokens: i64) {
     let object = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
-        // Bytes: what is held is never exceeded.
+        // Bytes: usage never exceeds its hold.
         "spec": {"tokens": {"limits": [{"name": "hourly", "tokens": tokens, "window": "Hour"}], "estimate": "Bytes", "minOutputTokens": 1}},
     });
     room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Budget is accepted");
@@ -57,7 +57,7 @@ async fn call(agent: &Caller, body: &Value) -> Result<Answer, String> {
 async fn a_program_calls_a_model_and_every_token_is_counted() {
     let (room, _operator, provider, agent) = opened("models", 1_000_000).await;
     let name = agent.name_any();
-    // As any client does: by the addresses that stand in its environment, with a key that is worth nothing.
+    // Like any client: with the addresses in its environment, and with a key without value.
     let script = r#"
         post() { wget -q -Y off -O - --header 'content-type: application/json' --header "authorization: Bearer $OPENAI_API_KEY" --post-data "$2" "$1"; echo; }
         post "$OPENAI_BASE_URL/chat/completions" '{"model": "scripted-large", "messages": [{"role": "user", "content": "hello"}]}'
@@ -69,7 +69,7 @@ async fn a_program_calls_a_model_and_every_token_is_counted() {
     assert_eq!(provider.calls(), 4, "{said:?}");
     assert!(provider.told() > 0, "{said:?}");
     agrees(&room, &provider).await;
-    eventually("the agent's status says it too", async || {
+    eventually("the agent's status has the provider's count", async || {
         let agent = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?;
         let used = agent.status.and_then(|status| status.tokens?.used);
         seen(used == Some(provider.told()), || format!("{used:?}"))
@@ -83,13 +83,13 @@ async fn what_is_spent_is_refused_in_words_that_say_what_to_raise() {
     let (room, _operator, provider, agent) = opened("spent", 2_000).await;
     let pod = room.api::<Pod>().get(&agent.name_any()).await.expect("its pod");
     let caller = room.as_pod(&pod).await;
-    let refused = eventually("it is spent", async || {
+    let refused = eventually("the budget is spent", async || {
         let answer = call(&caller, &chat("scripted-large", 300, false)).await?;
         seen(answer.status == 402, || format!("{answer:?}")).map(|()| answer)
     })
     .await;
     assert_eq!(refused.headers.get("x-should-retry").map(|value| value.as_bytes()), Some(&b"false"[..]), "{refused:?}");
-    // For the sidecar, also of a refusal.
+    // The sidecar needs it, also in a refusal.
     assert!(refused.headers.contains_key("spillway-conversation"), "{refused:?}");
     let text = String::from_utf8_lossy(&refused.body).into_owned();
     for word in ["Budget/default", "hourly", "spec.tokens.limits"] {
@@ -97,7 +97,7 @@ async fn what_is_spent_is_refused_in_words_that_say_what_to_raise() {
     }
     let object = room.api::<Budget>().get("default").await.expect("the Budget");
     let windows = object.status.iter().flat_map(|status| status.windows.iter().flatten());
-    // Each hour by itself: another one may have begun meanwhile.
+    // Each hour is checked by itself, because another one may have begun meanwhile.
     windows.for_each(|window| assert!(window.used + window.held.unwrap_or(0) <= 2_000, "{window:?}"));
     let before = provider.calls();
     let not_allowed = call(&caller, &chat("other-model", 10, false)).await.expect("an answer");
@@ -105,9 +105,9 @@ async fn what_is_spent_is_refused_in_words_that_say_what_to_raise() {
     let elsewhere = caller.try_call("POST", "/models/gpt/v1/files", "{}").await.expect("an answer");
     assert!((400..500).contains(&elsewhere.status), "{elsewhere:?}");
     assert_eq!(provider.calls(), before, "nothing of it reached the provider");
-    // Raised by whoever may: the same call is answered.
+    // After the budget is raised, the same call is answered.
     budget(&room, 1_000_000).await;
-    eventually("it goes on", async || {
+    eventually("calls are answered again", async || {
         let answer = call(&caller, &chat("scripted-large", 300, false)).await?;
         seen(answer.status == 200, || format!("{answer:?}"))
     })
@@ -128,7 +128,7 @@ async fn gateways_and_leaders_that_die_leave_nothing_held_and_nothing_uncounted(
         leader.signal(Signal::KILL);
         leader.ended().await;
         leader = room.operator(&format!("leader-{round}"));
-        // It waits for the next leader, or is sent away: it must be counted either way.
+        // It waits for the next leader, or is refused. It must be counted in both cases.
         drop(call(&caller, &chat("scripted-large", 200, false)).await);
         leader.leads(&room).await;
         room.kill_gateway();
@@ -136,12 +136,12 @@ async fn gateways_and_leaders_that_die_leave_nothing_held_and_nothing_uncounted(
     }
     assert!(done > 0, "some calls were answered");
     let caller = room.as_pod(&pod).await;
-    eventually("a call is answered at the end", async || {
+    eventually("a call is answered after the faults", async || {
         let answer = call(&caller, &chat("scripted-large", 200, false)).await?;
         seen(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
-    eventually("nothing is held, and nothing that the provider told is missing", async || {
+    eventually("no tokens are held, and all tokens of the provider are counted", async || {
         let (used, held, lost) = spent(&room).await;
         seen(held == 0 && used + lost >= provider.told(), || format!("used {used}, held {held}, lost {lost}; told {}", provider.told()))
     })
@@ -157,7 +157,7 @@ async fn an_agent_sees_what_is_left_and_asks_people_for_more_which_raises_nothin
     let hourly = format!("Budget/default in {}, hourly (Hour): 2000 of 2000 left, 0 used, 0 held, resets ", room.namespace);
     assert!(left.starts_with("the agent's lifetime, ") && left.contains(&hourly), "{left}");
     spillway(&room, &name, &["budget", "ask", "50k", "the", "tests"]).await.ok();
-    // Answered, it is stored.
+    // When it is answered, it is stored.
     let asked = room.api::<Agent>().get(&name).await.expect("the agent");
     let condition = condition(&asked, "TokensRequested").expect("a condition");
     assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "AskedForTokens"));

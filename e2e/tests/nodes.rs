@@ -1,4 +1,4 @@
-//! Nodes whose kubelets are away: those on one of several do not count and are replaced, and those on the only one are not.
+//! Nodes without a kubelet: agents on one of several nodes are replaced, and agents on the only node are not.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn alone_a_kubelet_that_is_killed_costs_no_identity_and_the_next_one_no_ag
     a_kubelet_goes_and_comes(stopped::Kubelet::Killed).await;
 }
 
-/// Alone on its cluster, as the tests' names say: every pod is on this node. Others go on, so it is this node's own trouble.
+/// Must run alone, because every pod is on this node. Other nodes continue, so the fault is this node's own.
 async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
     let room = TestNamespace::open("kubelet").await;
     let neighbours = Neighbours::of(&room, 2).await;
@@ -67,7 +67,7 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
         assert!(same.len() == 1 && same[0].uid() == pod.uid(), "no second pod takes an identity");
         assert_eq!(same[0].metadata.deletion_timestamp, None, "nor is the first one asked to leave");
     }
-    eventually("the pool counts those that can be reached", async || {
+    eventually("the pool counts only reachable agents", async || {
         let status = room.pool("free").await.status.expect("a status");
         seen(status.agents == Some(2), || format!("{status:?}"))
     })
@@ -77,7 +77,7 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
     node_is(&room, &pods[0], "True").await;
     room.pool_says("free", "Ready", "True").await;
     for name in &replacements {
-        eventually(&format!("{name} is one too many"), async || {
+        eventually(&format!("the surplus agent {name} is deleted"), async || {
             let left = room.api::<Agent>().get_opt(name).await.map_err(|error| error.to_string())?;
             seen(left.is_none(), || "it is there".to_owned())
         })
@@ -102,7 +102,7 @@ async fn alone_on_the_only_node_nobody_is_replaced_when_its_kubelet_is_away() {
 
     let kubelet = stopped::Kubelet::Stopped.away();
     node_is(&room, &pods[0], "Unknown").await;
-    // Of several it would have been judged within this.
+    // One of several nodes would count as unreachable within this time.
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(Fleet::now(&room).await, before, "a replacement would have no node either");
     drop(kubelet);

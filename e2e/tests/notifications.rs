@@ -1,4 +1,4 @@
-//! Webhooks: what people asked to be told of arrives, also where the receiver was away at first.
+//! Webhooks: notifications arrive, also if the receiver is away at first.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,10 +10,10 @@ use tokio::net::TcpListener;
 
 use crate::support::{Operator, TestNamespace, eventually, seen};
 
-/// Each call: what its header `Spillway-Notice` says, and its body.
+/// The header `Spillway-Notice` and the body of each call.
 pub type Calls = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// Is away when it is called first, and takes everything from then on.
+/// A receiver that fails the first call, and accepts all later ones.
 pub async fn receiver(room: &TestNamespace) -> (String, Calls) {
     let calls = Calls::default();
     let take = async |State(calls): State<Calls>, headers: HeaderMap, body: String| {
@@ -29,7 +29,7 @@ pub async fn receiver(room: &TestNamespace) -> (String, Calls) {
     (url, calls)
 }
 
-/// Arguments of an operator that tells this one of what happens in the room.
+/// Arguments of an operator that notifies this receiver of events in the namespace.
 pub fn webhooks(room: &TestNamespace, url: &str) -> [String; 2] {
     let file = |name: &str| std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.{name}", room.namespace));
     let (list, url_file) = (file("webhooks"), file("url"));
@@ -47,7 +47,7 @@ async fn a_webhook_is_told_how_an_item_ended() {
     room.apply_queue("bugs", json!({})).await;
     room.submit("bugs", "quiet", json!({"cancelRequested": true})).await;
     room.submit("bugs", "asked", json!({"cancelRequested": true, "notifyOn": ["Finished"]})).await;
-    eventually("the webhook is told, and told again what it did not take", async || {
+    eventually("the webhook has the notice, and the retry of the one that it refused", async || {
         let calls = calls.lock().expect("whole");
         seen(calls.len() == 2, || format!("{calls:?}"))
     })
@@ -57,7 +57,7 @@ async fn a_webhook_is_told_how_an_item_ended() {
     let body = &told[0].1;
     assert_eq!((&body["reason"], &body["namespace"], &body["count"]), (&json!("Finished"), &json!(room.namespace), &json!(1)));
     assert_eq!((&body["objects"][0]["kind"], &body["objects"][0]["name"]), (&json!("WorkItem"), &json!("asked")));
-    let metrics = eventually("it is counted", async || {
+    let metrics = eventually("the metrics count the notice", async || {
         let (_, text) = operator.get("/metrics").await?;
         seen(text.contains(r#"spillway_notifications_total{outcome="sent",webhook="ops"} 1"#), || text.clone()).map(|()| text.clone())
     })

@@ -1,5 +1,5 @@
-//! What is away, and what it costs: no agent is ended, and no program stopped, because something of ours was not there. Only
-//! who falls silent alone, and stays so, is given up.
+//! Outages of controller, gateway and API server: they end no agent and stop no program. Only an agent that is silent
+//! alone, and stays silent, is given up.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::support::fake::{Authority, FakeGovernor};
 use crate::support::fleet::{Chronicle, Fleet, log, steps};
 use crate::support::{TestNamespace, audit, eventually, operator, seen, stopped};
 
-/// Reports so often, and silent for so long, in seconds.
+/// Heartbeat period and time-out, in seconds.
 fn heartbeat(period: u32, timeout: u32) -> serde_json::Value {
     json!({"heartbeatPeriodSeconds": period, "heartbeatTimeoutSeconds": timeout})
 }
@@ -29,7 +29,7 @@ async fn scale(room: &TestNamespace, pool: &str, replicas: u32) {
     room.api::<AgentPool>().patch_scale(pool, &PatchParams::default(), &scale).await.expect("scaled");
 }
 
-/// Waits until every one of these has found the gateway again, by its own word, `times` times in all.
+/// Waits until each of these sidecars has logged `times` times in total that it found the gateway again.
 async fn answered_again(room: &TestNamespace, agents: &[String], times: usize) {
     for agent in agents {
         eventually(&format!("{agent} is answered again"), async || {
@@ -40,7 +40,7 @@ async fn answered_again(room: &TestNamespace, agents: &[String], times: usize) {
     }
 }
 
-/// The programs went on meanwhile, each step counted once.
+/// Checks that the programs continued meanwhile, with each step once.
 pub async fn went_on(room: &TestNamespace, agents: &[String], before: &[u64], at_least: u64) {
     let after = steps(room, agents).await;
     assert!(before.iter().zip(&after).all(|(before, after)| after - before >= at_least), "from {before:?} to {after:?}");
@@ -52,7 +52,7 @@ async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
     let first = room.operator("first");
     first.leads(&room).await;
     let told = Chronicle::start(&room);
-    // Above ten minutes: a pod that hears nobody for that long ends by itself.
+    // More than ten minutes: a pod without contact for its time-out ends by itself.
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 900)})).await;
     let before = Fleet::of(&room, 3).await;
     let walked = steps(&room, &before.names()).await;
@@ -60,8 +60,8 @@ async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
     drop(first);
     room.kill_gateway();
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(Fleet::now(&room).await, before, "nobody is there, and nothing happened");
-    // A step is five seconds; half as many are enough on a machine with other things to do.
+    assert_eq!(Fleet::now(&room).await, before, "all operators are away, and nothing changed");
+    // A step takes five seconds. On a busy machine half of the steps are enough.
     went_on(&room, &before.names(), &walked, 60).await;
 
     room.start_gateway("later");
@@ -73,7 +73,7 @@ async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
     told.nothing_happened_to(&before.names());
     went_on(&room, &before.names(), &walked, 60).await;
 
-    // And they are led again, not only left alone.
+    // The new leader also controls them again.
     scale(&room, "free", 1).await;
     room.pods_ready(1).await;
     room.close().await;
@@ -108,7 +108,7 @@ async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
     let second = room.operator("second");
     second.leads(&room).await;
     answered_again(&room, &before.names(), 1).await;
-    // Whoever counted the silence would have given them up within this.
+    // A controller that counted the silence would have given them up within this time.
     tokio::time::sleep(Duration::from_secs(45)).await;
     assert_eq!(Fleet::of(&room, 3).await, before);
     told.nothing_happened_to(&before.names());
@@ -132,12 +132,12 @@ async fn a_roll_out_of_the_gateway_loses_no_agent() {
     room.start_gateway("after");
     answered_again(&room, &before.names(), 1).await;
     went_on(&room, &before.names(), &walked, 9).await;
-    // What was missed while it was away would show within another time-out.
+    // Effects of the outage would show within another time-out.
     tokio::time::sleep(Duration::from_secs(130)).await;
     assert_eq!(Fleet::of(&room, 3).await, before);
     told.nothing_happened_to(&before.names());
 
-    // One after the other under the same address, each for less time than an agent may be silent.
+    // One after the other at the same address, each for less time than an agent's time-out.
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 40)})).await;
     room.pool_says("free", "Ready", "True").await;
     for name in ["second", "third", "fourth", "fifth"] {
@@ -162,7 +162,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
     let before = Fleet::of(&room, 3).await;
     let pods: Vec<Pod> = room.list().await;
     let old = gateway_at_the_governor(&room, &pods[0]).await;
-    // Held from before: what it says on them it says in its first moments awake.
+    // Connections from before: they carry its first answers after it continues.
     let mut lines = Vec::new();
     for _ in 0..3 {
         let mut line = old.connect().await.expect("it serves");
@@ -174,8 +174,8 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
     let led = epoch(&old.post("/agent/v1/report", report()).await);
 
     first.signal(Signal::STOP);
-    // The last of its threads stops a little later.
-    eventually("it stands still", async || match tokio::time::timeout(Duration::from_secs(2), first.get("/livez")).await {
+    // Its last thread stops shortly afterwards.
+    eventually("the old leader is stopped", async || match tokio::time::timeout(Duration::from_secs(2), first.get("/livez")).await {
         Ok(answer) => Err(format!("{answer:?}")),
         Err(_) => Ok(()),
     })
@@ -196,9 +196,9 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
         seen(answer.status == 200 && epoch(&answer) > led, || format!("{answer:?}"))
     })
     .await;
-    // What the one that sleeps does not know: a goodbye, and another size.
+    // Changes that the stopped one does not know: a goodbye, and another size.
     let leaving = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pods[2]).await);
-    eventually("a goodbye is taken by the new leader", async || {
+    eventually("the new leader accepts a goodbye", async || {
         let answer = leaving.try_call("POST", "/agent/v1/goodbye", json!({"reason": "done"}).to_string()).await?;
         seen(answer.status == 200, || format!("{answer:?}"))
     })
@@ -213,13 +213,13 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
         match answer.await.expect("a task") {
             Ok(answer) => {
                 assert_eq!((answer.status, answer.refusal().code), (503, Code::GovernorAway), "{answer:?}");
-                assert_eq!(epoch(&answer), led, "it says whose answer it is");
+                assert_eq!(epoch(&answer), led, "the answer has its owner epoch");
             }
             Err(closed) => assert!(!closed.contains("no answer came"), "{closed}"),
         }
     }
     assert!(!first.ended().await.success(), "it finds that it does not lead, and ends");
-    // A little for what it might have left behind, and a whole time-out more.
+    // Time for late effects of its writes, and a whole time-out more.
     tokio::time::sleep(Duration::from_secs(40)).await;
     let late: Vec<_> = audit::writes(&room.namespace, woken)
         .into_iter()
@@ -227,7 +227,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
         .filter(|write| (200..300).contains(&write.response_status.code))
         .collect();
     assert!(late.is_empty(), "the one that slept writes nothing: {late:#?}");
-    assert_eq!(Fleet::of_living(&room, 5).await, after, "and nobody was ended for it");
+    assert_eq!(Fleet::of_living(&room, 5).await, after, "and no agent was ended for it");
     let stayed = before.names().into_iter().filter(|name| *name != pods[2].name_any());
     assert!(stayed.clone().all(|name| after.names().contains(&name)), "{:?} of {:?}", stayed.collect::<Vec<_>>(), after.names());
     let goodbye = room.api::<Agent>().get(&pods[0].name_any()).await.expect("an Agent").status.and_then(|status| status.goodbye);
@@ -235,7 +235,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
     room.close().await;
 }
 
-/// A gateway, as the governor sees one, that speaks for `pod`.
+/// A caller with the headers of a gateway that calls for `pod`.
 async fn gateway_at_the_governor(room: &TestNamespace, pod: &Pod) -> Caller {
     let token = caller::token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await;
     let caller = Caller::at_the_governor(room).await.with(&token).saying(GATEWAY_HEADER, "test");
@@ -262,14 +262,15 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
     };
     answers("the first leader's answers are passed on").await;
 
-    // The same process under a lower epoch: nobody's answer that counts, until the gateway connects anew and believes the Lease.
-    eventually("an answer of before is refused, with both epochs", async || {
+    // The same process with a lower epoch: its answers are dropped until the gateway connects again and reads the
+    // Lease.
+    eventually("an answer with the earlier epoch is refused, with both epochs in the message", async || {
         old.says_epoch(7);
         answers("its own epoch is heard").await;
         old.says_epoch(6);
         let answer = agent.try_call("POST", "/agent/v1/report", report().to_string()).await?;
         let refusal = answer.refusal();
-        // Never passed on, whatever else goes wrong meanwhile.
+        // It is never passed on, also if other faults happen meanwhile.
         assert_eq!((answer.status, refusal.code), (503, Code::GovernorAway));
         seen(refusal.message.contains("owner epoch 6") && refusal.message.contains('7'), || refusal.to_string())
     })
@@ -277,7 +278,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
     old.says_epoch(7);
     answers("it is heard again under its own epoch").await;
 
-    // A call that the old leader keeps while the new one takes over, and then answers.
+    // The old leader holds a call while the new one takes over, and then answers it.
     old.holds_answers();
     let asked = tokio::spawn({
         let agent = agent.clone();
@@ -291,7 +292,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
     old.answers();
     let late = asked.await.expect("a task");
     assert_eq!((late.status, late.refusal().code), (503, Code::GovernorAway), "an answer from before is not passed on");
-    // And it does not cost the connection to the new one.
+    // The connection to the new leader is kept.
     for _ in 0..20 {
         let answer = agent.post("/agent/v1/report", report()).await;
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -301,7 +302,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
     room.close().await;
 }
 
-/// A pod that no node takes: it is there, and so tokens can be bound to it.
+/// A pod that is never scheduled. It exists, so tokens can be bound to it.
 async fn never_run(room: &TestNamespace, name: &str) -> Pod {
     let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
     let container = json!({"name": "c", "image": "localhost/spillway/demo-agent:dev", "securityContext": walls});
@@ -316,14 +317,15 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     let operator = room.operator("one");
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
-    // Those are silent together whose last words are at most a third of the time-out, or two periods, apart. That must be well
-    // over a period, or a busy machine that delays one heartbeat has one given up alone.
+    // Agents count as silent together if their last heartbeats are at most a third of the time-out, or two periods,
+    // apart. That must be well over a period: otherwise one delayed heartbeat on a busy machine makes an agent silent
+    // alone.
     room.apply_pool("free", json!({"replicas": 6, "supervision": heartbeat(2, 20)})).await;
     let pods = {
         Fleet::of(&room, 6).await;
         room.pods_ready(6).await
     };
-    // One alone.
+    // One agent alone.
     let alone = pods[0].name_any();
     let link = stopped::Link::of(&pods[0]);
     let lost = told.until(&alone, "given up", |state| state.phase == "Stale").await;
@@ -331,10 +333,10 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     assert!((20..40).contains(&served(&lost.words)), "{lost:?}");
     told.until(&alone, "ended by force", |state| state.phase == "ForceStopped").await;
     let many = told.of(&alone).into_iter().find(|state| state.heartbeating.contains("SilentWithMany"));
-    assert_eq!(many, None, "nobody was silent with it");
+    assert_eq!(many, None, "no other agent was silent with it");
     drop(link);
 
-    // All of a node at once.
+    // All agents of a node at once.
     Fleet::of_living(&room, 6).await;
     let pods = room.pods_ready(6).await;
     let links: Vec<_> = pods.iter().map(stopped::Link::of).collect();
@@ -353,7 +355,7 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     room.close().await;
 }
 
-/// Seconds of served time that the words of a lost heartbeat name.
+/// The seconds of served time in the message about a lost heartbeat.
 fn served(words: &str) -> u64 {
     let number = words.split(" s of served time").next().and_then(|before| before.rsplit(' ').next());
     number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no seconds in {words:?}"))
@@ -372,9 +374,9 @@ async fn many_that_come_back_in_time_are_as_they_were() {
     for name in before.names() {
         told.until(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
     }
-    // Not all in one moment: the last ones are few, and silent for longer than one alone may be.
+    // Not all at once: the last agents are few, and are silent for longer than the time-out of one agent.
     let heard = async |pods: &[Pod]| {
-        eventually("they are heard of again", async || {
+        eventually("the agents report again", async || {
             let heard = |pod: &Pod| told.of(&pod.name_any()).last().is_some_and(|state| state.heartbeating == "True/Heartbeating");
             seen(pods.iter().all(heard), || format!("{:?}", pods.iter().map(|pod| told.of(&pod.name_any())).collect::<Vec<_>>()))
         })
@@ -405,14 +407,14 @@ async fn alone_an_api_server_that_is_away_for_five_minutes_costs_no_agent() {
     an_api_server_goes_and_comes(300).await;
 }
 
-/// Nobody can renew a lease meanwhile, neither kubelets nor the leader: the one that comes then is another one, and finds nodes
-/// that Kubernetes does not hear of.
+/// Meanwhile neither kubelets nor the leader can renew a lease. The next leader is another one, and finds nodes that
+/// Kubernetes does not reach.
 async fn an_api_server_goes_and_comes(seconds: u64) {
     let room = TestNamespace::open("apiserver").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
-    // Below each of the outages but the shortest: what counts is the time in which somebody listened.
+    // Shorter than all outages except the shortest: only time with a connected leader counts.
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 60)})).await;
     let before = Fleet::of(&room, 3).await;
     let walked = steps(&room, &before.names()).await;
@@ -424,7 +426,7 @@ async fn an_api_server_goes_and_comes(seconds: u64) {
     second.leads(&room).await;
     assert!(!first.ended().await.success(), "it could not renew its lease");
     answered_again(&room, &before.names(), 1).await;
-    // Within this every node would have been judged, and every agent that was thought lost been replaced.
+    // Within this time every node would count as unreachable, and every lost agent would be replaced.
     for _ in 0..120 {
         for agent in room.list::<Agent>().await {
             let status = agent.status.clone().unwrap_or_default();
@@ -439,7 +441,7 @@ async fn an_api_server_goes_and_comes(seconds: u64) {
         .collect();
     assert!(made_or_ended.is_empty(), "{made_or_ended:#?}");
     went_on(&room, &before.names(), &walked, seconds / 10).await;
-    // And they are led again.
+    // The new leader also controls them again.
     scale(&room, "free", 1).await;
     room.pods_ready(1).await;
     room.close().await;

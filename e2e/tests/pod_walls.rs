@@ -1,5 +1,6 @@
-//! The walls around an agent's pod, tried from inside: where it can reach, what it can read, and that its program does not run
-//! where the walls do not stand. Each refusal has its control: the same try succeeds where there is no wall.
+//! The isolation of an agent's pod, tested from inside: the addresses that it can reach, the data that it can read, and
+//! that its program does not run without isolation. Each refusal has a control: the same attempt succeeds in a pod
+//! without isolation.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +18,7 @@ use crate::support::exec::sh;
 use crate::support::history::{History, condition, phase, pod_uid, says};
 use crate::support::{Operator, TestNamespace, eventually, node, seen};
 
-/// A pod without our walls: `command` in the image of the demo agent. Its address.
+/// A pod without our isolation, with `command` in the image of the demo agent; its address.
 async fn open_pod(room: &TestNamespace, name: &str, command: Value) -> IpAddr {
     let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
     let pod = serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"terminationGracePeriodSeconds": 1, "containers":
@@ -33,14 +34,14 @@ async fn open_pod(room: &TestNamespace, name: &str, command: Value) -> IpAddr {
     .await
 }
 
-/// Takes our own pods away again.
+/// Removes the test's own pods.
 async fn remove(room: &TestNamespace, pods: &[&str]) {
     for pod in pods {
         room.api::<Pod>().delete(pod, &DeleteParams::default()).await.expect("deleted");
     }
 }
 
-/// Tries, from the container `agent` of `pod`, to connect to each of these: whether each took the connection.
+/// Tries to connect from the container `agent` of `pod` to each target; whether each connection was accepted.
 async fn reaches(room: &TestNamespace, pod: &str, targets: &[SocketAddr]) -> BTreeMap<SocketAddr, bool> {
     let tries: Vec<String> = targets
         .iter()
@@ -53,14 +54,14 @@ async fn reaches(room: &TestNamespace, pod: &str, targets: &[SocketAddr]) -> BTr
     targets.iter().copied().zip(found).collect()
 }
 
-/// A name server on the node that knows every name.
+/// A name server on the node that answers every name.
 async fn name_server(room: &TestNamespace) -> SocketAddr {
     let socket = UdpSocket::bind((room.node, 0)).await.expect("a port");
     let address = socket.local_addr().expect("an address");
     tokio::spawn(async move {
         let mut question = [0_u8; 512];
         while let Ok((length, from)) = socket.recv_from(&mut question).await {
-            // The question again, as an answer with one record: the name at its offset 12 has the address 192.0.2.7.
+            // The question as an answer with one record: the name at offset 12 has the address 192.0.2.7.
             let mut answer = question[..length].to_vec();
             answer[2..4].copy_from_slice(&[0x81, 0x80]);
             answer[6..8].copy_from_slice(&[0, 1]);
@@ -88,23 +89,23 @@ async fn an_agent_reaches_its_gateway_and_nothing_else() {
     let mut targets = outside.to_vec();
     targets.push(room.gateway);
     let from_open = reaches(&room, "open", &targets).await;
-    assert!(from_open.values().all(|open| *open), "without walls all of it can be reached: {from_open:?}");
+    assert!(from_open.values().all(|open| *open), "without isolation all targets can be reached: {from_open:?}");
     let from_agent = reaches(&room, &agent, &targets).await;
     let open: Vec<_> = from_agent.iter().filter(|(_, open)| **open).map(|(target, _)| *target).collect();
     assert_eq!(open, [room.gateway]);
 
-    // Nor does anything come in: what an agent listens on is its own.
+    // There is no ingress either: other pods do not reach a port that an agent listens on.
     sh(&room, &other, "nc -ll -p 9999 -e /bin/true > /dev/null 2>&1 &").await.ok();
     let listening = room.api::<Pod>().get(&other).await.expect("a pod").status.and_then(|status| status.pod_ip).expect("an address");
     let listening = SocketAddr::new(listening.parse().expect("an address"), 9999);
-    eventually("it listens, for itself", async || {
+    eventually("the listener works inside its pod", async || {
         let own = reaches(&room, &other, &[at("127.0.0.1:9999"), listening]).await;
         seen(own.values().all(|open| *open), || format!("{own:?}"))
     })
     .await;
-    assert!(!reaches(&room, "open", &[listening]).await[&listening], "from a pod without walls");
+    assert!(!reaches(&room, "open", &[listening]).await[&listening], "from a pod without isolation");
     assert!(!reaches(&room, &agent, &[listening]).await[&listening], "from an agent of the same pool");
-    // Loopback answers: there the sidecar says what it does not serve.
+    // Loopback answers: the sidecar serves errors there.
     let loopback = at("127.0.0.1:4102");
     assert!(reaches(&room, &agent, &[loopback]).await[&loopback]);
     remove(&room, &["open", "peer"]).await;
@@ -122,17 +123,17 @@ async fn an_agents_questions_for_names_fail_at_once() {
     let server = name_server(&room).await;
     let script = format!("nslookup -type=a example.org {server}");
     let answered = sh(&room, "open", &script).await;
-    assert!(answered.out.contains("192.0.2.7"), "a pod without walls is answered: {answered:?}");
+    assert!(answered.out.contains("192.0.2.7"), "a pod without isolation is answered: {answered:?}");
     let refused = sh(&room, &agent, &script).await;
     assert!(refused.code != 0 && !refused.out.contains("192.0.2.7"), "{refused:?}");
-    // Its own resolver is nobody: it is refused, and not waited for.
+    // Its own resolver address has no server: a query is refused at once, without a wait.
     let own = sh(&room, &agent, "cat /etc/resolv.conf; nslookup example.org").await;
     assert!(own.code != 0 && own.out.contains("nameserver 127.0.0.1") && own.err.contains("Connection refused"), "{own:?}");
     remove(&room, &["open"]).await;
     room.close().await;
 }
 
-/// What a token looks like: the beginning of every one. Written so that it does not find itself.
+/// A pattern for the beginning of every token, written so that it does not match itself.
 const TOKEN: &str = "[e]yJhbGciOi";
 
 #[tokio::test]
@@ -144,14 +145,14 @@ async fn an_agent_cannot_read_the_token_of_its_sidecar() {
     let agent = room.idle("walled", 1).await.remove(0);
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
 
-    // It is there, in the sidecar, and looks as we think.
+    // The sidecar has the token, and it matches the pattern.
     let link = node::link(&uid).expect("a sidecar");
     let token = std::fs::read_to_string(format!("/proc/{}/root/spillway/token/token", link.pid)).expect("the sidecar's token");
-    assert!(token.starts_with("eyJhbGciOi"), "a token begins in another way now: mend TOKEN");
+    assert!(token.starts_with("eyJhbGciOi"), "tokens begin in another way now: change TOKEN");
     let mounts = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).expect("mounts");
     assert!(mounts(link.pid).contains(" /spillway/token "));
 
-    // Not mounted, in no file, in no environment, on no command line.
+    // The token is not mounted, and in no file, environment or command line.
     let supervisor = node::supervisor(&uid).expect("a supervisor");
     assert!(!mounts(supervisor.pid).contains("/spillway/token"));
     let search = async |what: &str| {
@@ -162,15 +163,15 @@ async fn an_agent_cannot_read_the_token_of_its_sidecar() {
         sh(&room, &name, &script).await.ok()
     };
     assert_eq!(search(TOKEN).await, "");
-    // The search finds: a file of the program's own, and the environment of another process of its uid.
+    // Control: the search finds a file of the program, and the environment of another process with its uid.
     sh(&room, &name, "echo eyJhbGciOi > /tmp/mine; X=eyJhbGciOi sleep 100000 > /dev/null 2>&1 & true").await.ok();
     let found = search(TOKEN).await;
     assert!(found.contains("/tmp/mine") && found.contains("/environ"), "{found:?}");
     let listed = sh(&room, &name, "find / -name token -not -path '/proc/*' 2>/dev/null; true").await.ok();
     assert_eq!(listed, "");
 
-    // The sidecar's processes are in another PID namespace, and the supervisor's memory is closed, to read and to trace:
-    // both are asked for in the same way.
+    // The sidecar's processes are in another PID namespace. The supervisor's memory cannot be read or traced: the
+    // kernel checks both in the same way.
     let seen_by_it = sh(&room, &name, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await.ok();
     assert!(seen_by_it.contains("spillway-agent agent") && !seen_by_it.contains("spillway-agent link"), "{seen_by_it}");
     let closed = "for f in mem maps environ auxv stack syscall; do head -c 1 /proc/$1/$f > /dev/null 2>&1 && echo $f; done; \
@@ -185,7 +186,7 @@ async fn an_agent_cannot_read_the_token_of_its_sidecar() {
     room.close().await;
 }
 
-/// An address that takes connections, until this is dropped.
+/// An address that accepts connections, until this is dropped.
 struct Listening(SocketAddr, tokio::task::JoinHandle<()>);
 
 impl Listening {
@@ -202,7 +203,7 @@ impl Drop for Listening {
     }
 }
 
-/// A hole in every wall of the room, as an engine leaves one that is late: `to` may be reached.
+/// A NetworkPolicy that lets all pods of the namespace reach `to`, like a network plugin that applies policies late.
 async fn hole(room: &TestNamespace, to: SocketAddr) {
     let out = json!([{"to": [{"ipBlock": {"cidr": format!("{}/32", to.ip())}}], "ports": [{"protocol": "TCP", "port": to.port()}]}]);
     let policy = json!({"metadata": {"name": "hole"}, "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": out}});
@@ -214,7 +215,7 @@ async fn mend(room: &TestNamespace) {
     room.api::<NetworkPolicy>().delete("hole", &DeleteParams::default()).await.expect("deleted");
 }
 
-/// The agent's program is held back, and it says why.
+/// Checks that the agent's program does not start, and that the agent shows the reason.
 fn held_back(agent: &Agent, reachable: SocketAddr) -> bool {
     let names_it = condition(agent, "Ready").is_some_and(|ready| ready.message.contains(&reachable.to_string()));
     says(agent, "Ready", "False", "EgressNotEnforced") && says(agent, "SandboxEnforced", "False", "EgressNotEnforced") && names_it
@@ -225,7 +226,7 @@ async fn output(room: &TestNamespace, name: &str) -> String {
     room.api::<Pod>().logs(name, &params).await.expect("its output")
 }
 
-/// Says that it began, and waits to be asked to end.
+/// A program that prints that it began, and waits for SIGTERM.
 const BEGINS: &str = "echo begun; trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 
 async fn with_canary(name: &str) -> (TestNamespace, Operator, History, Listening) {
@@ -245,7 +246,7 @@ async fn no_program_starts_before_its_walls_stand() {
     room.apply_pool("free", json!({"replicas": 1, "agent": program})).await;
     let (_, agent) = history.agent("it is held back", |agent| held_back(agent, canary.0)).await;
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
-    assert_eq!(node::program(&uid), None, "nothing but the supervisor runs");
+    assert_eq!(node::program(&uid), None, "only the supervisor runs");
     assert_eq!(output(&room, &name).await, "");
     assert_eq!(phase(&agent), Some(Running));
     room.event(&name, "EgressNotEnforced", &canary.0.to_string()).await;
@@ -293,7 +294,7 @@ async fn a_program_ends_when_its_walls_fall() {
     })
     .await;
     hole(&room, canary.0).await;
-    // The sidecar looks each minute.
+    // The sidecar probes each minute.
     let (_, ended) = history.agent("it ended", |agent| agent.name_any() == name && phase(agent) == Some(Stopped)).await;
     let ready = condition(&ended, "Ready").expect("Ready");
     assert!(ready.reason == "PodFailed" && ready.message.contains("78"), "{ready:?}");

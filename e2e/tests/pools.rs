@@ -1,4 +1,4 @@
-//! What a person sees of pools: sizes, readiness, columns, troubles, deletion.
+//! Pools as a user sees them: sizes, readiness, columns, faults, deletion.
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
@@ -52,7 +52,7 @@ async fn ready_never_speaks_of_an_older_spec() {
         let condition =
             changed.status.and_then(|status| status.conditions.into_iter().find(|condition| condition.type_ == "Ready")).expect("Ready");
         assert!(condition.observed_generation < changed.metadata.generation, "kubectl wait sees that Ready is of the old generation");
-        // What `kubectl wait` would return on: a Ready of this generation. Then the agents must be there.
+        // `kubectl wait` returns at a Ready of this generation. Then the agents must exist.
         room.pool_says("free", "Ready", "True").await;
         let running = room
             .list::<Agent>()
@@ -104,7 +104,7 @@ async fn programs_that_end_at_once_are_replaced_later_and_later_and_the_pool_say
     let crashed = room.list::<Agent>().await.len();
     assert!((5..=7).contains(&crashed), "{crashed} agents: each came later than the one before");
 
-    // Mended, it goes on by itself.
+    // After the fix it continues by itself.
     room.apply_pool("fails", json!({"replicas": 1, "agent": {"command": ["/bin/demo-agent"]}})).await;
     room.pool_says("fails", "Ready", "True").await;
     room.close().await;
@@ -118,7 +118,7 @@ async fn ended_agents_are_collected_after_their_time() {
     room.apply_pool("free", json!({"replicas": 1, "supervision": {"stoppedTTLSeconds": 0}})).await;
     let victim = room.pods_ready(1).await[0].name_any();
     room.api::<Pod>().delete(&victim, &DeleteParams::default()).await.expect("deleted");
-    eventually("it is replaced and gone", async || {
+    eventually("the agent is replaced and deleted", async || {
         let left = room.api::<Agent>().get_opt(&victim).await.map_err(|error| error.to_string())?;
         seen(left.is_none(), || "it is there".into())
     })
@@ -147,7 +147,7 @@ async fn a_full_quota_blocks_in_the_servers_words_and_goes_on_when_it_frees() {
     let (reason, _) = room.pool_says("free", "Ready", "False").await;
     assert_eq!(reason, "QuotaExceeded");
     assert!(room.list::<Agent>().await.len() <= 4, "agents that only wait for quota are not heaped up");
-    // Twenty seconds of a full quota: tries come later and later.
+    // With a full quota for twenty seconds, retries get slower and slower.
     let since = jiff::Timestamp::now();
     tokio::time::sleep(std::time::Duration::from_secs(20)).await;
     let tries =
@@ -214,13 +214,13 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     let room = TestNamespace::open("hand").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
-    // Before its pool, as GitOps may apply it.
+    // It exists before its pool, as GitOps may apply it.
     let object: Agent =
         serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "mine"},
         "spec": {"poolRef": {"name": "free"}, "manual": true}}))
         .expect("an Agent");
     room.api::<Agent>().create(&PostParams::default(), &object).await.expect("accepted");
-    eventually("it says what it waits for", async || {
+    eventually("the Agent's status has the missing pool", async || {
         let status = room.api::<Agent>().get("mine").await.map_err(|error| error.to_string())?.status;
         let told = status.is_some_and(|status| {
             status.conditions.iter().any(|condition| condition.message == "AgentPool/free (spec.poolRef) does not exist")
@@ -231,13 +231,13 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     room.apply_pool("free", json!({"replicas": 1})).await;
     let pods = room.pods_ready(2).await;
     assert!(pods.iter().any(|pod| pod.name_any() == "mine"));
-    eventually("the pool counts its own only", async || {
+    eventually("the pool counts only its own agents", async || {
         let status = room.pool("free").await.status.expect("a status");
         seen(status.agents == Some(1), || format!("{:?}", status.agents))
     })
     .await;
     room.api::<Agent>().delete("mine", &DeleteParams::default()).await.expect("deleted");
-    eventually("it is gone with its pod", async || {
+    eventually("the Agent and its pod are deleted", async || {
         let left = room.api::<Agent>().get_opt("mine").await.map_err(|error| error.to_string())?;
         seen(left.is_none(), || "it is there".into())
     })
@@ -245,10 +245,10 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     room.pods_ready(1).await;
     room.api::<Agent>().create(&PostParams::default(), &object).await.expect("accepted again once it is gone");
     room.pods_ready(2).await;
-    // One that was there before its pool is the pool's all the same, and labels and owners that somebody takes off come back.
+    // The pool adopts an agent that existed before it, and restores labels and owners that a user removes.
     let off = json!({"metadata": {"ownerReferences": null, "labels": null}});
     room.api::<Agent>().patch("mine", &PatchParams::default(), &Patch::Merge(off.clone())).await.expect("changed");
-    eventually("it is adopted again", async || {
+    eventually("the pool has adopted the Agent again", async || {
         let agent = room.api::<Agent>().get("mine").await.map_err(|error| error.to_string())?;
         seen(agent.metadata.owner_references.is_some(), || "no owner".into())
     })
@@ -264,7 +264,7 @@ async fn labels_and_owners_that_somebody_takes_off_change_no_number() {
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("free", json!({"replicas": 3})).await;
-    // A pod without its labels has no wall either: its sidecar has looked before, and looks again in a minute.
+    // A pod without its labels has no isolation either: its sidecar has probed before, and probes again in a minute.
     room.pool_says("free", "Ready", "True").await;
     let pods = room.pods_ready(3).await;
     let off = json!({"metadata": {"ownerReferences": null, "labels": null}});

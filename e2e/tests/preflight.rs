@@ -1,5 +1,5 @@
-//! What has to hold before an agent gets work, and what a queue promises: who is not fit gets nothing and is told of; what
-//! takes too long is told of and goes on.
+//! Preflight checks of agents and objectives of queues: an agent that fails its preflight gets no work and is reported.
+//! An item that takes too long is reported and continues.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -20,7 +20,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
     (room, operator)
 }
 
-/// The only agent there is, once its preflight failed; with what it says.
+/// Waits until the only agent's preflight failed; its name and the message.
 async fn unfit(room: &TestNamespace) -> (String, String) {
     eventually("an agent fails its preflight", async || {
         let agents: Vec<Agent> = room.list().await;
@@ -32,7 +32,7 @@ async fn unfit(room: &TestNamespace) -> (String, String) {
     .await
 }
 
-/// An agent of the pool, once its preflight failed; with what it says.
+/// Waits until the preflight of an agent of the pool failed; its name and the message.
 async fn unfit_of(room: &TestNamespace, pool: &str) -> (String, String) {
     eventually("an agent of the pool fails its preflight", async || {
         let agents: Vec<Agent> = room.list().await;
@@ -60,15 +60,15 @@ async fn an_agent_gets_its_item_when_its_preflight_passed() {
     assert_eq!((reason.as_str(), words), ("PreflightFailed", format!("{name}: the preflight command ended with exit code 3: no login")));
     room.event(&name, "PreflightFailed", "no login").await;
     let item = room.item_is("bug", Ready).await;
-    assert_eq!(item.status.as_ref().and_then(|status| status.attempts).unwrap_or(0), 0, "nobody tried");
-    // A new leader knows it from what is stored, and then from the agent itself.
+    assert_eq!(item.status.as_ref().and_then(|status| status.attempts).unwrap_or(0), 0, "no agent tried it");
+    // A new leader knows it from the stored status, and then from the agent itself.
     drop(operator);
     let second = room.operator("two");
     second.leads(&room).await;
     assert_eq!(unfit(&room).await.0, name, "it is kept");
-    eventually("somebody mends it", async || {
+    eventually("a person repairs it", async || {
         let said = sh(&room, &name, "touch /tmp/mended").await;
-        // The end of a run kills whatever is in the container, the person's own command among it.
+        // The end of a run kills all processes in the container, also the user's own command.
         seen(said.code == 0, || format!("{said:?}"))
     })
     .await;
@@ -97,7 +97,7 @@ async fn a_sandbox_that_is_required_by_name_and_not_there_keeps_work_away() {
     room.close().await;
 }
 
-/// A queue, and a pool that works from it and may call these models at the provider.
+/// A queue, and a pool for it that may call these models at the provider.
 async fn with_models(room: &TestNamespace, provider: &Scripted, pool: &str, allow: &[&str], extra: Value) {
     let mut entry = provider.entry("main", "OpenAIChat");
     entry["allow"] = json!(allow);
@@ -115,7 +115,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     with_models(&room, &provider, "small", &["scripted-small"], json!({})).await;
     let needs = |model: &str| json!({"requires": {"models": [model]}});
     room.submit("bugs", "waits", needs("scripted-large")).await;
-    let waits = eventually("it says what it waits for", async || {
+    let waits = eventually("the item's status has the missing requirement", async || {
         let item = room.item("waits").await;
         let conditions = item.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
         let found = conditions.iter().find(|one| one.type_ == "PreflightPassed" && one.status == "False").cloned();
@@ -125,18 +125,18 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: scripted-large (requires.models)";
     assert_eq!((waits.reason.as_str(), waits.message.as_str()), ("RequirementsUnmet", words));
     room.event("waits", "RequirementsUnmet", "scripted-large").await;
-    // Others pass it, and nobody is started for it.
+    // Other items overtake it, and no agent is started for it.
     room.submit("bugs", "plain", json!({})).await;
     room.item_is("plain", Succeeded).await;
     let said = plugin(&room, &["explain", "item/waits"]).await.ok();
     assert!(said.contains("pool small lacks what the item requires: scripted-large (requires.models)"), "{said}");
-    eventually("the pool goes back to nothing", async || {
+    eventually("the pool has no agents", async || {
         let status = room.pool("small").await.status.unwrap_or_default();
         seen(status.desired == Some(0) && status.agents == Some(0), || format!("{status:?}"))
     })
     .await;
     assert_eq!(room.item("waits").await.status.and_then(|status| status.attempts).unwrap_or(0), 0);
-    // A pool that has it takes it, and no other does.
+    // Only a pool with the model takes it.
     with_models(&room, &provider, "large", &["scripted-*"], json!({})).await;
     let done = room.item_is("waits", Succeeded).await;
     let [(_, agent)] = &attempts(&done)[..] else { panic!("{done:?}") };
@@ -154,14 +154,14 @@ async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
     let planner = room.idle("planner", 1).await.remove(0).name_any();
     let submit = |needs: &'static str, task: &'static str| ["submit", "--queue", "bugs", "--requires", needs, task];
     let first = spillway(&room, &planner, &submit("tools=git", "one")).await.ok().trim().to_owned();
-    let told = eventually("the inbox has it", async || {
+    let told = eventually("the inbox has the message", async || {
         let said = spillway(&room, &planner, &["inbox", "--wait", "25"]).await;
         seen(said.code == 0, || format!("{said:?}")).map(|()| said.out)
     })
     .await;
     let words = "waits: no AgentPool that takes items from WorkQueue/bugs offers what the item requires: git (requires.tools)";
     assert_eq!(told.trim_end(), format!("{first}: {words}"));
-    // The pool names the tool, and its image has none: the agent that comes gets nothing.
+    // The pool requires a tool that its image does not have, so its agent gets no work.
     let named = json!({"preflight": {"tools": ["sh", "git"]}, "scaling": {"min": 0, "max": 2}});
     room.apply_workers("workers", &["bugs"], "exit 0", named).await;
     let (_, words) = unfit_of(&room, "workers").await;
@@ -195,7 +195,7 @@ async fn a_pool_whose_models_do_not_answer_gives_its_agents_no_work() {
     let done = room.item_is("bug", Succeeded).await;
     assert_eq!(done.status.and_then(|status| status.attempts), Some(1));
     assert_eq!(provider.told(), 0, "it costs nothing");
-    // What no agent could reach blocks the pool before its first one.
+    // An origin that no agent could reach blocks the pool before its first agent.
     let unreached = json!({"preflight": {"urls": ["https://nowhere.example.org"]}, "replicas": 1});
     room.apply_workers("cut-off", &["bugs"], "exit 0", unreached).await;
     let (reason, words) = room.pool_says("cut-off", "Blocked", "True").await;
@@ -228,13 +228,13 @@ async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
     assert_eq!(says("calm", "True", "").await.reason, "ObjectivesMet");
     room.event("first", "ObjectiveMissed", "waitSeconds of WorkQueue/urgent").await;
     room.event("second", "ObjectiveMissed", "completionSeconds of WorkQueue/urgent").await;
-    eventually("they are counted", async || {
+    eventually("the metrics count the missed objectives", async || {
         let counted = operator.get("/metrics").await?.1;
         let lines = ["objectives_missed_total{objective=\"wait\"} 2", "objectives_missed_total{objective=\"completion\"} 2"];
         seen(lines.iter().all(|line| counted.contains(line)), || counted)
     })
     .await;
-    // They go on as before; one that is held over its time is its agent's signal, too.
+    // The items continue. A leased item over its time is also a signal of its agent.
     room.apply_workers("workers", &["urgent", "calm"], crate::support::work::UNTIL_TOLD, json!({"scaling": {"min": 0, "max": 1}})).await;
     room.item_is("first", Leased).await;
     for name in ["first", "second", "calm"] {
@@ -248,7 +248,7 @@ async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
     room.let_go("third").await;
     assert_eq!(room.item_is("third", Succeeded).await.status.and_then(|status| status.attempts), Some(1));
     says("urgent", "True", "no item misses").await;
-    // Many looks later.
+    // After many reconciles.
     let events = room.list::<k8s_openapi::api::events::v1::Event>().await;
     let told = |name: &str, action: &str| {
         let about = |event: &&k8s_openapi::api::events::v1::Event| {

@@ -1,5 +1,5 @@
-//! Commands that a program runs by itself, in real pods: their shells hang, and are ended at the pool's time although the program knows
-//! nothing of it.
+//! Commands that a program runs by itself, in real pods: shells that hang are ended at the pool's time limit, without
+//! help of the program.
 
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -10,7 +10,7 @@ use crate::support::exec::sh;
 use crate::support::models::Scripted;
 use crate::support::{Operator, TestNamespace, eventually, seen};
 
-/// Finds a shell as a program does that looks along its `PATH`: busybox would take its own.
+/// Finds a shell like a program that searches its `PATH`: busybox would use its own.
 const FIND: &str = r#"cd /tmp
 found() { IFS=:; for folder in $PATH; do if [ -x "$folder/sh" ]; then echo "$folder/sh"; return; fi; done; }
 shell=$(found)
@@ -23,7 +23,8 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
     (room, operator)
 }
 
-/// One agent that runs this script as its program, and whose commands may take three seconds. Gives its name when the script is over.
+/// One agent that runs this script as its program, and whose commands may take three seconds; its name, when the script
+/// has ended.
 async fn ran(room: &TestNamespace, script: &str, extra: Value) -> String {
     let program = format!("{FIND}{script}\ntouch over; exec sleep 100000");
     let mut spec = json!({
@@ -38,7 +39,7 @@ async fn ran(room: &TestNamespace, script: &str, extra: Value) -> String {
     }
     room.apply_pool("coders", spec).await;
     let agent = room.idle("coders", 1).await.remove(0).name_any();
-    eventually("the program has done what it has to do", async || {
+    eventually("the program has run its script", async || {
         let said = sh(room, &agent, "ls /tmp; cat /tmp/over").await;
         seen(said.code == 0, || format!("{said:?}"))
     })
@@ -61,8 +62,8 @@ async fn shells_of_a_program_that_knows_nothing_of_it_end_at_their_time() {
         .patch("strict", &PatchParams::apply("e2e").force(), &Patch::Apply(breaker))
         .await
         .expect("the Breaker is accepted");
-    // Found on the PATH; by its path; and by its path, of which nothing is left but its command. A step of the script itself may take
-    // longer. Then too much has hung.
+    // The shell is found on the PATH, by its path, and by its path with only its command left. A step of the script
+    // itself may take longer. Then too many commands have hung.
     let script = r#"
         "$shell" -c 'sleep 98761; true' 2> path-errors; echo "path $?" > path
         { /bin/sh -c 'sleep 98761; true'; echo "absolute $?" > absolute; } 2>&1 | cat > absolute-errors
@@ -84,7 +85,7 @@ async fn shells_of_a_program_that_knows_nothing_of_it_end_at_their_time() {
     }
     let left = sh(&room, &agent, "ls /tmp/refused-ran; cat /proc/[0-9]*/cmdline 2> /dev/null | tr '\\0' '\\n' | grep -c -x 98761").await;
     assert_eq!(left.out.trim(), "0", "{left:?}");
-    eventually("the opening of its breaker is counted", async || {
+    eventually("the agent's status counts the opening of its breaker", async || {
         let counted = room.api::<Agent>().get(&agent).await.map_err(|error| error.to_string())?.status.and_then(|status| status.timeouts);
         seen(counted == Some(1), || format!("{counted:?}"))
     })

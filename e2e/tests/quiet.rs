@@ -13,11 +13,12 @@ async fn an_unchanged_namespace_is_written_to_by_nobody_for_a_minute() {
     let room = TestNamespace::open("quiet").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
-    // With a Budget of its own the namespace gets none from us; what this one says of compute stands, and is left alone.
+    // With a Budget of its own the namespace gets no default one. The compute objects of this one exist and need no
+    // change.
     let budget = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "team"},
         "spec": {"compute": {"hard": {"pods": "50", "requests.cpu": "100000m"}, "perAgent": {"max": {"memory": "65536Mi"}}}}});
     room.api::<Budget>().patch("team", &PatchParams::apply("e2e"), &Patch::Apply(budget)).await.expect("the Budget is accepted");
-    // Nor a Breaker; what this one has to say it says once.
+    // The same holds for its Breaker, whose status is written once.
     let breaker = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": "team"}, "spec": {}});
     room.api::<Breaker>().patch("team", &PatchParams::apply("e2e"), &Patch::Apply(breaker)).await.expect("the Breaker is accepted");
     room.apply_pool("free", json!({"replicas": 5})).await;

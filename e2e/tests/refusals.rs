@@ -1,4 +1,4 @@
-//! What the API server refuses, and what the operator does about what got past it.
+//! Refusals of the API server, and the operator's handling of invalid objects that are stored.
 
 #[path = "../../crates/api/tests/table/mod.rs"]
 pub mod table;
@@ -16,7 +16,7 @@ use table::Case;
 use crate::support::proxy::Proxy;
 use crate::support::{Operator, TestNamespace, eventually, seen};
 
-/// Held by whoever needs the CRDs as they are, or changes one for a moment.
+/// A lock for tests that need the CRDs unchanged, or change one for a short time.
 static SCHEMAS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn resource(kind: &str) -> ApiResource {
@@ -34,15 +34,15 @@ fn resource(kind: &str) -> ApiResource {
     all.into_iter().find(|resource| resource.kind == kind).unwrap_or_else(|| panic!("{kind} is no kind of ours"))
 }
 
-/// Where the objects of a case are written.
+/// The API for the objects of a case.
 struct RefusingPlace {
     client: kube::Client,
     api: Api<DynamicObject>,
 }
 
 impl RefusingPlace {
-    /// Writes `object` as a person (or, for the status, a controller) would. `stored` is what it replaces; nothing is kept
-    /// when `dry_run`.
+    /// Writes `object` like a user (or, for the status, a controller). `stored` is the object that it replaces. With
+    /// `dry_run` nothing is stored.
     async fn write(&self, object: &Value, stored: Option<&DynamicObject>, dry_run: bool) -> Result<DynamicObject, kube::Error> {
         let params = PostParams { dry_run, field_manager: None };
         let mut object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
@@ -60,7 +60,7 @@ impl RefusingPlace {
         self.api.replace_status(&name, &params, &object).await
     }
 
-    /// As kubectl does it: an unknown field is an error, not dropped.
+    /// Like kubectl: an unknown field is an error, and is not dropped.
     async fn create(&self, object: &DynamicObject, params: &PostParams) -> Result<DynamicObject, kube::Error> {
         let body = serde_json::to_vec(object).expect("JSON");
         let mut request = kube::core::Request::new(self.api.resource_url()).create(params, body).expect("a request");
@@ -70,7 +70,7 @@ impl RefusingPlace {
     }
 }
 
-/// What the API server says of a case.
+/// The API server's answer to a case.
 async fn judge(room: &TestNamespace, case: &Case) -> Result<(), String> {
     let resource = resource(&case.kind);
     let api: Api<DynamicObject> = match case.kind.as_str() {
@@ -121,7 +121,7 @@ async fn the_api_server_agrees_with_every_case_of_the_table() {
 #[tokio::test]
 async fn one_malformed_stored_object_never_stops_the_others() {
     let room = TestNamespace::open("bad").await;
-    // As an older release with a looser schema may have left it: the object is stored, and does not fit our type.
+    // An object that does not fit our type, as an older release with a looser schema may have left it.
     let schemas = SCHEMAS.lock().await;
     let good = room.apply_pool("good", json!({"replicas": 1})).await;
     let crds: Api<CustomResourceDefinition> = Api::all(room.client.clone());
@@ -141,7 +141,7 @@ async fn one_malformed_stored_object_never_stops_the_others() {
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.pool_says("good", "Ready", "True").await;
-    eventually("an event tells of the malformed one", async || {
+    eventually("an event reports the malformed object", async || {
         let events = room.list::<k8s_openapi::api::events::v1::Event>().await;
         let told = events.iter().any(|event| {
             event.reason.as_deref() == Some("InvalidObject")
@@ -162,14 +162,14 @@ async fn not_ready_while_kinds_are_missing_and_says_which() {
     let proxy = Proxy::start(room.client.clone(), &room.namespace).await;
     proxy.hide_our_kinds(true);
     let operator = Operator::start(&room, "one", Some(&proxy.kubeconfig));
-    eventually("not ready, with the list", async || {
+    eventually("/readyz fails, with the list of missing kinds", async || {
         let (status, body) = operator.get("/readyz").await?;
         seen(status == 503 && body.contains("agentpools") && body.contains("workitems"), || format!("{status} {body}"))
     })
     .await;
     assert_eq!(operator.get("/livez").await.map(|(status, _)| status), Ok(200), "alive: restarting it would not help");
     proxy.hide_our_kinds(false);
-    eventually("ready", async || {
+    eventually("/readyz succeeds", async || {
         let (status, body) = operator.get("/readyz").await?;
         seen(status == 200 && body.contains("[+] kinds ok"), || format!("{status} {body}"))
     })

@@ -1,4 +1,4 @@
-//! What is kept for schedulers by default holds, however many workers there are.
+//! The default reservations for schedulers hold for any number of workers.
 
 use std::process::Command;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::{Operator, TestNamespace, eventually, seen};
 
 const PATH: &str = "/models/gpt/v1/chat/completions";
 
-/// `ClusterBudget/default` as the chart writes it, for this room alone, and with numbers that can be reached.
+/// `ClusterBudget/default` of the chart, for this namespace only, and with limits that the test can reach.
 fn profile(room: &TestNamespace, agents: usize, tokens: i64) -> Value {
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/spillway");
     let words = ["template", "spillway", chart, "--show-only", "templates/deployment.yaml"];
@@ -30,16 +30,16 @@ fn profile(room: &TestNamespace, agents: usize, tokens: i64) -> Value {
     spec["perNamespace"]["agents"]["maxConcurrent"] = json!(agents);
     spec["defaults"]["bulkhead"]["lifetimeTokens"] = json!(1_000_000_000);
     for limits in ["/perNamespace/tokens/limits", "/defaults/budget/tokens/limits"] {
-        // Whatever the hour.
+        // Without a reset within the test.
         *spec.pointer_mut(limits).expect("limits") = json!([{"name": "hourly", "tokens": tokens, "window": "Lifetime"}]);
     }
-    // A call is held for what it asks for.
+    // A call holds the tokens that it asks for.
     spec["defaults"]["budget"]["tokens"]["estimate"] = json!("Bytes");
     spec["defaults"]["budget"]["tokens"]["onInsufficient"] = json!("Reject");
     json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "ClusterBudget", "metadata": {"name": room.namespace}, "spec": spec})
 }
 
-/// Makes calls that cost 150 tokens each until one is refused for good: how many passed.
+/// Makes calls that cost 150 tokens each, until one is refused finally; the number of answered calls.
 async fn calls(agents: &[Standin]) -> usize {
     let body =
         json!({"model": "scripted-large--input-00050--output-100", "max_tokens": 100, "messages": [{"role": "user", "content": "go"}]});
@@ -49,7 +49,7 @@ async fn calls(agents: &[Standin]) -> usize {
         match answer.status {
             200 => passed += 1,
             402 => break,
-            // The one before is not settled yet, or there were many in this second.
+            // The call before is not settled yet, or there were too many calls in this second.
             429 => tokio::time::sleep(Duration::from_secs(1)).await,
             status => panic!("{status}: {answer:?}"),
         }
@@ -69,7 +69,7 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
 
-    // The scheduler's pool is there, and has nothing to do yet.
+    // The scheduler's pool exists, and has no work yet.
     let models = json!({"models": [provider.entry("gpt", "OpenAIChat")], "scheduling": {"nodeSelector": {"no-such": "label"}}});
     let with = |type_: &str, replicas: usize| {
         let mut spec = models.clone();
@@ -77,7 +77,7 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
         spec
     };
     room.apply_pool("lead", with("scheduler", 0)).await;
-    eventually("the fifths are counted, of the namespace's tokens and of its Budget's", async || {
+    eventually("the reservations of a fifth are in effect, for the namespace and for its Budget", async || {
         let (_, text) = operator.get("/metrics").await?;
         let ours = |line: &&str| line.contains(r#""Reservation""#) && line.contains(&room.namespace) && line.ends_with(" 20000");
         let found: Vec<&str> = text.lines().filter(ours).collect();
@@ -85,10 +85,10 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
     })
     .await;
 
-    // More workers than there may be agents: eight have pods, and two places are free.
+    // More workers than the limit of agents: eight have pods, and two are reserved.
     room.apply_pool("flood", with("worker", 30)).await;
-    // That their pods fit no node is the graver hindrance, which their pool tells.
-    eventually("the others are told why they wait", async || {
+    // The pool shows another reason first: its pods fit no node.
+    eventually("the waiting agents have the reason", async || {
         let said: Vec<String> =
             room.list::<Agent>().await.iter().filter_map(|agent| Some(condition(agent, "Ready")?.message.clone())).collect();
         let why = "8 have a pod, and 2 more are reserved for pools of type scheduler";
@@ -102,7 +102,7 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
     room.apply_pool("lead", with("scheduler", 2)).await;
     let schedulers = room.standins_of("lead", 2).await;
     let of_schedulers = calls(&schedulers).await;
-    // All calls cost the same. A call that does not fit any more may leave a part of a call on either side.
+    // All calls cost the same. The rest that is too small for a call may be on either side.
     let fifth = (of_workers + of_schedulers) / 5;
     assert!((fifth - 1..=fifth + 1).contains(&of_schedulers), "{of_workers} of workers, {of_schedulers} of schedulers");
     assert_eq!(room.standins_of("flood", 8).await.len(), 8, "and the flood got no more");

@@ -1,5 +1,5 @@
-//! A scheduler agent as it ships: what people ask in words becomes work, in its order, and everybody is told of its end. And
-//! what Spillway refuses of its calls.
+//! The scheduler agent that ships: requests in plain text become items with an order, and submitters are notified of
+//! their end. And Spillway's refusals of its calls.
 
 use std::process::Stdio;
 
@@ -16,7 +16,8 @@ use crate::support::fleet::{Fleet, log};
 use crate::support::work::{Ledger, UNTIL_TOLD, attempts, phase};
 use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
 
-/// A room with an operator that leads, the queues and the scheduler of the samples, and workers that say what they got.
+/// A namespace with an operator that leads, the queues and the scheduler of the samples, and workers that print their
+/// task.
 async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
@@ -36,11 +37,11 @@ async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
     (room, operator, ledger)
 }
 
-/// The payload is the result, whatever is in it.
+/// A program whose result is the payload.
 const ECHO: &str = "cat $SPILLWAY_PAYLOAD_FILE > $SPILLWAY_RESULT_FILE";
 
-/// The scheduler's program, but that in the first attempt it ends after its plan was taken, before it can say so. Of two dollar
-/// signs in a container's command the kubelet makes one.
+/// The scheduler's program, which in the first attempt ends after its plan was accepted and before it reports that. The
+/// kubelet replaces two dollar signs in a container's command by one.
 const LOST_ONCE: &str = r#"until item=$(spillway work next --wait 25 --json); do sleep 1; done
 case $item in *'"epoch":1'[!0-9]*)
     name=${item#*\"name\":\"} name=${name%%\"*} uid=${item#*\"uid\":\"} uid=${uid%%\"*}
@@ -55,7 +56,7 @@ async fn workers(room: &TestNamespace, script: &str) {
     room.apply_workers("workers", &["bugs", "chores", "ideas"], script, pool).await;
 }
 
-/// Runs the plugin, as a person would.
+/// Runs the plugin, like a user.
 pub async fn plugin(room: &TestNamespace, words: &[&str]) -> CommandOutput {
     let mut command = std::process::Command::new(plugin_path());
     command.args(["-n", &room.namespace]).args(words).stdin(Stdio::null());
@@ -64,7 +65,7 @@ pub async fn plugin(room: &TestNamespace, words: &[&str]) -> CommandOutput {
     CommandOutput { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
 }
 
-/// Asks, and gives the answer with the items that were queued for it.
+/// Asks; the answer, and the items that were queued for it.
 async fn asked(room: &TestNamespace, words: &str) -> (String, Vec<WorkItem>) {
     let said = plugin(room, &["ask", "--timeout", "3m", "--", words]).await;
     let group = said.err.lines().find_map(|line| line.strip_prefix("workitem.spillway.dev/")?.strip_suffix(" asked in queue asks"));
@@ -72,7 +73,7 @@ async fn asked(room: &TestNamespace, words: &str) -> (String, Vec<WorkItem>) {
     (said.ok().trim_end().to_owned(), members(room, &group).await)
 }
 
-/// The items of a group, as the API server selects them, in the order of their payloads.
+/// The items of a group, selected by the API server, in the order of their payloads.
 async fn members(room: &TestNamespace, group: &str) -> Vec<WorkItem> {
     let params = ListParams::default().fields(&format!("spec.group={group}"));
     let mut items = room.api::<WorkItem>().list(&params).await.expect("a list").items;
@@ -84,7 +85,7 @@ fn types(items: &[WorkItem]) -> Vec<(&str, &str)> {
     items.iter().map(|item| (item.spec.payload.as_str(), item.spec.type_.as_deref().unwrap_or_default())).collect()
 }
 
-/// Waits until an event with this reason is told of one of these items; gives its words.
+/// Waits for an event with this reason about one of these items; its note.
 async fn event(room: &TestNamespace, reason: &str, items: &[WorkItem]) -> String {
     eventually(&format!("an event {reason}"), async || {
         let events: Vec<Event> = room.list().await;
@@ -105,7 +106,7 @@ async fn heard(room: &TestNamespace, agent: &str, what: &str, fits: impl Fn(&str
     .await;
 }
 
-/// The one agent of the pool scheduler that lives.
+/// The one live agent of the pool scheduler.
 async fn scheduler(room: &TestNamespace) -> String {
     eventually("the scheduler's agent is there", async || {
         let pods: Vec<Pod> = room.list().await;
@@ -126,7 +127,7 @@ async fn scheduler(room: &TestNamespace) -> String {
     .await
 }
 
-/// Waits for an agent of the scheduler that is not this one.
+/// Waits for another agent of the scheduler than this one.
 async fn another(room: &TestNamespace, than: &str) -> String {
     eventually("another agent is there", async || {
         let now = scheduler(room).await;
@@ -148,7 +149,7 @@ async fn words_become_work_and_a_question_becomes_none() {
     assert!(answer.starts_with(&format!("1 Ready\n{}: Ready", first.name_any())), "{answer}");
     assert!(none.is_empty());
 
-    // Nobody works yet: all of a plan is there, and nothing of it is lost.
+    // There are no workers yet. All items of a plan exist.
     let (answer, items) = asked(&room, "1. the login is broken\n2. write a PRD for a dark mode\n3. then tidy up").await;
     assert_eq!(answer, "Queued 3 items. I'll let you know when they're done.");
     assert_eq!(types(&items), [("the login is broken", "bug"), ("tidy up", "chore"), ("write a PRD for a dark mode", "idea")]);
@@ -160,7 +161,7 @@ async fn words_become_work_and_a_question_becomes_none() {
         let done = room.item_is(&item.name_any(), Succeeded).await;
         assert_eq!(done.status.and_then(|status| status.result).as_deref(), Some(item.spec.payload.as_str()));
     }
-    // In their order, as it was written.
+    // In the order of their dependencies, by their writes.
     let all = ledger.all();
     let first_seen = |item: &WorkItem, wanted: WorkItemPhase| {
         all.iter().position(|(_, seen)| seen.uid() == item.uid() && phase(seen) == Some(wanted)).expect("it was seen")
@@ -169,7 +170,7 @@ async fn words_become_work_and_a_question_becomes_none() {
         assert!(first_seen(before, Succeeded) < first_seen(&items[1], Leased), "{} came before {}", items[1].name_any(), before.name_any());
     }
 
-    // Everybody is told.
+    // All are notified.
     for item in &items {
         assert_eq!(event(&room, "Finished", std::slice::from_ref(item)).await, "the item is Succeeded");
     }
@@ -184,7 +185,7 @@ async fn words_become_work_and_a_question_becomes_none() {
     };
     let agent = scheduler(&room).await;
     told(&agent).await;
-    // Whoever comes instead hears of it too.
+    // The replacement also gets the notices.
     room.api::<Agent>().delete(&agent, &DeleteParams::default()).await.expect("deleted");
     told(&another(&room, &agent).await).await;
     let (answer, _) = asked(&room, "what is done?").await;
@@ -232,7 +233,7 @@ async fn what_spillway_refuses_is_the_answer_and_nothing_is_queued() {
     let all: Vec<WorkItem> = room.list().await;
     assert_eq!(all.iter().map(phase).collect::<Vec<_>>(), [Some(Failed)], "only what was asked is there");
 
-    // Without a queue for it, nothing is asked.
+    // Without a queue for requests no item is made.
     room.apply_queue("asks", json!({"accepts": {"default": true}})).await;
     let said = plugin(&room, &["ask", "fix it"]).await;
     assert!(said.code == 1 && said.err.contains("no WorkQueue in namespace"), "{said:?}");
@@ -262,7 +263,7 @@ async fn an_agent_that_is_lost_in_the_middle_queues_nothing_twice() {
     room.close().await;
 }
 
-/// An agent whose program asks for nothing itself: the test does it, with its token.
+/// An agent whose program makes no calls itself. The test makes them with its token.
 async fn an_agent(room: &TestNamespace, may: Value) -> Caller {
     room.apply_pool("caller", json!({"replicas": 1, "may": may})).await;
     Fleet::of(room, 1).await;
@@ -293,7 +294,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
     let keyed = steps(&[("a", &[], json!({"queue": "work", "dedupKey": "one"}))]);
     let three = [("a", &[][..], small.clone()), ("b", &["a"][..], small.clone()), ("c", &[][..], small.clone())];
 
-    // Refused how, with which field, limit and number; and nothing is made.
+    // Each refusal has its code, field, limit and number, and no item is made.
     type Case = (&'static str, Value, (u16, &'static str), &'static str, Option<(u64, u64)>);
     let cases: [Case; 8] = [
         (
@@ -328,7 +329,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
     let refusal = agent.post("/agent/v1/plan", two.clone()).await.refusal();
     assert_eq!((refusal.code.label(), refusal.field.as_deref()), ("invalid_body", Some("Idempotency-Key")), "{refusal:?}");
 
-    // Once under one key, and nothing else under it.
+    // One key makes one plan, and refuses another plan.
     let under = agent.saying("idempotency-key", "k");
     let made = under.post("/agent/v1/plan", two.clone()).await;
     assert_eq!((made.status, made.json()["items"].as_array().map(Vec::len)), (200, Some(2)), "{made:?}");
@@ -343,7 +344,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
         assert_eq!(refusal.code.label(), "key_reused", "{other}: {refusal:?}");
         assert_eq!(room.list::<WorkItem>().await.len(), 3, "{other}: something was made");
     }
-    // A key of the namespace's: whoever asks again, it is the same plan.
+    // A key for the whole namespace: any agent that repeats it gets the same plan.
     let mut named = steps(&[("a", &[], work.clone()), ("b", &["a"], work.clone())]);
     named["dedupKey"] = json!("one");
     let first = agent.post("/agent/v1/plan", named.clone()).await;
@@ -351,7 +352,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
     assert_eq!(agent.saying("idempotency-key", "another").post("/agent/v1/plan", named).await.json(), first.json());
     assert_eq!(room.list::<WorkItem>().await.len(), 5);
 
-    // What is asked wrongly of what became of it.
+    // Invalid questions about the outcome of a plan.
     let wrong = [
         ("/agent/v1/inbox?after=x", "after"),
         ("/agent/v1/inbox?waitSeconds=26", "waitSeconds"),

@@ -1,5 +1,5 @@
-//! An etcd that is restored from a backup while agents and gateways go on: work moves again within seconds, and what gateways know of
-//! the lost time counts once.
+//! etcd is restored from a backup while agents and gateways continue: work continues within seconds, and the gateways'
+//! knowledge of the lost time counts once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::support::work::phase;
 use crate::support::{TestNamespace, eventually, seen, within};
 
 const MODEL: &str = "/models/gpt/v1/chat/completions";
-/// Time between the copy and its restore.
+/// The time between the copy and its restore.
 const LOST: Duration = Duration::from_secs(30);
 
-/// A lease, as it was answered.
+/// A lease from the answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lent {
     name: String,
@@ -72,7 +72,7 @@ async fn calls(caller: &Caller) {
 }
 
 async fn owner_epoch(room: &TestNamespace) -> i64 {
-    eventually("the Lease says the owner epoch", async || {
+    eventually("the Lease has the owner epoch", async || {
         let lease = room.api::<Lease>().get("spillway-controller").await.map_err(|error| error.to_string())?;
         let epoch = lease.annotations().get(EPOCH_ANNOTATION).and_then(|epoch| epoch.parse().ok());
         epoch.ok_or_else(|| format!("{:?}", lease.annotations()))
@@ -80,9 +80,9 @@ async fn owner_epoch(room: &TestNamespace) -> i64 {
     .await
 }
 
-/// What the agents' own accounts say, together.
+/// The sum of the agents' own accounts.
 async fn lives_agree(room: &TestNamespace, provider: &Scripted) {
-    eventually("the accounts of all agents say what the provider counted", async || {
+    eventually("the accounts of all agents have the provider's count", async || {
         let told = provider.told();
         let used = |agent: Agent| agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used).unwrap_or_default();
         let sum: i64 = room.list::<Agent>().await.into_iter().map(used).sum();
@@ -106,7 +106,7 @@ async fn rolled_back(room: &TestNamespace) {
         "spec": {"tokens": {"limits": [{"name": "all", "tokens": 10_000_000, "window": "Lifetime"}]}},
     });
     room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(budget)).await.expect("the Budget is accepted");
-    // None of the agents reports: nobody is to lose an item for that.
+    // None of the agents reports. No agent may lose an item for that.
     room.apply_queue("bugs", json!({"itemDefaults": {"leaseDurationSeconds": 3600}})).await;
     let extra = json!({
         "models": [provider.entry("gpt", "OpenAIChat")], "queues": [{"name": "bugs"}], "bulkhead": {"lifetimeTokens": 1_000_000_000},
@@ -142,7 +142,7 @@ async fn rolled_back(room: &TestNamespace) {
     agrees(room, &provider).await;
     lives_agree(room, &provider).await;
     let before = owner_epoch(room).await;
-    // Model calls go on all the time.
+    // Model calls continue all the time.
     let over = Arc::new(AtomicBool::new(false));
     let busy = agents[2..6].iter().map(|agent| {
         let (caller, over) = (agent.caller.clone(), over.clone());

@@ -1,5 +1,5 @@
-//! The supervisor hub on what it decides about work: out of tokens it is fish or cut bait, and a gang that fails together is
-//! ended together.
+//! Interventions about work: an agent without tokens is paused or ended by the progress of its item, and a gang whose
+//! members fail together is ended together.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// A function of the shell that makes one call of about 330 tokens.
 const CALL: &str = r#"call() { wget -q -Y off -O /dev/null --header 'content-type: application/json' --post-data '{"model": "scripted-large--output-300", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]}' "$OPENAI_BASE_URL/chat/completions"; }; cd "$SPILLWAY_DATA_DIR""#;
-/// Tokens of a life that ends at the third call or so.
+/// Tokens for a life that ends at about the third call.
 const LIFE: i64 = 1_000;
 
 async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
@@ -48,7 +48,7 @@ async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_gran
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
     room.apply_queue("bugs", json!({})).await;
-    // It goes on from the calls that it made; what it writes to "checkpoint" only the hook does.
+    // It continues after its earlier calls. Only the hook writes "checkpoint".
     let script = format!(
         r#"{CALL}; n=$(cat made 2>/dev/null || echo 0); while [ "$n" -lt 6 ]; do call || exit 7; n=$((n+1)); echo "$n" > made; spillway progress --percent $((n*10)) "call $n"; done; echo "calls: $n, checkpoint after $(cat checkpoint)" > "$SPILLWAY_RESULT_FILE""#
     );
@@ -66,7 +66,7 @@ async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_gran
     assert!(says(&held, "Paused", "True", "TokenBudgetExceeded"), "{:?}", held.status);
     let status = held.status.expect("a status");
     assert_eq!((status.phase, status.paused_at_limit, status.pauses), (Some(AgentPhase::Paused), Some(LIFE), Some(1)));
-    eventually("the webhook is told how to go on", async || {
+    eventually("the webhook has a notice with the remedy", async || {
         let calls = calls.lock().expect("whole").clone();
         let told = calls.iter().map(|(_, body)| body).any(|body| {
             let words = body.to_string();
@@ -100,7 +100,7 @@ async fn out_of_tokens_without_progress_the_agent_is_ended_and_its_item_counts_n
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
     room.apply_queue("bugs", json!({})).await;
-    // Only an agent that did another item before spends all it has on the second one.
+    // Only an agent that did another item before spends all its tokens on the second one.
     let script = format!(
         r#"{CALL}; if [ "$SPILLWAY_ITEM" = second ] && [ -e used ]; then while call; do :; done; exit 7; fi; touch used; call || exit 8"#
     );
@@ -134,7 +134,8 @@ async fn a_gang_of_which_most_fail_is_ended_together_and_told_of_once() {
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
     room.apply_queue("bugs", json!({})).await;
-    // In its first attempt an item that is to fail does when it is told to; all others end well when they are. Each is told anew.
+    // In its first attempt an item that shall fail does so on the test's signal. All others succeed on it. Each attempt
+    // needs a signal.
     let script = r#"while [ ! -e /tmp/go-$SPILLWAY_ITEM ]; do sleep 1; done; rm /tmp/go-$SPILLWAY_ITEM; if [ "$task" = fail ] && [ "$SPILLWAY_ATTEMPT" = 1 ]; then exit 1; fi"#;
     let extra = json!({
         "scaling": {"max": 5}, "supervision": {"gang": {"failedPercent": 50, "minFailed": 3, "windowSeconds": 600}},

@@ -1,5 +1,5 @@
-//! The agents that ship with Spillway, with a model: what people say becomes work by a model behind the gateway, in each
-//! protocol, and every token is counted; an idea becomes a document; and a person talks to one at its terminal.
+//! The agents that ship with Spillway, with a model behind the gateway. Requests become items, in each protocol, and
+//! every token is counted. An idea becomes a document. A person talks to an agent at its terminal.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -17,7 +17,7 @@ use crate::support::{Operator, TestNamespace, eventually, seen};
 const PROTOCOLS: [(&str, &str); 4] =
     [("anthropic", "Anthropic"), ("chat", "OpenAIChat"), ("responses", "OpenAIResponses"), ("gemini", "Gemini")];
 
-/// A room with a provider, queues, a prompt and a table of types.
+/// A namespace with a provider, queues, a prompt and a table of types.
 async fn opened(name: &str) -> (TestNamespace, Operator, Scripted) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
@@ -39,7 +39,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator, Scripted) {
     (room, operator, provider)
 }
 
-/// A pool whose program thinks with a model of this protocol.
+/// A pool whose program calls a model with this protocol.
 fn thinking(provider: &Scripted, dialect: &str, role: &str, extra: Value) -> Value {
     let file = |key: &str| json!({"path": key, "configMapKeyRef": {"name": "think", "key": key}});
     let words = [

@@ -1,4 +1,4 @@
-//! Work: items are given out in order, once, to agents that come and go with them.
+//! Work: items are given out once and in order, to agents that start and end with the work.
 
 use serde_json::json;
 use spillway::api::WorkItem;
@@ -14,7 +14,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
     (room, operator)
 }
 
-/// Comes and goes as fast as it may.
+/// Spec of a pool that scales as fast as possible.
 fn quick(max: u32) -> serde_json::Value {
     json!({"scaling": {"min": 0, "max": max, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}})
 }
@@ -69,7 +69,7 @@ async fn order_dependencies_and_what_is_refused() {
     let (room, _operator) = opened("order").await;
     room.apply_queue("first", json!({"limits": {"maxPending": 4}})).await;
     room.apply_queue("second", json!({"accepts": {"types": ["idea"]}})).await;
-    // Nobody works yet: all of them wait together.
+    // There are no workers yet, so all items wait together.
     room.submit("first", "low", json!({"priority": -1})).await;
     room.submit("first", "high", json!({"priority": 5})).await;
     room.submit("second", "idea", json!({"type": "idea", "priority": 100})).await;
@@ -102,7 +102,7 @@ async fn order_dependencies_and_what_is_refused() {
         started("high") <= started("low") && started("low") <= started("idea") && started("idea") <= started("after-idea"),
         "{items:?}"
     );
-    // Its dependency never came.
+    // Its dependency was never created.
     let never = room.item_is("never", Cancelled).await;
     assert_eq!(never.status.expect("a status").reason.as_deref(), Some("DependencyMissing"));
     room.close().await;

@@ -1,5 +1,5 @@
-//! Work while things fail: who lost an item can change nothing about it, and nobody loses one for a failure of ours.
-//! Kills at random and roll-outs are in `work_faults/`.
+//! Work during faults: an agent that lost an item cannot change it, and no agent loses an item for a fault of Spillway.
+//! Random kills and roll-outs are in `work_faults/`.
 
 mod kills;
 mod rollouts;
@@ -23,7 +23,7 @@ use crate::support::witness::{Witness, counts, epoch, gone_at, leased, result, v
 use crate::support::work::{attempts, phase};
 use crate::support::{Operator, TestNamespace, eventually, node, seen, stopped};
 
-/// How many items the tests with many have.
+/// Number of items in the tests with many.
 const ITEMS: usize = 500;
 
 async fn opened(name: &str) -> (TestNamespace, Operator, Witness, History) {
@@ -34,7 +34,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator, Witness, History) {
     (room, operator, witness, history)
 }
 
-/// A queue that tries again at once and collects nothing before it was looked at, with more of its `itemDefaults`.
+/// A queue that retries at once and keeps all finished items, with more `itemDefaults`.
 async fn queue(room: &TestNamespace, more: Value) {
     let mut defaults = json!({"backoff": {"initialSeconds": 1, "maxSeconds": 1}});
     crate::support::test_namespace::merge(&mut defaults, more);
@@ -46,22 +46,23 @@ async fn queue(room: &TestNamespace, more: Value) {
     .await;
 }
 
-/// So many agents, each heard of each second, and for as long as nothing else is said.
+/// Spec of a pool of `count` agents with a heartbeat each second, and the default time-out.
 fn agents(count: u32) -> Value {
     json!({"replicas": count, "supervision": {"heartbeatPeriodSeconds": 1}})
 }
 
-/// The first attempt goes on for ever; each later one until it is let go.
+/// The first attempt never ends. Each later one ends on the test's signal.
 const PATIENT: &str = "while :; do echo \"at $task\"; [ $SPILLWAY_WORK_EPOCH -gt 1 ] && [ -e $SPILLWAY_DATA_DIR/go ] && break; \
     sleep 1; done; echo \"by attempt $SPILLWAY_WORK_EPOCH\" > $SPILLWAY_RESULT_FILE";
-/// The first attempt goes on for ever; each later one is done at once.
+/// The first attempt never ends. Each later one is done at once.
 const SECOND: &str = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] && exit 0; while :; do echo working; sleep 1; done";
 
 async fn let_go(room: &TestNamespace, agent: &str) {
     sh(room, agent, "touch $SPILLWAY_DATA_DIR/go").await.ok();
 }
 
-/// Nothing that is left of an agent that ended may act; and the API server forgets its token when its pod is gone.
+/// Checks that calls with the token of an ended agent are refused. The API server rejects the token when its pod is
+/// deleted.
 fn is_revoked(answer: &Answer) {
     match answer.status {
         401 => {}
@@ -131,7 +132,7 @@ async fn a_claim_whose_answer_is_lost_gives_the_same_lease_again() {
     room.submit("bugs", "bug", json!({})).await;
     let item = witness.until("bug", "leased", |state| leased(state, 1)).await;
     room.kill_gateway();
-    asking.abort(); // whatever it was told, nobody heard it
+    asking.abort(); // its answer is lost
     assert_eq!(crate::support::witness::holder(&item), pod.uid().expect("a uid"));
 
     let claims = async |what: &str| {
@@ -159,7 +160,7 @@ async fn a_claim_whose_answer_is_lost_gives_the_same_lease_again() {
     room.close().await;
 }
 
-/// What its own sidecar never claims for: its program never asks.
+/// A program that never asks for work, so its sidecar never claims.
 fn long_running() -> Value {
     let command = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"];
     json!({"replicas": 1, "agent": {"run": "LongRunning", "command": command}})
@@ -175,12 +176,12 @@ async fn who_hangs_up_in_the_middle_of_a_call_leaves_no_item_that_nobody_can_fin
     let agent = room.as_pod(&pod).await;
     let hangs_up = async |path: String, body: Value, after: u64| {
         let call = agent.try_call("POST", &path, body.to_string());
-        drop(tokio::time::timeout(Duration::from_millis(after), call).await); // answered or not: nobody heard it
+        drop(tokio::time::timeout(Duration::from_millis(after), call).await); // its answer is lost, if there was one
     };
     for at in 0..40_u64 {
         let name = format!("bug-{at}");
         room.submit("bugs", &name, json!({})).await;
-        // A write takes some milliseconds; a hand-shake does too.
+        // A write takes some milliseconds, and so does a handshake.
         hangs_up("/agent/v1/work/claim".into(), json!({"waitSeconds": 1}), 2 + at % 20).await;
         let held = eventually("an item is claimed", async || {
             let answer = agent.try_call("POST", "/agent/v1/work/claim", json!({"waitSeconds": 5}).to_string()).await?;
@@ -205,7 +206,7 @@ async fn who_hangs_up_in_the_middle_of_a_call_leaves_no_item_that_nobody_can_fin
 async fn a_program_that_says_something_is_not_stalled_and_one_that_says_nothing_is() {
     let (room, _operator, _, history) = opened("stall").await;
     queue(&room, json!({"stallTimeoutSeconds": 5})).await;
-    // It knows nothing of Spillway, and takes four times as long as nothing may be heard of it.
+    // Its program does not know Spillway, and takes four times the time-out.
     let script = "n=0; while [ $n -lt 20 ]; do n=$((n+1)); echo \"step $n\"; sleep 1; done";
     room.apply_workers("fixers", &["bugs"], script, agents(1)).await;
     room.submit("bugs", "long", json!({})).await;
@@ -276,7 +277,7 @@ async fn a_holder_that_is_deleted_by_force_is_a_stall_and_its_item_is_done_by_an
     let held = witness.until("bug", "leased", |state| leased(state, 1)).await;
     let pod = room.holder(&held).await;
     let zombie = room.as_pod(&pod).await;
-    // Else it would use its last moment to give the item back.
+    // Otherwise it would give the item back at its end.
     let _link = stopped::Link::of(&pod);
     room.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.expect("deleted");
     let again = witness.until("bug", "given to another", |state| leased(state, 2)).await;
@@ -294,7 +295,7 @@ async fn a_holder_that_is_deleted_by_force_is_a_stall_and_its_item_is_done_by_an
 async fn an_agent_that_vanished_proves_nothing_while_its_pod_is_there() {
     let (room, _operator, witness, history) = opened("vanished").await;
     queue(&room, json!({})).await;
-    // Ends by force alone, after its grace: for so long the pod outlives its Agent.
+    // The program ends only by force, after its grace period. So the pod outlives its Agent.
     let script = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] && exit 0; trap '' TERM; while :; do echo working; sleep 1; done";
     room.apply_workers("fixers", &["bugs"], script, agents(1)).await;
     room.submit("bugs", "bug", json!({})).await;
@@ -304,9 +305,9 @@ async fn an_agent_that_vanished_proves_nothing_while_its_pod_is_there() {
     let _link = stopped::Link::of(&pod);
     let api = room.api::<Agent>();
     api.delete(&name, &DeleteParams::default()).await.expect("deleted");
-    eventually("the Agent is gone, by somebody's hand", async || {
+    eventually("the Agent is gone, deleted by a user", async || {
         let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        let _ = api.patch_metadata(&name, &PatchParams::default(), &bare).await; // it may be gone already
+        let _ = api.patch_metadata(&name, &PatchParams::default(), &bare).await; // it may be deleted already
         let there = api.get_opt(&name).await.map_err(|error| error.to_string())?;
         seen(there.is_none(), || "it is there".to_owned())
     })
@@ -323,7 +324,7 @@ async fn an_agent_that_vanished_proves_nothing_while_its_pod_is_there() {
 #[tokio::test]
 async fn an_item_that_is_made_together_with_its_queue_is_not_refused() {
     let (room, _operator, witness, _) = opened("together").await;
-    // Queues and items come by different watches.
+    // Queues and items have different watches.
     for at in 0..40 {
         let name = format!("pair-{at}");
         room.apply_queue(&name, json!({})).await;
@@ -354,7 +355,7 @@ async fn the_next_leader_goes_on_with_what_waits_is_blocked_is_scheduled_and_is_
     let second = room.operator("two");
     second.leads(&room).await;
     room.apply_workers("fixers", &["bugs"], "until [ -e $SPILLWAY_DATA_DIR/go ]; do echo working; sleep 1; done", agents(1)).await;
-    // It is the first one's turn, and held while its leader is killed too.
+    // The first item is due, and stays leased while its leader is killed too.
     let held = witness.until("ready", "leased", |state| leased(state, 1)).await;
     assert!(witness.of("soon").iter().all(|state| phase(state) != Some(Leased)), "priority comes first");
     drop(second);
@@ -378,7 +379,7 @@ async fn the_next_leader_goes_on_with_what_waits_is_blocked_is_scheduled_and_is_
 async fn alone_an_item_of_a_dead_node_is_freed_by_a_word_and_nothing_that_thaws_changes_its_result() {
     let (room, _operator, witness, history) = opened("deadnode").await;
     queue(&room, json!({"leaseDurationSeconds": 5})).await;
-    // It is done with its item while nobody can hear it.
+    // It finishes its item while it cannot reach a gateway.
     let script = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] || sleep 20; echo \"by attempt $SPILLWAY_WORK_EPOCH\" > $SPILLWAY_RESULT_FILE";
     room.apply_workers("fixers", &["bugs"], script, agents(2)).await;
     room.pods_ready(2).await;
@@ -392,7 +393,7 @@ async fn alone_an_item_of_a_dead_node_is_freed_by_a_word_and_nothing_that_thaws_
     let kubelet = stopped::Kubelet::Stopped.away();
     history.agent("the first is given up", |agent| agent.name_any() == name && says(agent, "GivenUp", "True", "LeaseExpired")).await;
     history.pod("its pod is asked to end", |pod| pod.uid().as_ref() == Some(&uid) && pod.metadata.deletion_timestamp.is_some()).await;
-    eventually("the node is not heard of", async || {
+    eventually("the node is unreachable", async || {
         let node = first.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a node");
         let node = Api::<Node>::all(room.client.clone()).get(&node).await.map_err(|error| error.to_string())?;
         let ready = node.status.into_iter().flat_map(|status| status.conditions.unwrap_or_default()).find(|one| one.type_ == "Ready");
@@ -409,13 +410,13 @@ async fn alone_an_item_of_a_dead_node_is_freed_by_a_word_and_nothing_that_thaws_
     assert_eq!(lost, ("LeaseExpired".to_owned(), name.clone()));
     assert!(finished.0 == "Complete" && finished.1 != name, "{finished:?}");
 
-    // Its sidecar awakes first, and has all the time to tell what its program came to.
+    // Its sidecar continues first, and has enough time to report its program's result.
     assert!(!node::of_pod(&uid).is_empty(), "it was there all along");
     is_revoked(&zombie.completes(&held, 1, "by the zombie").await);
     drop(link);
     is_revoked(&zombie.completes(&held, 1, "by the zombie").await);
     drop(kubelet);
-    eventually("nothing of the first is left", async || {
+    eventually("no process of the first agent is left", async || {
         let left = room.api::<Pod>().get_opt(&name).await.map_err(|error| error.to_string())?;
         seen(left.is_none() && node::of_pod(&uid).is_empty(), || format!("{left:?}"))
     })

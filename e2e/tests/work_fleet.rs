@@ -1,5 +1,5 @@
-//! Work for fleets: many items over few agents, pools that come and go with their work, groups, what is restored. Groups
-//! and refusals are in `work_fleet/`.
+//! Work for fleets: many items for few agents, pools that scale with their work, restored items. Groups and refusals are in
+//! `work_fleet/`.
 
 mod calls;
 mod groups;
@@ -25,7 +25,7 @@ use crate::support::track::Pods;
 use crate::support::work::{Ledger, UNTIL_TOLD, Volumes, attempts, holder, phase};
 use crate::support::{Operator, TestNamespace, eventually, seen};
 
-/// A room with an operator that leads, and all that becomes of its items.
+/// A namespace with an operator that leads, and the history of its items.
 async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
@@ -34,7 +34,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
     (room, operator, ledger)
 }
 
-/// A pool that comes and goes as fast as it may.
+/// A pool that scales as fast as possible.
 fn quick(max: u32) -> Value {
     json!({"scaling": {"min": 0, "max": max, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}})
 }
@@ -60,7 +60,8 @@ async fn ends_without_work(room: &TestNamespace, pool: &str) {
     assert_eq!(reason, "NoWork");
 }
 
-/// Item `at` of the two hundred: its queue, its priority, and what it waits for, across both queues and up to two deep.
+/// Item `at` of the two hundred: its queue, its priority, and its dependencies, across both queues and up to two levels
+/// deep.
 fn one_of_many(at: usize) -> (&'static str, i32, Vec<usize>) {
     let queue = if at.is_multiple_of(3) { "second" } else { "first" };
     let after = match at % 8 {
@@ -95,7 +96,7 @@ async fn two_hundred_items_are_done_once_each_in_their_order_and_the_pool_is_bac
     ends_without_work(&room, "fixers").await;
     assert_eq!(pods.most(), 5);
 
-    // Once each: as the agents' own volumes tell it, and as the items do.
+    // Each item ran once, by the agents' own volumes and by the items' statuses.
     let items = ledger.last();
     let mut logged: Vec<String> = volumes.read("log").iter().flat_map(|log| log.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
     let mut uids: Vec<String> = items.values().filter_map(ResourceExt::uid).collect();
@@ -106,7 +107,7 @@ async fn two_hundred_items_are_done_once_each_in_their_order_and_the_pool_is_bac
         assert_eq!((counts(item), attempts(item).len()), ((1, 0, 0), 1), "{item:?}");
     }
 
-    // When each could be had, at the latest, and when it was.
+    // The latest time at which each item was ready, and the time of its claim.
     let all = ledger.all();
     let first = |name: &str, wanted: WorkItemPhase| {
         let found = all.iter().enumerate().find(|(_, (_, item))| item.name_any() == name && phase(item) == Some(wanted));
@@ -128,7 +129,7 @@ async fn two_hundred_items_are_done_once_each_in_their_order_and_the_pool_is_bac
     line.sort();
     for (place, (better, ready, claimed)) in line.iter().enumerate() {
         for (worse, _, sooner) in &line[place + 1..] {
-            // It takes a moment from the end of an item to what waited for it being ready: long, where much else runs.
+            // Dependent items become ready with a delay after the end of an item. On a busy machine the delay is long.
             let overtaken = sooner < claimed && ready.saturating_add(SignedDuration::from_secs(2)).expect("a time") < *sooner;
             assert!(!overtaken, "{worse:?} was claimed at {sooner}, before {better:?}, which was ready by {ready}, was at {claimed}");
         }
@@ -146,7 +147,7 @@ async fn a_pool_with_a_minimum_goes_to_nothing_without_work() {
     let pool = json!({"scaling": {"min": 2, "max": 3}, "whenEmpty": {"action": "Terminate", "afterSeconds": 10}});
     room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, pool).await;
     ends_without_work(&room, "fixers").await;
-    assert!(history.agents_ever().await.is_empty(), "nobody comes for nothing");
+    assert!(history.agents_ever().await.is_empty(), "no agent starts without work");
 
     room.submit("bugs", "one", json!({})).await;
     room.pods_ready(2).await;
@@ -185,17 +186,17 @@ async fn idle_agents_leave_first_and_busy_ones_finish() {
     assert_eq!(left, busy);
     let asked = |pods: &[Pod]| pods.iter().any(|pod| busy.contains(&pod.name_any()) && pod.metadata.deletion_timestamp.is_some());
     for name in ["long", "longer"] {
-        assert!(!asked(&room.list::<Pod>().await), "nobody who is busy is asked to leave");
+        assert!(!asked(&room.list::<Pod>().await), "no busy agent is asked to leave");
         room.let_go(name).await;
         let item = room.item_is(name, Succeeded).await;
         assert_eq!((counts(&item), attempts(&item).len()), ((1, 0, 0), 1), "{item:?}");
     }
     ends_without_work(&room, "fixers").await;
-    assert_eq!(history.agents_ever().await.len(), 5, "nobody came instead");
+    assert_eq!(history.agents_ever().await.len(), 5, "no agent was replaced");
     room.close().await;
 }
 
-/// How many items each agent did.
+/// Number of items of each agent.
 fn by_agent<'a>(items: impl IntoIterator<Item = &'a WorkItem>) -> Vec<usize> {
     let mut done = BTreeMap::<String, usize>::new();
     items.into_iter().flat_map(attempts).for_each(|(_, agent)| *done.entry(agent).or_default() += 1);
@@ -257,7 +258,7 @@ async fn items_that_failed_together_are_tried_again_apart() {
         waits.push(again.duration_since(ended).as_secs());
     }
     waits.sort();
-    // Whole seconds: one more at most.
+    // Times are in whole seconds, so one second more is possible.
     assert!(waits.iter().all(|wait| (0..=BOUND + 1).contains(wait)), "{waits:?}");
     assert!(waits[ITEMS - 1] - waits[0] >= BOUND / 2, "{waits:?}");
     room.close().await;
@@ -290,7 +291,7 @@ async fn what_argo_keeps_is_not_collected() {
     room.submit_as(tracked, spec(1)).await;
     room.submit_as(json!({"name": "plain"}), spec(0)).await;
     room.apply_workers("fixers", &["bugs"], "exit 0", quick(1)).await;
-    eventually("the other one is collected", async || {
+    eventually("the other item is collected", async || {
         let left = room.api::<WorkItem>().get_opt("plain").await.map_err(|error| error.to_string())?;
         seen(left.is_none(), || format!("{:?}", left.and_then(|item| item.status)))
     })
@@ -335,7 +336,7 @@ async fn a_queue_that_is_deleted_rejects_what_waits_and_nothing_else_goes() {
         let item = room.item_is(name, Rejected).await;
         assert_eq!((reason(&item), counts(&item)), (Some("QueueMissing"), (0, 0, 0)), "{item:?}");
     }
-    // Who works on, works on.
+    // Agents that work continue.
     room.let_go("held").await;
     room.item_is("held", Succeeded).await;
     assert_eq!((room.list::<WorkItem>().await.len(), room.list::<AgentPool>().await.len()), (5, 1));

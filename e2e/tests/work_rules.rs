@@ -1,5 +1,5 @@
-//! What queues, items and projects say of work, as people edit it: dead letters, priorities, who may take an item, how long it may
-//! take, and how much may wait.
+//! Rules of work that users edit in queues, items and Budgets: dead letters, priorities, which agents may take an item,
+//! how long it may take, and how many items may wait.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
     (room, operator)
 }
 
-/// Comes and goes as fast as it may.
+/// Spec of a pool that scales as fast as possible.
 fn quick(max: u32) -> Value {
     json!({"scaling": {"min": 0, "max": max, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}})
 }
@@ -37,7 +37,7 @@ async fn left(room: &TestNamespace, wanted: &[&str]) {
     .await;
 }
 
-/// Waits until a queue says so many dead letters, and how its condition DeadLettersKept is; since when the oldest is one.
+/// Waits until a queue has this number of dead letters, and this condition DeadLettersKept; the time of the oldest.
 async fn letters(room: &TestNamespace, queue: &str, count: i32, kept: (&str, &str)) -> Option<Timestamp> {
     eventually(&format!("queue {queue} has {count} dead letters and says {kept:?}"), async || {
         let queue: WorkQueue = room.api().get(queue).await.map_err(|error| error.to_string())?;
@@ -72,9 +72,9 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
     room.submit("bugs", "dead-3", json!({"payload": "7"})).await;
     left(&room, &["dead-2", "dead-3"]).await;
 
-    // One that is started again makes room, and ends as every other.
+    // A restarted item makes room, and ends like all others.
     room.change_item("dead-2", json!({"redrives": 1, "priority": 1})).await;
-    eventually("it was tried again", async || {
+    eventually("the item was tried again", async || {
         let item = room.item("dead-2").await;
         let status = item.status.unwrap_or_default();
         let again = (status.redrives, status.phase) == (Some(1), Some(DeadLettered));
@@ -83,14 +83,14 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
     .await;
     left(&room, &["dead-2", "dead-3"]).await;
 
-    // A shorter time counts for those that are there.
+    // A shorter retention time applies to existing ones.
     room.apply_queue("bugs", queue(1)).await;
     left(&room, &[]).await;
     assert_eq!(letters(&room, "bugs", 0, ("True", "DeadLettersFit")).await, None);
     room.close().await;
 }
 
-/// `kubectl spillway priority`, as a person says it.
+/// Runs `kubectl spillway priority`.
 async fn prioritise(room: &TestNamespace, arguments: priority::Arguments) {
     let cluster = Cluster { client: room.client.clone(), namespace: room.namespace.clone() };
     let mut console = Terminal::default();
@@ -98,7 +98,7 @@ async fn prioritise(room: &TestNamespace, arguments: priority::Arguments) {
     assert!(!console.failed());
 }
 
-/// These items, in the order in which they were claimed for the first time.
+/// These items in the order of their first claims.
 async fn claimed(room: &TestNamespace, names: &[&str]) -> Vec<String> {
     let mut order = Vec::new();
     for name in names {
@@ -114,7 +114,7 @@ async fn claimed(room: &TestNamespace, names: &[&str]) -> Vec<String> {
 async fn a_person_changes_the_order_of_a_queue() {
     let (room, _operator) = opened("priority").await;
     room.apply_queue("bugs", json!({})).await;
-    // Attempts are told in whole seconds: each takes more than one.
+    // Attempts have times in whole seconds, so each takes longer than one.
     let script = format!("case $SPILLWAY_ITEM in long) {UNTIL_TOLD};; *) sleep 2;; esac");
     room.apply_workers("fixers", &["bugs"], &script, quick(1)).await;
     room.submit("bugs", "long", json!({})).await;
@@ -149,24 +149,24 @@ async fn an_agent_that_waits_takes_from_the_queues_that_its_pool_names_now() {
     for at in 0..4 {
         let (queue, other) = if at % 2 == 0 { ("second", "first") } else { ("first", "second") };
         let (name, left) = (format!("item-{at}"), format!("left-{at}"));
-        // The agent has asked, and waits for a queue in which there is nothing for it.
+        // The agent has asked, and waits at a queue without work for it.
         room.submit(queue, &name, json!({})).await;
         room.item_is(&name, Ready).await;
         pool(json!([{"name": queue}])).await;
-        // Much less than an agent waits before it asks again.
+        // Much shorter than the pause before an agent asks again.
         let done = within(Duration::from_secs(10), &format!("{name} is done"), async || {
             let item = room.item(&name).await;
             seen(phase(&item) == Some(Succeeded), || format!("{:?}", item.status)).map(|()| item)
         })
         .await;
         agents.extend(attempts(&done).into_iter().map(|(_, agent)| agent));
-        // And from the other one no more.
+        // It gets no more items from the other queue.
         room.submit(other, &left, json!({})).await;
         room.item_is(&left, Ready).await;
         room.change_item(&left, json!({"cancelRequested": true})).await;
     }
     assert_eq!(agents.len(), 1, "the agent ran all the time: {agents:?}");
-    // Of which types it takes is edited as well.
+    // The types that it takes can be edited too.
     room.submit("first", "idea", json!({"type": "idea"})).await;
     pool(json!([{"name": "first", "types": ["bug"]}])).await;
     room.submit("first", "bug", json!({"type": "bug"})).await;
@@ -220,7 +220,7 @@ async fn an_item_may_say_how_long_an_attempt_at_it_may_take() {
     let attempt = status.attempt_history.expect("a history").remove(0);
     assert_eq!((attempt.verb.as_str(), attempt.reason.as_deref()), ("Stalled", Some("ItemPastTime")), "{attempt:?}");
     let done = room.item_is("long", Succeeded).await;
-    assert_eq!(attempts(&done).len(), 1, "one that says nothing has the time of its queue");
+    assert_eq!(attempts(&done).len(), 1, "an item without a time of its own has that of its queue");
     room.close().await;
 }
 
@@ -238,7 +238,7 @@ async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_befo
     room.apply_workers("fixers", &["bugs", "ideas"], UNTIL_TOLD, json!({"replicas": 1, "budgetRef": {"name": "team"}})).await;
     for (queue, name) in [("bugs", "one"), ("ideas", "two"), ("bugs", "three")] {
         room.submit(queue, name, json!({})).await;
-        eventually("it is admitted", async || {
+        eventually("the item is admitted", async || {
             let item = room.item(name).await;
             seen(matches!(phase(&item), Some(Ready | Leased)), || format!("{:?}", item.status))
         })
@@ -260,9 +260,9 @@ async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_befo
         })
         .await;
     }
-    // There is room: it has to be asked for.
+    // There is room, but a person must restart the item.
     budget(4).await;
-    eventually("it is admitted", async || {
+    eventually("the item is admitted", async || {
         let item = room.item("four").await;
         let asked = item.spec.redrives.unwrap_or(0);
         let known = item.status.as_ref().and_then(|status| status.redrives).unwrap_or(0);

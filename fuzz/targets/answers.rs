@@ -1,4 +1,5 @@
-//! Answers of each dialect, cut at any places: the same passes, the same was used, and never less than was written.
+//! Answers of each dialect, cut anywhere: the same bytes pass with the same usage, and the usage covers all written
+//! output.
 #![no_main]
 
 #[path = "shared/answer.rs"]

@@ -1,4 +1,4 @@
-//! Bodies of the agents' API: each is taken within its bounds, or refused with the field that is wrong.
+//! Bodies of the agents' API: each is accepted within its bounds, or refused with the name of the wrong field.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

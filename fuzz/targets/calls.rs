@@ -1,4 +1,4 @@
-//! Calls of each dialect: what is sent on says what was counted, whoever reads it.
+//! Calls of each dialect: any reader finds in the forwarded body what the gateway counted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use spillway_dialect::Kind;
 
-/// Paths, and the members that say there how much output there may be.
+/// Paths, and their members for the output limit.
 const PATHS: [(&str, &[&str]); 7] = [
     ("/v1/messages", &["max_tokens"]),
     ("/v1/messages/count_tokens", &[]),
@@ -16,10 +16,10 @@ const PATHS: [(&str, &[&str]); 7] = [
     ("/v1beta/models/m:streamGenerateContent", &["maxOutputTokens", "max_output_tokens"]),
     ("/v1beta/models/m:countTokens", &[]),
 ];
-/// What a hold may give one answer, in tokens.
+/// The tokens that a hold may give to one answer.
 const GIVEN: i64 = 1_000;
 
-/// The limits of output that stand in a body; Gemini's stand in its configuration.
+/// The output limits in a body. Gemini has them in its configuration.
 fn limits(body: &Value, gemini: bool, names: &[&str]) -> Vec<i64> {
     let configuration = || ["generationConfig", "generation_config"].iter().find_map(|key| body.get(key)).unwrap_or(&Value::Null);
     let place = if gemini { configuration() } else { body };
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     let (path, names) = PATHS[usize::from(*first) % PATHS.len()];
     let Some(route) = spillway_dialect::route("POST", path, None) else { panic!("{path} is no route") };
     let Ok(call) = spillway_dialect::parse(&route, None, None, body) else { return };
-    // Half a character in a text, or a number that is too large for it, are JSON all the same.
+    // A lone surrogate, or a number that is too large for serde_json, is valid JSON.
     let Ok(before) = serde_json::from_slice::<Value>(body) else {
         assert!(serde_json::from_slice::<IgnoredAny>(body).is_ok(), "what is taken is JSON");
         return;
@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(!limits.is_empty(), "no limit of output is sent: {after}");
     assert!(limits.iter().all(|limit| *limit <= GIVEN), "more output may come than was given: {after}");
     assert!(sent.len() <= body.len() + 256, "what is sent is what was counted");
-    // Whoever reads it again counts no more, and changes nothing more.
+    // A second pass counts the same, and changes nothing.
     let again = spillway_dialect::parse(&route, None, None, sent.as_slice()).expect("what is sent is taken");
     assert_eq!(again.upstream(GIVEN), sent);
     assert_eq!((again.model(), again.stream()), (call.model(), call.stream()));

@@ -1,4 +1,5 @@
-//! Streams of events and pieces of JSON, cut once at every place, and into single bytes: the same passes, and the same was used.
+//! Streams of events and pieces of JSON, cut once at every place, and into single bytes: the same bytes pass with the
+//! same usage.
 #![no_main]
 
 #[path = "shared/answer.rs"]
@@ -7,7 +8,7 @@ mod answer;
 use answer::{call, metered};
 use libfuzzer_sys::fuzz_target;
 
-/// Longer ones take too long to be cut at every place.
+/// Longer inputs take too long to cut at every place.
 const MOST: usize = 600;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,5 +1,5 @@
-//! The gateway's journal of holds, as a process before may have left it: what is taken up can be written anew and is the same
-//! again, and a torn end takes nothing away that stands before it.
+//! The gateway's journal of holds from an earlier process: entries that are read can be rewritten and are then the
+//! same, and a torn end loses no entry before it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     let again = Session::restore(&snapshot, || "other".to_owned()).expect("what was taken up is taken up again");
     assert_eq!(again.snapshot().lines().collect::<Vec<_>>(), snapshot);
     assert_eq!((again.name(), again.owed()), (session.name(), session.owed()));
-    // It can go on.
+    // The journal can be continued.
     let Ok((id, line)) = session.ask("team") else { return };
     assert!(line.is_some(), "what was reserved may have been used");
     session.never(id);

@@ -1,12 +1,12 @@
-//! Any text as the value of a member that no dialect reads: what is passed on is JSON for serde_json too, and what serde_json
-//! takes is passed on, but for what is refused on purpose.
+//! Any text as the value of a member that no dialect reads: a forwarded body is valid JSON for serde_json too, and
+//! valid JSON is forwarded, except bodies that are refused on purpose.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-/// Why a body may be refused that serde_json reads.
+/// Reasons to refuse a body that serde_json can read.
 const ON_PURPOSE: [&str; 6] =
     ["occurs twice", "unpaired surrogate", "nested deeper", "more than", "some servers read it as", "data after the end"];
 
@@ -18,11 +18,12 @@ fuzz_target!(|data: &[u8]| {
     let theirs: Result<Value, _> = serde_json::from_slice(&body);
     match (spillway_dialect::parse(&route, Some("application/json"), None, body.as_slice()), theirs) {
         (Ok(_), Ok(value)) => assert!(value.is_object()),
-        // Half a character in a text, and a number that is too large for it, are JSON all the same.
+        // A lone surrogate in a text, or a number that is too large for serde_json, is valid JSON.
         (Ok(_), Err(error)) => assert!(serde_json::from_slice::<IgnoredAny>(&body).is_ok(), "taken, and serde_json says {error}"),
         (Err(_), Err(_)) => {}
         (Err(fault), Ok(value)) => {
-            // Text that closes the object adds members that dialects read: they may be refused for what they say.
+            // Text that closes the object can add members that dialects read, and these may be refused for their
+            // values.
             let known = value.as_object().is_some_and(|members| members.len() == 3 && members.contains_key("unread"));
             // serde_json reads numbers beyond f64 only as errors, and a number of any length as a number.
             assert!(!known || ON_PURPOSE.iter().any(|why| fault.message.contains(why)), "refused: {fault}: {value}");

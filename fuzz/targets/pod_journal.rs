@@ -1,4 +1,4 @@
-//! What the sidecar finds in its folder after a restart: each file is taken as it was kept, or counts as absent.
+//! The files in the sidecar's folder after a restart: each is read as it was written, or counts as absent.
 #![no_main]
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use spillway_pod::link::journal::Journal;
 const FILES: [&str; 8] = ["goodbye.json", "action.json", "work.json", "settings.json", "commands.json", "key", "started", "heard"];
 
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-    // In memory, as in a pod: each file is synced when it is written.
+    // In memory, as in a pod, because each written file is synced.
     let memory = PathBuf::from("/dev/shm");
     let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
     above.join(format!("spillway-fuzz-{}", std::process::id()))
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     std::fs::write(&path, bytes).expect("written");
     let journal = Journal::new(FOLDER.clone());
     let (found, goodbye, commands, key) = (journal.remembered(), journal.goodbye(), journal.commands(), journal.key());
-    // What was taken up is kept again, and is the same.
+    // The files are written again, and are the same.
     if let Some(goodbye) = &goodbye {
         journal.keep_goodbye(goodbye).expect("kept");
     }

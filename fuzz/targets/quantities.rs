@@ -1,4 +1,4 @@
-//! Quantities of Kubernetes: no text makes a wrong number or an overflow, and what is the same number is the same.
+//! Quantities of Kubernetes: no text gives a wrong number or an overflow, and equal numbers are equal.
 #![no_main]
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -12,7 +12,7 @@ fuzz_target!(|text: &str| {
     let Some(number) = number else { return };
     let whole = units(&quantity);
     assert!(number <= 0 || whole == u64::MAX || i128::from(whole) >= number / 1_000_000_000, "{text}: {number}");
-    // A plain number is what everybody reads.
+    // A plain number has its usual value.
     if let Ok(plain) = text.trim().parse::<u32>() {
         assert_eq!(number, i128::from(plain) * 1_000_000_000);
     }

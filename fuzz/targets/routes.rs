@@ -1,4 +1,4 @@
-//! Paths and queries of providers: what is passed on is a path that every server reads alike, and carries no key.
+//! Paths and queries of providers: a forwarded path has the same meaning for every server, and contains no key.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! The first line of a connection to the pod's socket: taken within its bounds, or refused with the field that is wrong.
+//! The first line of a connection to the pod's socket: accepted within its bounds, or refused with the name of the
+//! wrong field.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     for line in data.split(|byte| *byte == b'\n') {
         match read::<Hello>(line) {
             Ok(hello) => {
-                // What was taken can be said again, and is the same.
+                // An accepted line can be written again, and is the same.
                 let said = serde_json::to_vec(&hello).expect("JSON");
                 assert_eq!(read::<Hello>(&said).expect("taken again"), hello);
             }

@@ -1,11 +1,11 @@
-"""What the official Python clients make of a refusal for a budget: `clients.py final` and `clients.py waits`.
+"""Tests the official Python clients with a refusal for a budget: `clients.py final` and `clients.py waits`.
 
-final: the budget is spent for long. Each client asks once, and its error shows every word of --expect.
-waits: the window resets soon. Each client waits for it, asks again, and gets its answer.
+final: the budget is spent for long. Each client makes one request, and its error shows every word of --expect.
+waits: the window resets soon. Each client waits for the reset, retries, and gets its answer.
 
-The addresses may be a gateway's, as an agent sees it, or those of a server that imitates its refusals: both are asked the same.
-At a gateway the budget of `waits` is one of a minute, which is spent here, late in the minute (--spend).
-Requests are counted where the client hands them to the network, so that nothing it does by itself stays unseen.
+The addresses are those of a gateway, as an agent sees it, or those of a server that imitates its refusals. The calls are the same.
+At a gateway the budget of `waits` is for a minute, and is spent here late in the minute (--spend).
+Requests are counted at the network layer of the client, so that its automatic retries are counted too.
 """
 
 import argparse
@@ -19,12 +19,12 @@ import httpx2 as httpx
 import openai
 
 ASKED = [{"role": "user", "content": "Say hello."}]
-# Second of the minute at which it is spent: late, so that the wait is short, and not so late that it ends before it is asked.
+# The second at which the budget is spent: late, so that the wait is short, but early enough for the calls in this minute.
 LATE = 45
 
 
 class Wire:
-    """A client's way to the network, and what went over it."""
+    """A client's network layer, with the statuses of its answers."""
 
     def __init__(self):
         self.statuses = []
@@ -64,7 +64,7 @@ CALLS = {"messages": messages, "chat": chat, "responses": responses}
 
 
 def final(args, call, model, stream):
-    """What is wrong, or nothing."""
+    """The fault, or nothing."""
     wire = Wire()
     try:
         text = call(args, wire, model, stream)
@@ -79,7 +79,7 @@ def final(args, call, model, stream):
 
 
 def waits(args, call, model, stream):
-    """What is wrong, or nothing."""
+    """The fault, or nothing."""
     wire = Wire()
     try:
         text = call(args, wire, model, stream)
@@ -93,7 +93,7 @@ def waits(args, call, model, stream):
 
 
 def spend(args):
-    """Spends the budget of this minute, by a call that says that it used so much, and waits until that counts."""
+    """Spends the budget of this minute with a call that reports that usage, and waits until it is counted."""
     while not LATE <= time.time() % 60 < LATE + 2:
         time.sleep(0.1)
     with httpx.Client(trust_env=False, timeout=60) as client:
@@ -102,7 +102,7 @@ def spend(args):
             body = json.dumps({"model": model, "max_tokens": 8, "messages": ASKED})
             headers = {"content-type": "application/json", "x-api-key": args.key}
             answer = client.post(f"{args.anthropic}/v1/messages", content=body, headers=headers)
-            # Until the call is settled it is in flight, which is another refusal.
+            # Until the call is settled, there is another refusal, because it is in flight.
             if answer.status_code == 429 and "are left of the limit" in answer.text and "in flight" not in answer.text:
                 return
             if answer.status_code not in (200, 429):
@@ -132,7 +132,7 @@ def main():
 
     if args.spend:
         spend(args)
-    # At once: they wait for the same window.
+    # All at once, because they wait for the same window.
     with concurrent.futures.ThreadPoolExecutor(len(calls) or 1) as pool:
         done = list(pool.map(lambda call: one(*call), calls))
     passed = sum(good for good, _ in done)

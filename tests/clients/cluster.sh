@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Real clients through Spillway as it is shipped: sidecar, gateway and governor on a cluster of their own, the chart with its
-# own limits, and the scripted model server in the place of the providers. There it answers in their names (the gateways'
-# hosts file, and an authority that they are told to trust), so that samples are applied as they are, origins among it.
+# Real clients with Spillway as it is shipped: sidecar, gateway and governor on a cluster of their own, the chart with its own
+# limits, and the scripted model server in the place of the providers. It answers under their names (by the gateways' hosts file,
+# and an authority that the gateways trust), so that samples are applied unchanged, with their origins.
 #
-#   - each sample that is about models makes a call, and what it spent is counted
-#   - the Python clients get one final refusal of a spent budget, in words; a window that resets soon they wait for
-#   - Codex makes one request on a spent budget, and its log names it
-#   - a command of Codex that hangs is ended at the pool's time, and Codex and its model are told
+#   - each sample about models makes a call, and its tokens are counted
+#   - the Python clients get one final refusal of a spent budget, with a full message; they wait for a window that resets soon
+#   - Codex makes one request on a spent budget, and its log names the budget
+#   - a command of Codex that hangs is ended at the pool's time limit, and Codex and its model get an error
 #
-# Needs root, and what `make clients` makes. The clients run in the network of an agent's pod, which is all that they see of
-# it. The cluster is removed when all passed.
-# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster anyway.
+# This needs root, and the files that `make clients` builds. The clients run in the network of an agent's pod, and use nothing
+# else of it. The cluster is removed if all checks pass.
+# CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster in any case.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export SPILLWAY_CLUSTER=${SPILLWAY_CLUSTER:-sw-clients}
@@ -18,7 +18,7 @@ read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
 state=target/clients-cluster
 # shellcheck source=e2e/codex/provider.sh
 . e2e/codex/provider.sh
-[ -z "${SPILLWAY_KUBECONFIG:-}" ] || { echo "clients: this needs the local cluster: its clients enter the network of a pod" >&2; exit 2; }
+[ -z "${SPILLWAY_KUBECONFIG:-}" ] || { echo "clients: unset SPILLWAY_KUBECONFIG. The clients enter the network of a pod, so they need the local cluster" >&2; exit 2; }
 inside() { "${cluster[@]}" run "$@"; }
 step() { printf '\n== %s\n' "$*"; }
 finish() {
@@ -31,13 +31,13 @@ finish() {
 trap finish EXIT
 
 passed=0 failed=0
-# check WHAT COMMAND... : counts it
+# check WHAT COMMAND... : runs the command, and counts whether it passes
 check() {
     local said
     if said=$("${@:2}" 2>&1); then passed=$((passed + 1)); echo "ok   $1"; else failed=$((failed + 1)); echo "FAIL $1"; fi
     [ -z "$said" ] || echo "     ${said//$'\n'/$'\n'     }"
 }
-# soon COMMAND... : within two minutes
+# soon COMMAND... : retries the command for up to two minutes
 soon() {
     local end=$((SECONDS + 120)) said
     until said=$("$@" 2>&1); do
@@ -52,9 +52,9 @@ tests/clients/run.sh install
 ETCD_FSYNC=off "${cluster[@]}" up
 "${cluster[@]}" load target/images/{spillway,demo-agent,model-server,codex-agent}.tar
 certificate api.anthropic.com api.openai.com
-# The first is the token that stands in the sample.
+# The first is the token in the sample.
 provider "anthropic=put-yours-here,openai=$(cat "$state/token")" > /dev/null
-# Where the providers are, and nothing else: the limits are the chart's own. The last opens the port behind the Service.
+# Only the providers' origins: the limits are the chart's own. The last origin opens the pod's port behind the Service.
 jq -n --rawfile ca "$state/ca.crt" --arg own "https://$provider_address:8443" '{gateway: {modelOrigins: [
     ("https://api.anthropic.com", "https://api.openai.com", $own) | {origin: ., allowPrivate: true, caBundle: $ca}]}}' > "$state/values.json"
 inside env HELM_CACHE_HOME="$PWD/target/helm" HELM_CONFIG_HOME="$PWD/target/helm" HELM_DATA_HOME="$PWD/target/helm" \
@@ -64,13 +64,13 @@ inside kubectl -n spillway-system patch deployment spillway-gateway -p '{"spec":
     {"ip": "'"$provider_address"'", "hostnames": ["api.anthropic.com", "api.openai.com"]}]}}}}'
 inside kubectl -n spillway-system rollout status deployment/spillway-gateway --timeout=2m > /dev/null
 
-step "samples, as they are shipped"
-# Of a credential, and of a pool: a new one belongs into this list, and what it does below it.
+step "the samples, unchanged"
+# The samples with a credential or with models. Add a new one to this list, and a check of it below.
 about_models() { diff <(grep -lrE '^  models:|model-credential$' config/samples | sort) <(printf 'config/samples/%s\n' \
     agentpool-buddy.yaml agentpool-prd.yaml agentpool-scheduler.yaml codex/agentpool.yaml models/credential.yaml); }
-check "all samples about models are tried here" about_models
+check "all samples about models are in this test" about_models
 inside kubectl apply --server-side -f config/samples/namespace.yaml -f config/samples/models/credential.yaml
-# As in a namespace in which pools ran before: what is unset in it is all that the namespace may spend.
+# As in a namespace in which pools ran before. A limit that is unset in it is the whole limit of the namespace.
 inside kubectl apply --server-side -f - <<'Y'
 apiVersion: spillway.dev/v1alpha1
 kind: Budget
@@ -93,12 +93,12 @@ counted() {
     local told used
     told=$(count | jq '[.lines[] | select(.model == "gpt-6-sol") | .told.all] | add')
     used=$(inside kubectl -n demo get budget codex -o json | jq '[.status.windows[]? | select(.name == "daily") | .used] | add // 0')
-    if [ "$told" != "$used" ] || [ "$told" = 0 ]; then echo "the provider told $told, Budget/codex says $used"; return 1; fi
+    if [ "$told" != "$used" ] || [ "$told" = 0 ]; then echo "the provider reported $told tokens, and Budget/codex has $used"; return 1; fi
 }
-check "its Budget says what the provider counted" soon counted
+check "its Budget has the provider's count" soon counted
 
 step "a command of Codex that hangs"
-# An agent has what its pool said when it was made: the next one is made for the item.
+# An agent keeps the settings that its pool had at its creation. So the item needs a new agent.
 none() { local agents; agents=$(inside kubectl -n demo get agentpool codex -o jsonpath='{.status.agents}'); [ "${agents:-0}" = 0 ] || { echo "agents: $agents"; return 1; }; }
 check "its agent has gone" soon none
 inside kubectl -n demo patch agentpool codex --type merge -p '{"spec": {"bulkhead": {"commandTimeoutSeconds": 5}}}'
@@ -108,17 +108,17 @@ kind: WorkItem
 metadata: {name: hangs, namespace: demo}
 spec: {queueRef: {name: code}, type: code, payload: "Hang for ever"}
 Y
-check "Codex does the item all the same" inside kubectl -n demo wait --for=condition=Complete workitem/hangs --timeout=4m
+check "Codex does the item anyway" inside kubectl -n demo wait --for=condition=Complete workitem/hangs --timeout=4m
 told() {
     local said
     said=$(requests | grep -o 'ran for longer than a command may' | head -n 1)
-    [ -n "$said" ] || { echo "no request says so"; return 1; }
+    [ -n "$said" ] || { echo "no request has this text"; return 1; }
 }
 check "its model is told that the command was ended" told
 inside kubectl -n demo wait --for=condition=Ready agentpool/spent agentpool/soon --timeout=3m > /dev/null
 
 step "the agents that ship, with the samples' model"
-# say WORDS TEXT : what the model answers to these words
+# say WORDS TEXT : sets the model's answer to these words
 say() {
     jq -n --arg to "$1" --arg say "$2" '{$to, $say}' > "$state/say.json"
     inside kubectl create --raw /api/v1/namespaces/models/services/https:model-server:8443/proxy/say -f "$state/say.json" > /dev/null
@@ -149,19 +149,19 @@ check "the scheduler makes work of words by its model" result_has asked "One ste
 check "prd writes a document by its model" result_has thought-of "# Dark mode"
 inside kubectl -n demo wait --for=condition=Ready agentpool/buddy --timeout=3m > /dev/null
 buddy() { inside kubectl -n demo get pods -l spillway.dev/pool=buddy -o jsonpath='{.items[0].metadata.name}'; }
-# What it says comes back by the pod's log; attaching ends with its time.
+# The pod's log has its answer. The timeout ends the attach.
 printf 'the sample speaks\n' | inside timeout 20 kubectl -n demo attach "$(buddy)" -c agent -i -q > /dev/null 2>&1 || true
 hears() { inside kubectl -n demo logs "$(buddy)" -c agent | grep -F "I hear you."; }
 check "buddy answers by its model who speaks at its terminal" soon hears
 
 step "the clients, in the network of an agent"
-# in_pod POOL COMMAND... : in the network of its agent, where the sidecar listens
+# in_pod POOL COMMAND... : runs the command in the network of the pool's agent, where the sidecar listens
 in_pod() {
     local pool=$1 uid groups; shift
     uid=$(inside kubectl -n demo get pods -l "spillway.dev/pool=$pool" -o json |
         jq -r '[.items[] | select(.status.phase == "Running" and .metadata.deletionTimestamp == null)][0].metadata.uid')
     groups=$(grep -lsE "pod(${uid}|${uid//-/_})" /proc/[0-9]*/cgroup | head -n 1)
-    [ -n "$groups" ] || { echo "no process of pod $uid is here"; return 1; }
+    [ -n "$groups" ] || { echo "this machine has no process of pod $uid"; return 1; }
     nsenter --net="${groups%/cgroup}/ns/net" -- "$@"
 }
 port=http://127.0.0.1:4101
@@ -178,7 +178,7 @@ check "each client asks once, and its error has every word" in_pod spent tests/c
 check "each client waits for a window that resets soon, and goes on" in_pod soon tests/clients/run.sh waits \
     --anthropic "$port/claude" --chat "$port/chat/v1" --openai "$port/openai/v1" --model scripted-large --spend scripted-spend--input-5000
 
-# How many calls of Responses the gateways refused.
+# The number of Responses calls that the gateways refused.
 refused() {
     local pod
     for pod in $(inside kubectl -n spillway-system get pods -l app.kubernetes.io/component=gateway -o name); do

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# The image codex-agent at work, without a cluster: its files as a root file system that is read-only but where a pod's is
-# not, uid 10001, a network of its own with nothing in it but the scripted model server on loopback. Needs root, and what
-# `make images-codex` writes.
+# Tests the image codex-agent without a cluster: its files as a root file system with the read-only parts of a pod's, uid 10001,
+# and a network of its own with only the scripted model server on loopback. It needs root, and the output of `make images-codex`.
 #
-#   tests/clients/codex.sh                the task is done in two requests; refusals are met as docs/reference/clients.md says
-#   tests/clients/codex.sh show [MODES]   one run, with all that Codex sends: for measuring. MODES as in `final--retry-5`
-#   tests/clients/codex.sh refused WORD...   in the network where it is called, an agent's (cluster.sh does): one run, which a
-#                                         spent budget must end, with these words in its log
+#   tests/clients/codex.sh                does a task in two requests, and meets refusals as in docs/reference/clients.md
+#   tests/clients/codex.sh show [MODES]   one run that shows all requests of Codex, for measuring. MODES as in `final--retry-5`
+#   tests/clients/codex.sh refused WORD...   one run in the caller's network, an agent's (cluster.sh calls it). A spent budget
+#                                         must end it, with these words in its log
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
@@ -15,24 +14,24 @@ server=${MODEL_SERVER:-target/$(rustc -vV | sed -n 's/^host: //p')/quick/spillwa
 port=4101
 
 if [ "${1:-}" != inside ]; then
-    [ "$(id -u)" = 0 ] || { echo "codex: needs root, for namespaces" >&2; exit 2; }
+    [ "$(id -u)" = 0 ] || { echo "codex: run this as root: it makes namespaces" >&2; exit 2; }
     own=(--net) needed=("$images/codex-agent.tar" "$server")
     [ "${1:-}" != refused ] || own=() needed=("$images/codex-agent.tar")
     for file in "${needed[@]}"; do
-        [ -e "$file" ] || { echo "codex: $file is missing: make images-codex" >&2; exit 2; }
+        [ -e "$file" ] || { echo "codex: $file is missing. Run: make images-codex" >&2; exit 2; }
     done
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     mkdir "$work/root"
     tar -xOf "$images/codex-agent.tar" layer.tar | tar -C "$work/root" -xpf -
-    # Its own network, processes and mounts: all of it is gone when the script is.
+    # Its own network, processes and mounts, which end with the script.
     MODEL_SERVER=$server unshare "${own[@]}" --mount --pid --fork --kill-child "$0" inside "$work" "$@"
     exit
 fi
 
 work=$2 root=$2/root
 shift 2
-# Behind the sidecar's address stands the entry of the pool, behind the scripted server's none.
+# The sidecar's address is followed by the pool's entry, that of the scripted server is not.
 entry=/v1
 [ "${1:-}" != refused ] || entry=/openai/v1
 [ "${1:-}" = refused ] || ip link set lo up
@@ -49,10 +48,10 @@ fi
 
 ask() { chroot "$root" /bin/busybox wget -qO- "http://127.0.0.1:$port/$1"; }
 
-# codex MODEL TASK : runs the program as a pod's supervisor does; its log in $work/log, its exit code in `code`
+# codex MODEL TASK : runs the program like a pod's supervisor, with its log in $work/log and its exit code in `code`
 codex() {
     rm -rf "${root:?}"/workspace/* "${root:?}"/tmp/* "$root"/home/agent/.codex "$root/home/agent/codex"
-    # As a kubelet mounts a file into HOME: the folder is root's.
+    # The folder belongs to root, as when the kubelet mounts a file into HOME.
     mkdir "$root/home/agent/.codex"
     sed -n '/^  config.toml: |/,$s/^    //p' config/samples/codex/settings.yaml |
         sed -e "s|^model = .*|model = \"$1\"|" -e "s|:4101/openai/v1|:$port$entry|" > "$root/home/agent/.codex/config.toml"
@@ -65,7 +64,7 @@ codex() {
         SPILLWAY_RESULT_FILE=/tmp/result /bin/sh -c 'cd /workspace && exec /bin/codex-agent' <<< "$2" > "$work/log" 2>&1 || code=$?
 }
 
-# Calls of a model so far.
+# The number of calls of a model so far.
 calls() {
     ask count | python3 -c '
 import json, sys
@@ -88,9 +87,9 @@ if [ "${1:-}" = refused ]; then
     shift
     codex scripted-large "Write nothing"
     for word in "$@"; do
-        grep -qF -- "$word" "$work/log" || { echo "its log lacks $word:"; cat "$work/log"; exit 1; }
+        grep -qF -- "$word" "$work/log" || { echo "the log of Codex lacks $word:"; cat "$work/log"; exit 1; }
     done
-    [ "$code" = 1 ] || { echo "it ended with $code"; cat "$work/log"; exit 1; }
+    [ "$code" = 1 ] || { echo "Codex ended with exit code $code"; cat "$work/log"; exit 1; }
     grep -F -- "$1" "$work/log" | tail -n 1
     exit 0
 fi
@@ -110,11 +109,11 @@ check "it did the task in its workspace" [ "$(cat "$root/workspace/write-a-file-
 check "its last message is the result" grep -q '^Done: write-a-file-that-says-hello.txt is written.$' "$root/tmp/result"
 check "it asked twice" [ "$(calls scripted)" = 2 ]
 
-# A model that Codex knows has its tools in the input, and a tool that takes JavaScript.
+# For a model that Codex knows, the tools are in the input, and one tool takes JavaScript.
 codex gpt-6-sol "Write it in the other way"
 check "so it does with a model of the newer kind" [ "$(cat "$root/workspace/write-it-in-the-other-way.txt" 2>&1)" = write-it-in-the-other-way ]
 
-# A budget that is spent: one request, and the log says whose and what to raise. Nothing of it may be retried.
+# A spent budget: Codex makes one request without a retry, and the log names the budget and the field to raise.
 for mode in final final400; do
     codex "scripted--$mode" "Write nothing"
     check "$mode: Codex fails" [ "$code" = 1 ]

@@ -1,6 +1,6 @@
-"""What the official Python client of MCP makes of `spillway mcp`: `mcp_client.py BINARY`, where BINARY is spillway-agent.
+"""Tests the official Python client of MCP with `spillway mcp`: `mcp_client.py BINARY`, where BINARY is spillway-agent.
 
-No sidecar is there, so no breaker guards the commands; that is said to the model, and nothing is refused for it.
+There is no sidecar, so no breaker guards the commands. The model gets a note about that, and no command is refused.
 """
 
 import asyncio

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The official Python clients (requirements.txt, pinned by digest) against the refusals for a budget. Without arguments
-# against the scripted model server, which imitates them; with, against what is there:
+# Tests the official Python clients (requirements.txt, pinned by digest) with refusals for a budget. Without arguments the
+# scripted model server imitates the refusals. With arguments the clients call the given addresses:
 #
 #   tests/clients/run.sh
 #   tests/clients/run.sh final --anthropic http://127.0.0.1:4101/claude --openai http://127.0.0.1:4101/openai/v1 \
 #       --model MODEL --expect Budget/codex left
 #   tests/clients/run.sh waits --anthropic http://127.0.0.1:4101/claude --spend MODEL --model MODEL
 #
-# cluster.sh calls it so, in an agent's network. (`run.sh install` installs them, and no more.)
+# cluster.sh calls it with arguments, in an agent's network. (`run.sh install` only installs the clients.)
 #
-# Without arguments the official client of MCP calls `spillway mcp`, too.
+# Without arguments the official client of MCP also calls `spillway mcp`.
 #
-# MODEL_SERVER, POD_BINARY: a spillway-model-server and a spillway-agent that are built already. Needs Python 3.10 or newer, with venv.
+# MODEL_SERVER, POD_BINARY: built binaries spillway-model-server and spillway-agent. This needs Python 3.10 or newer, with venv.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."

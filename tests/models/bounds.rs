@@ -1,4 +1,4 @@
-//! What calls may take of a gateway, and what goes out of them: where it shows only on the whole way of a call.
+//! Bounds of a gateway's calls, and of the data that leaves it: those that need a whole call to test.
 
 use axum::body::Body;
 use futures::FutureExt as _;
@@ -11,7 +11,7 @@ use spillway::gateway::routes::AGENT_BODY_LIMITS;
 use crate::world::{PATIENCE, messages};
 use crate::{answer, plain, settled};
 
-/// A call with this text, of the pod with this token.
+/// A call with this text, by the pod with this token.
 fn saying(text: &str, token: &str) -> Request<Body> {
     let (mut head, _) = messages(false).into_parts();
     head.headers.insert("authorization", HeaderValue::try_from(format!("Bearer {token}")).expect("a value"));
@@ -36,7 +36,7 @@ async fn large_bodies_of_a_namespace_are_read_in_turn_and_nobody_else_waits_for_
         }
     };
     tokio::select! {
-        got = &mut waiting => panic!("it has no turn: {got:?}"),
+        got = &mut waiting => panic!("it must wait: {got:?}"),
         () = others => {}
     }
     assert_eq!((world.leader.table().holds.len(), world.provider.calls()), (2, 2), "it is not read, so nothing is held for it");
@@ -51,7 +51,7 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
     world.provider.then(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200, "from here on it knows who leads");
     world.leader.table().silent = true;
-    // As long as a body may be, of five agents with a dozen calls each: 15 MiB, of which a namespace may have 8.
+    // The longest bodies, from five agents with a dozen calls each: 15 MiB, of which a namespace may have 8.
     let body = format!(r#"{}{{"tokens": 7, "reason": "x"}}"#, " ".repeat(250 * 1024));
     let ask = |number: usize| {
         let request = Request::post("/agent/v1/budget/request").header("authorization", format!("Bearer pod-{}", number % 5));
@@ -60,7 +60,7 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
     let mut calls: FuturesUnordered<_> = (0..60).map(ask).collect();
     let refused = tokio::time::timeout(PATIENCE, calls.next()).await.expect("some are refused").expect("there are more");
     assert_eq!(refused.status, 429, "{refused:?}");
-    // For a moment, and shorter than they wait: whoever gets room meanwhile has it of somebody whose call goes on.
+    // This time is shorter than the calls wait. A call that gets room meanwhile gets it from a call that has continued.
     let meanwhile = async { while calls.next().await.is_some() {} };
     let _ = tokio::time::timeout(AGENT_BODY_LIMITS.patience / 5, meanwhile).await;
     let asked = world.leader.table().asked;

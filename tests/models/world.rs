@@ -1,5 +1,5 @@
-//! What the tests of model calls share: a cluster that is a table, a governor that gives and counts, a provider that does as it
-//! is told, all over real TLS on loopback.
+//! Support of the tests of model calls: a fake cluster, a governor that gives holds and counts, and a scripted
+//! provider, all over real TLS on loopback.
 
 #[path = "world/governor.rs"]
 mod governor;
@@ -51,23 +51,23 @@ use tower::util::MapRequestLayer;
 
 pub use governor::{Leader, Table};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const BOUNDS: Bounds = Bounds { last_calls: Duration::ZERO, ..Bounds::AGENTS };
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns a value.
 pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = tokio::time::Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(tokio::time::Instant::now() < end, "waited in vain: {what}");
+        assert!(tokio::time::Instant::now() < end, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Providers and governors of the tests look at no token.
+/// Admits every client: providers and governors of the tests check no token.
 fn let_in(request: Request) -> Request {
     request.extensions().get::<Connection>().expect("served").admit("clients").expect("a place");
     request
@@ -87,20 +87,20 @@ async fn served(pair: &PemKeyPair, routes: axum::Router, second: bool) -> Socket
     address
 }
 
-/// What a provider does next.
+/// The provider's next answer.
 #[derive(Clone, Debug)]
 pub enum Script {
-    /// One body.
+    /// An answer in one piece.
     Json(u16, Value),
     /// A stream.
     Events(String),
-    /// A stream that is cut after this, when that is asked for.
+    /// A stream that is cut after this, on the test's signal.
     Cut(String),
-    /// A stream that goes on without end after this.
+    /// A stream that continues without an end after this.
     Endless(String),
-    /// Another place.
+    /// A redirect.
     Redirect(String),
-    /// Nothing.
+    /// No answer.
     Never,
 }
 
@@ -179,7 +179,7 @@ impl Provider {
     }
 }
 
-/// Secrets by name; what is not there is missing, and `forbidden` is forbidden.
+/// Secrets by name. Others are missing, and `forbidden` is forbidden.
 pub type Secrets = Arc<Mutex<BTreeMap<String, Value>>>;
 
 pub fn secret(type_: &str, origin: &str, token: &str) -> Value {
@@ -200,7 +200,7 @@ fn base64(text: &str) -> String {
     out
 }
 
-/// Who may register agents outside the cluster, each as `USER NAMESPACE/POOL`; and how often that was asked.
+/// Users who may register agents outside the cluster, each as `USER NAMESPACE/POOL`, and the number of reviews.
 #[derive(Default)]
 pub struct Rights {
     pub allowed: BTreeSet<String>,
@@ -267,7 +267,7 @@ fn cluster(governor: SocketAddr, secrets: Secrets, rights: Arc<Mutex<Rights>>) -
     Client::new(service, "spillway-system")
 }
 
-/// All of it.
+/// The whole test cluster.
 pub struct TestCluster {
     pub leader: Arc<Leader>,
     pub provider: Arc<Provider>,
@@ -275,7 +275,7 @@ pub struct TestCluster {
     pub secrets: Secrets,
     pub rights: Arc<Mutex<Rights>>,
     pub folder: PathBuf,
-    /// Fields that pass a gateway although they may cost more than their tokens say.
+    /// Fields that a gateway forwards although they can cost more than the tokens.
     pub allowed_fields: Vec<String>,
     ca: PemKeyPair,
     provider_certificate: String,
@@ -293,10 +293,10 @@ impl TestCluster {
         Self::with(true).await
     }
 
-    /// With a provider that speaks HTTP/2, or HTTP/1.1 alone.
+    /// Sets it up with a provider that speaks HTTP/2, or only HTTP/1.1.
     pub async fn with(second: bool) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default(); // another test may have
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default(); // another test may have installed it
         let name = format!("spillway-models-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -304,7 +304,7 @@ impl TestCluster {
         let now = jiff::Timestamp::now().as_second();
         let ca = authority(now).expect("a CA");
         let provider = Arc::new(Provider::default());
-        // Spillway's authority vouches for no provider.
+        // Spillway's own CA signs no provider's certificate.
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let pair = PemKeyPair { certificate: made.cert.pem(), key: made.signing_key.serialize_pem(), times: ca.times };
         let answers = provider.clone();
@@ -390,7 +390,7 @@ impl TestCluster {
         self.listen(side.routes.clone(), side.metrics.clone(), bounds).await
     }
 
-    /// Serves `routes` as a gateway's are served.
+    /// Serves `routes` like those of a gateway.
     pub async fn listen(&self, routes: axum::Router, metrics: Metrics, bounds: Bounds) -> SocketAddr {
         let pair = serving(&self.ca, GATEWAY_TLS_NAME, jiff::Timestamp::now().as_second()).expect("a certificate");
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
@@ -422,7 +422,7 @@ pub struct Side {
 pub struct Got {
     pub status: u16,
     pub headers: HeaderMap,
-    /// None: it was cut.
+    /// The body; none if it was cut.
     pub body: Option<String>,
 }
 
@@ -438,7 +438,7 @@ impl Side {
     }
 }
 
-/// A call of Anthropic's messages, as a client makes it.
+/// A call of Anthropic Messages, as a client makes it.
 pub fn messages(stream: bool) -> http::Request<Body> {
     let body = json!({"model": "claude-x", "max_tokens": 64, "stream": stream, "messages": [{"role": "user", "content": "hello"}]});
     http::Request::post("/models/claude/v1/messages?beta=true&key=mine")

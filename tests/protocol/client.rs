@@ -1,4 +1,4 @@
-//! Clients that write bytes.
+//! Clients that write raw bytes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,14 +14,14 @@ use tokio_rustls::client::TlsStream;
 
 use crate::Served;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The first bytes of HTTP/2, with empty settings.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// What `work` gives, within [`PATIENCE`].
+/// The result of `work`, within [`PATIENCE`].
 pub async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("timed out: {what}"))
 }
 
 /// A TCP connection from this loopback address.
@@ -34,7 +34,7 @@ pub async fn dial(to: SocketAddr, from: Ipv4Addr) -> io::Result<TcpStream> {
 }
 
 impl Served {
-    /// A connection that has shaken hands for this protocol, from this loopback address.
+    /// A connection after its TLS handshake for this protocol, from this loopback address.
     pub async fn connect_from(&self, from: Ipv4Addr, protocol: &str) -> io::Result<TlsStream<TcpStream>> {
         let mut config = tls::client(&self.world.bundle()).expect("certificates");
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
@@ -72,7 +72,7 @@ pub fn statuses(answers: &[u8]) -> Vec<u16> {
     text.match_indices("HTTP/1.1 ").filter_map(|(at, _)| text.get(at + 9..at + 12)?.parse().ok()).collect()
 }
 
-/// Writes all, as far as the server takes it, and reads until the connection is over.
+/// Writes all bytes that the server accepts, and reads until the connection ends.
 pub async fn exchange(stream: TlsStream<TcpStream>, parts: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     let (mut read, mut write) = tokio::io::split(stream);
     let writing = async {

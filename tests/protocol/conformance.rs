@@ -1,4 +1,4 @@
-//! Conformance with HTTP/2, as h2spec sees it.
+//! Conformance with HTTP/2, tested by h2spec.
 
 use std::process::Command;
 
@@ -8,13 +8,13 @@ use spillway::telemetry::Metrics;
 
 use crate::world::TestCluster;
 
-/// Answers when all of a request is there. A gateway answers h2spec, which has no token, at once; whether a fault that follows comes
-/// before the answer would be left to chance.
+/// Answers when a request is complete. A gateway answers h2spec, which has no token, at once, and then chance would
+/// decide whether a later fault is read before the answer.
 async fn answer(body: Bytes) -> String {
     format!("{} bytes", body.len())
 }
 
-/// `make h2spec` builds the program and names it in H2SPEC. Without it there is nothing to run.
+/// `make h2spec` builds the program and names it in H2SPEC. Without H2SPEC the test does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn h2spec_passes() {
     let Some(program) = std::env::var_os("H2SPEC") else {

@@ -1,4 +1,4 @@
-//! Who gets a connection, and how long it lives.
+//! Which clients get a connection, and how long connections live.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -36,7 +36,7 @@ async fn a_connection_is_known_by_its_token_and_no_longer_when_its_agent_ended()
     let mut known = served.connect("http/1.1").await;
     assert_eq!(hello(&mut known).await.expect("an answer"), 200);
     assert_eq!(connections(), (Some(0), Some(1)));
-    // A token that nobody vouches for; none; the document that needs none.
+    // An invalid token, no token, and the document, which needs no token.
     let requests = [
         "GET /agent/v1/budget HTTP/1.1\r\nhost: g\r\nauthorization: Bearer other\r\n\r\n",
         "GET /agent/v1/budget HTTP/1.1\r\nhost: g\r\n\r\n",
@@ -74,7 +74,7 @@ async fn a_namespace_leaves_places_for_others() {
     let mut answer = vec![0; 12];
     other.read_exact(&mut answer).await.expect("an answer");
     assert_eq!(statuses(&answer), [200]);
-    // What is given back is free again.
+    // Ended connections free their places.
     kept.remove(0);
     drop(other);
     until("places were given back", || {
@@ -110,7 +110,7 @@ async fn the_document_is_given_out_in_turn_on_known_connections_too() {
     let place = Register::new(Bounds::AGENTS, Metrics::default()).arrive(Ipv4Addr::LOCALHOST.into());
     let place = place.unwrap_or_else(|after| panic!("a place after {after:?}"));
     place.connection().admit("team").expect("a place");
-    // From here on time passes only while somebody waits for it.
+    // From here on time passes only while a task waits for it.
     tokio::time::pause();
     let began = tokio::time::Instant::now();
     for _ in 0..1_000 {
@@ -134,7 +134,7 @@ async fn who_gives_way_is_ended_at_once() {
     assert!(bytes.is_empty());
 }
 
-/// Connections that one hostile address keeps at once.
+/// Number of connections that one hostile address keeps.
 const KEPT: usize = 24;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,7 +150,7 @@ async fn ten_addresses_with_ten_thousand_connections_keep_no_newcomer_out() {
             let mut kept = VecDeque::new();
             for attempt in 0..1_000_u32 {
                 let from = Ipv4Addr::new(127, 0, 1, number);
-                // Most say nothing at all; some shake hands.
+                // Most send nothing. Some make a TLS handshake.
                 if attempt % 50 == 0 {
                     drop(served.connect_from(from, "h2").await);
                 } else if let Ok(stream) = dial(served.address, from).await {
@@ -177,7 +177,8 @@ async fn ten_addresses_with_ten_thousand_connections_keep_no_newcomer_out() {
     assert!(text.contains(r#"spillway_connections_refused_total{listener="agents",reason="evicted"}"#), "{text}");
 }
 
-/// Descriptors for both ends of all connections: the usual limit of a shell is too low.
+/// Raises the limit of file descriptors for both ends of all connections, because the usual limit of a shell is too
+/// low.
 fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -213,12 +214,12 @@ async fn heads_that_do_not_end_take_little_memory() {
     let each = (resident_bytes() - before) / STRANGE;
     println!("{STRANGE} strange connections with unfinished heads, both ends: {each} bytes each");
     assert!(each < 192 * 1024, "{each} bytes each");
-    // One more byte than a head may have ends it.
+    // One byte more than the limit of a head ends the connection.
     let mut last = kept.pop().expect("many");
     last.write_all(&[b'a'; 2 * 1024]).await.expect("open");
     let mut answer = Vec::new();
     let _ = soon("the end of a head that is too long", last.read_to_end(&mut answer)).await;
-    // The answer is lost where the connection is reset first.
+    // The answer is lost if the connection is reset first.
     assert!(matches!(statuses(&answer).as_slice(), [] | [431]), "{answer:?}");
 }
 
@@ -226,7 +227,7 @@ async fn heads_that_do_not_end_take_little_memory() {
 async fn those_that_say_nothing_are_ended() {
     let served = served(short()).await;
     let began = tokio::time::Instant::now();
-    // No handshake; one that does not end; nothing after it.
+    // No handshake, an unfinished handshake, and no data after a handshake.
     let mut silent = dial(served.address, Ipv4Addr::LOCALHOST).await.expect("a connection");
     let mut half = dial(served.address, Ipv4Addr::LOCALHOST).await.expect("a connection");
     half.write_all(&[22, 3, 1, 2, 0, 1, 0]).await.expect("open");

@@ -1,4 +1,4 @@
-//! Calls from outside the cluster: by the token of a user, for a pool that Kubernetes lets that user register agents of.
+//! Calls from outside the cluster, with the token of a user, for a pool in which that user may register agents.
 
 use axum::body::Body;
 use http::Request;
@@ -16,7 +16,7 @@ use crate::{Served, served};
 async fn opened() -> Served {
     let served = served(Bounds::AGENTS).await;
     served.world.rights.lock().expect("whole").allowed.insert("alice team/laptops".into());
-    // Until it knows who leads: a pod's call comes through.
+    // Until it knows the leader: then a pod's call succeeds.
     let side = &served.side;
     for _ in 0..1_000 {
         if side.ask(call("/agent/v1/report", "pod-a", None)).await.status == 200 {
@@ -49,12 +49,12 @@ impl Served {
         }
     }
 
-    /// How many calls the governor was passed, but for the question whose an agent is.
+    /// Number of calls that the governor received, without questions about the owner of an agent.
     fn passed(&self) -> usize {
         self.world.leader.table().agent_calls.iter().filter(|(path, _)| path != "/agent/v1/wanted").count()
     }
 
-    /// It is refused with this code and these words, and the governor hears nothing of it.
+    /// Checks that it is refused with this code and these words, and that the governor does not receive it.
     async fn refuses(&self, path: &str, token: &str, place: Option<&str>, code: Code, words: &[&str]) {
         let before = self.passed();
         let refusal = self.asks(path, token, place).await.expect_err("a refusal");
@@ -126,7 +126,7 @@ async fn a_pods_token_is_its_pods_alone_wherever_it_is_shown() {
         .await;
     served.refuses(REPORT, "pod-a", Some(WHO), Code::NotAllowed, &["bound to pod pod-a"]).await;
     served.refuses(ENROL, "pod-a", None, Code::NotAllowed, &["agents may not make this call"]).await;
-    // And who has no agent yet is none.
+    // A user without an agent is no agent.
     served.refuses(REPORT, "user-alice", Some("team/laptops"), Code::NotAllowed, &["agents may not make this call"]).await;
     served.refuses(ENROL, "user-alice", Some(WHO), Code::NotAllowed, &["agents may not make this call"]).await;
 }

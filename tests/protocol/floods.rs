@@ -1,4 +1,4 @@
-//! Floods and slow ones: each connection ends, and honest clients are served meanwhile.
+//! Floods and slow clients: each hostile connection ends, and honest clients are served meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,31 +24,31 @@ const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// Of `/`, which is refused for want of a token.
+/// A request of `/`, which is refused without a token.
 const GET: &[u8] = &[0x82, 0x87, 0x84, 0x41, 1, b'g'];
 const POST: &[u8] = &[0x83, 0x87, 0x84, 0x41, 1, b'g'];
 /// `authorization`, with a good token.
 const TOKEN: &[u8] = b"\x0f\x08\x0cBearer pod-a";
-/// Shorter than a client that answers no pings is borne, which is 30 s, and longer than any of the floods here needs.
+/// Shorter than the 30 s after which a client without answers to pings is dropped, and longer than any flood needs.
 const BEFORE_PINGS: Duration = Duration::from_secs(25);
-/// More than any flood here needs.
+/// More frames than any flood needs.
 const MANY: u32 = 100_000;
 
 fn preface() -> impl Iterator<Item = Vec<u8>> {
     std::iter::once(PREFACE.to_vec())
 }
 
-/// The numbers of a client's streams, but for the first one.
+/// The numbers of a client's streams, without the first one.
 fn streams() -> impl Iterator<Item = u32> {
     (0..MANY).map(|number| 2 * number + 3)
 }
 
-/// A request that its client gives up at once.
+/// A request that its client resets at once.
 fn given_up(stream: u32, get: &[u8]) -> Vec<u8> {
     [frame(HEADERS, END_HEADERS | END_STREAM, stream, get), frame(RESET, 0, stream, &8_u32.to_be_bytes())].concat()
 }
 
-/// A request that the server has to reset itself: its trailers are not the last of it.
+/// A request that the server must reset, because its trailers do not end the stream.
 fn malformed(stream: u32, post: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, post).repeat(2)
 }
@@ -70,7 +70,7 @@ fn empty_continuation() -> Vec<Vec<u8>> {
     preface().chain([frame(HEADERS, END_STREAM, 3, GET)]).chain((0..MANY).map(|_| frame(CONTINUATION, 0, 3, &[]))).collect()
 }
 
-/// One field of 4 kB, remembered; then a reference of one byte to it, again and again.
+/// One indexed field of 4 kB, and then many references of one byte to it.
 fn header_bomb(get: &[u8]) -> Vec<Vec<u8>> {
     let value = [b'v'; 3_000];
     let field = [&[0x40, 1, b'x', 0x7f, 0xb9, 0x16][..], &value].concat();
@@ -88,7 +88,7 @@ fn pings() -> Vec<Vec<u8>> {
     preface().chain((0..MANY).map(|_| frame(PING, 0, 0, &[0; 8]))).collect()
 }
 
-/// Requests whose answers the client has no room for.
+/// Requests whose answers do not fit into the client's window.
 fn no_room_for_answers() -> Vec<Vec<u8>> {
     let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0".to_vec();
     let requests = streams().take(64).map(|stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, GET));
@@ -163,7 +163,7 @@ async fn heads_and_bodies_of_http_1_are_bounded_in_size_and_time() {
         dripping(&served, "a slow body", "POST /agent/v1/report HTTP/1.1\r\nhost: g\r\ncontent-length: 100000\r\n\r\n"),
         dripping(&served, "a slow line", "GET /"),
     );
-    // The server may reset a connection while the client still writes: then the answer is lost.
+    // The server may reset a connection while the client still writes. Then the answer is lost.
     assert!(head == [431] || head.is_empty(), "{head:?}");
     assert!(matches!(target.as_slice(), [] | [414 | 431]), "{target:?}");
     assert_eq!((most, one_more), (vec![401], vec![431]));
@@ -172,7 +172,7 @@ async fn heads_and_bodies_of_http_1_are_bounded_in_size_and_time() {
     assert_eq!(served.honest().await, 200);
 }
 
-/// The next frame: its kind and what is in it.
+/// The next frame: its kind and its payload.
 async fn next(stream: &mut TlsStream<TcpStream>) -> (u8, Vec<u8>) {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.expect("a frame");
@@ -182,7 +182,7 @@ async fn next(stream: &mut TlsStream<TcpStream>) -> (u8, Vec<u8>) {
     (kind, payload)
 }
 
-/// A connection over HTTP/2 that a request made known, which was answered.
+/// An HTTP/2 connection that is known by an answered request with a token.
 async fn known(served: &Served) -> TlsStream<TcpStream> {
     let mut stream = served.connect("h2").await;
     let first = [PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, &[GET, TOKEN].concat())].concat();
@@ -191,11 +191,11 @@ async fn known(served: &Served) -> TlsStream<TcpStream> {
     stream
 }
 
-/// On known connections, which live as long as they are used: it is the number of what comes that ends them.
+/// Known connections live as long as they are used. Only the number of frames ends them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_of_resets_and_heads_end_a_known_connection_too() {
     let served = served(Bounds { last_calls: Duration::ZERO, ..Bounds::AGENTS }).await;
-    // With a token: without one they would be refused, and that alone would end it.
+    // With a token. Without one the requests would be refused, and that alone would end the connection.
     let (get, post) = ([GET, TOKEN].concat(), [POST, TOKEN].concat());
     let floods = [
         ("rapid reset", rapid_reset(&get)),
@@ -213,22 +213,22 @@ async fn floods_of_resets_and_heads_end_a_known_connection_too() {
     }
 }
 
-/// Sends `bytes`, then a ping. None: it is answered. Else why the server ends the connection, in its words.
+/// Sends `bytes`, then a ping. None: it is answered. Otherwise the server's reason for ending the connection.
 async fn told_after(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) -> Option<String> {
-    // In one piece, so that the server reads all of it before it looks at any of the requests.
+    // In one piece, so that the server reads all bytes before it handles a request.
     stream.write_all(&[bytes, &frame(PING, 0, 0, b"our ping")].concat()).await.expect("open");
     stream.flush().await.expect("open");
     loop {
         match soon("an answer", next(stream)).await {
             (PING, payload) if payload == b"our ping" => return None,
-            // Behind the last stream and the reason.
+            // After the last stream and the error code.
             (GOAWAY, payload) => return Some(String::from_utf8_lossy(&payload[8..]).into_owned()),
             _ => {}
         }
     }
 }
 
-/// The number that is borne, and one more.
+/// The accepted number, and one more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resets_are_counted_and_one_too_many_ends_the_connection() {
     let served = served(Bounds::AGENTS).await;
@@ -260,7 +260,7 @@ async fn what_one_connection_may_take_is_said_and_a_longer_head_is_refused() {
     let or = |number: u16, unsaid: u32| said.get(&number).copied().unwrap_or(unsaid);
     let (table, streams, window, frame, list) = (or(1, 4096), or(3, u32::MAX), or(4, 65_535), or(5, 16_384), or(6, u32::MAX));
     assert_eq!((table, streams, window, frame, list), (4 * 1024, 64, 32 * 1024, 16 * 1024, 16 * 1024));
-    // A client that does not look at them.
+    // A client that ignores them.
     let stream = TokioIo::new(served.connect("h2").await);
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
     tokio::spawn(connection);

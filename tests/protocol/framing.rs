@@ -1,16 +1,16 @@
-//! Requests whose end or whose target could be read in two ways: each is refused, or read in the one way that the standard says,
-//! and what is hidden in it is no request with another one's token.
+//! Requests whose end or target could be read in two ways: each is refused, or read as the standard says. A hidden part
+//! never becomes a request with the token of another client.
 
 use crate::client::{exchange, soon, statuses};
 use crate::{served, short};
 
-/// A request with a good token: its line, its further fields with the empty line, and what follows.
+/// A request with a valid token: its line, its other fields with the empty line, and the rest.
 fn with_token(line: &str, rest: &str) -> Vec<u8> {
     format!("{line}\r\nhost: gateway\r\nauthorization: Bearer pod-a\r\n{rest}").into_bytes()
 }
 
 const ASK: &str = "POST /agent/v1/budget/request HTTP/1.1";
-/// What is special about a request, its bytes, and the statuses of all answers to them: one of these.
+/// The special feature of a request, its bytes, and the accepted lists of answer statuses.
 type Row<'a> = (&'a str, Vec<u8>, &'a [&'a [u16]]);
 
 const HIDDEN: &str = "POST /models/claude/v1/messages HTTP/1.1\r\nhost: gateway\r\nx: ";
@@ -23,7 +23,7 @@ async fn each_request_is_read_in_one_way() {
     let rows: &[Row] = &[
         ("a body by length", with_token(ASK, &format!("content-length: 12\r\n\r\n{body}")), &[&[200]]),
         ("a body by chunks", with_token(ASK, &format!("transfer-encoding: chunked\r\n\r\n{chunked}")), &[&[200]]),
-        // The length is of no account; what follows the chunks is another request, without a token.
+        // The length is ignored. The bytes after the chunks are another request, without a token.
         (
             "length and chunks",
             with_token(

@@ -15,8 +15,8 @@
 {{- end }}
 
 {{/*
-Name of objects that have no namespace. It carries what is served, not where the release lives: a second release of the
-same name that would serve the same clashes here, before two controllers fight.
+Name of objects that have no namespace. It names the namespace that is served, not that of the release. A second release of
+the same name that would serve the same namespaces fails here, before two controllers conflict.
 */}}
 {{- define "spillway.clusterName" -}}
 {{- $full := include "spillway.fullname" . }}
@@ -38,7 +38,7 @@ same name that would serve the same clashes here, before two controllers fight.
 {{- define "spillway.gatewayServiceName" -}}{{ include "spillway.fullname" . }}-gateway{{- end }}
 {{- define "spillway.metricsServiceName" -}}{{ include "spillway.fullname" . }}-metrics{{- end }}
 
-{{/* What selects pods of the release, of either component. It can never change on an existing Deployment. */}}
+{{/* Labels that select the release's pods, of either component. They can never change on an existing Deployment. */}}
 {{- define "spillway.releaseSelectorLabels" -}}
 app.kubernetes.io/name: {{ include "spillway.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -78,20 +78,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/*
-What the controller does in the namespaces it serves. Every rule is a call in src/controller or src/cluster; a verb that
-no call needs does not belong here.
+Rights of the controller in the namespaces it serves. Every rule is a call in src/controller or src/cluster. A verb that no
+call needs does not belong here.
 */}}
 {{- define "spillway.workRules" -}}
-# Pools are read; only their status is written.
+# The controller reads pools, and writes their status only.
 - apiGroups: [spillway.dev]
   resources: [agentpools]
   verbs: [get, list, watch]
-# Agents are made and deleted; patch is for their finalizer, for adopting those made by hand, and for putting them to sleep.
+# The controller makes and deletes agents. It patches their finalizer, adopts those made by hand, and puts agents to sleep.
 - apiGroups: [spillway.dev]
   resources: [agents]
   verbs: [get, list, watch, create, patch, delete]
-# Items are made for agents that may submit them, and removed when they were kept long enough; what a person wrote is never
-# changed.
+# The controller makes items for agents that may submit them, and deletes items after their retention time. It never changes
+# the spec of one.
 - apiGroups: [spillway.dev]
   resources: [workitems]
   verbs: [get, list, watch, create, delete]
@@ -101,14 +101,13 @@ no call needs does not belong here.
 - apiGroups: [spillway.dev]
   resources: [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, toolsets/status, workitems/status, workqueues/status]
   verbs: [patch]
-# An Agent blocks the deletion of its pool, a pod that of its Agent: where the API server checks that
-# (OwnerReferencesPermissionEnforcement), setting such an owner needs this.
+# An Agent blocks the deletion of its pool, and a pod that of its Agent. Where the API server checks that
+# (OwnerReferencesPermissionEnforcement), setting such an owner needs this right.
 - apiGroups: [spillway.dev]
   resources: [agentpools/finalizers, agents/finalizers, budgets/finalizers]
   verbs: [update]
-# Budgets bind pods, and what was spent of them is written into their status. get: after a write that met another one. One
-# called default is made where pools name none, and removed with the last pool if nobody edited it. A create cannot be bound
-# to a name.
+# Budgets limit pods. Their status holds what was spent. get: after a conflict of writes. The controller makes Budget/default
+# where pools name no Budget, and deletes it with the last pool unless a person edited it. A create cannot be bound to a name.
 - apiGroups: [spillway.dev]
   resources: [budgets]
   verbs: [get, list, watch, create]
@@ -116,7 +115,7 @@ no call needs does not belong here.
   resources: [budgets]
   resourceNames: [default]
   verbs: [patch, delete]
-# Breakers: their open circuits are kept in their status. One called default is made and removed as that of Budgets is.
+# The status of a Breaker holds its open circuits. Breaker/default is made and deleted like Budget/default.
 - apiGroups: [spillway.dev]
   resources: [breakers]
   verbs: [get, list, watch, create]
@@ -124,25 +123,25 @@ no call needs does not belong here.
   resources: [breakers]
   resourceNames: [default]
   verbs: [patch, delete]
-# What Budgets say of compute.
+# The compute limits of Budgets.
 - apiGroups: [""]
   resources: [resourcequotas, limitranges]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [spillway.dev]
   resources: [grants]
   verbs: [list, watch]
-# They are told that nothing serves them.
+# The status of a Toolset says that this version does not serve it.
 - apiGroups: [spillway.dev]
   resources: [toolsets]
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
-# The volume of an agent's own (workspace.volumeClaimTemplate): made for it, deleted when it has ended.
+# The claim of an agent's own volume (workspace.volumeClaimTemplate): made for the agent, deleted after its end.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, create, delete]
-# The gateway's CA, which pods mount: one ConfigMap in every namespace with pools. A create cannot be bound to a name.
+# The gateway's CA, which pods mount, is one ConfigMap in every namespace with pools. A create cannot be bound to a name.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create]
@@ -150,8 +149,8 @@ no call needs does not belong here.
   resources: [configmaps]
   resourceNames: [spillway-ca]
   verbs: [list, watch, patch]
-# Around the agents of a namespace, before the first pod: nothing in, nothing out but the gateway. It stays when the last pool
-# goes. A create cannot be bound to a name.
+# The NetworkPolicy of a namespace's agents, made before the first pod. It allows egress to the gateway only, and no ingress.
+# It stays after the last pool. A create cannot be bound to a name.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create]
@@ -164,7 +163,7 @@ no call needs does not belong here.
   verbs: [create, patch]
 {{- end }}
 
-{{/* The spec of ClusterBudget/default: the profile, and what clusterBudget.spec says over it. */}}
+{{/* The spec of ClusterBudget/default: the profile, merged with clusterBudget.spec. */}}
 {{- define "spillway.clusterBudget" -}}
 {{- $tokens := ternary (dict "hour" 2000000 "life" 500000) (dict "hour" 100000 "life" 10000) (eq .Values.clusterBudget.profile "coding") }}
 {{- $hourly := dict "name" "hourly" "tokens" $tokens.hour "window" "Hour" }}
@@ -215,11 +214,11 @@ capabilities:
       fieldPath: metadata.namespace
 {{- end }}
 
-{{/* `spillway.spread` (list CONSTRAINTS SELECTOR_LABELS): null gives over nodes, then zones, where possible. */}}
+{{/* `spillway.spread` (list CONSTRAINTS SELECTOR_LABELS): null spreads over nodes, then zones, where possible. */}}
 {{- define "spillway.spread" -}}
 {{- $constraints := index . 0 }}
 {{- if kindIs "invalid" $constraints }}
-# matchLabelKeys: each rollout is spread by itself, not around the pods it replaces.
+# matchLabelKeys: each rollout is spread by itself, without regard to the pods that it replaces.
 topologySpreadConstraints:
   {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1
@@ -237,10 +236,10 @@ topologySpreadConstraints:
 {{- end }}
 
 {{/*
-Where the API server is, as policies see it, as JSON: ports, cidrs (none: not known), found (whether Helm looked them up).
-Helm asks the cluster where it installs; `helm template` asks nobody. Not taken from the cluster: addresses behind port 443,
-which are of managed clusters and change without anybody's doing, and those of a cluster with Cilium, which takes no addresses
-of nodes in a NetworkPolicy.
+Addresses of the API server, as policies see them, as JSON: ports, cidrs (none: unknown), found (whether Helm looked them up).
+Helm asks the cluster at installation; `helm template` asks no cluster. Two sorts of addresses are not used: those behind port
+443, which belong to managed clusters and change by themselves, and those of a cluster with Cilium, whose NetworkPolicies do
+not match addresses of nodes.
 */}}
 {{- define "spillway.apiServer" -}}
 {{- $given := .Values.networkPolicy.apiServer }}
@@ -259,7 +258,7 @@ of nodes in a NetworkPolicy.
 {{- if $cidrs }}
 {{- $found = true }}
 {{- $ports = $behind }}
-{{/* The Service's own address, for network plugins that judge before it is translated. */}}
+{{/* The Service's own address, for network plugins that apply policies before the Service's translation. */}}
 {{- with $service.spec }}
 {{- range .clusterIPs }}{{ $cidrs = append $cidrs (printf "%s/%s" . (ternary "128" "32" (contains ":" .))) }}{{ end }}
 {{- range .ports }}{{ $ports = append $ports (int .port) }}{{ end }}
@@ -273,8 +272,8 @@ of nodes in a NetworkPolicy.
 {{/* The API server; and DNS, for clusters whose API server is given by name. */}}
 {{- define "spillway.apiServerEgress" -}}
 {{- $apiServer := include "spillway.apiServer" . | fromJson }}
-# The API server. Its address as policies see it (after the Service's translation) differs from cluster to cluster:
-# where neither networkPolicy.apiServer.cidrs nor the cluster says it, any address is allowed on these ports.
+# The API server. Its address as policies see it (after the Service's translation) differs from cluster to cluster. If
+# neither networkPolicy.apiServer.cidrs nor the cluster gives it, any address is allowed on these ports.
 - ports:
     {{- range $apiServer.ports }}
     - port: {{ int . }}
@@ -307,7 +306,7 @@ of nodes in a NetworkPolicy.
           protocol: TCP
         {{- end }}
 {{- if .Values.networkPolicy.dns }}
-# DNS. Cilium reads the answers: toFQDNs knows no address that did not come this way.
+# DNS. Cilium reads the answers: toFQDNs matches only addresses that it learned from them.
 - toEndpoints:
     - matchLabels:
         {{- range $key, $value := .Values.networkPolicy.cilium.dnsLabels }}
@@ -323,14 +322,14 @@ of nodes in a NetworkPolicy.
 {{- end }}
 {{- end }}
 
-{{/* gateway.modelOrigins as the gateway is told them: what only policies need is left out. */}}
+{{/* gateway.modelOrigins for the gateway, without the fields that only policies need. */}}
 {{- define "spillway.modelOrigins" -}}
 {{- $all := list }}
 {{- range .Values.gateway.modelOrigins }}{{ $all = append $all (omit . "cidrs") }}{{ end }}
 {{- toJson $all }}
 {{- end }}
 
-{{/* The same as policies need them, as JSON: a list of host, port, private, cidrs. */}}
+{{/* gateway.modelOrigins for policies, as JSON: a list of host, port, private, cidrs. */}}
 {{- define "spillway.originTargets" -}}
 {{- $all := list }}
 {{- range .Values.gateway.modelOrigins }}
@@ -368,12 +367,12 @@ of nodes in a NetworkPolicy.
   {{- end }}
 {{- end }}
 
-{{/* The controller, as the API server names it. */}}
+{{/* The controller's user name for the API server. */}}
 {{- define "spillway.username" -}}
 {{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "spillway.serviceAccountName" .) }}
 {{- end }}
 
-{{/* Where admission policies count: where the release serves. */}}
+{{/* Namespaces that admission policies apply to: those that the release serves. */}}
 {{- define "spillway.policyNamespaces" -}}
 {{- with .Values.namespaceScope -}}
 namespaceSelector:
@@ -384,7 +383,7 @@ namespaceSelector: {}
 {{- end }}
 {{- end }}
 
-{{/* The same, and the release's own. */}}
+{{/* The same, and the release's own namespace. */}}
 {{- define "spillway.ownNamespaces" -}}
 {{- if .Values.namespaceScope -}}
 namespaceSelector:
@@ -397,7 +396,7 @@ namespaceSelector: {}
 {{- end }}
 {{- end }}
 
-{{/* `spillway.webhooks`: the file of the controller that says which webhooks there are. */}}
+{{/* `spillway.webhooks`: the controller's file that lists the webhooks. */}}
 {{- define "spillway.webhooks" -}}
 {{- $all := list }}
 {{- range .Values.notifications.webhooks }}

@@ -1,5 +1,5 @@
-//! Hold and settle in process: the pure ledger alone, and what the governor has around it, its lock among it. What is not here
-//! is what comes before a call gets there: HTTP, JSON, who the agent is.
+//! Hold and settle in process: the pure ledger alone, and with the governor's code around it, including its lock. HTTP,
+//! JSON and the agent's identity, which come before that, are not included.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,10 +18,10 @@ use crate::size::Size;
 
 const DEPTHS: [usize; 3] = [1, 4, 8];
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
-/// For so long, each time.
+/// Length of one measurement.
 const TIME: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 3;
-/// Settles that a gateway tells at once, when it has so many.
+/// The most settles that a gateway reports together.
 const TOGETHER: u64 = 64;
 const MODEL: &str = "bench";
 /// Bytes of each call, and calls of one agent in a second.
@@ -30,17 +30,17 @@ const PER_SECOND: u32 = 1_000_000;
 const USAGE: Usage = Usage { input: 200, cache_read: 0, cache_write: 0, output: 16 };
 const GOAL: &str = ">= 1,000,000/s";
 
-/// What is done for a call besides hold and settle.
+/// The work for a call in addition to hold and settle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallOverhead {
-    /// All that the governor does under its lock: looks up what is above, places the agent, looks at its rate, makes a route;
-    /// and each settle is told by itself.
+    /// All steps of the governor under its lock: look up the limits above the agent, place the agent, check its rate,
+    /// make the route. Each settle is reported by itself.
     Governor,
-    /// The route is kept, and settles are told 64 at once: the least that the lock allows.
+    /// The route is kept, and 64 settles are reported together: the least that the lock allows.
     Least,
 }
 
-/// Takes it.
+/// Runs the benchmark.
 pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let (time, rounds) = (size.time(TIME), size.runs(ROUNDS));
     let mut alone = Vec::new();
@@ -48,10 +48,11 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         let rates = (0..rounds).map(|_| pure(&BenchCluster::new(depth)?, time)).collect::<anyhow::Result<_>>()?;
         alone.push(Row::spread(format!("depth {depth}"), rates, "/s").goal(GOAL));
     }
-    let places = "depth 1 is a Budget; 4: an agent's life, its Budget, the namespace, the ClusterBudget; 8: five Budgets above one another";
+    let places = "Depth 1 is a Budget. Depth 4 is an agent's life, its Budget, the namespace and the ClusterBudget. Depth 8 is five \
+                  Budgets above one another";
     let method = format!(
-        "one thread, policy's ledger and nothing around it: hold, then settle, {:.2} s each, {rounds} times; hold and settle together \
-         count once. The route is kept, each limit is of an hour and far away; {places}",
+        "one thread with policy's ledger and nothing around it: hold, then settle, {:.2} s each, {rounds} times. Hold and settle together \
+         count once. The route is kept, and each limit is hourly and never reached. {places}",
         time.as_secs_f64()
     );
     let mut reports = vec![Report::new("hold + settle a second, the pure ledger", method, alone)];
@@ -68,15 +69,15 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         }
         let how = match around {
             CallOverhead::Governor => {
-                "for each call what the governor does for it besides HTTP, JSON and identity: looks up what is above, places the agent, \
-                 looks at its rate, makes the route, holds; and tells one settle"
+                "for each call the governor's steps without HTTP, JSON and identity: look up the limits above the agent, place the agent, \
+                 check its rate, make the route, hold, report one settle"
             }
-            CallOverhead::Least => "the route is kept, and settles are told 64 at once",
+            CallOverhead::Least => "the route is kept, and 64 settles are reported together",
         };
         let method = format!(
-            "governor::budget::Meter, one for all threads (one lock), each thread a session of a gateway and an agent of its own; {how}. \
-             Records are taken at once by an API server in memory, at most twenty a second, as the governor writes them. {:.2} s each, \
-             {rounds} times, after each thread's first call; {places}",
+            "governor::budget::Meter, one for all threads (one lock), each thread a session of a gateway and an agent of its own: {how}. \
+             An API server in memory takes records at once, at most twenty a second, as the governor writes them. {:.2} s each, \
+             {rounds} times, after each thread's first call. {places}",
             time.as_secs_f64()
         );
         reports.push(Report::new(format!("hold + settle a second, {title}"), method, rows));
@@ -113,7 +114,7 @@ fn pure(world: &BenchCluster, time: Duration) -> anyhow::Result<f64> {
     let (mut id, mut began, mut counted) = (0_u64, None::<Instant>, 0_u64);
     loop {
         id += 1;
-        // The clock is read a thousandth as often as it is asked: it is the governor's, not the ledger's.
+        // The clock is read once in a thousand calls, because the clock is a cost of the governor, not of the ledger.
         if id.is_multiple_of(1024) {
             now = jiff::Timestamp::now().as_millisecond();
             if let Some(began) = began
@@ -143,7 +144,7 @@ fn pure(world: &BenchCluster, time: Duration) -> anyhow::Result<f64> {
     }
 }
 
-/// Holds and settles a second of so many threads at one meter.
+/// Holds and settles a second of several threads at one meter.
 fn shared(world: &BenchCluster, threads: usize, around: CallOverhead, time: Duration) -> anyhow::Result<f64> {
     let (meter, callers) = (world.meter(), world.callers(threads)?);
     let (over, wrote, all, ready) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), Barrier::new(threads + 1));
@@ -155,7 +156,7 @@ fn shared(world: &BenchCluster, threads: usize, around: CallOverhead, time: Dura
                 let (meter, over, all, ready) = (&meter, &over, &all, &ready);
                 scope.spawn(move || {
                     let first = Driver::begin(meter, caller, around);
-                    // Also if it failed: the others wait for it.
+                    // Also after an error, because the other threads wait here.
                     ready.wait();
                     let mut driver = first?;
                     while !over.load(Ordering::Relaxed) {
@@ -207,7 +208,7 @@ impl<'a> Driver<'a> {
         let mut fresh = match self.around {
             CallOverhead::Governor => {
                 let route = self.caller.route(self.meter)?;
-                // The rate is as high as one can be; what is looked at is what looking costs.
+                // The rate is the highest possible. Only the cost of the check matters.
                 let _ = self.meter.call(self.caller.uid(), PER_SECOND);
                 Some(route)
             }

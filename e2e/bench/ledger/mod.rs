@@ -1,5 +1,5 @@
-//! The ledger of budgets: how many calls a second can be held for and settled in memory ([`memory`]), which needs no cluster,
-//! and how many of its records can be written ([`records`]), which needs one.
+//! The ledger of budgets: holds and settles a second in memory ([`memory`]), which needs no cluster, and written
+//! records a second ([`records`]), which need one.
 
 mod memory;
 mod records;
@@ -8,7 +8,7 @@ mod world;
 use crate::report::Report;
 use crate::size::Size;
 
-/// Takes it; what needs a cluster only where there is one.
+/// Runs the benchmark. The part that needs a cluster runs only with one.
 pub async fn run(size: Size, cluster: bool) -> anyhow::Result<Vec<Report>> {
     let mut reports = memory::run(size)?;
     if cluster {

@@ -1,4 +1,5 @@
-//! Records of the ledger on the real API server: as many as it takes, without the governor's bound of twenty a second.
+//! Writes of the ledger's records to the real API server, as fast as it takes them, without the governor's bound of
+//! twenty a second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use crate::bench_namespace::BenchNamespace;
 use crate::report::{Report, Row, float, milliseconds, percentile};
 use crate::size::Size;
 
-/// Records, and sessions that each of them learns of, a write each.
+/// Number of records, and of sessions. Each session costs each record a write.
 const BUDGETS: usize = 50;
 const SESSIONS: usize = 20;
-/// Writes at once: the governor lets one wait for none, and a bare client that tries.
+/// Writes at once: one, as in the governor, and as many as a bare client tries.
 const AT_ONCE: [usize; 2] = [1, 16];
 
-/// Takes it.
+/// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Report> {
     let (budgets, sessions) = if size.small() { (10, 4) } else { (BUDGETS, SESSIONS) };
     let room = BenchNamespace::open("ledger").await?;
@@ -61,13 +62,13 @@ pub async fn run(size: Size) -> anyhow::Result<Report> {
     room.api::<Budget>().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     let method = format!(
         "{budgets} Budgets; {sessions} sessions of gateways, one after the other, ask each of them for a first hold, which waits for a \
-         write of its record: governor::budget's own patches (compare-and-swap of the status, with conditions and sessions), sent by the \
-         measuring program, which counts as the leader. The governor itself writes at most twenty a second"
+         write of its record. The measuring program, which counts as the leader, sends governor::budget's own patches (compare-and-swap of \
+         the status, with conditions and sessions). The governor itself writes at most twenty a second"
     );
     Ok(Report::new("records of the ledger on the API server", method, rows))
 }
 
-/// A leader of this epoch, that has read all there is.
+/// A leader of this epoch that has read all objects.
 async fn leader(room: &BenchNamespace, epoch: i64) -> anyhow::Result<Meter> {
     let budgets: Vec<Arc<Budget>> = room.api::<Budget>().list(&ListParams::default()).await?.into_iter().map(Arc::new).collect();
     let meter = Meter::new(epoch);
@@ -78,7 +79,7 @@ async fn leader(room: &BenchNamespace, epoch: i64) -> anyhow::Result<Meter> {
     Ok(meter)
 }
 
-/// A session asks for a hold at each Budget. What it is answered does not matter: that it must wait does.
+/// A session asks each Budget for a hold. The answer does not matter: each request needs a write of the record.
 fn demand(meter: &Meter, namespace: &str, budgets: usize, session: &str) {
     meter.begin(session, &SessionLog { next_hold: 1, ..SessionLog::default() });
     for (id, number) in (1..).zip(0..budgets) {

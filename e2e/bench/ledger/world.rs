@@ -1,5 +1,5 @@
-//! What people wrote, and an API server in memory that takes every write at once: what the ledger in memory is measured
-//! between.
+//! The surroundings of the ledger in memory: the objects that users wrote, and an API server in memory that takes every
+//! write at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,37 +15,37 @@ use spillway::governor::budget::object::Object;
 use spillway::policy::budget::share::Lifetime;
 use spillway::policy::budget::{Key, Route};
 
-/// As many tokens as a limit can have, and an agent's life: nothing is refused.
+/// The most tokens that a limit can have. With it, and with this life of an agent, no call is refused.
 pub const TOKENS: i64 = 1_000_000_000_000_000;
 const LIFE: Lifetime = Lifetime { tokens: 1_000_000_000_000, top_up: 0, max: 0, taken: 0 };
 pub const NAMESPACE: &str = "team";
 const TYPE: &str = "worker";
-/// Between two writes, as the governor's writer has it.
+/// Pause between two writes, as in the governor's writer.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// Between two looks at what is to be written.
+/// Pause between two checks for something to write.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The places that a call passes.
+/// The limits that a call passes.
 pub struct BenchCluster {
-    /// How many.
+    /// Number of limits.
     pub depth: usize,
-    /// Above all; none where there is but one place.
+    /// The ClusterBudget above all; none if there is only one limit.
     pub clusters: Vec<Arc<ClusterBudget>>,
-    /// Each the parent of the one before it.
+    /// Budgets, each the parent of the one before it.
     pub budgets: Vec<Arc<Budget>>,
     /// The namespace.
     pub projects: BTreeMap<String, Project>,
 }
 
-/// Who calls. Each has a session of its own, as if it were all that comes through one gateway.
+/// A caller with a session of its own, as if it were the only agent of one gateway.
 pub struct Caller {
     /// The session.
     pub session: String,
-    /// None where there is but one place.
+    /// None if there is only one limit.
     pub agent: Option<Agent>,
 }
 
-/// A Budget of an hour's limit that nothing here reaches.
+/// A Budget with an hourly limit that the benchmark never reaches.
 pub fn budget(namespace: &str, name: &str, parent: Option<&str>) -> Value {
     let limits = json!([{"name": "hourly", "tokens": TOKENS, "window": "Hour"}]);
     let parent = parent.map(|name| json!({"name": name}));
@@ -60,7 +60,7 @@ fn stored(mut object: Value, uid: &str) -> Value {
 }
 
 impl BenchCluster {
-    /// 1: a Budget. From 4 on: the agent's life, Budgets above one another, the namespace, the cluster.
+    /// Depth 1 is a Budget. From depth 4 on: the agent's life, Budgets above one another, the namespace, the cluster.
     pub fn new(depth: usize) -> anyhow::Result<Self> {
         let above = depth.saturating_sub(3).max(1);
         let name = |number: usize| format!("b{number}");
@@ -79,7 +79,7 @@ impl BenchCluster {
         Ok(Self { depth, clusters, budgets, projects })
     }
 
-    /// So many callers.
+    /// Makes `count` callers.
     pub fn callers(&self, count: usize) -> anyhow::Result<Vec<Caller>> {
         let caller = |number: usize| {
             let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent",
@@ -90,7 +90,7 @@ impl BenchCluster {
         (0..count).map(caller).collect()
     }
 
-    /// A meter that has read all of it, and answers.
+    /// A meter that has read all objects, and is open.
     pub fn meter(&self) -> Meter {
         let meter = Meter::new(1);
         let clusters = self.clusters.iter().map(|cluster| (Key::Cluster("all".to_owned()), Object::Cluster(cluster.clone())));
@@ -106,7 +106,7 @@ impl BenchCluster {
 }
 
 impl Caller {
-    /// The way of its calls, as the governor makes it for each of them.
+    /// The route of its calls, as the governor makes it for each call.
     pub fn route(&self, meter: &Meter) -> anyhow::Result<Route> {
         let above = meter.above(NAMESPACE, Some("b0"), true).context("the namespace is known")?;
         let leafs = match &self.agent {
@@ -120,13 +120,13 @@ impl Caller {
         Ok(Route::new(leafs, above.top, TYPE))
     }
 
-    /// Of its Agent.
+    /// The uid of its Agent.
     pub fn uid(&self) -> &str {
         self.agent.as_ref().and_then(|agent| agent.metadata.uid.as_deref()).unwrap_or_default()
     }
 }
 
-/// Takes every write of `meter` at once, at most twenty a second, until `over`; how many there were.
+/// Takes the writes of `meter`, at most twenty a second, until `over`; their number.
 pub fn take_writes(meter: &Meter, over: &AtomicBool) -> anyhow::Result<u64> {
     let mut writes = 0;
     while !over.load(Ordering::Relaxed) {
@@ -166,7 +166,7 @@ fn written(object: &Object, patch: &Value) -> anyhow::Result<Object> {
     })
 }
 
-/// As a merge patch merges.
+/// Applies a JSON merge patch.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *target = patch.clone();

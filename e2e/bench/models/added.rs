@@ -1,5 +1,5 @@
-//! What a proxy adds to a call that is answered in one piece: the same calls straight to the provider, by nginx and by the
-//! gateway, in turns.
+//! The time that a proxy adds to a call with an answer in one piece: the same calls straight to the provider, through
+//! nginx and through the gateway, in turns.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::{Arm, Bench, Used, failures, provider, rate_or};
 use crate::audit;
 use crate::report::{Report, Row, float, percentile};
 
-/// For so long each time, and so often in turn.
+/// Length of one measurement, and number of turns.
 const TIME: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 3;
-/// Calls a second of one agent, of which the gateway takes twenty.
+/// Calls a second of one agent. The gateway accepts twenty.
 const OF_AN_AGENT: f64 = 8.0;
 
 /// One kind of calls.
@@ -46,7 +46,7 @@ struct MeasuredTurn {
 }
 
 impl Bench<'_> {
-    /// Takes it.
+    /// Runs the benchmark.
     pub async fn added(&self, kind: Kind) -> anyhow::Result<Report> {
         let Kind { bytes, rate, keep } = kind;
         let rate = rate_or(rate)?.min(float(self.scale.agents) * OF_AN_AGENT);
@@ -54,7 +54,7 @@ impl Bench<'_> {
         let mut turns = BTreeMap::<Arm, Vec<MeasuredTurn>>::new();
         let (mut failed, since) = (Vec::new(), Timestamp::now());
         for round in 0..self.size.runs(ROUNDS) {
-            // Each time another one is first: none always has what another one left to be done.
+            // Each turn begins with another way, so that none always follows the same other way.
             for arm in Arm::ALL.into_iter().cycle().skip(round).take(Arm::ALL.len()) {
                 let before = self.used(arm)?;
                 let answers = load::open(self.target(arm)?, &load).await;
@@ -70,10 +70,10 @@ impl Bench<'_> {
         rows.extend(failed);
         let connections = if keep { "connections that are kept" } else { "a connection for each call, as agents' sidecars make them" };
         let method = format!(
-            "open loop: calls at times of a Poisson process of {rate}/s, fixed beforehand, {:.1} s for each way in turn, {} times, the \
-             first of them another one each time; bodies \
-             of {bytes} bytes, an answer of {}; {connections}. A call is timed from its own beginning to the last byte of its answer; by \
-             how much it began late is told; what failed is counted and not timed. Added: the difference of the percentiles in one turn. \
+            "open loop: calls at times of a Poisson process of {rate}/s, fixed beforehand, {:.1} s for each way in turn, {} times, each \
+             turn beginning with another way; bodies \
+             of {bytes} bytes, an answer of {}; {connections}. A call is timed from its own beginning to the last byte of its answer; the \
+             delay of its beginning is reported; failed calls are counted and not timed. Added: the difference of the percentiles in one turn. \
              Processor time by /proc/PID/stat (steps of 10 ms), of all of nginx's processes; {}",
             load.time.as_secs_f64(),
             self.size.runs(ROUNDS),
@@ -118,11 +118,11 @@ fn rows(turns: &BTreeMap<Arm, Vec<MeasuredTurn>>) -> Vec<Row> {
         rows.push(Row::spread(format!("{}: times nginx's processor time", arm.label()), times, "").goal("<= 1.3 x Envoy's"));
     }
     let idle = of(Arm::Straight, proxy);
-    rows.push(Row::spread("gateway: processor time while calls go past it (its agents' heartbeats)", idle, "ms/call"));
+    rows.push(Row::spread("gateway: processor time while calls go straight to the provider (its agents' heartbeats)", idle, "ms/call"));
     for (who, what) in [("controller", (|used: &Used| used.controller) as fn(&Used) -> f64), ("API server", |used| used.api_server)] {
         for arm in [Arm::Straight, Arm::Gateway] {
             let values = turns.get(&arm).into_iter().flatten().map(|turn| each(what(&turn.used), turn)).collect();
-            rows.push(Row::spread(format!("{who}: processor time while calls go by {}", arm.label()), values, "ms/call"));
+            rows.push(Row::spread(format!("{who}: processor time while calls go through {}", arm.label()), values, "ms/call"));
         }
     }
     rows.extend(Arm::ALL.map(|arm| Row::spread(format!("{}: calls began late, p99", arm.label()), of(arm, |turn| turn.late), "ms")));

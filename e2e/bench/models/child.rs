@@ -1,8 +1,9 @@
-//! A process of this program's own at the lowest priority, which does what its orders say. On a cluster those who burden an
-//! operator are other machines: here they get what processor time the cluster, the operators and who measures leave them.
+//! A child process of this program at the lowest priority, which carries out orders. On a cluster the callers that load
+//! an operator are other machines. Here they get the processor time that the cluster, the operators and the measuring
+//! process leave.
 //!
-//! It says in a line of JSON what its parent has to know, reads a line that says what to do, and answers with a line that says
-//! what came of it; it ends when nobody can give it another one.
+//! The child first writes a line of JSON with facts for its parent. Then it reads an order, carries it out, and answers
+//! with the outcome, a line each. It ends when its input ends.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,10 +15,10 @@ use serde::de::DeserializeOwned;
 
 use crate::processes;
 
-/// As `nice(1)` counts: nothing is lower.
+/// The lowest priority, as `nice(1)` counts.
 const LOWEST: i32 = 19;
 
-/// The other process, seen from its parent. It ends with this value.
+/// The child process, seen from its parent. It ends when this value is dropped.
 pub struct Process {
     child: Child,
     pipes: Mutex<Option<Pipes>>,
@@ -29,7 +30,7 @@ struct Pipes {
 }
 
 impl Process {
-    /// Starts this program with `arguments`; with what it says first.
+    /// Starts this program with `arguments`; the child and its first line.
     pub async fn start<T: DeserializeOwned + Send + 'static>(arguments: &[&str]) -> anyhow::Result<(Self, T)> {
         let mut command = Command::new(std::env::current_exe()?);
         let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -40,7 +41,7 @@ impl Process {
         Ok((process, said))
     }
 
-    /// Gives an order, and waits for what came of it.
+    /// Gives an order, and waits for its outcome.
     pub async fn order<T: DeserializeOwned + Send + 'static>(&self, order: &impl Serialize) -> anyhow::Result<T> {
         let pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut pipes = pipes.context("it carries out another order, or has ended")?;
@@ -58,14 +59,14 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // That it ended before is no error.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Pipes {
-    /// One line that it says.
+    /// Reads one line of the child.
     async fn read<T: DeserializeOwned + Send + 'static>(mut self) -> anyhow::Result<(T, Self)> {
         let reading = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
@@ -77,19 +78,20 @@ impl Pipes {
     }
 }
 
-/// In the other process: takes the lowest priority.
+/// In the child: takes the lowest priority.
 pub fn yield_to_others() -> anyhow::Result<()> {
-    // A session of its own, or it would come before the cluster with those who measure. Threads have the priority of who begins them.
+    // A session of its own. In the session of the measuring process it would come before the cluster. New threads
+    // inherit the priority.
     rustix::process::setsid().context("a session of its own")?;
     processes::renice(LOWEST)
 }
 
-/// In the other process: says `what` to the parent.
+/// In the child: writes `what` to the parent.
 pub fn answer(what: &impl Serialize) -> anyhow::Result<()> {
     say(std::io::stdout(), what)
 }
 
-/// In the other process: the next order; none when nobody can give one.
+/// In the child: the next order; none when the input has ended.
 pub async fn next_order<T: DeserializeOwned>() -> anyhow::Result<Option<T>> {
     let line = tokio::task::spawn_blocking(|| std::io::stdin().lock().lines().next()).await?;
     line.map(|line| Ok(serde_json::from_str(&line?)?)).transpose()

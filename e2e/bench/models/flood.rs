@@ -1,6 +1,6 @@
-//! A flood: what one namespace that does all it can changes for another one that goes on as before, through the same gateway
-//! and the same controller. Measured alone, beside the flood, and alone again: what differs between the two alone is the
-//! machine's, not the flood's.
+//! A flood: the effect of a namespace with a full load on another namespace with a steady load, through the same
+//! gateway and the same controller. The steady namespace is measured alone, beside the flood, and alone again. A
+//! difference between the two measurements alone comes from the machine, not from the flood.
 
 use std::time::{Duration, Instant};
 
@@ -17,24 +17,24 @@ use crate::report::{Report, Row, float, percentile};
 use crate::size::Size;
 use crate::work::items;
 
-/// Items that the flood has wait: `BENCH_ITEMS`.
+/// Waiting items of the flood: `BENCH_ITEMS`.
 const ITEMS: usize = 10_000;
-/// Its agents, and theirs who are quiet, where the fleet is not smaller.
+/// Agents of the flood, and of the quiet namespace, unless the fleet is smaller.
 const LOUD: usize = 50;
 const QUIET: usize = 10;
-/// Calls of models a second of the flood, of so many agents; of fewer in proportion.
+/// Calls of models a second of the flood with this number of agents, and in proportion with fewer.
 const LOUD_CALLS: f64 = 500.0;
-/// Streams of the flood that break, a second.
+/// Broken streams of the flood a second.
 const BROKEN: f64 = 20.0;
-/// What an item takes an agent of the flood: its items are to wait, and do not end all at once.
+/// How long an agent of the flood works on an item, so that its items wait and do not end all at once.
 const LOUD_THINK: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(15)];
-/// Both ways of serving, one after the other, so often: an even number, since they take turns in going first.
+/// Number of turns of both ways of serving. It is even, because they take turns in going first.
 const TURNS: usize = 4;
-/// For so long beside the flood, and of that part alone each time; before that, the flood alone.
+/// Time beside the flood, the part of it that is measured alone each time, and the time of the flood alone before.
 const TIME: Duration = Duration::from_secs(120);
 const PART_ALONE: u32 = 4;
 const BEGINNING: Duration = Duration::from_secs(5);
-/// How much of it.
+/// The size of the flood.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     quiet: usize,
@@ -50,7 +50,7 @@ impl Scale {
     fn of_environment(size: Size) -> anyhow::Result<Self> {
         let loud = size.agents.min(LOUD);
         let items = match std::env::var("BENCH_ITEMS") {
-            Ok(text) => text.parse().map_err(|_| anyhow::anyhow!("BENCH_ITEMS is no number"))?,
+            Ok(text) => text.parse().map_err(|_| anyhow::anyhow!("BENCH_ITEMS must be a number"))?,
             Err(_) if size.small() => loud * 10,
             Err(_) => ITEMS,
         };
@@ -59,13 +59,13 @@ impl Scale {
         Ok(Self { quiet: QUIET.min(size.agents), loud, items, loud_calls, broken, time: size.time(TIME) })
     }
 
-    /// Each time without the flood.
+    /// Length of each measurement without the flood.
     fn alone(self) -> Duration {
         self.time / PART_ALONE
     }
 }
 
-/// What the quiet namespace saw.
+/// Measurements of the quiet namespace.
 struct QuietResults {
     measured: Measured,
     cost: Cost,
@@ -94,13 +94,13 @@ const PROCESSORS: [CostPart; 5] = [
     ("gateway", |cost| cost.used.proxy),
     ("controller", |cost| cost.used.controller),
     ("API server", |cost| cost.used.api_server),
-    ("who measures", |cost| cost.measuring),
+    ("measuring process", |cost| cost.measuring),
     ("the flood's callers", |cost| cost.loud),
 ];
 
 /// Both namespaces.
 struct Both<'a> {
-    /// Who serves the quiet one, and the flood: the same, or operators of its own.
+    /// The operators of the quiet namespace and of the flood: the same ones, or separate ones.
     stage: &'a Stage,
     loud_stage: Option<&'a Stage>,
     quiet: Steady,
@@ -110,26 +110,26 @@ struct Both<'a> {
     scale: Scale,
 }
 
-/// When the quiet namespace was looked at.
+/// The times at which the quiet namespace is measured.
 const WHEN: [&str; 3] = ["alone", "beside the flood", "alone again"];
 const BESIDE: usize = 1;
 const ALONE: [usize; 2] = [0, 2];
 
-/// What was seen of both.
+/// Measurements of both namespaces.
 struct FloodResults {
-    /// As [`WHEN`] says.
+    /// In the order of [`WHEN`].
     seen: [QuietResults; 3],
-    /// Seconds in which the flood's items were made.
+    /// Seconds until the flood's items were made.
     filled: f64,
     flooded: Flooded,
 }
 
-/// Takes it, by turns: with the same operators for both namespaces, and with operators of their own.
+/// Runs the benchmark, in turns: with the same operators for both namespaces, and with operators of their own.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let scale = Scale::of_environment(size)?;
     let _priority = Priority::take(BEFORE_THE_CLUSTER)?;
     let (mut shared, mut apart) = (Vec::new(), Vec::new());
-    // A cluster that never had so many items takes its memory anew for the first who makes them.
+    // A cluster that never had as many items first has to allocate memory for them.
     println!("  a flood that is not counted");
     with_the_same(Scale { time: scale.alone(), ..scale }).await?;
     for turn in 1..=size.runs(TURNS) {
@@ -190,10 +190,10 @@ async fn take(
     Ok(FloodResults { seen: [alone, beside, again], filled, flooded })
 }
 
-const APART: &str = "as before, but each namespace has a controller and a gateway of its own, and no ClusterBudget is above both: what \
-                     the two still share is the machine, the API server and its disk";
-const AGAINST: &str = "beside the same flood, by turns, so that what the machine, the API server and its disk do to one they do to the \
-                       other; change: from all turns' times with operators of its own to all turns' with the same operators";
+const APART: &str = "as before, but each namespace has a controller and a gateway of its own, and no ClusterBudget is above both: the \
+                     two still share the machine, the API server and its disk";
+const AGAINST: &str = "beside the same flood, in turns, so that changes of the machine, the API server and its disk affect both alike. \
+                       Change: from all turns' times with operators of its own to all turns' times with the same operators";
 
 fn method(scale: Scale) -> String {
     let Scale { quiet, loud, items, loud_calls, broken, time } = scale;
@@ -205,11 +205,11 @@ fn method(scale: Scale) -> String {
          flood, and alone again when the flood's items were deleted. The flood: {items} items that wait, made beforehand, and {loud} \
          workers that each take one for {} to {} s; {loud_calls} calls of models a second; {broken} streams a second that break, every \
          other one left by its caller after {LEFT_AFTER} events, the others cut by the provider; its callers and its provider are a \
-         process of the lowest priority, who measures (callers, workers and provider of the quiet one) of the highest, and operators \
-         come before the cluster's own processes, since on a cluster all these are different machines; it begins {} s before the quiet \
-         one is measured. What failed is counted and not timed. Change: from all turns' times alone to all turns' beside the flood; \
-         else a percentile is of one turn. All of it by turns with the second way of serving, which take turns in going first, after \
-         one flood that is not counted",
+         process of the lowest priority. The measuring process (callers, workers and provider of the quiet one) has the highest. Operators \
+         come before the cluster's own processes, because on a cluster all these are different machines; it begins {} s before the quiet \
+         one is measured. Failed calls are counted and not timed. Change: from all turns' times alone to all turns' times beside the flood. \
+         Other percentiles are of one turn. All of it is measured in turns with the second way of serving, and each goes first in turn, \
+         after one flood that is not counted",
         steady::ITEMS,
         steady::ITEM_TIME.as_millis(),
         steady::CALLS,
@@ -222,7 +222,7 @@ fn method(scale: Scale) -> String {
 }
 
 impl<'a> Both<'a> {
-    /// With workers that all wait.
+    /// Sets it up, with workers that all wait for work.
     async fn open(
         stage: &'a Stage,
         loud_stage: Option<&'a Stage>,
@@ -243,7 +243,7 @@ impl<'a> Both<'a> {
         Ok(Self { stage, loud_stage, quiet, loud, loud_callers, flooding, scale })
     }
 
-    /// The quiet namespace does what it always does.
+    /// Measures the quiet namespace without the flood.
     async fn quietly(&self, part: &str, time: Duration) -> anyhow::Result<QuietResults> {
         self.quiet.ready().await?;
         processes::renice(FIRST)?;
@@ -257,7 +257,7 @@ impl<'a> Both<'a> {
         Ok(QuietResults { measured, cost })
     }
 
-    /// Seconds of processor time so far.
+    /// Processor time so far, in seconds.
     fn cost(&self) -> anyhow::Result<Cost> {
         let mut used = self.stage.used(Arm::Gateway, None)?;
         if let Some(own) = self.loud_stage {
@@ -266,7 +266,7 @@ impl<'a> Both<'a> {
         Ok(Cost { used, measuring: processes::processor_seconds(std::process::id())?, loud: self.flooding.processor_seconds()? })
     }
 
-    /// The quiet namespace beside the flood.
+    /// Measures the quiet namespace beside the flood.
     async fn beside(&self) -> anyhow::Result<(QuietResults, Flooded)> {
         let Scale { loud_calls: calls, broken, time, .. } = self.scale;
         let much = Much { calls, broken, time: BEGINNING + time };
@@ -280,7 +280,7 @@ impl<'a> Both<'a> {
         Ok((seen?, flooded?))
     }
 
-    /// The flood's items are deleted.
+    /// Deletes the flood's items.
     async fn clear(&self) -> anyhow::Result<()> {
         let api: Api<WorkItem> = self.loud.api();
         let all = ListParams::default();
@@ -296,7 +296,8 @@ impl<'a> Both<'a> {
 
 type Times = fn(&Measured) -> &[f64];
 
-/// What is compared, by the percentiles that the goal may mean: it names the p99 of claims, and no percentile of calls.
+/// The numbers that are compared. The goal names the p99 of claims, and no percentile of calls, so both percentiles are
+/// here.
 const COMPARED: [(&str, Times, f64, Option<&str>); 6] = [
     ("due -> stored, p50", |seen| &seen.stored, 50.0, None),
     ("due -> stored, p99", |seen| &seen.stored, 99.0, None),
@@ -307,7 +308,7 @@ const COMPARED: [(&str, Times, f64, Option<&str>); 6] = [
 ];
 const GOAL: Option<&str> = Some("<= 20 %");
 
-/// A percentile of all turns' times: a turn's p99 is the few slowest of its items, and that is chance.
+/// A percentile of all turns' times. The p99 of one turn depends on a few items, and so on chance.
 fn of_all(turns: &[FloodResults], when: &[usize], of: Times, percent: f64) -> f64 {
     let times = turns.iter().flat_map(|taken| when.iter().flat_map(move |&at| of(&taken.seen[at].measured)));
     percentile(&times.copied().collect::<Vec<_>>(), percent)
@@ -321,7 +322,7 @@ fn changed(what: &str, from: f64, to: f64, goal: Option<&'static str>) -> Row {
     }
 }
 
-/// What the quiet namespace saw beside a flood that had the same operators, against one that had others.
+/// The quiet namespace beside a flood with the same operators, compared with a flood with other operators.
 fn against(shared: &[FloodResults], apart: &[FloodResults]) -> Vec<Row> {
     let rows = COMPARED.into_iter().flat_map(|(what, of, percent, goal)| {
         let beside = |turns| each(turns, |taken| percentile(of(&taken.seen[BESIDE].measured), percent));
@@ -334,7 +335,7 @@ fn against(shared: &[FloodResults], apart: &[FloodResults]) -> Vec<Row> {
     rows.collect()
 }
 
-/// A number of each turn.
+/// One number for each turn.
 fn each(turns: &[FloodResults], of: impl Fn(&FloodResults) -> f64) -> Vec<f64> {
     turns.iter().map(of).collect()
 }

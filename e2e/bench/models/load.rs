@@ -1,8 +1,9 @@
-//! The callers: HTTP/1.1 over TLS 1.3, as the sidecars of agents call, to whichever target. One code for all targets; what
-//! differs is an address, a name, a path and a token.
+//! The callers: HTTP/1.1 over TLS 1.3, as the sidecars of agents call. All targets use the same code, and differ in an
+//! address, a name, a path and a token.
 //!
-//! Open loop: calls begin at times that are fixed beforehand, whatever becomes of those before. Each is a task of its own that
-//! is timed from its own beginning: no call hides behind a slow answer, and by how much a task began late is told beside it.
+//! Open loop: calls begin at times that are fixed beforehand, whether or not earlier calls are answered. Each is a task
+//! of its own, timed from its own beginning, so a slow answer delays no other call. The delay of a task's beginning is
+//! reported too.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,16 +31,16 @@ use crate::arrivals::arrivals;
 use crate::report::milliseconds;
 use crate::simulated::address;
 
-/// Of the times at which calls begin, which are the same for each target.
+/// Seed of the times at which calls begin, which are the same for each target.
 const SEED: u64 = 500;
-/// All tasks are there before the first call is due.
+/// Lead time in which all tasks are started before the first call is due.
 const LEAD: Duration = Duration::from_millis(500);
-/// For one call that is not streamed.
+/// Time limit for one call without a stream.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// Where calls go, by so many callers with an address each.
+/// A target of calls, with callers that have an address each.
 pub struct Target {
     tls: TlsConnector,
     name: ServerName<'static>,
@@ -53,34 +54,34 @@ struct Caller {
     kept: Mutex<Vec<Sender>>,
 }
 
-/// Calls that come at a rate.
+/// Calls at a rate.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// A second.
+    /// Calls a second.
     pub rate: f64,
-    /// For so long.
+    /// Length of the load.
     pub time: Duration,
-    /// Whether connections are kept for the calls that follow; else each call has one of its own.
+    /// Whether connections are kept for the next calls. Otherwise each call has a connection of its own.
     pub keep: bool,
-    /// What is sent.
+    /// The body of each call.
     pub body: Bytes,
 }
 
-/// What came of them.
+/// The outcomes of the calls.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Answers {
     /// Milliseconds from its beginning to the last byte of its answer, of each call that was answered with 200.
     pub took: Vec<f64>,
     /// Milliseconds by which calls began late.
     pub late: Vec<f64>,
-    /// Why others failed.
+    /// Errors of the failed calls.
     pub failed: Vec<String>,
 }
 
-/// What came of one stream.
+/// The outcome of one stream.
 #[derive(Debug, Default)]
 pub struct Streamed {
-    /// Milliseconds from leaving the provider to being read, of each event.
+    /// For each event, milliseconds from the provider to the reader.
     pub delays: Vec<f64>,
     /// Whether its last event came.
     pub whole: bool,
@@ -93,7 +94,7 @@ impl Target {
         for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
             roots.add(certificate.context("a certificate to trust")?)?;
         }
-        // As the sidecar has it: TLS 1.3, and no session is resumed.
+        // As in the sidecar: TLS 1.3, and no session is resumed.
         let mut config =
             ClientConfig::builder_with_protocol_versions(&[&rustls::version::TLS13]).with_root_certificates(roots).with_no_client_auth();
         config.resumption = rustls::client::Resumption::disabled();
@@ -121,7 +122,7 @@ impl Target {
         stream.set_nodelay(true)?;
         let stream = self.tls.connect(self.name.clone(), stream).await?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // It ends when the sender is dropped; what went wrong shows there.
+        // It ends when the sender is dropped. The sender reports errors.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }
@@ -134,7 +135,7 @@ impl Target {
             }
             match sender.try_send_request(self.request(caller, body)?).await {
                 Ok(response) => return Ok((sender, response)),
-                // Closed while it rested: the call did not go out.
+                // The connection was closed while it was idle, and the call was not sent.
                 Err(error) if error.message().is_some() => {}
                 Err(error) => return Err(error.into_error().into()),
             }
@@ -160,7 +161,8 @@ impl Target {
         tokio::time::timeout(PATIENCE, answering).await.context("no answer")?
     }
 
-    /// One stream, which is left after so many events. Each that is read is counted in `events` at once.
+    /// One stream, which the caller leaves after a number of events. Each event that is read is counted in `events` at
+    /// once.
     pub async fn stream(&self, number: usize, body: &Bytes, most: usize, events: &AtomicUsize) -> anyhow::Result<Streamed> {
         let (_sender, response) = self.begin(self.caller(number), body, false).await?;
         let status = response.status();
@@ -195,19 +197,19 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
     bytes.windows(part.len()).position(|window| window == part)
 }
 
-/// When an event left the provider. 1 in those that carry no time.
+/// When an event left the provider. 1 for events without a time.
 fn left_at(event: &[u8]) -> Option<u64> {
     let from = find(event, BEFORE_TIME)? + BEFORE_TIME.len();
     let digits = event.get(from..)?.iter().take_while(|byte| byte.is_ascii_digit());
     Some(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
-/// The beginning of an answer that was not expected.
+/// The beginning of an unexpected answer.
 fn shown(answer: &[u8]) -> String {
     String::from_utf8_lossy(answer).chars().take(200).collect()
 }
 
-/// Calls that come at a rate, whatever becomes of those before.
+/// Makes calls at a rate, whether or not earlier calls are answered.
 pub async fn open(target: &Arc<Target>, load: &Load) -> Answers {
     let begin = Instant::now() + LEAD;
     let calls = arrivals(SEED, load.rate, load.time).into_iter().enumerate().map(|(number, due)| {

@@ -1,6 +1,6 @@
-//! The flood's callers and their provider, in a process of their own at the lowest priority. On a cluster they are other
-//! machines: here they get what processor time the cluster, the operators and the quiet namespace leave them, and whether that
-//! was enough is told with what came of their calls.
+//! The flood's callers and their provider, in a process of their own at the lowest priority. On a cluster they are
+//! other machines. Here they get the processor time that the cluster, the operators and the quiet namespace leave. The
+//! outcomes of their calls show whether that was enough.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -15,18 +15,18 @@ use super::provider::{self, Provider, Served, Streams};
 use super::{Callers, GATEWAY_PATH, Stage, child};
 use crate::arrivals::arrivals;
 
-/// The argument that begins it, before the address of its provider.
+/// The argument that starts it, before the address of its provider.
 pub const ARGUMENT: &str = "flood-callers";
-/// Of the times at which streams come that break.
+/// Seed of the times of streams that break.
 const SEED: u64 = 21;
 /// Events of a stream after which its caller leaves.
 pub const LEFT_AFTER: usize = 3;
 /// Bytes of a body.
 pub const BYTES: usize = 1024;
-/// What its provider streams.
+/// The streams of its provider.
 pub const STREAMS: Streams = Streams { events: 200, pace: Duration::from_millis(20) };
 
-/// What is to be done.
+/// An order.
 #[derive(Debug, Deserialize, Serialize)]
 struct Order {
     port: u16,
@@ -37,27 +37,27 @@ struct Order {
     time: Duration,
 }
 
-/// How much of it a second, and for how long.
+/// The rates of the flood, and its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Much {
     /// Calls a second.
     pub calls: f64,
     /// Streams a second that break: every other one is left by its caller, the others are cut by the provider.
     pub broken: f64,
-    /// For so long.
+    /// Length of the flood.
     pub time: Duration,
 }
 
-/// What came of it.
+/// The outcome of the flood.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Flooded {
-    /// Of the calls.
+    /// Outcomes of the calls.
     pub calls: Answers,
-    /// How many streams broke.
+    /// Number of streams that broke.
     pub streams: usize,
 }
 
-/// The other process, seen from here. It ends with this value.
+/// The child process, seen from its parent. It ends when this value is dropped.
 pub struct Loud {
     process: child::Process,
     /// Its provider.
@@ -71,7 +71,7 @@ impl Loud {
         Ok(Self { process, served })
     }
 
-    /// Floods by these callers, for as long as that takes.
+    /// Carries out one flood by these callers, and waits for its end.
     pub(super) async fn flood(&self, stage: &Stage, callers: &Callers, much: Much) -> anyhow::Result<Flooded> {
         let Much { calls, broken, time } = much;
         let (port, bundle, tokens) = (stage.room.gateway.port(), callers.bundle.clone(), callers.tokens.clone());
@@ -84,7 +84,7 @@ impl Loud {
     }
 }
 
-/// What the other process does, with a provider at `node`, until its input ends.
+/// The child process, with a provider at `node`. It runs until its input ends.
 pub fn main(node: &str) -> anyhow::Result<()> {
     child::yield_to_others()?;
     crate::runtime()?.block_on(serve(node))
@@ -102,7 +102,7 @@ async fn serve(node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Streams that break; how many.
+/// Makes streams that break; their number.
 async fn broken(target: &Arc<Target>, order: &Order) -> usize {
     let begin = Instant::now();
     let (left, cut) = (provider::body(provider::STREAM, BYTES), provider::body(provider::CUT, BYTES));
@@ -111,7 +111,7 @@ async fn broken(target: &Arc<Target>, order: &Order) -> usize {
         let (body, most) = if number % 2 == 0 { (left.clone(), LEFT_AFTER) } else { (cut.clone(), usize::MAX) };
         tokio::spawn(async move {
             tokio::time::sleep_until(due.into()).await;
-            // That it breaks is what it is for; what counts is that it was there.
+            // A broken stream is the purpose here, so the error is no failure.
             let _ = target.stream(number, &body, most, &AtomicUsize::new(0)).await;
         })
     });

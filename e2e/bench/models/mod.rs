@@ -1,9 +1,9 @@
-//! Calls of models: what the gateway adds to a call, in time and in processor time, beside a plain proxy; and what a flood of
-//! one namespace changes for another one ([`flood`]).
+//! Calls of models: the time and processor time that the gateway adds to a call, compared with a plain proxy; and the
+//! effect of a flood of one namespace on another one ([`flood`]).
 //!
-//! Real are: the gateway and the controller (processes of their own), the API server, the pods' identity (tokens that it bound
-//! to pods of registered agents), and a budget of four levels. Not there are the pods' sidecars, which would make a connection
-//! for each call, and a real provider.
+//! These parts are real: the gateway and the controller (processes of their own), the API server, the pods' identity
+//! (tokens that it bound to pods of registered agents), and a budget of four levels. The pods' sidecars, which would
+//! make a connection for each call, and a real provider are missing.
 
 mod added;
 mod child;
@@ -43,23 +43,23 @@ use load::Target;
 use nginx::Nginx;
 use provider::{Provider, Served, Streams};
 
-/// Agents that call, where the fleet is not smaller. One may make 20 calls a second, and 16 at once.
+/// Number of agents that call, unless the fleet is smaller. One may make 20 calls a second, and 16 at once.
 const AGENTS: usize = 50;
 const POOL: &str = "callers";
-/// For anything that is waited for and takes seconds.
+/// Time limit for steps that take seconds.
 const LIMIT: Duration = Duration::from_secs(180);
-/// As many tokens as a limit can have, and an agent's life: nothing is refused.
+/// The most tokens that a limit can have. With it, and with this life of an agent, no call is refused.
 const TOKENS: i64 = 1_000_000_000_000_000;
 const LIFE: i64 = 1_000_000_000_000;
-/// Where calls go at a provider, and at the gateway.
+/// Paths of calls at a provider, and at the gateway.
 const PATH: &str = "/v1/chat/completions";
 const GATEWAY_PATH: &str = "/models/first/v1/chat/completions";
 const GATEWAY_PATH_2: &str = "/models/second/v1/chat/completions";
-/// Priority, as `nice(1)` counts, of what is not the cluster's own: on a cluster the control plane has machines of its own, and
-/// takes no processor time from the operators.
+/// Priority of the operators, as `nice(1)` counts. On a cluster the control plane has machines of its own, and takes no
+/// processor time from the operators.
 const BEFORE_THE_CLUSTER: i32 = -5;
-/// Priority of who measures: the steady namespace's callers, workers and provider are other machines on a cluster, too, and must
-/// not wait for this one's processor while they take the time.
+/// Priority of the measuring process. On a cluster the steady namespace's callers, workers and provider are other
+/// machines too. They must not wait for the processor while they measure times.
 const FIRST: i32 = -10;
 /// The token that the gateway shows to the provider, which does not look at it.
 const CREDENTIAL: &str = "nobody-checks-it";
@@ -69,11 +69,11 @@ const CREDENTIAL: &str = "nobody-checks-it";
 enum Arm {
     /// To the provider itself.
     Straight,
-    /// By nginx.
+    /// Through nginx.
     Nginx,
-    /// By the gateway, which speaks HTTP/1.1 to the provider, as nginx does.
+    /// Through the gateway, which speaks HTTP/1.1 to the provider, as nginx does.
     Gateway,
-    /// By the gateway, which speaks HTTP/2 to the provider, as real ones let it.
+    /// Through the gateway, which speaks HTTP/2 to the provider, as real providers allow.
     GatewayH2,
 }
 
@@ -90,8 +90,8 @@ impl Arm {
     }
 }
 
-/// Processor time so far, in seconds, of the proxy of an arm and of who helps the gateway. Where calls go straight to the
-/// provider it is the gateway's, which has its agents' heartbeats meanwhile.
+/// Processor time so far, in seconds, of the proxy of an arm and of the gateway's helpers. Where calls go straight to
+/// the provider, it is that of the gateway, which answers its agents' heartbeats meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     proxy: f64,
@@ -108,7 +108,7 @@ impl Used {
         }
     }
 
-    /// With what another gateway and another controller used at the same API server.
+    /// Adds the processor time of another gateway and another controller at the same API server.
     fn with(self, other: Self) -> Self {
         Self { proxy: self.proxy + other.proxy, controller: self.controller + other.controller, ..self }
     }
@@ -128,13 +128,13 @@ struct Stage {
     gateway: Operator,
     provider: Provider,
     api_server: u32,
-    /// Of the gateway; in memory where there is such a folder, as in its pod.
+    /// Journal of the gateway. As in its pod it is in memory, if there is a folder in memory.
     journal: PathBuf,
     serves: Serves,
-    /// What the gateway was started with.
+    /// Arguments of the gateway.
     arguments: Vec<String>,
     limits: Option<Limits>,
-    /// How often operators were started anew.
+    /// How often operators were restarted.
     revived: usize,
 }
 
@@ -205,7 +205,7 @@ impl Stage {
         Ok(gateway)
     }
 
-    /// Starts those anew that have ended, as a kubelet would, and waits for them; which they were.
+    /// Restarts operators that have ended, as a kubelet would, and waits for them; their names.
     async fn revive(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut ended = Vec::new();
         let (room, limits) = (&self.room, self.limits.as_ref());
@@ -226,14 +226,14 @@ impl Stage {
         Ok(ended)
     }
 
-    /// The most memory of gateway and controller is from now on that of what comes.
+    /// Resets the peak memory of gateway and controller.
     fn forget_peaks(&self) -> anyhow::Result<()> {
         let limits = self.limits.as_ref().context("memory groups")?;
         limits.gateway.forget_peak()?;
         limits.controller.forget_peak()
     }
 
-    /// The most memory of gateway and controller since, in MiB.
+    /// The peak memory of gateway and controller since the last reset, in MiB.
     fn peaks(&self) -> anyhow::Result<[f64; 2]> {
         let limits = self.limits.as_ref().context("memory groups")?;
         Ok([limits.gateway.peak()?, limits.controller.peak()?])
@@ -280,7 +280,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes away what the next controller that serves all namespaces would find and go on with.
+    /// Removes objects that the next controller for all namespaces would find and reconcile.
     async fn close(self, rooms: &[&BenchNamespace]) -> anyhow::Result<()> {
         let Self { room, controller, gateway, provider, api_server: _, journal, serves: _, arguments: _, limits, revived: _ } = self;
         drop((controller, gateway, provider, limits));
@@ -302,7 +302,7 @@ impl Stage {
     }
 }
 
-/// Deletes all objects, without those who would end them properly: nobody runs any more. How many there were.
+/// Deletes all objects and their finalizers, because no operator runs that would remove them; their number.
 async fn remove<K>(api: Api<K>) -> anyhow::Result<usize>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
@@ -325,8 +325,8 @@ where
 }
 
 impl Callers {
-    /// A pool with these fields besides its models, Ready and registered, whose agents have all called once: their tokens are
-    /// reviewed, and their records know the gateway.
+    /// A pool with these fields in addition to its models. It is Ready and registered, and each of its agents has
+    /// called once, so their tokens are reviewed and their records know the gateway.
     async fn gather(stage: &Stage, room: &BenchNamespace, provider: &Served, agents: usize, mut spec: Value) -> anyhow::Result<Self> {
         budget(room).await?;
         let mut models = Vec::new();
@@ -354,7 +354,7 @@ impl Callers {
         for arm in [Arm::Gateway, Arm::GatewayH2] {
             let target = stage.target(arm, None, &callers)?;
             for number in 0..agents {
-                // The first ones wait for records that are written twenty a second.
+                // The first calls wait for records, which are written twenty a second.
                 within(LIMIT, "an agent's call is answered", async || target.call(number, &body, false).await).await?;
             }
         }
@@ -362,7 +362,7 @@ impl Callers {
     }
 }
 
-/// A namespace's Budget, whose limits nothing here reaches.
+/// A namespace's Budget, with limits that the benchmark never reaches.
 async fn budget(room: &BenchNamespace) -> anyhow::Result<()> {
     let limits = json!([{"name": "hourly", "tokens": TOKENS, "window": "Hour"}]);
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
@@ -375,7 +375,7 @@ fn path(path: &std::path::Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// How much is measured of the gateway.
+/// The size of the gateway's measurements.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     agents: usize,
@@ -393,7 +393,7 @@ impl Scale {
     }
 }
 
-/// Takes what the gateway adds.
+/// Measures what the gateway adds.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let scale = Scale::of(size);
     let room = BenchNamespace::open("gateway").await?;
@@ -413,7 +413,7 @@ async fn compare(stage: &Stage, size: Size, scale: Scale) -> anyhow::Result<Vec<
     for arm in Arm::ALL {
         targets.insert(arm, stage.target(arm, Some(&nginx), &callers)?);
     }
-    // As the gateway was called before: each caller once.
+    // Each caller calls once, as it did at the gateway.
     let body = provider::body(provider::WHOLE, 1024);
     for arm in [Arm::Straight, Arm::Nginx] {
         let target = targets.get(&arm).context("a target")?;
@@ -422,7 +422,7 @@ async fn compare(stage: &Stage, size: Size, scale: Scale) -> anyhow::Result<Vec<
         }
     }
     let bench = Bench { stage, nginx, targets, size, scale };
-    // Before anything else has made a proxy grow.
+    // First, while no proxy has grown.
     let mut reports = vec![bench.streams().await?];
     for kind in added::KINDS {
         stage.runs()?;
@@ -432,7 +432,7 @@ async fn compare(stage: &Stage, size: Size, scale: Scale) -> anyhow::Result<Vec<
     Ok(reports)
 }
 
-/// All that is compared.
+/// The targets that are compared.
 struct Bench<'a> {
     stage: &'a Stage,
     nginx: Nginx,
@@ -450,13 +450,13 @@ impl Bench<'_> {
         self.stage.used(arm, Some(&self.nginx))
     }
 
-    /// What is the same in all of its parts.
+    /// The method that all parts share.
     fn method(&self) -> String {
         format!(
-            "the provider (a canned answer: it parses nothing and keeps no books) and the callers are the measuring program; {} agents \
+            "the provider (a canned answer: it parses nothing and counts nothing) and the callers are the measuring program; {} agents \
              with tokens of pods on KWOK nodes, four levels of budget (agent, Budget, namespace, ClusterBudget), the gateway's journal in \
              memory; nginx is {}, a plain proxy with as many workers as cores; TLS 1.3 on both legs of both, ECDSA P-256, HTTP/1.1 from the \
-             callers and, but where said, to the provider; no breakers stand in the way",
+             callers and, except where stated, to the provider; there are no breakers",
             self.scale.agents, self.nginx.version,
         )
     }
@@ -465,12 +465,12 @@ impl Bench<'_> {
 /// `BENCH_RATE`: calls a second, instead of these.
 fn rate_or(rate: f64) -> anyhow::Result<f64> {
     let Ok(text) = std::env::var("BENCH_RATE") else { return Ok(rate) };
-    let rate: f64 = text.parse().map_err(|_| anyhow::anyhow!("BENCH_RATE is no number"))?;
-    anyhow::ensure!(rate.is_finite() && rate >= 1.0, "BENCH_RATE: 1 or more");
+    let rate: f64 = text.parse().map_err(|_| anyhow::anyhow!("BENCH_RATE must be a number"))?;
+    anyhow::ensure!(rate.is_finite() && rate >= 1.0, "BENCH_RATE must be 1 or more");
     Ok(rate)
 }
 
-/// Failed calls, by what was said.
+/// Failed calls, by their error.
 fn failures(whose: &str, failed: &[String]) -> Vec<Row> {
     let mut counts = BTreeMap::<&str, usize>::new();
     for why in failed {

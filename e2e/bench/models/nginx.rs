@@ -1,6 +1,6 @@
-//! nginx as a plain proxy: what passing a call on costs at least, with TLS on both legs. It does what the gateway must do as
-//! well (reads a body before it passes it on, passes an answer on as it comes, keeps connections to the provider) and nothing
-//! else: nobody is identified, nothing is held or counted.
+//! nginx as a plain proxy: the least cost of forwarding a call, with TLS on both legs. It does the forwarding of the
+//! gateway (reads a body before it passes it on, passes an answer on as it comes, keeps connections to the provider)
+//! and nothing else: it identifies no caller, and neither holds nor counts tokens.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,20 +18,20 @@ use crate::processes;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running nginx. Ends with this value.
+/// A running nginx. It ends when this value is dropped.
 pub struct Nginx {
     child: Child,
-    /// Where it serves.
+    /// Its port.
     pub port: u16,
-    /// What it calls itself.
+    /// Its version.
     pub version: String,
 }
 
 impl Nginx {
-    /// Starts the one that `SPILLWAY_NGINX` names before this provider; its files go to `folder`.
+    /// Starts the nginx that `SPILLWAY_NGINX` names, as a proxy of this provider. Its files go to `folder`.
     pub async fn start(folder: &Path, provider: &Provider) -> anyhow::Result<Self> {
         let upstream = provider.served.first;
-        let binary = std::env::var_os("SPILLWAY_NGINX").context("SPILLWAY_NGINX names no nginx: run this by e2e/bench/run.sh")?;
+        let binary = std::env::var_os("SPILLWAY_NGINX").context("SPILLWAY_NGINX is not set. Run this with e2e/bench/run.sh")?;
         let said = Command::new(&binary).arg("-v").output().with_context(|| format!("{} does not start", binary.display()))?;
         let version = String::from_utf8_lossy(&said.stderr).trim().trim_start_matches("nginx version: ").to_owned();
         let port = free_port(upstream.ip())?;
@@ -59,12 +59,12 @@ impl Nginx {
         Ok(std::iter::once(master).chain(workers).collect())
     }
 
-    /// Seconds of processor time that all of them have used so far.
+    /// Processor time of all of them so far, in seconds.
     pub fn processor_seconds(&self) -> anyhow::Result<f64> {
         self.processes()?.into_iter().map(processes::processor_seconds).sum()
     }
 
-    /// What is resident of all of them, in MiB.
+    /// Resident memory of all of them, in MiB.
     pub fn resident(&self) -> anyhow::Result<f64> {
         self.processes()?.into_iter().map(|pid| Ok(processes::memory(pid)?.resident)).sum()
     }
@@ -72,7 +72,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // Its workers end with it when it is asked; killed, it would leave them.
+        // SIGTERM ends its workers too. SIGKILL would leave them running.
         if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or_default()) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }

@@ -1,8 +1,10 @@
-//! A provider of models that costs next to nothing, so that it is not what is measured: it reads a body, looks for the model's
-//! name in its first bytes, and answers what it has ready. It counts nothing, checks no credential and knows one protocol
-//! (Chat). The scripted model server is not used here: it parses each body and keeps books.
+//! A provider of models that costs almost no time, so that it does not affect the measurement: it reads a body, looks
+//! for the model's name in its first bytes, and sends a prepared answer. It counts nothing, checks no credential and
+//! knows one protocol (Chat). The scripted model server is not used here, because it parses each body and counts
+//! tokens.
 //!
-//! It runs in the process of its callers, so that an event carries the time of the one clock at which it left.
+//! It runs in the process of its callers, so both use one clock. An event carries the time at which it left the
+//! provider.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,23 +33,23 @@ use tokio_rustls::TlsAcceptor;
 
 /// Name in the certificate of the provider, and of the plain proxy before it.
 pub const NAME: &str = "provider.bench";
-/// The model that is answered in one piece.
+/// The model whose answer comes in one piece.
 pub const WHOLE: &str = "bench-whole";
-/// The one that is answered by a stream.
+/// The model whose answer is a stream.
 pub const STREAM: &str = "bench-stream";
-/// The one whose stream the provider cuts after [`BEFORE_CUT`] events.
+/// The model whose stream the provider cuts after [`BEFORE_CUT`] events.
 pub const CUT: &str = "bench-cut";
-/// The one whose answer in one piece goes on for [`ENDLESS_BYTES`] and never ends.
+/// The model whose answer in one piece has [`ENDLESS_BYTES`] and never ends.
 pub const ENDLESS: &str = "bench-endless";
-/// The one that is out of order: 503. Any name that begins so is.
+/// The model that is out of order: 503. So is each model whose name begins with this.
 pub const DOWN: &str = "bench-down";
-/// The one whose calls are refused: 400.
+/// The model whose calls are refused: 400.
 pub const REFUSED: &str = "bench-refused";
 /// See [`CUT`].
 const BEFORE_CUT: usize = 5;
-/// Bytes of an answer that never ends: below what a gateway that keeps whole answers may keep of one.
+/// Bytes of an answer that never ends. It is below the most that a gateway may keep of one answer.
 const ENDLESS_BYTES: usize = 15 * 1024 * 1024;
-/// Headers that ask a provider, or a proxy before it, for another answer or another place. None may come here.
+/// Headers that ask a provider, or a proxy in front of it, for another answer or another target. None may arrive here.
 pub const STEERING: [&str; 8] = [
     "x-goog-fieldmask",
     "x-http-method-override",
@@ -58,14 +60,14 @@ pub const STEERING: [&str; 8] = [
     "x-litellm-api-key",
     "range",
 ];
-/// Bytes of a body in which the model's name must stand.
+/// Number of first bytes of a body that must contain the model's name.
 const LOOK: usize = 64;
 
 /// The answer in one piece.
 pub const ANSWER: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,"message":{"role":"assistant","content":"That is done, and it was tried: nothing is left to be mended here."},"finish_reason":"stop"}],"usage":{"prompt_tokens":200,"completion_tokens":16,"total_tokens":216}}"#;
-/// Its tokens, as it says.
+/// The tokens that it reports.
 const ANSWER_TOKENS: u64 = 216;
-/// What stands before the time of an event.
+/// The text before the time of an event.
 pub const BEFORE_TIME: &[u8] = b"\"created\":";
 const REST_OF_EVENT: &str = r#","model":"bench","choices":[{"index":0,"delta":{"content":" one more word"},"finish_reason":null}]}"#;
 const LAST: &str = concat!(
@@ -81,21 +83,21 @@ pub fn clock() -> u64 {
     u64::try_from(BEGAN.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How it streams.
+/// Size and pace of its streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Streams {
-    /// Events of a stream.
+    /// Number of events in a stream.
     pub events: usize,
     /// Time between two of them.
     pub pace: Duration,
 }
 
-/// Where a provider is found.
+/// Addresses of a provider.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Served {
-    /// Where it speaks HTTP/1.1 only.
+    /// The address with HTTP/1.1 only.
     pub first: SocketAddr,
-    /// Where it speaks HTTP/2 too.
+    /// The address with HTTP/2 too.
     pub second: SocketAddr,
     /// Its certificate, which is its own authority.
     pub certificate: String,
@@ -108,22 +110,22 @@ impl Served {
     }
 }
 
-/// What a provider did.
+/// Counts of a provider.
 #[derive(Debug, Default)]
 pub struct Books {
-    /// Tokens that its whole answers said.
+    /// Tokens that its whole answers reported.
     pub tokens: AtomicU64,
-    /// Headers of [`STEERING`] that came.
+    /// Headers of [`STEERING`] that arrived.
     pub steering: AtomicU64,
 }
 
-/// A provider that serves. Ends with this value.
+/// A running provider. It ends when this value is dropped.
 pub struct Provider {
-    /// Where.
+    /// Its addresses.
     pub served: Served,
     /// The key of its certificate.
     pub key: String,
-    /// What it did so far.
+    /// Its counts so far.
     pub books: Arc<Books>,
     _tasks: JoinSet<()>,
 }
@@ -164,7 +166,7 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, streams: Streams, books
                     let _ = stream.set_nodelay(true);
                     let Ok(stream) = tls.accept(stream).await else { return };
                     let service = service_fn(move |request| answer(request, streams, books.clone()));
-                    // How it ended is the client's affair.
+                    // The client sees how the connection ended.
                     let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -176,7 +178,7 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, streams: Streams, books
 async fn answer(request: Request<Incoming>, streams: Streams, books: Arc<Books>) -> Result<Response<Sent>, Infallible> {
     let steering = STEERING.iter().filter(|name| request.headers().contains_key(**name)).count();
     books.steering.fetch_add(u64::try_from(steering).unwrap_or(u64::MAX), Ordering::Relaxed);
-    // Who goes while it sends needs no answer.
+    // A client that leaves while it sends needs no answer.
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let head = body.get(..LOOK.min(body.len())).unwrap_or_default();
     let says = |model: &str| head.windows(model.len()).any(|part| part == model.as_bytes());
@@ -233,7 +235,7 @@ fn events(streams: Streams, cut: Option<usize>) -> Sent {
     BoxBody::new(StreamBody::new(parts))
 }
 
-/// The body of a call for this model, of so many bytes. What the gateway could have to change in it stands there already.
+/// The body of a call for this model, of `bytes` bytes. It has all fields that the gateway could have to add.
 pub fn body(model: &str, bytes: usize) -> Bytes {
     let (stream, output) = if model == WHOLE { ("", 64) } else { (r#""stream":true,"stream_options":{"include_usage":true},"#, 4096) };
     let head = format!(r#"{{"model":"{model}",{stream}"max_tokens":{output},"messages":[{{"role":"user","content":""#);

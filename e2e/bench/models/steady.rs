@@ -1,5 +1,5 @@
-//! The steady load of a namespace that does what it always does: items at a rate for workers that wait, and calls of models at a
-//! rate, at times of Poisson processes that are the same each time. Measured alone, and beside whatever another namespace does.
+//! The steady load of a namespace: items at a rate for workers that wait, and calls of models at a rate, at times of
+//! Poisson processes that are the same each time. It is measured alone, and beside the load of another namespace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::work::items;
 pub const CALLS: f64 = 20.0;
 /// Items a second.
 pub const ITEMS: f64 = 5.0;
-/// What an item takes a worker.
+/// How long a worker works on an item.
 pub const ITEM_TIME: Duration = Duration::from_millis(50);
-/// Of the times at which items are due.
+/// Seed of the times at which items are due.
 const SEED: u64 = 20;
 
 /// The namespace, its workers and callers.
@@ -37,27 +37,27 @@ pub struct Steady {
     target: Arc<Target>,
 }
 
-/// What it submitted, and what came of its calls.
+/// Its submitted items, and the outcomes of its calls.
 pub struct Submitted {
     /// Name, time at which it was due, and milliseconds until it was stored, of each item.
     items: Vec<(String, Instant, f64)>,
     calls: Answers,
 }
 
-/// What it saw.
+/// Its measurements.
 pub struct Measured {
-    /// Milliseconds from when an item was due until its maker was told that it is stored: nothing of Spillway is in that.
+    /// Milliseconds from when an item was due until its creation was answered. Spillway has no part in that.
     pub stored: Vec<f64>,
-    /// Until a worker had it.
+    /// Milliseconds from when an item was due until a worker had it.
     pub claims: Vec<f64>,
-    /// Items that no worker had in time.
+    /// Number of items that no worker had in time.
     pub unclaimed: usize,
     /// Its calls of models.
     pub calls: Answers,
 }
 
 impl Steady {
-    /// With so many workers that are registered.
+    /// Sets it up, with `workers` registered workers.
     pub async fn open(stage: &Stage, room: BenchNamespace, workers: usize) -> anyhow::Result<Self> {
         items::apply_queue(&room, 0).await?;
         let callers = Callers::gather(stage, &room, &stage.provider.served, workers, pool(workers)).await?;
@@ -66,7 +66,7 @@ impl Steady {
         Ok(Self { room, callers, workers, target })
     }
 
-    /// Waits until all workers wait for work, and forgets what they did before.
+    /// Waits until all workers wait for work, and clears their log.
     pub async fn ready(&self) -> anyhow::Result<()> {
         let hands = self.callers.fleet.hands();
         within(LIMIT, "the workers wait for work", async || {
@@ -79,17 +79,17 @@ impl Steady {
         Ok(())
     }
 
-    /// Submits items and calls models for so long. `part` begins the items' names.
+    /// Submits items and calls models for `time`. The items' names begin with `part`.
     pub async fn submit(&self, part: &str, time: Duration) -> anyhow::Result<Submitted> {
         let calls = Load { rate: CALLS, time, keep: true, body: provider::body(provider::WHOLE, BYTES) };
         let (calls, items) = tokio::join!(load::open(&self.target, &calls), self.items(part, time));
         Ok(Submitted { calls, items: items? })
     }
 
-    /// Waits until what was submitted is finished, but no longer than `patience`.
+    /// Waits until the submitted items are finished, at most for `patience`.
     pub async fn measured(&self, submitted: Submitted, patience: Duration) -> Measured {
         let (Submitted { items, calls }, hands) = (submitted, self.callers.fleet.hands());
-        // What is not claimed by then is told.
+        // Items that are not claimed by then are reported.
         let late = within(patience, "all items are finished", async || {
             let ends = hands.ends();
             anyhow::ensure!(ends >= items.len(), "{ends} of {} were", items.len());
@@ -121,7 +121,7 @@ impl Steady {
     }
 }
 
-/// A pool of so many workers that stay when there is no work.
+/// Spec of a pool of `workers` workers that stay when there is no work.
 pub fn pool(workers: usize) -> serde_json::Value {
     let scaling = json!({"min": workers, "max": 10000, "workAware": false});
     json!({"type": "worker", "scaling": scaling, "queues": [{"name": items::QUEUE}]})

@@ -1,5 +1,5 @@
-//! Streams: many at once, each of thousands of events, by each way in turn. What an event costs, how late it comes, and what
-//! a stream weighs in the proxy.
+//! Streams: many at once, each of thousands of events, on each way in turn. Measured are the processor time and the
+//! delay of an event, and the memory of a stream in the proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,13 +12,13 @@ use super::load::Streamed;
 use super::{Arm, Bench, failures, provider, seconds};
 use crate::report::{Report, Row, float, percentile};
 
-/// Between two looks at the proxy's memory.
+/// Interval between two reads of the proxy's memory.
 const LOOK: Duration = Duration::from_millis(250);
-/// Connections that are over are put away.
+/// Pause in which closed connections are cleaned up.
 const REST: Duration = Duration::from_secs(2);
 
 impl Bench<'_> {
-    /// Takes it.
+    /// Runs the benchmark.
     pub async fn streams(&self) -> anyhow::Result<Report> {
         let mut rows = Vec::new();
         for arm in Arm::ALL {
@@ -29,8 +29,8 @@ impl Bench<'_> {
         let method = format!(
             "{streams} streams at once, each on a connection of its own, of {events} events of about 175 bytes, one each {} ms; an event \
              carries the time at which it left the provider and is timed until a caller has read it. Resident: VmRSS of the proxy (of all \
-             of nginx's processes) before, and the most of it meanwhile (looked at each {} ms); each proxy has carried but single calls \
-             before, and the gateway by HTTP/2 follows the one by HTTP/1.1 in the same process, so that its memory shows only what it \
+             of nginx's processes) before, and the most of it meanwhile (read each {} ms). Each proxy has carried only single calls \
+             before. The gateway with HTTP/2 follows the one with HTTP/1.1 in the same process, so its memory shows only what it \
              needs beyond that. {}",
             pace.as_millis(),
             LOOK.as_millis(),
@@ -83,7 +83,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// What is resident of the proxy of an arm, in MiB.
+    /// Resident memory of the proxy of an arm, in MiB.
     fn resident(&self, arm: Arm) -> anyhow::Result<f64> {
         match arm {
             Arm::Straight => Ok(0.0),

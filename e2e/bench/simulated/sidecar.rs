@@ -1,4 +1,5 @@
-//! One simulated sidecar: carries out what its state plans, as the loop of `link` does. Makes no token and watches no pod.
+//! One simulated sidecar: carries out the actions that its state plans, as the loop of `link` does. It makes no token
+//! and watches no pod.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{RESULT, Shared, lock};
 
-/// As the loop of `link` has it.
+/// The state of the loop of `link`.
 pub(super) struct Sidecar {
     pub(super) shared: Arc<Shared>,
     pub(super) name: String,
@@ -30,7 +31,7 @@ pub(super) struct Sidecar {
 }
 
 impl Sidecar {
-    /// Does what is to be done now; says for how long nothing is.
+    /// Carries out the actions that are due; the time until the next ones.
     pub(super) fn act(&mut self) -> Duration {
         let now = BootTime::now();
         let (actions, wake) = self.state.plan(now);
@@ -56,7 +57,7 @@ impl Sidecar {
         wake.max(Duration::from_millis(1))
     }
 
-    /// As the supervisor does what it is told.
+    /// Carries out an order in the place of the supervisor.
     fn obey(&mut self, now: BootTime, order: Order) {
         match order {
             Order::Start(settings) => {
@@ -69,7 +70,7 @@ impl Sidecar {
         }
     }
 
-    /// Runs the program for an item: after its time it has done it.
+    /// Runs the program for an item. After the set time the item is done.
     fn begin(&mut self, now: BootTime, assignment: &Assignment) {
         let held = assignment.held.clone();
         self.state.program(now, with_item(Program::Running, &held));
@@ -77,7 +78,7 @@ impl Sidecar {
         tokio::spawn(async move {
             tokio::time::sleep(think).await;
             let finished = Control::Finished { held, outcome: Outcome::Complete { result: Some(RESULT.to_owned()) } };
-            let _ = inputs.send(Input::Control(0, finished)).await; // it has ended
+            let _ = inputs.send(Input::Control(0, finished)).await; // the sidecar may have ended
         });
     }
 
@@ -102,7 +103,7 @@ impl Sidecar {
                     let _ = inputs.send(Input::Work(WorkResult::Finished(held, result))).await; // it has ended
                 });
             }
-            // There is no journal, and no program that asks or tells.
+            // There is no journal, and no program that asks or reports.
             WorkAction::Remember(_) | WorkAction::Advance(..) | WorkAction::Answer(..) | WorkAction::Goodbye(_) | WorkAction::Say(_) => {}
         }
     }
@@ -172,7 +173,7 @@ impl Sidecar {
                 self.hear(&result);
                 self.state.sidecar_work().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random::fraction());
             }
-            // Nobody here asks, probes, connects, tells of progress, or runs commands.
+            // Simulated sidecars do not ask, probe, connect, report progress or run commands.
             Input::Carried(_)
             | Input::Probed(_)
             | Input::Candidate(_)
@@ -211,7 +212,7 @@ impl Sidecar {
     }
 }
 
-/// How a program is that has this item.
+/// The report of a program that has this item.
 fn with_item(program: Program, held: &LeaseRef) -> Report {
     Report { held: Some(held.clone()), ..Report::of(program) }
 }

@@ -1,4 +1,4 @@
-//! What work costs: processor time, memory, and writes to the API server. It only looks.
+//! The cost of work: processor time, memory, and writes to the API server. It only measures.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::processes;
 use crate::report::{Row, float};
 use crate::writes::by_kind;
 
-/// Seconds of processor time of everybody, so far or between two looks.
+/// Processor time of each process in seconds, so far or between two samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Used {
     controller: f64,
@@ -20,14 +20,14 @@ pub struct Used {
     measuring: f64,
 }
 
-/// [`Used`], at a moment.
+/// [`Used`] at a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct CostSample {
     used: Used,
     at: Instant,
 }
 
-/// [`Used`], between two looks.
+/// [`Used`] between two samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Spent {
     used: Used,
@@ -35,7 +35,7 @@ pub struct Spent {
 }
 
 impl Stage {
-    /// What everybody has used so far.
+    /// Processor time of all processes so far.
     pub fn used(&self) -> anyhow::Result<CostSample> {
         let used = Used {
             controller: self.controller.processor_seconds()?,
@@ -46,7 +46,7 @@ impl Stage {
         Ok(CostSample { used, at: Instant::now() })
     }
 
-    /// What controller and gateway weigh now.
+    /// Memory of controller and gateway now.
     pub fn memory(&self) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
         for (who, memory) in [("controller", self.controller.memory()?), ("gateway", self.gateway.memory()?)] {
@@ -58,7 +58,7 @@ impl Stage {
 }
 
 impl CostSample {
-    /// What was used between this look and a later one.
+    /// Processor time between this sample and a later one.
     pub fn until(&self, later: &Self) -> Spent {
         let Used { controller, gateway, api_server, measuring } = self.used;
         let used = Used {
@@ -72,7 +72,7 @@ impl CostSample {
 }
 
 impl Spent {
-    /// For each of so many items, and of one core.
+    /// Processor time for each of `items` items, and in percent of one core.
     pub fn rows(&self, items: usize) -> Vec<Row> {
         let Used { controller, gateway, api_server, measuring } = self.used;
         let all = [
@@ -91,13 +91,13 @@ impl Spent {
     }
 }
 
-/// Spillway's writes in `room` since then but those of leases.
+/// Spillway's writes in `room` since then, except those of leases.
 pub fn ours(room: &BenchNamespace, since: Timestamp) -> Vec<Write> {
     let writes = audit::writes(&room.namespace, since).into_iter();
     writes.filter(|write| write.user_agent.starts_with("spillway-") && write.object_ref.resource != "leases").collect()
 }
 
-/// These writes for each of so many items, all and by kind.
+/// These writes for each of `items` items, in total and by kind.
 pub fn each(writes: &[Write], items: usize, goal: Option<&'static str>) -> Vec<Row> {
     let each = |count: usize| float(count) / float(items);
     let all = Row::one("Spillway's API writes, lease renewals apart", each(writes.len()), "/item");

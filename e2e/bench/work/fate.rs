@@ -1,4 +1,4 @@
-//! What became of items: whether each was given out and done once, and which calls of workers failed.
+//! The outcome of items: whether each was given out and done once, and which calls of workers failed.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,14 +6,14 @@ use super::Stage;
 use crate::hands::Log;
 use crate::report::{Row, float};
 
-/// What was lost, and what was given out or taken twice, of so many items that were made; `left`: of them not collected.
+/// Items that were lost, given out twice or finished twice, of `made` items. `left`: items that were not collected.
 pub fn once_each(made: usize, log: &Log, left: usize) -> Vec<Row> {
     let claimed: HashSet<&str> = log.claims.iter().map(|claim| claim.item.as_str()).collect();
     let ended: HashSet<&str> = log.ends.iter().map(|end| end.held.uid.as_str()).collect();
     let number = |what: &str, count: usize| Row::one(what, float(count), "");
     vec![
         number("items that were made", made),
-        number("items that nobody was given", made.saturating_sub(claimed.len())).goal("0"),
+        number("items that were not given out", made.saturating_sub(claimed.len())).goal("0"),
         number("items that were not finished", made.saturating_sub(ended.len())).goal("0"),
         number("claims beyond one an item", log.claims.len() - claimed.len()).goal("0"),
         number("ends taken beyond one an item", log.ends.len() - ended.len()).goal("0"),
@@ -21,7 +21,7 @@ pub fn once_each(made: usize, log: &Log, left: usize) -> Vec<Row> {
     ]
 }
 
-/// The workers' calls that were refused, or not answered, since this was asked last.
+/// The workers' calls that were refused, or not answered, since the last call of this.
 pub fn troubles(stage: &Stage) -> Vec<Row> {
     let mut counts = BTreeMap::<String, usize>::new();
     for sample in stage.fleet.samples() {
@@ -32,7 +32,7 @@ pub fn troubles(stage: &Stage) -> Vec<Row> {
     counts.into_iter().map(|(what, count)| Row::one(what, float(count), "")).collect()
 }
 
-/// Says why some items could not be made.
+/// Prints why some items could not be made.
 pub fn tell_not_made<'a>(why: impl Iterator<Item = &'a String>) {
     why.collect::<HashSet<_>>().into_iter().for_each(|why| println!("  an item could not be made: {why}"));
 }

@@ -1,5 +1,5 @@
-//! The floor: lives of the same items, lived by a bare client that does nothing else. One create, two replacements of the
-//! status with what Spillway wrote into it at a claim and at a finish, one delete.
+//! The floor: lives of the same items by a bare client that does nothing else. A life is one create, two replacements
+//! of the status with the text that Spillway wrote at a claim and at a finish, and one delete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,14 +16,14 @@ use super::{LIMIT, Stage, items};
 use crate::bench_namespace::{BenchNamespace, within};
 use crate::report::float;
 
-/// For the lives that had begun when the time was over.
+/// Time limit for lives that had begun when the time was over.
 const LATE: Duration = Duration::from_secs(60);
-/// Of one life.
+/// Writes of one life.
 const WRITES: f64 = 4.0;
-/// How long the pattern is held, so that it is seen held.
+/// How long the sample item is held, so that its status is seen meanwhile.
 const HELD: Duration = Duration::from_secs(2);
 
-/// A room that no operator serves, and what Spillway writes into an item's status.
+/// A namespace that no operator serves, and the status that Spillway writes for an item.
 #[derive(Clone)]
 pub struct Floor(Arc<Inner>);
 
@@ -48,7 +48,8 @@ impl Floor {
         Ok(Self(Arc::new(Inner { room, claimed, finished, runs: AtomicU32::new(0) })))
     }
 
-    /// Lives a second, so many at once, for so long: a quarter of what it wrote meanwhile, so that lives that had begun count.
+    /// Lives a second, `at_once` at once, for `time`. It is a quarter of the writes in that time, so that unfinished
+    /// lives count in part.
     pub async fn lives(&self, at_once: usize, time: Duration) -> anyhow::Result<f64> {
         let run = self.0.runs.fetch_add(1, Ordering::Relaxed);
         let (until, mut workers) = (Instant::now() + time, JoinSet::new());
@@ -72,7 +73,7 @@ impl Floor {
 }
 
 impl Inner {
-    /// One life, to its end; how many of its writes were answered in time.
+    /// One life, to its end; the number of its writes that were answered in time.
     async fn life(&self, name: &str, until: Instant) -> anyhow::Result<usize> {
         let (api, params) = (self.room.api::<WorkItem>(), PostParams::default());
         let in_time = || usize::from(Instant::now() < until);
@@ -89,7 +90,7 @@ impl Inner {
     }
 }
 
-/// The pattern's status, as soon as it is in this phase.
+/// Waits until the sample item is in this phase; its status.
 async fn status(stage: &Stage, wanted: WorkItemPhase) -> anyhow::Result<WorkItemStatus> {
     within(LIMIT, &format!("the pattern is {wanted:?}"), async || {
         let status = stage.room.api::<WorkItem>().get("pattern").await?.status.context("no status yet")?;

@@ -1,5 +1,5 @@
-//! Items, made by a bare client as a person's would be: those that are looked at, and those that only wait. It times nothing
-//! but how fast they can be made.
+//! Items that a bare client makes: those that are measured, and those that only wait. It measures only how fast they
+//! can be made.
 
 use std::time::{Duration, Instant};
 
@@ -17,21 +17,21 @@ use crate::report::{Report, Row, float};
 
 /// The queue.
 pub const QUEUE: &str = "work";
-/// The most that the queue holds: above all that ever waits here.
+/// The queue's limit. No benchmark reaches it.
 pub const MAX_PENDING: usize = 100_000;
-/// Finished items that a queue keeps when it says nothing else.
+/// Finished items that a queue keeps by default.
 pub const KEPT: usize = 500;
-/// What the bare client keeps in flight.
+/// Requests that the bare client has under way at once.
 pub const AT_ONCE: usize = 64;
 /// Bytes of each payload: a few sentences.
 pub const PAYLOAD: usize = 256;
-/// Which part of the benchmark an item belongs to.
+/// Label with the part of the benchmark that an item belongs to.
 const PART: &str = "bench";
-/// Items that only wait come after all others.
+/// Priority of items that only wait: after all others.
 const LAST: i32 = -1000;
 /// The queue's counts may be written once more within five seconds.
 const SETTLE: Duration = Duration::from_secs(10);
-/// Between two looks at thousands of items.
+/// Interval between two counts of thousands of items.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// An item of one part, which any worker may take.
@@ -47,7 +47,7 @@ pub fn item(part: &str, name: &str) -> WorkItem {
     item
 }
 
-/// One of lower priority that asks for an agent with a label that none has: ready, and taken by nobody.
+/// An item of lower priority for an agent with a label that none has: it is ready, and no worker takes it.
 fn untakeable(name: &str) -> WorkItem {
     let mut item = item("waiting", name);
     item.spec.priority = LAST;
@@ -56,7 +56,7 @@ fn untakeable(name: &str) -> WorkItem {
     item
 }
 
-/// The queue, which keeps so many finished items.
+/// Applies the queue, which keeps `kept` finished items.
 pub async fn apply_queue(room: &BenchNamespace, kept: usize) -> anyhow::Result<()> {
     let spec = json!({"limits": {"maxPending": MAX_PENDING, "maxFinished": kept}});
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": QUEUE}, "spec": spec});
@@ -64,7 +64,7 @@ pub async fn apply_queue(room: &BenchNamespace, kept: usize) -> anyhow::Result<(
     Ok(())
 }
 
-/// Makes so many, 64 at once.
+/// Makes `count` items, 64 at once.
 pub async fn make(room: &BenchNamespace, count: usize, item: impl Fn(usize) -> WorkItem) -> anyhow::Result<()> {
     let api = room.api::<WorkItem>();
     futures::stream::iter(0..count)
@@ -78,12 +78,12 @@ pub async fn make(room: &BenchNamespace, count: usize, item: impl Fn(usize) -> W
     Ok(())
 }
 
-/// How many items there are that these labels and fields name.
+/// Number of items that these labels and fields select.
 async fn count(room: &BenchNamespace, params: &ListParams) -> anyhow::Result<usize> {
     Ok(room.api::<WorkItem>().list_metadata(params).await?.items.len())
 }
 
-/// Waits until nothing is left that `params` name, and says how many are if that takes too long.
+/// Waits until `params` select no item; the number that is left when the time limit is over.
 async fn until_none(room: &BenchNamespace, params: &ListParams) -> anyhow::Result<usize> {
     let began = Instant::now();
     loop {
@@ -95,7 +95,7 @@ async fn until_none(room: &BenchNamespace, params: &ListParams) -> anyhow::Resul
     }
 }
 
-/// Lets the queue keep nothing, until all finished items of a part are collected; those that were not.
+/// Sets the queue to keep nothing until all finished items of a part are collected; the number of those that were not.
 pub async fn collect(room: &BenchNamespace, part: &str) -> anyhow::Result<usize> {
     apply_queue(room, 0).await?;
     let left = until_none(room, &ListParams::default().labels(&format!("{PART}={part}"))).await?;
@@ -112,7 +112,7 @@ pub(super) async fn fill(stage: &mut Stage) -> anyhow::Result<Report> {
     let (since, began, before) = (Timestamp::now(), Instant::now(), stage.used()?);
     make(room, wanted, |number| untakeable(&format!("waiting-{number:05}"))).await?;
     let made = began.elapsed().as_secs_f64();
-    // What nobody claims is written down as ready after two seconds.
+    // The phase Ready of an unclaimed item is stored after two seconds.
     let unwritten = ListParams::default().labels(&format!("{PART}=waiting")).fields("status.phase!=Ready");
     let left = until_none(room, &unwritten).await?;
     anyhow::ensure!(left == 0, "after {} s {left} of {wanted} items were not Ready", LIMIT.as_secs());
@@ -129,15 +129,15 @@ pub(super) async fn fill(stage: &mut Stage) -> anyhow::Result<Report> {
     rows.extend(stage.memory()?);
     stage.waiting = wanted;
     let method = format!(
-        "a bare client makes {wanted} items, {AT_ONCE} at once, in the queue that the {} workers wait at: of lower priority than all \
+        "a bare client makes {wanted} items, {AT_ONCE} at once, in the queue of the {} workers: of lower priority than all \
          others, and for agents with a label that none has. So they are ready, and every look for work meets them. From the first create \
-         until none is left whose stored phase is another one than Ready (looked at each second)",
+         until the stored phase of all is Ready (checked each second)",
         stage.scale.agents
     );
     Ok(Report::new(format!("{wanted} items are made to wait"), method, rows))
 }
 
-/// Has items done that are kept afterwards.
+/// Lets the workers finish items that are kept afterwards.
 pub(super) async fn finish(stage: &mut Stage) -> anyhow::Result<Report> {
     let wanted = stage.scale.finished();
     apply_queue(&stage.room, wanted).await?;

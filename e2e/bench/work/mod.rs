@@ -1,8 +1,8 @@
-//! Work: how soon an item is taken, how many lives of items a second there can be, what a life costs the API server, and what
-//! 10,000 items that wait change about all that.
+//! Work: the time until an item is claimed, lives of items a second, API writes of a life, and the effect of 10,000
+//! waiting items on these numbers.
 //!
-//! One namespace, one fleet of simulated workers that wait for work by long poll, one queue. Every part is bounded in time:
-//! what has not happened by then is counted and told, and the next part begins.
+//! There are one namespace, one fleet of simulated workers that wait for work by long poll, and one queue. Every part
+//! has a time limit. Items that are not done by then are counted and reported, and the next part begins.
 
 mod cost;
 mod fate;
@@ -27,14 +27,14 @@ use crate::simulated::Fleet;
 use crate::size::Size;
 use floor::Floor;
 
-/// Workers, where the fleet is not smaller.
+/// Number of workers, unless the fleet is smaller.
 const AGENTS: usize = 200;
 /// Items that wait.
 const WAITING: usize = 10_000;
 const POOL: &str = "workers";
-/// For anything that is waited for and takes seconds.
+/// Time limit for steps that take seconds.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Between two looks at how far the workers are.
+/// Interval between two checks of the workers' progress.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How much work there is.
@@ -50,21 +50,21 @@ impl Scale {
     fn of_environment(size: Size) -> anyhow::Result<Self> {
         let agents = size.agents.min(AGENTS);
         let waiting = match std::env::var("BENCH_ITEMS") {
-            Ok(text) => text.parse().context("BENCH_ITEMS is no number")?,
+            Ok(text) => text.parse().context("BENCH_ITEMS must be a number")?,
             Err(_) if size.small() => agents * 10,
             Err(_) => WAITING,
         };
-        anyhow::ensure!((1..=items::MAX_PENDING / 2).contains(&waiting), "BENCH_ITEMS: 1 to {}", items::MAX_PENDING / 2);
+        anyhow::ensure!((1..=items::MAX_PENDING / 2).contains(&waiting), "BENCH_ITEMS must be 1 to {}", items::MAX_PENDING / 2);
         Ok(Self { agents, waiting })
     }
 
-    /// Items that are kept after their end, beside those that wait.
+    /// Items that are kept after their end, in addition to those that wait.
     fn finished(self) -> usize {
         (self.waiting / 10).max(1)
     }
 }
 
-/// What is looked at.
+/// The subject of the measurements.
 struct Stage {
     size: Size,
     scale: Scale,
@@ -74,17 +74,17 @@ struct Stage {
     fleet: Fleet,
     /// The API server's process.
     api_server: u32,
-    /// Controllers so far.
+    /// Number of controllers so far.
     replicas: u32,
     /// Items that wait, of which no worker takes any.
     waiting: usize,
     /// Items that are kept after their end.
     finished: usize,
-    /// A controller that was just started, without any item.
+    /// Memory of a controller that was just started, without any item.
     bare: Option<Memory>,
 }
 
-/// Takes it. What is seen goes to `reports` also if a part of it fails.
+/// Runs the benchmark. Numbers go to `reports` also if a part fails.
 pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
     let mut stage = Stage::open(size, Scale::of_environment(size)?).await?;
     let floor = Floor::open(&stage).await?;
@@ -118,14 +118,14 @@ pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
         keep("a new controller with all items", startup::run(&mut stage).await);
     }
     if let Err(error) = stage.close().await {
-        troubles.push(format!("making room again: {error:#}"));
+        troubles.push(format!("removal of pods and items: {error:#}"));
     }
     anyhow::ensure!(troubles.is_empty(), "{}", troubles.join("; "));
     Ok(())
 }
 
 impl Stage {
-    /// With a queue, and workers that all wait for work.
+    /// Sets up a queue, and workers that all wait for work.
     async fn open(size: Size, scale: Scale) -> anyhow::Result<Self> {
         let room = BenchNamespace::open("work").await?;
         let (controller, gateway) = room.staffed().await?;
@@ -140,7 +140,8 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Waits until every worker waits for work. A controller that has ended, which is told where it did, is replaced before.
+    /// Waits until every worker waits for work. It first replaces a controller that has ended; the part in which it
+    /// ended reports that.
     async fn all_wait(&mut self) -> anyhow::Result<()> {
         if !self.controller.runs() {
             println!("  the controller has ended; another one is started");
@@ -162,7 +163,8 @@ impl Stage {
         self.controller.leads(&self.room).await
     }
 
-    /// Waits until so many items were finished since the log of the fleet was last taken; says so if that takes too long.
+    /// Waits until `wanted` items were finished since the fleet's log was last taken; prints a line if that takes too
+    /// long.
     async fn all_end(&self, wanted: usize) -> anyhow::Result<()> {
         let (hands, began) = (self.fleet.hands(), Instant::now());
         loop {
@@ -179,7 +181,8 @@ impl Stage {
         }
     }
 
-    /// Ends everybody and removes pods and items: later benchmarks need the room on the nodes, and a control plane as it was.
+    /// Ends all processes and removes pods and items: later benchmarks need the nodes' capacity and an unloaded control
+    /// plane.
     async fn close(self) -> anyhow::Result<()> {
         let Self { room, controller, gateway, fleet, .. } = self;
         drop((controller, gateway, fleet));
@@ -195,7 +198,7 @@ impl Stage {
         .await
     }
 
-    /// What the queue holds beside the items that are looked at, in words.
+    /// The other items in the queue, as text.
     fn beside(&self) -> String {
         match (self.waiting, self.finished) {
             (0, 0) => "nothing else in the queue".to_owned(),

@@ -1,5 +1,5 @@
-//! Open loop: items come as they would from many people who know nothing of each other, whatever becomes of those before.
-//! How soon is each of them taken, and done?
+//! Open loop: items come at independent times, whether or not earlier items are done. Measured is the time until each
+//! is claimed, and until it is finished.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,31 +14,32 @@ use crate::arrivals::arrivals;
 use crate::hands::{Claim, Log};
 use crate::report::{Report, Row, float, percentile};
 
-/// Items a second of 200 workers; of fewer in proportion: so few that this machine is not busy with them, and the goal's.
+/// Items a second for 200 workers, and in proportion for fewer: a rate that this machine carries easily, and the
+/// goal's.
 pub const RATES: [f64; 2] = [15.0, 75.0];
-/// For so long.
+/// Length of the measurement.
 const TIME: Duration = Duration::from_secs(60);
-/// Of the times at which items come, which are the same in each run.
+/// Seed of the arrival times, which are the same in each run.
 const SEED: u64 = 75;
-/// What an item takes its agent.
+/// How long an agent works on an item.
 const THINK: Duration = Duration::from_millis(50);
-/// All tasks are there before the first item is due.
+/// Lead time in which all tasks are started before the first item is due.
 const LEAD: Duration = Duration::from_secs(1);
-/// For one creation.
+/// Time limit for one creation.
 const CREATE: Duration = Duration::from_secs(30);
-/// Statuses that are written at most once in five seconds are written once more.
+/// Pause for the last status writes, of which there is at most one in five seconds.
 const SETTLE: Duration = Duration::from_secs(8);
 
-/// An item that was to be made.
+/// An item that was due.
 struct Submitted {
     name: String,
     /// When it was due.
     due: Instant,
-    /// When the API server had taken it; else why not.
+    /// When the API server had stored it, or why it did not.
     made: Result<Instant, String>,
 }
 
-/// Takes it, with so many items a second of 200 workers.
+/// Runs the benchmark, at `rate` items a second for 200 workers.
 pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
     let part = format!("open-{}-{rate}", stage.waiting);
     let hands = stage.fleet.hands();
@@ -67,12 +68,13 @@ pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
     rows.extend(memory);
     rows.extend(cost::each(&cost::ours(&stage.room, since), made, Some("<= 4")));
     let method = format!(
-        "{agents} simulated workers on KWOK nodes wait for work by long poll through one gateway; the pool does not follow the work. A \
+        "{agents} simulated workers on KWOK nodes wait for work by long poll through one gateway. The pool does not scale with its work. A \
          bare client makes {} items with payloads of {} bytes at times of a Poisson process of {rate}/s (seed {SEED}), {} s long, fixed \
-         beforehand: an item that is late is counted from when it was due. Claimed: when the worker has the answer to its claim; an item \
-         takes it {} ms; finished: when it has the answer to that. All by one clock. The queue keeps {kept} finished items; when all are \
-         done it keeps none, and the writes are counted when all are collected: all writes, refused ones too, with a User-Agent of \
-         Spillway's in the audit log of the namespace, but those of leases. Processor time from before the first item to after the last",
+         beforehand. An item that is late is counted from when it was due. Claimed: the worker has the answer to its claim. It then \
+         works for {} ms. Finished: it has the answer to that. All times are by one clock. The queue keeps {kept} finished items. When \
+         all are done, it keeps none, and the writes are counted when all are collected. All writes with a User-Agent of Spillway's in \
+         the audit log of the namespace are counted, including refused writes, except those of leases. Processor time is from before the \
+         first item to after the last",
         due.len(),
         items::PAYLOAD,
         time.as_secs(),
@@ -87,7 +89,7 @@ async fn submit(stage: &Stage, part: &str, number: usize, due: Instant) -> Submi
     let name = format!("{part}-{number:05}");
     tokio::time::sleep_until(due.into()).await;
     let (api, item) = (stage.room.api::<WorkItem>(), items::item(part, &name));
-    // A task of its own: making requests keeps no other item waiting.
+    // A task of its own, so that a slow request delays no other item.
     let create = async move { api.create(&PostParams::default(), &item).await.map(|_| Instant::now()) };
     let made = match tokio::time::timeout(CREATE, tokio::spawn(create)).await {
         Ok(Ok(Ok(at))) => Ok(at),
@@ -98,14 +100,14 @@ async fn submit(stage: &Stage, part: &str, number: usize, due: Instant) -> Submi
     Submitted { name, due, made }
 }
 
-/// Milliseconds from one moment to another, which may have been before.
+/// Milliseconds from one moment to another, negative if it was earlier.
 fn millis(from: Instant, to: Instant) -> f64 {
     let forth = to.saturating_duration_since(from).as_secs_f64();
     (forth - from.saturating_duration_since(to).as_secs_f64()) * 1000.0
 }
 
 fn times(submitted: &[Submitted], log: &Log) -> Vec<Row> {
-    // The first of several: others are counted, not timed.
+    // The first claim of an item is timed. Further ones are only counted.
     let claims: HashMap<&str, &Claim> = log.claims.iter().rev().map(|claim| (claim.item.as_str(), claim)).collect();
     let ends: HashMap<&str, Instant> = log.ends.iter().rev().map(|end| (end.held.uid.as_str(), end.at)).collect();
     let (mut made, mut claimed, mut from_answer, mut finished, mut held) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! A new controller: how soon it gives out work again, with all items that there are, and what it weighs then.
+//! A new controller: the time until it gives out work again, with all existing items, and its memory afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +10,24 @@ use crate::operator::Operator;
 use crate::report::{Report, Row, float};
 
 const RUNS: usize = 3;
-/// For a controller that is asked to end.
+/// Time limit for a controller to end.
 const END: Duration = Duration::from_secs(60);
-/// How long it is left alone before it is weighed.
+/// How long it is left alone before its memory is read.
 const REST: Duration = Duration::from_secs(30);
 
 /// Seconds from the start of the process.
 struct Times {
-    /// To leading, with its caches filled.
+    /// Until it leads, with its caches filled.
     leads: f64,
-    /// To the gateway's connection to it.
+    /// Until the gateway is connected to it.
     gateway: f64,
-    /// To the first answer that gives an agent an item.
+    /// Until the first answer that gives an agent an item.
     first: f64,
-    /// Until all that waited for it are done.
+    /// Until all items that waited for it are done.
     all: f64,
 }
 
-/// Takes it.
+/// Runs the benchmark.
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Report> {
     stage.fleet.hands().set_think(Duration::ZERO);
     let mut times = Vec::new();
@@ -58,9 +58,10 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Report> {
         Some(_) | None => stage.bare = Some(now),
     }
     let method = format!(
-        "the controller gets SIGTERM; when it has ended a bare client makes {agents} items that the {agents} workers may take, then \
-         another controller is started, {} times. Leading and connected by the logs of controller and gateway, claims by the answers that \
-         the workers had; they ask again at growing intervals while nobody answers. VmRSS and VmHWM of the last controller {} s after that",
+        "the controller gets SIGTERM. When it has ended, a bare client makes {agents} items that the {agents} workers may take. Then \
+         another controller is started. This is done {} times. The times until it leads and until the gateway's connection are from their \
+         logs, those of claims from the workers' answers. Workers without an answer ask again at growing intervals. VmRSS and VmHWM are \
+         those of the last controller {} s after that",
         times.len(),
         rest.as_secs()
     );
@@ -81,7 +82,7 @@ async fn once(stage: &mut Stage) -> anyhow::Result<Times> {
     stage.all_end(wanted).await?;
     let log = hands.take();
     anyhow::ensure!(log.ends.len() >= wanted, "{} of {wanted} items were finished", log.ends.len());
-    // Where nothing is to be kept beside those that wait, these are not either.
+    // If no finished items are to be kept, these are collected too.
     if stage.finished == 0 {
         let left = items::collect(&stage.room, &part).await?;
         anyhow::ensure!(left == 0, "{left} finished items were not collected");

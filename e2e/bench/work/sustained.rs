@@ -1,5 +1,5 @@
-//! Closed loop: how many whole lives of items a second there are, when there is always another item and no worker rests;
-//! beside a bare client that lives the same lives.
+//! Closed loop: whole lives of items a second, if there is always another item and no worker rests; compared with a
+//! bare client that does the same lives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,35 +16,36 @@ use crate::audit::Write;
 use crate::hands::{Hands, Log};
 use crate::report::{Report, Row, float};
 
-/// How long lives are counted ...
+/// How long lives are counted.
 const TIME: Duration = Duration::from_secs(60);
-/// ... after so long a start.
+/// How long the start takes, which is not counted.
 const START: Duration = Duration::from_secs(5);
-/// How long the bare client lives, each time.
+/// How long the bare client runs, each time.
 const FLOOR: Duration = Duration::from_secs(20);
-/// One item for so many workers is in the queue beyond those that they do. On a quiet machine that is less than two seconds'
-/// worth: what waits longer costs one more write.
+/// Number of workers for one more item in the queue than the workers do. On a quiet machine these items wait less than
+/// two seconds: an item that waits longer costs one more write.
 const QUEUED_OF: usize = 2;
-/// The bare client once more, with as many at once as suppliers, workers and collectors have in flight at most.
+/// Lives at once in another run of the bare client: as many requests as suppliers, workers and collectors have under
+/// way at most.
 const MANY: usize = 256;
-/// For the items that were made when the time was over.
+/// Time limit for items that were unfinished when the time was over.
 const LATE: Duration = Duration::from_secs(60);
-/// Statuses that are written at most once in five seconds are written once more.
+/// Pause for the last status writes, of which there is at most one in five seconds.
 const SETTLE: Duration = Duration::from_secs(8);
 
-/// What suppliers did.
+/// The work of the suppliers.
 struct Supplied {
     /// When each item was made.
     made: Vec<Instant>,
-    /// Why some were not.
+    /// Why some items could not be made.
     failed: Vec<String>,
 }
 
-/// What was seen.
+/// The numbers of one run.
 struct SustainedResults {
     supplied: Supplied,
     log: Log,
-    /// The beginning and the end of what is counted.
+    /// The beginning and the end of the time that is counted.
     from: Moment,
     to: Moment,
     /// Spillway's writes, from the first item to the last that was collected.
@@ -52,12 +53,12 @@ struct SustainedResults {
     /// Items that were not collected.
     left: usize,
     troubles: Vec<Row>,
-    /// The bare client's lives a second: before, after, and with many at once.
+    /// Lives a second of the bare client: before, after, and with many at once.
     floor: [f64; 2],
     many: f64,
 }
 
-/// Takes it.
+/// Runs the benchmark.
 pub async fn run(stage: &mut Stage, floor: &Floor) -> anyhow::Result<Report> {
     let part = format!("sustained-{}", stage.waiting);
     let (time, rest) = (stage.size.time(TIME), stage.size.time(FLOOR));
@@ -81,13 +82,13 @@ pub async fn run(stage: &mut Stage, floor: &Floor) -> anyhow::Result<Report> {
     let after = floor.lives(items::AT_ONCE, rest).await?;
     let rows = rows(SustainedResults { supplied, log, from, to, writes, left, troubles, floor: [before, after], many }, stage)?;
     let method = format!(
-        "a supplier, {at_once} creations at once at most, keeps {unfinished} items unfinished, {} more than there are simulated workers, \
-         who take one after the other and do each at once; the queue keeps nothing that is finished. {} s are counted after a start of \
-         {} s; created, claimed and finished by the answers that supplier and workers had, collected by the audit log. Beside it, for {} s \
-         before and after, a bare client that makes items of the same size, replaces their status with what Spillway wrote at a claim, \
-         then at a finish, and deletes them (four such writes are a life): {at_once} lives at once, and before that {MANY}, with nobody \
-         else there but the workers, who wait. The percentage is of the mean of the two at {at_once}. API writes are counted from the \
-         first item to the last that is collected, as in the open loop",
+        "a supplier with at most {at_once} creations at once keeps {unfinished} items unfinished, {} more than there are simulated workers. \
+         The workers do one after the other at once, and the queue keeps no finished items. {} s are counted after a start of {} s. \
+         Created, claimed and finished are counted by the answers to supplier and workers, and collected by the audit log. For {} s \
+         before and after it a bare client makes items of the same size, replaces their status with what Spillway wrote at a claim, \
+         then at a finish, and deletes them (four such writes are a life). It has {at_once} lives at once, and before that {MANY}, while \
+         the workers only wait. The percentage is of the mean of the two at {at_once}. API writes are counted from the first item to the \
+         last that is collected, as in the open loop",
         queued(stage),
         time.as_secs(),
         START.as_secs(),
@@ -135,7 +136,7 @@ fn rows(seen: SustainedResults, stage: &Stage) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Makes items for so long, as many as there are places.
+/// Makes items for `time`, as many as there are permits.
 async fn supply(stage: &Stage, part: &str, time: Duration) -> anyhow::Result<Supplied> {
     let (until, mut suppliers) = (tokio::time::Instant::now() + time, JoinSet::new());
     for supplier in 0..items::AT_ONCE {
@@ -144,7 +145,7 @@ async fn supply(stage: &Stage, part: &str, time: Duration) -> anyhow::Result<Sup
             let api = room.api::<WorkItem>();
             let mut all = Supplied { made: Vec::new(), failed: Vec::new() };
             while tokio::time::Instant::now() < until {
-                // No place in all the time that is left, or (which never happens) no more places.
+                // No permit in the rest of the time, or (which never happens) the semaphore is closed.
                 let Ok(Ok(place)) = tokio::time::timeout_at(until, hands.places.acquire()).await else { break };
                 place.forget();
                 let name = format!("{part}-{supplier}-{}", all.made.len() + all.failed.len());

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
-# What sits on top of the node: NetworkPolicy, PersistentVolumes, CoreDNS (optional), KWOK's fake nodes (optional).
+# Additions to the node: NetworkPolicy, PersistentVolumes, CoreDNS (optional), KWOK's fake nodes (optional).
 
 role() { # NAME RULES : a ClusterRole for user e2e:NAME and its binding
     cat <<Y
@@ -20,16 +20,17 @@ Y
 
 start_netpol() {
     local flags
-    # --pod-cidr: closed from a pod's first packet on. NETPOL_FLAGS= (empty) leaves the 20 to 40 ms that ordinary engines leave open.
+    # With --pod-cidr policies hold from a pod's first packet. With NETPOL_FLAGS= (empty) the first 20 to 40 ms are open, as with
+    # common network plugins.
     read -ra flags <<< "${NETPOL_FLAGS---pod-cidr=$POD_CIDR}"
     role netpol '- {apiGroups: [""], resources: [pods, namespaces], verbs: [list, watch]}
 - {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [list, watch]}' |
-        kc apply --server-side -f - > "$L/netpol-objects.log" 2>&1 || { show_log netpol-objects; die "the API server refuses netpol's role"; }
+        kc apply --server-side -f - > "$L/netpol-objects.log" 2>&1 || { show_log netpol-objects; die "the API server refused the role of netpol"; }
     start netpol env PATH="$PATH:/usr/sbin:/sbin" "$BIN/netpol" --kubeconfig="$K/netpol.conf" "${flags[@]}"
     wait_for netpol 10 in_net nft list table ip netpol
 }
 
-# Folders under $D/volumes as PersistentVolumes. `standard` is the default class, as in most small clusters.
+# PersistentVolumes are folders under $D/volumes. `standard` is the default class, as in most small clusters.
 start_volumes() {
     mkdir -p "$D/volumes"
     { role volumes '- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [list, watch]}
@@ -42,7 +43,7 @@ provisioner: spillway.dev/e2e-local
 volumeBindingMode: WaitForFirstConsumer
 reclaimPolicy: Delete
 Y
-    } | kc apply --server-side -f - > "$L/volumes-objects.log" 2>&1 || { show_log volumes-objects; die "the API server refuses the volumes' objects"; }
+    } | kc apply --server-side -f - > "$L/volumes-objects.log" 2>&1 || { show_log volumes-objects; die "the API server refused the objects of volumes"; }
     start volumes "$BIN/volumes" --kubeconfig="$K/volumes.conf" --dir="$D/volumes"
 }
 
@@ -77,15 +78,15 @@ addressType: IPv4
 ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
 endpoints: [{addresses: ["$IP"], conditions: {ready: true}}]
 Y
-    } | kc apply --server-side -f - > "$L/dns-objects.log" 2>&1 || { show_log dns-objects; die "the API server refuses the DNS objects"; }
+    } | kc apply --server-side -f - > "$L/dns-objects.log" 2>&1 || { show_log dns-objects; die "the API server refused the objects of DNS"; }
     start coredns "$BIN/coredns" -conf "$D/conf/Corefile"
     wait_for coredns 30 http_ok http://127.0.0.1:8181/ready
 }
 
-# Not `kubectl wait`: that asks for one node after the other, 10 s for a hundred.
+# `kubectl wait` would ask for one node after the other, which takes 10 s for a hundred.
 fake_nodes_ready() { [ "$(kc get nodes -l type=kwok --no-headers | awk '$2 ~ /^Ready/' | wc -l)" -ge "$1" ]; }
 
-# start_kwok NODES : KWOK, and so many fake nodes (missing ones are added, none is taken away)
+# start_kwok NODES : KWOK, and at least NODES fake nodes (missing ones are added, none is removed)
 start_kwok() {
     local flags have i
     read -ra flags <<< "${KWOK_FLAGS:-}"
@@ -107,7 +108,7 @@ status: {allocatable: {cpu: "32", memory: 256Gi, ephemeral-storage: 1Ti, pods: "
 Y
     done > "$D/kwok-nodes.yaml"
     if [ -s "$D/kwok-nodes.yaml" ]; then
-        kc create -f "$D/kwok-nodes.yaml" > "$L/kwok-nodes.log" 2>&1 || { show_log kwok-nodes; die "the fake nodes were refused"; }
+        kc create -f "$D/kwok-nodes.yaml" > "$L/kwok-nodes.log" 2>&1 || { show_log kwok-nodes; die "the API server refused the fake nodes"; }
     fi
     wait_for "kwok nodes ($1, label type=kwok, taint kwok.x-k8s.io/node)" 120 fake_nodes_ready "$1"
 }

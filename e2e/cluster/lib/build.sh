@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
-# Builds what the cluster runs, from the pinned Go modules in ../mods and the images in ../../images. Each result sits in
-# a folder of the cache named after everything that went into it, so nothing is built twice and two checkouts can share.
+# Builds the cluster's programs from the pinned Go modules in ../mods, and its images from ../../images. The cache has a folder
+# for each result, named by a digest of all inputs. So nothing is built twice, and checkouts share results.
 
 KUBERNETES_VERSION=1.36.3
-# What is built from Kubernetes' own libraries is built with the same tags, and from the same versions of everything, so that
-# Go compiles them once.
+# Programs that use Kubernetes' libraries are built with the same tags and the same versions, so that Go compiles the libraries
+# once.
 KUBERNETES_TAGS=selinux,notest,grpcnotrace
-# The compiler spends an eighth of its time on collecting garbage that need not be collected.
+# Less garbage collection saves an eighth of the compiler's time.
 export GOGC=${GOGC:-400}
 DEFAULT_PARTS=(kubernetes etcd containerd runc netpol volumes helm images)
 
@@ -32,24 +32,24 @@ recipe() {
         kwok) R_COLD='1 min' R_PKGS=(sigs.k8s.io/kwok/cmd/kwok) ;;
         helm)
             R_COLD='20 s' R_MODULE=kubernetes R_TAGS=$KUBERNETES_TAGS
-            # What `helm template` takes a cluster for, without one.
+            # The cluster's version that `helm template` assumes without a cluster.
             for b in chartutil lint/rules; do
                 R_LD+=" -X helm.sh/helm/v3/pkg/$b.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$b.k8sVersionMinor=36"
             done
             R_LD+=" -X helm.sh/helm/v3/internal/version.version=v3.20.2" R_PKGS=(helm.sh/helm/v3/cmd/helm)
             ;;
         netpol | volumes) R_COLD='5 s' R_TAGS=$KUBERNETES_TAGS R_PKGS=(.) ;;
-        *) die "nothing named '$1' to build; --with knows: dns, kwok" ;;
+        *) die "unknown part '$1'; --with takes dns and kwok" ;;
     esac
 }
 
 find_go() {
     command -v go >/dev/null && return 0
     if [ -x /usr/local/go/bin/go ]; then PATH=$PATH:/usr/local/go/bin; return 0; fi
-    die "'go' is not in PATH. Install Go 1.26.8 or newer (any Go since 1.21 fetches the version that mods/*/go.mod ask for by itself), then try again. Under sudo: sudo env \"PATH=\$PATH\" ..."
+    die "'go' is not in PATH. Install Go 1.26.8 or newer (Go 1.21 and newer download the version that mods/*/go.mod name), then try again. Under sudo: sudo env \"PATH=\$PATH\" ..."
 }
 
-# part_dir PART : the folder of the cache that holds, or will hold, this very build of it
+# part_dir PART : the folder of the cache for this build of it
 part_dir() {
     local key
     if [ "$1" = images ]; then
@@ -67,7 +67,7 @@ part_dir() {
 }
 
 # --- Debian packages ---------------------------------------------------------------------------------------------------
-# Looked for by what is used of them, not by package name, so that other distributions pass too.
+# Checked by the files that are used, not by package name, so that other distributions pass too.
 missing_packages() {
     local b
     for b in /usr/lib/cni /opt/cni/bin; do [ -x "$b/bridge" ] && break; done
@@ -89,7 +89,7 @@ findmnt mount
 pgrep procps
 sysctl procps
 T
-    # Debian's `busybox` is linked dynamically: in an image of its own it would not start.
+    # Debian's `busybox` is linked dynamically, so it does not start in an image without libraries.
     if ! b=$(command -v busybox) || ldd "$b" >/dev/null 2>&1; then echo busybox-static; fi
     [ -e /usr/include/seccomp.h ] || echo libseccomp-dev
 }
@@ -110,7 +110,7 @@ need_packages() {
     say "installed them"
 }
 
-# packages : what tests without a cluster need of them too
+# packages : installs them; tests without a cluster need them too
 packages() {
     mkdir -p "$CACHE/build"
     (
@@ -127,7 +127,7 @@ build_go() { # PART DIR
     (
         cd "$HERE/mods/$R_MODULE" || exit 1
         CGO_ENABLED=$R_CGO go build -trimpath ${R_TAGS:+-tags "$R_TAGS"} -ldflags "-s -w $R_LD" -o "$out" "${R_PKGS[@]}"
-        # KWOK ships its default stages as files of its module; kwok refuses to start without any.
+        # KWOK's default stages are files of its module. kwok does not start without stages.
         if [ "$1" = kwok ]; then
             stages=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
             for f in "$stages"/node/fast/*.yaml "$stages"/node/heartbeat-with-lease/*.yaml "$stages"/pod/fast/*.yaml; do
@@ -137,7 +137,7 @@ build_go() { # PART DIR
     )
 }
 
-build_part() { # PART DIR : built beside and moved into place, so that a folder that exists is whole
+build_part() { # PART DIR : built in another folder and then moved, so that an existing folder is complete
     local tmp=$2.tmp.$$ log=$CACHE/build/$1.log pid n=0
     mkdir -p "$tmp"
     if [ "$1" = images ]; then
@@ -152,12 +152,12 @@ build_part() { # PART DIR : built beside and moved into place, so that a folder 
     done
     if ! wait $pid; then
         rm -rf "$tmp"; tail -n 15 "$log" >&2
-        die "building $1 failed; the whole output is in $log. If modules could not be fetched, look at 'go env GOPROXY GOFLAGS' and the network; what was built stays, so simply try again"
+        die "building $1 failed; the whole output is in $log. If modules could not be fetched, check the network and 'go env GOPROXY GOFLAGS'. Finished parts stay in the cache, so you can try again"
     fi
-    mv -T "$tmp" "$2" 2>/dev/null || rm -rf "$tmp"   # another checkout may have been faster
+    mv -T "$tmp" "$2" 2>/dev/null || rm -rf "$tmp"   # another checkout may have built it meanwhile
 }
 
-# build PART... : whatever of them is not in the cache
+# build PART... : builds the parts that are not in the cache
 build() {
     local part dir todo=() started i=0
     mkdir -p "$CACHE/build"
@@ -182,7 +182,7 @@ build() {
 link_parts() {
     local part dir f dirs=()
     find_go
-    # The packages are asked for even when all is built: a cache can outlive the machine's packages.
+    # Packages are checked also if all is built, because the cache can be older than the machine.
     if [ -n "$(PATH=$PATH:/usr/sbin:/sbin missing_packages)" ]; then build "$@"; fi
     for part in "$@"; do
         dir=$(part_dir "$part")

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
-# Certificate authorities, certificates and kubeconfigs of one cluster, made with openssl once and kept until `down`.
+# Certificate authorities, certificates and kubeconfigs of one cluster. openssl makes them once, and `down` removes them.
 
 make_key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1.key" 2>/dev/null; }
 
@@ -32,7 +32,7 @@ Y
 }
 
 make_certs() {
-    [ ! -e "$K/.done" ] || return 0    # written last: a half-made set is made anew
+    [ ! -e "$K/.done" ] || return 0    # written last: an incomplete set is made again
     rm -rf "$P" "$K"; mkdir -p "$P" "$K"; chmod 700 "$P" "$K"
     (
         cd "$P" || exit 1

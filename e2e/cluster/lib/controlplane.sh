@@ -9,7 +9,7 @@ start_etcd() {
         --listen-peer-urls=http://127.0.0.1:2380 --log-level=warn "${flags[@]}"
 }
 
-# Every write that changes the cluster, once, with its user and user agent: tests count them. Reads and reviews are not logged.
+# Logs every write once, with its user and user agent, because tests count writes. Reads and reviews are not logged.
 write_audit_policy() {
     put "$D/conf/audit-policy.yaml" <<'Y'
 apiVersion: audit.k8s.io/v1
@@ -58,7 +58,7 @@ start_control_plane() {
     wait_for apiserver 60 api_ok
     read -ra flags <<< "${KCM_FLAGS:-}"
     k=$K/controller-manager.conf
-    # At its default 20 queries a second it takes 5 s to make its service accounts and 25 s for 500 pods.
+    # With its default of 20 queries a second it takes 5 s for its service accounts and 25 s for 500 pods.
     start controller-manager "$BIN/kube-controller-manager" --kubeconfig="$k" --authentication-kubeconfig="$k" --authorization-kubeconfig="$k" \
         --bind-address=127.0.0.1 --root-ca-file="$P/ca.crt" --service-account-private-key-file="$P/sa.key" \
         --cluster-signing-cert-file="$P/ca.crt" --cluster-signing-key-file="$P/ca.key" \
@@ -72,11 +72,12 @@ start_control_plane() {
 wait_control_plane() {
     wait_for controller-manager 30 http_ok https://127.0.0.1:10257/healthz
     wait_for scheduler 30 http_ok https://127.0.0.1:10259/healthz
-    # Healthy is not yet useful: until this account exists no pod can be made.
+    # Health is not enough: until this account exists no pod can be created.
     wait_for "controller-manager serviceaccount" 30 kc -n default get serviceaccount default
 }
 
-# A second API server on the same etcd. It leaves the endpoints of Service `kubernetes` to the first: both have one address.
+# A second API server on the same etcd. The first one keeps the endpoints of Service `kubernetes`, because both have the same
+# address.
 apiserver2() {
     case ${1:-up} in
         up)

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
-# Snapshots of the cluster's state, to play the restore of an old backup. etcdctl and etcdutl are not built; none is
-# needed: etcd is made to survive a power cut at any instant, so a copy of the files of a *stopped* process (SIGSTOP,
-# every thread standing) is a state it recovers from. Tried with fsync on and off: the copy reads the page cache.
+# Snapshots of the cluster's state, to simulate the restore of an old backup. etcdctl and etcdutl are neither built nor needed:
+# etcd survives a power failure at any time, so it recovers from a copy of the files of a *stopped* process (SIGSTOP, all
+# threads). This was tried with fsync on and off: the copy reads the page cache.
 
 snapshot() {
     local file=$1 pid stood
@@ -17,22 +17,22 @@ snapshot() {
     tar -C "$D/etcd.copy" --sparse -czf "$file.tmp" . || die "cannot write $file.tmp"
     rm -rf "$D/etcd.copy"
     mv "$file.tmp" "$file"
-    say "$(elapsed) wrote $file ($(du -h "$file" | cut -f1)); etcd stood still for $stood ms"
+    say "$(elapsed) wrote $file ($(du -h "$file" | cut -f1)); etcd was stopped for $stood ms"
 }
 
-# restore FILE : the API's state jumps back. Pods that run now but not then are removed by the kubelet, others come back.
-# The cluster's own components are restarted, as after any restore, because resource versions went backwards; programs
-# started with `run` are not told anything: what they do then is what a test wants to see.
+# restore FILE : sets the API's state back. The kubelet removes pods that are not in the snapshot, and starts those that are.
+# The cluster's own components are restarted, as after any restore, because resource versions went backwards. Programs started
+# with `run` get no notice: tests observe what they do then.
 restore() {
     local file=$1 c
-    [ -s "$file" ] || die "no snapshot $file"
-    tar -tzf "$file" ./member/snap/db >/dev/null 2>&1 || die "$file is no snapshot made by '$HERE/cluster snapshot'"
+    [ -s "$file" ] || die "the snapshot $file is missing or empty"
+    tar -tzf "$file" ./member/snap/db >/dev/null 2>&1 || die "$file is not a snapshot of '$HERE/cluster snapshot'"
     for c in kwok netpol volumes coredns proxy kubelet scheduler controller-manager apiserver2 apiserver etcd; do
         [ "$(state_of $c)" = dead ] || signal_component $c KILL
     done
     rm -rf "$D/etcd"; mkdir -p "$D/etcd"; chmod 700 "$D/etcd"
     tar -C "$D/etcd" -xzf "$file"
-    say "$(elapsed) etcd's files are those of $file; starting all again"
+    say "$(elapsed) etcd's files are restored from $file; starting all components again"
     [ -e "$D/wanted/kubelet" ] || control_plane_only=1
     bring_up
 }

@@ -1,23 +1,23 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
-# The box a cluster lives in: a named network namespace, and a PID and mount namespace whose PID 1 (the "holder") is a
-# reaping `pause`. Killing the holder takes every process, container and mount with it; that is how `down` is sure.
+# The namespaces of a cluster: a named network namespace, and a PID and mount namespace whose PID 1 (the "holder") is a `pause`
+# that reaps. The end of the holder ends all processes, containers and mounts, so `down` leaves none.
 
 netns_ok() { nsenter --net="/run/netns/$NAME" true 2>/dev/null; }
 
-# The holder's death is to the node what a power cut is: what a real machine loses with it (its /run) goes, disks stay.
+# The end of the holder is like a power failure of the node: its /run is lost, disks stay.
 forget_boot() {
     rm -rf "$D/pid" "$D/containerd-state" "$D/cni-state" "$D/private/run" "$CRI" "$CRI.ttrpc"
     mkdir -p "$D/pid"
 }
 
-# A killed holder can hang about, half dead, until all its processes are reaped: then it has no namespaces any more.
+# A killed holder can remain until all its processes are reaped, and then has no namespaces any more.
 holder_ok() { alive holder && in_cluster true 2>/dev/null; }
 
-# end_holder : kill it if it lives; returns when all its processes are gone
+# end_holder : kill it if it is alive; returns when all its processes have ended
 end_holder() {
     local name parent pid i
     [ -d "$D/pid" ] || return 0
-    for name in "$D"/pid/*; do   # a stopped nsenter would not reap its child, and the holder waits for that
+    for name in "$D"/pid/*; do   # a stopped nsenter does not reap its child, and the holder waits for that
         if parent=$(parent_of "${name##*/}"); then kill -CONT "$parent" 2>/dev/null || true; fi
     done
     pid=$(pid_of holder) || return 0
@@ -25,42 +25,43 @@ end_holder() {
     kill -KILL "$pid" 2>/dev/null || true
     for ((i = 0; i < 200; i++)); do
         if ! pid_of holder >/dev/null; then
-            # A moment for the parent too, which reports nothing but would be seen as left.
+            # Wait for the parent too: otherwise it counts as a process that is left.
             for _ in {1..20}; do if [ ! -d "/proc/${parent:-none}" ]; then return 0; fi; sleep 0.02; done
             return 0
         fi
         sleep 0.05
     done
-    die "the namespace holder (PID $pid) does not end: a process of the cluster hangs in the kernel (look: ps -eo pid,stat,cmd | grep ' D'). Try again later"
+    die "the namespace holder (PID $pid) does not end, because a process of the cluster hangs in the kernel (see: ps -eo pid,stat,cmd | grep ' D'). Try again later"
 }
 
 open_box() {
     local parent child='' i d
-    # The network namespace outlives the holder, so that a program started with `run` keeps its place in it.
+    # The network namespace outlives the holder, so that programs started with `run` stay in it.
     if ! netns_ok; then
         ip netns del "$NAME" 2>/dev/null || rm -f "/run/netns/$NAME"   # a name left without its namespace
         ip netns add "$NAME"
     fi
     if ! holder_ok; then
-        [ ! -e "$D/pid/holder" ] || say "$(elapsed) found what an earlier, dead start left behind; tidying up"
+        [ ! -e "$D/pid/holder" ] || say "$(elapsed) found the remains of an earlier start; removing them"
         end_holder
         kill_strays
         forget_boot
-        remove_cgroups || say "some old cgroups under */$NAME do not go away yet; going on"
+        remove_cgroups || say "some old cgroups under */$NAME cannot be removed yet; continuing"
         : > "$D/wanted/holder"
         setsid nsenter --net="/run/netns/$NAME" unshare --mount --propagation private --pid --fork --mount-proc --kill-child \
             "$BIN/pause" < /dev/null > "$L/holder.log" 2>&1 9>&- &
         parent=$!
         for ((i = 0; i < 250; i++)); do
-            # Until it became `pause` it is still making its mounts.
+            # Until it is `pause`, it still makes its mounts.
             child=$(pgrep -P "$parent") && [ "$(readlink "/proc/$child/exe" 2>/dev/null)" -ef "$BIN/pause" ] && break
             kill -0 "$parent" 2>/dev/null || break
             sleep 0.02
         done
         disown "$parent" 2>/dev/null || true
-        [ -n "$child" ] || { show_log holder; die "the namespace holder did not start. Are namespaces allowed here? Try: unshare --mount --pid --fork --mount-proc true"; }
+        [ -n "$child" ] || { show_log holder; die "the namespace holder did not start. Check whether namespaces are allowed: unshare --mount --pid --fork --mount-proc true"; }
         record holder "$child" "$parent"
-        # Not `unshare --propagation shared`: pod mounts would leak to the host, and /run/netns, made shared by ip(8), stay a peer of the host's.
+        # With `unshare --propagation shared` pod mounts would leak to the host, and /run/netns, which ip(8) makes shared, would
+        # remain a peer of the host's.
         in_cluster mount --make-rshared /
         for d in "${PRIVATE[@]}"; do
             if [ ! -d "$d" ]; then mkdir -p "$d"; echo "$d" >> "$STATE_ROOT/.made-dirs"; fi
@@ -76,7 +77,7 @@ ip link set sw0 up; ip link set sw1 up
 ip addr replace $IP/24 dev sw0
 ip route replace $SVC_CIDR dev sw0          # host processes need a route before DNAT; there is no default route
 sysctl -qw net.ipv4.ip_forward=1
-sysctl -qw net.bridge.bridge-nf-call-iptables=1 || echo "no br_netfilter in this kernel: Services may not answer pods of the same node" >&2
+sysctl -qw net.bridge.bridge-nf-call-iptables=1 || echo "this kernel has no br_netfilter: Services may not answer pods of the same node" >&2
 S
 }
 
@@ -100,7 +101,7 @@ make_cgroups() {  # the kubelet wants its cgroupRoot to exist
     fi
 }
 
-remove_cgroups() { # empty by now; deepest first; a cgroup may need a moment after its last process
+remove_cgroups() { # they are empty; deepest first; a cgroup may stay busy shortly after its last process
     local c i
     for ((i = 0; i < 20; i++)); do
         for c in $(cgroup_dirs); do
@@ -113,7 +114,7 @@ remove_cgroups() { # empty by now; deepest first; a cgroup may need a moment aft
 }
 
 # --- taking it down ----------------------------------------------------------------------------------------------------
-# Processes in our cgroups whose holder is gone: none, unless somebody moved one there.
+# Ends processes in our cgroups after the holder's end. There are none, unless a user moved one there.
 kill_strays() {
     local c pid
     for c in $(cgroup_dirs); do
@@ -124,7 +125,7 @@ kill_strays() {
 
 ancestors() { local p=$$; while [ "${p:-0}" -gt 1 ]; do echo "$p"; p=$(awk '/^PPid:/ {print $2}' "/proc/$p/status"); done; }
 
-# Programs started with `run` are in the network namespace only. Whoever called us from there is spared.
+# Ends programs that were started with `run`, which are in the network namespace only. Our own ancestors are spared.
 kill_netns_processes() {
     local spare pids pid i
     netns_ok || return 0
@@ -132,10 +133,10 @@ kill_netns_processes() {
         spare=$(ancestors); pids=''
         for pid in $(ip netns pids "$NAME" 2>/dev/null); do grep -qx "$pid" <<< "$spare" || pids+=" $pid"; done
         [ -n "$pids" ] || return 0
-        # First a moment for the parents of what has just died, then TERM, then KILL.
+        # First wait for the parents of processes that have just ended, then TERM, then KILL.
         # shellcheck disable=SC2086
         case $i in
-            5) say "ending what still runs in $NAME's network:$pids"; kill -TERM $pids 2>/dev/null || true; kill -CONT $pids 2>/dev/null || true ;;
+            5) say "ending processes in the network of $NAME:$pids"; kill -TERM $pids 2>/dev/null || true; kill -CONT $pids 2>/dev/null || true ;;
             25) kill -KILL $pids 2>/dev/null || true ;;
         esac
         sleep 0.1
@@ -143,14 +144,14 @@ kill_netns_processes() {
     say "processes that do not end:$pids"
 }
 
-# rmdir of a folder that is a mount point in any other mount namespace silently unmounts it there: another cluster's
-# /run/containerd would vanish under it. So: only folders that a cluster made, and only when nobody has a mount there.
+# rmdir of a folder that is a mount point in another mount namespace silently unmounts it there: another cluster would lose its
+# /run/containerd. So this removes only folders that a cluster made, and only if no process has a mount there.
 remove_made_dirs() {
     local d dirs
     [ -e "$STATE_ROOT/.made-dirs" ] || return 0
     mapfile -t dirs < <(sort -u "$STATE_ROOT/.made-dirs")
     for d in "${dirs[@]}"; do
-        [ "$d" != /run/netns ] || continue   # a mount point of the host itself once ip(8) was used; it stays, as after any `ip netns`
+        [ "$d" != /run/netns ] || continue   # ip(8) makes it a mount point of the host; it stays, as after any `ip netns`
         if grep -qs " $d " /proc/[0-9]*/mountinfo; then return 0; fi
     done
     for d in "${dirs[@]}"; do [ "$d" = /run/netns ] || rmdir "$d" 2>/dev/null || true; done
@@ -164,7 +165,7 @@ close_box() {
     kill_netns_processes
     if [ -e "/run/netns/$NAME" ]; then ip netns del "$NAME" 2>/dev/null || rm -f "/run/netns/$NAME"; fi
     remove_cgroups || say "cgroups left: $(for i in $(cgroup_dirs); do [ ! -d "$i" ] || echo "$i"; done | tr '\n' ' ')"
-    # All mounts went with the mount namespace. Were one left, removing files would reach through it.
+    # All mounts ended with the mount namespace. If one was left, the removal of files would reach through it.
     left=$(findmnt -rno TARGET | grep -F -e "$D/" || true)
-    [ -z "$left" ] || die "still mounted, nothing was removed: $left. Unmount it (umount -l) and run down again"
+    [ -z "$left" ] || die "these are still mounted, so nothing was removed: $left. Unmount them (umount -l) and run down again"
 }

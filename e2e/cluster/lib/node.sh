@@ -41,8 +41,8 @@ ctr() { "$BIN/ctr" --address "$CRI" -n k8s.io "$@"; }
 load_images() {
     local f
     for f in "$@"; do
-        [ -s "$f" ] || die "no image archive: $f"
-        ctr images import "$f" >> "$L/images.log" 2>&1 || { show_log images; die "containerd does not take $f; see $L/images.log"; }
+        [ -s "$f" ] || die "the image archive $f is missing or empty"
+        ctr images import "$f" >> "$L/images.log" 2>&1 || { show_log images; die "containerd cannot import $f; see $L/images.log"; }
     done
 }
 
@@ -60,7 +60,7 @@ start_kubelet() {
     local flags
     [ "$(state_of kubelet)" != dead ] || kubelet_since=$(date +%s)
     read -ra flags <<< "${KUBELET_FLAGS:-}"
-    put "$D/conf/resolv.conf" <<< "nameserver $IP"            # CoreDNS or nobody: there is no way out of the namespace
+    put "$D/conf/resolv.conf" <<< "nameserver $IP"            # only CoreDNS, because the network namespace has no route to the outside
     mkdir -p "$D/kubelet/seccomp/profiles"                    # root of seccompProfile.localhostProfile: <root-dir>/seccomp
     cp "$HERE"/seccomp/*.json "$D/kubelet/seccomp/profiles/"
     make_cgroups
@@ -108,7 +108,7 @@ Y
     start proxy env PATH="$PATH:/usr/sbin:/sbin" "$BIN/kube-proxy" --config="$D/conf/proxy.yaml"
 }
 
-# Ready, and said so by the kubelet that runs now: what its predecessor said stays in the API for 40 s after its death.
+# Ready, and reported by the kubelet that runs now: the last report of a dead kubelet stays in the API for 40 s.
 node_ready() {
     local ready beat
     read -r ready _ beat <<< "$(kc get node "$NODE" -o jsonpath='{range .status.conditions[?(@.type=="Ready")]}{.status} at {.lastHeartbeatTime}{end}')"

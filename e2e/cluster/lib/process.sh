@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
-# The cluster's processes: started, found again, waited for, signalled. A process is known by its PID, its start time
-# and the boot it was started in, because a PID alone may belong to somebody else after a crash or a reboot.
+# The cluster's processes: start them, find them again, wait for them, signal them. A process is identified by its PID, its
+# start time and the boot, because after a crash or a reboot another process may have its PID.
 
 BOOT=$(cut -c1-8 /proc/sys/kernel/random/boot_id)
 
@@ -16,7 +16,7 @@ start_time() {
 # record NAME PID PARENT
 record() { echo "$2 $(start_time "$2" || echo 0) $BOOT $3 $(start_time "$3" || echo 0)" > "$D/pid/$1"; }
 
-# pid_of NAME : its PID, if it still is the process that was started
+# pid_of NAME : its PID, if it is still the process that was started
 pid_of() {
     local pid start boot rest
     { read -r pid start boot rest < "$D/pid/$1"; } 2>/dev/null || return 1
@@ -52,8 +52,8 @@ in_net() { nsenter --net="/run/netns/$NAME" -- "$@"; }
 
 show_log() { [ ! -s "$L/$1.log" ] || { say "--- last lines of $L/$1.log"; tail -n 8 "$L/$1.log" >&2; say "---"; }; }
 
-# start NAME COMMAND... : in the background, inside the namespaces; does nothing when it lives.
-# setsid: else a stopped component gets the caller's whole process group a SIGHUP when the caller ends.
+# start NAME COMMAND... : start it in the background, inside the namespaces; nothing to do if it is alive.
+# setsid: otherwise the caller's whole process group gets a SIGHUP when the caller ends while a component is stopped.
 start() {
     local name=$1 parent child='' target i; shift
     : > "$D/wanted/$name"
@@ -61,7 +61,7 @@ start() {
         alive) return 0 ;;
         paused) signal_component "$name" CONT; say "$(elapsed) $name was paused; resumed it"; return 0 ;;
     esac
-    target=$(pid_of holder)     # here: within the background command its own subshell would be the child that pgrep finds
+    target=$(pid_of holder)     # not within the background command: pgrep would find the subshell as its child
     setsid nsenter --target "$target" --net --mount --pid -- "$@" >> "$L/$name.log" 2>&1 < /dev/null 9>&- &
     parent=$!
     for ((i = 0; i < 250; i++)); do
@@ -74,16 +74,16 @@ start() {
     record "$name" "$child" "$parent"
 }
 
-# wait_for "NAME [WHAT]" SECONDS COMMAND... : poll until COMMAND succeeds; fail at the deadline, or at once when NAME dies
+# wait_for "NAME [WHAT]" SECONDS COMMAND... : poll until COMMAND succeeds; fail at the deadline, or as soon as NAME dies
 wait_for() {
     local label=$1 name=${1%% *} limit=$2 end; shift 2
     end=$((SECONDS + limit))
     until "$@" >/dev/null 2>&1; do
         if [ "$(state_of "$name")" = dead ]; then
-            show_log "$name"; die "$name exited. Its log: $HERE/cluster logs $name. Mend the cause and run '$HERE/cluster up' again; '$HERE/cluster down' begins afresh"
+            show_log "$name"; die "$name exited. Its log: $HERE/cluster logs $name. Repair the cause and run '$HERE/cluster up' again, or remove the cluster: '$HERE/cluster down'"
         fi
         if [ "$SECONDS" -ge "$end" ]; then
-            show_log "$name"; die "$label not ready after $limit s. Its log: $HERE/cluster logs $name; the state of all: $HERE/cluster status"
+            show_log "$name"; die "$label is not ready after $limit s. Its log: $HERE/cluster logs $name. All components: $HERE/cluster status"
         fi
         sleep 0.1
     done
@@ -94,7 +94,7 @@ http_ok() { in_net curl -sfk --max-time 2 -o /dev/null "$@"; }
 api_ok() { http_ok --cert "$P/admin.crt" --key "$P/admin.key" "https://$IP:${1:-6443}/readyz"; }
 kc() { in_net "$BIN/kubectl" --kubeconfig="$K/admin.conf" "$@"; }
 
-# all_stopped PID : every thread of it stands still
+# all_stopped PID : whether all of its threads are stopped
 all_stopped() {
     local s f
     for f in /proc/"$1"/task/*/stat; do
@@ -107,7 +107,7 @@ all_stopped() {
 # signal_component NAME SIGNAL : returns when it took effect
 signal_component() {
     local name=$1 signal=$2 pid parent i
-    if [ "$(state_of "$name")" = dead ]; then die "$name is not running. What is: $HERE/cluster status"; fi
+    if [ "$(state_of "$name")" = dead ]; then die "$name is not running. All components: $HERE/cluster status"; fi
     pid=$(pid_of "$name")
     kill -s "$signal" "$pid"
     case $signal in

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
-# What runs, what should, and how to get in.
+# The components, their states, and commands to use the cluster.
 
 COMPONENTS=(holder etcd apiserver apiserver2 controller-manager scheduler containerd kubelet proxy netpol volumes coredns kwok)
 
@@ -15,7 +15,7 @@ status() {
         [ "$state" = alive ] || bad=1
         printf '%-20s %-7s %s\n' "$c" "$state" "$(pid_of "$c" || echo -)"
     done
-    if [ $shown = 0 ]; then echo "(nothing was started)"; echo; echo "start it: $HERE/cluster up"; return 1; fi
+    if [ $shown = 0 ]; then echo "(nothing was started)"; echo; echo "start    $HERE/cluster up"; return 1; fi
     echo
     if [ "$(state_of apiserver)" = alive ] && [ "$(state_of etcd)" = alive ]; then
         if [ -e "$D/wanted/kubelet" ]; then
@@ -25,8 +25,8 @@ status() {
         fi
         if [ -e "$D/wanted/kwok" ]; then echo "fake     $(kc get nodes -l type=kwok --request-timeout=5s -o name 2>/dev/null | wc -l) nodes"; fi
     fi
-    echo "get in   $HERE/cluster run kubectl get pods -A     (or: run bash)"
+    echo "use      $HERE/cluster run kubectl get pods -A     (or: run bash)"
     echo "logs     $HERE/cluster logs COMPONENT     pods: $D/pod-logs     audit: $D/audit.log"
-    if [ $bad != 0 ]; then echo "mend     $HERE/cluster up     (starts what is dead, resumes what is paused)"; fi
+    if [ $bad != 0 ]; then echo "repair   $HERE/cluster up     (starts dead components, resumes paused ones)"; fi
     return $bad
 }

@@ -1,4 +1,4 @@
-//! One request, one answer: whose it is, what it asks, what the script says to it. Everything but the sending.
+//! One request and its answer: the caller, the call, and the script's answer. Other modules send it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,26 +18,26 @@ use crate::script::{self, Failure, Script};
 use crate::turn::{ModelTurn, Stream, string, told};
 use crate::{anthropic, chat, gemini, responses};
 
-/// Where a redirect leads: nobody may follow it with a credential.
+/// Target of a redirect. No client may follow it with a credential.
 const ELSEWHERE: &str = "https://127.0.0.1:9/elsewhere";
-/// The most bytes of a body that are kept to be looked at.
+/// The most bytes of a body that are kept for `GET /requests`.
 const MOST_KEPT: usize = 512 * 1024;
 
-/// The most answers that it can be told to give, and the most bytes of one, with the words that call for it.
+/// The most texts that `POST /say` can set, and the most bytes of one, with the words that select it.
 const MOST_SAID: usize = 64;
 const MOST_SAID_BYTES: usize = 64 * 1024;
 
-/// What the server knows.
+/// The state of the server.
 pub struct Provider {
     /// Credentials, by their names.
     credentials: BTreeMap<String, String>,
-    /// Names of models that its list tells; any other is served too.
+    /// Names in its list of models. All other models are served too.
     models: Vec<String>,
-    /// The books.
+    /// The counts.
     pub books: Books,
-    /// Nobody waits any more.
+    /// Whether waiting answers are released.
     gone: watch::Sender<bool>,
-    /// What it was told to say, and to which words.
+    /// Texts that `POST /say` set, with the words that select them.
     said: Mutex<Vec<(String, String)>>,
 }
 
@@ -45,26 +45,26 @@ pub struct Provider {
 pub struct Answer {
     /// Its status.
     pub status: StatusCode,
-    /// Its headers, but the content type.
+    /// Its headers, without the content type.
     pub headers: Vec<(&'static str, String)>,
     /// How long to wait before its head.
     pub late: Duration,
-    /// It waits until all may go.
+    /// Whether it waits for `POST /go`.
     pub waits: bool,
     /// Its body.
     pub body: Body,
-    /// Whose count it goes on; unset: nobody's.
+    /// The caller that it is counted for; unset: it is not counted.
     pub key: Option<Key>,
 }
 
-/// What a path asks for.
+/// The call that a path names.
 enum Route {
     Generate(Api, Option<Path>),
     CountTokens(Api),
     Models(Api, Option<String>),
 }
 
-/// What Gemini says in the path.
+/// The part of a Gemini call that is in its path.
 struct Path {
     model: String,
     stream: bool,
@@ -78,12 +78,13 @@ impl Provider {
         Arc::new(Self { credentials, models, books: Books::default(), gone: watch::Sender::new(false), said: Mutex::default() })
     }
 
-    /// Lets go what waits (the mode `wait`), and what would from now on.
+    /// Releases the answers that wait (mode `wait`), and all later ones.
     pub fn go(&self) {
         self.gone.send_replace(true);
     }
 
-    /// From now on it says `text` where `to` stands in the last words of a person. Of several the last one that was told.
+    /// From now on the model answers `text` if the last words of a person contain `to`. If several fit, the newest one
+    /// counts.
     pub fn say(&self, to: &str, text: &str) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.push((to.to_owned(), text.to_owned()));
@@ -99,7 +100,7 @@ impl Provider {
 
     /// Until [`Self::go`].
     pub async fn may_go(&self) {
-        let _ = self.gone.subscribe().wait_for(|gone| *gone).await; // the sender is ours
+        let _ = self.gone.subscribe().wait_for(|gone| *gone).await; // we hold the sender
     }
 
     /// The answer to a request.
@@ -137,7 +138,7 @@ impl Provider {
         if head.headers.contains_key(CONTENT_ENCODING) {
             return refused(None, Refusal::of(api, 415, "no content encoding is understood"));
         }
-        let parsed = || serde_json::from_slice::<Value>(body).map_err(|error| format!("the body is no JSON: {error}"));
+        let parsed = || serde_json::from_slice::<Value>(body).map_err(|error| format!("the body is not JSON: {error}"));
         let generate = |gemini: Option<Path>| parsed().and_then(|value| read(api, &value, body.len(), gemini));
         match route {
             Route::Models(_, one) => self.list(api, one.as_deref()),
@@ -170,7 +171,7 @@ impl Provider {
         Answer { status: StatusCode::OK, headers, late: script.late, waits: script.wait, body, key: Some(key) }
     }
 
-    /// The name of the credential that came, in the places where this provider looks.
+    /// The name of the request's credential, from the headers that this provider reads.
     fn credential(&self, api: Api, head: &Parts) -> Option<&str> {
         let bearer = header(&head.headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
         let own = |name: &str| header(&head.headers, name);
@@ -276,7 +277,7 @@ fn counted(api: Api, tokens: usize) -> Value {
     }
 }
 
-/// How this call fails, if it does.
+/// The failure of this call, if it fails.
 fn failure(api: Api, script: &Script, before: u64, known: u64) -> Option<Refusal> {
     let failure = script.failure.filter(|_| script.times == 0 || before < script.times)?;
     let refusal = match failure {
@@ -317,7 +318,8 @@ fn caller(headers: &HeaderMap) -> String {
     header(headers, "x-caller").or_else(agent).unwrap_or_default().chars().take(128).collect()
 }
 
-/// A request as `GET /requests` shows it. Where a header held a credential its name stands, or that it was none of ours.
+/// A request as `GET /requests` shows it. A credential in a header is replaced by its name, or by a word for an unknown
+/// one.
 fn seen(head: &Parts, body: &[u8], credential: Option<&str>) -> Value {
     let secret = ["authorization", "x-api-key", "x-goog-api-key"];
     let shown = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {

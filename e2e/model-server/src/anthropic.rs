@@ -1,4 +1,4 @@
-//! Anthropic Messages. `input_tokens` excludes what caches had; a stream tells input at its start, and output at its end.
+//! Anthropic Messages. `input_tokens` excludes cached input. A stream reports input at its start and output at its end.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
         }
     }
     let tools = list(body, "tools").filter_map(|tool| {
-        let schema = tool.get("input_schema").cloned()?; // without one it is the provider's own
+        let schema = tool.get("input_schema").cloned()?; // a tool without a schema is the provider's own
         Some(Tool { name: string(tool, "name")?.to_owned(), namespace: None, input: Input::Json, schema })
     });
     let stream = body.get("stream").and_then(Value::as_bool).unwrap_or_default();
@@ -87,7 +87,7 @@ fn event(name: &'static str, mut data: Value) -> Event {
 /// The answer as a stream.
 pub fn stream(turn: &ModelTurn) -> Stream {
     let mut growing = Growing::default();
-    // The first token is out when a stream begins.
+    // The start of a stream reports the first token already.
     let at_start = turn.told.map(|told| Tokens { output: told.output.min(1), reasoning: 0, ..told });
     let mut started = message(turn, json!([]));
     put(&mut started, "usage", at_start.as_ref().map(usage));

@@ -1,7 +1,7 @@
-//! What is asked, whatever the protocol, and what is said to it. Pure.
+//! A call in a form that all protocols share, and its answer. Pure.
 //!
-//! The model is no model: it calls a tool that runs commands, once, to write a file named after the words of the task, and
-//! then says that it is done. What the client sends is data: nothing of it but letters and digits comes into a command.
+//! There is no real model. The answer calls a tool that runs commands, once, to write a file named after the words of
+//! the task. Then it says that it is done. The client's text is data: only its letters and digits get into a command.
 
 use serde_json::{Map, Value, json};
 
@@ -38,7 +38,7 @@ pub enum Input {
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// The namespace that it stands in, where tools have those.
+    /// Its namespace, in protocols with namespaces for tools.
     pub namespace: Option<String>,
     /// How it takes its input.
     pub input: Input,
@@ -51,34 +51,34 @@ pub struct Tool {
 pub struct Ask {
     /// The protocol.
     pub api: Api,
-    /// The model, as it was named.
+    /// The model's name in the call.
     pub model: String,
     /// Whether the answer is streamed.
     pub stream: bool,
-    /// Whether a stream of Chat Completions tells its usage.
+    /// Whether a stream of Chat Completions reports its usage.
     pub include_usage: bool,
     /// Whether a stream is a list of JSON objects (Gemini without `alt=sse`).
     pub as_list: bool,
     /// The output limit.
     pub limit: Option<u64>,
-    /// How many answers.
+    /// Number of answers.
     pub choices: u64,
     /// The tools.
     pub tools: Vec<Tool>,
     /// The last words of a person.
     pub task: String,
-    /// Results of tools since then.
+    /// Number of tool results since then.
     pub results: usize,
     /// Bytes of the body.
     pub bytes: usize,
 }
 
-/// Tokens. The four add up; `reasoning` is a part of `output`.
+/// Tokens. The first four add up to the total. `reasoning` is a part of `output`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Input that no cache had.
+    /// Input that was not cached.
     pub input: u64,
-    /// Input that a cache had.
+    /// Cached input.
     pub cache_read: u64,
     /// Input written to a cache.
     pub cache_write: u64,
@@ -95,7 +95,7 @@ impl Tokens {
         self.input + self.cache_read + self.cache_write
     }
 
-    /// Only so much of output.
+    /// Limits the output to this number.
     #[must_use]
     pub fn of_output(output: u64) -> Self {
         Self { output, ..Self::default() }
@@ -117,7 +117,7 @@ impl Tokens {
     }
 }
 
-/// What the model says.
+/// The model's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Say {
     /// It calls a tool.
@@ -129,11 +129,11 @@ pub enum Say {
         /// Its input: JSON, or a string.
         input: Value,
     },
-    /// It says something, in parts; `whole` is false where the output limit cut it.
+    /// It answers with text, in parts. `whole` is false if the output limit cut the text.
     Text {
-        /// The parts: an event each.
+        /// The parts. Each is one event.
         parts: Vec<ContentPart>,
-        /// It came to its end.
+        /// Whether the text is complete.
         whole: bool,
     },
 }
@@ -141,13 +141,13 @@ pub enum Say {
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContentPart {
-    /// The words.
+    /// The text.
     pub text: String,
-    /// Tokens of it.
+    /// Its tokens.
     pub tokens: u64,
 }
 
-/// What is said to `ask`, and what it costs. `told` are words that somebody told the model to say to it.
+/// The answer to `ask`, and its tokens. `told` is the text that `POST /say` set for it.
 #[must_use]
 pub fn decide(ask: &Ask, script: &Script, told: Option<&str>) -> (Say, Tokens) {
     let call = tool_for(ask).filter(|_| told.is_none() && ask.results < script.calls.unwrap_or(1));
@@ -161,13 +161,13 @@ pub fn decide(ask: &Ask, script: &Script, told: Option<&str>) -> (Say, Tokens) {
     };
     let all = script.input.unwrap_or(u64::try_from(ask.bytes).unwrap_or(u64::MAX) / 4 + 1);
     let (read, write) = if script.cache { (all / 2, all / 4) } else { (0, 0) };
-    // Only one of the four tells what was written to a cache.
+    // Only one of the four protocols reports writes to a cache.
     let write = if ask.api == Api::Anthropic { write } else { 0 };
     let output = said.saturating_add(script.think);
     (say, Tokens { input: all - read - write, cache_read: read, cache_write: write, output, reasoning: script.think })
 }
 
-/// A name of letters, digits and dashes out of words: what a file and a command may hold.
+/// Makes a name of letters, digits and dashes from words, for a file and a command.
 #[must_use]
 pub fn slug(words: &str) -> String {
     let mut slug = String::new();
@@ -185,8 +185,8 @@ pub fn slug(words: &str) -> String {
     if slug.is_empty() { "nothing".to_owned() } else { slug.to_owned() }
 }
 
-/// The command that does the task: a file, named after its words, in the folder where the program works. Of one that begins with
-/// `Hang` it never ends.
+/// The command for the task: it writes a file, named after the task's words, into the program's folder. For a task that
+/// begins with `Hang` the command never ends.
 #[must_use]
 pub fn command(task: &str) -> String {
     let slug = slug(task);
@@ -196,7 +196,7 @@ pub fn command(task: &str) -> String {
     format!("printf '%s\\n' '{slug}' > '{slug}.txt'")
 }
 
-/// Names of tools that run commands, as programs call them.
+/// Names of tools that run commands, in the programs that offer them.
 const SHELLS: [&str; 10] = [
     "exec_command",
     "exec",
@@ -223,7 +223,7 @@ fn tool_for(ask: &Ask) -> Option<(Tool, Value)> {
     Some((tool.clone(), input))
 }
 
-/// Arguments that the schema asks for: the command where one is wanted, and for the rest what fits.
+/// Arguments for a schema: the command where the schema has one, and valid values for the other required fields.
 fn arguments(tool: &Tool, command: &str) -> Value {
     let properties = tool.schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
     let required: Vec<&str> =
@@ -250,7 +250,7 @@ fn text(ask: &Ask, script: &Script, told: Option<&str>) -> Say {
     let long = "x".repeat(script.long);
     let part = |word: &str| ContentPart { text: word.to_owned(), tokens: 1 };
     let mut words: Vec<ContentPart> = match (told, script.output) {
-        // As short as tokens are: words without spaces between them, such as JSON, would be fewer than anybody believes.
+        // Short parts, like tokens: text without spaces, such as JSON, would otherwise have too few tokens.
         (Some(told), _) => told.chars().collect::<Vec<_>>().chunks(4).map(|piece| part(&piece.iter().collect::<String>())).collect(),
         (None, Some(count)) => {
             let word = |at| if at % 16 == 15 { "é→.\n" } else { "word " };
@@ -270,7 +270,7 @@ fn text(ask: &Ask, script: &Script, told: Option<&str>) -> Say {
     Say::Text { parts, whole }
 }
 
-/// Puts `words` into so many parts; with fewer words than that some are empty, which is allowed.
+/// Distributes `words` over a number of parts. With fewer words some parts are empty, which is allowed.
 fn group(words: Vec<ContentPart>, events: Option<usize>) -> Vec<ContentPart> {
     let Some(events) = events else { return words };
     let mut parts = vec![ContentPart { text: String::new(), tokens: 0 }; events];

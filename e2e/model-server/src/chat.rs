@@ -1,5 +1,5 @@
-//! OpenAI Chat Completions. `prompt_tokens` includes what caches had; a stream tells usage only where it was asked to, in a
-//! chunk of its own.
+//! OpenAI Chat Completions. `prompt_tokens` includes cached input. A stream reports usage only on request, in a chunk
+//! of its own.
 
 use serde_json::{Value, json};
 

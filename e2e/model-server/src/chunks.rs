@@ -1,4 +1,4 @@
-//! From events to bytes: the framing, what the script does to it, and when each piece goes out. Pure.
+//! From events to bytes: the framing, the script's changes of it, and the time of each piece. Pure.
 
 use std::time::Duration;
 
@@ -9,34 +9,34 @@ use crate::ask::{Ask, Tokens};
 use crate::script::{Ending, Script, ScriptedSpeech};
 use crate::turn::{Event, Stream, make_odd};
 
-/// Between two events of a stream that never ends: it must not fill the disk of who records it.
+/// Pause between two events of a stream that never ends, so that a recording does not fill the disk.
 const ENDLESS_PAUSE: Duration = Duration::from_millis(5);
-/// Sizes of pieces when a body comes in a few bytes each: every boundary falls everywhere, in time.
+/// Sizes of pieces in the mode `split`. Over time each boundary falls on every position.
 const SPLITS: [usize; 5] = [1, 2, 3, 5, 7];
 
-/// Bytes, and what is counted when they go out.
+/// Bytes, and the tokens that are counted when they are sent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chunk {
-    /// How long to wait before.
+    /// The pause before.
     pub wait: Duration,
     /// The bytes.
     pub bytes: Bytes,
-    /// What is charged for them.
+    /// Tokens that are charged for them.
     pub charged: Tokens,
-    /// What they tell of that.
+    /// Tokens that they report.
     pub said: Tokens,
 }
 
-/// What comes after the last piece.
+/// The end of the body, after its last piece.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     /// The end of the body.
     Proper,
     /// The end of the connection.
     Cut,
-    /// Nothing, as long as the client waits.
+    /// No data, as long as the client waits.
     Silence,
-    /// This piece, for ever.
+    /// This piece, repeated for ever.
     Again(Chunk),
 }
 
@@ -51,7 +51,7 @@ pub struct Body {
     pub end: End,
 }
 
-/// A body in one piece. A cut takes half of it.
+/// A body in one piece. The mode `cut` sends half of it.
 #[must_use]
 pub fn whole(mut value: Value, charged: Tokens, told: Option<Tokens>, script: &Script) -> Body {
     let mut said = told.unwrap_or_default();
@@ -114,7 +114,7 @@ enum Last {
     Again(Event),
 }
 
-/// Which events go out, and what comes after them.
+/// The events that are sent, and the end after them.
 fn arrange(stream: Stream, script: &Script) -> (Vec<Event>, Last) {
     let Stream { head, mut content, tail, error } = stream;
     if script.broken {
@@ -170,7 +170,7 @@ impl Framing {
         }
     }
 
-    /// What may stand between events and means nothing.
+    /// Comments and fields without data between events.
     fn filler(&self, at: usize) -> String {
         let end = self.end;
         match (self.list, at % 3) {
@@ -182,7 +182,7 @@ impl Framing {
     }
 }
 
-/// A piece in small ones; what is counted goes with the last, which is when it has been said.
+/// Splits a piece. Its tokens are counted with the last part, when all of it is sent.
 fn split(piece: Chunk, wanted: bool) -> Vec<Chunk> {
     if !wanted {
         return vec![piece];

@@ -1,5 +1,6 @@
-//! The provider's own books: what each caller used of each model with each credential, and what came in last. Tests compare
-//! a ledger with `told`, to the token; `charged` is what a provider would bill, whoever heard of it.
+//! The provider's own counts: the tokens of each caller, model and credential, and the last requests. Tests compare a
+//! ledger with `told`, to the token. `charged` is the amount that a provider would bill, whether or not it was
+//! reported.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,25 +10,25 @@ use serde_json::{Value, json};
 
 use crate::ask::Tokens;
 
-/// How many of the last requests are kept, to be looked at.
+/// Number of the last requests that are kept for `GET /requests`.
 const LAST: usize = 64;
-/// How many callers there may be: beyond it nothing new is counted by name.
+/// The most callers that are counted by name.
 const MOST_LINES: usize = 100_000;
 
-/// Whose call it is, and of what.
+/// The credential, model and caller of a call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Name of the credential; never the credential.
     pub credential: String,
-    /// The model as it was named.
+    /// The model's name in the call.
     pub model: String,
-    /// Who calls, as the header `x-caller` says, or else the first word of `user-agent`.
+    /// The caller: the header `x-caller`, or else the first word of `user-agent`.
     pub caller: String,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Line {
-    /// When its first call came.
+    /// The time of its first call.
     since: Option<Instant>,
     calls: u64,
     refused: u64,
@@ -36,7 +37,7 @@ struct Line {
     told: Tokens,
 }
 
-/// The books.
+/// The counts.
 #[derive(Default)]
 pub struct Books {
     lines: Mutex<BTreeMap<Key, Line>>,
@@ -55,7 +56,7 @@ impl Books {
         change(lines.entry(key).or_default());
     }
 
-    /// Counts a call; says how many there were before, and for how many seconds this caller has been known.
+    /// Counts a call; the number of calls before it, and the seconds since the caller's first call.
     pub fn begin(&self, key: &Key) -> (u64, u64) {
         let (mut before, mut known) = (0, 0);
         self.with(key, |line| {
@@ -66,12 +67,12 @@ impl Books {
         (before, known)
     }
 
-    /// A call was refused.
+    /// Counts a refused call.
     pub fn refused(&self, key: &Key) {
         self.with(key, |line| line.refused += 1);
     }
 
-    /// A piece of an answer goes out.
+    /// Counts a piece of an answer that is sent.
     pub fn piece(&self, key: &Key, charged: &Tokens, told: &Tokens) {
         if (*charged, *told) != (Tokens::default(), Tokens::default()) {
             self.with(key, |line| {
@@ -81,12 +82,12 @@ impl Books {
         }
     }
 
-    /// An answer went out to its end.
+    /// Counts an answer that was sent to its end.
     pub fn finished(&self, key: &Key) {
         self.with(key, |line| line.finished += 1);
     }
 
-    /// Keeps a request to be looked at.
+    /// Keeps a request for `GET /requests`.
     pub fn keep(&self, request: Value) {
         let mut last = open(&self.last);
         if last.len() >= LAST {
@@ -95,13 +96,13 @@ impl Books {
         last.push_back(request);
     }
 
-    /// `GET /requests`: the last ones, the oldest first.
+    /// `GET /requests`: the last requests, the oldest first.
     #[must_use]
     pub fn requests(&self) -> Value {
         json!(*open(&self.last))
     }
 
-    /// `GET /count`: a line a caller, and their sums.
+    /// `GET /count`: a line for each caller, and their sums.
     #[must_use]
     pub fn count(&self) -> Value {
         let lines = open(&self.lines);

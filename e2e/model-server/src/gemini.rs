@@ -1,12 +1,12 @@
-//! Gemini generateContent. `promptTokenCount` includes what caches had; thoughts are not in `candidatesTokenCount`. Every
-//! chunk tells usage, and the last one is right.
+//! Gemini generateContent. `promptTokenCount` includes cached input. `candidatesTokenCount` excludes thoughts. Every
+//! chunk reports usage, and only that of the last one is complete.
 
 use serde_json::{Value, json};
 
 use crate::ask::{Api, Ask, Input, Say, Tokens, Tool};
 use crate::turn::{Event, Growing, ModelTurn, Stream, is_words, list, put, string};
 
-/// Reads a call. Model, and whether it is streamed, are in its path.
+/// Reads a call. Its path names the model and says whether it is streamed.
 pub fn read(body: &Value, bytes: usize, model: &str, stream: bool, as_list: bool) -> Result<Ask, String> {
     let (mut task, mut results) = (String::new(), 0);
     for content in list(body, "contents") {
@@ -90,7 +90,7 @@ pub fn stream(turn: &ModelTurn) -> Stream {
         if at == 0 {
             charged.add(&turn.at_first());
         }
-        // Until the end it says little of output, or all so far.
+        // Before the end it reports a part of the output, or all so far.
         let now =
             turn.told.map(|told| if turn.cumulative { Tokens { output: so_far.min(told.output), ..told } } else { told.without_output() });
         let said = now.map(|now| growing.until(&now)).unwrap_or_default();

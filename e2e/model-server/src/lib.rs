@@ -1,9 +1,10 @@
-//! A scripted provider of models: Anthropic Messages, OpenAI Chat Completions and Responses, Gemini generateContent, streamed
-//! and not, with their lists of models and counts of tokens. Tests, benchmarks and the demo put it where the real ones would
-//! be. It wants the credential it was started with, does what the model's name says ([`script`]), and keeps books of its own
-//! ([`count`]), so that a ledger can be compared with what its provider says, to the token.
+//! A scripted provider of models: Anthropic Messages, OpenAI Chat Completions and Responses, Gemini generateContent,
+//! streamed and not, with their lists of models and counts of tokens. Tests, benchmarks and the demo use it in the
+//! place of real providers. It accepts the credentials that it was started with, and follows the modes in the model's
+//! name ([`script`]). It keeps its own count ([`count`]), so that a ledger can be compared with its provider's count,
+//! to the token.
 //!
-//! It must not share code with what it tests: a mistake in both would look like agreement.
+//! It must not share code with the tested programs: a mistake in both would look like agreement.
 
 pub mod answer;
 pub mod anthropic;

@@ -1,4 +1,4 @@
-//! Refusals: a provider's own, and those that the gateway gives for a budget, in each protocol. Pure.
+//! Refusals: a provider's own ones, and the gateway's ones for a budget, in each protocol. Pure.
 
 use serde_json::{Value, json};
 
@@ -17,12 +17,12 @@ pub struct Refusal {
     pub no_retry: bool,
     /// `location`.
     pub location: Option<String>,
-    /// `x-codex-promo-message`: the only words of a 429 that Codex shows.
+    /// `x-codex-promo-message`: the only text of a 429 that Codex shows.
     pub shown: Option<String>,
 }
 
 impl Refusal {
-    /// With the words of the provider.
+    /// A refusal with the provider's own message.
     #[must_use]
     pub fn of(api: Api, status: u16, message: &str) -> Self {
         Self { status, body: body(api, status, message), retry: None, no_retry: false, location: None, shown: None }
@@ -71,13 +71,15 @@ fn body(api: Api, status: u16, message: &str) -> Value {
     }
 }
 
-/// Words that a program must come to show: the budget, what is left, when it resets, which field to raise.
+/// The message that a program must show: the budget, the tokens that are left, the time of the reset, and the field to
+/// raise.
 pub const SPENT: &str = "Budget/codex in demo is spent: 0 of 300000 tokens are left in the limit hourly until 2026-12-01T00:00:00Z. \
     To go on, raise spec.tokens.limits[hourly].tokens of Budget/codex, or ask whoever runs it for a Grant.";
-/// When it resets, in seconds since 1970.
+/// The time of the reset, in seconds since 1970.
 const RESETS_AT: i64 = 1_796_083_200;
 
-/// A budget that is spent for long, as the protocol's programs were measured to understand it.
+/// The refusal of a budget that is spent for long, in the form that clients of the protocol were measured to
+/// understand.
 #[must_use]
 pub fn spent(api: Api, by_400: bool) -> Refusal {
     let status = match api {
@@ -94,7 +96,7 @@ pub fn spent(api: Api, by_400: bool) -> Refusal {
     refusal
 }
 
-/// A window that resets soon: every program waits for it.
+/// The refusal of a window that resets soon. Every client waits for the reset.
 #[must_use]
 pub fn window(api: Api, left: u64) -> Refusal {
     let message = format!("Budget/codex in demo has no tokens left in the limit minutely; it resets in {left} s");

@@ -1,4 +1,4 @@
-//! OpenAI Responses. Usage stands in `response.completed`, or `response.incomplete`, alone.
+//! OpenAI Responses. Only `response.completed` or `response.incomplete` has usage.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
             _ => {}
         }
     }
-    // Where its newer models are known to it, Codex tells of its tools in the input.
+    // For its newer models Codex lists its tools in the input.
     let told = list(body, "input").filter(|item| string(item, "type") == Some("additional_tools"));
     let mut tools = Vec::new();
     for one in list(body, "tools").chain(told.flat_map(|item| list(item, "tools"))) {
@@ -60,7 +60,7 @@ fn usage(told: &Tokens) -> Value {
     })
 }
 
-/// What the answer consists of: one item, with or without its content.
+/// The output of the answer: one item, with or without its content.
 fn item(turn: &ModelTurn, status: &str) -> Value {
     let done = status == "completed";
     let mut item = bare_item(turn, status, done);

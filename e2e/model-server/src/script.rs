@@ -1,11 +1,11 @@
-//! What a call is answered with: modes, named by the model (`any-name--slow-500--crlf`) or by the header `x-script`
-//! (`slow-500 crlf`). Pure. A mode that there is not is an error: a test that misspells one must fail.
+//! The modes of an answer, from the model's name (`any-name--slow-500--crlf`) or the header `x-script` (`slow-500
+//! crlf`). Pure. An unknown mode is an error, so that a test with a misspelled mode fails.
 
 use std::time::Duration;
 
-/// The header that names modes beside those of the model.
+/// The header with modes, in addition to those in the model's name.
 pub const HEADER: &str = "x-script";
-/// The most bytes of an enormous line.
+/// The most bytes of one line.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 /// The most events or tokens of one answer.
 const MOST: u64 = 1_000_000;
@@ -13,72 +13,72 @@ const MOST: u64 = 1_000_000;
 /// How an answer fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// With this status, and the provider's own words.
+    /// With this status, and the provider's own message.
     Status(u16),
-    /// As the gateway refuses a call whose budget is spent: `final`.
+    /// Like the gateway's refusal for a spent budget: `final`.
     Final,
-    /// The same, for programs that show the body of a 400 only: `final400`.
+    /// The same, for clients that show only the body of a 400: `final400`.
     Final400,
-    /// As the gateway refuses until a window resets: for so many seconds from this caller's first call on: `window-N`.
+    /// Like the gateway's refusal until a window resets, for N seconds after this caller's first call: `window-N`.
     Window(u64),
-    /// To another place.
+    /// With a redirect.
     Redirect,
 }
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
-    /// As it should.
+    /// Normally.
     #[default]
     Proper,
-    /// The connection breaks after so many events of content: `cut-N`.
+    /// The connection breaks after N events of content: `cut-N`.
     Cut(usize),
-    /// It goes on with content until the client leaves: `endless`.
+    /// Content continues until the client leaves: `endless`.
     Endless,
-    /// It says nothing more, and stays: `silent-N`, after so many events of content.
+    /// No more data after N events of content, on an open connection: `silent-N`.
     Silent(usize),
-    /// An error in the stream after so many events of content: `error-N`.
+    /// An error in the stream after N events of content: `error-N`.
     Error(usize),
 }
 
-/// What a body says of usage.
+/// The usage that a body reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScriptedSpeech {
-    /// What was used.
+    /// The real usage.
     #[default]
     True,
     /// Nothing: `nousage`.
     Nothing,
-    /// This number for input, and for output: `lies-N`.
+    /// N for input, and N for output: `lies-N`.
     Lie(u64),
-    /// What is no number of tokens: `odd`.
+    /// Values that are no number of tokens: `odd`.
     Odd,
 }
 
 /// The script of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Script {
-    /// It fails; see `times`.
+    /// How it fails; see `times`.
     pub failure: Option<Failure>,
-    /// The first so many calls of a caller for the model fail, later ones do not: `times-N`. 0: all fail.
+    /// Only the first N calls of a caller for the model fail: `times-N`. 0: all fail.
     pub times: u64,
     /// `retry-after` of a failure: `retry-N`, in seconds.
     pub retry: Option<u64>,
     /// A failure carries `x-should-retry: false`: `noretry`.
     pub no_retry: bool,
-    /// Before the head of the answer: `late-MS`.
+    /// The pause before the head of the answer: `late-MS`.
     pub late: Duration,
-    /// Before the head of the answer, until somebody lets all go: `wait`. See [`Provider::go`](crate::Provider::go).
+    /// It waits before the head of the answer until `POST /go`: `wait`. See [`Provider::go`](crate::Provider::go).
     pub wait: bool,
-    /// Before the first event: `slow-MS`.
+    /// The pause before the first event: `slow-MS`.
     pub slow: Duration,
-    /// Between events: `pace-MS`.
+    /// The pause between events: `pace-MS`.
     pub pace: Duration,
-    /// Events of content: `events-N`. Unset: one a token.
+    /// Events of content: `events-N`. Unset: one for each token.
     pub events: Option<usize>,
     /// Tokens of the final text: `output-N`.
     pub output: Option<u64>,
-    /// Tokens of input said to be used: `input-N`. Unset: a quarter of the body's bytes.
+    /// Tokens of input that are reported: `input-N`. Unset: a quarter of the body's bytes.
     pub input: Option<u64>,
     /// Tokens of thinking, which are output: `think-N`.
     pub think: u64,
@@ -88,31 +88,31 @@ pub struct Script {
     pub cache: bool,
     /// Lines of the stream end in CR LF: `crlf`.
     pub crlf: bool,
-    /// Usage is told again and again while it grows: `cumulative`.
+    /// Usage is reported repeatedly while it grows: `cumulative`.
     pub cumulative: bool,
-    /// Comments, and events that mean nothing, stand between the others: `comments`.
+    /// There are comments and fields without data between events: `comments`.
     pub comments: bool,
     /// The body comes in pieces of a few bytes: `split`.
     pub split: bool,
-    /// One event is no JSON: `broken`.
+    /// One event is not JSON: `broken`.
     pub broken: bool,
-    /// Each word of the final text is so many bytes longer, and one token all the same: `long-N`.
+    /// Each word of the final text is N bytes longer, and still one token: `long-N`.
     pub long: usize,
-    /// One line of content has so many bytes: `line-N`.
+    /// One line of content has N bytes: `line-N`.
     pub line: u64,
-    /// What is told of usage.
+    /// The usage that is reported.
     pub telling: ScriptedSpeech,
     /// How it ends.
     pub ending: Ending,
 }
 
 impl Script {
-    /// The modes of a model's name, and of the header.
+    /// Reads the modes of a model's name and of the header.
     pub fn of(model: &str, header: Option<&str>) -> Result<Self, String> {
         let mut script = Self::default();
         let words = model.split("--").skip(1).chain(header.unwrap_or_default().split_whitespace());
         for word in words {
-            script.take(word).ok_or_else(|| format!("no mode is named {word}"))?;
+            script.take(word).ok_or_else(|| format!("unknown mode {word}"))?;
         }
         Ok(script)
     }
@@ -190,7 +190,7 @@ mod tests {
         for (model, word) in
             [("m--slwo-5", "slwo-5"), ("m--cut", "cut"), ("m--status-200", "status-200"), ("m--", ""), ("m--crlf-1", "crlf-1")]
         {
-            assert_eq!(Script::of(model, None), Err(format!("no mode is named {word}")), "{model}");
+            assert_eq!(Script::of(model, None), Err(format!("unknown mode {word}")), "{model}");
         }
     }
 }

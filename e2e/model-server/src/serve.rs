@@ -1,5 +1,5 @@
-//! Connections: accept, TLS, HTTP/1.1 and HTTP/2, and bodies that wait, break off, or never end. What is counted is counted
-//! when its bytes are handed out.
+//! Connections: accept, TLS, HTTP/1.1 and HTTP/2, and bodies that wait, break off, or never end. Tokens are counted
+//! when their bytes are sent.
 
 use std::convert::Infallible;
 use std::io;
@@ -29,17 +29,17 @@ use crate::count::Key;
 const MAX_BODY: usize = 64 * 1024 * 1024;
 /// How long a handshake may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After this long even what waits goes, and a stream that never ends does: nothing here outlives its test by much.
+/// Time limit for answers that wait and for endless streams, so that they end soon after their test.
 const AT_MOST: Duration = Duration::from_secs(900);
 
 type Sent = BoxBody<Bytes, io::Error>;
 
-/// Serves on `listener` until the task is dropped; without `tls` in the clear.
+/// Serves on `listener` until the task is dropped, with TLS if `tls` is set.
 pub async fn serve(listener: TcpListener, tls: Option<ServerConfig>, provider: Arc<Provider>) {
     let acceptor = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            sleep(Duration::from_millis(50)).await; // out of descriptors, for now
+            sleep(Duration::from_millis(50)).await; // probably no file descriptor is free now
             continue;
         };
         let _ = stream.set_nodelay(true);
@@ -62,7 +62,7 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
         let provider = provider.clone();
         async move { Ok::<_, Infallible>(call(request, provider).await) }
     });
-    // How it ended is the client's affair: half of the scripts break it.
+    // Errors of the connection are ignored: many modes break it on purpose.
     let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -76,14 +76,14 @@ async fn call(request: Request<Incoming>, provider: Arc<Provider>) -> Response<S
     let Answer { status, headers, late, waits, body, key } = provider.answer(&head, &body.to_bytes());
     sleep(late).await;
     if waits {
-        let _ = timeout(AT_MOST, provider.may_go()).await; // then it goes without
+        let _ = timeout(AT_MOST, provider.may_go()).await; // after that time it is released anyway
     }
     let mut response = Response::builder().status(status).header(CONTENT_TYPE, body.content_type);
     for (name, value) in headers {
         response = response.header(name, value);
     }
     let sent = match <[Chunk; 1]>::try_from(body.pieces) {
-        // With a content length, as providers send what they do not stream.
+        // With a content length, as providers send answers that are not streamed.
         Ok([piece]) if body.end == End::Proper => {
             sleep(piece.wait).await;
             if let Some(key) = &key {
@@ -142,7 +142,7 @@ impl Flow {
                 Some(Err(io::ErrorKind::TimedOut.into()))
             }
             End::Cut => {
-                // What was said before must have left: an error throws away what is not written yet.
+                // Wait until earlier bytes are sent: an error discards bytes that are not written yet.
                 sleep(Duration::from_millis(20)).await;
                 Some(Err(io::ErrorKind::ConnectionAborted.into()))
             }

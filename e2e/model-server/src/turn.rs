@@ -1,4 +1,4 @@
-//! An answer as events, before it becomes bytes: what all four protocols have in common. Pure.
+//! An answer as events, before it becomes bytes: the part that all four protocols share. Pure.
 
 use serde_json::{Map, Value};
 
@@ -9,13 +9,13 @@ use crate::script::{Script, ScriptedSpeech};
 pub struct ModelTurn<'a> {
     /// The call.
     pub ask: &'a Ask,
-    /// What is said to it.
+    /// The model's answer.
     pub say: &'a Say,
-    /// What it costs.
+    /// Its tokens.
     pub used: Tokens,
-    /// What is told of that; nothing, or a lie, where the script says so.
+    /// The tokens that are reported. A mode can omit or falsify them.
     pub told: Option<Tokens>,
-    /// Usage is told again and again.
+    /// Whether usage is reported repeatedly.
     pub cumulative: bool,
     /// Number of the call, for identifiers.
     pub number: u64,
@@ -24,65 +24,65 @@ pub struct ModelTurn<'a> {
 /// An event of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Event {
-    /// Its name, where the protocol has names.
+    /// Its name, in protocols with names for events.
     pub name: Option<&'static str>,
     /// Its data.
     pub data: Value,
-    /// Data that is no JSON, in its place.
+    /// Data that is not JSON and replaces `data`.
     pub raw: Option<String>,
-    /// What this much of the answer costs.
+    /// Tokens that are charged for this event.
     pub charged: Tokens,
-    /// What it tells of the cost, beyond what was told before.
+    /// Tokens that it reports in addition to earlier events.
     pub said: Tokens,
-    /// It carries content.
+    /// Whether it carries content.
     pub content: bool,
 }
 
 /// A stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stream {
-    /// What comes before content. The first has the input's cost.
+    /// Events before content. The first one is charged with the input.
     pub head: Vec<Event>,
-    /// Content, and what stands between it.
+    /// Content, and the events between it.
     pub content: Vec<Event>,
-    /// What comes after it.
+    /// Events after content.
     pub tail: Vec<Event>,
-    /// What an error in the stream looks like.
+    /// The event of an error in the stream.
     pub error: Event,
 }
 
 impl ModelTurn<'_> {
-    /// What is charged before any content: input, and thinking.
+    /// Tokens that are charged before any content: input and thinking.
     #[must_use]
     pub fn at_first(&self) -> Tokens {
         Tokens { output: self.used.reasoning, reasoning: self.used.reasoning, ..self.used.without_output() }
     }
 
-    /// What is charged for the whole of the call of a tool.
+    /// Tokens that are charged for the whole tool call.
     #[must_use]
     pub fn for_call(&self) -> Tokens {
         Tokens::of_output(self.used.output - self.used.reasoning)
     }
 }
 
-/// What the script tells of the truth.
+/// The reported usage for the real one, by the script.
 #[must_use]
 pub fn told(used: Tokens, script: &Script) -> Option<Tokens> {
     match script.telling {
         ScriptedSpeech::True => Some(used),
         ScriptedSpeech::Nothing => None,
         ScriptedSpeech::Lie(number) => Some(Tokens { input: number, output: number, ..Tokens::default() }),
-        // Fields that are there and hold no number.
+        // The fields are sent. `make_odd` then replaces their numbers.
         ScriptedSpeech::Odd => Some(Tokens::default()),
     }
 }
 
-/// Usage that grows: each time it is told, what is new in it.
+/// Usage that grows. Each report adds the new part.
 #[derive(Default)]
 pub struct Growing(Tokens);
 
 impl Growing {
-    /// What `now` says beyond what was said before.
+    /// The part of `now` that was not reported before.
     pub fn until(&mut self, now: &Tokens) -> Tokens {
         let new = Tokens {
             input: now.input.saturating_sub(self.0.input),
@@ -103,7 +103,7 @@ pub fn put(object: &mut Value, name: &str, value: Option<Value>) {
     }
 }
 
-/// Makes every number below `usage` something that is none, or is one that cannot be.
+/// Replaces every number below `usage` by an invalid one, or by a value that is no number.
 pub fn make_odd(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -135,7 +135,7 @@ pub fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value>
     value.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// What programs put before the words of a person stands in tags: surroundings, reminders, instructions.
+/// Whether a text has a person's words. Clients put surroundings, reminders and instructions into tags before these.
 #[must_use]
 pub fn is_words(text: &str) -> bool {
     let text = text.trim_start();

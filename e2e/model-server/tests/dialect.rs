@@ -1,5 +1,5 @@
-//! What the gateway reads out of an answer (the crate spillway-dialect) against what the provider says that it told: to the
-//! token, in each protocol, streamed and not, in every mode, however the body is cut into pieces.
+//! Compares the usage that the gateway reads from an answer (the crate spillway-dialect) with the usage that the
+//! provider reported: to the token, in each protocol, streamed and not, in every mode, for any split of the body.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use spillway_model_server::ask::Tokens;
 use spillway_model_server::chunks::End;
 use spillway_wire::meter::{Quality, Usage};
 
-/// What was metered, what the provider told and charged, and what the client got of what was sent.
+/// The metered usage, the provider's reported and charged usage, and the bytes that were sent and that the client
+/// received.
 struct Metered {
     usage: Usage,
     quality: Quality,

@@ -1,4 +1,4 @@
-//! The provider over real connections: each protocol, each way to fail, and its books.
+//! The provider over real connections: each protocol, each failure, and its counts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -112,7 +112,7 @@ fn events(text: &str) -> Vec<Value> {
     text.lines().filter_map(|line| line.strip_prefix("data: ")).filter_map(|data| serde_json::from_str(data).ok()).collect()
 }
 
-/// What an answer says was used: all input, and all output.
+/// The usage in an answer: all input, and all output.
 fn used(api: usize, text: &str) -> (u64, u64) {
     let values = if text.starts_with('{') { vec![serde_json::from_str(text).expect("JSON")] } else { events(text) };
     let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64);
@@ -166,7 +166,7 @@ async fn what_waits_is_let_go_for_good() {
             tokio::task::yield_now().await;
         }
         let other = server.call(1, "m", false, json!({})).await;
-        assert_eq!((other.status, &server.all()["finished"]), (StatusCode::OK, &json!(1)), "who does not wait is answered");
+        assert_eq!((other.status, &server.all()["finished"]), (StatusCode::OK, &json!(1)), "a call without the mode wait is answered");
     };
     tokio::select! {
         got = &mut waiting => panic!("answered before it may go: {}", got.text),
@@ -213,7 +213,8 @@ async fn a_stream_that_is_cut_has_told_what_went_out_and_no_more() {
         assert!(!got.ended, "{api}");
         let all = server.all();
         assert_eq!((&all["charged"]["output"], &all["finished"]), (&json!(4), &json!(0)), "{api}: {all}");
-        // Only Anthropic, and only the first token, which its start says; Gemini says input with each chunk.
+        // Only Anthropic reports output before the end: the first token, at the start. Gemini reports input with each
+        // chunk.
         assert_eq!(all["told"]["output"], json!(u64::from(api == 0)), "{api}: {all}");
         assert_eq!(all["told"]["input"].as_u64() > Some(0), matches!(api, 0 | 3), "{api}: {all}");
     }
@@ -323,7 +324,7 @@ async fn who_leaves_a_stream_that_never_ends_is_charged_no_further() {
     }
     connection.abort();
     drop((sender, body));
-    // The count stands still once the server has seen that nobody reads.
+    // The count stops growing when the server sees that the client is gone.
     let mut before = server.all();
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;

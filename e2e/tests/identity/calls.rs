@@ -1,4 +1,4 @@
-//! The calls of the agents' API as a gateway serves them: their table, their document, their bodies. Holds no test of who may
+//! The calls of the agents' API at a gateway: their table, their document, their bodies. `identity.rs` tests who may
 //! call.
 
 use super::*;
@@ -58,7 +58,7 @@ async fn a_body_that_is_not_what_the_call_takes_is_refused_by_its_field() {
     let before = scene.stored().await;
     for (index, (path, body, field)) in wrong_bodies().into_iter().enumerate() {
         let (length, start) = (body.len(), body.chars().take(80).collect::<String>());
-        // An agent may make twenty calls a second; the counting itself is not what is looked at here.
+        // An agent may make twenty calls a second. This test does not check that limit.
         tokio::time::sleep(Duration::from_millis(30)).await;
         let answer = agents[index % 2].saying("idempotency-key", "k").call("POST", path, body).await;
         let refusal = answer.refusal();
@@ -70,12 +70,12 @@ async fn a_body_that_is_not_what_the_call_takes_is_refused_by_its_field() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Not one byte too many, and read: what is wrong with it is its content.
+    // A body of exactly the longest size is read, and refused for its content.
     let just = format!("{{\"reason\": 7}}{}", " ".repeat(MAX_BODY_BYTES - 13));
     assert_eq!(just.len(), MAX_BODY_BYTES);
     scene.refuses(&agents[0], "POST", "/agent/v1/goodbye", just, Code::InvalidBody, &["reason"]).await;
     scene.refuses(&agents[0], "POST", "/agent/v1/goodbye", vec![b' '; MAX_BODY_BYTES + 1], Code::BodyTooLarge, &["262144"]).await;
-    // Far too large: nobody reads that. Either it is refused or the connection is closed on it.
+    // A far too large body is not read: it is refused, or the connection is closed.
     match agents[1].try_call("POST", "/agent/v1/goodbye", vec![b' '; 64 * MAX_BODY_BYTES]).await {
         Ok(answer) => assert_eq!(answer.refusal().code, Code::BodyTooLarge),
         Err(closed) => assert!(!closed.contains("no answer came"), "{closed}"),
@@ -104,12 +104,12 @@ async fn the_table_of_calls_is_kept_row_by_row() {
         match (row.callers.contains(&Who::Link), row.served) {
             (false, _) => refuses(Code::NotAllowed, &["agents may not"]).await,
             (true, false) => refuses(Code::NotBuilt, &[row.method, row.path, "does not serve"]).await,
-            // Past the table: only what it says is wrong, or nothing is.
-            // There may be nothing to tell.
+            // The call passes the table: only its body can be wrong.
+            // There may be no news.
             (true, true) if row.method == "GET" => assert!([200, 204].contains(&agent.get(&path).await.status), "{path}"),
             (true, true) => refuses(Code::InvalidBody, &["(body)"]).await,
         }
-        // Without a token nobody learns even that.
+        // Without a token a caller does not learn even that.
         scene.refuses(&scene.nobody, row.method, &path, "[]", Code::NoToken, &["Bearer"]).await;
         for method in
             ["GET", "POST", "PUT", "PATCH", "DELETE"].into_iter().filter(|method| matches!(find(method, &path), RequestMatch::OtherMethod))
@@ -169,7 +169,7 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
     let all: usize = paths.values().map(|methods| methods.as_object().map_or(0, serde_json::Map::len)).sum();
     assert_eq!(all, served.count(), "and nothing else is");
 
-    // What is sent fits what the document asks for, and what comes back is what it promises.
+    // Requests and answers fit the document's schemas.
     let schema = |path: &str, method: &str, pointer: &str| document["paths"][path][method].pointer(pointer).cloned();
     let exchange = async |caller: &Caller, path: &str, body: Option<Value>, status: u16| {
         let method = if body.is_some() { "post" } else { "get" };
@@ -213,8 +213,8 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
     exchange(&spawn, "/agent/v1/agents", Some(json!({"pool": "free", "displayName": "other"})), 409).await;
     exchange(&agent.saying("idempotency-key", "second"), "/agent/v1/agents", Some(json!({"pool": "free"})), 403).await;
     exchange(&agent.saying("idempotency-key", "third"), "/agent/v1/agents", Some(json!({"pool": "elsewhere"})), 403).await;
-    // A notice came of that: the pool allows one child. The pod's own sidecar, had it seen it first, would have settled it.
-    let noticed = eventually("the warning is among what is wanted", async || {
+    // This made a notice, because the pool allows one child. The pod's own sidecar may have acknowledged it first.
+    let noticed = eventually("the desired state has the warning", async || {
         let wanted = agent.post("/agent/v1/report", report()).await.json();
         seen(wanted["notices"].as_array().is_some_and(|all| !all.is_empty()), || wanted.to_string()).map(|()| wanted)
     })
@@ -227,7 +227,7 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
     exchange(&agent, "/agent/v1/report", Some(json!({})), 400).await;
     let leaving = scene.agent_of(&scene.pods[1]).await;
     exchange(&leaving, "/agent/v1/goodbye", Some(json!({"reason": "done"})), 200).await;
-    // More at once than an agent may.
+    // More calls at once than an agent may make.
     let polls: Vec<_> =
         (0..40).map(|_| agent.clone()).map(|agent| tokio::spawn(async move { agent.get("/agent/v1/wanted").await })).collect();
     let mut statuses = Vec::new();
@@ -245,7 +245,7 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
     scene.room.close().await;
 }
 
-/// Both places of the pool are taken, and the child lives beside them.
+/// The pool has both of its agents, and the child in addition.
 async fn room_is_whole(scene: &Scene) {
     Fleet::of(&scene.room, 3).await;
     let manual = scene.room.list::<Agent>().await.into_iter().filter(|agent| agent.spec.parent_ref.is_some()).count();

@@ -1,8 +1,9 @@
-//! The processes of an agent's pod: orphans, a supervisor and a sidecar that are killed. Signals no process of another pod.
+//! The processes of an agent's pod: orphans, a killed supervisor and a killed sidecar. The tests signal only their own
+//! pods.
 
 use super::*;
 
-/// How many dead processes nobody took, as the container sees itself.
+/// Number of zombies in the container.
 const ZOMBIES: &str = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '";
 
 async fn zombies(room: &TestNamespace, pod: &str) -> usize {
@@ -18,7 +19,7 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
     room.apply_pool("free", json!({"replicas": 1, "agent": agent})).await;
     let agent = room.idle("free", 1).await.remove(0);
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
-    eventually("all were orphaned", async || {
+    eventually("all processes are orphaned", async || {
         let log = room.api::<Pod>().logs(&name, &LogParams { container: Some("agent".into()), ..LogParams::default() }).await;
         let log = log.map_err(|error| error.to_string())?;
         let orphans = log.lines().filter(|line| *line == "orphan").count();
@@ -32,7 +33,7 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
     .await;
     assert_eq!(zombies(&room, &name).await, 0);
 
-    // A parent that takes nobody leaves one; ours takes it as soon as it is orphaned.
+    // A parent that does not reap leaves a zombie. The supervisor reaps it as soon as it is orphaned.
     sh(&room, &name, "(sleep 0.1 & exec sleep 99999) > /dev/null 2>&1 &").await.ok();
     eventually("a zombie can be seen", async || {
         let seen_now = zombies(&room, &name).await;
@@ -40,15 +41,15 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
     })
     .await;
     sh(&room, &name, "kill $(ps | grep ' sleep 9999[9]$' | awk '{print $1}')").await.ok();
-    eventually("it is gone", async || {
+    eventually("the zombie is reaped", async || {
         let left = zombies(&room, &name).await;
         seen(left == 0, || format!("{left}"))
     })
     .await;
 
-    // Processes of their own sessions, with the same uid, outlive much; not the first process of their container.
+    // Processes in sessions of their own, with the same uid, end with the first process of their container.
     sh(&room, &name, "setsid sleep 88888 > /dev/null 2>&1 & setsid sh -c 'sleep 77777 & sleep 77777' > /dev/null 2>&1 &").await.ok();
-    eventually("they run", async || {
+    eventually("the processes run", async || {
         let all = node::of_pod(&uid);
         seen(all.iter().filter(|process| process.command.contains("88888") || process.command == "sleep 77777").count() == 3, || {
             format!("{all:?}")
@@ -67,7 +68,7 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
 async fn a_killed_sidecar_comes_back_and_the_program_does_not_notice() {
     let (room, _operator, history) = opened("link").await;
     let counts = "trap 'exit 0' TERM; n=0; while :; do n=$((n+1)); echo step $n; sleep 1 & wait $!; done";
-    // The kubelet starts it again when it comes to it, which is later than five seconds where much else starts.
+    // The kubelet restarts it, which takes longer than five seconds if many other containers start.
     let supervision = json!({"mode": "Enforce", "heartbeatPeriodSeconds": 1, "heartbeatTimeoutSeconds": 120});
     room.apply_pool("free", json!({"replicas": 1, "agent": program(counts), "supervision": supervision})).await;
     let agent = room.idle("free", 1).await.remove(0);
@@ -85,14 +86,14 @@ async fn a_killed_sidecar_comes_back_and_the_program_does_not_notice() {
     })
     .await;
     let before = steps().await.len();
-    // It is registered again and speaks for the program.
-    eventually("what the program does is told", async || {
+    // It is registered again and reports for the program.
+    eventually("the Agent's status has the program's progress", async || {
         let said = exec(&room, &name, &[exec::SPILLWAY, "progress", "alive"]).await;
         let told = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?.status.and_then(|status| status.current_action);
         seen(told.as_deref() == Some("alive"), || format!("{told:?} {said:?}"))
     })
     .await;
-    eventually("the program goes on", async || {
+    eventually("the program continues", async || {
         let now = steps().await;
         seen(now.len() > before + 3, || format!("{now:?}")).map(|()| now)
     })
@@ -101,7 +102,7 @@ async fn a_killed_sidecar_comes_back_and_the_program_does_not_notice() {
     .zip(1..)
     .for_each(|(step, expected)| assert_eq!(step, expected, "no output is lost, and it began once"));
     assert_eq!(node::program(&uid).map(|now| now.pid), Some(program.pid));
-    // While a container of its pod restarts the pod is not ready: that is all there is to see.
+    // The only visible effect is that the pod is not ready while its container restarts.
     assert!(only(&history.phases(&name).await, &[Spawning, Running, Idle]), "{:?}", history.phases(&name).await);
     assert_eq!(history.agents_ever().await.len(), 1);
     room.close().await;

@@ -1,8 +1,9 @@
-//! Agents that fall silent or freeze, and what is done about it under each mode of supervision. Holds no test of late starts.
+//! Agents that fall silent or freeze, and the intervention in each mode of supervision. Late starts are tested
+//! elsewhere.
 
 use super::*;
 
-/// The pod said that it runs, until it was asked to end.
+/// Checks that the pod was in phase Running until it was asked to end.
 fn said_that_it_runs(history: &History, uid: &str) {
     let before = history.pods(uid).into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     let phases: Vec<String> = before.filter_map(|pod| pod.status?.phase).collect();
@@ -10,7 +11,8 @@ fn said_that_it_runs(history: &History, uid: &str) {
     assert!(phases.iter().all(|phase| phase == "Pending" || phase == "Running"), "{phases:?}");
 }
 
-/// It was found silent for `signal`, ended by force and replaced; the other agent of its pool was not.
+/// Checks that the agent was given up for `signal`, ended by force and replaced, and that the other agent of its pool
+/// was not.
 async fn given_up(room: &TestNamespace, history: &History, pool: &str, lost: &Agent, other: &str, signal: &str) {
     let (name, uid) = (lost.name_any(), pod_uid(lost));
     history.agent("its heartbeat is told as lost", |agent| agent.name_any() == name && says(agent, "Ready", "False", signal)).await;

@@ -1,4 +1,4 @@
-//! What was written to the API server, by whom: read from its audit log.
+//! Writes to the API server and their clients, from its audit log.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub struct Status {
 }
 
 impl Write {
-    /// Whether it succeeded and is this verb on this resource (`agents/status` for a subresource).
+    /// Whether it is a successful write with this verb on this resource (`agents/status` for a subresource).
     pub fn is(&self, verb: &str, resource: &str) -> bool {
         let full = if self.object_ref.subresource.is_empty() {
             self.object_ref.resource.clone()
@@ -68,7 +68,7 @@ pub fn writes(namespace: &str, since: jiff::Timestamp) -> Vec<Write> {
         std::env::var_os("SPILLWAY_AUDIT_LOG").map(PathBuf::from).expect("SPILLWAY_AUDIT_LOG names the audit log: run this by `make e2e`");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let needle = format!("\"namespace\":\"{namespace}\"");
-    // The last line may still be being written.
+    // The last line may be incomplete.
     let parsed = text.lines().filter(|line| line.contains(&needle)).filter_map(|line| serde_json::from_str::<Write>(line).ok());
     parsed.filter(|write| write.object_ref.namespace == namespace && write.stage_timestamp >= since).collect()
 }

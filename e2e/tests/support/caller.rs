@@ -1,5 +1,5 @@
-//! A caller of a gateway, or of a governor, with whatever token it likes: HTTPS under the fixed names, with the
-//! certificates that agents' pods trust.
+//! A caller of a gateway or a governor, with any token: HTTPS under the fixed names, with the certificates that agents'
+//! pods trust.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use tokio_rustls::client::TlsStream;
 
 use super::{TestNamespace, eventually};
 
-/// Longer than the gateway parks a long poll.
+/// Longer than the gateway holds a long poll.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who calls: where, under which name the other side must prove itself, and with which token.
+/// A caller: the address, the name in the server's certificate, and the token.
 #[derive(Clone)]
 pub struct Caller {
     address: SocketAddr,
@@ -40,7 +40,7 @@ pub struct Caller {
     headers: Vec<(&'static str, String)>,
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -53,7 +53,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The refusal that it is.
+    /// The refusal in the answer.
     pub fn refusal(&self) -> Refusal {
         assert!(self.status >= 400, "{self:?}");
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -61,12 +61,12 @@ impl Answer {
 }
 
 impl Caller {
-    /// Somebody without a token, at the room's gateway.
+    /// A caller without a token, at the namespace's gateway.
     pub async fn at_the_gateway(room: &TestNamespace) -> Self {
         Self::new(room, room.gateway, GATEWAY_TLS_NAME).await
     }
 
-    /// Somebody without a token, at the governor of whoever leads the room now.
+    /// A caller without a token, at the governor of the namespace's current leader.
     pub async fn at_the_governor(room: &TestNamespace) -> Self {
         let lease = room.api::<Lease>().get("spillway-controller").await.expect("the leader's lease");
         let address = lease.annotations().get(ADDRESS_ANNOTATION).expect("the leader's address").parse().expect("an address");
@@ -74,7 +74,7 @@ impl Caller {
     }
 
     async fn new(room: &TestNamespace, address: SocketAddr, name: &'static str) -> Self {
-        let bundle = eventually("the room says which certificates to trust", async || {
+        let bundle = eventually("the namespace has the ConfigMap with the CA", async || {
             let map = room.api::<ConfigMap>().get("spillway-ca").await.map_err(|error| error.to_string())?;
             map.data.and_then(|mut data| data.remove("ca.crt")).ok_or_else(|| "no ca.crt".to_owned())
         })
@@ -84,29 +84,29 @@ impl Caller {
         Self { address, source: None, name, config: Arc::new(config), token: None, headers: Vec::new() }
     }
 
-    /// The same with this token.
+    /// The same caller with this token.
     pub fn with(&self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
-    /// The same with this header on every call.
+    /// The same caller with this header on every call.
     pub fn saying(&self, header: &'static str, value: &str) -> Self {
         let mut same = self.clone();
         same.headers.push((header, value.to_owned()));
         same
     }
 
-    /// The same at this address: another gateway's.
+    /// The same caller at this address, that of another gateway.
     pub fn at(&self, address: SocketAddr) -> Self {
         Self { address, ..self.clone() }
     }
 
-    /// The same from this address of the machine's own, as a pod has one of its own.
+    /// The same caller from this address of the machine, as a pod has an address of its own.
     pub fn coming_from(&self, source: IpAddr) -> Self {
         Self { source: Some(source), ..self.clone() }
     }
 
-    /// A connection that has shaken hands, for bytes that no client sends.
+    /// A connection after its TLS handshake, for bytes that no client sends.
     pub async fn raw(&self) -> std::io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(self.name).expect("a name");
         TlsConnector::from(self.config.clone()).connect(name, self.dial().await?).await
@@ -127,12 +127,12 @@ impl Caller {
         socket.connect(self.address).await
     }
 
-    /// One call on a connection of its own. `Err`: nobody answered.
+    /// One call on a connection of its own. `Err`: it was not answered.
     pub async fn try_call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Result<Answer, String> {
         self.connect().await?.call(method, path, body).await
     }
 
-    /// One call, which is answered.
+    /// One call, which must be answered.
     pub async fn call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Answer {
         self.try_call(method, path, body).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
@@ -153,12 +153,12 @@ pub struct Line {
 }
 
 impl Line {
-    /// One call on it. `Err`: nobody answered.
+    /// One call on it. `Err`: it was not answered.
     pub async fn call(&mut self, method: &str, path: &str, body: impl Into<Bytes>) -> Result<Answer, String> {
         self.call_for(PATIENCE, method, path, body).await
     }
 
-    /// The same, with another patience.
+    /// The same, with another time limit.
     pub async fn call_for(&mut self, patience: Duration, method: &str, path: &str, body: impl Into<Bytes>) -> Result<Answer, String> {
         let Caller { name, token, headers, .. } = &self.caller;
         let mut request = Request::builder().method(method).uri(path).header("host", *name).header("content-type", "application/json");
@@ -180,8 +180,8 @@ impl Line {
     }
 }
 
-/// A token for `audience`, of the ServiceAccount `account`, bound to `pod` if there is one, good for ten minutes: the API
-/// server gives none for less.
+/// A token for `audience`, of the ServiceAccount `account`, bound to `pod` if one is given. It is valid for ten
+/// minutes, the shortest time of the API server.
 pub async fn token(room: &TestNamespace, account: &str, audience: &str, pod: Option<&Pod>) -> String {
     let mut spec = json!({"audiences": [audience], "expirationSeconds": 600});
     if let Some(pod) = pod {
@@ -198,7 +198,7 @@ pub async fn token_of(room: &TestNamespace, pod: &Pod) -> String {
     token(room, "default", spillway::wire::GATEWAY_AUDIENCE, Some(pod)).await
 }
 
-/// A report of an agent to which nothing happens.
+/// A report of an idle agent.
 pub fn report() -> Value {
     json!({"program": "running", "silentMs": 0})
 }

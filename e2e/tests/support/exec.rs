@@ -1,4 +1,4 @@
-//! Commands in agents' containers, by `kubectl exec` and `kubectl attach`: what a person can do, and nothing else.
+//! Commands in agents' containers, with `kubectl exec` and `kubectl attach`, as a user runs them.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -9,10 +9,10 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::TestNamespace;
 
-/// The program's own command, where it is in every agent's container.
+/// Path of the command `spillway` in every agent's container.
 pub const SPILLWAY: &str = "/spillway/bin/spillway";
 
-/// What a command said.
+/// The output of a command.
 #[derive(Clone, Debug)]
 pub struct CommandOutput {
     pub code: i32,
@@ -21,7 +21,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Its output, after success.
+    /// Its standard output. The command must have succeeded.
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
         self.out
@@ -32,30 +32,30 @@ impl CommandOutput {
 pub async fn exec(room: &TestNamespace, pod: &str, words: &[&str]) -> CommandOutput {
     let mut command = Command::new("kubectl");
     command.args(["-n", &room.namespace, "exec", pod, "-c", "agent", "--"]).args(words).stdin(Stdio::null());
-    // The test's own watches go on meanwhile.
+    // On another thread, so that the test's watches continue.
     let ended = tokio::task::spawn_blocking(move || command.output()).await.expect("not cancelled").expect("kubectl is on PATH");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     CommandOutput { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
 }
 
-/// Runs a shell script there.
+/// Runs a shell script in the container.
 pub async fn sh(room: &TestNamespace, pod: &str, script: &str) -> CommandOutput {
     exec(room, pod, &["/bin/sh", "-c", script]).await
 }
 
-/// Runs `spillway` there.
+/// Runs `spillway` in the container.
 pub async fn spillway(room: &TestNamespace, pod: &str, words: &[&str]) -> CommandOutput {
     exec(room, pod, &[&[SPILLWAY], words].concat()).await
 }
 
-/// Somebody at the terminal of an agent, until this is dropped.
+/// A user at the terminal of an agent, until this is dropped.
 pub struct Attached {
     kubectl: Child,
     keyboard: File,
 }
 
 impl Attached {
-    /// Attaches to the container `agent` of `pod`, from a terminal: kubectl attaches to one from nothing less.
+    /// Attaches to the container `agent` of `pod`, from a terminal, which kubectl needs to attach to a terminal.
     pub fn to(room: &TestNamespace, pod: &str) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let keyboard = openpt(flags).expect("a pseudo terminal");
@@ -76,7 +76,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let _ = self.kubectl.kill(); // that it ended before is no error
+        let _ = self.kubectl.kill(); // it may have ended already
         let _ = self.kubectl.wait();
     }
 }

@@ -1,5 +1,5 @@
-//! A governor that says what a test wants, under the real name and with a certificate of the room's own authority: what
-//! gateways make of it shows without waiting for two leaders to meet at the right moment.
+//! A governor with scripted answers, under the real name and with a certificate of the namespace's own authority. It
+//! shows how gateways react, without two real leaders at the right moment.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::TestNamespace;
 
-/// The room's own authority, made by the test because no controller is there to do it.
+/// The namespace's own authority. The test makes it, because there is no controller.
 pub struct Authority(PemKeyPair);
 
 impl Authority {
-    /// Makes it, and everything that gateways and callers find of it.
+    /// Makes it, and the objects in which gateways and callers find it.
     pub async fn make(room: &TestNamespace) -> Self {
         let now = jiff::Timestamp::now().as_second();
         let made = authority::authority(now).expect("an authority");
@@ -47,7 +47,7 @@ impl Authority {
     }
 }
 
-/// It serves until it is dropped.
+/// A fake governor. It serves until it is dropped.
 pub struct FakeGovernor {
     name: &'static str,
     address: SocketAddr,
@@ -56,18 +56,18 @@ pub struct FakeGovernor {
 }
 
 struct Shared {
-    /// On every answer.
+    /// The owner epoch on every answer.
     epoch: AtomicI64,
-    /// Calls of agents are answered.
+    /// Whether calls of agents are answered.
     answers: watch::Sender<bool>,
-    /// Calls that came and were not answered yet.
+    /// Number of calls without an answer so far.
     kept: watch::Sender<usize>,
-    /// Streams of changes go on.
+    /// Whether streams of changes continue.
     streams: watch::Sender<bool>,
 }
 
 impl FakeGovernor {
-    /// One that answers at once, with this owner epoch.
+    /// A governor that answers at once, with this owner epoch.
     pub async fn start(room: &TestNamespace, authority: &Authority, name: &'static str, epoch: i64) -> Self {
         let listener = bind(SocketAddr::new(room.node, 0)).await.expect("an address");
         let address = listener.local_addr().expect("an address");
@@ -93,7 +93,7 @@ impl FakeGovernor {
         Self { name, address, shared, end }
     }
 
-    /// From now on it is the one that the Lease names.
+    /// Writes its address into the Lease.
     pub async fn leads(&self, room: &TestNamespace) {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -104,27 +104,27 @@ impl FakeGovernor {
         room.api::<Lease>().patch("spillway-controller", &params, &Patch::Apply(lease)).await.expect("the Lease");
     }
 
-    /// The owner epoch on its answers from now on.
+    /// Sets the owner epoch of its answers from now on.
     pub fn says_epoch(&self, epoch: i64) {
         self.shared.epoch.store(epoch, Ordering::SeqCst);
     }
 
-    /// Keeps calls without an answer from now on.
+    /// Holds calls without an answer from now on.
     pub fn holds_answers(&self) {
         self.shared.answers.send_replace(false);
     }
 
-    /// Answers what it kept, and what comes.
+    /// Answers the held calls and all later ones.
     pub fn answers(&self) {
         self.shared.answers.send_replace(true);
     }
 
-    /// Ends its streams of changes, as one does that finds that it does not lead.
+    /// Ends its streams of changes, like a governor that finds that it does not lead.
     pub fn ends_streams(&self) {
         self.shared.streams.send_replace(false);
     }
 
-    /// Waits until it keeps a call.
+    /// Waits until it holds a call.
     pub async fn holds_a_call(&self) {
         self.shared.kept.subscribe().wait_for(|kept| *kept > 0).await.expect("it serves");
     }
@@ -137,13 +137,13 @@ impl Drop for FakeGovernor {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    // It looks at no token: every caller is a gateway.
+    // It checks no token: every caller counts as a gateway.
     request.extensions().get::<Connection>().expect("served").admit("gateways").expect("a place");
     let body = if request.uri().path() == "/governor/v1/changes" {
         stream(shared.streams.subscribe())
     } else {
         shared.kept.send_modify(|kept| *kept += 1);
-        let _ = shared.answers.subscribe().wait_for(|answers| *answers).await; // the sender is ours
+        let _ = shared.answers.subscribe().wait_for(|answers| *answers).await; // we hold the sender
         shared.kept.send_modify(|kept| *kept -= 1);
         Body::from(json!({"revision": "1.1", "directive": "run"}).to_string())
     };
@@ -151,7 +151,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     Response::builder().header(OWNER_EPOCH_HEADER, epoch).header("content-type", "application/json").body(body).expect("an answer")
 }
 
-/// Signs of life until it is to end.
+/// Sends signs of life until the stream shall end.
 fn stream(mut go_on: watch::Receiver<bool>) -> Body {
     let each = tokio::time::interval(std::time::Duration::from_secs(1));
     let lines = futures::stream::unfold(each, async |mut each| {
@@ -161,7 +161,7 @@ fn stream(mut go_on: watch::Receiver<bool>) -> Body {
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), each))
     });
     let over = async move {
-        let _ = go_on.wait_for(|go_on| !go_on).await; // the fake is gone: over too
+        let _ = go_on.wait_for(|go_on| !go_on).await; // without the fake it ends too
     };
     Body::from_stream(futures::StreamExt::take_until(lines, Box::pin(over)))
 }

@@ -1,5 +1,4 @@
-//! What became of the agents of a namespace, seen by a watch of the test's own: nothing that was true for a moment is missed,
-//! as far as the API server told it.
+//! The states of a namespace's agents, from a watch of the test. It misses no short state that the API server sends.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +11,7 @@ use spillway::api::Agent;
 
 use super::{TestNamespace, eventually, seen};
 
-/// One state of an agent: phase, reason of Ready, status and reason of Heartbeating, and the words of Ready.
+/// One state of an agent: phase, reason of Ready, status and reason of Heartbeating, and the message of Ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     pub phase: String,
@@ -21,7 +20,7 @@ pub struct State {
     pub words: String,
 }
 
-/// What is told of every agent, in order.
+/// The states of every agent, in order.
 #[derive(Clone)]
 pub struct Chronicle {
     told: Arc<Mutex<BTreeMap<String, Vec<State>>>>,
@@ -29,7 +28,7 @@ pub struct Chronicle {
 }
 
 impl Chronicle {
-    /// Begins.
+    /// Starts the watch.
     pub fn start(room: &TestNamespace) -> Self {
         let told = Arc::new(Mutex::new(BTreeMap::<String, Vec<State>>::new()));
         let api: Api<Agent> = room.api();
@@ -55,7 +54,7 @@ impl Chronicle {
         self.told.lock().expect("not poisoned").get(agent).cloned().unwrap_or_default()
     }
 
-    /// Waits until `agent` was seen in a state that `holds`; gives it.
+    /// Waits until `agent` was seen in a state for which `holds` is true; the state.
     pub async fn until(&self, agent: &str, what: &str, holds: impl Fn(&State) -> bool) -> State {
         eventually(&format!("{agent} was {what}"), async || {
             let states = self.of(agent);
@@ -64,7 +63,7 @@ impl Chronicle {
         .await
     }
 
-    /// None of these agents was ever given up, or even thought lost, and nobody came beside them.
+    /// Checks that none of these agents was ever given up or counted as lost, and that there were no other agents.
     pub fn nothing_happened_to(&self, agents: &[String]) {
         let told = self.told.lock().expect("not poisoned");
         let names: Vec<_> = told.keys().cloned().collect();
@@ -90,7 +89,7 @@ fn state(agent: &Agent) -> State {
     }
 }
 
-/// A fleet as it is: what must be the same after an outage as before it.
+/// A fleet at a moment. It must be the same before and after an outage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet(BTreeMap<String, Member>);
 
@@ -99,12 +98,12 @@ struct Member {
     lives: bool,
     agent: String,
     pod: String,
-    /// Each container's name, id and restarts.
+    /// Name, id and restarts of each container.
     containers: Vec<(String, String, i32)>,
 }
 
 impl Fleet {
-    /// Waits until `count` agents are idle and no other agent or pod lives; then as they are.
+    /// Waits until `count` agents are idle and no other agent or pod exists; the fleet then.
     pub async fn of(room: &TestNamespace, count: usize) -> Self {
         room.pods_ready(count).await;
         eventually(&format!("{count} agents are idle"), async || {
@@ -115,13 +114,13 @@ impl Fleet {
         Self::now(room).await
     }
 
-    /// The same, with agents that ended beside them.
+    /// The same, but ended agents may exist too.
     pub async fn of_living(room: &TestNamespace, count: usize) -> Self {
         let all = Self::of(room, count).await;
         Self(all.0.into_iter().filter(|(_, member)| member.lives).collect())
     }
 
-    /// As it is now.
+    /// The fleet now.
     pub async fn now(room: &TestNamespace) -> Self {
         let pods: BTreeMap<String, Pod> = room.list::<Pod>().await.into_iter().map(|pod| (pod.name_any(), pod)).collect();
         let members = room.list::<Agent>().await.into_iter().map(|agent| {
@@ -149,8 +148,8 @@ fn containers(pod: &Pod) -> Vec<(String, String, i32)> {
     all.map(|one| (one.name, one.container_id.unwrap_or_default(), one.restart_count)).collect()
 }
 
-/// How far the program of each of these agents has come: the demo agent counts its steps aloud. That none is missing shows
-/// that it never began anew and that nothing of its output was lost.
+/// The last step of the program of each of these agents: the demo agent prints its steps. A log without gaps shows that
+/// the program never restarted and that no output was lost.
 pub async fn steps(room: &TestNamespace, agents: &[String]) -> Vec<u64> {
     let mut all = Vec::new();
     for agent in agents {

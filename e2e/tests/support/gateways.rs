@@ -1,4 +1,4 @@
-//! Several gateways of one room, as a Service has them behind it: killed, stopped and started again while they are called.
+//! Several gateways of one namespace, like those behind a Service: killed, stopped and restarted while they are called.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::caller::Caller;
 use super::operator::free_port;
 use super::{Operator, TestNamespace, eventually};
 
-/// They serve until this is dropped.
+/// Gateways that serve until this is dropped.
 pub struct Gateways<'a> {
     room: &'a TestNamespace,
     all: Vec<RunningGateway>,
@@ -27,19 +27,21 @@ struct Process {
     life: Life,
 }
 
-/// Which process serves under an address. Who began a call in one and ended it in another may have lost it by that alone.
+/// The process that serves at an address. A call that begins in one process and ends in another may be lost for that
+/// reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// How many were killed before it.
+    /// Number of processes that were killed before it.
     pub number: usize,
-    /// It was seen to serve.
+    /// Whether it was seen to serve.
     pub serves: bool,
-    /// How often it was stopped, or let go on.
+    /// How often it was stopped or continued.
     pub signals: usize,
 }
 
 impl<'a> Gateways<'a> {
-    /// So many in place of the room's one, each with a journal of its own. They serve when this returns.
+    /// Starts `count` gateways in the place of the namespace's one, each with a journal of its own. They serve when
+    /// this returns.
     pub async fn start(room: &'a TestNamespace, count: usize) -> Self {
         room.kill_gateway();
         let one = |at: usize| RunningGateway {
@@ -56,7 +58,7 @@ impl<'a> Gateways<'a> {
     }
 
     fn one(&self, which: usize) -> &RunningGateway {
-        self.all.get(which).expect("there are not so many")
+        self.all.get(which).expect("a gateway with this number")
     }
 
     pub fn count(&self) -> usize {
@@ -78,24 +80,24 @@ impl<'a> Gateways<'a> {
         process.running = Some(Operator::gateway_at(self.room, &name, one.address, &one.journal));
     }
 
-    /// Waits until the process of now serves.
+    /// Waits until the current process serves.
     pub async fn serves(&self, which: usize) {
         let caller = Caller::at_the_gateway(self.room).await.at(self.address(which));
         eventually(&format!("gateway {which} serves"), async || caller.connect().await.map(drop)).await;
         self.one(which).process.lock().expect("not poisoned").life.serves = true;
     }
 
-    /// Kills one and starts another in its place, which goes on from the same journal. See [`serves`](Self::serves).
+    /// Kills one and starts another in its place, with the same journal. See [`serves`](Self::serves).
     pub fn kill(&self, which: usize) {
         let mut process = self.one(which).process.lock().expect("not poisoned");
-        // First: whoever loses a call to it must know why.
+        // First, so that a caller that loses a call finds the reason.
         process.life = Life { number: process.life.number + 1, serves: false, signals: 0 };
         process.running = None;
         drop(process);
         self.begin(which);
     }
 
-    /// It stands still, or goes on.
+    /// Stops it, or continues it.
     pub fn signal(&self, which: usize, signal: Signal) {
         let mut process = self.one(which).process.lock().expect("not poisoned");
         process.life.signals += 1;

@@ -1,5 +1,4 @@
-//! Every state that Agents and pods of a room went through, seen by watches of the test's own: what lasts for a moment only
-//! is not missed.
+//! Every state of the Agents and pods of a namespace, from watches of the test. They do not miss short states.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -18,16 +17,16 @@ use spillway::api::agent::AgentPhase;
 
 use super::{TestNamespace, eventually, seen};
 
-/// Time since the machine began: the same for the pods' `/proc/uptime`.
+/// Time since the boot of the machine, as in the pods' `/proc/uptime`.
 pub fn uptime() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(u64::try_from(now.tv_sec).expect("after the start"), u32::try_from(now.tv_nsec).expect("nanoseconds"))
 }
 
-/// What was seen, with when.
+/// The observed states, with their times.
 type Log<K> = Arc<Mutex<Vec<(Duration, K)>>>;
 
-/// Remembers from [`start`](Self::start) on.
+/// Records states from [`start`](Self::start) on.
 #[derive(Clone)]
 pub struct History {
     api: Api<Agent>,
@@ -43,7 +42,7 @@ impl History {
         history
     }
 
-    /// Waits until some state of some Agent fits; gives the first that did, and when it was seen.
+    /// Waits until a state of an Agent fits; the first such state, and the time at which it was seen.
     pub async fn agent(&self, what: &str, fits: impl Fn(&Agent) -> bool) -> (Duration, Agent) {
         first(&self.agents, what, fits).await
     }
@@ -53,7 +52,7 @@ impl History {
         first(&self.pods, what, fits).await
     }
 
-    /// The phases that an Agent went through until now, one after the other.
+    /// The phases of an Agent until now, in order.
     pub async fn phases(&self, name: &str) -> Vec<AgentPhase> {
         self.caught_up().await;
         let all = self.agents.lock().expect("not poisoned");
@@ -63,27 +62,28 @@ impl History {
         phases
     }
 
-    /// The uids of all Agents that ever were.
+    /// The uids of all Agents so far.
     pub async fn agents_ever(&self) -> BTreeSet<String> {
         self.of_agents(ResourceExt::uid).await
     }
 
-    /// The uids of all pods that Agents ever said were theirs.
+    /// The uids of all pods that Agents recorded as theirs.
     pub async fn recorded_pods(&self) -> BTreeSet<String> {
         self.of_agents(|agent| Some(agent.status.as_ref()?.pod_ref.as_ref()?.uid.clone())).await
     }
 
-    /// What each state of each Agent until now says.
+    /// The values of `says` for all states of all Agents until now.
     async fn of_agents(&self, says: impl Fn(&Agent) -> Option<String>) -> BTreeSet<String> {
         self.caught_up().await;
         self.agents.lock().expect("not poisoned").iter().filter_map(|(_, agent)| says(agent)).collect()
     }
 
-    /// Waits until the watch told all that a read of the API server shows now: a watch tells later than a read does.
+    /// Waits until the watch has sent all that a read of the API server shows now, because a watch is later than a
+    /// read.
     async fn caught_up(&self) {
         let version = |agent: &Agent| agent.resource_version().and_then(|version| version.parse::<u64>().ok()).expect("a version");
         let now = self.api.list(&ListParams::default()).await.expect("a list").items;
-        eventually("the watch told what a read shows", async || {
+        eventually("the watch has sent the state that a read shows", async || {
             let told = self.agents.lock().expect("not poisoned");
             let missing = now.iter().find(|agent| !told.iter().any(|(_, it)| it.uid() == agent.uid() && version(it) >= version(agent)));
             seen(missing.is_none(), || format!("{missing:?}"))
@@ -129,7 +129,7 @@ pub fn condition<'a>(agent: &'a Agent, type_: &str) -> Option<&'a Condition> {
     agent.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Whether an Agent says so.
+/// Whether an Agent has this condition.
 pub fn says(agent: &Agent, type_: &str, status: &str, reason: &str) -> bool {
     condition(agent, type_).is_some_and(|condition| condition.status == status && condition.reason == reason)
 }
@@ -144,7 +144,7 @@ pub fn pod_uid(agent: &Agent) -> String {
 }
 
 impl TestNamespace {
-    /// Waits until exactly `count` Agents of the pool are Idle, and no others live.
+    /// Waits until exactly `count` Agents of the pool are Idle, and no others are alive.
     pub async fn idle(&self, pool: &str, count: usize) -> Vec<Agent> {
         eventually(&format!("{count} agents of pool {pool} are idle"), async || {
             let all: Vec<Agent> = self.list::<Agent>().await.into_iter().filter(|agent| agent.spec.pool_ref.name == pool).collect();
@@ -156,9 +156,9 @@ impl TestNamespace {
         .await
     }
 
-    /// Waits until an event about the Agent was told with this reason and these words; gives its note.
+    /// Waits for an event about the Agent with this reason and these words; its note.
     pub async fn event(&self, agent: &str, reason: &str, words: &str) -> String {
-        eventually(&format!("an event {reason} about {agent} says {words:?}"), async || {
+        eventually(&format!("there is an event {reason} about {agent} with {words:?}"), async || {
             let events = self.list::<k8s_openapi::api::events::v1::Event>().await;
             let mut about =
                 events.into_iter().filter(|event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(agent));

@@ -1,4 +1,4 @@
-//! Who is killed when, out of a seed: the same again for whoever wants to see it again.
+//! Random kills that follow from a seed, so that a run can be repeated.
 
 use std::collections::BTreeSet;
 
@@ -9,24 +9,24 @@ use rustix::process::Signal;
 use super::node::{self, Process};
 use super::{Operator, TestNamespace, stopped};
 
-/// Whom it may be.
+/// A victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     Controller,
     Gateway,
-    /// PID 1 of an agent's container: the agent is lost.
+    /// PID 1 of an agent's container. The agent is lost.
     Supervisor,
-    /// An agent's sidecar: another one takes its place, and nothing is lost.
+    /// An agent's sidecar. The kubelet restarts it, and nothing is lost.
     Sidecar,
-    /// Felt by everybody on the node.
+    /// It affects all pods of the node.
     Kubelet,
 }
 
-/// Numbers that follow from a seed.
+/// Pseudo-random numbers from a seed.
 pub struct Dice(u64);
 
 impl Dice {
-    /// From `SPILLWAY_SEED`, or some seed; it is told.
+    /// From `SPILLWAY_SEED`, or a random seed, which is printed.
     pub fn seeded() -> Self {
         let given = std::env::var("SPILLWAY_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(rand::random::<u64>);
@@ -34,12 +34,12 @@ impl Dice {
         Self(seed)
     }
 
-    /// Numbers of somebody's own, which do not depend on when others ask.
+    /// A generator of its own, whose numbers do not depend on other users.
     pub fn another(&mut self) -> Self {
         Self(u64::try_from(self.below(usize::MAX)).expect("a number"))
     }
 
-    /// The next one, below `limit`.
+    /// The next number, below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         // SplitMix64.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -50,14 +50,14 @@ impl Dice {
         usize::try_from((mixed ^ (mixed >> 31)) % limit).expect("a number")
     }
 
-    /// So many moments before `end`, one after the other.
+    /// `count` times before `end`, in order.
     pub fn moments(&mut self, count: usize, end: usize) -> Vec<usize> {
         let mut moments: Vec<usize> = (0..count).map(|_| self.below(end)).collect();
         moments.sort_unstable();
         moments
     }
 
-    /// The same in another order.
+    /// Shuffles the items.
     pub fn shuffled<T>(&mut self, mut all: Vec<T>) -> Vec<T> {
         for at in (1..all.len()).rev() {
             all.swap(at, self.below(at + 1));
@@ -66,13 +66,13 @@ impl Dice {
     }
 }
 
-/// A room's processes, which are killed one after the other.
+/// A namespace's processes, which are killed one after the other.
 pub struct Killer<'a> {
     room: &'a TestNamespace,
-    /// The controller that runs now.
+    /// The current controller.
     pub operator: Option<Operator>,
     kills: usize,
-    /// Agents that were lost to it.
+    /// Agents that were lost by kills.
     pub lost: BTreeSet<String>,
 }
 
@@ -81,13 +81,13 @@ impl<'a> Killer<'a> {
         Self { room, operator: Some(operator), kills: 0, lost: BTreeSet::new() }
     }
 
-    /// Kills it, whatever it is doing; of our own processes another one is started at once.
+    /// Kills the victim. A controller or a gateway is restarted at once.
     pub async fn kill(&mut self, victim: Victim, dice: &mut Dice) {
         self.kills += 1;
         let name = format!("{}", self.kills);
         match victim {
             Victim::Controller => {
-                self.operator = None; // before the next one starts
+                self.operator = None; // it ends before the next one starts
                 self.operator = Some(self.room.operator(&format!("controller-{name}")));
             }
             Victim::Gateway => {

@@ -1,4 +1,4 @@
-//! What the tests stand on.
+//! Support code of the tests.
 
 pub mod audit;
 pub mod caller;
@@ -30,11 +30,11 @@ use std::time::Duration;
 pub use operator::Operator;
 pub use test_namespace::TestNamespace;
 
-/// Longer than anything here takes on a loaded machine.
+/// Longer than any step takes on a loaded machine.
 pub const GENEROUS: Duration = Duration::from_secs(180);
 
-/// The kubectl plugin: `SPILLWAY_PLUGIN`, as `make e2e` has it, or else the one beside the operator of this build. Cargo builds
-/// no binary of another package for a test.
+/// The kubectl plugin: `SPILLWAY_PLUGIN`, which `make e2e` sets, or else the binary beside the operator of this build.
+/// Cargo builds no binary of another package for a test.
 pub fn plugin_path() -> PathBuf {
     let built = || Path::new(env!("CARGO_BIN_EXE_spillway")).with_file_name("kubectl-spillway");
     let path = std::env::var_os("SPILLWAY_PLUGIN").map_or_else(built, PathBuf::from);
@@ -42,7 +42,7 @@ pub fn plugin_path() -> PathBuf {
     path
 }
 
-/// Waits until `look` gives something; fails with `what` and the last look after `limit`.
+/// Waits until `look` succeeds. After `limit` it fails with `what` and the last result.
 pub async fn within<T, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, String>>,
@@ -53,12 +53,12 @@ where
             Ok(found) => return found,
             Err(last) => last,
         };
-        assert!(started.elapsed() < limit, "after {} s still waiting until {what}; last seen: {last}", limit.as_secs());
+        assert!(started.elapsed() < limit, "still waiting after {} s until {what}; last seen: {last}", limit.as_secs());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// As [`within`], with a generous limit.
+/// Like [`within`], with a generous limit.
 pub async fn eventually<T, F>(what: &str, look: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, String>>,
@@ -66,7 +66,7 @@ where
     within(GENEROUS, what, look).await
 }
 
-/// `Ok` if `holds`, else what was seen instead.
+/// `Ok` if `holds`, else the observed value.
 pub fn seen(holds: bool, instead: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(instead()) }
 }

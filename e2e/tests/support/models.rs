@@ -1,4 +1,4 @@
-//! A scripted provider of models beside the room, at the node's address, over TLS; and what the gateway needs to call it.
+//! A scripted provider of models at the node's address, over TLS, and the gateway's settings for it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,20 +18,20 @@ use spillway::api::Budget;
 use super::operator::free_port;
 use super::{TestNamespace, eventually, seen};
 
-/// The team's credential. The provider takes no other.
+/// The team's credential, which is the only one that the provider accepts.
 const TOKEN: &str = "the-teams-own-key";
 
-/// What a provider counted of one caller.
+/// A provider's counts of one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
     pub calls: i64,
-    /// Answers that went out to their end.
+    /// Answers that were sent to their end.
     pub finished: i64,
-    /// Tokens, as it told them.
+    /// Tokens that it reported.
     pub told: i64,
 }
 
-/// A provider that counts for itself.
+/// A provider with a count of its own.
 pub struct Scripted {
     provider: Arc<Provider>,
     /// `https://address:port`.
@@ -41,14 +41,14 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Serves, makes the Secret `provider`, and starts the room's gateway anew, which may call it from now on.
+    /// Serves, makes the Secret `provider`, and restarts the namespace's gateway, which may call it from now on.
     pub async fn serve(room: &TestNamespace) -> Self {
         let provider = Self::absent(room).await;
         provider.serves().await;
         provider
     }
 
-    /// As [`serve`](Self::serve), but nobody listens at its address until [`serves`](Self::serves).
+    /// Like [`serve`](Self::serve), but it listens only after [`serves`](Self::serves).
     pub async fn absent(room: &TestNamespace) -> Self {
         let address = SocketAddr::new(room.node, free_port(room.node));
         let origin = format!("https://{address}");
@@ -68,7 +68,7 @@ impl Scripted {
         Self { provider, origin, address, tls }
     }
 
-    /// From now on it is there.
+    /// Starts to listen.
     pub async fn serves(&self) {
         let listener = TcpListener::bind(self.address).await.expect("its port");
         tokio::spawn(serve(listener, Some(self.tls.clone()), self.provider.clone()));
@@ -79,22 +79,22 @@ impl Scripted {
         json!({"name": name, "dialect": dialect, "origin": self.origin, "credentialsRef": {"name": "provider"}, "allow": ["scripted-*"]})
     }
 
-    /// Calls that came, refused ones too.
+    /// Number of calls, including refused ones.
     pub fn calls(&self) -> i64 {
         self.provider.books.count()["all"]["calls"].as_i64().expect("a number")
     }
 
-    /// Lets go the answers that wait (the mode `wait`), and what would from now on.
+    /// Releases the answers that wait (mode `wait`), and all later ones.
     pub fn go(&self) {
         self.provider.go();
     }
 
-    /// From now on it says `text` where `to` stands in the last words of a person.
+    /// From now on the model answers `text` if the last words of a person contain `to`.
     pub fn say(&self, to: &str, text: &str) {
         self.provider.say(to, text);
     }
 
-    /// What it counted of each caller, by the header `x-caller`.
+    /// Its counts of each caller, by the header `x-caller`.
     pub fn callers(&self) -> BTreeMap<String, Counted> {
         let count = self.provider.books.count();
         let number = |value: &Value| value.as_i64().expect("a number");
@@ -106,19 +106,19 @@ impl Scripted {
         lines.collect()
     }
 
-    /// Tokens of all answers, as the provider told them.
+    /// Tokens of all answers, as the provider reported them.
     pub fn told(&self) -> i64 {
         self.provider.books.count()["all"]["told"]["all"].as_i64().expect("a number")
     }
 }
 
-/// What is used, held and lost of the room's budget in its windows.
+/// Used, held and lost tokens of the namespace's budget in its windows.
 pub async fn spent(room: &TestNamespace) -> (i64, i64, i64) {
     let budget = room.api::<Budget>().get("default").await.expect("the Budget");
     amounts(&budget)
 }
 
-/// What a Budget says is used, held and lost.
+/// Used, held and lost tokens in a Budget's status.
 pub fn amounts(budget: &Budget) -> (i64, i64, i64) {
     let windows = budget.status.iter().flat_map(|status| status.windows.iter().flatten());
     windows.fold((0, 0, 0), |(used, held, lost), window| {
@@ -126,9 +126,9 @@ pub fn amounts(budget: &Budget) -> (i64, i64, i64) {
     })
 }
 
-/// Waits until the budget says exactly what the provider counted, and holds nothing.
+/// Waits until the budget has exactly the provider's count, and holds no tokens.
 pub async fn agrees(room: &TestNamespace, provider: &Scripted) {
-    eventually("the budget says what the provider counted", async || {
+    eventually("the budget has the provider's count", async || {
         let (spent, told) = (spent(room).await, provider.told());
         seen(spent == (told, 0, 0), || format!("used, held, lost: {spent:?}; told: {told}"))
     })
@@ -136,12 +136,12 @@ pub async fn agrees(room: &TestNamespace, provider: &Scripted) {
 }
 
 impl TestNamespace {
-    /// File with the origins that the room's gateway may call.
+    /// File with the origins that the namespace's gateway may call.
     pub fn origins_file(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.origins", self.namespace))
     }
 
-    /// Folder of the journal of the room's gateway.
+    /// Folder of the journal of the namespace's gateway.
     pub fn journal(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.journal", self.namespace))
     }

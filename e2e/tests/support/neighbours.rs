@@ -1,4 +1,4 @@
-//! Nodes beside the real one, with no machine behind them: their leases are renewed by the test, and nothing runs on them. With
+//! Nodes without machines, in addition to the real one: the test renews their leases, and no pod runs on them. With
 //! them the real node is one of several.
 
 use std::process::Command;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::TestNamespace;
 
-/// As often as kubelets renew, or oftener.
+/// Interval of renewals, at most that of kubelets.
 const RENEW_EACH: Duration = Duration::from_secs(5);
 
-/// They are there until they are told to go, or the test fails.
+/// The nodes. They exist until they are removed, or the test fails.
 pub struct Neighbours {
     client: Client,
     names: Vec<String>,
@@ -23,7 +23,7 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Makes so many.
+    /// Makes `count` nodes.
     pub async fn of(room: &TestNamespace, count: usize) -> Self {
         let names: Vec<String> = (0..count).map(|at| format!("{}-beside-{at}", room.namespace)).collect();
         let client = room.client.clone();
@@ -54,7 +54,7 @@ impl Neighbours {
 impl Drop for Neighbours {
     fn drop(&mut self) {
         self.renewing.abort();
-        // Left behind, they would be silent for every test that follows.
+        // If they were left, they would be silent nodes for all later tests.
         if !self.names.is_empty() {
             let _ = Command::new("kubectl").args(["delete", "node", "--wait=false"]).args(&self.names).status();
             let _ = Command::new("kubectl").args(["-n", "kube-node-lease", "delete", "lease", "--wait=false"]).args(&self.names).status();
@@ -66,16 +66,16 @@ fn leases(client: &Client) -> Api<Lease> {
     Api::namespaced(client.clone(), "kube-node-lease")
 }
 
-/// Renews the leases of these for ever.
+/// Renews the leases of these nodes for ever.
 async fn renew(client: Client, names: Vec<String>) {
     loop {
         for name in &names {
-            // As the API server writes such a time.
+            // In the API server's format.
             let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
             let spec = json!({"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now});
             let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec});
             let params = PatchParams::apply("e2e").force();
-            let _ = leases(&client).patch(name, &params, &Patch::Apply(lease)).await; // the next one comes soon
+            let _ = leases(&client).patch(name, &params, &Patch::Apply(lease)).await; // another renewal follows soon
         }
         tokio::time::sleep(RENEW_EACH).await;
     }

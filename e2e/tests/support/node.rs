@@ -1,5 +1,5 @@
-//! The processes of a pod, as the node sees them: the tests run as its root. Only here can a test do to them what nobody
-//! inside could: stop the sidecar, kill the supervisor.
+//! The processes of a pod on the node, where the tests run as root. So a test can do what no process inside the pod
+//! can: stop the sidecar, or kill the supervisor.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A process of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number on the node.
+    /// Its PID on the node.
     pub pid: i32,
-    /// Its parent's.
+    /// Its parent's PID.
     pub parent: i32,
     pub command: String,
-    /// One letter, as in its `stat`.
+    /// Its state, one letter as in `stat`.
     pub state: char,
 }
 
@@ -25,11 +25,11 @@ pub fn of_pod(uid: &str) -> Vec<Process> {
     found
 }
 
-/// `None`: it is another pod's, or it ended while we looked.
+/// `None`: it belongs to another pod, or has ended meanwhile.
 fn look(folder: &Path, uid: &str) -> Option<Process> {
     let pid = folder.file_name()?.to_str()?.parse().ok()?;
     let groups = std::fs::read_to_string(folder.join("cgroup")).ok()?;
-    // With systemd's driver dashes are underscores.
+    // The systemd driver replaces dashes by underscores.
     if ![uid.to_owned(), uid.replace('-', "_")].iter().any(|uid| groups.contains(&format!("pod{uid}"))) {
         return None;
     }
@@ -51,7 +51,7 @@ pub fn supervisor(uid: &str) -> Option<Process> {
     of_pod(uid).into_iter().find(|process| process.command.starts_with("/spillway/bin/spillway-agent agent "))
 }
 
-/// The program: of the supervisor's own children, the one that it started first.
+/// The program: the supervisor's first child.
 pub fn program(uid: &str) -> Option<Process> {
     let supervisor = supervisor(uid)?;
     of_pod(uid).into_iter().find(|process| process.parent == supervisor.pid)

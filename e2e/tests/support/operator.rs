@@ -1,4 +1,4 @@
-//! The operator's processes, controller and gateway: started, killed, stopped, continued.
+//! The operator's processes, controller and gateway: start, kill, stop and continue them.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{TestNamespace, eventually};
 
-/// Name of the gateway's ServiceAccount in every room.
+/// Name of the gateway's ServiceAccount in every test namespace.
 pub const GATEWAY: &str = "gateway";
 
 pub struct Operator {
@@ -22,19 +22,19 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Starts the controller for `room` under the name `name`, with another kubeconfig if one is given. Its log goes
-    /// to `target/e2e-logs`.
+    /// Starts a controller for `room` under the name `name`, with another kubeconfig if one is given. Its log is in
+    /// `target/tmp/e2e-logs`.
     pub fn start(room: &TestNamespace, name: &str, kubeconfig: Option<&PathBuf>) -> Self {
         Self::start_with(room, name, kubeconfig, &[])
     }
 
-    /// As [`start`](Self::start), with more arguments.
+    /// Like [`start`](Self::start), with more arguments.
     pub fn start_with(room: &TestNamespace, name: &str, kubeconfig: Option<&PathBuf>, more: &[String]) -> Self {
         let only = ["--namespace".to_owned(), room.namespace.clone()];
         Self::controller(room, name, kubeconfig, &[only.as_slice(), more].concat())
     }
 
-    /// As [`start`](Self::start), for all namespaces: other tests must not run beside it.
+    /// Like [`start`](Self::start), for all namespaces. No other test may run at the same time.
     pub fn start_everywhere(room: &TestNamespace, name: &str) -> Self {
         Self::controller(room, name, None, &[])
     }
@@ -51,12 +51,12 @@ impl Operator {
         Self::spawn(namespace, name, "--listen", kubeconfig, &arguments)
     }
 
-    /// Starts a gateway for `room`, under its address.
+    /// Starts a gateway for `room`, at its address.
     pub fn gateway(room: &TestNamespace, name: &str) -> Self {
         Self::gateway_at(room, name, room.gateway, &room.journal())
     }
 
-    /// As [`gateway`](Self::gateway), another one beside it.
+    /// Like [`gateway`](Self::gateway), in addition to the first one.
     pub fn gateway_at(room: &TestNamespace, name: &str, address: SocketAddr, journal: &Path) -> Self {
         let mut arguments: Vec<String> = ["gateway", "--namespace", &room.namespace].map(str::to_owned).into();
         arguments.extend(["--listen".into(), address.to_string()]);
@@ -64,7 +64,7 @@ impl Operator {
         std::fs::create_dir_all(journal).expect("a folder for the journal");
         arguments.extend(["--journal".into(), journal.to_string_lossy().into_owned()]);
         arguments.push("--external-agents".into());
-        // Of the scripted provider, which is told by them what to answer and whose call it is.
+        // The headers of the scripted provider, for its mode and its caller.
         arguments.extend(["--allowed-header", "x-script", "--allowed-header", "x-caller"].map(str::to_owned));
         if room.origins_file().exists() {
             arguments.extend(["--model-origins-file".into(), room.origins_file().to_string_lossy().into_owned()]);
@@ -77,7 +77,7 @@ impl Operator {
         std::fs::create_dir_all(&logs).expect("a folder for logs");
         let log = File::create(logs.join(format!("{namespace}-{name}.log"))).expect("a log file");
         let port = free_port(Ipv4Addr::LOCALHOST.into());
-        // Another one by name: of the same sources, as `make e2e` has it.
+        // Another binary of the same sources, which `make e2e` sets.
         let binary = std::env::var_os("SPILLWAY_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_spillway").into());
         let mut command = Command::new(binary);
         command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
@@ -88,7 +88,7 @@ impl Operator {
         Self { child, name: name.to_owned(), port }
     }
 
-    /// Waits until it holds the lease of the room.
+    /// Waits until it holds the lease of the namespace.
     pub async fn leads(&self, room: &TestNamespace) {
         eventually(&format!("{} leads", self.name), async || {
             let lease = room.api::<Lease>().get_opt("spillway-controller").await.map_err(|error| error.to_string())?;
@@ -116,17 +116,17 @@ impl Operator {
         Ok((status, body.to_owned()))
     }
 
-    /// The number of its process.
+    /// Its PID.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it did not end by itself.
+    /// Whether it is still running.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The most memory that it ever had, in kB.
+    /// Its peak memory, in kB.
     pub fn memory_peak(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
@@ -150,8 +150,8 @@ impl Operator {
     }
 }
 
-/// Where the ports of this process of tests begin: others run beside it, and what is free now may be one of theirs a moment later.
-/// Who has a place keeps a port of its own open.
+/// First port of this test process. Other test processes run in parallel, and a port that is free now may soon be
+/// theirs. Each process keeps a marker port open to reserve its range.
 fn first_port() -> u16 {
     const PLACES: u16 = 4;
     static PLACE: OnceLock<(u16, TcpListener)> = OnceLock::new();
@@ -162,11 +162,11 @@ fn first_port() -> u16 {
     12_000 + place * PORTS
 }
 
-/// Ports of one process of tests.
+/// Number of ports of one test process.
 const PORTS: u16 = 4_500;
 
-/// Nobody's, also while who has it is started again: below the ports that the kernel gives to connections, and below those of
-/// Services, and none twice.
+/// A port that stays reserved while its process restarts: below the kernel's range for outgoing connections and below
+/// that of Services, and never given twice.
 pub fn free_port(address: IpAddr) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
@@ -181,7 +181,7 @@ pub fn free_port(address: IpAddr) -> u16 {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // A stopped process takes a KILL too. That it ended before is no error.
+        // SIGKILL also ends a stopped process. The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! A proxy in front of the API server that makes trouble: watches that come late, kinds that are not served. Requests pass
-//! at once, so what an operator sees through it is old while what it does takes effect now.
+//! A proxy in front of the API server with faults: delayed watches, and kinds that are not served. It passes requests
+//! at once, so an operator sees old data, and its writes take effect immediately.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use serde_json::json;
 
 /// A running proxy.
 pub struct Proxy {
-    /// Leads through it.
+    /// A kubeconfig that uses it.
     pub kubeconfig: PathBuf,
     trouble: Arc<Trouble>,
 }
@@ -28,12 +28,12 @@ struct Trouble {
 }
 
 impl Proxy {
-    /// One that makes no trouble yet.
+    /// A proxy without faults so far.
     pub async fn start(client: Client, name: &str) -> Self {
         Self::with(client, name, Trouble::default()).await
     }
 
-    /// One behind which every piece of a watch's answer comes `delay` late.
+    /// A proxy that delays every part of a watch's answer by `delay`.
     pub async fn with_late_watches(client: Client, name: &str, delay: Duration) -> Self {
         Self::with(client, name, Trouble { watch_delay: delay, ..Trouble::default() }).await
     }
@@ -78,7 +78,7 @@ async fn forward(State((client, trouble)): State<(Client, Arc<Trouble>)>, reques
     }
 }
 
-/// Each piece as it came, `delay` after it came.
+/// Passes each part on after `delay`.
 fn delayed(body: kube::client::Body, delay: Duration) -> Body {
     let (send, receive) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {

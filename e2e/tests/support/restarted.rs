@@ -1,5 +1,5 @@
-//! The controllers of one room, as a Deployment keeps them: who ends is started again, whoever ended it, and also where a
-//! busy machine had no time for a leader.
+//! The controllers of one namespace, kept like those of a Deployment: a controller that ends is restarted, whatever the
+//! cause, also after a lost lease on a busy machine.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use super::{Operator, TestNamespace, eventually, seen};
 
-/// They run until this is dropped.
+/// Controllers that run until this is dropped.
 pub struct Controllers(Mutex<State>);
 
 struct State {
@@ -33,7 +33,7 @@ impl Controllers {
         Self(Mutex::new(state))
     }
 
-    /// Keeps them until the test is over.
+    /// Restarts them until the test is over.
     pub async fn are_kept_for(&self, room: &TestNamespace, test: impl Future<Output = ()>) {
         tokio::select! {
             () = test => {}
@@ -57,13 +57,13 @@ impl Controllers {
         }
     }
 
-    /// The one with this holder identity, if it was not replaced.
+    /// The controller with this holder identity, if it was not replaced.
     pub fn with<T>(&self, holder: &str, act: impl FnOnce(&Operator) -> T) -> Option<T> {
         let state = self.0.lock().expect("not poisoned");
         state.running.iter().find(|controller| controller.is_holder(holder)).map(act)
     }
 
-    /// Waits until one of them holds the lease that is not this one; its holder identity.
+    /// Waits until another controller than this one holds the lease; its holder identity.
     pub async fn leader(&self, room: &TestNamespace, but: &str) -> String {
         eventually("one of the controllers leads", async || {
             let lease = room.api::<Lease>().get_opt("spillway-controller").await.map_err(|error| error.to_string())?;

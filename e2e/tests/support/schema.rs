@@ -1,19 +1,19 @@
-//! Whether a value is what a JSON Schema says, for the keywords that our documents use. A keyword that is not known here is
-//! a failure: nothing passes for not being looked at.
+//! Checks a value against a JSON Schema, for the keywords that our documents use. An unknown keyword is a failure, so
+//! that no part of a schema is ignored.
 
 use serde_json::Value;
 
-/// What a value must fit: a schema of a document, where references lead.
+/// A schema, and the document for its references.
 pub struct Schema<'a> {
     pub document: &'a Value,
     pub schema: &'a Value,
 }
 
-/// Words that say nothing about whether a value fits, or (formats of numbers) nothing that `type` and bounds do not say.
+/// Keywords that are ignored: they do not restrict a value, or (formats of numbers) not more than `type` and bounds do.
 const WORDS: [&str; 4] = ["description", "title", "default", "format"];
 
 impl Schema<'_> {
-    /// What does not fit, each as `path: what`.
+    /// The parts that do not fit, each as `path: fault`.
     pub fn check(&self, value: &Value) -> Vec<String> {
         let mut found = Vec::new();
         self.walk(self.schema, value, "", &mut found);

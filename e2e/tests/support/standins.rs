@@ -1,5 +1,5 @@
-//! Agents whose pods no node takes. Who they are is as true as of any: an Agent, its pod as it was made, a token bound to it.
-//! They cost no processor, so that there can be as many as make hundreds of calls at once.
+//! Agents whose pods are never scheduled. Their identity is real: an Agent, its pod, and a token that is bound to the
+//! pod. They need no processor time, so there can be enough of them for hundreds of calls at once.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,12 +15,12 @@ use super::{TestNamespace, eventually, seen, test_namespace};
 pub struct Standin {
     /// Name of the Agent.
     pub name: String,
-    /// It, at the room's gateway, from an address of its own.
+    /// The agent as a caller of the namespace's gateway, from an address of its own.
     pub caller: Caller,
 }
 
 impl TestNamespace {
-    /// A pool of so many of them, which differs from the plainest one by `extra`.
+    /// A minimal pool of `count` of them, with `extra` merged into its spec.
     pub async fn standins(&self, pool: &str, count: usize, extra: Value) -> Vec<Standin> {
         let mut spec = json!({"replicas": count, "scheduling": {"nodeSelector": {"no-such": "label"}}});
         test_namespace::merge(&mut spec, extra);
@@ -28,7 +28,7 @@ impl TestNamespace {
         self.standins_of(pool, count).await
     }
 
-    /// Those of a pool that was applied, when there are so many.
+    /// Waits until the pool has `count` of them; these.
     pub async fn standins_of(&self, pool: &str, count: usize) -> Vec<Standin> {
         let with_pods = async || {
             let agents = self.list::<Agent>().await.into_iter().filter(|agent| agent.spec.pool_ref.name == pool);
@@ -44,7 +44,7 @@ impl TestNamespace {
         let mut all = Vec::new();
         for (name, at) in names.into_iter().zip(1_u16..) {
             let pod = self.api::<Pod>().get(&name).await.expect("its pod");
-            // A gateway asks about few unknown tokens from one address.
+            // A gateway reviews only a few unknown tokens of one address.
             let [high, low] = at.to_be_bytes();
             let source = IpAddr::from(Ipv4Addr::new(127, 77, high, low));
             all.push(Standin { caller: gateway.with(&token_of(self, &pod).await).coming_from(source), name });

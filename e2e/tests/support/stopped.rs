@@ -1,5 +1,5 @@
-//! What stands still until it is let go: sidecars of pods, the node's kubelet, and the API server. A test that fails lets go too.
-//! And an etcd that is restored from a copy.
+//! Stops sidecars of pods, the node's kubelet, or the API server, until the guard is dropped, also by a failed test.
+//! And restores etcd from a copy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::node;
 
-/// The sidecar of a pod: nothing of the pod is heard of any more, and its program goes on.
+/// A stopped sidecar of a pod: the pod reports nothing any more, and its program continues.
 pub struct Link(Pid);
 
 impl Link {
@@ -24,24 +24,24 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT); // its pod may have been ended meanwhile
+        let _ = kill_process(self.0, Signal::CONT); // its pod may have ended meanwhile
     }
 }
 
-/// The kubelet of the local cluster's one node. Everybody's pods live there: a test that takes it away must be alone.
+/// The kubelet of the local cluster's one node. All tests' pods run there, so a test that stops it must run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kubelet {
-    /// It stands still, and goes on.
+    /// It is stopped, and then continued.
     Stopped,
-    /// It is killed, and another one started.
+    /// It is killed, and then restarted.
     Killed,
 }
 
-/// It is away until this is dropped.
+/// A kubelet that is away until this is dropped.
 pub struct Away(Kubelet);
 
 impl Kubelet {
-    /// Takes it away.
+    /// Stops or kills it.
     pub fn away(self) -> Away {
         cluster(&[if self == Self::Stopped { "pause" } else { "kill" }, "kubelet"]);
         Away(self)
@@ -52,16 +52,16 @@ impl Drop for Away {
     fn drop(&mut self) {
         match self.0 {
             Kubelet::Stopped => cluster(&["resume", "kubelet"]),
-            Kubelet::Killed => cluster(&["up"]), // starts what is dead
+            Kubelet::Killed => cluster(&["up"]), // starts dead components
         }
     }
 }
 
-/// The local cluster's API server: everybody's. A test that takes it away must be alone.
+/// The local cluster's API server. All tests use it, so a test that stops it must run alone.
 pub struct ApiServer(());
 
 impl ApiServer {
-    /// Stops it until this is dropped. Connections stay open, and nobody answers on them.
+    /// Stops it until this is dropped. Connections stay open without answers.
     pub fn away() -> Self {
         cluster(&["pause", "apiserver"]);
         Self(())
@@ -74,20 +74,20 @@ impl Drop for ApiServer {
     }
 }
 
-/// A copy of the local cluster's etcd: everybody's. A test that restores it must be alone.
+/// A copy of the local cluster's etcd. All tests use it, so a test that restores it must run alone.
 pub struct Etcd(PathBuf);
 
 impl Etcd {
-    /// Copies etcd's data into this file. Etcd stands still for a moment.
+    /// Copies etcd's data into this file. etcd is stopped for a short time.
     pub fn copied(file: &Path) -> Self {
         cluster(&["snapshot", &file.to_string_lossy()]);
         Self(file.to_owned())
     }
 
-    /// Restores the cluster from it. API server, kubelet and all other components restart; the test's own processes go on.
+    /// Restores the cluster from it. All components of the cluster restart. The test's own processes continue.
     pub fn restored(self) {
         cluster(&["restore", &self.0.to_string_lossy()]);
-        let _ = std::fs::remove_file(&self.0); // nobody needs it any more
+        let _ = std::fs::remove_file(&self.0); // it is not needed any more
     }
 }
 

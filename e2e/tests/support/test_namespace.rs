@@ -1,4 +1,4 @@
-//! A namespace of a test's own, and what tests do in it.
+//! A namespace of a test's own, and operations in it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -15,25 +15,25 @@ use spillway::api::{Agent, AgentPool, WorkItem};
 use super::operator::{GATEWAY, free_port};
 use super::{Operator, eventually, seen};
 
-/// Where the one real node is, and with it every process of ours. Without room on its disk a node starts no pod, and each test
-/// would wait for its own in vain.
+/// Address of the one real node, which the operators share. A node with a full disk starts no pod, and each test would
+/// wait for its pods in vain.
 async fn address_of_the_node(client: &Client) -> IpAddr {
     let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.expect("nodes").items;
     let conditions = nodes.iter().filter_map(|node| node.status.as_ref()?.conditions.as_ref()).flatten();
     let full = conditions.filter(|one| one.type_ == "DiskPressure" && one.status == "True").count();
-    assert_eq!(full, 0, "the node has no room on its disk (DiskPressure): free some, and run the tests again");
+    assert_eq!(full, 0, "the node's disk is full (DiskPressure): free disk space, and run the tests again");
     let addresses = nodes.into_iter().filter_map(|node| node.status?.addresses).flatten();
     let internal = addresses.into_iter().find(|address| address.type_ == "InternalIP").expect("a node with an address");
     internal.address.parse().expect("an address")
 }
 
-/// A namespace of a test's own, held to Pod Security `restricted`.
+/// A namespace of a test's own, with Pod Security `restricted`.
 pub struct TestNamespace {
     pub client: Client,
     pub namespace: String,
-    /// Address of the node, which our processes share.
+    /// Address of the node, which the operators share.
     pub node: IpAddr,
-    /// Where this room's gateway serves.
+    /// Address of this namespace's gateway.
     pub gateway: SocketAddr,
     serving: Mutex<Option<Operator>>,
 }
@@ -75,18 +75,18 @@ impl TestNamespace {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.token", self.namespace))
     }
 
-    /// Starts the room's gateway, after it was stopped.
+    /// Starts the namespace's gateway, after it was stopped.
     pub fn start_gateway(&self, name: &str) {
         *self.serving.lock().expect("one at a time") = Some(Operator::gateway(self, name));
     }
 
-    /// Kills the room's gateway.
+    /// Kills the namespace's gateway.
     pub fn kill_gateway(&self) {
         *self.serving.lock().expect("one at a time") = None;
     }
 
-    /// Removes all there is while the operator still runs (it must leave nothing), then the namespace. Without it (a test
-    /// failed) everything stays for reading.
+    /// Removes all objects while the operator still runs (it must leave none), then the namespace. A failed test does
+    /// not call it, so its objects stay for inspection.
     pub async fn close(self) {
         let all = ListParams::default();
         self.api::<AgentPool>().delete_collection(&DeleteParams::default(), &all).await.expect("the pools are deleted");
@@ -96,7 +96,7 @@ impl TestNamespace {
         let all = Api::<Namespace>::all(self.client.clone());
         all.delete(&self.namespace, &DeleteParams::default()).await.expect("the namespace is deleted");
         self.kill_gateway();
-        // Each journal keeps megabytes in reserve, and there are more than a hundred tests.
+        // Each journal reserves megabytes, and there are more than a hundred tests.
         let _ = std::fs::remove_dir_all(self.journal());
     }
 
@@ -113,7 +113,7 @@ impl TestNamespace {
         Operator::start(self, name, None)
     }
 
-    /// A pool of demo agents of type free that differs from the plainest one by `extra` (merged into the spec).
+    /// A minimal pool of demo agents of type free, with `extra` merged into its spec.
     pub async fn apply_pool(&self, name: &str, extra: Value) -> AgentPool {
         let resources = json!({"requests": {"cpu": "5m", "memory": "8Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}});
         let mut object = json!({
@@ -152,7 +152,7 @@ impl TestNamespace {
         .await
     }
 
-    /// Waits until exactly `count` pods run and are Ready, and no others live.
+    /// Waits until exactly `count` pods run and are Ready, and no others exist.
     pub async fn pods_ready(&self, count: usize) -> Vec<Pod> {
         eventually(&format!("{count} pods are ready"), async || {
             let pods: Vec<Pod> = self.list().await;

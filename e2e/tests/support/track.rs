@@ -1,4 +1,4 @@
-//! How many pods of a namespace lived at once, seen by a watch of the test's own.
+//! The number of pods of a namespace that exist at once, from a watch of the test.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -55,12 +55,12 @@ impl Pods {
         Self { seen, _task: Arc::new(task) }
     }
 
-    /// The most that lived at once.
+    /// The most pods at once.
     pub fn most(&self) -> usize {
         self.seen.lock().expect("not poisoned").most
     }
 
-    /// All that ever were.
+    /// The number of all pods so far.
     pub fn ever(&self) -> usize {
         self.seen.lock().expect("not poisoned").ever.len()
     }

@@ -1,4 +1,4 @@
-//! Every state that the items of a room went through, seen by a watch of the test's own, and who held them.
+//! Every state of the items of a namespace, and their holders, from a watch of the test.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use super::history::History;
 use super::work::phase;
 use super::{TestNamespace, eventually};
 
-/// Remembers from [`start`](Self::start) on.
+/// Records states from [`start`](Self::start) on.
 #[derive(Clone)]
 pub struct Witness {
     seen: Arc<Mutex<BTreeMap<String, Vec<WorkItem>>>>,
@@ -43,7 +43,7 @@ impl Witness {
         self.seen.lock().expect("not poisoned").get(item).cloned().unwrap_or_default()
     }
 
-    /// Waits until some state of the item fits; gives the first that did.
+    /// Waits until a state of the item fits; the first such state.
     pub async fn until(&self, item: &str, what: &str, fits: impl Fn(&WorkItem) -> bool) -> WorkItem {
         eventually(&format!("item {item} was {what}"), async || {
             let states = self.of(item);
@@ -52,13 +52,13 @@ impl Witness {
         .await
     }
 
-    /// Items that were seen succeed.
+    /// Items that were seen in phase Succeeded.
     pub fn succeeded(&self) -> usize {
         let all = self.seen.lock().expect("not poisoned");
         all.values().filter(|states| states.last().and_then(phase) == Some(WorkItemPhase::Succeeded)).count()
     }
 
-    /// No item was finished twice, or is another than it was when it was finished.
+    /// Checks that no item was finished twice, or changed after its end.
     pub fn each_was_finished_once(&self) {
         for (name, states) in self.seen.lock().expect("not poisoned").iter() {
             let mut ends: Vec<_> = states.iter().filter(|state| phase(state) == Some(WorkItemPhase::Succeeded)).map(end).collect();
@@ -71,7 +71,7 @@ impl Witness {
     }
 }
 
-/// What must stay of an item that is done.
+/// The parts of a finished item that must not change.
 fn end(item: &WorkItem) -> String {
     let status = item.status.clone().unwrap_or_default();
     format!("{:?} {:?} {:?} {:?}", status.completion_time, status.result, status.attempts, epoch(item))
@@ -89,7 +89,7 @@ pub fn leased(item: &WorkItem, at: i64) -> bool {
 
 /// Uid of the pod that holds an item.
 pub fn holder(item: &WorkItem) -> String {
-    item.status.as_ref().and_then(|status| status.lease.as_ref()?.holder.clone()).expect("somebody holds it")
+    item.status.as_ref().and_then(|status| status.lease.as_ref()?.holder.clone()).expect("the item has a holder")
 }
 
 /// Failures, stalls and attempts of an item, and its epoch.
@@ -98,7 +98,7 @@ pub fn counts(item: &WorkItem) -> (i32, i32, i32, i64) {
     (status.failures.unwrap_or(0), status.stalls.unwrap_or(0), status.attempts.unwrap_or(0), epoch(item))
 }
 
-/// What came out.
+/// The result of an item.
 pub fn result(item: &WorkItem) -> Option<String> {
     item.status.as_ref().and_then(|status| status.result.as_deref()).map(|result| result.trim().to_owned())
 }
@@ -111,29 +111,29 @@ impl TestNamespace {
         pods.into_iter().find(|pod| pod.uid().as_deref() == Some(&uid)).expect("the holder's pod is there")
     }
 
-    /// Somebody with the token of this pod, at the gateway.
+    /// A caller with the token of this pod, at the gateway.
     pub async fn as_pod(&self, pod: &Pod) -> Caller {
         Caller::at_the_gateway(self).await.with(&token_of(self, pod).await)
     }
 }
 
 impl Caller {
-    /// Says, with this caller's token, that the item is done; nothing of a caller but its token decides who it is.
+    /// Reports, with this caller's token, that the item is done. Only the token identifies the caller.
     pub async fn completes(&self, item: &WorkItem, epoch: i64, result: &str) -> Answer {
         let path = format!("/agent/v1/work/{}/complete", item.uid().expect("a uid"));
         self.post(&path, json!({"epoch": epoch, "result": result})).await
     }
 }
 
-/// The version at which the API server was told that nothing of a pod runs any more. Versions of all kinds come from one
-/// counter on this cluster, and so say what was first.
+/// The version at which the API server learned that no process of a pod runs any more. On this cluster versions of all
+/// kinds come from one counter, so they give the order of writes.
 pub fn gone_at(history: &History, uid: &str) -> u64 {
     let states = history.pods(uid);
-    let gone = states.iter().find(|pod| ended(pod)).unwrap_or_else(|| panic!("nobody said that the pod ended: {states:#?}"));
+    let gone = states.iter().find(|pod| ended(pod)).unwrap_or_else(|| panic!("no state shows that the pod ended: {states:#?}"));
     version(gone)
 }
 
-/// The kubelet says so of every container, or of the pod.
+/// Whether the kubelet reported the end of every container, or of the pod.
 fn ended(pod: &Pod) -> bool {
     let status = pod.status.clone().unwrap_or_default();
     let containers: Vec<_> =

@@ -1,4 +1,4 @@
-//! Queues, items and pools that work on them.
+//! Queues, items, and pools that work on items.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub fn each_item(script: &str) -> Value {
     json!({"command": ["/bin/sh", "-c", format!("read -r task; {script}")]})
 }
 
-/// Goes on until [`Room::let_go`].
+/// A program that runs until [`TestNamespace::let_go`].
 pub const UNTIL_TOLD: &str = "while [ ! -e /tmp/go-$SPILLWAY_ITEM ]; do sleep 1; done";
 
 pub fn phase(item: &WorkItem) -> Option<WorkItemPhase> {
@@ -30,7 +30,7 @@ pub fn phase(item: &WorkItem) -> Option<WorkItemPhase> {
 }
 
 impl TestNamespace {
-    /// A queue that differs from the plainest one by `spec`.
+    /// A minimal queue, with `spec` merged in.
     pub async fn apply_queue(&self, name: &str, spec: Value) -> WorkQueue {
         let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": name}, "spec": spec});
         let params = PatchParams::apply("e2e").force();
@@ -45,7 +45,7 @@ impl TestNamespace {
         self.apply_pool(name, spec).await;
     }
 
-    /// Makes an item; `spec` beside its queue.
+    /// Makes an item with its queue and `spec`.
     pub async fn submit(&self, queue: &str, name: &str, spec: Value) -> WorkItem {
         let mut object = json!({
             "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem", "metadata": {"name": name}, "spec": {"queueRef": {"name": queue}},
@@ -62,7 +62,7 @@ impl TestNamespace {
         self.api::<WorkItem>().create(&PostParams::default(), &item).await.expect("the item is accepted")
     }
 
-    /// Lets an item end whose program is [`UNTIL_TOLD`].
+    /// Ends an item whose program is [`UNTIL_TOLD`].
     pub async fn let_go(&self, name: &str) {
         let agent = holder(&self.item_is(name, WorkItemPhase::Leased).await);
         super::exec::sh(self, &agent, &format!("touch /tmp/go-{name}")).await.ok();
@@ -86,9 +86,9 @@ impl TestNamespace {
         .await
     }
 
-    /// Waits until every item is over, and gives how many are in which phase.
+    /// Waits until every item has ended; the number of items in each phase.
     pub async fn items_are_over(&self, count: usize) -> BTreeMap<String, usize> {
-        eventually(&format!("{count} items are over"), async || {
+        eventually(&format!("{count} items have ended"), async || {
             let items: Vec<WorkItem> = self.list().await;
             let mut phases = BTreeMap::new();
             for item in &items {
@@ -104,7 +104,7 @@ impl TestNamespace {
     }
 }
 
-/// What is told of an item's attempts: verb and agent of each.
+/// Verb and agent of each attempt of an item.
 pub fn attempts(item: &WorkItem) -> Vec<(String, String)> {
     let history = item.status.iter().flat_map(|status| status.attempt_history.iter().flatten());
     history.map(|attempt| (attempt.verb.clone(), attempt.agent.clone())).collect()
@@ -112,10 +112,10 @@ pub fn attempts(item: &WorkItem) -> Vec<(String, String)> {
 
 /// The name of the agent that holds an item.
 pub fn holder(item: &WorkItem) -> String {
-    item.status.as_ref().and_then(|status| status.lease.as_ref()?.agent.clone()).expect("somebody holds it")
+    item.status.as_ref().and_then(|status| status.lease.as_ref()?.agent.clone()).expect("the item has a holder")
 }
 
-/// Every state that the items of a room went through, with when it was seen, in the order in which they were written.
+/// Every state of the items of a namespace, with the time at which it was seen, in the order of the writes.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<Mutex<Vec<(Timestamp, WorkItem)>>>);
 
@@ -145,13 +145,13 @@ impl Ledger {
         all.iter().filter(|(_, item)| item.name_any() == name).map(|(_, item)| item.clone()).collect()
     }
 
-    /// The items as they were seen last.
+    /// The last state of each item.
     pub fn last(&self) -> BTreeMap<String, WorkItem> {
         let all = self.0.lock().expect("not poisoned");
         all.iter().map(|(_, item)| (item.name_any(), item.clone())).collect()
     }
 
-    /// Waits until so many items are in a phase that fits.
+    /// Waits until `count` items are in a phase that fits.
     pub async fn until(&self, count: usize, what: &str, fits: impl Fn(WorkItemPhase) -> bool) {
         within(Duration::from_secs(600), &format!("{count} items are {what}"), async || {
             let now = self.last();
@@ -165,7 +165,7 @@ impl Ledger {
         .await;
     }
 
-    /// When each item was first claimed, as it is recorded.
+    /// The recorded time of each item's first claim.
     pub fn claims(&self) -> BTreeMap<String, Timestamp> {
         let mut claims = BTreeMap::new();
         for (_, item) in self.all() {
@@ -177,7 +177,8 @@ impl Ledger {
     }
 }
 
-/// The volumes of a room's claims, kept for reading when their claims go: as a storage class that retains does it.
+/// The volumes of a namespace's claims. They are kept for reading after their claims are deleted, as with a retaining
+/// storage class.
 #[derive(Clone, Default)]
 pub struct Volumes(Arc<Mutex<BTreeMap<String, PathBuf>>>);
 
@@ -203,13 +204,13 @@ impl Volumes {
         kept
     }
 
-    /// What is in the file of this name, of each volume that has it.
+    /// The content of the file of this name, from each volume that has it.
     pub fn read(&self, file: &str) -> Vec<String> {
         let all = self.0.lock().expect("not poisoned");
         all.values().filter_map(|path| std::fs::read_to_string(path.join(file)).ok()).collect()
     }
 
-    /// Removes them, after their claims are gone.
+    /// Removes them after their claims are deleted.
     pub async fn remove(self, client: Client) {
         let all = self.0.lock().expect("not poisoned").clone();
         for (name, path) in all {

@@ -1,4 +1,4 @@
-//! Many items, while processes of Spillway are killed at random moments that follow from a seed. Kills nothing else.
+//! Many items, while processes of Spillway are killed at random times that follow from a seed.
 
 use super::*;
 use crate::support::kills::{Dice, Killer, Victim};
@@ -18,7 +18,7 @@ async fn alone_kills_of_the_kubelet_too_lose_no_item_and_finish_none_twice() {
     many_items_under(&[Controller, Controller, Gateway, Gateway, Supervisor, Supervisor, Sidecar, Kubelet, Kubelet, Kubelet]).await;
 }
 
-/// Each victim once, in an order and at moments that follow from the seed: when so many items are done.
+/// Each victim once. The order, and the numbers of finished items at which kills happen, follow from the seed.
 async fn many_items_under(victims: &[Victim]) {
     let (room, operator, witness, _) = opened("kills").await;
     let mut dice = Dice::seeded();
@@ -62,7 +62,7 @@ async fn many_items_under(victims: &[Victim]) {
         }
     }
     eprintln!("{again} of {ITEMS} items were given out more than once; lost: {:?}", killer.lost);
-    assert!(unexplained.is_empty(), "who was not killed lost items (lost were {:?}): {unexplained:#?}", killer.lost);
+    assert!(unexplained.is_empty(), "agents that were not killed lost items (killed were {:?}): {unexplained:#?}", killer.lost);
     witness.each_was_finished_once();
     let _operator = killer.operator;
     room.close().await;

@@ -1,4 +1,4 @@
-//! Roll-outs of the gateway and the controller while items are held. Kills no pod of an agent.
+//! Roll-outs of the gateway and the controller while items are leased. No agent's pod is killed.
 
 use super::*;
 
@@ -16,7 +16,7 @@ async fn gateway_away_for_longer_than_a_lease(name: &str, and_controller: bool) 
     let (room, operator, witness, history) = opened(name).await;
     let mut operator = Some(operator);
     queue(&room, json!({"leaseDurationSeconds": 60})).await;
-    // A pod that hears nobody for as long as its time-out ends by itself.
+    // A pod without contact for its time-out ends by itself.
     let supervision = json!({"heartbeatPeriodSeconds": 5, "heartbeatTimeoutSeconds": 180});
     let script = "until [ -e $SPILLWAY_DATA_DIR/go ]; do echo working; sleep 1; done";
     room.apply_workers("fixers", &["bugs"], script, json!({"replicas": 3, "supervision": supervision})).await;
@@ -39,7 +39,7 @@ async fn gateway_away_for_longer_than_a_lease(name: &str, and_controller: bool) 
     if let Some(operator) = &operator {
         operator.leads(&room).await;
     }
-    // What was counted meanwhile would show within another lease.
+    // Effects of the roll-outs would show within another lease time.
     tokio::time::sleep(Duration::from_secs(75)).await;
     for (name, holder) in names.iter().zip(&holders) {
         assert!(leased(&room.item(name).await, 1), "{:?}", room.item(name).await.status);
@@ -47,7 +47,7 @@ async fn gateway_away_for_longer_than_a_lease(name: &str, and_controller: bool) 
         let done = room.item_is(name, Succeeded).await;
         assert_eq!((counts(&done), attempts(&done)), ((0, 0, 1, 1), vec![("Complete".to_owned(), holder.clone())]));
     }
-    assert_eq!(history.agents_ever().await.len(), 3, "nobody was replaced");
+    assert_eq!(history.agents_ever().await.len(), 3, "no agent was replaced");
     for holder in &holders {
         let phases = history.phases(holder).await;
         assert!(phases.iter().all(|phase| [Spawning, Running, Idle, Active].contains(phase)), "{phases:?}");

@@ -1,14 +1,14 @@
-//! What agents may ask for about items, by the calls themselves: submitting, finishing, changing. Whoever is refused has changed
-//! nothing. Runs no program that asks for work itself.
+//! Agents' calls about items: submit, finish, change. A refused call changes nothing. The programs make no calls
+//! themselves.
 
 use super::*;
 
-/// The items, as stored: the same as long as nobody wrote them.
+/// The stored items as text, which changes with each write.
 async fn stored(room: &TestNamespace) -> BTreeMap<String, String> {
     room.list::<WorkItem>().await.iter().map(|item| (item.name_any(), item.resource_version().unwrap_or_default())).collect()
 }
 
-/// The call is refused in this way and changes nothing.
+/// Checks that the call is refused with this status and code, and changes nothing.
 async fn refuses(room: &TestNamespace, what: &str, caller: &Caller, path: &str, body: Value, wanted: (u16, &str)) -> Answer {
     let before = stored(room).await;
     let answer = caller.post(path, body).await;
@@ -17,7 +17,7 @@ async fn refuses(room: &TestNamespace, what: &str, caller: &Caller, path: &str, 
     answer
 }
 
-/// Two agents whose programs ask for no work themselves: the test does it, with their tokens.
+/// Two agents whose programs make no calls themselves. The test makes them with their tokens.
 async fn two_agents(room: &TestNamespace, may: Value) -> [Caller; 2] {
     let queues = json!([{"name": "work"}]);
     room.apply_pool("pair", json!({"replicas": 2, "queues": queues, "may": may, "agent": {"run": "LongRunning"}})).await;
@@ -47,7 +47,7 @@ async fn what_cannot_be_submitted_is_refused_with_limit_and_number() {
     let name = first.json()["name"].as_str().expect("a name").to_owned();
     room.item_is(&name, Ready).await;
 
-    // Refused how, with which field, limit and number.
+    // Each refusal has its code, field, limit and number.
     type Case = (&'static str, Value, (u16, &'static str), &'static str, Option<(u64, u64)>);
     let cases: [Case; 9] = [
         ("a large payload", json!({"queue": "small", "payload": "12345678901"}), (413, "item_too_large"), "payload", Some((10, 11))),
@@ -65,7 +65,7 @@ async fn what_cannot_be_submitted_is_refused_with_limit_and_number() {
         assert_eq!((refusal.field.as_deref(), refusal.limit.zip(refusal.current)), (Some(field), limit), "{what}: {refusal:?}");
     }
     refuses(&room, "no key", &agent, "/agent/v1/work", json!({"queue": "work"}), (400, "invalid_body")).await;
-    // The same again is the same item; another under its key is not.
+    // A repeated call gives the same item. Another item with its key is refused.
     assert_eq!(agent.post("/agent/v1/work", known).await.json(), first.json());
     let made = keyed("k").post("/agent/v1/work", json!({"queue": "work", "payload": "1"})).await;
     room.item_is(made.json()["name"].as_str().expect("a name"), Ready).await;
@@ -90,7 +90,11 @@ async fn only_the_holder_finishes_an_item_and_once() {
     let (path, epoch) = claim("mine").await;
     assert_eq!(epoch, 1);
     let again = holder.post("/agent/v1/work/claim", json!({})).await.json();
-    assert_eq!((again["name"].as_str(), again["held"]["epoch"].as_i64()), (Some("mine"), Some(1)), "who holds one gets that one");
+    assert_eq!(
+        (again["name"].as_str(), again["held"]["epoch"].as_i64()),
+        (Some("mine"), Some(1)),
+        "an agent that holds an item gets that item"
+    );
     let fail = |epoch: i64, reason: &str| json!({"epoch": epoch, "reason": reason});
     type Case<'a> = (&'static str, &'a Caller, &'static str, Value, (u16, &'static str));
     let cases: [Case; 10] = [
@@ -99,8 +103,8 @@ async fn only_the_holder_finishes_an_item_and_once() {
         ("a failure under another epoch", &holder, "fail", fail(2, "Broken"), (409, "stale_lease")),
         ("a release under another epoch", &holder, "release", fail(2, "Tired"), (409, "stale_lease")),
         ("progress under another epoch", &holder, "progress", json!({"epoch": 2, "percent": 5}), (409, "stale_lease")),
-        ("somebody else's item", &other, "complete", json!({"epoch": 1}), (409, "stale_lease")),
-        ("somebody else's item, failed", &other, "fail", fail(1, "Broken"), (409, "stale_lease")),
+        ("another agent's item", &other, "complete", json!({"epoch": 1}), (409, "stale_lease")),
+        ("another agent's item, failed", &other, "fail", fail(1, "Broken"), (409, "stale_lease")),
         ("no epoch", &holder, "complete", json!({}), (400, "invalid_body")),
         ("a reason of two words", &holder, "fail", fail(1, "two words"), (400, "invalid_body")),
         ("a large result", &holder, "complete", json!({"epoch": 1, "result": "x".repeat(4097)}), (400, "invalid_body")),
@@ -126,7 +130,7 @@ async fn only_the_holder_finishes_an_item_and_once() {
     refuses(&room, "a failure after its end", &holder, &format!("{path}/fail"), fail(1, "Broken"), (409, "finished_already")).await;
     refuses(&room, "the end by another", &other, &complete, json!({"epoch": 1}), (409, "stale_lease")).await;
 
-    // Given back and claimed anew: what was said under the first epoch counts no more.
+    // After a release and a new claim, calls with the first epoch are refused.
     let (path, _) = claim("twice").await;
     assert_eq!(holder.post(&format!("{path}/release"), fail(1, "Tired")).await.status, 200);
     let answer = other.post("/agent/v1/work/claim", json!({"waitSeconds": 20})).await.json();

@@ -1,23 +1,23 @@
-//! Groups of items that are cancelled together, by a person or by a member's failure. Cancels no item by itself.
+//! Groups of items that are cancelled together, by a person or by a member's failure.
 
 use super::*;
 
-/// The groups that a queue says are cancelled.
+/// The cancelled groups in a queue's status.
 async fn cancelled_groups(room: &TestNamespace, queue: &str) -> Vec<String> {
     let queue = room.api::<WorkQueue>().get(queue).await.expect("the queue is there");
     queue.status.iter().flat_map(|status| status.cancelled_groups.iter().flatten()).map(|one| one.group.clone()).collect()
 }
 
-/// Waits until the queue says that these groups are cancelled, with members that are not over.
+/// Waits until the queue's status has these cancelled groups, with unfinished members.
 async fn groups_are(room: &TestNamespace, queue: &str, wanted: &[&str]) {
-    eventually(&format!("queue {queue} says that {wanted:?} are cancelled"), async || {
+    eventually(&format!("queue {queue} has the cancelled groups {wanted:?}"), async || {
         let groups = cancelled_groups(room, queue).await;
         seen(groups == wanted, || format!("{groups:?}"))
     })
     .await;
 }
 
-/// Ends by force alone when it is to hold, else as its task says.
+/// A program that ends only by force for some tasks, and otherwise as its task says.
 const STUBBORN: &str = "case $task in hold) trap '' TERM; while :; do sleep 1; done;; *) exit $task;; esac";
 
 #[tokio::test]
@@ -38,8 +38,11 @@ async fn a_person_cancels_a_group() {
         let tried = i32::from(name == "held");
         assert_eq!((reason(&item), counts(&item)), (Some("GroupCancelled"), (tried, 0, 0)), "{item:?}");
     }
-    // Members are told apart by whole seconds.
-    eventually("its time is past", async || seen(Timestamp::now().as_second() > now.as_second() + 1, || "it is not".into())).await;
+    // Members are distinguished by whole seconds.
+    eventually("the second of the cancellation is over", async || {
+        seen(Timestamp::now().as_second() > now.as_second() + 1, || "it is not".into())
+    })
+    .await;
     room.submit("bugs", "later", json!({"group": "book", "payload": "0"})).await;
     for name in ["later", "other"] {
         room.item_is(name, Succeeded).await;
@@ -73,7 +76,7 @@ async fn a_members_failure_cancels_its_group() {
     room.submit("bugs", "fails", json!({"group": "book", "payload": "7"})).await;
     let failed = room.item_is("fails", DeadLettered).await;
     assert_eq!((reason(&failed), counts(&failed)), (Some("TooManyFailures"), (1, 1, 0)), "{failed:?}");
-    // Before the failure could be read.
+    // This was written before the failure could be read.
     assert_eq!(cancelled_groups(&room, "bugs").await, ["book"]);
     for name in ["after", "held"] {
         let item = room.item_is(name, Cancelled).await;

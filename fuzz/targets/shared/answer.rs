@@ -3,7 +3,7 @@
 use spillway_dialect::{Call, Meter, parse, route};
 use spillway_wire::meter::{Quality, Usage};
 
-/// Calls of each dialect, with and without a chunk of usage that the client did not ask for.
+/// Calls of each dialect, with and without a usage chunk that the client did not request.
 const CALLS: [(&str, &str); 5] = [
     ("/v1/messages", r#"{"model":"m","max_tokens":9,"messages":[]}"#),
     ("/v1/chat/completions", r#"{"model":"m","messages":[],"stream":true}"#),
@@ -12,14 +12,14 @@ const CALLS: [(&str, &str); 5] = [
     ("/v1beta/models/m:generateContent", r#"{"contents":[]}"#),
 ];
 
-/// The call that a number stands for.
+/// The call with this number.
 pub fn call(number: u8) -> Call {
     let (path, body) = CALLS[usize::from(number) % CALLS.len()];
     let route = route("POST", path, None).expect("a route");
     parse(&route, None, None, body).expect("a call")
 }
 
-/// What passes of an answer that comes in these parts, what it used, how well that is known, and the output before its end.
+/// For an answer in these parts: the bytes that pass, the usage, its quality, and the output before the end.
 pub fn metered(call: &Call, events: bool, complete: bool, parts: &[&[u8]]) -> (Vec<u8>, Usage, Quality, i64) {
     let media = if events { "text/event-stream" } else { "application/json" };
     let (mut meter, mut out) = (Meter::new(call, 200, Some(media)), Vec::new());

@@ -1,8 +1,9 @@
-//! The governor of the tests of model calls: gives and counts by a table, and refuses or is silent as it is told. Calls nobody.
+//! The fake governor of the tests of model calls: it gives holds and counts in a table, and refuses or is silent as the
+//! test sets.
 
 use super::*;
 
-/// What the governor knows.
+/// The governor's state.
 pub struct Table {
     pub begins: Vec<Begin>,
     /// Sessions that have begun.
@@ -12,20 +13,20 @@ pub struct Table {
     pub settles: Vec<Settle>,
     pub extends: Vec<Extend>,
     pub ways: Vec<ModelRoute>,
-    /// Calls of agents, with who called as the gateway says it.
+    /// Calls of agents, with the caller that the gateway named.
     pub agent_calls: Vec<(String, HeaderMap)>,
     /// The last settle of each session.
     pub acked: BTreeMap<String, u64>,
-    /// What the next holds are answered with instead.
+    /// Answers to the next holds, instead of the usual ones.
     pub refuse: VecDeque<Refusal>,
-    /// So many answers to holds are lost.
+    /// Number of answers to holds that are lost.
     pub lose: u32,
     pub target: Target,
     pub ended: bool,
     pub away: bool,
-    /// Holds that were not answered because of that.
+    /// Holds without an answer because of that.
     pub turned_away: u32,
-    /// Requests for tokens that came, and whether they wait for their answers.
+    /// Received requests for tokens, and whether their answers are held back.
     pub asked: usize,
     pub silent: bool,
 }
@@ -54,10 +55,10 @@ impl Leader {
         self.table.lock().expect("whole")
     }
 
-    /// Connections break, and nothing is known any more.
+    /// Breaks connections and clears the state.
     pub fn replaced(&self) {
         self.table().known.clear();
-        let _ = self.cut.send(()); // nobody may listen
+        let _ = self.cut.send(()); // there may be no listener
     }
 
     fn listen(&self) -> Body {

@@ -1,5 +1,5 @@
 //! The attacker: a process of its own, with the provider of the hostile namespace. It carries out one attack at a time, until
-//! the attack's time is over, and counts what came of it.
+//! the attack's time is over, and counts the outcomes.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,32 +27,33 @@ use super::super::provider::{Provider, Served, Streams};
 use super::super::{GATEWAY_PATH, child};
 use super::{authenticated, objects, unauthenticated};
 
-/// The argument that begins it, before the address of its provider.
+/// The argument that starts it, before the address of its provider.
 pub const ARGUMENT: &str = "hostile-callers";
-/// What its provider streams.
+/// The streams of its provider.
 const STREAMS: Streams = Streams { events: 2000, pace: Duration::from_millis(1) };
-/// Second half of the addresses: of pods without a token, and of the hostile namespace's agents.
+/// Third byte of the addresses: of pods without a token, and of the hostile namespace's agents. Both are above the
+/// addresses of simulated sidecars, which count up from 10.200.0.1.
 const UNAUTHENTICATED_PODS: u8 = 240;
 const AGENTS: u8 = 230;
-/// Memory of an address block that is not the simulated sidecars' (they count up from 10.200.0.1).
+/// First two bytes of the addresses.
 const NETWORK: [u8; 2] = [10, 200];
 
 /// One attack: it runs until it is dropped.
 pub type Attack = fn(Arc<Attacker>) -> BoxFuture<'static, anyhow::Result<()>>;
 
-/// All attacks: name, and what it does.
+/// All attacks: the name and the function.
 pub fn attacks() -> Vec<(&'static str, Attack)> {
     [unauthenticated::ATTACKS.as_slice(), authenticated::ATTACKS.as_slice(), objects::ATTACKS.as_slice()].concat()
 }
 
-/// What is to be done.
+/// An order.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Order {
     /// Name of the attack.
     pub attack: String,
-    /// For so long.
+    /// Length of the attack.
     pub time: Duration,
-    /// Where the gateway serves.
+    /// Address of the gateway.
     pub port: u16,
     /// Certificates to trust.
     pub bundle: String,
@@ -62,20 +63,20 @@ pub struct Order {
     pub namespace: String,
 }
 
-/// What came of it.
+/// The outcome of an attack.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Outcome {
-    /// How often what happened.
+    /// Number of events, by their name.
     pub counts: BTreeMap<String, u64>,
-    /// Tokens that the provider's whole answers said so far, in all attacks.
+    /// Tokens that the provider's whole answers reported so far, in all attacks.
     pub tokens: u64,
-    /// Headers that steer a provider, and came to it so far.
+    /// Headers that steer a provider and have reached it so far.
     pub steering: u64,
     /// Why the attack could not be carried out.
     pub error: Option<String>,
 }
 
-/// The other process, seen from the benchmark.
+/// The child process, seen from the benchmark.
 pub struct Hostile {
     process: child::Process,
     /// The hostile namespace's provider.
@@ -95,7 +96,7 @@ impl Hostile {
     }
 }
 
-/// What the other process does, with a provider at `node`, until its input ends.
+/// The child process, with a provider at `node`. It runs until its input ends.
 pub fn main(node: &str) -> anyhow::Result<()> {
     child::yield_to_others()?;
     crate::runtime()?.block_on(serve(node))
@@ -118,7 +119,7 @@ async fn serve(node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What an attack works with.
+/// The resources of an attack.
 pub struct Attacker {
     tls: Arc<ClientConfig>,
     port: u16,
@@ -126,7 +127,7 @@ pub struct Attacker {
     pub tokens: Vec<String>,
     /// A namespace in which it may create objects.
     pub namespace: String,
-    /// The rights of whoever may edit that namespace.
+    /// A client with the rights of a user who may edit that namespace.
     pub client: kube::Client,
     counts: Mutex<BTreeMap<String, u64>>,
 }
@@ -157,19 +158,19 @@ impl Attacker {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(what.into()).or_default() += 1;
     }
 
-    /// Address of the gateway, by which a pod without a token has this number.
+    /// Address of the gateway for the pod without a token that has this number.
     pub fn unauthenticated_pod(&self, number: u8) -> SocketAddr {
         let [first, second] = NETWORK;
         (Ipv4Addr::new(first, second, UNAUTHENTICATED_PODS, number), self.port).into()
     }
 
-    /// Address of the gateway, by which an agent of the hostile namespace has this number.
+    /// Address of the gateway for the hostile agent that has this number.
     pub fn agent(&self, number: usize) -> SocketAddr {
         let [first, second] = NETWORK;
         (Ipv4Addr::new(first, second, AGENTS, u8::try_from(number).unwrap_or(u8::MAX)), self.port).into()
     }
 
-    /// A connection that has shaken hands.
+    /// A connection after its TLS handshake.
     pub async fn connect(&self, to: SocketAddr, protocol: Protocol) -> anyhow::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(to).await?;
         stream.set_nodelay(true)?;
@@ -188,7 +189,7 @@ impl Attacker {
         B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
     {
         let (sender, connection) = http1::handshake(TokioIo::new(self.connect(to, Protocol::First).await?)).await?;
-        // How it ended shows in the calls.
+        // The calls show how the connection ended.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }

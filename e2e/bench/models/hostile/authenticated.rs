@@ -1,4 +1,4 @@
-//! Attacks by agents of a namespace: each call carries a token that the API server vouches for.
+//! Attacks by agents of a namespace: each call carries a token that the API server accepts.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::super::provider;
 use super::attacker::{Attack, Attacker};
 
-/// All of them.
+/// All attacks of this module.
 pub const ATTACKS: [(&str, Attack); 13] = [
     ("agents send bodies of nothing but brackets", |attacker| brackets(attacker).boxed()),
     ("agents have such bodies counted, which is free", |attacker| counted_brackets(attacker).boxed()),
@@ -34,10 +34,10 @@ pub const ATTACKS: [(&str, Attack); 13] = [
     ("agents submit the largest items they can", |attacker| large_items(attacker).boxed()),
 ];
 
-/// Calls that each agent keeps in flight: as many as a gateway gives one, and some more.
+/// Calls that each agent has under way: some more than a gateway accepts of one agent.
 const AT_ONCE: usize = 20;
 const MIB: usize = 1024 * 1024;
-/// Who was refused tries again after this.
+/// Pause after a refusal.
 const PAUSE: Duration = Duration::from_millis(20);
 
 type Sent = BoxBody<Bytes, Infallible>;
@@ -46,7 +46,8 @@ fn whole(bytes: impl Into<Bytes>) -> Sent {
     Full::new(bytes.into()).boxed()
 }
 
-/// Each agent repeats what `make` makes of its number and of how many it made, each time on a connection of its own.
+/// Each agent repeats the request that `make` returns for the agent's number and a counter, each time on a new
+/// connection.
 async fn repeat<F>(attacker: Arc<Attacker>, make: F) -> anyhow::Result<()>
 where
     F: Fn(&Attacker, usize, usize) -> anyhow::Result<Request<Sent>> + Clone + Send + Sync + 'static,
@@ -74,7 +75,7 @@ where
     Ok(())
 }
 
-/// A call whose body is as many brackets as a parser may have to keep.
+/// A call whose body has as many brackets as a parser may have to keep.
 fn bracket_body() -> Bytes {
     let brackets = "[],".repeat(MIB / 3);
     Bytes::from(format!(r#"{{"model":"{}","max_tokens":1,"messages":[],"x":[{brackets}[]]}}"#, provider::WHOLE))

@@ -1,8 +1,9 @@
-//! A hostile namespace beside an honest one: what each attack changes for the honest one's claims and calls, and what it takes
-//! of the gateway's and the controller's memory, which have the limits of the chart.
+//! A hostile namespace beside an honest one: the effect of each attack on the honest one's claims and calls, and on the
+//! memory of gateway and controller, which have the limits of the chart.
 //!
-//! Unlike other benchmarks this one judges as well: no operator may end, no honest agent may be given up, no honest call may
-//! fail or item stay unclaimed, no token may be free, and no header may steer a provider. All is measured before that is said.
+//! Unlike other benchmarks this one also judges: no operator may end, no honest agent may be given up, no honest call
+//! may fail or item stay unclaimed, no token may be free, and no header may steer a provider. It measures everything
+//! before it fails.
 
 pub mod attacker;
 mod authenticated;
@@ -28,25 +29,25 @@ use crate::report::{Report, Row, float, percentile};
 use crate::size::Size;
 use crate::work::items;
 
-/// Memory that the chart gives an operator, in MiB (`resources.limits.memory` in its values).
+/// Memory limits of the chart, in MiB (`resources.limits.memory` in its values).
 const GATEWAY_LIMIT: u32 = 512;
 const CONTROLLER_LIMIT: u32 = 256;
-/// Agents of the honest namespace, and of the hostile one: three took a gateway's memory once.
+/// Agents of the honest namespace, and of the hostile one. Three hostile agents once exhausted a gateway's memory.
 const HONEST: usize = 10;
 const HOSTILE: usize = 6;
-/// Each attack lasts so long; the honest namespace is measured when it has begun.
+/// Length of each attack. The honest namespace is measured after its beginning.
 const TIME: Duration = Duration::from_secs(20);
 const BEGINNING: Duration = Duration::from_secs(4);
-/// Between two attacks: what was held is let go.
+/// Pause between two attacks, in which held resources are released.
 const REST: Duration = Duration::from_secs(3);
-/// What the honest namespace's provider streams: nothing asks for it.
+/// Streams of the honest namespace's provider, which are not used.
 const STREAMS: Streams = Streams { events: 100, pace: Duration::from_millis(20) };
 
-/// What one attack did.
+/// The effect of one attack.
 struct AttackResult {
     name: &'static str,
     measured: Measured,
-    /// Memory at its worst, in MiB.
+    /// Peak memory, in MiB.
     gateway: f64,
     controller: f64,
     /// Operators that ended.
@@ -54,7 +55,7 @@ struct AttackResult {
     outcome: Outcome,
 }
 
-/// Takes it. `BENCH_ATTACK`: only attacks whose name contains this.
+/// Runs the benchmark. `BENCH_ATTACK`: only attacks whose name contains this.
 pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
     let _priority = Priority::take(BEFORE_THE_CLUSTER)?;
     let (honest, room, objects) =
@@ -74,17 +75,17 @@ pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
     all?;
     let mut faults = faults?;
     faults.extend(taken.iter().flat_map(AttackResult::faults));
-    anyhow::ensure!(faults.is_empty(), "what must hold did not:\n  {}", faults.join("\n  "));
+    anyhow::ensure!(faults.is_empty(), "hostile found faults:\n  {}", faults.join("\n  "));
     Ok(())
 }
 
 fn method(size: Size) -> String {
     format!(
         "two namespaces, one gateway, one controller, one ClusterBudget above both; gateway and controller in memory groups with the \
-         chart's limits ({GATEWAY_LIMIT} and {CONTROLLER_LIMIT} MiB), started anew when they end. The honest namespace: {HONEST} workers, \
-         {} items and {} calls of models a second at times of Poisson processes, measured for {} s of each attack, which has begun {} s \
+         chart's limits ({GATEWAY_LIMIT} and {CONTROLLER_LIMIT} MiB), restarted when they end. The honest namespace: {HONEST} workers, \
+         {} items and {} calls of models a second at times of Poisson processes, measured for {} s of each attack, which begins {} s \
          before. The attacker is a process of the lowest priority with {HOSTILE} agents of the hostile namespace, addresses of pods \
-         without a token, and the rights of whoever may edit a namespace; its provider is hostile, too. Peak: the most that was \
+         without a token, and the rights of a user who may edit a namespace; its provider is hostile, too. Peak: the most that was \
          charged to the memory group during the attack",
         steady::ITEMS,
         steady::CALLS,
@@ -106,7 +107,7 @@ struct Bench {
     objects: BenchNamespace,
     /// The honest agents, as they were before all attacks.
     agents: BTreeMap<String, String>,
-    /// What came last of the provider's books.
+    /// The provider's last counts.
     books: Outcome,
 }
 
@@ -128,7 +129,7 @@ impl Bench {
         Ok(Self { stage, hostile, steady, callers, room, objects, agents, books: Outcome::default() })
     }
 
-    /// One after the other; each is a line of the document's table as soon as it is over.
+    /// Runs the attacks one after the other. Each prints its line of the document's table when it is over.
     async fn attacks(&mut self, size: Size, taken: &mut Vec<AttackResult>) -> anyhow::Result<()> {
         let only = std::env::var("BENCH_ATTACK").unwrap_or_default();
         println!("| attack | claims p50 / p99 (not claimed) | calls p50 / p99 (failed) | gateway, controller at most | ended |");
@@ -173,7 +174,7 @@ impl Bench {
         let (outcome, submitted) = tokio::join!(attacking, measuring);
         let (outcome, submitted) = (outcome?, submitted?);
         let [gateway, controller] = self.stage.peaks()?;
-        // What was made is taken away first: who starts anew would read it.
+        // The created objects are removed first, because a restarted operator would read them.
         if number.is_some() {
             self.clear().await?;
         }
@@ -185,10 +186,10 @@ impl Bench {
         Ok(AttackResult { name, measured, gateway, controller, ended, outcome })
     }
 
-    /// Deletes what the attacks made.
+    /// Deletes the objects that the attacks made.
     async fn clear(&self) -> anyhow::Result<()> {
         let room = &self.objects;
-        within(LIMIT, "what the attack made is gone", async || {
+        within(LIMIT, "the objects of the attack are deleted", async || {
             let mut left = remove(room.api::<AgentPool>()).await? + remove(room.api::<WorkItem>()).await?;
             left += remove(room.api::<WorkQueue>()).await? + remove(room.api::<Breaker>()).await?;
             left += remove(room.api::<Budget>()).await? + remove(room.api::<Pod>()).await?;
@@ -199,29 +200,29 @@ impl Bench {
         .await
     }
 
-    /// What of the honest namespace, or of the books, is not as it must be after all attacks.
+    /// Faults of the honest namespace, or of the token counts, after all attacks.
     async fn faults(&self) -> anyhow::Result<Vec<String>> {
         let mut faults = Vec::new();
         if agents(&self.steady.room).await? != self.agents {
             faults.push("honest agents were given up".to_owned());
         }
         if self.books.steering > 0 {
-            faults.push(format!("{} headers that steer a provider came to it", self.books.steering));
+            faults.push(format!("{} headers that steer a provider reached it", self.books.steering));
         }
-        let charged = within(LIMIT, "the hostile namespace is charged for all that its provider said", async || {
+        let charged = within(LIMIT, "the hostile namespace is charged for all tokens that its provider reported", async || {
             let charged = charged(&self.room).await?;
-            anyhow::ensure!(charged >= self.books.tokens, "{charged} of {} tokens are", self.books.tokens);
+            anyhow::ensure!(charged >= self.books.tokens, "{charged} of {} tokens are charged", self.books.tokens);
             Ok(charged)
         });
         match charged.await {
-            Ok(charged) => println!("  {} tokens were said by the hostile provider, {charged} were charged", self.books.tokens),
+            Ok(charged) => println!("  the hostile provider reported {} tokens, and {charged} were charged", self.books.tokens),
             Err(error) => faults.push(format!("{error:#}")),
         }
         Ok(faults)
     }
 }
 
-/// The agents of a namespace, with their pods: who is given up, or replaced, has another one.
+/// The agents of a namespace, with their pods. An agent that is given up or replaced has another pod.
 async fn agents(room: &BenchNamespace) -> anyhow::Result<BTreeMap<String, String>> {
     let list = room.api::<Agent>().list(&ListParams::default()).await?;
     let of = |agent: Agent| {
@@ -231,7 +232,7 @@ async fn agents(room: &BenchNamespace) -> anyhow::Result<BTreeMap<String, String
     Ok(list.into_iter().map(of).collect())
 }
 
-/// Tokens that a namespace's Budget was charged.
+/// Tokens that were charged to a namespace's Budget.
 async fn charged(room: &BenchNamespace) -> anyhow::Result<u64> {
     let status = Api::<Budget>::get(&room.api(), "default").await?.status.unwrap_or_default();
     let used: i64 = status.windows.unwrap_or_default().iter().map(|window| window.used).sum();

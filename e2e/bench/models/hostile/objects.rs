@@ -1,4 +1,4 @@
-//! Attacks by whoever may edit objects in one namespace.
+//! Attacks by a user who may edit objects in one namespace.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use spillway::api::{AgentPool, Breaker, Budget, WorkItem, WorkQueue};
 
 use super::attacker::{Attack, Attacker};
 
-/// All of them.
+/// All attacks of this module.
 pub const ATTACKS: [(&str, Attack); 5] = [
     ("a user makes pools of 980 kB of nested lists", |attacker| nested_pools(attacker).boxed()),
     ("a user makes items with annotations of 250 kB", |attacker| annotated_items(attacker).boxed()),
@@ -45,7 +45,7 @@ where
     creating.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await.into_iter().collect()
 }
 
-/// What every pool has.
+/// A pool with the fields that every pool needs.
 fn pool(mut spec: Value) -> Value {
     spec["type"] = json!("hostile");
     spec["agent"]["image"] = json!("localhost/spillway/demo-agent:dev");
@@ -73,7 +73,7 @@ async fn annotated_items(attacker: Arc<Attacker>) -> anyhow::Result<()> {
 }
 
 async fn largest_items(attacker: Arc<Attacker>) -> anyhow::Result<()> {
-    // The most that a payload may have, as the kind says.
+    // The limit of the kind for a payload.
     let text = "x".repeat(16 * 1024);
     create::<WorkItem>(&attacker, 2_000, |_| json!({"spec": {"queueRef": {"name": "none"}, "payload": text, "suspend": true}})).await?;
     std::future::pending().await

@@ -1,4 +1,4 @@
-//! Attacks by pods that reach the gateway and have no token.
+//! Attacks by pods that reach the gateway without a token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::attacker::{Attack, Attacker, Protocol};
 
-/// All of them.
+/// All attacks of this module.
 pub const ATTACKS: [(&str, Attack); 6] = [
     ("10 pods without a token hold idle HTTP/2 connections", |attacker| idle_connections(attacker).boxed()),
     ("a pod without a token sends heads that do not end", |attacker| unfinished_heads(attacker).boxed()),
@@ -28,7 +28,7 @@ pub const ATTACKS: [(&str, Attack); 6] = [
 const OF_A_POD: usize = 1_000;
 /// Bytes of a head that does not end: below hyper's own bound.
 const HEAD_BYTES: usize = 384 * 1024;
-/// Who was refused tries again after this.
+/// Pause after a refusal.
 const PAUSE: Duration = Duration::from_millis(50);
 
 async fn idle_connections(attacker: Arc<Attacker>) -> anyhow::Result<()> {
@@ -97,7 +97,7 @@ async fn unfinished_handshakes(attacker: Arc<Attacker>) -> anyhow::Result<()> {
                 let address = attacker.unauthenticated_pod(20 + u8::try_from(number % 10).unwrap_or_default());
                 if let Ok(mut stream) = TcpStream::connect(address).await {
                     attacker.count("connections made");
-                    // The beginning of a record that is a client's hello, and no more.
+                    // Only the beginning of a record with a ClientHello.
                     let _ = stream.write_all(&[22, 3, 1, 2, 0, 1]).await;
                     let _ = stream.readable().await;
                 } else {
@@ -117,7 +117,7 @@ async fn descriptions(attacker: Arc<Attacker>) -> anyhow::Result<()> {
 
 async fn invalid_tokens(attacker: Arc<Attacker>) -> anyhow::Result<()> {
     repeat(attacker, |_, number| {
-        // Each is another one, as long as a real one: no memory of refused tokens helps.
+        // Each token is new and as long as a real one, so a cache of refused tokens does not help.
         let token = format!("Bearer e30.{number:0>900}.c2ln");
         Ok(Request::get("/agent/v1/budget").header(HOST, "gateway").header(AUTHORIZATION, token).body(Empty::new())?)
     })
@@ -159,7 +159,7 @@ async fn rapid_resets(attacker: Arc<Attacker>) -> anyhow::Result<()> {
                 if let Ok(mut sender) = attacker.second::<Empty<Bytes>>(attacker.unauthenticated_pod(50 + number % 2)).await {
                     while sender.ready().await.is_ok() {
                         let Ok(request) = Request::get("https://gateway/agent/v1/budget").body(Empty::new()) else { break };
-                        // Sent, and given up at once.
+                        // Sent, and reset at once.
                         let answer = sender.send_request(request);
                         tokio::task::yield_now().await;
                         drop(answer);
