@@ -67,28 +67,28 @@ const GOOGLE_KEY_ALIASES: (&str, &str) = ("GEMINI_API_KEY", "GOOGLE_API_KEY");
 /// An agent outside the cluster.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The gateway, as https://HOST:PORT
+    /// URL of the gateway, as https://HOST:PORT
     #[arg(long, value_name = "URL", env = "SPILLWAY_GATEWAY_URL", value_parser = address)]
     gateway: String,
-    /// Certificates to trust: key ca.crt of the ConfigMap spillway-ca; read again when they change
+    /// File with the certificates to trust: key ca.crt of the ConfigMap spillway-ca. It is read for each connection
     #[arg(long, value_name = "FILE")]
     ca: PathBuf,
-    /// A token for the audience spillway.dev/gateway, of a ServiceAccount or a person; read for each call, so it may be renewed
+    /// File with a token for the audience spillway.dev/gateway, of a ServiceAccount or a person. It is read for each call
     #[arg(long, value_name = "FILE")]
     token: PathBuf,
-    /// The pool's namespace
+    /// Namespace of the pool
     #[arg(long, short, value_name = "NAME")]
     namespace: String,
-    /// The pool: one with spec.external
+    /// Name of the pool, which must have spec.external
     #[arg(long, value_name = "NAME")]
     pool: String,
-    /// A name for people [default: this machine's]
+    /// Name for people [default: name of this machine]
     #[arg(long)]
     name: Option<String>,
-    /// The loopback port for models [default: any that is free]
+    /// Loopback port for models [default: any free port]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     port: u16,
-    /// The program and its arguments: run for each item, or once, as the pool's agent.run says
+    /// The program and its arguments. It runs once, or for each item, as agent.run of the pool says
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -98,7 +98,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
     let Arguments { gateway, ca, token, namespace, pool, name, port, command } = arguments;
     let place = ExternalAgent { namespace, pool, agent: None };
     if ExternalAgent::parse(&place.to_string()).as_ref() != Some(&place) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "namespace and pool are names of objects: letters, digits and dashes"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "--namespace and --pool may contain only letters, digits and dashes"));
     }
     let name = name.or_else(machine);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -120,14 +120,14 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
             None => return Ok(SIGTERM_EXIT_CODE),
             Some(Err(_)) if terminated => return Ok(SIGTERM_EXIT_CODE),
             Some(Err(refusal)) => {
-                link_says!("the agent is not registered: {refusal}");
+                link_says!("the gateway refuses to register the agent: {refusal}");
                 return Ok(FAIL_CLOSED_EXIT_CODE);
             }
         };
         let place = ExternalAgent { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
         caller.speaks_for(&place).map_err(io::Error::other)?;
         if terminated {
-            leave(&caller, "asked to end before the program was started").await;
+            leave(&caller, "spillway-agent run got a signal to end before it started the program").await;
             return Ok(SIGTERM_EXIT_CODE);
         }
         let environment =
@@ -136,7 +136,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         let child = match supervisor(&folder, environment, &command) {
             Ok(child) => child,
             Err(error) => {
-                leave(&caller, "the program could not be started").await;
+                leave(&caller, "spillway-agent run could not start the program").await;
                 return Err(error);
             }
         };
@@ -161,13 +161,13 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
 fn address(url: &str) -> Result<String, String> {
     let rest = match url.split_once("://") {
         Some(("https", rest)) => rest,
-        Some((scheme, _)) => return Err(format!("{scheme}: gateways speak https alone")),
+        Some((scheme, _)) => return Err(format!("the scheme must be https, not {scheme}")),
         None => url,
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte);
     if rest.is_empty() || !rest.bytes().all(sound) {
-        return Err("https://HOST:PORT, without a path, a user or a query".to_owned());
+        return Err("the URL must be https://HOST:PORT, without a path, a user or a query".to_owned());
     }
     // An IPv6 address has colons of its own, and brackets when a port follows.
     let ported = rest
@@ -193,7 +193,7 @@ async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Re
         let result = gateway.call(&call).await;
         let trouble = match &result {
             Ok(Answer::Done(body)) => return serde_json::from_slice(body).map_err(internal),
-            Ok(Answer::Nothing) => "the gateway says nothing".to_owned(),
+            Ok(Answer::Nothing) => "the gateway's answer is empty".to_owned(),
             Ok(Answer::Refused(refusal)) if !refusal.code.passes() => return Err(refusal.clone()),
             Ok(Answer::Refused(refusal)) => refusal.to_string(),
             Err(silence) => silence.to_string(),
@@ -230,8 +230,8 @@ async fn leave(gateway: &Gateway, reason: &str) {
     let Ok(body) = serde_json::to_vec(&Goodbye { reason: reason.to_owned() }) else { return };
     match gateway.call(&Call::post("/agent/v1/goodbye", body, ENROL_TIMEOUT)).await {
         Ok(Answer::Done(_) | Answer::Nothing) => {}
-        Ok(Answer::Refused(refusal)) => link_says!("the agent's goodbye is refused: {refusal}"),
-        Err(silence) => link_says!("the agent's goodbye is not heard: {silence}"),
+        Ok(Answer::Refused(refusal)) => link_says!("the gateway refuses the agent's goodbye: {refusal}"),
+        Err(silence) => link_says!("the agent's goodbye is not delivered: {silence}"),
     }
 }
 
@@ -378,8 +378,8 @@ impl Program {
                     return Some(Goodbye { reason: farewell(self.code, self.asked) });
                 }
                 Err(error) => {
-                    link_says!("the supervisor cannot be waited for: {error}");
-                    return Some(Goodbye { reason: "its supervisor was lost".to_owned() });
+                    link_says!("cannot wait for the supervisor process: {error}");
+                    return Some(Goodbye { reason: "spillway-agent run lost its supervisor process".to_owned() });
                 }
             }
             tokio::select! {
@@ -392,7 +392,7 @@ impl Program {
                     listens = changed.is_ok();
                     let leaves = matches!(*directives.borrow_and_update(), Directive::Drain | Directive::Stop);
                     if leaves && !std::mem::replace(&mut told, true) {
-                        link_says!("the agent has to leave: the program is asked to end");
+                        link_says!("the agent's directive is drain or stop: the program is asked to end");
                         self.end();
                     }
                 }
@@ -416,7 +416,7 @@ fn code(status: ExitStatus) -> u8 {
 
 /// The words of the goodbye.
 fn farewell(code: u8, asked: bool) -> String {
-    if asked { format!("it was ended where it runs; exit code {code}") } else { format!("its program ended with exit code {code}") }
+    if asked { format!("a signal on its machine ended it: exit code {code}") } else { format!("its program ended with exit code {code}") }
 }
 
 /// That somebody at this machine asks us to end.
@@ -488,6 +488,6 @@ mod tests {
     fn a_goodbye_says_how_it_ended() {
         assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(code(ExitStatus::from_raw(9)), 137);
-        assert!(farewell(3, false).contains("exit code 3") && farewell(143, true).contains("where it runs"));
+        assert!(farewell(3, false).contains("exit code 3") && farewell(143, true).contains("signal on its machine"));
     }
 }

@@ -60,7 +60,7 @@ pub const MAX_PROCESSES: u64 = 4096;
 
 /// What people can set about commands that nobody asked to be timed.
 pub const COMMAND_FIELDS_HELP: &str =
-    "the time is spec.bulkhead.commandTimeoutSeconds of the agent's pool; spec.agent.untimedCommands names what is meant to stay";
+    "spec.bulkhead.commandTimeoutSeconds of the agent's pool is the time limit; spec.agent.untimedCommands lists programs without one";
 
 /// Exit code where the pod fails closed: the program is not started, or is ended, because it must not run.
 pub const FAIL_CLOSED_EXIT_CODE: u8 = 78;

@@ -132,9 +132,9 @@ fn what_cannot_be_started_says_so() {
 fn what_must_not_start_does_not_and_says_why() {
     let folder = Folder::new();
     let orders = [
-        (json!("abandoned"), "nobody has answered"),
+        (json!("abandoned"), "no gateway has answered"),
         (json!({"wallsDown": ["10.0.0.1:443"]}), "10.0.0.1:443 can be reached"),
-        (json!({"wanted": {"revision": "1", "directive": "stop"}}), "told to stop"),
+        (json!({"wanted": {"revision": "1", "directive": "stop"}}), "the agent's directive is stop"),
     ];
     for (order, why) in orders {
         let link = FakeLink::new(&folder);
@@ -414,7 +414,7 @@ fn the_program_goes_on_while_nobody_answers_and_ends_when_that_takes_too_long() 
     gateway.away(true);
     let status = agent.ended();
     assert_eq!(status.code(), Some(78), "{status:?} {:?}", status.signal());
-    assert!(agent.log().contains("nobody has answered"), "{}", agent.log());
+    assert!(agent.log().contains("no gateway has answered"), "{}", agent.log());
 }
 
 #[test]

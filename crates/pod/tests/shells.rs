@@ -220,7 +220,7 @@ fn a_program_that_knows_nothing_of_it_has_its_commands_ended() {
     let program = pod.folder.path("program.sh").display().to_string();
     let agent = Supervised::start_from(&pod.folder.path("bin/spillway-agent"), &pod.folder, &[], &["sh", &program], |_| {});
     let output = agent.wait_output("over");
-    for words in ["stepped\n", "path 124\n", "given 0\n", "absolute 143\n", "sh (sleep) ran for longer than a command may"] {
+    for words in ["stepped\n", "path 124\n", "given 0\n", "absolute 143\n", "sh (sleep) ran longer than the time limit of commands"] {
         assert!(output.contains(words), "{words}: {output} {}", agent.log());
     }
     assert!(agent.log().contains("sh timed out after 1 s"), "{}", agent.log());
@@ -237,7 +237,8 @@ fn a_shell_that_became_its_command_is_found_too() {
         let bin = pod.folder.path("bin/spillway-agent");
         let mut agent = Supervised::start_from(&bin, &pod.folder, &[], &["timeout", "1000", shell, "-c", "sleep 3001"], |_| {});
         assert_eq!(agent.ended().code(), Some(143), "{}", agent.log());
-        let said = |name: &&str| agent.log().lines().any(|line| line.starts_with(&format!("{name} ran for longer than a command may")));
+        let said =
+            |name: &&str| agent.log().lines().any(|line| line.starts_with(&format!("{name} ran longer than the time limit of commands")));
         assert!(names.iter().any(said), "{}", agent.log());
     }
 }

@@ -400,7 +400,11 @@ fn an_edit_of_prompt_and_types_counts_for_the_next_request() {
     assert_eq!(rows, [(json!("one"), json!(1)), (json!("two"), json!(2)), (json!("two"), json!(2))]);
     let bodies = pod.bodies();
     assert!(bodies[0].contains("Speak French.") && bodies[1].contains("Speak Finnish."), "{bodies:?}");
-    assert!(scheduler.log().contains("kept as it was before: ") && scheduler.log().contains("routes.json"), "{}", scheduler.log());
+    assert!(
+        scheduler.log().contains("its previous content stays in use: ") && scheduler.log().contains("routes.json"),
+        "{}",
+        scheduler.log()
+    );
     // At its start it is an error.
     let refused = pod.command(&words).output().expect("it runs");
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
@@ -441,7 +445,7 @@ fn an_idea_becomes_a_document_and_the_work_that_follows_from_it() {
     pod.with(|state| state.refusal = Some(json!({"code": "not_allowed", "message": "not this queue"})));
     assert_eq!(
         run(&pod, &["prd", "--model", "m"]),
-        format!("{document}\n\nWhat follows from it is not queued: not this queue (not_allowed)")
+        format!("{document}\n\nThe work that follows from it is not queued: not this queue (not_allowed)")
     );
 
     let pod = Pod::new();

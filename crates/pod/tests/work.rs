@@ -316,7 +316,7 @@ fn an_agent_whose_items_are_done_says_goodbye() {
     let pod = pod(json!({"maxItems": 2}), "cat");
     (1..=3).for_each(|number| pod.gateway.offer(number, "x"));
     let goodbye = pod.gateway.wait("/goodbye", 0, |call| call.status == 200);
-    assert_eq!(goodbye.body, json!({"reason": "its items are done (agent.maxItems)"}));
+    assert_eq!(goodbye.body, json!({"reason": "it has worked on as many items as agent.maxItems allows"}));
     assert_eq!((pod.gateway.ended(1).0, pod.gateway.ended(2).0), ("complete".to_owned(), "complete".to_owned()));
     // Two more reports are two more seconds.
     let seen = pod.gateway.calls("/report").len();

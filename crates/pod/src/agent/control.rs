@@ -61,7 +61,7 @@ pub async fn keep(
             }
             Err(error) if !complained => {
                 complained = true;
-                agent_says!("the sidecar is not there yet ({}: {error}); trying again", socket.display());
+                agent_says!("cannot connect to the sidecar yet ({}: {error}); trying again", socket.display());
             }
             Err(_) => {}
         }
@@ -88,7 +88,7 @@ async fn listen(reader: OwnedReadHalf, key: &mut Option<String>, orders: &mpsc::
             }
             Err(error) => match serde_json::from_slice::<Answer>(&line) {
                 Ok(Answer::Refused(refusal)) => agent_says!("the sidecar refuses the supervisor: {refusal}"),
-                Ok(_) | Err(_) => agent_says!("an order is not understood: {error}"),
+                Ok(_) | Err(_) => agent_says!("cannot parse an order of the sidecar: {error}"),
             },
         }
     }

@@ -28,7 +28,7 @@ impl Home {
     pub fn make(&self) -> io::Result<()> {
         let Self { folder, files } = self;
         if let Some(folder) = folder {
-            own(folder).map_err(|error| about("make the home", folder, &error))?;
+            own(folder).map_err(|error| about("make the home folder", folder, &error))?;
         }
         files.iter().try_for_each(|(from, to)| copy(from, to).map_err(|error| about("copy a file of the pool to", to, &error)))
     }
@@ -42,7 +42,7 @@ fn own(folder: &Path) -> io::Result<()> {
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let content = files::read(from, MAX_FILE_BYTES)?
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", from.display())))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} does not exist", from.display())))?;
     if let Some(folder) = to.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
@@ -78,7 +78,7 @@ mod tests {
         }
         let missing = Home { folder: None, files: vec![(volume.join("none"), settings)] };
         let words = missing.make().expect_err("nothing to copy").to_string();
-        assert!(words.contains("config.toml") && words.contains("none is not there"), "{words}");
+        assert!(words.contains("config.toml") && words.contains("none does not exist"), "{words}");
         fs::remove_dir_all(&volume).expect("removed");
     }
 }

@@ -46,7 +46,7 @@ impl Supervisor {
     pub(super) fn warn(&mut self, now: BootTime) {
         if let Some(hook) = &mut self.warning {
             if now >= hook.until {
-                agent_says!("the warn hook takes too long and is killed");
+                agent_says!("the warn hook takes longer than {} s and is killed", WARN_HOOK_TIMEOUT.as_secs());
                 self.init.kill_group(hook.pid);
                 hook.until = now.after(WARN_HOOK_TIMEOUT);
             }
@@ -89,7 +89,7 @@ impl Supervisor {
         self.checkpointed(match code {
             0 => Ok(CheckpointState::Taken),
             _ if late => Err(format!("took longer than {} s and was killed", CHECKPOINT_HOOK_TIMEOUT.as_secs())),
-            code => Err(format!("ended with {code}")),
+            code => Err(format!("ended with exit code {code}")),
         });
         true
     }

@@ -45,15 +45,15 @@ impl Supervisor {
             match action {
                 watchdog::Action::Hung { pid, started, name, ended } => {
                     self.hung = self.hung.saturating_add(1);
-                    let what = format!("{name} ran for longer than a command may ({COMMAND_FIELDS_HELP})");
+                    let what = format!("{name} ran longer than the time limit of commands ({COMMAND_FIELDS_HELP})");
                     if ended {
-                        agent_says!("{what}: it is ended, with all that it started");
-                        let told = format!("{what}: it was ended, with all that it had started");
+                        agent_says!("{what}: it is ended, with all processes that it started");
+                        let told = format!("{what}: it was ended, with all processes that it started");
                         // Where its caller reads what it wrote, a model hears of it.
                         processes::say_to(pid, started, &told);
                         self.notice(now, "CommandHung", told);
                     } else {
-                        agent_says!("{what}: it would be ended");
+                        agent_says!("{what}: it is not ended, because the mode of the breaker is Observe");
                     }
                 }
                 watchdog::Action::Ask(all) => all.into_iter().for_each(|(pid, started)| {

@@ -191,11 +191,11 @@ impl Life {
                 Directive::Run | Directive::Pause | Directive::Drain => {}
             },
             Order::Abandoned => {
-                let why = "nobody has answered for longer than the heartbeat time-out";
+                let why = "no gateway has answered for longer than the pool's heartbeatTimeoutSeconds";
                 self.close(now, why, self.deadlines(now), actions);
             }
             Order::WallsDown(reachable) => {
-                let why = format!("the network is not walled in: {} can be reached", reachable.join(", "));
+                let why = format!("the network is not isolated: {} can be reached", reachable.join(", "));
                 self.close(now, &why, (None, now.after(SHORT_KILL_GRACE)), actions);
             }
             Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
@@ -219,12 +219,12 @@ impl Life {
     /// Told to end now.
     fn stop(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         if self.stage == Stage::Waiting {
-            actions.push(Action::Say("told to stop before the program was started".into()));
+            actions.push(Action::Say("the program is not started: the agent's directive is stop".into()));
             self.closed = true;
             return self.leave(actions);
         }
         if matches!(self.stage, Stage::Running | Stage::Serving { .. }) {
-            actions.push(Action::Say("told to stop".into()));
+            actions.push(Action::Say("the program is ended: the agent's directive is stop".into()));
         }
         self.end(now, Some(now.after(SHORT_KILL_GRACE / 2)), now.after(SHORT_KILL_GRACE), actions);
     }
@@ -306,7 +306,7 @@ impl Life {
             }
             Stage::Asked { kill_at } if now >= kill_at => self.kill(now, actions),
             Stage::Killing { give_up, .. } if now >= give_up => {
-                actions.push(Action::Say("some processes could not be killed".into()));
+                actions.push(Action::Say("some processes in the container could not be killed".into()));
                 self.leave(actions);
             }
             Stage::Killing { again, give_up } if now >= again => {

@@ -67,7 +67,7 @@ pub fn run(options: Options) -> io::Result<u8> {
         None => match Init::new(options.max_processes) {
             Some(init) => init,
             None => {
-                agent_says!("not started: the supervisor must be PID 1 of its container");
+                agent_says!("the program is not started: the supervisor must be PID 1 of its container");
                 return Ok(FAIL_CLOSED_EXIT_CODE);
             }
         },
@@ -348,13 +348,13 @@ impl Supervisor {
             } else if self.drain == Some(pid) {
                 self.drain = None;
                 if code != 0 {
-                    agent_says!("the drain hook ended with {code}");
+                    agent_says!("the drain hook ended with exit code {code}");
                 }
                 self.on(Event::HookEnded);
             } else if !self.was_checkpoint(pid, code) && self.warning.as_ref().is_some_and(|hook| hook.pid == pid) {
                 self.warning = None;
                 if code != 0 {
-                    agent_says!("the warn hook ended with {code}");
+                    agent_says!("the warn hook ended with exit code {code}");
                 }
             }
         }

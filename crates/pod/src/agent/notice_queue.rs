@@ -37,7 +37,7 @@ impl Supervisor {
         }
         while let (Some(notice), Some(file)) = (self.unwritten.front(), &self.notices) {
             if let Err(error) = file.append(notice) {
-                agent_says!("notice {} cannot be written: {error}; trying again", notice.id);
+                agent_says!("cannot write notice {} to the data folder: {error}; trying again", notice.id);
                 break;
             }
             if notice.id < FIRST_POD_NOTICE_ID {

@@ -77,7 +77,7 @@ impl Init {
         set_parent_process_death_signal(Some(Signal::TERM))?;
         // It may have died before that.
         if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(parent) {
-            return Err(io::Error::other("whoever started the supervisor is gone"));
+            return Err(io::Error::other("the process that started the supervisor has ended"));
         }
         Ok(Self { tree: Some(Tree::new()?), max_processes: None })
     }
@@ -264,7 +264,7 @@ pub struct Started {
 }
 
 fn prepare(command: &[OsString], environment: &BTreeMap<String, OsString>) -> io::Result<Command> {
-    let (program, arguments) = command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
+    let (program, arguments) = command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
     let mut prepared = Command::new(program);
     prepared.args(arguments).env_clear().envs(environment);
     Ok(prepared)

@@ -67,7 +67,7 @@ impl Supervisor {
         if self.item_files.is_none() {
             self.item_files = ItemFiles::open(&self.options.data).ok();
         }
-        let files = self.item_files.as_ref().ok_or_else(|| io::Error::other("there is no such folder"));
+        let files = self.item_files.as_ref().ok_or_else(|| io::Error::other("the folder cannot be opened"));
         let put = files.and_then(|files| {
             if turn == 1 {
                 files.put(RESULT_FILE, b"")?;

@@ -82,7 +82,7 @@ impl Supervisor {
     pub(super) fn new(init: Init, options: Options, environment: BTreeMap<String, OsString>, timed_path: Option<OsString>) -> Self {
         let now = BootTime::now();
         let notices = Notices::open(&options.data)
-            .inspect_err(|error| agent_says!("no notices can be written to {}: {error}", options.data.display()))
+            .inspect_err(|error| agent_says!("cannot write notices to {}: {error}", options.data.display()))
             .ok();
         let item_files = ItemFiles::open(&options.data).ok();
         Self {

@@ -16,7 +16,7 @@ pub fn show(answer: &Answer, key: Option<&str>) -> u8 {
     match answer {
         Answer::Done => 0,
         Answer::Kept => {
-            tell("nobody answers now: it is written down and will be told as soon as somebody does");
+            tell("no gateway answers now: the request is written down, and is sent when a gateway answers");
             0
         }
         Answer::Notices(notices) => {
@@ -62,7 +62,7 @@ fn status(registered: bool, wanted: &DesiredState) -> String {
     let directive = match wanted.directive {
         Directive::Run => "run: work",
         Directive::Pause => "pause: take nothing new",
-        Directive::Drain => "drain: finish and leave, the agent is about to be ended",
+        Directive::Drain => "drain: finish the work, the agent is ended soon",
         Directive::Stop => "stop: end now",
     };
     let registered = if registered { "yes" } else { "not yet" };
@@ -100,7 +100,7 @@ fn show_list(WorkList { counts, items }: &WorkList) {
 /// Prints a line for each limit.
 fn show_left(RemainingTokens { limits }: &RemainingTokens) {
     if limits.is_empty() {
-        print("nothing limits the tokens of this agent");
+        print("no limit applies to the tokens of this agent");
     }
     limits.iter().for_each(|limit| print(&limit_line(limit)));
 }

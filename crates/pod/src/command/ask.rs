@@ -19,7 +19,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The key under which a repetition of a question makes nothing twice: this one, or a new one.
 pub fn key_or_new(key: Option<String>) -> Result<String, Refusal> {
-    key.map_or_else(random::key, Ok).map_err(|error| Refusal::new(Code::Internal, format!("no key can be made: {error}")))
+    key.map_or_else(random::key, Ok).map_err(|error| Refusal::new(Code::Internal, format!("cannot make an idempotency key: {error}")))
 }
 
 /// Asks.
@@ -48,7 +48,7 @@ pub fn once(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut line = Vec::new();
     BufReader::new(stream.take(MAX_ORDER_BYTES as u64)).read_until(b'\n', &mut line)?;
     if line.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer"));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the sidecar closed the connection without an answer"));
     }
     Ok(serde_json::from_slice(&line)?)
 }

@@ -14,7 +14,7 @@ use super::output::{print, unreachable_sidecar};
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
-    /// Print all that is known of each limit, as JSON
+    /// Print all data of each limit as JSON
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
@@ -24,16 +24,16 @@ pub struct Arguments {
 /// Asking.
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Ask people for more tokens: they see it at this agent, and as an event. Nothing is raised before one of them grants it
+    /// Ask people for more tokens. They see the request at this agent, and as an event. It raises no limit: a person must grant it
     Ask {
-        /// How many on top: 50000, 50k or 2M
+        /// Number of tokens on top of the limit: 50000, 50k or 2M
         #[arg(value_parser = tokens)]
         tokens: i64,
-        /// Why; at most 256 characters
+        /// Reason, for people; at most 256 characters
         #[arg(required = true, num_args = 1..)]
         reason: Vec<String>,
     },
-    /// Say that what was asked for is not needed any more
+    /// Withdraw the request
     Withdraw,
 }
 
@@ -62,7 +62,7 @@ fn tokens(text: &str) -> Result<i64, String> {
     };
     let number = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())).and_then(|digits| digits.parse().ok());
     let number = number.and_then(|number: i64| number.checked_mul(factor)).filter(|number| *number > 0);
-    number.ok_or_else(|| "a number of tokens, as 50000, 50k or 2M".to_owned())
+    number.ok_or_else(|| "the value must be a number of tokens, such as 50000, 50k or 2M".to_owned())
 }
 
 #[cfg(test)]

@@ -39,19 +39,19 @@ const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 /// A command.
 #[derive(Debug, Args)]
 pub struct ExecArguments {
-    /// How long it may take, at most what the pool allows [default: the pool's time for commands]
+    /// Time limit, at most the longest that the pool allows [default: the pool's time limit for commands]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Print what came of it as JSON when it is over; it has nothing to read then, and writes to nobody else
+    /// Print the result as JSON at the end. The command has no input then, and its output is only in the result
     #[arg(long, value_name = "json")]
     output: Option<Output>,
-    /// Give the command our standard input with --output json too
+    /// Give the command our standard input, also with --output json
     #[arg(long)]
     stdin: bool,
-    /// Leave alive what the command leaves behind when it ends by itself; otherwise that is killed
+    /// Leave the processes alive that the command leaves behind when it ends by itself; without this option they are killed
     #[arg(long)]
     keep: bool,
-    /// The process that started us: when it ends, so does the command
+    /// Pid of the process that started us; when it ends, the command ends too
     #[arg(long, hide = true, value_name = "PID")]
     parent: Option<i32>,
     /// The program and its arguments
@@ -67,7 +67,7 @@ enum Output {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=MAX_TIMEOUT_SECONDS).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("a number of seconds, at most {MAX_TIMEOUT_SECONDS}"))
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("the value must be a number of seconds, at most {MAX_TIMEOUT_SECONDS}"))
 }
 
 /// What is printed of a command that was run.
@@ -162,7 +162,7 @@ fn end_with(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // It may have ended before we asked.
     let there = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
-    if there { Ok(()) } else { Err(io::Error::other("whoever asked for it has ended")) }
+    if there { Ok(()) } else { Err(io::Error::other("the process that asked for it has ended")) }
 }
 
 /// The right to run it, if anybody can give it, and how long it may take.
@@ -172,7 +172,7 @@ fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPerm
         Ok(Answer::CommandBegun(CommandBegun { permit, timeout_milliseconds, untimed: _ })) => {
             let within = Duration::from_millis(timeout_milliseconds);
             if timeout.is_some_and(|timeout| timeout > within) {
-                tell(&format!("notice: a command of this pool may take at most {} s", within.as_secs()));
+                tell(&format!("notice: the time limit is {} s, the longest that the agent's pool allows", within.as_secs()));
             }
             return Ok((Some(permit), within));
         }
@@ -258,7 +258,7 @@ fn told(ran: &RunResult, name: &str) -> ExecReport {
 fn words(ran: &RunResult, name: &str, within: Duration) -> Vec<String> {
     let mut words = Vec::new();
     if ran.timed_out {
-        words.push(format!("{name} timed out after {} s: it was ended, with all that it had started", within.as_secs_f64()));
+        words.push(format!("{name} timed out after {} s: it was ended, with all processes that it started", within.as_secs_f64()));
     }
     if let ProcessEnd::NotStarted(error) = &ran.ended {
         words.push(format!("cannot start {name}: {error}"));

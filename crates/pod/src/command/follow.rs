@@ -26,9 +26,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 pub struct PlanArguments {
     /// File with the plan, as JSON: {"steps": [{"key": "a", "item": {"type": "bug", "payload": "..."}}, {"key": "b", "after":
-    /// ["a"], "item": {...}}]}; - for standard input
+    /// ["a"], "item": {...}}]}; - reads standard input
     file: PathBuf,
-    /// Makes a repetition harmless: the same key never makes a second plan [default: a new one]
+    /// Idempotency key: the same key never makes a second plan [default: a new key]
     #[arg(long)]
     key: Option<String>,
 }
@@ -36,13 +36,13 @@ pub struct PlanArguments {
 /// Which items are listed.
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Only those of a group
+    /// Print only the items of this group
     #[arg(long)]
     group: Option<String>,
-    /// Only those of a plan
+    /// Print only the items of this plan
     #[arg(long)]
     plan: Option<String>,
-    /// Print all that is known of them, as JSON
+    /// Print all data of the items as JSON
     #[arg(long)]
     json: bool,
 }
@@ -50,13 +50,13 @@ pub struct ListArguments {
 /// Which messages are printed.
 #[derive(Debug, Args)]
 pub struct InboxArguments {
-    /// How long to wait for one
+    /// How long to wait for a message
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u32,
-    /// Those that were printed before, too
+    /// Print also the messages that were printed before
     #[arg(long)]
     all: bool,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -137,7 +137,7 @@ pub fn cursor(file: &Path) -> Option<String> {
 /// It was printed up to here.
 pub fn remember(file: &Path, cursor: &str) {
     if let Err(error) = files::write(file, cursor.as_bytes(), 0o600) {
-        tell(&format!("what was printed cannot be remembered, and will be printed again: {error}"));
+        tell(&format!("cannot store which messages were printed, so that they will be printed again: {error}"));
     }
 }
 

@@ -16,7 +16,7 @@ pub const EXIT_UNREACHABLE: u8 = 4;
 pub(super) fn refused(refusal: &Refusal, key: Option<&str>) -> u8 {
     tell(&format!("refused: {refusal}"));
     if let Some(key) = key.filter(|_| refusal.code.passes()) {
-        tell(&format!("to try again without making a second one: --key {key}"));
+        tell(&format!("to try again without making a second one, add: --key {key}"));
     }
     EXIT_REFUSED
 }

@@ -23,19 +23,19 @@ const MODEL_PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 /// What is looked at.
 #[derive(Debug, Args)]
 pub struct PreflightArguments {
-    /// A program that must be on the path (repeatable)
+    /// Program that must be on the PATH (repeatable)
     #[arg(long, value_name = "NAME")]
     tool: Vec<String>,
-    /// An entry of the pool's models, as NAME=DIALECT, that must answer with its list of models (repeatable)
+    /// Entry of the pool's models, as NAME=DIALECT, that must answer with its list of models (repeatable)
     #[arg(long, value_name = "ENTRY", value_parser = entry)]
     model: Vec<Entry>,
-    /// An entry, as NAME=DIALECT=URL, whose provider serves this URL and must answer, whatever it says (repeatable)
+    /// Entry, as NAME=DIALECT=URL, whose provider serves this URL and must answer. A refusal is an answer too (repeatable)
     #[arg(long, value_name = "ENTRY", value_parser = url)]
     url: Vec<(Entry, String)>,
-    /// The sidecar's port for models
+    /// Port of the sidecar for models
     #[arg(long, hide = true, default_value_t = FIRST_LOOPBACK_PORT)]
     models_port: u16,
-    /// The pool's own command: run when all of it holds
+    /// The pool's own command, which runs when all requirements are met
     #[arg(last = true)]
     command: Vec<OsString>,
 }
@@ -48,13 +48,13 @@ struct Entry {
 }
 
 fn entry(text: &str) -> Result<Entry, String> {
-    let (name, dialect) = text.split_once('=').ok_or("it is NAME=DIALECT")?;
+    let (name, dialect) = text.split_once('=').ok_or("the value must be NAME=DIALECT")?;
     let dialect = clap::ValueEnum::from_str(dialect, false)?;
     Ok(Entry { name: name.to_owned(), dialect })
 }
 
 fn url(text: &str) -> Result<(Entry, String), String> {
-    let (of, url) = text.split_once("=https://").ok_or("it is NAME=DIALECT=https://...")?;
+    let (of, url) = text.split_once("=https://").ok_or("the value must be NAME=DIALECT=https://...")?;
     Ok((entry(of)?, format!("https://{url}")))
 }
 
@@ -68,7 +68,7 @@ pub fn run(arguments: PreflightArguments) -> u8 {
         let models: Vec<_> = models.collect();
         let urls: Vec<_> = url.iter().map(|(entry, url)| scope.spawn(move || no_host(url, &ask(entry)))).collect();
         let ended = |asking: std::thread::ScopedJoinHandle<'_, Option<String>>| {
-            asking.join().unwrap_or_else(|_| Some("a check broke off".to_owned()))
+            asking.join().unwrap_or_else(|_| Some("a test of the preflight broke off (this is a fault of Spillway)".to_owned()))
         };
         models.into_iter().chain(urls).map(ended).collect()
     });

@@ -56,7 +56,7 @@ pub fn is_program(path: &Path) -> bool {
 
 fn become_real(shell: &str, name: &OsStr, arguments: &[OsString]) -> u8 {
     let Some(real) = find(shell) else {
-        tell(&format!("error: there is no {shell}"));
+        tell(&format!("error: {shell} was not found on the PATH"));
         return 127;
     };
     // Its name says whether it is a shell for a login; where it was found is nobody's concern.

@@ -17,38 +17,38 @@ const NEXT_ITEM_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Print the next item's task, or the item in hand again; only for programs that run all the time (agent.run: LongRunning)
+    /// Print the task of the item in hand, or of the next item. Only for programs that run all the time (agent.run: LongRunning)
     Next {
-        /// How long to wait for one
+        /// How long to wait for an item
         #[arg(long, value_name = "SECONDS", default_value_t = MAX_CLAIM_WAIT_SECONDS)]
         wait: u32,
-        /// Print all that is known of it, as JSON
+        /// Print all data of the item as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print the items that your pool's agents submitted, and where each is
+    /// Print the items that the agents of this pool submitted, and their phases
     List(super::follow::ListArguments),
-    /// Say that the item in hand is done
+    /// Report that the item in hand is done
     Done {
-        /// What came out; at most 4,096 bytes [default: what the result file holds]
+        /// Result; at most 4,096 bytes [default: the content of the result file]
         #[arg(num_args = 0..)]
         result: Vec<String>,
     },
-    /// Say that the item in hand failed
+    /// Report that the item in hand failed
     Fail {
-        /// Why, as one word, for the queue's rules
+        /// Reason, as one word, for the rules of the queue
         #[arg(long, value_name = "WORD")]
         reason: String,
-        /// The exit code by which it failed
+        /// Exit code with which it failed
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         exit_code: Option<i32>,
-        /// Why, for people; at most 1,024 characters
+        /// Reason, for people; at most 1,024 characters
         #[arg(num_args = 0..)]
         message: Vec<String>,
     },
-    /// Give the item in hand back; that counts as nothing, and another attempt is made later
+    /// Give the item in hand back. This does not count as a failure, and the item is tried again later
     Release {
-        /// Why, for people; at most 1,024 characters
+        /// Reason, for people; at most 1,024 characters
         #[arg(num_args = 0..)]
         message: Vec<String>,
     },

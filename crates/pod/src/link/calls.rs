@@ -245,7 +245,7 @@ impl Delivery {
     pub async fn carry(self, gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, reply: oneshot::Sender<Reply>) {
         let end = Instant::now() + REQUEST_TIMEOUT;
         let mut failures = 0_u32;
-        let mut answer = Reply::Refused(Refusal::new(Code::GovernorAway, "nobody answers; try again with the same key"));
+        let mut answer = Reply::Refused(Refusal::new(Code::GovernorAway, "no gateway answers; try again with the same key"));
         let place = timeout_at(end, self.spawning.0.acquire()).await;
         let began = Instant::now();
         // Who asked may have gone: then nobody wants it any more.
@@ -332,7 +332,7 @@ fn query(pairs: &[(&str, Option<&str>)]) -> String {
 
 fn keyed(call: Call, key: String) -> Result<Call, Refusal> {
     if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_CHARS || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let message = format!("key: 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters without spaces");
+        let message = format!("key: must have 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters, without spaces");
         return Err(Refusal::new(Code::InvalidBody, message).field("key"));
     }
     Ok(call.key(key))

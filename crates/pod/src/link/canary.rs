@@ -18,7 +18,7 @@ pub async fn probe(targets: Vec<String>) -> Vec<String> {
     let mut reached: Vec<(usize, String)> = Vec::new();
     for (position, target) in targets.into_iter().enumerate() {
         match address(&target) {
-            None => reached.push((position, format!("{target} (not an IP address and port: it cannot be tried)"))),
+            None => reached.push((position, format!("{target} (cannot be tested: it is not an IP address with a port)"))),
             Some(address) => {
                 trials.spawn(async move {
                     let connected = timeout(CANARY_CONNECT_TIMEOUT, TcpStream::connect(address)).await;

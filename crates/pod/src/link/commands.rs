@@ -212,7 +212,7 @@ impl Commands {
             Answer::Rejected(rejection) => return Begin::Answer(rejected(&rejection)),
             // What has to be kept was handed on a moment ago.
             Answer::Store => {
-                let refusal = Refusal::new(Code::Internal, "the breaker of commands cannot be kept").retry_after(1);
+                let refusal = Refusal::new(Code::Internal, "the state of the breaker of commands cannot be stored").retry_after(1);
                 return Begin::Answer(Reply::Refused(refusal));
             }
         };
@@ -332,7 +332,7 @@ impl Commands {
         self.circuit.stored(saved.epoch);
         match (self.kept.state, saved.state) {
             (_, State::Open) => link_says!("too many commands hang or cannot be started: commands are refused for a while"),
-            (State::Open | State::HalfOpen, State::Closed) => link_says!("commands work again"),
+            (State::Open | State::HalfOpen, State::Closed) => link_says!("commands are allowed again"),
             (State::Closed, State::Closed) | (_, State::HalfOpen) => {}
         }
         self.kept = saved;

@@ -62,7 +62,7 @@ pub enum Silence {
         source: std::io::Error,
     },
     /// The file of certificates holds none that can be used.
-    #[error("{} holds no certificate to trust", .0.display())]
+    #[error("{} contains no certificate that can be used", .0.display())]
     NoCertificate(PathBuf),
     /// The TLS library refuses its settings.
     #[error("cannot prepare TLS: {0}")]
@@ -80,7 +80,7 @@ pub enum Silence {
     #[error("the gateway did not answer in time")]
     TimeOut,
     /// The request could not be made.
-    #[error("the request is not one: {0}")]
+    #[error("cannot build the request: {0}")]
     Request(#[from] hyper::http::Error),
 }
 

@@ -76,7 +76,7 @@ impl Sidecar {
             }
             Input::Tried(command, answer, reply) => {
                 if answer.is_none() {
-                    link_says!("nobody says whether a command may be tried: it is run");
+                    link_says!("the governor does not answer whether a command may be tried: the command is run");
                 }
                 let answer = self.commands.asked(BootTime::now(), random::fraction(), command, answer);
                 let _ = reply.send(answer); // who asked may have gone: what it was given has failed when its time is over
@@ -157,7 +157,7 @@ impl Sidecar {
                     let remember = self.state.registered(now, settings);
                     return self.perform(remember);
                 }
-                Err(error) => link_says!("the settings are not understood: {error}"),
+                Err(error) => link_says!("cannot parse the settings of the gateway: {error}"),
             }
         }
         self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction());
@@ -225,8 +225,8 @@ impl Sidecar {
     fn take_probed(&mut self, reachable: Vec<String>) {
         if reachable != self.reachable {
             match &reachable[..] {
-                [] => link_says!("nothing can be reached any more that must not be"),
-                [..] => link_says!("reachable and must not be: {}", reachable.join(", ")),
+                [] => link_says!("addresses that must not be reachable cannot be reached any more"),
+                [..] => link_says!("addresses can be reached that must not be reachable: {}", reachable.join(", ")),
             }
             self.reachable.clone_from(&reachable);
         }
@@ -239,19 +239,19 @@ impl Sidecar {
             (Admission::Known, Some(shown)) => Ok(shown.clone()),
             (Admission::First, _) | (Admission::Known, None) => random::key(),
             (Admission::Refused, _) => {
-                link_says!("a second control connection is refused");
+                link_says!("a second control connection is refused: only the supervisor may have one");
                 tokio::spawn(socket::refuse(candidate));
                 return;
             }
         };
         let key = match key {
             Ok(key) => key,
-            Err(error) => return link_says!("no key can be made: {error}"), // it comes again
+            Err(error) => return link_says!("cannot make a key for the supervisor: {error}"), // it comes again
         };
         if self.key.as_ref() != Some(&key)
             && let Err(error) = self.journal.keep_key(&key)
         {
-            link_says!("the supervisor's key cannot be written to the journal: {error}");
+            link_says!("cannot write the supervisor's key to the journal: {error}");
         }
         self.key = Some(key.clone());
         self.supervisors += 1;
@@ -277,7 +277,7 @@ impl Sidecar {
                 if !progress.action.is_empty()
                     && let Err(error) = self.journal.keep_action(&progress.action)
                 {
-                    link_says!("what the program does cannot be written to the journal: {error}");
+                    link_says!("cannot write the program's action to the journal: {error}");
                 }
                 self.state.progress(&progress);
                 if self.state.in_touch() { Reply::Done } else { self.kept() }

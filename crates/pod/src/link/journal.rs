@@ -180,7 +180,7 @@ impl<S: Steps> Journal<S> {
 
     fn json<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let read = serde_json::from_slice(&self.bytes(name)?);
-        read.inspect_err(|error| link_says!("{} in the journal is not used: {error}", name)).ok()
+        read.inspect_err(|error| link_says!("{} in the journal is ignored: {error}", name)).ok()
     }
 
     fn bytes(&self, name: &str) -> Option<Vec<u8>> {

@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         let gateway = Gateway::new(options.gateway.clone(), options.ca.clone(), options.token.clone());
         let end = async {
             terminate.recv().await;
-            link_says!("asked to end");
+            link_says!("got SIGTERM: the sidecar ends");
             None
         };
         serve(options, Arc::new(gateway), None, end).await

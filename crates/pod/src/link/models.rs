@@ -78,10 +78,10 @@ impl Models {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let patient = request.uri().path().ends_with(RESPONSES_PATH_SUFFIX);
         if request.method() == Method::CONNECT {
-            return said(StatusCode::METHOD_NOT_ALLOWED, "this is the port of models, and no proxy");
+            return said(StatusCode::METHOD_NOT_ALLOWED, "this port is for model calls and is no proxy");
         }
         let Some(path) = self.path(request.uri()) else {
-            return said(StatusCode::NOT_FOUND, "the base URLs of models are in the environment of the agent's program");
+            return said(StatusCode::NOT_FOUND, "no such path: the base URLs of models are in the environment of the agent's program");
         };
         // What has no body asks for nothing that is said to a model.
         let call = (request.method() == Method::POST).then(|| self.conversations.begin(BootTime::now()));
@@ -107,7 +107,7 @@ impl Models {
                 Response::from_parts(head, Either::Left(AnswerBody::new(body, self.clone(), call)))
             }
             Err(silence) => {
-                link_says!("a call of a model was not carried: {silence}");
+                link_says!("a model call was not forwarded: {silence}");
                 let status = if patient { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE };
                 let mut answer = said(status, &format!("Spillway's gateway cannot be reached now ({silence}); try again"));
                 answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
@@ -196,7 +196,7 @@ impl Body for AnswerBody {
         let this = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
             ready!(this.silence.as_mut().poll(context));
-            return Poll::Ready(Some(Err("nothing came from the gateway any more".into())));
+            return Poll::Ready(Some(Err("the gateway sent nothing for too long".into())));
         };
         let now = Instant::now();
         this.silence.as_mut().reset(now + PROVIDER_SILENCE_TIMEOUT);

@@ -240,18 +240,22 @@ impl Sidecar {
     pub(super) fn tell(&mut self, order: Order) {
         match &order {
             Order::Start(settings) if self.outside.is_some() => {
-                link_says!("registered as {}, outside the cluster, where nothing isolates the program: it may start", settings.agent);
+                link_says!("registered as {}, outside the cluster: the program may start, and nothing isolates it", settings.agent);
             }
-            Order::Start(settings) => link_says!("registered as {} and walled in: the program may start", settings.agent),
-            Order::Abandoned => link_says!("nobody has answered for too long: the program has to end"),
-            Order::WallsDown(reachable) => link_says!("the walls do not stand ({}): the program has to end", reachable.join(", ")),
-            Order::Wanted(wanted) => link_says!("wanted: {:?} (revision {})", wanted.directive, wanted.revision),
+            Order::Start(settings) => link_says!("registered as {}, and the network is isolated: the program may start", settings.agent),
+            Order::Abandoned => {
+                link_says!("no gateway has answered for longer than the pool's heartbeatTimeoutSeconds: the program must end")
+            }
+            Order::WallsDown(reachable) => {
+                link_says!("the network is not isolated, {} can be reached: the program must end", reachable.join(", "));
+            }
+            Order::Wanted(wanted) => link_says!("desired state: {:?} (revision {})", wanted.directive, wanted.revision),
             Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
         }
         if let Some((_, supervisor)) = &self.supervisor
             && !supervisor.tell(order)
         {
-            link_says!("the supervisor does not read; its connection is closed");
+            link_says!("the supervisor does not read its orders: its connection is closed");
             self.supervisor = None;
             self.state.disconnected();
         }
@@ -273,7 +277,7 @@ impl Sidecar {
     pub(super) fn keep_goodbye(&mut self, goodbye: Goodbye) -> bool {
         let kept = self.journal.keep_goodbye(&goodbye);
         if let Err(error) = &kept {
-            link_says!("a goodbye cannot be written to the journal: {error}");
+            link_says!("cannot write a goodbye to the journal: {error}");
         }
         self.goodbye.send_replace(Some(goodbye));
         kept.is_ok()
@@ -282,6 +286,7 @@ impl Sidecar {
 
 /// No gateway took it, and it would be lost with this process.
 pub(super) fn unkept() -> Reply {
-    let message = "no gateway took it yet, and it cannot be written down here; it is tried on, say it again to be sure";
+    let message =
+        "no gateway has accepted this yet, and the sidecar cannot write it to its journal. The sidecar keeps trying; repeat it to be sure";
     Reply::Refused(Refusal::new(spillway_wire::Code::GovernorAway, message).retry_after(5))
 }

@@ -97,7 +97,7 @@ pub async fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                link_says!("cannot take a connection on the socket: {error}");
+                link_says!("cannot accept a connection on the socket: {error}");
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -130,7 +130,7 @@ async fn receive(stream: UnixStream, inputs: mpsc::Sender<Input>, asks: Arc<Sema
                 Err(refusal) => Err(refusal),
             },
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                Err(Refusal::new(Code::BodyTooLarge, format!("a question takes at most {MAX_LINE_BYTES} bytes")).field("(body)"))
+                Err(Refusal::new(Code::BodyTooLarge, format!("a request may have at most {MAX_LINE_BYTES} bytes")).field("(body)"))
             }
             Err(_) => return None,
         };
@@ -148,7 +148,7 @@ async fn receive(stream: UnixStream, inputs: mpsc::Sender<Input>, asks: Arc<Sema
 
 async fn question(ask: Ask, inputs: &mpsc::Sender<Input>, asks: &Semaphore) -> Answer {
     let Ok(_place) = asks.try_acquire() else {
-        let message = format!("{MAX_CONCURRENT_QUESTIONS} questions are being answered already");
+        let message = format!("{MAX_CONCURRENT_QUESTIONS} requests are being answered already; try again");
         return Answer::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(1));
     };
     let (reply, answer) = oneshot::channel();
@@ -188,7 +188,7 @@ impl Supervisor {
                             return;
                         }
                     }
-                    Err(error) => link_says!("a line of the supervisor is not understood: {error}"),
+                    Err(error) => link_says!("cannot parse a line of the supervisor: {error}"),
                 }
             }
             let _ = inputs.send(Input::Gone(number)).await; // we are ending
@@ -227,7 +227,7 @@ impl Supervisor {
 /// Sends a connection away.
 pub async fn refuse(candidate: Candidate) {
     let Candidate { key: _, reader: _, mut writer } = candidate;
-    let refusal = Refusal::new(Code::NotAllowed, "the control connection is the supervisor's alone");
+    let refusal = Refusal::new(Code::NotAllowed, "only the supervisor may open a control connection");
     let _ = timeout(Duration::from_secs(1), lines::write(&mut writer, &Answer::Refused(refusal))).await; // it may have gone
 }
 

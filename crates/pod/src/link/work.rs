@@ -31,7 +31,7 @@ const CLAIM_ANSWER_GRACE: Duration = Duration::from_secs(3);
 /// Who says how its item ended waits so long before it is told that this is kept.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why an agent whose items are done says goodbye.
-const ITEMS_DONE_REASON: &str = "its items are done (agent.maxItems)";
+const ITEMS_DONE_REASON: &str = "it has worked on as many items as agent.maxItems allows";
 
 /// What the supervisor said and was told on its present connection.
 #[derive(Clone, Debug, Default)]
@@ -143,7 +143,7 @@ impl SidecarWork {
 
     fn lose(&mut self) {
         if let Some(item) = self.kept.item.take() {
-            self.news.push(WorkAction::Say(format!("the lease of {} is lost: nothing is told of it any more", item.name())));
+            self.news.push(WorkAction::Say(format!("the lease of {} is lost: the item is not reported any more", item.name())));
             self.settle(item.held, None, &Answer::Refused(stale()));
         }
     }
@@ -166,7 +166,7 @@ impl SidecarWork {
             }
             CallOutcome::Silence => {
                 self.claim.failed(now, at_least, random);
-                (Some(Refusal::new(Code::GovernorAway, "nobody answers; try again")), false)
+                (Some(Refusal::new(Code::GovernorAway, "no gateway answers; try again")), false)
             }
         };
         for waiter in self.waiters.iter_mut().filter(|waiter| waiter.claimed) {
@@ -191,8 +191,8 @@ impl SidecarWork {
         }
         // The end of this lease was accepted, and is lost: the store was rolled back. It is sent again, and no program is run.
         let finish = self.kept.last.as_ref().filter(|last| last.held == held).and_then(|last| last.outcome.clone());
-        let words = if finish.is_some() { "is given once more, and finished already" } else { "holds" };
-        self.news.push(WorkAction::Say(format!("{words} {} of {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
+        let words = if finish.is_some() { "the agent gets an item again that it has finished:" } else { "the agent holds" };
+        self.news.push(WorkAction::Say(format!("{words} {} of queue {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
         let (assignment, untouched) = (Some(Box::new(assignment)), finish.is_some());
         self.kept.item = Some(KeptItem { held, assignment, said: None, finish, untouched, lost: false, advance: None });
     }
@@ -239,7 +239,7 @@ impl SidecarWork {
         if let Some(item) = self.kept.item.take_if(|item| item.held == *held) {
             let mut taken = item.finish.clone();
             if let Answer::Refused(refusal) = &answer {
-                self.news.push(WorkAction::Say(format!("the end of {} is refused and dropped: {refusal}", item.name())));
+                self.news.push(WorkAction::Say(format!("the gateway refuses the end of {}, which is dropped: {refusal}", item.name())));
                 taken = None;
             }
             self.settle(item.held, taken, &answer);
@@ -299,7 +299,7 @@ impl SidecarWork {
                 None
             }
             Some(Run::PerItem) => {
-                let message = "the program is run for each item and asks for none (agent.run: PerItem)";
+                let message = "with agent.run: PerItem the program runs for each item, and cannot ask for one";
                 Some(Answer::Refused(Refusal::new(Code::NotAllowed, message)))
             }
             None => Some(Answer::Refused(no_queues())),
@@ -316,13 +316,13 @@ impl SidecarWork {
                 return Some(match &self.kept.last {
                     Some(LastItem { outcome: None, .. }) => Answer::Refused(stale()),
                     Some(last) if last.outcome.as_ref() == Some(&outcome) => Answer::Done, // said again
-                    Some(_) | None => Answer::Refused(Refusal::new(Code::NotHeld, "no item is in hand")),
+                    Some(_) | None => Answer::Refused(Refusal::new(Code::NotHeld, "this agent holds no item")),
                 });
             }
         };
         match (&item.finish, run) {
             (Some(finish), _) if *finish != outcome => {
-                return Some(Answer::Refused(Refusal::new(Code::FinishedAlready, "how this item ended was said already")));
+                return Some(Answer::Refused(Refusal::new(Code::FinishedAlready, "another end of this item was reported already")));
             }
             // The supervisor uses it when the program ends: the last word counts.
             (None, Run::PerItem) => {
@@ -377,7 +377,7 @@ fn stale() -> Refusal {
 }
 
 fn no_queues() -> Refusal {
-    Refusal::new(Code::NoQueues, "this agent's pool works from no queue (spec.queues)")
+    Refusal::new(Code::NoQueues, "the pool of this agent has no queues (spec.queues)")
 }
 
 #[cfg(test)]

@@ -244,7 +244,7 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
     let mut command = match &job.what {
         RunTarget::Program(words) => {
             let (program, arguments) =
-                words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
+                words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
             let mut command = Command::new(program);
             command.args(arguments);
             command

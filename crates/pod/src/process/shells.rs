@@ -33,7 +33,7 @@ pub fn end_with_timer() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // It may have ended before we asked.
     let there = getppid().is_some_and(|pid| timer.to_str() == Some(pid.as_raw_nonzero().to_string().as_str()));
-    if there { Ok(()) } else { Err(io::Error::other("the process that times it has ended")) }
+    if there { Ok(()) } else { Err(io::Error::other("the process that times this shell has ended")) }
 }
 
 /// `PATH` without our shells; none: it is not set.

@@ -119,7 +119,7 @@ impl Current {
                 if draining && unfinished && (long || !well || self.again(max_turns)) {
                     release("Drained", "the agent was ended")
                 } else if well && long {
-                    fail("Exited", "the program ended and did not say how its item ended", 0)
+                    fail("Exited", "the program ended and did not report how its item ended", 0)
                 } else if well {
                     Outcome::Complete { result: result.or(Some(output).filter(|output| !output.is_empty())) }
                 } else {

@@ -39,11 +39,11 @@ impl Items {
         let name = &current.assignment.name;
         match (long, order) {
             (true, ItemOrder::Cancel) => {
-                let text = format!("{name} was cancelled, or its deadline passed: stop working on it and say `spillway work release`");
+                let text = format!("{name} was cancelled, or its deadline passed: stop working on it, and run `spillway work release`");
                 actions.push(Action::Notice("ItemCancelled", text));
             }
             (true, ItemOrder::Lost) => {
-                let text = format!("{name} is not yours any more: stop working on it, nothing that you say of it counts");
+                let text = format!("{name} is not yours any more: stop working on it. All reports about it are refused");
                 actions.push(Action::Notice("ItemLost", text));
                 self.forget(now, actions);
             }
@@ -69,7 +69,7 @@ impl Items {
             current.stage = Stage::Parked;
         }
         if long {
-            let text = format!("{} waits, and so do you: nothing that calls a model is taken before it goes on", current.assignment.name);
+            let text = format!("{} is paused: model calls are refused until it continues", current.assignment.name);
             actions.push(Action::Notice("ItemPaused", text));
         }
         current.ask_for_checkpoint(actions);

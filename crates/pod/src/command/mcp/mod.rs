@@ -84,7 +84,7 @@ pub fn run(place: &SidecarPaths) -> u8 {
     let binary = match std::env::current_exe() {
         Ok(binary) => binary,
         Err(error) => {
-            tell(&format!("error: our own binary is not found: {error}"));
+            tell(&format!("error: cannot find the path of this program: {error}"));
             return 1;
         }
     };
@@ -149,7 +149,7 @@ impl Server {
             let Ok(event) = happened.recv() else { return Ok(()) };
             let answer = match event {
                 Event::Line(line) => self.take(protocol::read(&line)),
-                Event::TooLong => Some(protocol::refused(&Value::Null, protocol::INVALID_REQUEST, "a message takes at most 1 MiB")),
+                Event::TooLong => Some(protocol::refused(&Value::Null, protocol::INVALID_REQUEST, "a message may have at most 1 MiB")),
                 Event::Closed => {
                     closed = true;
                     self.running.values().for_each(Running::cancel);
@@ -187,7 +187,7 @@ impl Server {
     fn begin(&mut self, id: Value, call: Call) -> Option<Value> {
         let key = id.to_string();
         if self.running.contains_key(&key) {
-            return Some(protocol::refused(&id, protocol::INVALID_REQUEST, "a request with this id is being answered"));
+            return Some(protocol::refused(&id, protocol::INVALID_REQUEST, "another request with this id has no answer yet"));
         }
         if self.running.len() >= MAX_CONCURRENT_COMMANDS {
             let words = format!("{MAX_CONCURRENT_COMMANDS} commands are running already: wait until one of them has ended");
@@ -246,7 +246,7 @@ fn follow(command: &mut Command, running: &Running) -> io::Result<Option<ExitSta
         return Ok(None);
     }
     let mut child = command.spawn()?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("a process without a number"))?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("the process has no valid pid"))?;
     *stage = Stage::Running(pid);
     drop(stage);
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {}

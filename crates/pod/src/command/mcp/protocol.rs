@@ -51,7 +51,7 @@ pub fn read(line: &[u8]) -> MessageKind {
     }
     let mut message = match serde_json::from_slice::<Value>(line) {
         Ok(Value::Object(message)) => message,
-        Ok(_) => return MessageKind::Answer(refused(&Value::Null, INVALID_REQUEST, "a message is one object")),
+        Ok(_) => return MessageKind::Answer(refused(&Value::Null, INVALID_REQUEST, "a message must be one JSON object")),
         Err(error) => return MessageKind::Answer(refused(&Value::Null, PARSE_ERROR, &error.to_string())),
     };
     let id = message.remove("id");
@@ -61,13 +61,15 @@ pub fn read(line: &[u8]) -> MessageKind {
         Some(id) => id.is_i64() || id.is_u64(),
     };
     if !known || message.get("jsonrpc") != Some(&json!("2.0")) {
-        let words = "a request has \"jsonrpc\": \"2.0\" and an id that is an integer or a short string";
+        let words = "a request must have \"jsonrpc\": \"2.0\" and an id that is an integer or a short string";
         return MessageKind::Answer(refused(&Value::Null, INVALID_REQUEST, words));
     }
     let params = match message.remove("params") {
         None => Map::new(),
         Some(Value::Object(params)) => params,
-        Some(_) => return id.map_or(MessageKind::Nothing, |id| MessageKind::Answer(refused(&id, INVALID_PARAMS, "params: an object"))),
+        Some(_) => {
+            return id.map_or(MessageKind::Nothing, |id| MessageKind::Answer(refused(&id, INVALID_PARAMS, "params: must be an object")));
+        }
     };
     match (message.get("method").and_then(Value::as_str), id) {
         (Some(method), Some(id)) => request(method, id, params),
@@ -75,7 +77,7 @@ pub fn read(line: &[u8]) -> MessageKind {
         // We ask nothing, so an answer is nobody's.
         (Some(_), None) | (None, None) => MessageKind::Nothing,
         (None, Some(_)) if message.contains_key("result") || message.contains_key("error") => MessageKind::Nothing,
-        (None, Some(id)) => MessageKind::Answer(refused(&id, INVALID_REQUEST, "a request has a method")),
+        (None, Some(id)) => MessageKind::Answer(refused(&id, INVALID_REQUEST, "a request must have a method")),
     }
 }
 
@@ -84,7 +86,7 @@ fn request(method: &str, id: Value, mut params: Map<String, Value>) -> MessageKi
         "initialize" => hello(params.get("protocolVersion").and_then(Value::as_str)),
         "ping" => json!({}),
         "tools/list" if params.contains_key("cursor") => {
-            return MessageKind::Answer(refused(&id, INVALID_PARAMS, "cursor: there is one page"));
+            return MessageKind::Answer(refused(&id, INVALID_PARAMS, "cursor: the list has only one page"));
         }
         "tools/list" => json!({"tools": [tool::description()]}),
         "tools/call" if params.get("name").and_then(Value::as_str) != Some(tool::TOOL_NAME) => {

@@ -49,7 +49,7 @@ fn show_prompt() {
 fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>, words: &str) -> String {
     let work = match sidecar.list(None) {
         Ok(listed) => prompt::work(&listed),
-        Err(trouble) => return format!("Nobody answers me now, say it again later: {}", trouble.words()),
+        Err(trouble) => return format!("Spillway does not answer now. Please repeat this later: {}", trouble.words()),
     };
     let mut messages = conversation.clone();
     messages.push(Message::asked(prompt::request(words, &work)));
@@ -66,7 +66,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>,
     parts.extend(questions);
     match sidecar.queue(&steps, None, None) {
         Ok(items) => parts.extend(items.iter().map(|item| format!("Queued {} ({}, queue {}).", item.name, item.type_, item.queue))),
-        Err(SidecarError::Away(words)) => parts.push(format!("I could not queue it, say it again later: {words}")),
+        Err(SidecarError::Away(words)) => parts.push(format!("I could not queue it. Please repeat this later: {words}")),
         Err(SidecarError::Known(words) | SidecarError::Refused(words)) => parts.push(format!("I may not queue it: {words}")),
     }
     parts.extend(note(why.as_deref()));

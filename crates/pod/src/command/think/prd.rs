@@ -78,9 +78,9 @@ fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, u
         )),
         Err(trouble @ SidecarError::Away(_)) => return Err(trouble),
         // By an attempt before this one.
-        Err(SidecarError::Known(_)) => parts.push("What follows from it was queued before.".to_owned()),
+        Err(SidecarError::Known(_)) => parts.push("The work that follows from it was queued before.".to_owned()),
         // The document is what was asked for.
-        Err(SidecarError::Refused(words)) => parts.push(format!("What follows from it is not queued: {}", cut(&words, 300))),
+        Err(SidecarError::Refused(words)) => parts.push(format!("The work that follows from it is not queued: {}", cut(&words, 300))),
     }
     parts.extend(note(why.as_deref()));
     Ok(parts.join("\n\n"))

@@ -58,7 +58,7 @@ impl BoundedBody for Reply {
             return Err(("questions", "one of them is empty".into()));
         }
         if !questions.is_empty() && !steps.is_empty() {
-            return Err(("questions", "ask first and queue nothing, or queue and ask nothing".into()));
+            return Err(("questions", "give questions or steps, but not both".into()));
         }
         for ReplyStep { key, task, .. } in steps {
             if task.trim().is_empty() || task.len() > MAX_TASK_BYTES {
@@ -71,7 +71,7 @@ impl BoundedBody for Reply {
             return Err(("document", format!("{} bytes; 1 to {MAX_DOCUMENT_BYTES} are taken", document.len())));
         }
         let empty = say.trim().is_empty() && questions.is_empty() && steps.is_empty() && document.is_none();
-        if empty { Err(("say", "there is nothing: no say, no questions, no steps".into())) } else { Ok(()) }
+        if empty { Err(("say", "the answer is empty: it has no say, no questions and no steps".into())) } else { Ok(()) }
     }
 }
 
@@ -83,7 +83,7 @@ pub fn read(text: &str, routes: &Routes, role: Role) -> Result<Decision, String>
     match (role, &document) {
         (Role::Prd, None) => return Err("document: it is missing".to_owned()),
         (Role::Prd, Some(_)) if !questions.is_empty() => {
-            return Err("questions: nobody is there to answer; the document says what is open".to_owned());
+            return Err("questions: no person can answer here; put open questions into the document".to_owned());
         }
         (Role::Scheduler | Role::Buddy, Some(_)) => return Err("document: none is wanted".to_owned()),
         (Role::Prd, Some(_)) | (Role::Scheduler | Role::Buddy, None) => {}

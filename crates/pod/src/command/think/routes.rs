@@ -61,7 +61,7 @@ impl BoundedBody for Routes {
             let Route { type_, about, queues, priority, max_priority, first_words, words } = route;
             at_most("types.type", type_, 63)?;
             if type_.is_empty() || self.types[..at].iter().any(|other| other.type_ == *type_) {
-                return Err(("types.type", format!("{type_:?} is empty, or there twice")));
+                return Err(("types.type", format!("{type_:?} is empty, or is in the list twice")));
             }
             at_most("types.about", about, 1000)?;
             if max_priority.is_some_and(|most| most < *priority) {

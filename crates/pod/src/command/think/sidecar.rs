@@ -24,7 +24,7 @@ const QUESTION_RETRY_DELAY: Duration = Duration::from_secs(2);
 const CONCLUDE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// What is said of an answer to another question.
-const WRONG_ANSWER_MESSAGE: &str = "the sidecar answers another question";
+const WRONG_ANSWER_MESSAGE: &str = "the sidecar's answer does not match the request";
 
 /// Between two questions for an item that were answered with none.
 const NEXT_ITEM_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -197,7 +197,7 @@ fn in_words(message: &Message) -> String {
             format!("Plan {plan} finished: {counts}")
         }
         Message::ItemWaits { item, text } => format!("Waits: {}: {text}", item.name),
-        Message::Escalated { .. } => format!("Look at it: {line}"),
+        Message::Escalated { .. } => format!("Needs attention: {line}"),
     }
 }
 

@@ -67,7 +67,7 @@ impl Thinker {
     /// Reads the files again, so that an edit counts. One that cannot be used is said, and what it said before is kept.
     pub fn refresh(&mut self) {
         if let Err(trouble) = self.read_files() {
-            tell(&format!("kept as it was before: {trouble}"));
+            tell(&format!("a file cannot be used, so its previous content stays in use: {trouble}"));
         }
     }
 

@@ -109,7 +109,7 @@ impl Link {
             Some(Preflight { state: PreflightState::Failed, message }) => format!("; {message}"),
             Some(Preflight { state: PreflightState::Pending, message: _ }) | None => String::new(),
         };
-        let message = format!("the preflight command (agent.preflightCommand) has not succeeded yet, and no item comes before{words}");
+        let message = format!("no item is given before the preflight command (agent.preflightCommand) has succeeded{words}");
         Some(Refusal::new(Code::PreflightNotPassed, message))
     }
 
