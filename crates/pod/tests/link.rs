@@ -117,7 +117,7 @@ fn what_cannot_be_written_down_is_not_said_to_be_and_is_written_as_soon_as_it_ca
     fs::rename(folder.path("journal"), folder.path("aside")).expect("the journal is out of reach");
     let said = spillway(&folder, &["goodbye", "all is done"]);
     assert_ne!(said.status.code(), Some(0), "nobody may rely on it");
-    assert!(text(&said.stderr).contains("cannot be written down"), "{}", text(&said.stderr));
+    assert!(text(&said.stderr).contains("cannot write it to its journal"), "{}", text(&said.stderr));
     fs::rename(folder.path("aside"), folder.path("journal")).expect("the journal is back");
     until("it is written after all", || folder.path("journal/goodbye.json").exists().then_some(()));
     link.signal(Signal::KILL);

@@ -208,7 +208,7 @@ fn an_item_that_waits_is_kept_with_a_checkpoint_and_its_program_run_again_when_i
     let script = r#"read -r task; cd "$SPILLWAY_DATA_DIR"; if [ -e half ]; then echo "went on from $(cat half) with $task"; else echo "$task" > half; exit 7; fi"#;
     let cases = [
         (json!(["sh", "-c", "cp \"$SPILLWAY_DATA_DIR/half\" \"$SPILLWAY_DATA_DIR/$SPILLWAY_ITEM\""]), "taken", ""),
-        (json!(["sh", "-c", "exit 3"]), "failed", "ended with 3"),
+        (json!(["sh", "-c", "exit 3"]), "failed", "ended with exit code 3"),
         (json!(["no-such-hook"]), "failed", "cannot be started"),
         (json!([]), "noHook", ""),
     ];
