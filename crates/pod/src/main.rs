@@ -1,4 +1,4 @@
-//! `spillway-agent`, and under the name `spillway` the program's commands. Parses arguments and calls the library.
+//! `spillway-agent`, and under the name `spillway` the commands of the program. It parses arguments and calls the library.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

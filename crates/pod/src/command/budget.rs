@@ -1,4 +1,4 @@
-//! `spillway budget`: what is left of the budgets over this agent, and asking people for more.
+//! `spillway budget`: what is left of the budgets over this agent, and requests for more.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::answer::show;
 use super::ask;
 use super::output::{print, unreachable_sidecar};
 
-/// What of it is printed, or asked.
+/// Arguments of `budget`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
@@ -21,7 +21,7 @@ pub struct Arguments {
     verb: Option<Verb>,
 }
 
-/// Asking.
+/// Requests for tokens.
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Ask people for more tokens. They see the request at this agent, and as an event. It raises no limit: a person must grant it
@@ -37,7 +37,7 @@ enum Verb {
     Withdraw,
 }
 
-/// Prints how the limits stand, or asks.
+/// Prints the state of the limits, or makes a request.
 pub fn run(socket: &Path, Arguments { json, verb }: Arguments) -> u8 {
     let question = match verb {
         None => Ask::Budget,
@@ -46,7 +46,7 @@ pub fn run(socket: &Path, Arguments { json, verb }: Arguments) -> u8 {
     };
     match ask::ask(socket, &question) {
         Ok(Answer::Budget(left)) if json => {
-            print(&serde_json::to_string(&left).unwrap_or_default()); // our own types have no value that JSON cannot say
+            print(&serde_json::to_string(&left).unwrap_or_default()); // JSON can express each value of our types
             0
         }
         Ok(answer) => show(&answer, None),
@@ -54,7 +54,7 @@ pub fn run(socket: &Path, Arguments { json, verb }: Arguments) -> u8 {
     }
 }
 
-/// A number of tokens as people write it.
+/// Parses a number of tokens, such as `50k`.
 fn tokens(text: &str) -> Result<i64, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),

@@ -1,5 +1,5 @@
-//! `spillway`: what the program in the pod can say and ask. Each command asks the sidecar one question through the unix
-//! socket; none holds a secret or talks to anybody else.
+//! `spillway`: the commands of the program in the pod. Each command asks the sidecar one question through the unix socket. No
+//! command holds a secret, or connects to anything but the sidecar.
 
 mod answer;
 mod ask;
@@ -44,7 +44,7 @@ pub struct Arguments {
     verb: Verb,
 }
 
-/// For `--help`.
+/// The last lines of `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0: done, or written down to be sent later (standard error says so). 2: wrong usage. 3: refused, \
 or there is no item. 4: the sidecar cannot be reached. exec has the exit code of the command, or 124: its time limit was over. 125: it was \
 not run, because a breaker is open. 126 or 127: it cannot be started. New notices are printed first, on standard error.";
@@ -145,14 +145,14 @@ pub struct SubmitArguments {
     payload: Option<String>,
 }
 
-/// Runs a command of `spillway`; gives the exit code.
+/// Runs a command of `spillway`; returns the exit code.
 pub fn run(Arguments { place, verb }: Arguments) -> u8 {
     run_verb(&place, verb)
 }
 
-/// Runs a command; gives the exit code.
+/// Runs a command; returns the exit code.
 pub fn run_verb(place: &SidecarPaths, verb: Verb) -> u8 {
-    // Notices are for the program, which does not run yet; and what a preflight prints is its message.
+    // Notices are for the program, which does not run yet, and the output of a preflight is its message.
     if matches!(verb, Verb::Preflight(_)) {
         return carry_out(place, verb);
     }
@@ -166,7 +166,7 @@ pub fn run_verb(place: &SidecarPaths, verb: Verb) -> u8 {
         let notices = heard.all(known);
         notices.iter().for_each(|notice| print(&notice_line(notice)));
         heard.remember(&notices);
-        // What was written down can be read without a sidecar; that there may be more has to be said.
+        // The file of notices can be read without the sidecar. The exit code then says that there may be more.
         return match asked {
             Ok(Answer::Refused(refusal)) => refused(&refusal, None),
             Ok(_) => 0,
@@ -237,7 +237,7 @@ fn submit(arguments: SubmitArguments) -> Result<(String, Submit), Refusal> {
     Ok((key_or_new(key)?, request))
 }
 
-/// A field of what an item needs.
+/// A field of an item's requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Requirement {
     Models,
@@ -260,7 +260,7 @@ fn requirement(text: &str) -> Result<(Requirement, String), String> {
     Ok((requirement, name.to_owned()))
 }
 
-/// An end of an item, by its name.
+/// Parses the name of an end of an item.
 fn end(name: &str) -> Result<NotifyOn, String> {
     let ends = [NotifyOn::Finished, NotifyOn::Failed, NotifyOn::DeadLettered];
     ends.into_iter().find(|end| format!("{end:?}") == name).ok_or_else(|| "the value must be Finished, Failed or DeadLettered".to_owned())

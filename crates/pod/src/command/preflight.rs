@@ -1,7 +1,7 @@
-//! `spillway preflight`: what `spec.preflight` of a pool names, looked at from inside its agent's container, and then the pool's
-//! own command. The operator puts it into the agent's settings; a person may run it to see what lacks.
+//! `spillway preflight`: tests the requirements in `spec.preflight` of a pool from inside its agent's container, and then runs the
+//! pool's own command. The operator puts it into the agent's settings; a person may also run it.
 //!
-//! It must not call anything that costs tokens: of a model's API it asks for the list of models.
+//! It must not make a call that costs tokens: it asks a model's API only for the list of models.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,10 +17,10 @@ use super::think::dialect::Dialect;
 use super::think::model::{GetAnswer, get};
 use crate::FIRST_LOOPBACK_PORT;
 
-/// For one answer: all are asked at once, and the whole preflight has 30 s.
+/// Time limit of one answer. All calls are made at once, and the whole preflight has 30 s.
 const MODEL_PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is looked at.
+/// Arguments of `preflight`: the requirements, and the pool's command.
 #[derive(Debug, Args)]
 pub struct PreflightArguments {
     /// Program that must be on the PATH (repeatable)
@@ -58,7 +58,7 @@ fn url(text: &str) -> Result<(Entry, String), String> {
     Ok((entry(of)?, format!("https://{url}")))
 }
 
-/// Looks; gives the exit code, if the pool's own command is not run.
+/// Tests the requirements; returns the exit code, unless the pool's own command replaces this process.
 pub fn run(arguments: PreflightArguments) -> u8 {
     let PreflightArguments { tool, model, url, models_port, command } = arguments;
     let mut troubles: Vec<String> = tool.iter().filter(|name| !on_path(name)).map(|name| missing(name)).collect();
@@ -91,7 +91,7 @@ fn on_path(tool: &str) -> bool {
     env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|folder| is_program(&folder.join(tool)))
 }
 
-/// The entry's list of models, with its credential: the gateway puts that in.
+/// Asks for the entry's list of models. The gateway adds the entry's credential.
 fn list_models(entry: &Entry, port: u16) -> Result<GetAnswer, String> {
     let path = match entry.dialect {
         Dialect::Anthropic | Dialect::OpenAIChat | Dialect::OpenAIResponses => "v1/models",
@@ -112,7 +112,7 @@ fn no_model(Entry { name, dialect: _ }: &Entry, answered: &Result<GetAnswer, Str
     }
 }
 
-/// Whoever refuses a call answers; what the gateway itself says of one that it could not make, or may not, is no answer.
+/// A refusal of the host is an answer too. The gateway's own 400 and 5xx mean that it could not or may not make the call.
 fn no_host(url: &str, answered: &Result<GetAnswer, String>) -> Option<String> {
     match answered {
         Ok(GetAnswer { status: 400 | 500.., words }) => Some(format!("{url} does not answer: {words} (spec.preflight.urls)")),

@@ -1,4 +1,4 @@
-//! `spillway work`: what a program says of the item in hand, and how it asks for the next.
+//! `spillway work`: how a program reports the end of its item, and asks for the next one.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use super::answer::{show, show_item};
 use super::ask;
 use super::output::unreachable_sidecar;
 
-/// Between two questions for an item that were answered with none.
+/// Between two questions for an item that found none.
 const NEXT_ITEM_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The commands.
+/// The commands of `work`.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Print the task of the item in hand, or of the next item. Only for programs that run all the time (agent.run: LongRunning)
@@ -54,7 +54,7 @@ pub enum Verb {
     },
 }
 
-/// Runs a command; gives the exit code.
+/// Runs a command; returns the exit code.
 pub fn run(socket: &Path, verb: Verb) -> u8 {
     let outcome = match verb {
         Verb::Next { wait, json } => return next(socket, Duration::from_secs(wait.into()), json),
@@ -69,7 +69,7 @@ pub fn run(socket: &Path, verb: Verb) -> u8 {
     }
 }
 
-/// Asks until there is one or the time is over: a question is not answered later than the sidecar may wait.
+/// Asks until there is an item or the time is over. One question waits at most as long as the sidecar may wait.
 fn next(socket: &Path, wait: Duration, json: bool) -> u8 {
     let began = Instant::now();
     loop {

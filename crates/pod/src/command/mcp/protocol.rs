@@ -1,36 +1,37 @@
-//! What a client of MCP says and is answered: JSON-RPC 2.0, one message a line. Pure.
+//! Messages of a client of MCP, and their answers: JSON-RPC 2.0, one message per line. Pure.
 //!
-//! The revisions that begin with `initialize` are spoken; a client of a later one is refused `server/discover` and begins so.
+//! The server supports the revisions that begin with `initialize`. A client of a later revision gets an error for
+//! `server/discover`, and then begins with `initialize`.
 
 use serde_json::{Map, Value, json};
 
 use super::tool::{self, Call};
 use crate::VERSION;
 
-/// The revisions that are spoken, the newest first.
+/// The supported revisions, the newest first.
 const PROTOCOL_REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// It is no JSON.
+/// The message is no JSON.
 const PARSE_ERROR: i32 = -32700;
-/// It is no request.
+/// The message is no request.
 pub const INVALID_REQUEST: i32 = -32600;
 /// There is no such method.
 const METHOD_NOT_FOUND: i32 = -32601;
-/// The method does not take this.
+/// The method does not accept these parameters.
 const INVALID_PARAMS: i32 = -32602;
 /// The most characters of an id.
 const MAX_ID_CHARS: usize = 256;
 
-/// What a message comes to.
+/// What follows from a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MessageKind {
-    /// This is its answer.
+    /// An answer.
     Answer(Value),
-    /// The tool is called, or with arguments that it does not take.
+    /// A call of the tool, or an error about its arguments.
     Call(Value, Result<Call, String>),
-    /// The request with this id is not wanted any more.
+    /// The client cancels the request with this id.
     Cancel(Value),
-    /// It needs no answer.
+    /// The message needs no answer.
     Nothing,
 }
 
@@ -74,7 +75,7 @@ pub fn read(line: &[u8]) -> MessageKind {
     match (message.get("method").and_then(Value::as_str), id) {
         (Some(method), Some(id)) => request(method, id, params),
         (Some("notifications/cancelled"), None) => params.get("requestId").cloned().map_or(MessageKind::Nothing, MessageKind::Cancel),
-        // We ask nothing, so an answer is nobody's.
+        // The server makes no requests, so that an answer of the client is ignored.
         (Some(_), None) | (None, None) => MessageKind::Nothing,
         (None, Some(_)) if message.contains_key("result") || message.contains_key("error") => MessageKind::Nothing,
         (None, Some(id)) => MessageKind::Answer(refused(&id, INVALID_REQUEST, "a request must have a method")),
@@ -98,7 +99,7 @@ fn request(method: &str, id: Value, mut params: Map<String, Value>) -> MessageKi
     MessageKind::Answer(answer(&id, result))
 }
 
-/// Who we are. A client that wants another revision is offered our newest.
+/// The answer to `initialize`. For an unknown revision it offers our newest one.
 fn hello(wanted: Option<&str>) -> Value {
     let [newest, ..] = PROTOCOL_REVISIONS;
     let revision = PROTOCOL_REVISIONS.into_iter().find(|revision| Some(*revision) == wanted).unwrap_or(newest);

@@ -1,22 +1,22 @@
-//! The tool: what it takes, and what came of it. Pure, but for a look whether a folder is there.
+//! The tool: its arguments and its result. Pure, except for the check whether a folder exists.
 
 use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Its name.
+/// The name of the tool.
 pub const TOOL_NAME: &str = "run_command";
-/// The longest argument that the kernel takes is a little longer.
+/// The most bytes of an argument. The kernel accepts a little more.
 const MAX_ARGUMENT_BYTES: usize = 120 * 1024;
-/// Arguments of a command.
+/// The most arguments of a command.
 const MAX_ARGUMENTS: usize = 4096;
 /// The most seconds that can be asked for, as with `exec`.
 const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 /// The most characters of a folder's name.
 const MAX_FOLDER_CHARS: usize = 4096;
 
-/// What a client sees of it.
+/// The description of the tool for clients.
 pub fn description() -> Value {
     json!({
         "name": TOOL_NAME,
@@ -71,11 +71,11 @@ pub fn description() -> Value {
 pub struct Call {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// How long it may take.
+    /// The time limit.
     pub timeout_seconds: Option<f64>,
-    /// Where.
+    /// The working directory.
     pub cwd: Option<PathBuf>,
-    /// What it reads.
+    /// The standard input.
     pub stdin: String,
 }
 
@@ -98,7 +98,7 @@ struct Arguments {
     stdin: Option<String>,
 }
 
-/// Reads the arguments of a call, or says what is wrong with them.
+/// Reads the arguments of a call. The error says what is wrong with them.
 pub fn read(arguments: Value) -> Result<Call, String> {
     if !arguments.is_object() {
         return Err("arguments: must be an object".to_owned());
@@ -132,23 +132,23 @@ pub fn read(arguments: Value) -> Result<Call, String> {
     Ok(Call { command, timeout_seconds, cwd: cwd.map(PathBuf::from), stdin: stdin.unwrap_or_default() })
 }
 
-/// What became of the process that ran the command.
+/// The result of the process that ran the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandResult {
     /// Its exit code; -1 if it has none.
     pub status: i32,
-    /// What it wrote: an object of JSON, if all is well.
+    /// Its standard output: a JSON object, unless something went wrong.
     pub output: String,
-    /// What it wrote for the model, a line each.
+    /// Its standard error: lines for the model.
     pub errors: String,
 }
 
-/// What a call comes to that was not carried out, in words.
+/// The result of a call that was not carried out.
 pub fn wrong(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}], "isError": true})
 }
 
-/// What a call comes to.
+/// The result of a call.
 pub fn result(ran: &CommandResult) -> Value {
     let notices: Vec<&str> = ran.errors.lines().collect();
     let Ok(mut told) = serde_json::from_str::<Map<String, Value>>(&ran.output) else {
