@@ -1,5 +1,5 @@
-//! The canary: tries to reach what must not be reachable from the pod. Only a connection that opens counts: a refusal may
-//! come from the wall itself.
+//! The canary: tries to connect to addresses that must not be reachable from the pod. Only an opened connection counts, because
+//! the isolation itself may refuse connections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// For one connection.
+/// Time limit of one connection.
 const CANARY_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Those of `targets` (`ip:port`) that can be reached. A target that is no address cannot be tried, and what cannot be tried
-/// counts as reachable: the pod fails closed, and the report says why.
+/// The `targets` (`ip:port`) that can be reached. A target that is no address cannot be tested, and counts as reachable: the pod
+/// fails closed, and the report says why.
 pub async fn probe(targets: Vec<String>) -> Vec<String> {
     let mut trials = JoinSet::new();
     let mut reached: Vec<(usize, String)> = Vec::new();
