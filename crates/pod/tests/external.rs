@@ -1,4 +1,4 @@
-//! An agent outside the cluster as it is: the real program with its sidecar and its supervisor, and a gateway over real TLS.
+//! Tests of an agent outside the cluster: the real program with its sidecar and supervisor, and a gateway over real TLS.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn laptop((gateway, folder): (FakeGateway, Folder), script: &str) -> Laptop {
 }
 
 impl Laptop {
-    /// What stands in a file that the program makes.
+    /// The content of a file that the program writes.
     fn file(&self, name: &str) -> String {
         until(&format!("there is {name}"), || fs::read_to_string(self.folder.path(name)).ok().filter(|text| text.ends_with('\n')))
     }
@@ -85,7 +85,7 @@ fn it_does_item_after_item_and_ends_in_order_when_it_is_asked_to() {
         let (verb, body) = laptop.gateway.ended(number);
         assert_eq!((verb.as_str(), body["result"].as_str()), ("complete", Some(result)), "{}", laptop.run.log());
     }
-    // With one in hand: it is given back.
+    // With an item in hand, the item is given back.
     laptop.gateway.offer(3, "three\n");
     laptop.gateway.wait("/work/claim", 0, |call| call.body["waitSeconds"].is_number() && call.status == 200);
     laptop.run.signal(Signal::INT);

@@ -49,7 +49,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn only_what_accepts_is_reachable() {
         let open = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        // Bound, so that the port is nobody else's, and not listening.
+        // Bound, so that no other process has the port, and not listening.
         let closed = tokio::net::TcpSocket::new_v4().expect("a socket");
         closed.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
         let (open_at, closed_at) = (open.local_addr().expect("bound").to_string(), closed.local_addr().expect("bound").to_string());

@@ -127,7 +127,7 @@ mod tests {
         BootTime::from_millis(millis)
     }
 
-    /// A call of a conversation, from its beginning to its end.
+    /// Makes a call of a conversation, from its beginning to its end.
     fn call(all: &Conversations, conversation: Option<u64>, begun: u64, ended: u64) {
         let call = all.begin(at(begun));
         conversation.into_iter().for_each(|conversation| call.goes_on_with(conversation));
@@ -152,7 +152,7 @@ mod tests {
             all.calls(),
             ModelCalls { begun: 20, seen: 30, conversations: vec![of(10, 10, Some(30))], unknown: Some(20), answered: None }
         );
-        // It never says: from then on that is not known.
+        // The answer never names a conversation, so that it stays unknown.
         beside.end(at(40));
         call(&all, Some(7), 50, 60);
         assert_eq!(

@@ -164,7 +164,7 @@ fn refusal(what: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As a client of HTTP/2 sees it, on a port that serves nothing and whatever the pieces in which it begins.
+    /// The view of an HTTP/2 client on a port that is not served, with its first bytes in one piece or in several.
     #[tokio::test(flavor = "current_thread")]
     async fn http2_without_tls_is_ended_in_its_own_words() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
@@ -185,7 +185,7 @@ mod tests {
             let end = timeout(REQUEST_TIMEOUT, client.read(&mut said)).await.expect("at once").expect("the end");
             assert_eq!(end, 0);
         }
-        // A request whose first letters are those of the preface is none.
+        // A request that begins with the first letters of the preface is no HTTP/2.
         let mut client = TcpStream::connect(address).await.expect("a connection");
         client.write_all(b"P").await.expect("sent");
         sleep(PREFACE_CHECK_INTERVAL).await;

@@ -236,7 +236,7 @@ mod tests {
         Kind::of("kernels-name", text.as_bytes(), None, Input::Other)
     }
 
-    /// A process with these words (one string), variables and input.
+    /// A process with this command line (one string), these variables and this input.
     fn with(words: &str, environment: &[&str], input: Input) -> Kind {
         let nul = |all: &mut dyn Iterator<Item = &str>| all.map(|one| format!("{one}\0")).collect::<String>();
         let words = nul(&mut words.split(' '));
@@ -323,14 +323,14 @@ mod tests {
         let hidden = of(&["codex"]);
         let none = Input::Other;
         let cases: [(&Kind, &str, &[&str], Input, bool); 19] = [
-            // As dash, bash and busybox leave it, and as nobody did.
+            // The environments after dash, bash and busybox, and one without a shell.
             (&node, "sleep 600", &["HOME=/h", "PWD=/w"], none, true),
             (&node, "sleep 600", &["PWD=/w", "SHLVL=0", "_=/usr/bin/sleep"], none, true),
             (&node, "sleep 600", &["SHLVL=1", "PWD=/w"], Input::Program, true),
             (&node, "sleep 600", &["HOME=/h"], none, false),
-            // Some programs say where their helper is; those talk to it.
+            // Some programs set the folder of a helper, to which they are connected.
             (&node, "server", &["HOME=/h", "PWD=/w"], Input::Program, false),
-            // What a script runs is no command of another shell.
+            // A process of a script is no command of another shell.
             (&script, "sleep 600", &["SHLVL=1", "PWD=/w"], none, false),
             (&script, "sleep 600", &["SHLVL=1", "PWD=/w", "_=/bin/sleep"], none, false),
             (&script, "sleep 600", &["SHLVL=2", "PWD=/w"], none, true),
@@ -344,7 +344,7 @@ mod tests {
             (&python, "python3 agent.py", worker, none, false),
             (&python, "python3 -m worker", worker, none, false),
             (&python, "sleep 600", &["SHLVL=1", "PWD=/w", "_=/bin/sleep"], none, true),
-            // Of a program whose environment is hidden less is known.
+            // Less is known about the children of a program whose environment cannot be read.
             (&hidden, "sleep 600", &["SHLVL=1", "PWD=/w"], none, false),
             (&hidden, "sleep 600", &["PWD=/w", "_=/bin/sleep"], none, true),
             (&hidden, "sleep 600", &[], none, false),
@@ -388,7 +388,7 @@ mod tests {
         let program = with("node agent.js", &["PATH=/usr/bin:/bin"], Input::Other);
         for shell in ["/bin/sh", "/bin/bash"] {
             let found = command(shell);
-            // Whatever the tests themselves read from.
+            // The standard input of the tests does not matter.
             assert!(Kind { input: Input::Other, ..found.clone() }.is_command(&program), "{shell}: {found:?}");
         }
     }
@@ -396,11 +396,11 @@ mod tests {
     #[test]
     fn what_is_read_of_a_process_is_bounded() {
         let long = "x".repeat(100_000);
-        // It waits for us itself: a program that it started would be left when it is killed.
+        // The shell itself waits for input: a program that it started would stay when the shell is killed.
         let mut child = std::process::Command::new("sh").args(["-c", "read line; :", &long]).stdin(std::process::Stdio::piped()).spawn();
         let child = child.as_mut().expect("a child");
         let pid = i32::try_from(child.id()).expect("a pid");
-        // Whoever starts a program goes on a moment before that has its name, and its words come a moment after the name.
+        // After a start, the new process gets its name a moment later, and its command line a moment after the name.
         let begun =
             |found: &Kind| found.names.iter().any(|name| name == "sh") && found.words != Kind::of("sh", b"", None, Input::Other).words;
         let found = loop {

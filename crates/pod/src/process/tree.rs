@@ -256,7 +256,7 @@ mod tests {
         let all = of(&[(1, 0), (5, 1), (9, 5), (7, 9), (3, 7), (20, 1), (21, 20), (6, 5)]);
         assert_eq!(below(5, all), BTreeSet::from([3, 6, 7, 9]));
         assert_eq!(below(21, all), BTreeSet::new());
-        // A list that was read while numbers changed hands may even hold a ring.
+        // A list that was read while pids were reused may even contain a cycle.
         assert_eq!(below(5, of(&[(6, 5), (8, 6), (6, 8), (5, 8)])), BTreeSet::from([6, 8]));
     }
 

@@ -7,7 +7,7 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | [`protocol`] | JSON-RPC, one message a line |
+//! | [`protocol`] | JSON-RPC, one message per line |
 //! | [`tool`] | the tool: its arguments and its result |
 
 mod protocol;

@@ -32,7 +32,7 @@ pub struct ThinkArguments {
     pub(super) answer_seconds: u64,
 }
 
-/// What the program does.
+/// The role of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
     /// Turns requests in words into items of work (agent.run: LongRunning)

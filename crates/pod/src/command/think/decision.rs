@@ -12,7 +12,7 @@ pub struct Step {
     pub key: String,
     /// Keys of the steps that come before it.
     pub after: Vec<String>,
-    /// What kind of work it is.
+    /// The type of the work.
     pub type_: String,
     /// The queue; unset: routed by its type.
     pub queue: Option<String>,

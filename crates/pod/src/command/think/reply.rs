@@ -147,7 +147,7 @@ mod tests {
             step("b", json!({"queue": "urgent", "priority": 50, "after": ["a"]})),
             step("c", json!({"type": "chore", "after": ["a", "b"]}))
         ]);
-        // Words around the object, and a fence, are what models write.
+        // Models write text around the object, and a fence.
         let text = format!("Here you are:\n```json\n{}\n```", json!({"say": " Three. ", "steps": steps}));
         let decision = read(&text, &routes(), Role::Scheduler).expect("a plan");
         assert_eq!(decision.say, "Three.");
