@@ -165,7 +165,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     laptop.ended().await;
     let stopped = agent_is(&room, "laptop", AgentPhase::Stopped).await;
     let said = stopped.status.as_ref().and_then(|status| status.goodbye.as_ref()?.reason.clone()).unwrap_or_default();
-    assert!(said.contains("where it runs") && said.contains("exit code"), "{said}");
+    assert!(said.contains("a signal on its machine ended it") && said.contains("exit code"), "{said}");
     assert!(says(&stopped, "Ready", "False", "SaidGoodbye"), "{:?}", condition(&stopped, "Ready"));
 
     // An agent that a person removes gets a request to leave, and leaves.

@@ -77,7 +77,7 @@ async fn shells_of_a_program_that_knows_nothing_of_it_end_at_their_time() {
     for (name, words) in [
         ("path-errors", "sh timed out after 3 s"),
         ("path-errors", "spec.agent.untimedCommands"),
-        ("absolute-errors", "sh (sleep) ran for longer than a command may"),
+        ("absolute-errors", "sh (sleep) ran longer than the time limit of commands"),
         ("refused-errors", "bash circuit breaker open for session"),
     ] {
         let said = file(&room, &agent, name).await;

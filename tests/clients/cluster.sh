@@ -111,7 +111,7 @@ Y
 check "Codex does the item anyway" inside kubectl -n demo wait --for=condition=Complete workitem/hangs --timeout=4m
 told() {
     local said
-    said=$(requests | grep -o 'ran for longer than a command may' | head -n 1)
+    said=$(requests | grep -o 'ran longer than the time limit of commands' | head -n 1)
     [ -n "$said" ] || { echo "no request has this text"; return 1; }
 }
 check "its model is told that the command was ended" told

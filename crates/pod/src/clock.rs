@@ -1,5 +1,5 @@
-//! Our own clock: it never jumps with the wall clock, and it goes on while the machine sleeps, so that a pod that was
-//! suspended knows how long it heard nothing.
+//! The clock of the pod's programs. It does not jump with the wall clock, and it continues while the machine sleeps, so that a
+//! suspended pod knows for how long it had no answer.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ impl BootTime {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// This long after.
+    /// The time `wait` later.
     pub fn after(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(wait))
     }
@@ -31,7 +31,7 @@ impl BootTime {
         millis(self.0)
     }
 
-    /// The time so many milliseconds after boot.
+    /// The time that is `millis` milliseconds after boot.
     pub fn from_millis(millis: u64) -> Self {
         Self(Duration::from_millis(millis))
     }
@@ -42,7 +42,7 @@ pub fn wall() -> String {
     stamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
-/// So many seconds after the beginning of 1970. Years begin in March, so that the day that is sometimes missing is the last.
+/// `seconds` after the beginning of 1970, in RFC 3339. The calculation begins years in March, so that a leap day is the last day.
 fn stamp(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -55,7 +55,7 @@ fn stamp(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// Whole milliseconds; what does not fit is the largest number.
+/// Whole milliseconds; `u64::MAX` for a longer duration.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

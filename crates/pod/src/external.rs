@@ -1,8 +1,8 @@
-//! `spillway-agent run`: an agent outside the cluster. It asks the gateway for an Agent, is the sidecar of it, and has the supervisor
-//! run the program in a process below it.
+//! `spillway-agent run`: an agent outside the cluster. This process asks the gateway for an Agent, is its sidecar, and starts the
+//! supervisor as a child process, which runs the program.
 //!
-//! What always holds: nothing that the cluster says is run here but the program that was given, and no variable is set that is not
-//! listed here; the program ends when the agent has to, and everything that it started with it.
+//! What always holds: only the program of the command line is run, and nothing that the cluster names. Only the variables of
+//! this file are set. When the agent must end, the program ends with everything that it started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
@@ -35,80 +35,81 @@ use crate::link::{self, ExternalOptions, calls::asked_to_wait};
 use crate::process::tree::{Reaped, Tree};
 use crate::{DATA_DIR_VARIABLE, FAIL_CLOSED_EXIT_CODE, SOCKET_VARIABLE, VERSION, link_says, random};
 
-/// For one try to get an Agent.
+/// Time limit of one call that asks for an Agent, or says goodbye.
 const ENROL_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the answer to a registration that is under way when somebody asks us to end. Whoever asks twice does not wait.
+/// Wait for the answer to a registration that is under way when a signal asks us to end. A second signal ends the wait.
 const ANSWER_GRACE: Duration = Duration::from_secs(3);
 /// The port of a gateway whose URL names none.
 const DEFAULT_GATEWAY_PORT: u16 = 8443;
 /// The most characters of a name for people.
 const MAX_NAME_CHARS: usize = 63;
-/// Between two looks at walls: there are none.
+/// Between two runs of the canary. Outside the cluster nothing is isolated, so the interval does not matter.
 const SANDBOX_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
-/// For what a supervisor left that was killed itself, to be gone.
+/// Time limit to end the processes that a killed supervisor left.
 const ORPHAN_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks at that.
+/// Between two checks of those processes.
 const ORPHAN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Exit code of who was asked to end before anything was started: 128 and the number of SIGTERM.
+/// Exit code if a signal asks us to end before the program is started: 128 plus the number of SIGTERM.
 const SIGTERM_EXIT_CODE: u8 = 143;
-/// What stands where a client insists on a key.
+/// Placeholder for clients that require a key.
 const PLACEHOLDER_KEY: &str = "held-by-spillway";
-/// Never sent through a proxy.
+/// Hosts that are never reached through a proxy.
 const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,::1";
-/// Base URLs of models: the variable, that of the key, what its clients expect below the entry, and the protocols that it is for.
+/// For each protocol: the variable of the base URL, the variable of the key, the path that clients expect after the entry, and
+/// the dialects that use them.
 const MODEL_VARIABLES: [(&str, &str, &str, &[Dialect]); 3] = [
     ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "", &[Dialect::Anthropic]),
     ("OPENAI_BASE_URL", "OPENAI_API_KEY", "/v1", &[Dialect::OpenAIChat, Dialect::OpenAIResponses]),
     ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", "", &[Dialect::Gemini]),
 ];
-/// Google's other name for a key: with both, its clients choose.
+/// Google's clients know two names for the key. If both are set, a client chooses one; so the second is removed.
 const GOOGLE_KEY_ALIASES: (&str, &str) = ("GEMINI_API_KEY", "GOOGLE_API_KEY");
 
 /// An agent outside the cluster.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The gateway, as https://HOST:PORT
+    /// URL of the gateway, as https://HOST:PORT
     #[arg(long, value_name = "URL", env = "SPILLWAY_GATEWAY_URL", value_parser = address)]
     gateway: String,
-    /// Certificates to trust: key ca.crt of the ConfigMap spillway-ca; read again when they change
+    /// File with the certificates to trust: key ca.crt of the ConfigMap spillway-ca. It is read for each connection
     #[arg(long, value_name = "FILE")]
     ca: PathBuf,
-    /// A token for the audience spillway.dev/gateway, of a ServiceAccount or a person; read for each call, so it may be renewed
+    /// File with a token for the audience spillway.dev/gateway, of a ServiceAccount or a person. It is read for each call
     #[arg(long, value_name = "FILE")]
     token: PathBuf,
-    /// The pool's namespace
+    /// Namespace of the pool
     #[arg(long, short, value_name = "NAME")]
     namespace: String,
-    /// The pool: one with spec.external
+    /// Name of the pool, which must have spec.external
     #[arg(long, value_name = "NAME")]
     pool: String,
-    /// A name for people [default: this machine's]
+    /// Name for people [default: name of this machine]
     #[arg(long)]
     name: Option<String>,
-    /// The loopback port for models [default: any that is free]
+    /// Loopback port for models [default: any free port]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     port: u16,
-    /// The program and its arguments: run for each item, or once, as the pool's agent.run says
+    /// The program and its arguments. It runs once, or for each item, as agent.run of the pool says
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// Runs until the program ended, or the agent did; gives the exit code.
+/// Runs until the program or the agent has ended; returns the exit code.
 pub fn run(arguments: Arguments) -> io::Result<u8> {
     let Arguments { gateway, ca, token, namespace, pool, name, port, command } = arguments;
     let place = ExternalAgent { namespace, pool, agent: None };
     if ExternalAgent::parse(&place.to_string()).as_ref() != Some(&place) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "namespace and pool are names of objects: letters, digits and dashes"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "--namespace and --pool may contain only letters, digits and dashes"));
     }
     let name = name.or_else(machine);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut asked = StopRequest::new()?;
-        // Before there is a child, so that nothing of it is missed.
+        // Before the child starts, so that no SIGCHLD is missed.
         let children = signal(SignalKind::child())?;
-        // All that can fail here, before there is an Agent that would wait for us.
+        // Everything that can fail on this machine comes before the Agent exists, because the Agent would wait for us.
         let (key, secret, folder) = (random::key()?, random::key()?, Folder::new()?);
-        // Whatever becomes of the supervisor, what it started is ours to end.
+        // We are the subreaper, so that we can end what the supervisor started, also after the supervisor has ended.
         let tree = Tree::new()?;
         let models = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let at = models.local_addr()?.port();
@@ -120,14 +121,14 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
             None => return Ok(SIGTERM_EXIT_CODE),
             Some(Err(_)) if terminated => return Ok(SIGTERM_EXIT_CODE),
             Some(Err(refusal)) => {
-                link_says!("the agent is not registered: {refusal}");
+                link_says!("the gateway refuses to register the agent: {refusal}");
                 return Ok(FAIL_CLOSED_EXIT_CODE);
             }
         };
         let place = ExternalAgent { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
         caller.speaks_for(&place).map_err(io::Error::other)?;
         if terminated {
-            leave(&caller, "asked to end before the program was started").await;
+            leave(&caller, "spillway-agent run got a signal to end before it started the program").await;
             return Ok(SIGTERM_EXIT_CODE);
         }
         let environment =
@@ -136,7 +137,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         let child = match supervisor(&folder, environment, &command) {
             Ok(child) => child,
             Err(error) => {
-                leave(&caller, "the program could not be started").await;
+                leave(&caller, "spillway-agent run could not start the program").await;
                 return Err(error);
             }
         };
@@ -161,13 +162,13 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
 fn address(url: &str) -> Result<String, String> {
     let rest = match url.split_once("://") {
         Some(("https", rest)) => rest,
-        Some((scheme, _)) => return Err(format!("{scheme}: gateways speak https alone")),
+        Some((scheme, _)) => return Err(format!("the scheme must be https, not {scheme}")),
         None => url,
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte);
     if rest.is_empty() || !rest.bytes().all(sound) {
-        return Err("https://HOST:PORT, without a path, a user or a query".to_owned());
+        return Err("the URL must be https://HOST:PORT, without a path, a user or a query".to_owned());
     }
     // An IPv6 address has colons of its own, and brackets when a port follows.
     let ported = rest
@@ -176,14 +177,14 @@ fn address(url: &str) -> Result<String, String> {
     Ok(if ported { rest.to_owned() } else { format!("{rest}:{DEFAULT_GATEWAY_PORT}") })
 }
 
-/// The name of this machine, as far as it can be shown.
+/// The host name of this machine, without control characters and cut.
 fn machine() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name: String = name.trim().chars().filter(|character| !character.is_control()).take(MAX_NAME_CHARS).collect();
     (!name.is_empty()).then_some(name)
 }
 
-/// Asks for an Agent, until there is one or a refusal that stays.
+/// Asks for an Agent, until the gateway gives one or refuses for good.
 async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Result<Enrolled, Refusal> {
     let internal = |error: serde_json::Error| Refusal::new(Code::Internal, format!("the gateway's answer is not understood: {error}"));
     let body = serde_json::to_vec(&Enrol { version: VERSION.to_owned(), display_name }).map_err(internal)?;
@@ -193,7 +194,7 @@ async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Re
         let result = gateway.call(&call).await;
         let trouble = match &result {
             Ok(Answer::Done(body)) => return serde_json::from_slice(body).map_err(internal),
-            Ok(Answer::Nothing) => "the gateway says nothing".to_owned(),
+            Ok(Answer::Nothing) => "the gateway's answer is empty".to_owned(),
             Ok(Answer::Refused(refusal)) if !refusal.code.passes() => return Err(refusal.clone()),
             Ok(Answer::Refused(refusal)) => refusal.to_string(),
             Err(silence) => silence.to_string(),
@@ -207,8 +208,8 @@ async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Re
     }
 }
 
-/// As [`enrol`], and whether somebody asked us to end meanwhile: then what was asked for is waited for a little, for the Agent may be
-/// made already, and nobody else knows that it is to go.
+/// As [`enrol`], and whether a signal asked us to end meanwhile. In that case it still waits a little for the answer: the Agent
+/// may exist already, and only we know that it must go.
 async fn enrol_until(
     gateway: &Gateway,
     key: &str,
@@ -225,24 +226,24 @@ async fn enrol_until(
     }
 }
 
-/// Says goodbye of an agent that never ran, so that it takes no place of the pool until it is given up. Without an answer it is.
+/// Says goodbye for an agent that never ran, so that its pool need not wait until it is given up. Without an answer it is given up.
 async fn leave(gateway: &Gateway, reason: &str) {
     let Ok(body) = serde_json::to_vec(&Goodbye { reason: reason.to_owned() }) else { return };
     match gateway.call(&Call::post("/agent/v1/goodbye", body, ENROL_TIMEOUT)).await {
         Ok(Answer::Done(_) | Answer::Nothing) => {}
-        Ok(Answer::Refused(refusal)) => link_says!("the agent's goodbye is refused: {refusal}"),
-        Err(silence) => link_says!("the agent's goodbye is not heard: {silence}"),
+        Ok(Answer::Refused(refusal)) => link_says!("the gateway refuses the agent's goodbye: {refusal}"),
+        Err(silence) => link_says!("the agent's goodbye is not delivered: {silence}"),
     }
 }
 
-/// A folder of our own, which goes with us.
+/// A temporary folder of this process, which is removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> io::Result<Self> {
         let unique = random::key()?;
         let folder = Self(std::env::temp_dir().join(format!("spillway-{}", unique.get(..16).unwrap_or_default())));
-        // It must be new: what is there already may be somebody else's.
+        // It must be new: an existing folder may belong to another user.
         DirBuilder::new().mode(0o700).create(&folder.0)?;
         for name in ["journal", "data", "bin"] {
             DirBuilder::new().mode(0o700).create(folder.path(name))?;
@@ -262,11 +263,11 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // it lies where such things are cleared away
+        let _ = std::fs::remove_dir_all(&self.0); // the system clears its folder for temporary files
     }
 }
 
-/// What the program has in its environment beside ours; no value: it is taken out. `own` looks a name up in ours.
+/// What changes in the program's environment, compared with ours; no value removes a variable. `own` reads a variable of ours.
 fn environment(
     place: &ExternalAgent,
     enrolled: &Enrolled,
@@ -305,7 +306,7 @@ fn environment(
     set
 }
 
-/// `first`, and `rest` after it if there is one.
+/// `first`, and after it `between` and `rest`, if `rest` is not empty.
 fn joined(first: &OsStr, between: &str, rest: Option<OsString>) -> OsString {
     let mut all = first.to_owned();
     if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
@@ -315,7 +316,7 @@ fn joined(first: &OsStr, between: &str, rest: Option<OsString>) -> OsString {
     all
 }
 
-/// Starts the supervisor, in a process group of its own: what a terminal sends comes to us, and ends it in order.
+/// Starts the supervisor in its own process group: signals of a terminal come only to us, and we end the supervisor in order.
 fn supervisor(folder: &Folder, environment: Vec<(String, Option<OsString>)>, command: &[OsString]) -> io::Result<Child> {
     let mut supervisor = Command::new(std::env::current_exe()?);
     supervisor.args(["agent", "--parent", &std::process::id().to_string()]);
@@ -332,7 +333,7 @@ fn supervisor(folder: &Folder, environment: Vec<(String, Option<OsString>)>, com
     supervisor.stdin(Stdio::null()).process_group(0).spawn()
 }
 
-/// Ends what is left below us: nothing, unless the supervisor was killed.
+/// Ends the processes that are left below us. There are some only if the supervisor was killed.
 async fn end_orphans(tree: Tree) {
     let began = BootTime::now();
     while BootTime::now().since(began) < ORPHAN_EXIT_TIMEOUT {
@@ -351,16 +352,16 @@ async fn end_orphans(tree: Tree) {
 /// The supervisor, and the program below it.
 struct Program {
     child: Child,
-    /// All that is below us.
+    /// All processes below us.
     tree: Tree,
-    /// Somebody at this machine asked us to end.
+    /// A signal on this machine asked us to end.
     asked: bool,
-    /// Its exit code, once it ended.
+    /// The exit code of the supervisor, once it has ended.
     code: u8,
 }
 
 impl Program {
-    /// Until it ended: of itself, because somebody asks us to end, or because the agent has to leave. Gives the goodbye.
+    /// Waits until the program has ended, by itself, after a signal to us, or because the agent must end. Returns the goodbye.
     async fn until_ended(
         &mut self,
         mut asked: StopRequest,
@@ -378,8 +379,8 @@ impl Program {
                     return Some(Goodbye { reason: farewell(self.code, self.asked) });
                 }
                 Err(error) => {
-                    link_says!("the supervisor cannot be waited for: {error}");
-                    return Some(Goodbye { reason: "its supervisor was lost".to_owned() });
+                    link_says!("cannot wait for the supervisor process: {error}");
+                    return Some(Goodbye { reason: "spillway-agent run lost its supervisor process".to_owned() });
                 }
             }
             tokio::select! {
@@ -392,7 +393,7 @@ impl Program {
                     listens = changed.is_ok();
                     let leaves = matches!(*directives.borrow_and_update(), Directive::Drain | Directive::Stop);
                     if leaves && !std::mem::replace(&mut told, true) {
-                        link_says!("the agent has to leave: the program is asked to end");
+                        link_says!("the agent's directive is drain or stop: the program is asked to end");
                         self.end();
                     }
                 }
@@ -408,18 +409,18 @@ impl Program {
     }
 }
 
-/// As a shell says it.
+/// The exit code, as a shell reports it.
 fn code(status: ExitStatus) -> u8 {
     let signal = || status.signal().map(|signal| 128 + signal);
     status.code().or_else(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
-/// The words of the goodbye.
+/// The reason of the goodbye.
 fn farewell(code: u8, asked: bool) -> String {
-    if asked { format!("it was ended where it runs; exit code {code}") } else { format!("its program ended with exit code {code}") }
+    if asked { format!("a signal on its machine ended it: exit code {code}") } else { format!("its program ended with exit code {code}") }
 }
 
-/// That somebody at this machine asks us to end.
+/// The signals by which this machine asks us to end.
 struct StopRequest([Signals; 3]);
 
 impl StopRequest {
@@ -427,7 +428,7 @@ impl StopRequest {
         Ok(Self([signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?]))
     }
 
-    /// The next time.
+    /// Waits for the next of them.
     async fn next(&mut self) {
         let [terminate, interrupt, hangup] = &mut self.0;
         tokio::select! {
@@ -488,6 +489,6 @@ mod tests {
     fn a_goodbye_says_how_it_ended() {
         assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(code(ExitStatus::from_raw(9)), 137);
-        assert!(farewell(3, false).contains("exit code 3") && farewell(143, true).contains("where it runs"));
+        assert!(farewell(3, false).contains("exit code 3") && farewell(143, true).contains("signal on its machine"));
     }
 }

@@ -1,4 +1,4 @@
-//! Small files that another process may read while we write, or that a crash may interrupt: written beside, then renamed.
+//! Small files that stay whole when another process reads them or a crash interrupts: written under another name, then renamed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -8,20 +8,20 @@ use std::process::Stdio;
 
 use rustix::fs::MemfdFlags;
 
-/// The steps by which files are written, so that a test can let each of them fail.
+/// The file operations, as a trait, so that a test can make each of them fail.
 pub trait Steps: Send + Sync {
-    /// A file that is written.
+    /// A file that can be written.
     type File: io::Write;
 
-    /// Makes an empty one, in place of what has its name.
+    /// Creates an empty file at `path`, or truncates the existing one.
     fn create(&self, path: &Path, mode: u32) -> io::Result<Self::File>;
-    /// Gives it the name of another one, which is gone then.
+    /// Renames `from` to `to`, and replaces `to` if it exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes it, which must be there.
+    /// Removes `path`. A missing file is an error.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The system's own.
+/// The operations of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
@@ -46,7 +46,7 @@ pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     write_by(&System, path, bytes, mode)
 }
 
-/// [`write()`], by these steps. What could not be finished takes no room.
+/// [`write()`], with these operations. After a failure the temporary file is removed.
 pub fn write_by(steps: &impl Steps, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let beside = beside(path);
     let written = steps.create(&beside, mode).and_then(|mut file| file.write_all(bytes)).and_then(|()| steps.rename(&beside, path));
@@ -56,7 +56,7 @@ pub fn write_by(steps: &impl Steps, path: &Path, bytes: &[u8], mode: u32) -> io:
     written
 }
 
-/// Reads `path`, if it has at most `most` bytes. `None`: there is no such file.
+/// Reads `path`; an error if it has more than `most` bytes. `None`: there is no such file.
 pub fn read(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -71,12 +71,12 @@ pub fn read(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Removes `path`; that it is not there is as good.
+/// Removes `path`. A missing file is no error.
 pub fn remove(path: &Path) -> io::Result<()> {
     remove_by(&System, path)
 }
 
-/// [`remove()`], by these steps.
+/// [`remove()`], with these operations.
 pub fn remove_by(steps: &impl Steps, path: &Path) -> io::Result<()> {
     match steps.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -84,7 +84,7 @@ pub fn remove_by(steps: &impl Steps, path: &Path) -> io::Result<()> {
     }
 }
 
-/// `content` for a process to read: a file that is nowhere, so that one that does not read it holds nobody up.
+/// `content` as standard input of a process. It is a file in memory and no pipe: a process that does not read it blocks no writer.
 pub fn reading(content: &[u8]) -> io::Result<Stdio> {
     if content.is_empty() {
         return Ok(Stdio::null());
@@ -95,12 +95,12 @@ pub fn reading(content: &[u8]) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// A file that has no name, and goes with the last who holds it.
+/// A file in memory, without a name. It ends with the last process that has it open.
 pub fn nowhere() -> io::Result<File> {
     Ok(File::from(rustix::fs::memfd_create("spillway", MemfdFlags::CLOEXEC)?))
 }
 
-/// The name under which a file is written before it is renamed.
+/// The temporary name under which a file is written before it is renamed.
 pub fn beside(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! Puts this binary where the agent's container finds it. Whole or not at all, and over itself as often as one likes: a
-//! running copy keeps its old file.
+//! Copies this binary to the folder that the agent's container mounts. The copy appears whole or not at all, and may replace
+//! an earlier one: a running process keeps its old file.
 
 use std::fs;
 use std::io;

@@ -1,19 +1,25 @@
-//! The programs inside an agent's pod: one binary, started in three ways; and the same for an agent outside the cluster.
+//! The map of the crate: the programs inside an agent's pod, in one binary, and the same programs outside the cluster.
 //!
-//! The sidecar ([`link`]) holds the pod's token and is the only one that talks to the gateway. The supervisor ([`agent`]) is
-//! PID 1 beside the program and holds no secret. The program's commands ([`command`]) ask the sidecar through a unix socket.
-//! What always holds: the program starts only when the agent is registered and its walls stand, and it is not stopped because
-//! one of us, the gateway or the controller is away for a while.
+//! The sidecar holds the pod's token and is the only egress. The supervisor is process 1 in the agent's container, starts the
+//! program as its child, and holds no secret. Each command of the program asks the sidecar one question through a unix socket.
 //!
-//! | file | for |
-//! |---|---|
-//! | [`link`] | the sidecar: gateway, canary, journal, unix socket, loopback ports |
-//! | [`agent`] | the supervisor: starts, measures, reaps, ends |
-//! | [`command`] | `spillway goodbye`, `progress`, `notices`, `status`, `spawn`, `work`, `submit`, `exec`, `mcp`, `think` |
-//! | [`process`] | runs one command with all that it starts |
-//! | [`external`] | `spillway-agent run`: sidecar and supervisor outside the cluster |
-//! | [`install`] | puts the binary where the agent's container finds it |
-//! | [`clock`], [`files`], [`lines`], [`log`], [`random`] | what they share |
+//! What always holds: the program starts only after the agent is registered and the canary has found the network isolated. A
+//! short outage of the sidecar, the gateway or the controller does not stop the program.
+//!
+//! | module | for | must not |
+//! |---|---|---|
+//! | [`link`] | the sidecar: calls to the gateway, canary, journal, unix socket, loopback ports | start or end the program |
+//! | [`agent`] | the supervisor: starts, watches and ends the program and all its child processes | hold a secret, wait for others |
+//! | [`command`] | the program's `spillway`: one question to the sidecar each; `exec`, `mcp`, `preflight`, `think` | hold a secret |
+//! | [`process`] | running one command with all that it starts: time limit, output, end | ask whether the command may run |
+//! | [`external`] | `spillway-agent run`: the sidecar and the supervisor outside the cluster | run anything but the given program |
+//! | [`install`] | copying the binary to the folder that the agent's container mounts | |
+//! | [`clock`] | time since boot, and the wall clock for people | |
+//! | [`files`] | small files that are written whole or not at all | |
+//! | [`lines`] | JSON over the unix socket, one object per line, of bounded length | |
+//! | [`log`] | log lines of our own processes on standard error | |
+//! | [`random`] | keys, and the jitter of retries, from the kernel | |
+//! | `samples` | values that tests of several modules share | be part of the binary |
 
 pub mod agent;
 pub mod clock;
@@ -29,38 +35,38 @@ pub mod random;
 #[cfg(test)]
 mod samples;
 
-/// Where the binary is, in both containers.
+/// Folder of the binary, in both containers.
 pub const BIN_DIR: &str = "/spillway/bin";
 /// The sidecar's unix socket.
 pub const SOCKET_PATH: &str = "/spillway/run/link.sock";
-/// The environment variable that names it where it is elsewhere: outside a pod.
+/// The environment variable that names the socket outside a pod, where it has another path.
 pub const SOCKET_VARIABLE: &str = "SPILLWAY_SOCKET";
-/// What the program may read and write beside its workspace.
+/// Folder that the program may read and write, besides its workspace.
 pub const DATA_DIR: &str = "/spillway/data";
-/// The environment variable that names it.
+/// The environment variable that names the data folder.
 pub const DATA_DIR_VARIABLE: &str = "SPILLWAY_DATA_DIR";
-/// The file of notices in it.
+/// The file of notices in the data folder.
 pub const NOTICES_FILE: &str = "notices.jsonl";
-/// Notices that the pod itself makes have higher numbers than this, so that they are never taken for the controller's, which
-/// are acknowledged by their numbers.
+/// Notices that the pod itself makes have higher numbers than this. The controller's notices have lower ones, and only those
+/// are acknowledged by number.
 pub const FIRST_POD_NOTICE_ID: u64 = 1_000_000_000_000;
 /// Version of the programs in the pod.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The most bytes of a line that the sidecar takes from the socket.
+/// The most bytes of a line that the sidecar accepts from the socket.
 pub const MAX_LINE_BYTES: usize = spillway_wire::body::MAX_BODY_BYTES;
-/// The most bytes of a line that the sidecar writes: settings with every hook at its largest.
+/// The most bytes of a line that the sidecar writes. The largest line has settings in which every hook has its greatest length.
 pub const MAX_ORDER_BYTES: usize = 4 * 1024 * 1024;
 
-/// The loopback port for models; egress, git and tools have the three that follow.
+/// The loopback port for models; the next three ports are for egress, git and tools.
 pub const FIRST_LOOPBACK_PORT: u16 = 4101;
 
-/// Processes and threads that a program, with all it starts, may have at once.
+/// Processes and threads that a program may have at once, with all that it starts.
 pub const MAX_PROCESSES: u64 = 4096;
 
-/// What people can set about commands that nobody asked to be timed.
+/// The fields of a pool for commands that are timed although their program did not ask for it.
 pub const COMMAND_FIELDS_HELP: &str =
-    "the time is spec.bulkhead.commandTimeoutSeconds of the agent's pool; spec.agent.untimedCommands names what is meant to stay";
+    "spec.bulkhead.commandTimeoutSeconds of the agent's pool is the time limit; spec.agent.untimedCommands lists programs without one";
 
-/// Exit code where the pod fails closed: the program is not started, or is ended, because it must not run.
+/// Exit code when the pod fails closed: the program must not run, so that it is not started or is ended.
 pub const FAIL_CLOSED_EXIT_CODE: u8 = 78;

@@ -1,14 +1,14 @@
-//! JSON over the unix socket: one object a line, of bounded length.
+//! JSON over the unix socket: one object per line, of bounded length.
 
 use std::io;
 
 use serde::Serialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// The next line, without its end. `None`: the other side closed. A line over `most` bytes is an error of the kind
-/// [`io::ErrorKind::FileTooLarge`], and is not read further.
+/// The next line, without its end. `None`: the other side closed the connection. A line over `most` bytes is an error of the
+/// kind [`io::ErrorKind::FileTooLarge`], and is not read further.
 ///
-/// Not to be used in a `select!`: what was read of a line is lost when it is dropped.
+/// Do not use it in a `select!`: when the future is dropped, the part of the line that was read is lost.
 pub async fn read(from: &mut (impl AsyncBufRead + Unpin), most: usize) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     loop {

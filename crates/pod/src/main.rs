@@ -1,4 +1,4 @@
-//! `spillway-agent`, and under the name `spillway` the program's commands. Parses arguments and calls the library.
+//! `spillway-agent`, and under the name `spillway` the commands of the program. It parses arguments and calls the library.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Copy this binary to a folder, and link `spillway` to it
+    /// Copy this binary to a folder, and link `spillway` and the timed shells to it
     Install {
-        /// The folder
+        /// Folder of the copy and the links
         dir: PathBuf,
     },
-    /// Run the sidecar: it talks to the gateway for everybody in the pod
+    /// Run the sidecar, which makes all calls of the pod to the gateway
     Link(LinkArguments),
-    /// Run a program outside the cluster, as an agent of a pool that allows it. Nothing isolates the program
+    /// Run a program outside the cluster, as an agent of a pool with spec.external. Nothing isolates the program
     Run(external::Arguments),
-    /// Run the supervisor, as PID 1 of the agent's container: it starts the program, and ends it
+    /// Run the supervisor, as PID 1 of the agent's container. It starts the program and ends it
     Agent(AgentArguments),
     #[command(flatten)]
     Program(Verb),
@@ -40,25 +40,25 @@ enum Command {
 
 #[derive(clap::Args)]
 struct LinkArguments {
-    /// The gateway, as IP:PORT
+    /// Address of the gateway, as IP:PORT
     #[arg(long, env = "SPILLWAY_GATEWAY")]
     gateway: SocketAddr,
-    /// Certificates to trust; read again when they change
+    /// File with the certificates to trust. It is read for each connection
     #[arg(long, default_value = "/spillway/ca/ca.crt")]
     ca: PathBuf,
-    /// The pod's token; read for each call
+    /// File with the pod's token. It is read for each call
     #[arg(long, default_value = "/spillway/token/token")]
     token: PathBuf,
-    /// Folder for what must survive a restart of the sidecar
+    /// Folder for state that must survive a restart of the sidecar
     #[arg(long, default_value = "/spillway/journal")]
     journal: PathBuf,
-    /// The unix socket
+    /// Path of the unix socket
     #[arg(long, default_value = SOCKET_PATH)]
     socket: PathBuf,
-    /// The first of the loopback ports, 0 for none; fixed in a pod
+    /// First of the loopback ports; 0 opens none. It is fixed in a pod
     #[arg(long, hide = true, default_value_t = FIRST_LOOPBACK_PORT)]
     first_port: u16,
-    /// Milliseconds between two looks at walls that stand
+    /// Milliseconds between two tests of the network isolation, while it is in force
     #[arg(long, hide = true, default_value_t = 60_000)]
     look_each_ms: u64,
     /// Milliseconds for which the breaker of commands stays open
@@ -68,28 +68,28 @@ struct LinkArguments {
 
 #[derive(clap::Args)]
 struct AgentArguments {
-    /// A variable of the container's environment that the program gets too (repeatable)
+    /// Variable of the container's environment that the program gets too (repeatable)
     #[arg(long, value_name = "NAME")]
     pass: Vec<String>,
-    /// The program has the container's terminal
+    /// Give the program the container's terminal
     #[arg(long)]
     tty: bool,
-    /// Processes and threads that the program may have at once; holds where the pod has a user namespace of its own
+    /// Processes and threads that the program may have at once. The limit applies only in a pod with its own user namespace
     #[arg(long, value_name = "N", default_value_t = MAX_PROCESSES)]
     max_processes: u64,
-    /// The program's data folder
+    /// Data folder of the program
     #[arg(long, value_name = "DIR", env = spillway_pod::DATA_DIR_VARIABLE, default_value = DATA_DIR)]
     data: PathBuf,
-    /// The program's home: made, and open to its owner alone
+    /// Home folder of the program. It is created, and only its owner has access
     #[arg(long, value_name = "DIR")]
     home: Option<PathBuf>,
-    /// A file, and where it is copied to before anything is started (repeatable)
+    /// File, and the path to which it is copied before the first program starts (repeatable)
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
     file: Vec<PathBuf>,
-    /// The sidecar's socket
+    /// Path of the sidecar's socket
     #[arg(long, value_name = "PATH", default_value = SOCKET_PATH)]
     socket: PathBuf,
-    /// Outside the cluster, below the process of this number, which ends what is left
+    /// Outside the cluster: pid of the process that started the supervisor, and that ends the processes that are left
     #[arg(long, hide = true, value_name = "PID")]
     parent: Option<i32>,
     /// The program and its arguments

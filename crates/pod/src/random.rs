@@ -18,7 +18,7 @@ pub fn key() -> io::Result<String> {
     }))
 }
 
-/// Uniform in [0, 1). Without randomness it is the middle: a retry needs no secrecy.
+/// Uniform in [0, 1). Without randomness it is 0.5, since the jitter of a retry need not be secret.
 pub fn fraction() -> f64 {
     let mut bytes = [0_u8; 4];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
@@ -27,7 +27,7 @@ pub fn fraction() -> f64 {
     }
 }
 
-/// Whether two secrets are the same, in a time that does not tell where they differ.
+/// Whether two secrets are the same. The time that it takes does not depend on where they differ.
 pub fn same(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

@@ -1,10 +1,10 @@
-//! What tests of more than one room are made of.
+//! Values that tests of several modules share.
 
 use spillway_wire::agent::{Input, Run, WorkSettings};
 use spillway_wire::command::{BreakerMode, CommandBreakers};
 use spillway_wire::work::{Assignment, LeaseRef};
 
-/// The program is run for each item, once, with the task on its standard input.
+/// Settings with which the program runs once for each item, with the task on its standard input.
 pub fn per_item() -> WorkSettings {
     WorkSettings { run: Run::PerItem, input: Input::Stdin, continue_prompt: "go on".into(), max_turns: 1, max_items: None }
 }
@@ -23,7 +23,7 @@ pub fn assignment(epoch: i64) -> Assignment {
     }
 }
 
-/// Three commands that fail, or end with 42, are too many; that of the namespace is closed.
+/// Breakers that open after three commands that fail or end with 42. The breaker of the namespace is closed.
 pub fn breakers() -> CommandBreakers {
     CommandBreakers {
         mode: BreakerMode::Enforce,

@@ -1,4 +1,4 @@
-//! The supervisor as it is: the real binary as PID 1 of a PID namespace of its own, with real programs.
+//! Tests of the supervisor: the real binary as PID 1 of its own PID namespace, with real programs.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn settings(changes: Value) -> Value {
     json!({"start": settings})
 }
 
-/// A supervisor whose program was let start, and the sidecar's end of its connection.
+/// A supervisor that got the order to start, and the sidecar's end of its connection.
 fn started(folder: &Folder, flags: &[&str], command: &[&str], changes: Value) -> (Supervised, Line, FakeLink) {
     let link = FakeLink::new(folder);
     let agent = Supervised::start(folder, flags, command);
@@ -52,7 +52,7 @@ fn the_program_cannot_look_into_its_supervisor() {
     let socket = folder.path("run/link.sock");
     let link = FakeLink::new(&folder);
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).expect("for everybody");
-    // The program has the supervisor's uid, as in a pod. Of itself it may read all that is refused of its supervisor.
+    // The program has the supervisor's uid, as in a pod. It may read its own files in /proc, and not those of the supervisor.
     let script = "cd /proc/$1 2>/dev/null; for f in environ mem maps fd/0 cwd root exe; do \
                   if [ -e $f ] && head -c 0 $f 2>/dev/null; then echo \"$1 $f open\"; else echo \"$1 $f closed\"; fi; done; echo done";
     let look = format!("look() {{ {script}; }}; look 1; look $$");
@@ -78,7 +78,7 @@ fn it_refuses_to_supervise_what_is_not_its_own_container() {
     assert!(text(&done.stderr).contains("PID 1"));
 }
 
-/// Who a program is, as its container says it.
+/// The variables of the container that identify a program.
 const IDENTITY: [&str; 6] = [
     "SPILLWAY_AGENT_ID=uid-1",
     "SPILLWAY_AGENT_NAME=coders-1",
@@ -132,9 +132,9 @@ fn what_cannot_be_started_says_so() {
 fn what_must_not_start_does_not_and_says_why() {
     let folder = Folder::new();
     let orders = [
-        (json!("abandoned"), "nobody has answered"),
+        (json!("abandoned"), "no gateway has answered"),
         (json!({"wallsDown": ["10.0.0.1:443"]}), "10.0.0.1:443 can be reached"),
-        (json!({"wanted": {"revision": "1", "directive": "stop"}}), "told to stop"),
+        (json!({"wanted": {"revision": "1", "directive": "stop"}}), "the agent's directive is stop"),
     ];
     for (order, why) in orders {
         let link = FakeLink::new(&folder);
@@ -160,7 +160,7 @@ fn a_thousand_orphans_leave_no_zombie() {
     });
 }
 
-/// As in a pod with a user namespace of its own: a fork bomb fills that, and neither the node nor its supervisor.
+/// As in a pod with its own user namespace: a fork bomb reaches its limit, and disturbs neither the node nor the supervisor.
 #[test]
 fn a_fork_bomb_gets_no_further_than_its_limit_and_is_ended() {
     if !rustix::process::geteuid().is_root() {
@@ -172,7 +172,7 @@ fn a_fork_bomb_gets_no_further_than_its_limit_and_is_ended() {
     let socket = folder.path("run/link.sock");
     let link = FakeLink::new(&folder);
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).expect("for everybody");
-    // A shell that cannot fork ends: the program goes on without one.
+    // A shell that cannot fork ends, and the program continues without it.
     let bomb = "sh -c 'i=0; while [ $i -lt 300 ]; do sleep 1000 & i=$((i+1)); done; echo none in the way >&2'; exec sleep 1000";
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--", "setpriv", "--reuid", "10001", "--regid", "10001"]);
@@ -184,8 +184,8 @@ fn a_fork_bomb_gets_no_further_than_its_limit_and_is_ended() {
     until("it cannot fork any more", || bombed.log().contains("fork").then_some(()));
     let parent = bombed.pid();
     let supervisor = until("the supervisor is there", || common::supervised::children(parent).first().copied());
-    // What a process's children are is exact only while none of them ends or changes its parent: it is asked until it holds.
-    // Where there is no limit three hundred stay.
+    // A list of children is exact only while none of them ends or changes its parent, so that it is read until it is right.
+    // Without the limit three hundred processes stay.
     until("no more than its limit are there", || {
         let mut all = BTreeSet::new();
         let mut next = common::supervised::children(supervisor);
@@ -254,7 +254,7 @@ fn the_drain_hook_runs_before_the_program_is_asked_to_end() {
     agent.signal(Signal::TERM);
     assert_eq!(agent.ended().code(), Some(0));
     assert_eq!(fs::read_to_string(log).expect("both ran"), "hook\nprogram\n");
-    // One that hangs has half of the grace.
+    // A hook that hangs has half of the grace period.
     let (mut agent, _line, _link) =
         started(&folder, &[], &["sh", "-c", "echo ready; sleep 1000"], json!({"drainHook": ["sleep", "1000"], "goodbyeTimeoutSeconds": 2}));
     agent.wait_output("ready");
@@ -273,7 +273,7 @@ fn output_that_nobody_reads_slows_the_program_and_not_its_supervisor() {
         });
     let (mut line, _) = link.accept();
     line.say(&settings(json!({})));
-    // Its pipe and ours are full: it writes no more, and so is silent.
+    // The program's pipe and ours are full, so that the program cannot write and is silent.
     until("it is silent", || (until_program(&mut line, "running")["silentMs"].as_u64()? < 1_000).then_some(()));
     line.say(&json!({"activity": {"action": "asked"}}));
     while line.until("state")["action"] != "asked" {}
@@ -290,7 +290,7 @@ fn a_frozen_program_is_reported_and_can_be_ended() {
     let program = agent.program();
     common::send(program, Signal::STOP);
     let frozen = until_program(&mut line, "frozen");
-    // Asked again on a new connection, it has been frozen since, not anew.
+    // On a new connection the frozen time continues, and does not begin again.
     drop(line);
     let (mut line, key) = link.accept();
     assert_eq!(key, "the-key");
@@ -314,7 +314,7 @@ fn notices_are_written_and_given_to_the_hook() {
     let (_agent, mut line, _link) = started(&folder, &[], &["sleep", "1000"], json!({"warnHook": hook}));
     line.say(&json!({"wanted": {"revision": "1", "directive": "run", "notices": [notice(1)]}}));
     assert_eq!(line.until("noticesSeen"), 1);
-    // Not acknowledged yet, it comes again with the next.
+    // A notice that is not acknowledged comes again with the next one.
     line.say(&json!({"wanted": {"revision": "2", "directive": "drain", "notices": [notice(1), notice(2)]}}));
     assert_eq!(line.until("noticesSeen"), 2);
     let expected = format!("{}\n{}\n", notice(1), notice(2));
@@ -368,7 +368,7 @@ fn a_terminal_that_is_used_counts_as_attached() {
         String::from_utf8_lossy(&seen).contains("term=vt100").then_some(())
     });
     assert_eq!(until_program(&mut line, "running")["attached"], false);
-    // The kernel keeps these times about 8 s exact: set, rather than waited for.
+    // The kernel keeps these times exact to about 8 s, so that the test sets them instead of waiting.
     let times = rustix::fs::Timestamps {
         last_access: rustix::fs::Timespec { tv_sec: 1_000_000, tv_nsec: 0 },
         last_modification: rustix::fs::Timespec { tv_sec: 1_000_000, tv_nsec: 0 },
@@ -414,7 +414,7 @@ fn the_program_goes_on_while_nobody_answers_and_ends_when_that_takes_too_long() 
     gateway.away(true);
     let status = agent.ended();
     assert_eq!(status.code(), Some(78), "{status:?} {:?}", status.signal());
-    assert!(agent.log().contains("nobody has answered"), "{}", agent.log());
+    assert!(agent.log().contains("no gateway has answered"), "{}", agent.log());
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn an_agent_that_is_told_to_stop_stops() {
 #[test]
 fn a_command_that_nobody_times_is_ended_and_what_was_there_before_lives() {
     let folder = Folder::new();
-    // A launcher, the real program, a helper server of it, and then a command that ignores what it is asked, and forks.
+    // A launcher, the real program, its helper server, and then a command that ignores SIGTERM and forks.
     let program = "sleep 3001 & echo ready; until [ -e go ]; do sleep 0.05; done; \
                    sh -c 'trap \"\" TERM; setsid sleep 3002 & sh -c \"sleep 3003; exit 1\" & sleep 3004; wait'; echo went on; wait";
     fs::write(folder.path("program.sh"), program).expect("written");
@@ -476,7 +476,7 @@ fn a_command_hangs_although_another_conversation_of_its_program_calls_on() {
     let asked = json!({"first": now, "begun": now, "ended": now + 1});
     fs::write(folder.path("go"), "").expect("written");
     agent.wait_output("begins");
-    // The other one calls after it, and its answer comes for as long as the test runs.
+    // The other conversation makes a call later, whose answer lasts as long as the test.
     std::thread::sleep(Duration::from_millis(200));
     let later = millis();
     let called = json!({"begun": later, "seen": later + 3_600_000, "conversations": [asked, {"first": now, "begun": later}]});

@@ -1,4 +1,4 @@
-//! `spillway exec` as it is: the real command with real trees of processes, and the real sidecar's breaker.
+//! Tests of `spillway exec`: the real command with real trees of processes, and the breaker of the real sidecar.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn run(folder: &Folder, flags: &[&str], command: &[&str]) -> Output {
     exec(folder, flags, command).output().expect("it runs")
 }
 
-/// What came of it, without how long it took.
+/// The printed result, without the duration.
 fn told(folder: &Folder, flags: &[&str], command: &[&str]) -> Value {
     of(&run(folder, &[&["--output", "json"], flags].concat(), command))
 }
@@ -34,12 +34,12 @@ fn of(output: &Output) -> Value {
     told
 }
 
-/// A sidecar whose breaker stays open for so long.
+/// A sidecar whose breaker stays open for this time.
 fn sidecar(folder: &Folder, gateway: &FakeGateway, open: Option<&str>) -> Process {
     let mut flags = vec!["--first-port", "0"];
     flags.extend(open.iter().flat_map(|open| ["--commands-open-ms", open]));
     let link = start_link_with(folder, gateway, &flags);
-    // A socket that an earlier one left does not count.
+    // The socket file of an earlier sidecar does not count.
     until("the sidecar listens", || std::os::unix::net::UnixStream::connect(folder.path("run/link.sock")).ok());
     link
 }
@@ -108,14 +108,14 @@ fn when_its_time_is_over_it_is_ended_with_all_that_it_started() {
     assert_eq!(alive(&folder), [] as [i32; 0]);
 }
 
-/// Starts a tree, waits until it is ready, ends it by force, and gives what came of it.
+/// Starts a tree, waits until it is ready, ends it by force, and returns the output of `exec`.
 fn end(folder: &Folder, script: &str) -> Output {
     let _ = fs::remove_file(folder.path("ready"));
     fs::write(folder.path("tree.sh"), script).expect("written");
     let mut tree = exec(folder, &["--output", "json", "--timeout", "3600"], &["sh", "tree.sh"]);
     let tree: Child = tree.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
     until("the tree stands", || folder.path("ready").exists().then_some(()));
-    // Once to ask, and again for who is in a hurry: this is what happens when its time is over, without the grace.
+    // The first signal asks, and the second skips the grace period. The rest is the same as at the end of the time.
     let pid = i32::try_from(tree.id()).expect("a pid");
     let began = fs::read_to_string(format!("/proc/{pid}/stat"));
     assert!(began.is_ok(), "it waits for its tree");
@@ -145,7 +145,7 @@ fn nothing_is_left_of_the_nastiest_trees() {
         let done = end(&folder, script);
         let told = of(&done);
         assert_eq!(alive(&folder), [] as [i32; 0], "{what}: {told}");
-        // Whichever of the two signals it saw first.
+        // The exit code depends on which of the two signals came first.
         assert!(matches!(done.status.code(), Some(143 | 130)) && told.get("unkillable").is_none(), "{what}: {told}");
     }
 }
@@ -163,7 +163,7 @@ fn ten_that_hang_open_the_breaker_and_the_eleventh_is_refused() {
     let refused = run(&folder, &[], &["sh", "-c", ": > started"]);
     assert_eq!(refused.status.code(), Some(125), "{}", text(&refused.stderr));
     assert!(text(&refused.stderr).contains("bash circuit breaker open for session"), "{}", text(&refused.stderr));
-    // Over the sidecar's restart too.
+    // The breaker stays open over a restart of the sidecar.
     drop(link);
     let _link = sidecar(&folder, &gateway, None);
     let refused = run(&folder, &["--output", "json"], &["sh", "-c", ": > started"]);
@@ -221,7 +221,7 @@ fn it_is_tried_again_fails_is_tried_again_and_closes_after_two_successes() {
     assert_eq!((missing(), missing()), (Some(127), Some(127)), "it counts anew");
 }
 
-/// What a governor says of the breakers of commands; `globally`: what it says of that of the namespace.
+/// A desired state with breakers of commands; `globally` is the breaker of the namespace.
 fn wanted(revision: &str, globally: &Value) -> Value {
     let commands = json!({
         "mode": "enforce", "failureThreshold": 3, "windowMilliseconds": 120_000, "openMilliseconds": 600_000, "backoffFactor": 1,
@@ -243,7 +243,7 @@ fn while_that_of_the_namespace_is_open_nothing_runs_until_the_governor_lets_one_
     let wait = told["retryAfterMilliseconds"].as_u64().expect("a time");
     assert!((1000..=60_000).contains(&wait) && told["doNotRetry"] == true && refused.status.code() == Some(125), "{told}");
     assert!(gateway.calls("/commands/").is_empty(), "nobody is asked before its time is over");
-    // Its time is over: the governor says no, then yes.
+    // Its time is over: the governor is asked and refuses.
     gateway.try_says(json!({"rejected": {"message": "bash circuit breaker open globally: no", "retryAfterMilliseconds": 1}}));
     gateway.want(wanted("2", &json!({"retryAfterMilliseconds": 0})));
     until("the governor is asked", || {
@@ -269,7 +269,7 @@ fn what_is_tried_for_the_namespace_is_told_to_the_governor() {
     }
     let asked = gateway.calls("/commands/try");
     assert!(asked.len() == 3 && asked.iter().all(|call| call.body["timeoutMilliseconds"] == 60_000), "{asked:?}");
-    // Nobody answers: the command is run all the same.
+    // No answer comes: the command runs anyway.
     gateway.refuse("/commands/try", Some((503, "governor_away")));
     assert_eq!(run(&folder, &[], &["sh", "-c", "exit 5"]).status.code(), Some(5));
 }
@@ -301,7 +301,7 @@ fn a_sidecar_that_is_away_stops_no_command() {
 
 #[test]
 fn to_kill_a_process_group_is_not_enough() {
-    // The control of the trees above: killed as others do it, one of them lives on.
+    // The control of the trees above: with a kill of the process group only, one process stays alive.
     use std::os::unix::process::CommandExt as _;
     let folder = Folder::new();
     let script = "setsid sh -c '(: > ready; exec sleep 3000) & exit 0' & exec sleep 3000";

@@ -1,4 +1,4 @@
-//! An agent outside the cluster as it is: the real program with its sidecar and its supervisor, and a gateway over real TLS.
+//! Tests of an agent outside the cluster: the real program with its sidecar and supervisor, and a gateway over real TLS.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn laptop((gateway, folder): (FakeGateway, Folder), script: &str) -> Laptop {
 }
 
 impl Laptop {
-    /// What stands in a file that the program makes.
+    /// The content of a file that the program writes.
     fn file(&self, name: &str) -> String {
         until(&format!("there is {name}"), || fs::read_to_string(self.folder.path(name)).ok().filter(|text| text.ends_with('\n')))
     }
@@ -85,12 +85,12 @@ fn it_does_item_after_item_and_ends_in_order_when_it_is_asked_to() {
         let (verb, body) = laptop.gateway.ended(number);
         assert_eq!((verb.as_str(), body["result"].as_str()), ("complete", Some(result)), "{}", laptop.run.log());
     }
-    // With one in hand: it is given back.
+    // With an item in hand, the item is given back.
     laptop.gateway.offer(3, "three\n");
     laptop.gateway.wait("/work/claim", 0, |call| call.body["waitSeconds"].is_number() && call.status == 200);
     laptop.run.signal(Signal::INT);
     laptop.run.ended();
-    assert!(laptop.goodbye().contains("where it runs"), "{}", laptop.goodbye());
+    assert!(laptop.goodbye().contains("a signal on its machine ended it"), "{}", laptop.goodbye());
     assert!(laptop.left().is_empty(), "{:?}", laptop.left());
 }
 
@@ -104,7 +104,7 @@ fn an_item_in_hand_is_given_back_when_it_is_asked_to_end() {
     laptop.run.signal(Signal::TERM);
     assert_eq!(laptop.gateway.ended(1).0, "release", "{}", laptop.run.log());
     laptop.run.ended();
-    assert!(laptop.goodbye().contains("where it runs"));
+    assert!(laptop.goodbye().contains("a signal on its machine ended it"));
 }
 
 /// A request of HTTP/1.1 to a loopback URL: the head of the answer.
@@ -220,7 +220,7 @@ fn who_is_asked_to_end_while_it_registers_leaves_no_agent_that_nobody_runs() {
     laptop.run.signal(Signal::TERM);
     laptop.gateway.refuse("/external", None);
     assert_eq!(laptop.run.ended().code(), Some(143), "{}", laptop.run.log());
-    assert_eq!(laptop.goodbye(), "asked to end before the program was started");
+    assert_eq!(laptop.goodbye(), "spillway-agent run got a signal to end before it started the program");
     assert!(!laptop.folder.path("ran").exists());
 }
 
@@ -241,7 +241,7 @@ fn whose_right_is_taken_away_ends() {
         laptop.gateway.refuse(path, Some((403, "not_allowed")));
     }
     laptop.run.ended();
-    assert!(laptop.run.log().contains("told to stop"), "{}", laptop.run.log());
+    assert!(laptop.run.log().contains("the agent's directive is stop"), "{}", laptop.run.log());
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_renewed_token_is_used_and_an_outage_is_waited_for() {
 
 #[test]
 fn what_names_no_gateway_or_pool_is_told() {
-    for (flag, value, words) in [("--gateway", "http://gateway:8443", "https"), ("--pool", "a/b", "names of objects")] {
+    for (flag, value, words) in [("--gateway", "http://gateway:8443", "https"), ("--pool", "a/b", "letters, digits and dashes")] {
         let mut command = Command::new(BINARY);
         command.args(["run", "--ca", "/none", "--token", "/none", "--namespace", "n"]);
         for (name, usual) in [("--gateway", "https://127.0.0.1:1"), ("--pool", "p")] {

@@ -1,4 +1,4 @@
-//! How much memory both programs of a pod hold when nothing happens. A measurement, not a test:
+//! The memory of both programs of a pod when they are idle. A measurement, not a test:
 //! `SPILLWAY_POD_BINARY=<static release binary> cargo test -p spillway-pod --test footprint -- --ignored --nocapture`
 
 mod common;

@@ -1,5 +1,5 @@
-//! The sidecar as it is: the real binary, a gateway over real TLS, its real socket and journal. Its socket and its
-//! ports have files of their own in `link/`.
+//! Tests of the sidecar: the real binary, a gateway over real TLS, the real socket and journal. Tests of its socket and its ports
+//! are in `link/`.
 
 mod common;
 
@@ -117,7 +117,7 @@ fn what_cannot_be_written_down_is_not_said_to_be_and_is_written_as_soon_as_it_ca
     fs::rename(folder.path("journal"), folder.path("aside")).expect("the journal is out of reach");
     let said = spillway(&folder, &["goodbye", "all is done"]);
     assert_ne!(said.status.code(), Some(0), "nobody may rely on it");
-    assert!(text(&said.stderr).contains("cannot be written down"), "{}", text(&said.stderr));
+    assert!(text(&said.stderr).contains("cannot write it to its journal"), "{}", text(&said.stderr));
     fs::rename(folder.path("aside"), folder.path("journal")).expect("the journal is back");
     until("it is written after all", || folder.path("journal/goodbye.json").exists().then_some(()));
     link.signal(Signal::KILL);
@@ -163,7 +163,7 @@ fn an_exchanged_token_and_an_exchanged_ca_are_taken_up() {
     let seen = gateway.calls("/report").len();
     gateway.wait("/report", seen, |call| call.status == 200 && call.token == "token-2");
 
-    // A gateway under a CA that is not in our file is nobody: it never sees the token.
+    // A gateway with a certificate of an unknown CA never gets the token.
     gateway.exchange_ca(&folder.path("new-ca.crt"));
     let seen = gateway.calls("/").len();
     until("a connection failed", || {
@@ -195,7 +195,7 @@ fn a_restart_does_not_start_the_program_twice_and_brings_the_newest_wanted_state
     link.ended();
     let _link = start_link(&folder, &gateway);
     let mut supervisor = Line::control(&folder, Some(&key));
-    // Said again: the supervisor knows that its program runs, and takes the settings.
+    // The order to start is repeated: the supervisor knows that its program runs, and takes the settings.
     assert_eq!(supervisor.until("start")["wanted"]["directive"], "pause");
     assert_eq!(ask(&folder, &json!("notices"))["notices"][0]["id"], 4);
     assert_eq!(supervisor.until("activity"), json!({"action": null}));

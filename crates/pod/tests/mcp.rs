@@ -1,4 +1,4 @@
-//! `spillway mcp` as it is: the real server and real commands, behind a real sidecar's breaker.
+//! Tests of `spillway mcp`: the real server and real commands, with the breaker of a real sidecar.
 
 mod common;
 
@@ -10,10 +10,10 @@ use common::{BINARY, FakeGateway, Folder, send, start_link, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// In the environment of all that a test starts, with the test's folder.
+/// The variable in the environment of all processes of a test, with the test's folder.
 const MARK: &str = "SPILLWAY_TEST_MARK";
 
-/// A server, and the client that the test is.
+/// A server, and the test as its client.
 struct Client {
     server: Child,
     to: Option<ChildStdin>,
@@ -48,7 +48,7 @@ impl Client {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
-    /// What came of the one command that is run.
+    /// Runs one command; returns its result.
     fn told(&mut self, arguments: &Value) -> Value {
         self.run(7, arguments);
         self.next()["result"].clone()
@@ -62,7 +62,7 @@ impl Drop for Client {
     }
 }
 
-/// Everything alive that the test's commands started, the server and who runs the commands not counted.
+/// The living processes that the test's commands started, without our own programs.
 fn alive(folder: &Folder) -> Vec<i32> {
     let mark = format!("{MARK}={}", folder.path("").display());
     let pids = fs::read_dir("/proc").expect("processes").filter_map(|one| one.ok()?.file_name().to_str()?.parse().ok());
@@ -132,7 +132,7 @@ fn a_call_that_is_taken_back_ends_with_all_that_it_started() {
     let folder = Folder::new();
     let mut client = Client::start(&folder);
     client.run(1, &json!({"command": "setsid sh -c 'sleep 3000' & sleep 3000"}));
-    // `sh` is there too, for as long as it waits.
+    // `sh` also lives, while it waits.
     until("the command runs", || (alive(&folder).len() >= 2).then_some(()));
     client.say(r#"{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}"#);
     running(&folder, 0);
@@ -161,7 +161,7 @@ fn eight_run_at_once_and_the_ninth_is_told_to_wait() {
         client.run(id, &json!({"command": ["true"]}));
         (client.next()["result"]["isError"] == false).then_some(())
     });
-    // The client goes away: so do its commands, and the server.
+    // When the client closes its connection, its commands and the server end.
     drop(client.to.take());
     running(&folder, 0);
     assert!(client.server.wait().expect("ended").success());

@@ -1,4 +1,4 @@
-//! What has to succeed before: the real sidecar and the real supervisor, real commands, a gateway over real TLS.
+//! Tests of the preflight: the real sidecar and supervisor, real commands, a gateway over real TLS.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn state(report: &Value) -> &Value {
 
 #[test]
 fn an_item_comes_after_the_preflight_passed_and_not_before() {
-    // As the program: its user, its variables, nothing to read, no terminal, a process group of its own.
+    // The preflight has the user and the variables of the program, empty input, no terminal, and its own process group.
     let check = "read -r line && exit 4; [ -t 0 ] || [ -t 1 ] && exit 5; [ -n \"$SPILLWAY_DATA_DIR\" ] || exit 6; \
                  [ $(cut -d' ' -f5 /proc/$$/stat) = $$ ] || exit 7; sleep 300 & while [ ! -e $dir/go-on ]; do sleep 0.02; done; echo checked";
     let pod = pod(Some(json!({})), check, "read -r task; cat /proc/[0-9]*/comm | grep -c sleep; echo \"did $task\"");
@@ -62,7 +62,7 @@ fn what_fails_is_told_with_its_last_words_and_run_again() {
     let report = pod.gateway.report(|report| state(report) == "failed").body;
     let message = report["preflight"]["message"].as_str().expect("words");
     assert!(message.starts_with("the preflight command ended with exit code 3: ") && message.contains("no login"), "{message}");
-    // Whoever asks all the same is told so.
+    // A program that asks anyway gets the reason.
     let asked = common::spillway(&pod.folder, &["work", "next"]);
     assert_eq!(asked.status.code(), Some(3));
     let words = text(&asked.stderr);
@@ -92,7 +92,7 @@ fn a_program_without_queues_waits_for_it_too_and_an_end_does_not() {
     assert!(!pod.agent.output().contains("runs"));
 }
 
-/// A sidecar's port for models that answers one path of each entry: `/NAME-STATUS/v1/models`.
+/// A fake models port, which answers `/NAME-STATUS/v1/models` with STATUS.
 fn models_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();

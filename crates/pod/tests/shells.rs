@@ -1,4 +1,4 @@
-//! Commands of programs that know nothing of Spillway: real shells that hang, behind the real sidecar and the real supervisor.
+//! Tests of commands of programs that do not know Spillway: real shells that hang, with the real sidecar and supervisor.
 
 mod common;
 
@@ -22,8 +22,8 @@ struct Pod {
 }
 
 impl Pod {
-    /// `untimed`: which commands have no time. `mode`: of the breaker of commands, of which three failures are too many. A command
-    /// may take a second.
+    /// `untimed`: the commands without a time limit. `mode`: of the breaker of commands, which opens after three failures. The time
+    /// limit is one second.
     fn start(untimed: Value, mode: &str) -> Self {
         Self::start_with_time(untimed, mode, 1)
     }
@@ -49,7 +49,7 @@ impl Pod {
         Self::start(json!({"names": [], "untilAnswer": false}), "enforce")
     }
 
-    /// One whose commands may take as long as a busy machine needs for them.
+    /// A pod with a time limit that is long enough for a busy machine.
     fn patient() -> Self {
         Self::start_with_time(json!({"names": [], "untilAnswer": false}), "enforce", 60)
     }
@@ -71,14 +71,14 @@ impl Pod {
         self.shell(name, arguments).output().expect("it runs")
     }
 
-    /// Its exit code, and what it wrote.
+    /// The exit code and the output.
     fn said(&self, name: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
         let done = self.run(name, arguments);
         (done.status.code(), text(&done.stdout), text(&done.stderr))
     }
 }
 
-/// Longer than a command of the pool may take.
+/// A command that takes longer than the time limit.
 const LONG: &str = "sleep 1.6; exit 3";
 
 #[test]
@@ -93,10 +93,10 @@ fn a_shell_has_the_pools_time_although_its_program_asked_for_none() {
         assert_eq!(alive(&pod.folder), [] as [i32; 0]);
     }
     pod.gateway.report(|report| report["commands"] == json!({"failed": 2, "opened": 0}));
-    // Within it another shell is found by the same path, and is not timed again.
+    // A shell within it is found by the same path, and is not timed again.
     let nested = pod.said("sh", &["-c", "sh -c 'echo $SPILLWAY_TIMED $SPILLWAY_TIMED_BY.; exit 7'"]);
     assert_eq!(nested, (Some(7), "1 .\n".into(), String::new()));
-    // What it leaves behind was meant to stay.
+    // Processes that it leaves behind stay.
     assert!(pod.run("sh", &["-c", "sleep 3000 > /dev/null 2>&1 & exit 0"]).status.success());
     let left = alive(&pod.folder);
     assert_eq!(left.len(), 1);
@@ -112,14 +112,14 @@ fn every_other_shell_is_the_real_one() {
     let (code, out, err) = pod.said("sh", &[&script, "-c"]);
     assert_eq!((code, out, err.as_str()), (Some(8), format!("[] {script} -c\n"), ""));
     assert_eq!(pod.run("sh", &["-ic", LONG]).status.code(), Some(3), "one for a person");
-    // At a terminal that its program made for it.
+    // A shell at a terminal that its program made.
     let master = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).expect("a terminal");
     rustix::pty::grantpt(&master).expect("granted");
     rustix::pty::unlockpt(&master).expect("unlocked");
     let name = rustix::pty::ptsname(&master, Vec::new()).expect("a name").into_string().expect("text");
     let terminal = fs::File::options().read(true).write(true).open(name).expect("the terminal");
     assert_eq!(pod.shell("sh", &["-c", LONG]).stdin(terminal).status().expect("it runs").code(), Some(3));
-    // The control: it is none of these.
+    // The control: a shell that is none of these.
     assert_eq!(pod.run("sh", &["-c", LONG]).status.code(), Some(124));
 }
 
@@ -137,7 +137,7 @@ fn a_command_that_was_given_a_time_has_it_in_a_shell_too() {
     let pod = Pod::timed();
     let exec = |seconds: f32| format!("{} exec --timeout 30 -- sleep {seconds}", pod.folder.path("bin/spillway").display());
     assert_eq!(pod.said("sh", &["-c", &format!("{}; exit 6", exec(2.5))]), (Some(6), String::new(), String::new()));
-    // When that is over the shell has its own time once more, and not for ever.
+    // After that command the shell has its own time limit once more.
     let (code, _, err) = pod.said("sh", &["-c", &format!("{}; sleep 3000", exec(1.5))]);
     assert!(code == Some(124) && err.contains("sh timed out after 1 s"), "{code:?} {err}");
     assert_eq!(alive(&pod.folder), [] as [i32; 0]);
@@ -162,7 +162,7 @@ fn what_began_before_a_model_answered_is_the_program_or_a_helper_of_it() {
         answer.lines().next().unwrap_or_default().to_owned()
     };
     assert_eq!(pod.run("sh", &["-c", LONG]).status.code(), Some(3), "no model was called");
-    // Neither a list of models nor a refusal is an answer of one.
+    // Neither a list of models nor a refusal is an answer of a model.
     assert!(call("GET /m/v1/models").contains("200"));
     pod.gateway.refuse("/models/m/v1/refused", Some((429, "budget_exceeded")));
     assert!(call("POST /m/v1/refused").contains("429"));
@@ -176,7 +176,7 @@ fn whoever_kills_the_shell_has_killed_it() {
     let pod = Pod::patient();
     for signal in [Signal::KILL, Signal::TERM] {
         let mut shell = pod.shell("bash", &["-c", "sleep 3000"]).spawn().expect("started");
-        // Itself, and what the real one became.
+        // The timed shell, and the command that the real shell became.
         until("it sleeps", || (alive(&pod.folder).len() >= 2).then_some(()));
         until("it is the real one", || {
             let mut all = alive(&pod.folder).into_iter();
@@ -210,7 +210,7 @@ fn nobody_who_could_be_asked_stops_no_shell() {
 #[test]
 fn a_program_that_knows_nothing_of_it_has_its_commands_ended() {
     let pod = Pod::timed();
-    // A script, as the program: what it runs itself is no command, what its shells run is one.
+    // The program is a script: its own processes are no commands, and the processes of its shells are.
     let script = "sleep 2.5; echo stepped
         sh -c 'sleep 3001; true'; echo \"path $?\"
         /bin/sh -c 'spillway exec --timeout 30 -- sleep 2.5; true'; echo \"given $?\"
@@ -220,7 +220,7 @@ fn a_program_that_knows_nothing_of_it_has_its_commands_ended() {
     let program = pod.folder.path("program.sh").display().to_string();
     let agent = Supervised::start_from(&pod.folder.path("bin/spillway-agent"), &pod.folder, &[], &["sh", &program], |_| {});
     let output = agent.wait_output("over");
-    for words in ["stepped\n", "path 124\n", "given 0\n", "absolute 143\n", "sh (sleep) ran for longer than a command may"] {
+    for words in ["stepped\n", "path 124\n", "given 0\n", "absolute 143\n", "sh (sleep) ran longer than the time limit of commands"] {
         assert!(output.contains(words), "{words}: {output} {}", agent.log());
     }
     assert!(agent.log().contains("sh timed out after 1 s"), "{}", agent.log());
@@ -231,13 +231,14 @@ fn a_program_that_knows_nothing_of_it_has_its_commands_ended() {
 
 #[test]
 fn a_shell_that_became_its_command_is_found_too() {
-    // Some versions of dash stay and wait for their only command.
+    // Some versions of dash wait for their only command instead of becoming it.
     for (shell, names) in [("/bin/sh", &["sleep", "sh (sleep)"][..]), ("/bin/bash", &["sleep"])] {
         let pod = Pod::timed();
         let bin = pod.folder.path("bin/spillway-agent");
         let mut agent = Supervised::start_from(&bin, &pod.folder, &[], &["timeout", "1000", shell, "-c", "sleep 3001"], |_| {});
         assert_eq!(agent.ended().code(), Some(143), "{}", agent.log());
-        let said = |name: &&str| agent.log().lines().any(|line| line.starts_with(&format!("{name} ran for longer than a command may")));
+        let said =
+            |name: &&str| agent.log().lines().any(|line| line.starts_with(&format!("{name} ran longer than the time limit of commands")));
         assert!(names.iter().any(said), "{}", agent.log());
     }
 }

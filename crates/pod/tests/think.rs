@@ -1,5 +1,5 @@
-//! The agents that ship with Spillway, `spillway think`, as processes: against a sidecar that the test plays and the scripted
-//! model server, in each protocol. What they queue for which words, what they answer, and when they go by rules.
+//! Tests of the agents that ship with Spillway, `spillway think`, as processes: with a fake sidecar and the scripted model server,
+//! in each protocol. They check which work is queued for which words, the answers, and when rules decide.
 
 mod common;
 
@@ -18,14 +18,14 @@ use spillway_wire::body;
 use spillway_wire::plan::Plan;
 use spillway_wire::work::Submit;
 
-/// What the sidecar knows, and what it was told.
+/// The state of the fake sidecar, and what it received.
 #[derive(Default)]
 struct State {
     items: VecDeque<Value>,
     inbox: VecDeque<Value>,
     /// Counts of items by group.
     groups: Vec<(String, u64)>,
-    /// All that the pool's agents submitted.
+    /// The items that the pool's agents submitted.
     listed: Value,
     refusal: Option<Value>,
     limits: Vec<Value>,
@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// A sidecar that the test plays, and a model.
+/// A fake sidecar, and a model.
 struct Pod {
     folder: Folder,
     state: Arc<Mutex<State>>,
@@ -122,7 +122,7 @@ impl Pod {
         self.with(|state| state.items.push_back(item));
     }
 
-    /// A program with a role, with the addresses and keys of each protocol in its environment.
+    /// A program with a role, and with the addresses and keys of each protocol in its environment.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command.arg("--ask-socket").arg(self.folder.path("run/link.sock")).arg("--ask-data").arg(self.folder.path("data"));
@@ -151,13 +151,13 @@ impl Pod {
         until("the item ended", || self.with(|state| state.ended.get(number).cloned()))
     }
 
-    /// The answer to the first thing that was asked.
+    /// The answer to the first request.
     fn answer(&self) -> String {
         let ended = self.ended(0);
         ended["complete"]["result"].as_str().unwrap_or_else(|| panic!("{ended}")).to_owned()
     }
 
-    /// The plan that was asked for, as Spillway reads it.
+    /// The only queued plan, as Spillway reads it.
     fn plan(&self) -> Plan {
         let queued = self.with(|state| state.queued.clone());
         assert_eq!(queued.len(), 1, "{queued:?}");
@@ -165,7 +165,7 @@ impl Pod {
         body::read(plan.as_bytes()).unwrap_or_else(|refusal| panic!("{refusal}: {plan}"))
     }
 
-    /// The one item that was asked for.
+    /// The only queued item.
     fn item(&self) -> Submit {
         let queued = self.with(|state| state.queued.clone());
         assert_eq!(queued.len(), 1, "{queued:?}");
@@ -177,7 +177,7 @@ impl Pod {
         self.provider.books.count()["all"]["calls"].as_i64().expect("a number")
     }
 
-    /// Bodies of the calls of models, as text.
+    /// The bodies of the model calls, as text.
     fn bodies(&self) -> Vec<String> {
         let requests = self.provider.books.requests();
         let list = requests.as_array().or_else(|| requests["requests"].as_array()).cloned().expect("a list");
@@ -196,7 +196,7 @@ fn serve_one(stream: UnixStream, state: &Mutex<State>) {
 
 const DIALECTS: [&str; 4] = ["Anthropic", "OpenAIChat", "OpenAIResponses", "Gemini"];
 
-/// What a model says to a request for three things.
+/// The answer of a model to a request for three things.
 fn three_steps() -> String {
     json!({"say": "Three steps.", "steps": [
         {"key": "login", "type": "bug", "priority": 40, "task": "mend the login: it answers 500"},
@@ -271,7 +271,7 @@ fn without_a_model_and_where_none_answers_rules_decide_and_say_why() {
         assert_eq!((item.payload.as_str(), item.type_.as_deref(), item.group.as_deref()), (asked, Some("chore"), Some("ask-1")));
         assert_eq!(item.dedup_key.as_deref(), Some("ask-uid-ask-1"));
     }
-    // One that fails for a moment is asked again.
+    // A model that fails for a moment is asked again.
     let pod = Pod::new();
     pod.provider.say("tidy", r#"{"say": "No."}"#);
     pod.asks("ask-1", "tidy up");
@@ -307,7 +307,7 @@ fn a_question_of_the_model_queues_nothing_and_says_how_to_answer() {
         "Nothing is queued yet. To answer:\n1. Which login?\n2. Since when?\nAnswer with: kubectl spillway ask --answers ask-1 \"...\"";
     assert_eq!(pod.answer(), expected);
     assert_eq!(pod.with(|state| state.queued.len()), 0);
-    // The answer comes with the whole conversation; the model gets it, and so do rules.
+    // The person's answer contains the whole conversation, for the model and for the rules.
     let talk = spillway_wire::ask::answered("mend the login", &pod.answer(), "the first; since June");
     pod.provider.say("since June", &three_steps());
     pod.asks("ask-2", &talk);
@@ -329,7 +329,7 @@ fn questions_about_the_work_are_answered_from_it() {
     pod.asks("ask-1", "how far are you?");
     let _scheduler = pod.start(&["scheduler"]);
     assert_eq!(pod.answer(), "1 Leased, 1 Succeeded\nitem-a: Leased");
-    // A model is shown the same.
+    // A model gets the same summary.
     let pod = Pod::new();
     pod.with(|state| state.listed = listed);
     pod.provider.say("1 Leased, 1 Succeeded\nitem-a: Leased", r#"{"say": "Half of it is done."}"#);
@@ -348,7 +348,7 @@ fn what_an_agent_queued_before_it_was_lost_is_not_queued_again() {
     assert_eq!(pod.answer(), "Queued 2 items. I'll let you know when they're done.");
     assert_eq!((pod.calls(), pod.with(|state| state.queued.len())), (0, 0));
 
-    // It was queued after we looked: the model may have said otherwise this time.
+    // The work was queued after the search, and the model may have decided differently this time.
     for code in ["key_reused", "duplicate"] {
         let pod = Pod::new();
         pod.with(|state| state.refusal = Some(json!({"code": code, "message": "another plan has this key"})));
@@ -391,7 +391,7 @@ fn an_edit_of_prompt_and_types_counts_for_the_next_request() {
     common::write(&routes, &table("two", 2));
     pod.asks("ask-2", "do it");
     pod.ended(1);
-    // What cannot be used changes nothing, and is said.
+    // A file that cannot be used changes nothing, and is reported.
     common::write(&routes, "{}");
     pod.asks("ask-3", "do it");
     pod.ended(2);
@@ -400,8 +400,12 @@ fn an_edit_of_prompt_and_types_counts_for_the_next_request() {
     assert_eq!(rows, [(json!("one"), json!(1)), (json!("two"), json!(2)), (json!("two"), json!(2))]);
     let bodies = pod.bodies();
     assert!(bodies[0].contains("Speak French.") && bodies[1].contains("Speak Finnish."), "{bodies:?}");
-    assert!(scheduler.log().contains("kept as it was before: ") && scheduler.log().contains("routes.json"), "{}", scheduler.log());
-    // At its start it is an error.
+    assert!(
+        scheduler.log().contains("its previous content stays in use: ") && scheduler.log().contains("routes.json"),
+        "{}",
+        scheduler.log()
+    );
+    // At the start it is an error.
     let refused = pod.command(&words).output().expect("it runs");
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
@@ -435,13 +439,13 @@ fn an_idea_becomes_a_document_and_the_work_that_follows_from_it() {
     let item = pod.item();
     assert_eq!((item.group.as_deref(), item.dedup_key.as_deref()), (Some("idea-1"), Some("prd-uid-1")));
 
-    // That the work may not be queued takes nothing from the document.
+    // A refusal of the work does not change the document.
     let pod = Pod::new();
     pod.provider.say("a dark mode", &reply.to_string());
     pod.with(|state| state.refusal = Some(json!({"code": "not_allowed", "message": "not this queue"})));
     assert_eq!(
         run(&pod, &["prd", "--model", "m"]),
-        format!("{document}\n\nWhat follows from it is not queued: not this queue (not_allowed)")
+        format!("{document}\n\nThe work that follows from it is not queued: not this queue (not_allowed)")
     );
 
     let pod = Pod::new();

@@ -1,5 +1,5 @@
-//! Items of work as they are: the real sidecar and the real supervisor, real programs, a gateway over real TLS. Programs that are
-//! run for each item; the others are in `work/`.
+//! Tests of items of work: the real sidecar and supervisor, real programs, a gateway over real TLS. These programs run for each
+//! item; tests of other programs are in `work/`.
 
 mod common;
 
@@ -23,7 +23,7 @@ struct Pod {
     folder: Folder,
 }
 
-/// In the script `spillway` is the command; `$dir` is the test's folder.
+/// In the script, `spillway` is the command and `$dir` is the test's folder.
 fn pod(work: Value, script: &str) -> Pod {
     pod_with(work, script, |_| {})
 }
@@ -44,7 +44,7 @@ fn complete(result: &str) -> impl Fn(i64) -> (String, Value) {
     move |epoch| ("complete".to_owned(), json!({"epoch": epoch, "result": result}))
 }
 
-/// What is wanted of the item `number`.
+/// A desired state with an order about the item `number`.
 fn wanted(revision: &str, number: u32, order: &str) -> Value {
     let item = json!({"held": {"uid": format!("u-{number}"), "epoch": number}, "order": order});
     json!({"revision": revision, "directive": "run", "notices": [], "item": item})
@@ -172,7 +172,7 @@ fn a_sidecar_that_is_killed_loses_no_item_and_runs_none_twice() {
         let report = pod.gateway.wait("/report", seen, |call| call.status == 200).body;
         assert_eq!((&report["held"]["uid"], &report["program"]), (&json!("u-1"), &json!("running")));
     }
-    // Its end comes while nobody is there to hear it.
+    // The item ends while the sidecar is down.
     pod.link.signal(Signal::KILL);
     pod.link.ended();
     fs::write(pod.folder.path("go-on"), "").expect("written");
@@ -208,14 +208,14 @@ fn an_item_that_waits_is_kept_with_a_checkpoint_and_its_program_run_again_when_i
     let script = r#"read -r task; cd "$SPILLWAY_DATA_DIR"; if [ -e half ]; then echo "went on from $(cat half) with $task"; else echo "$task" > half; exit 7; fi"#;
     let cases = [
         (json!(["sh", "-c", "cp \"$SPILLWAY_DATA_DIR/half\" \"$SPILLWAY_DATA_DIR/$SPILLWAY_ITEM\""]), "taken", ""),
-        (json!(["sh", "-c", "exit 3"]), "failed", "ended with 3"),
+        (json!(["sh", "-c", "exit 3"]), "failed", "ended with exit code 3"),
         (json!(["no-such-hook"]), "failed", "cannot be started"),
         (json!([]), "noHook", ""),
     ];
     for (hook, state, message) in cases {
         let pod = pod_with(json!({}), script, |gateway| {
             gateway.set("checkpointHook", hook.clone());
-            // What becomes of the item is being decided.
+            // The governor has not decided about the item yet.
             gateway.refuse("/u-1/fail", Some((503, "governor_away")));
         });
         pod.gateway.offer(1, "task-1");
@@ -231,7 +231,7 @@ fn an_item_that_waits_is_kept_with_a_checkpoint_and_its_program_run_again_when_i
         assert!(said.contains(message), "{said}");
         let written = fs::read_to_string(pod.folder.path("data/item-1")).ok();
         assert_eq!(written.as_deref(), (state == "taken").then_some("task-1\n"));
-        // A failure would be taken from now on; none is told.
+        // From now on a failure would be accepted, but none is sent.
         pod.gateway.refuse("/u-1/fail", None);
         pod.gateway.want(json!({"revision": "p2", "directive": "run", "notices": []}));
         let (verb, body) = pod.gateway.ended(1);
@@ -289,7 +289,7 @@ fn what_is_in_hand_when_the_pod_ends_is_given_back() {
     pod.agent.signal(Signal::TERM);
     assert_eq!(pod.agent.ended().code(), Some(143));
     pod.gateway.wait("/work/u-1/release", 0, |call| call.status == 503);
-    // As the kubelet does it: the sidecar ends after the program.
+    // As with a kubelet, the sidecar ends after the program.
     pod.link.signal(Signal::TERM);
     pod.gateway.refuse("/work/u-1", None);
     let (verb, body) = pod.gateway.ended(1);
@@ -316,9 +316,9 @@ fn an_agent_whose_items_are_done_says_goodbye() {
     let pod = pod(json!({"maxItems": 2}), "cat");
     (1..=3).for_each(|number| pod.gateway.offer(number, "x"));
     let goodbye = pod.gateway.wait("/goodbye", 0, |call| call.status == 200);
-    assert_eq!(goodbye.body, json!({"reason": "its items are done (agent.maxItems)"}));
+    assert_eq!(goodbye.body, json!({"reason": "it has worked on as many items as agent.maxItems allows"}));
     assert_eq!((pod.gateway.ended(1).0, pod.gateway.ended(2).0), ("complete".to_owned(), "complete".to_owned()));
-    // Two more reports are two more seconds.
+    // Two more reports take two seconds.
     let seen = pod.gateway.calls("/report").len();
     pod.gateway.wait("/report", seen + 1, |_| true);
     assert!(pod.gateway.calls("/work/claim").iter().filter(|call| call.status == 200).count() == 2, "it claims no more");

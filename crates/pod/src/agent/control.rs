@@ -1,7 +1,7 @@
-//! The supervisor's connection to the sidecar: opened before the program starts, opened again for ever when it breaks.
+//! The supervisor's connection to the sidecar. It is opened before the program starts, and opened again whenever it breaks.
 //!
-//! What is told is a whole state, so that nothing is lost when the connection is; the key that the sidecar gave proves who
-//! comes again. It decides nothing.
+//! Each message is a whole state, so that a lost connection loses nothing. On a new connection, the key of the sidecar proves
+//! that the supervisor connects. It decides nothing.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,20 +20,20 @@ use crate::{MAX_ORDER_BYTES, agent_says, lines};
 /// First and longest pause between two tries to connect.
 const CONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// What the sidecar should know.
+/// The state that the sidecar gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SupervisorReport {
-    /// How the program is.
+    /// The state of the program.
     pub report: Report,
-    /// Nothing of it is left.
+    /// No process of the program is left.
     pub ended: bool,
-    /// Commands of it that hung and that nobody timed, so far.
+    /// Commands of the program so far that hung without a time limit.
     pub hung: u32,
-    /// How the item in hand ended, until that is settled.
+    /// The end of the item in hand, until it is settled.
     pub finished: Option<(LeaseRef, Outcome)>,
 }
 
-/// Connects, tells, listens, until its end is nobody's concern. `said` gets the last state that was written whole.
+/// Connects, sends states and receives orders, until the task is dropped. `said` gets the last state that was written whole.
 pub async fn keep(
     socket: PathBuf,
     mut told: watch::Receiver<Option<SupervisorReport>>,
@@ -51,7 +51,7 @@ pub async fn keep(
                 let mut listening = std::pin::pin!(listen(reader, &mut key, &orders));
                 let heard = tokio::select! {
                     heard = &mut listening => heard,
-                    // A sidecar that died may have said something before, the key among it.
+                    // A sidecar that died may have written orders before, such as the key.
                     () = telling => timeout(CONNECT_BACKOFF.1, listening).await.unwrap_or(false),
                 };
                 if heard {
@@ -61,7 +61,7 @@ pub async fn keep(
             }
             Err(error) if !complained => {
                 complained = true;
-                agent_says!("the sidecar is not there yet ({}: {error}); trying again", socket.display());
+                agent_says!("cannot connect to the sidecar yet ({}: {error}); trying again", socket.display());
             }
             Err(_) => {}
         }
@@ -70,7 +70,7 @@ pub async fn keep(
     }
 }
 
-/// Hands orders on until the connection ends; says whether there were any.
+/// Forwards orders until the connection ends; returns whether there were any.
 async fn listen(reader: OwnedReadHalf, key: &mut Option<String>, orders: &mpsc::Sender<Order>) -> bool {
     let mut reader = BufReader::with_capacity(1024, reader);
     let mut heard = false;
@@ -88,14 +88,14 @@ async fn listen(reader: OwnedReadHalf, key: &mut Option<String>, orders: &mpsc::
             }
             Err(error) => match serde_json::from_slice::<Answer>(&line) {
                 Ok(Answer::Refused(refusal)) => agent_says!("the sidecar refuses the supervisor: {refusal}"),
-                Ok(_) | Err(_) => agent_says!("an order is not understood: {error}"),
+                Ok(_) | Err(_) => agent_says!("cannot parse an order of the sidecar: {error}"),
             },
         }
     }
     heard
 }
 
-/// Says who we are, then how the program is, whenever that changes.
+/// Sends the key, and then the state of the program whenever it changes.
 async fn tell(
     mut writer: OwnedWriteHalf,
     key: Option<String>,
@@ -115,12 +115,12 @@ async fn tell(
             seen = state.report.notices_seen;
             news.push(Control::NoticesSeen(seen));
         }
-        // Once on each connection.
+        // An end is sent once on each connection.
         if state.finished != finished {
             finished.clone_from(&state.finished);
             news.extend(state.finished.clone().map(|(held, outcome)| Control::Finished { held, outcome }));
         }
-        // Each once, over all connections.
+        // Each hung command is sent once, over all connections.
         let known = said.borrow().as_ref().map_or(0, |said| said.hung);
         news.extend((known..state.hung).map(|_| Control::CommandHung));
         if state.ended {

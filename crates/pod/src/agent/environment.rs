@@ -1,4 +1,4 @@
-//! The program's environment: built from nothing, so that what it gets is what is written here.
+//! The program's environment. It is built from nothing, so that the program gets only the variables of this file.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use super::item_files::{PAYLOAD_FILE, RESULT_FILE};
 use crate::process::shells;
 use crate::{DATA_DIR_VARIABLE, FIRST_LOOPBACK_PORT};
 
-/// Taken over from the container, where it has them.
+/// Variables of the container that the program gets, if they are set.
 const INHERITED_VARIABLES: [&str; 9] = [
     "SPILLWAY_AGENT_ID",
     "SPILLWAY_AGENT_NAME",
@@ -22,21 +22,21 @@ const INHERITED_VARIABLES: [&str; 9] = [
     "TMPDIR",
     "LANG",
 ];
-/// Base URLs of models, and the keys that their clients insist on. A key in the pod would be a secret in the pod: the gateway
-/// puts the real one in.
+/// Base URLs of models, and the keys that their clients require. The keys are placeholders, because the pod must not hold a
+/// secret: the gateway adds the real key.
 ///
-/// Of Google's two names for a key one is set: with both, its clients warn at each start, and choose.
+/// Google has two names for the key. Only one is set: with both, its clients warn at each start, and choose one.
 const MODEL_VARIABLES: [(&str, &str); 3] =
     [("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"), ("OPENAI_BASE_URL", "OPENAI_API_KEY"), ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")];
-/// What stands where a key is expected.
+/// Placeholder for clients that require a key.
 const PLACEHOLDER_KEY: &str = "held-by-spillway";
-/// Never sent through the proxy.
+/// Hosts that are never reached through the proxy.
 const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,::1";
-/// Where an image that says nothing keeps its programs.
+/// `PATH` for an image that sets none.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The environment of the program. `own` looks a name up in the supervisor's; `pass` are the names of the pool's
-/// `agent.env`, which lose against ours.
+/// The environment of the program. `own` reads a variable of the supervisor; `pass` are the names in the pool's `agent.env`.
+/// Our own variables have priority over them.
 pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path, data: &Path, tty: bool) -> BTreeMap<String, OsString> {
     let mut built: BTreeMap<String, OsString> = pass.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
     let mut set = |name: &str, value: OsString| built.insert(name.to_owned(), value);
@@ -68,8 +68,8 @@ pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path
     built
 }
 
-/// `PATH` with the timed shells in front: of the shells that the image has. A program that finds a shell there that does not exist
-/// would take it for one that does. None: there is none, or no folder of timed ones. `is_there`: whether a file is a program.
+/// `PATH` with the folder of the timed shells in front, only for shells that the image has: a program must not find a shell that
+/// does not exist. `None`: the image has no shell, or there is no folder of timed shells. `is_there`: whether a file is a program.
 pub fn with_timed_shells(path: Option<&OsString>, bin: &Path, is_there: impl Fn(&Path) -> bool) -> Option<OsString> {
     let path = path?;
     let has = |shell: &str| std::env::split_paths(path).any(|folder| is_there(&folder.join(shell)));
@@ -85,7 +85,7 @@ pub fn with_timed_shells(path: Option<&OsString>, bin: &Path, is_there: impl Fn(
     is_there(&folder.join("sh")).then_some(timed)
 }
 
-/// What the program has beside it when it is run for an item, for the `turn`th time.
+/// The variables that an item adds when the program runs for it for the `turn`th time.
 pub fn of_item(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<String, OsString> {
     let Assignment { held, name, queue, type_, payload: _, attempt, attempt_seconds: _, checkpoint_ref } = item;
     let text = [

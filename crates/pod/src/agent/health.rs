@@ -1,7 +1,7 @@
-//! How the program is: what its supervisor reports. Pure.
+//! The health of the program, as the supervisor reports it. Pure.
 //!
-//! What always holds: the time of being frozen ends only when the program was seen to run again, and silence only with
-//! something the program did.
+//! What always holds: the frozen time ends only when the program was seen to run again, and silence ends only with an action
+//! of the program.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use spillway_wire::agent::{Program, Report};
 
 use crate::clock::{BootTime, millis};
 
-/// A terminal counts as attached for so long after it was used.
+/// How long a terminal counts as attached after its last use.
 const TERMINAL_ATTACHED_TTL: Duration = Duration::from_secs(60);
 
-/// What is known of the program.
+/// The health of the program.
 #[derive(Clone, Debug)]
 pub struct Health {
     program: Program,
@@ -29,23 +29,23 @@ impl Health {
         Self { program: Program::Waiting, active: now, frozen: None, terminal: None, action: None, notices_seen: 0 }
     }
 
-    /// It was started.
+    /// The program was started.
     pub fn started(&mut self, now: BootTime) {
         self.program = Program::Running;
         self.active = now;
     }
 
-    /// It ended, for good.
+    /// The program ended, for good.
     pub fn ended(&mut self) {
         self.program = Program::Ended;
     }
 
-    /// It ended, and is run again for the next item.
+    /// The program ended, and is run again for the next item.
     pub fn rested(&mut self) {
         (self.program, self.frozen) = (Program::Waiting, None);
     }
 
-    /// It was seen stopped, or not.
+    /// The program was seen stopped by a signal, or not stopped.
     pub fn frozen(&mut self, now: BootTime, frozen: bool) {
         match (self.program, frozen) {
             (Program::Running | Program::Frozen, true) => {
@@ -60,41 +60,41 @@ impl Health {
         }
     }
 
-    /// It did something, then.
+    /// The program was active at this time.
     pub fn active(&mut self, at: BootTime) {
         self.active = self.active.max(at);
     }
 
-    /// It says what it does; none: what it said was about something else.
+    /// The current action of the program. `None`: the last action was about an item that ended.
     pub fn action(&mut self, action: Option<String>) {
         self.action = action;
     }
 
-    /// A person used its terminal, then.
+    /// A person used the terminal at this time.
     pub fn terminal(&mut self, at: BootTime) {
         self.terminal = self.terminal.max(Some(at));
         self.active(at);
     }
 
-    /// Notices up to this one were written for it.
+    /// Notices up to this number were written for the program.
     pub fn notices_seen(&mut self, id: u64) {
         self.notices_seen = self.notices_seen.max(id);
     }
 
-    /// The notices that were written.
+    /// The highest number of a written notice.
     pub fn seen(&self) -> u64 {
         self.notices_seen
     }
 
-    /// When it last did something.
+    /// When the program was last active.
     pub fn last_active(&self) -> BootTime {
         self.active
     }
 
-    /// How it is now.
+    /// The report, now.
     pub fn report(&self, now: BootTime) -> Report {
         Report {
-            period_seconds: 0, // the sidecar knows it
+            period_seconds: 0, // the sidecar fills it in
             program: self.program,
             silent_ms: if self.program == Program::Waiting { 0 } else { millis(now.since(self.active)) },
             frozen_ms: self.frozen.map_or(0, |since| millis(now.since(since))),
@@ -102,9 +102,9 @@ impl Health {
             attached: self.terminal.is_some_and(|used| now.since(used) < TERMINAL_ATTACHED_TTL),
             reachable: Vec::new(),
             notices_seen: self.notices_seen,
-            held: None,                   // the supervisor's items know it
-            preflight: None,              // and what has to pass before knows that
-            commands: Default::default(), // the sidecar counts them
+            held: None,                   // filled in by the supervisor, from its items
+            preflight: None,              // filled in by the supervisor, from its preflight
+            commands: Default::default(), // the sidecar fills it in
             breaker: Default::default(),
             checkpoint: None,
         }

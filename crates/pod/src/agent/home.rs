@@ -1,8 +1,8 @@
-//! The program's home and the pool's files, made before anything is started.
+//! The program's home and the pool's files. They are made before the first program starts.
 //!
-//! A scratch volume belongs to root and is open to its group. Programs refuse such a home, or write beside their settings,
-//! which a file that is mounted into a folder of root's does not allow. So the home is a folder of its own below the volume,
-//! and files are copied.
+//! A scratch volume belongs to root, and its group may write to it. Some programs refuse such a home. Others write files beside
+//! their settings, which is impossible in a mounted folder of root. So the home is a new folder in the volume, and files are
+//! copied.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -14,27 +14,27 @@ use crate::files;
 /// The most bytes of one file: a ConfigMap has at most 1 MiB.
 const MAX_FILE_BYTES: usize = 1024 * 1024;
 
-/// What is to be made.
+/// The home and the files to make.
 #[derive(Clone, Debug, Default)]
 pub struct Home {
     /// The program's home.
     pub folder: Option<PathBuf>,
-    /// Where each of the pool's files is, and where its copy shall be.
+    /// For each file of the pool, its path and the path of its copy.
     pub files: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Home {
-    /// Makes it. What was copied by a former process is copied again.
+    /// Makes the home and copies the files. A copy of an earlier process is replaced.
     pub fn make(&self) -> io::Result<()> {
         let Self { folder, files } = self;
         if let Some(folder) = folder {
-            own(folder).map_err(|error| about("make the home", folder, &error))?;
+            own(folder).map_err(|error| about("make the home folder", folder, &error))?;
         }
         files.iter().try_for_each(|(from, to)| copy(from, to).map_err(|error| about("copy a file of the pool to", to, &error)))
     }
 }
 
-/// A folder that is its owner's alone. The mode of the call that makes it would keep the group's bit of the folder above.
+/// Makes a folder that only its owner may access. The mode is set again, because `mkdir` keeps the set-group-ID bit of the parent.
 fn own(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     fs::set_permissions(folder, Permissions::from_mode(0o700))
@@ -42,7 +42,7 @@ fn own(folder: &Path) -> io::Result<()> {
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let content = files::read(from, MAX_FILE_BYTES)?
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", from.display())))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} does not exist", from.display())))?;
     if let Some(folder) = to.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
@@ -78,7 +78,7 @@ mod tests {
         }
         let missing = Home { folder: None, files: vec![(volume.join("none"), settings)] };
         let words = missing.make().expect_err("nothing to copy").to_string();
-        assert!(words.contains("config.toml") && words.contains("none is not there"), "{words}");
+        assert!(words.contains("config.toml") && words.contains("none does not exist"), "{words}");
         fs::remove_dir_all(&volume).expect("removed");
     }
 }

@@ -1,5 +1,5 @@
-//! The commands that a pool has run at turning points of an agent's life: before its end, for a warning, before its work waits. Each
-//! runs beside the program, has a time, and is killed when that is over; our own loop waits for none.
+//! The hooks of a pool: commands that run before the agent's end, for a notice, and before its work is paused. Each hook runs
+//! beside the program, has a time limit, and is killed at the limit. The supervisor's loop waits for no hook.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,15 +13,15 @@ use super::supervisor::{Hook, Supervisor};
 use crate::agent_says;
 use crate::clock::BootTime;
 
-/// For one run of the warn hook.
+/// Time limit of one run of the warn hook.
 const WARN_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
-/// For one run of the checkpoint hook: less than the governor waits for what came of it.
+/// Time limit of one run of the checkpoint hook. The governor waits longer for its result.
 const CHECKPOINT_HOOK_TIMEOUT: Duration = Duration::from_secs(120);
-/// Notices that wait for the warn hook; the oldest gives way.
+/// Notices that wait for the warn hook. If there are more, the oldest is dropped.
 pub(super) const MAX_PENDING_WARNINGS: usize = 32;
 
 impl Supervisor {
-    /// What we started beside the program: nobody's orphans.
+    /// Processes that we started beside the program. They are no orphans.
     pub(super) fn beside(&self) -> Vec<i32> {
         let hooks = [self.warning.as_ref(), self.checkpointing.as_ref().map(|(hook, _)| hook)].map(|hook| hook.map(|hook| hook.pid));
         [self.checking, self.drain].into_iter().chain(hooks).flatten().collect()
@@ -42,11 +42,11 @@ impl Supervisor {
         self.init.start_hook(&command, &self.environment(), input)
     }
 
-    /// Runs the warn hook, for one notice at a time, beside a program that runs.
+    /// Runs the warn hook for one notice at a time, while the program runs.
     pub(super) fn warn(&mut self, now: BootTime) {
         if let Some(hook) = &mut self.warning {
             if now >= hook.until {
-                agent_says!("the warn hook takes too long and is killed");
+                agent_says!("the warn hook takes longer than {} s and is killed", WARN_HOOK_TIMEOUT.as_secs());
                 self.init.kill_group(hook.pid);
                 hook.until = now.after(WARN_HOOK_TIMEOUT);
             }
@@ -70,7 +70,7 @@ impl Supervisor {
         }
     }
 
-    /// Has it written down where the work is, before it waits.
+    /// Runs the checkpoint hook for the item in hand, before the item is paused.
     pub(super) fn take_checkpoint(&mut self, now: BootTime, pause: i64) {
         let Some(held) = self.items.held() else { return };
         self.checkpoint = Some(Checkpoint { held, pause, state: CheckpointState::Running, message: String::new() });
@@ -83,18 +83,18 @@ impl Supervisor {
         }
     }
 
-    /// The checkpoint hook ended with this code, if it was this process.
+    /// Takes the end of a process, if it is the checkpoint hook; returns whether it is.
     pub(super) fn was_checkpoint(&mut self, pid: i32, code: u8) -> bool {
         let Some((_, late)) = self.checkpointing.take_if(|(hook, _)| hook.pid == pid) else { return false };
         self.checkpointed(match code {
             0 => Ok(CheckpointState::Taken),
             _ if late => Err(format!("took longer than {} s and was killed", CHECKPOINT_HOOK_TIMEOUT.as_secs())),
-            code => Err(format!("ended with {code}")),
+            code => Err(format!("ended with exit code {code}")),
         });
         true
     }
 
-    /// What came of it.
+    /// Stores the result of the checkpoint.
     fn checkpointed(&mut self, came: Result<CheckpointState, String>) {
         if let Some(checkpoint) = &mut self.checkpoint {
             match came {
@@ -108,7 +108,7 @@ impl Supervisor {
         self.on_item(item::Event::CheckpointEnded);
     }
 
-    /// Kills a checkpoint hook that takes too long.
+    /// Kills the checkpoint hook at its time limit.
     pub(super) fn hasten_checkpoint(&mut self, now: BootTime) {
         if let Some((hook, late)) = self.checkpointing.as_mut().filter(|(hook, _)| now >= hook.until) {
             *late = true;

@@ -1,4 +1,4 @@
-//! Carries out what the [watch-dog](super::watchdog) says about commands that hang and that nobody times.
+//! Carries out the actions of the [watch-dog](super::watchdog), which finds hanging commands without a time limit.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::{processes, watchdog};
 use crate::clock::BootTime;
 use crate::{COMMAND_FIELDS_HELP, agent_says};
 
-/// Looks in a row that find something new to stop, before everything is killed anyhow.
+/// The most rounds in a row that find new processes to stop. After them everything is killed anyway.
 const MAX_STOP_ROUNDS: usize = 64;
 
-/// How long commands may take, as the settings say it. Where there is a terminal the program may wait for a person rather than for what
-/// it started.
+/// The time limits of commands, from the settings. With a terminal the limit for silence is longer, because the program may wait
+/// for a person and not for a command.
 pub(super) fn limits_of(settings: &Settings, tty: bool) -> Limits {
     let CommandLimits { timeout_seconds, max_timeout_seconds } = settings.commands;
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
@@ -24,18 +24,18 @@ pub(super) fn limits_of(settings: &Settings, tty: bool) -> Limits {
     Limits { command: seconds(timeout_seconds), silent, untimed: settings.untimed.clone() }
 }
 
-/// Whether the watch-dog of commands ends what hangs.
+/// The mode of the watch-dog: whether it ends hanging commands.
 pub(super) fn mode_of(wanted: &DesiredState) -> BreakerMode {
     wanted.commands.as_ref().map(|breakers| breakers.mode).unwrap_or_default()
 }
 
 impl Supervisor {
-    /// When the watch-dog has to look: for as long as a program runs that nobody ends.
+    /// When the watch-dog must look next; only while a program runs and is not being ended.
     pub(super) fn watch_at(&self) -> Option<BootTime> {
         self.watchdog.wake().filter(|_| self.program.is_some() && !self.life.ending())
     }
 
-    /// Looks for commands that hang and that nobody times, and ends them.
+    /// Finds hanging commands without a time limit, and ends them.
     pub(super) fn watch(&mut self, now: BootTime) {
         if self.watch_at().is_none_or(|due| now < due) {
             return;
@@ -45,24 +45,24 @@ impl Supervisor {
             match action {
                 watchdog::Action::Hung { pid, started, name, ended } => {
                     self.hung = self.hung.saturating_add(1);
-                    let what = format!("{name} ran for longer than a command may ({COMMAND_FIELDS_HELP})");
+                    let what = format!("{name} ran longer than the time limit of commands ({COMMAND_FIELDS_HELP})");
                     if ended {
-                        agent_says!("{what}: it is ended, with all that it started");
-                        let told = format!("{what}: it was ended, with all that it had started");
-                        // Where its caller reads what it wrote, a model hears of it.
+                        agent_says!("{what}: it is ended, with all processes that it started");
+                        let told = format!("{what}: it was ended, with all processes that it started");
+                        // The caller reads the command's standard error, so that a model gets the message.
                         processes::say_to(pid, started, &told);
                         self.notice(now, "CommandHung", told);
                     } else {
-                        agent_says!("{what}: it would be ended");
+                        agent_says!("{what}: it is not ended, because the mode of the breaker is Observe");
                     }
                 }
                 watchdog::Action::Ask(all) => all.into_iter().for_each(|(pid, started)| {
                     processes::signal(pid, started, Signal::TERM);
-                    // A stopped process takes no signal but this one and SIGKILL.
+                    // A stopped process reacts only to this signal and to SIGKILL.
                     processes::signal(pid, started, Signal::CONT);
                 }),
                 watchdog::Action::Kill(mut all) => {
-                    // First nobody may fork any more, until a look finds nobody new.
+                    // First all processes are stopped, so that none can fork, until a round finds no new process.
                     for _ in 0..MAX_STOP_ROUNDS {
                         all.iter().for_each(|(pid, started)| processes::signal(*pid, *started, Signal::STOP));
                         let found = self.watchdog.with_these(&self.init.list(), &all, self.program, &own);

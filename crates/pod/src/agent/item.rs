@@ -1,8 +1,8 @@
 //! The item that an agent works on, as its supervisor decides it. Pure: events and the time come in, actions go out.
 //!
-//! What always holds: a lease is worked on once; the program is run again, for this item or the next, only when nothing of
-//! its last run is left in the container; how an item ended is said until the sidecar settles it. While the container itself
-//! ends, [`life`](super::life) asks and kills, and this only keeps the state of the item.
+//! What always holds: the work on a lease begins once. The program runs again, for this item or the next, only when no process
+//! of its last run is left in the container. The end of an item is reported until the sidecar settles it. While the container
+//! itself ends, [`life`](super::life) signals the processes, and this module only keeps the state of the item.
 
 mod current;
 mod orders;
@@ -20,28 +20,28 @@ use outcome::{cancelled, lost, release};
 
 pub use outcome::result_of;
 
-/// From being asked to being killed: of what a run leaves behind, and of a program whose item is another's by now.
+/// From SIGTERM to SIGKILL, for processes that a run leaves behind, and for a program whose item belongs to another agent.
 const SHORT_KILL_GRACE: Duration = Duration::from_secs(2);
-/// The same of a program whose item was cancelled, unless the pool's grace is shorter.
+/// From SIGTERM to SIGKILL, for a program whose item was cancelled, unless the pool's grace period is shorter.
 const CANCEL_KILL_GRACE: Duration = Duration::from_secs(10);
-/// Between two kills of everything.
+/// Between two rounds of SIGKILL to all processes.
 const KILL_INTERVAL: Duration = Duration::from_millis(50);
-/// For the last of a run's output, which others read as slowly as they like.
+/// Time limit for copying the last output of a run. The reader of our output may be slow.
 const OUTPUT_COPY_TIMEOUT: Duration = Duration::from_secs(2);
-/// So long after the last process is gone its end is not judged: what it told the sidecar before may be on its way to us, in
-/// the socket, which is read before a timer fires.
+/// Wait after the end of the last process, before its end is judged: a message that the program sent to the sidecar may still be
+/// on its way to us. The socket is read before a timer fires.
 const LAST_REPORT_GRACE: Duration = Duration::from_millis(2);
 
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The sidecar says what to work on.
+    /// The sidecar gives an item.
     Take(Box<Assignment>),
-    /// What is wanted of an item.
+    /// The order about an item.
     Wanted(Option<ItemWanted>),
-    /// The program said how its item ended.
+    /// The program reported the end of its item.
     Said(LeaseRef, Outcome),
-    /// The sidecar needs to hear no more of this lease.
+    /// The sidecar needs no more reports about this lease.
     Settled(LeaseRef),
     /// The program ended.
     Ended(Exit),
@@ -49,7 +49,7 @@ pub enum Event {
     NotStarted(u8, String),
     /// No process is left but the supervisor.
     Empty,
-    /// All that the run wrote was read.
+    /// All output of the run was read.
     Copied,
     /// The container is being ended.
     Draining,
@@ -61,31 +61,31 @@ pub enum Event {
     Tick,
 }
 
-/// What is to be done.
+/// An action for the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Run the program: for the how-manieth time, with what, and how it gets that.
+    /// Run the program for the item.
     Run {
-        /// From 1.
+        /// The number of the run, from 1.
         turn: u32,
-        /// The task, or the prompt to go on.
+        /// The task, or the prompt to continue.
         text: String,
-        /// How it reaches the program.
+        /// How the text reaches the program.
         input: Input,
     },
-    /// Ask everything to end.
+    /// Ask all processes to end.
     AskAll,
-    /// Kill everything.
+    /// Kill all processes.
     KillAll,
-    /// Read what the item came to, and [conclude](Items::conclude).
+    /// Read the output of the run, and [conclude](Items::conclude) the item.
     Conclude,
-    /// Let the program know.
+    /// Send the program a notice.
     Notice(&'static str, String),
-    /// Have it written down where the work is, for the pause of this number.
+    /// Run the checkpoint hook, for the pause of this number.
     Checkpoint(i64),
 }
 
-/// What a run left to be read.
+/// The output of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOutput {
     /// The result file.
@@ -103,19 +103,19 @@ pub struct Items {
     grace: Duration,
     wanted: Option<ItemWanted>,
     current: Option<Current>,
-    /// Came while another was in hand.
+    /// An item that came while another was in hand.
     next: Option<Box<Assignment>>,
     draining: bool,
 }
 
 impl Items {
-    /// How the agent works, as the sidecar says it.
+    /// Takes the settings of the agent's work, as the sidecar sends them.
     pub fn settings(&mut self, settings: &Settings) {
         self.how.clone_from(&settings.work);
         self.grace = Duration::from_secs(settings.goodbye_timeout_seconds.into());
     }
 
-    /// The program is run for each item.
+    /// Whether the program runs once for each item.
     pub fn per_item(&self) -> bool {
         self.how.as_ref().is_some_and(|how| how.run == Run::PerItem)
     }
@@ -130,7 +130,7 @@ impl Items {
         self.current.as_ref().map(|current| &*current.assignment)
     }
 
-    /// The end that the sidecar has to be told.
+    /// The end of the item, which must be reported to the sidecar.
     pub fn finished(&self) -> Option<(LeaseRef, Outcome)> {
         match self.current.as_ref() {
             Some(Current { assignment, stage: Stage::Over(outcome), .. }) => Some((assignment.held.clone(), outcome.clone())),
@@ -138,18 +138,18 @@ impl Items {
         }
     }
 
-    /// It matters that no process is left.
+    /// Whether the item waits until no process is left.
     pub fn clearing(&self) -> bool {
         self.current.as_ref().is_some_and(|current| matches!(current.stage, Stage::Asked { .. } | Stage::Killing { .. }))
     }
 
-    /// It matters that all output was read, and that was not said yet.
+    /// Whether the item waits for the last output, and [`Event::Copied`] has not come yet.
     pub fn copying(&self) -> bool {
         let stage = self.current.as_ref().map(|current| &current.stage);
         matches!(stage, Some(Stage::Copying { since, until }) if *until > since.after(LAST_REPORT_GRACE))
     }
 
-    /// When to say [`Event::Tick`] at the latest.
+    /// When [`Event::Tick`] must come at the latest.
     pub fn wake(&self) -> Option<BootTime> {
         match self.current.as_ref()?.stage {
             Stage::Asked { kill_at: at } | Stage::Killing { again: at } | Stage::Copying { since: _, until: at } => Some(at),
@@ -157,7 +157,7 @@ impl Items {
         }
     }
 
-    /// Takes what happened; says what is to be done.
+    /// Takes an event; returns the actions.
     pub fn on(&mut self, now: BootTime, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -203,7 +203,7 @@ impl Items {
         actions
     }
 
-    /// The item that is concluded came to this. Says what is to be done next.
+    /// Concludes the item with the output of its run; returns the next actions.
     pub fn conclude(&mut self, now: BootTime, words: RunOutput) -> Vec<Action> {
         let mut actions = Vec::new();
         let long = !self.per_item();
@@ -229,7 +229,7 @@ impl Items {
 
     fn take(&mut self, now: BootTime, assignment: Box<Assignment>, actions: &mut Vec<Action>) {
         if self.how.is_none() || self.named(&assignment.held).is_some() {
-            return; // said again
+            return; // the sidecar repeated it
         }
         if self.current.is_some() {
             self.next = Some(assignment);
@@ -255,7 +255,7 @@ impl Items {
             current.stage = Stage::Over(release("Drained", "the agent is being ended"));
             return;
         }
-        // One that is over before it began is not begun, nor one that waits.
+        // An item that is cancelled, lost or paused before its first run is not begun.
         if per_item && let Some(order) = self.order() {
             let stage = match order {
                 ItemOrder::Cancel => Stage::Over(cancelled()),
@@ -290,7 +290,7 @@ impl Items {
             if current.hook && !long {
                 current.stage = Stage::Hooked;
             } else if long {
-                // The container ends with its program.
+                // The container ends with a program that runs all the time.
                 current.stage = Stage::Ending;
             } else {
                 current.stage = Stage::Asked { kill_at: now.after(SHORT_KILL_GRACE) };
@@ -314,7 +314,7 @@ impl Items {
         }
     }
 
-    /// Nothing of a run is left: again, or never again.
+    /// No process of the run is left: runs the program again, or concludes the item.
     fn decide(&mut self, actions: &mut Vec<Action>) {
         let (draining, max_turns) = (self.draining, self.max_turns());
         let Some(current) = &mut self.current else { return };
@@ -334,7 +334,7 @@ impl Items {
         if long || matches!(current.stage, Stage::Over(_)) {
             return self.forget(now, actions);
         }
-        // Nobody wants to hear of it any more, and its program still runs.
+        // The sidecar needs no more reports, and the program still runs.
         (current.settled, current.lost) = (true, true);
         current.interrupt(now.after(SHORT_KILL_GRACE), actions);
     }
@@ -346,7 +346,7 @@ impl Items {
         }
     }
 
-    /// What follows from time alone.
+    /// Takes the actions that are due by time alone.
     fn pass(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         let Some(current) = &mut self.current else { return };
         match current.stage {

@@ -1,8 +1,8 @@
-//! The files in the program's data folder by which it gets a task and gives a result.
+//! The files in the program's data folder for the task and the result.
 //!
-//! The program may write there what it likes, also while we do: no link is followed, nothing but a plain file is read, and
-//! no more of it than a result may have. The folder itself is opened before the program starts, and is a mount that it
-//! cannot exchange.
+//! The program may write any file there, also at the same time as we do. So no link is followed, only a plain file is read, and
+//! not more of it than a result may have. The folder itself is opened before the program starts, and is a mount that the
+//! program cannot exchange.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -14,9 +14,9 @@ use spillway_wire::work::MAX_RESULT_BYTES;
 
 use super::notices::clear;
 
-/// The task.
+/// The file with the task.
 pub const PAYLOAD_FILE: &str = "payload";
-/// The result.
+/// The file with the result.
 pub const RESULT_FILE: &str = "result";
 
 /// The folder.
@@ -26,25 +26,25 @@ pub struct ItemFiles {
 }
 
 impl ItemFiles {
-    /// In `folder`.
+    /// Opens `folder`.
     pub fn open(folder: &Path) -> io::Result<Self> {
         Ok(Self { folder: open(folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())? })
     }
 
-    /// A new file of this name, in the place of whatever had it.
+    /// Writes a new file of this name, and replaces anything that has the name.
     pub fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
         clear(&self.folder, name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         File::from(openat(&self.folder, name, flags, Mode::from_raw_mode(0o644))?).write_all(content)
     }
 
-    /// The result, and a little more where it is too long. Nothing, if there is no plain file of that name.
+    /// The content of the result file, at most one byte longer than a result. Empty if there is no plain file of that name.
     pub fn result(&self) -> Vec<u8> {
         self.read(RESULT_FILE).unwrap_or_default()
     }
 
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        // Without waiting for somebody at the other end of a pipe.
+        // NONBLOCK: opening a pipe must not wait for its other end.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.folder, name, flags, Mode::empty())?;
         let mut bytes = Vec::new();

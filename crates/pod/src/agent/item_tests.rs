@@ -55,7 +55,7 @@ fn reason(items: &Items) -> (String, Option<i32>) {
     }
 }
 
-/// With an item in hand, for which the program runs.
+/// Items with one in hand, for which the program runs.
 fn busy(max_turns: u32) -> Items {
     let mut items = items(Run::PerItem, max_turns);
     assert_eq!(items.on(at(0), Event::Take(assignment(1))), runs(1, "do it"));
@@ -63,7 +63,7 @@ fn busy(max_turns: u32) -> Items {
     items
 }
 
-/// The program ended so, left nothing behind, and all it wrote was read. What is done then.
+/// The actions after the program ended by `event`, no process was left, and all output was read.
 fn ended(items: &mut Items, event: Event) -> Vec<Action> {
     assert_eq!(items.on(at(1_000), event), [Action::AskAll], "what it left behind has to go first");
     assert_eq!(items.on(at(1_001), Event::Empty), []);
@@ -73,13 +73,13 @@ fn ended(items: &mut Items, event: Event) -> Vec<Action> {
     items.on(at(1_003), Event::Tick)
 }
 
-/// All that the run wrote was read, and a moment is over. What is done then.
+/// The actions after all output of the run was read, and the grace for the last report is over.
 fn copied(items: &mut Items, now: u64) -> Vec<Action> {
     assert_eq!(items.on(at(now), Event::Copied), []);
     items.on(at(now + 2), Event::Tick)
 }
 
-/// A program that wrote this to standard output alone.
+/// The output of a program that wrote only to standard output.
 fn words(result: Option<&str>, output: &str) -> RunOutput {
     RunOutput { result: result.map(str::to_owned), output: output.to_owned(), tail: output.to_owned() }
 }
@@ -125,7 +125,7 @@ fn an_item_is_run_once_however_often_it_is_said() {
     ended(&mut items, exit(0));
     items.conclude(at(2), RunOutput::default());
     assert_eq!(items.on(at(3), Event::Take(assignment(1))), [], "nor when it ended");
-    // The next may come before the word that settles this one.
+    // The next item may come before the order that settles this one.
     assert_eq!(items.on(at(4), Event::Take(assignment(2))), []);
     assert_eq!(items.on(at(5), Event::Settled(held(1))), runs(1, "do it"));
     assert_eq!(items.held(), Some(held(2)));
@@ -166,7 +166,7 @@ fn it_is_run_again_until_it_says_something_or_had_its_turns() {
     assert_eq!(ended(&mut items, exit(0)), [Action::Conclude]);
     items.conclude(at(3), words(None, "third"));
     assert_eq!(items.finished(), Some((held(1), complete(Some("third")))));
-    // A failure is one at once, and so is a word.
+    // A failure is final at once, and so is a report of the program.
     let mut items = busy(3);
     assert_eq!(ended(&mut items, exit(1)), [Action::Conclude]);
     let mut items = busy(3);
@@ -209,7 +209,7 @@ fn a_cancelled_item_is_given_back_unless_it_was_done() {
         items.conclude(at(10_002), RunOutput::default());
         assert_eq!(reason(items).0, expected);
     }
-    // It ended by itself before: that counts, but it is not run again.
+    // The program ended by itself before the order: that counts, but it does not run again.
     for (max_turns, expected) in [(1, "Complete"), (3, "Cancelled")] {
         let mut items = busy(max_turns);
         items.on(at(0), exit(0));
@@ -299,7 +299,7 @@ fn the_end_of_the_pod_gives_back_what_was_not_done() {
         let (reason, code) = reason(&items);
         assert_eq!((reason.as_str(), code), expected, "{turns} {before:?} {meanwhile:?} {said:?}");
     }
-    // What comes too late is given back unseen.
+    // An item that comes too late is given back without a run.
     let mut items = items(Run::PerItem, 1);
     items.on(at(0), Event::Draining);
     assert_eq!(items.on(at(0), Event::Take(assignment(1))), []);
@@ -364,7 +364,7 @@ fn goes_on() -> Event {
 
 #[test]
 fn a_program_that_died_of_what_its_item_waits_for_is_run_again_when_it_goes_on() {
-    // It is told before its program ended, and after: how it died may be known first.
+    // The order comes before or after the end of the program, because the end may be known first.
     for late in [false, true] {
         let mut items = busy(1);
         let pause = |items: &mut Items| assert_eq!(items.on(at(2), wants(ItemOrder::Pause(1))), [Action::Checkpoint(1)]);
@@ -382,7 +382,7 @@ fn a_program_that_died_of_what_its_item_waits_for_is_run_again_when_it_goes_on()
         assert_eq!((items.finished(), items.held(), items.wake()), (None, Some(held(1)), None), "it is kept, late: {late}");
         assert_eq!(items.on(at(4), wants(ItemOrder::Pause(1))), [], "said again");
         assert_eq!(items.on(at(5), goes_on()), runs(2, "go on"));
-        // Once more, with a number and a checkpoint of its own.
+        // A second pause has its own number and checkpoint.
         assert_eq!(items.on(at(6), wants(ItemOrder::Pause(2))), [Action::Checkpoint(2)]);
         assert_eq!(items.on(at(7), Event::CheckpointEnded), []);
         assert_eq!(items.on(at(8), goes_on()), [], "it never ended");
@@ -403,7 +403,7 @@ fn a_checkpoint_is_written_to_its_end_before_anything_is_asked_to_go() {
     assert_eq!(copied(&mut items, 5), [Action::Conclude]);
     items.conclude(at(5), RunOutput::default());
     assert_eq!(items.finished(), None);
-    // It goes on while a hook runs: when that has ended.
+    // If the pause ends while a hook runs, the program runs again after the hook.
     let mut items = busy(1);
     ended(&mut items, exit(1));
     items.conclude(at(1_003), RunOutput::default());
@@ -434,7 +434,7 @@ fn what_was_said_or_done_while_it_waits_is_told_and_its_end_ends_it() {
         assert_eq!((items.on(at(2_000), event.clone()), items.finished().is_some()), (vec![], true), "{event:?}");
         assert_eq!(reason(&items).0, expected);
     }
-    // One that comes while it waits is not begun before it goes on.
+    // An item that comes during its pause is begun after the pause.
     let mut items = items(Run::PerItem, 1);
     items.on(at(0), wants(ItemOrder::Pause(1)));
     assert_eq!(items.on(at(0), Event::Take(assignment(1))), [Action::Checkpoint(1)]);

@@ -1,9 +1,8 @@
 //! The life of the program, as its supervisor decides it. Pure: events and the time come in, actions go out.
 //!
-//! What always holds: the program is started once (or for each item, which is [`item`](super::item)'s to say), and only on
-//! the sidecar's word; whatever ends it ends everything else in the container too, gently first and then not; the supervisor
-//! leaves last. Nothing that is away (sidecar, gateway,
-//! controller) ends a program by itself.
+//! What always holds: the program is started only after an order of the sidecar, and once (or for each item, as
+//! [`item`](super::item) decides). When the program ends, all other processes in the container are ended too, first by SIGTERM
+//! and then by SIGKILL. The supervisor exits last. An absent sidecar, gateway or controller alone ends no program.
 
 use std::time::Duration;
 
@@ -13,25 +12,25 @@ use spillway_wire::link::Order;
 use crate::FAIL_CLOSED_EXIT_CODE;
 use crate::clock::BootTime;
 
-/// The grace before anybody said another.
+/// The grace period before the settings are known.
 const DEFAULT_GRACE: Duration = Duration::from_secs(15);
-/// So much of the grace is ours: who counts it kills us at its end.
+/// The part of the grace period that is left for our own exit, because the kubelet kills us at its end.
 const GRACE_MARGIN: Duration = Duration::from_secs(1);
-/// From being asked to being killed: of what the program leaves behind, and of a program that has to go now.
+/// From SIGTERM to SIGKILL, for processes that the program leaves behind, and for a program that must end now.
 const SHORT_KILL_GRACE: Duration = Duration::from_secs(2);
-/// How long killing is tried.
+/// How long SIGKILL is tried.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two kills of everything.
+/// Between two rounds of SIGKILL to all processes.
 const KILL_INTERVAL: Duration = Duration::from_millis(50);
-/// 128 and the number of SIGTERM.
+/// 128 plus the number of SIGTERM.
 const SIGTERM_EXIT_CODE: u8 = 143;
-/// 128 and the number of SIGKILL.
+/// 128 plus the number of SIGKILL.
 const SIGKILL_EXIT_CODE: u8 = 137;
 
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The sidecar says.
+    /// The sidecar sent an order.
     Order(Order),
     /// SIGTERM: the pod is being ended.
     Terminate,
@@ -47,42 +46,42 @@ pub enum Event {
     Tick,
 }
 
-/// What is to be done.
+/// An action for the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start the program.
     Start,
-    /// Run this before the program is asked to end.
+    /// Run this command before the program is asked to end.
     DrainHook(Vec<String>),
-    /// Ask everything to end.
+    /// Ask all processes to end.
     AskAll,
-    /// Kill everything.
+    /// Kill all processes.
     KillAll,
-    /// Say why, and leave with this exit code.
+    /// Report the end, and exit with this code.
     Leave(u8),
-    /// Tell people.
+    /// Log this line.
     Say(String),
 }
 
-/// Where the program is in its life.
+/// The stage of the program's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Waiting,
     Running,
-    /// The program is run for each item; whether it is just now.
+    /// The program runs for each item; whether it runs now.
     Serving {
         busy: bool,
     },
-    /// The drain hook runs, until this at most.
+    /// The drain hook runs, at most until `until`.
     Draining {
         until: BootTime,
         kill_at: BootTime,
     },
-    /// Everything was asked to end.
+    /// All processes were asked to end.
     Asked {
         kill_at: BootTime,
     },
-    /// Everything is being killed.
+    /// All processes are being killed.
     Killing {
         again: BootTime,
         give_up: BootTime,
@@ -90,19 +89,19 @@ enum Stage {
     Over,
 }
 
-/// The supervisor's mind.
+/// The state of the program's life.
 #[derive(Clone, Debug)]
 pub struct Life {
     stage: Stage,
     grace: Duration,
     drain_hook: Vec<String>,
-    /// The program's exit code, once it ended.
+    /// The program's exit code, once it has ended.
     code: Option<u8>,
-    /// The code to leave with whatever the program's was.
+    /// The pod fails closed: the exit code does not depend on the program's.
     closed: bool,
-    /// SIGTERM came before.
+    /// SIGTERM has come already.
     terminated: bool,
-    /// The code to leave with if no program gives another.
+    /// The exit code if no program gives another.
     own: u8,
 }
 
@@ -121,7 +120,7 @@ impl Default for Life {
 }
 
 impl Life {
-    /// Takes what happened; says what is to be done.
+    /// Takes an event; returns the actions.
     pub fn on(&mut self, now: BootTime, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -146,7 +145,7 @@ impl Life {
                     self.ask(kill_at, &mut actions);
                 }
             }
-            // A hook may have been all that was left.
+            // A hook may have been the last process.
             Event::Empty => match self.stage {
                 Stage::Draining { .. } | Stage::Asked { .. } | Stage::Killing { .. } => self.leave(&mut actions),
                 Stage::Waiting | Stage::Running | Stage::Serving { .. } | Stage::Over => {}
@@ -157,7 +156,7 @@ impl Life {
         actions
     }
 
-    /// When to say [`Event::Tick`] at the latest.
+    /// When [`Event::Tick`] must come at the latest.
     pub fn wake(&self) -> Option<BootTime> {
         match self.stage {
             Stage::Waiting | Stage::Running | Stage::Serving { .. } | Stage::Over => None,
@@ -167,7 +166,7 @@ impl Life {
         }
     }
 
-    /// The program is being ended: only then it matters that nothing is left.
+    /// Whether the program is being ended. Only then [`Event::Empty`] matters.
     pub fn ending(&self) -> bool {
         match self.stage {
             Stage::Draining { .. } | Stage::Asked { .. } | Stage::Killing { .. } => true,
@@ -187,15 +186,15 @@ impl Life {
             Order::Start(settings) => self.start(*settings, actions),
             Order::Wanted(wanted) => match wanted.directive {
                 Directive::Stop => self.stop(now, actions),
-                // A drain is a notice: the pod's own end follows, by SIGTERM.
+                // A drain causes only a notice: the deletion of the pod follows, with SIGTERM.
                 Directive::Run | Directive::Pause | Directive::Drain => {}
             },
             Order::Abandoned => {
-                let why = "nobody has answered for longer than the heartbeat time-out";
+                let why = "no gateway has answered for longer than the pool's heartbeatTimeoutSeconds";
                 self.close(now, why, self.deadlines(now), actions);
             }
             Order::WallsDown(reachable) => {
-                let why = format!("the network is not walled in: {} can be reached", reachable.join(", "));
+                let why = format!("the network is not isolated: {} can be reached", reachable.join(", "));
                 self.close(now, &why, (None, now.after(SHORT_KILL_GRACE)), actions);
             }
             Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
@@ -216,20 +215,20 @@ impl Life {
         }
     }
 
-    /// Told to end now.
+    /// Ends the program now, by the directive `stop`.
     fn stop(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         if self.stage == Stage::Waiting {
-            actions.push(Action::Say("told to stop before the program was started".into()));
+            actions.push(Action::Say("the program is not started: the agent's directive is stop".into()));
             self.closed = true;
             return self.leave(actions);
         }
         if matches!(self.stage, Stage::Running | Stage::Serving { .. }) {
-            actions.push(Action::Say("told to stop".into()));
+            actions.push(Action::Say("the program is ended: the agent's directive is stop".into()));
         }
         self.end(now, Some(now.after(SHORT_KILL_GRACE / 2)), now.after(SHORT_KILL_GRACE), actions);
     }
 
-    /// The program must not run, or not any more.
+    /// Fails closed: the program is not started, or is ended.
     fn close(&mut self, now: BootTime, why: &str, (hook, kill_at): (Option<BootTime>, BootTime), actions: &mut Vec<Action>) {
         if self.stage == Stage::Over {
             return;
@@ -256,17 +255,17 @@ impl Life {
         }
     }
 
-    /// Until when the hook may run, and when everything is killed, if the pod's grace began now.
+    /// Until when the hook may run, and when all processes are killed, if the grace period begins now.
     fn deadlines(&self, now: BootTime) -> (Option<BootTime>, BootTime) {
         let kill_at = now.after(self.grace.saturating_sub(GRACE_MARGIN.min(self.grace / 2)));
         (Some(now.after(self.grace / 2).min(kill_at)), kill_at)
     }
 
-    /// Begins to end, or hastens it. Nothing makes an end that has begun take longer.
+    /// Begins the end, or brings it forward. An end that has begun is never delayed.
     fn end(&mut self, now: BootTime, hook: Option<BootTime>, kill_at: BootTime, actions: &mut Vec<Action>) {
         match self.stage {
             Stage::Waiting => self.leave(actions),
-            // There is nobody whom a hook could help, and no program whose code could be given.
+            // No program runs: the hook is not needed, and there is no exit code of a program.
             Stage::Serving { busy: false } => {
                 self.own = SIGTERM_EXIT_CODE;
                 self.ask(kill_at, actions);
@@ -297,7 +296,7 @@ impl Life {
         actions.push(Action::KillAll);
     }
 
-    /// What follows from time alone.
+    /// Takes the actions that are due by time alone.
     fn pass(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         match self.stage {
             Stage::Draining { until, kill_at } if now >= until => {
@@ -306,7 +305,7 @@ impl Life {
             }
             Stage::Asked { kill_at } if now >= kill_at => self.kill(now, actions),
             Stage::Killing { give_up, .. } if now >= give_up => {
-                actions.push(Action::Say("some processes could not be killed".into()));
+                actions.push(Action::Say("some processes in the container could not be killed".into()));
                 self.leave(actions);
             }
             Stage::Killing { again, give_up } if now >= again => {

@@ -39,7 +39,7 @@ fn running(drain_hook: &[&str]) -> Life {
     life
 }
 
-/// What is done, without what is said.
+/// The actions, without log lines.
 fn done(life: &mut Life, now: u64, event: Event) -> Vec<Action> {
     let mut actions = life.on(at(now), event);
     actions.retain(|action| !matches!(action, Action::Say(_)));

@@ -1,8 +1,15 @@
-//! The supervisor: PID 1 of the agent's container; outside the cluster a process below who started it. It holds no secret.
+//! The supervisor: process 1 of the agent's container, or a child of `spillway-agent run` outside the cluster. It holds no secret.
 //!
-//! One loop on one thread: it starts the program when the sidecar says so, reaps every orphan, measures, and ends everything
-//! when told. What it decides is in [`life`], [`preflight`], [`item`], [`watchdog`] and [`health`]. It never waits for anybody: the sidecar, a hook or a slow reader
-//! of its output cannot keep it from reaping and ending.
+//! One loop on one thread starts the program after an order of the sidecar, reaps every orphan, watches, and ends all processes
+//! when it must. The loop never blocks: the sidecar, a hook or a slow reader of the output cannot stop it.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`life`], [`item`], [`preflight`], [`watchdog`], [`health`] | pure decisions: program, items, preflight, hanging commands, report |
+//! | [`control`] | the connection to the sidecar |
+//! | [`processes`], [`output`], [`plain_text`], [`terminal`] | the kernel's processes; the program's output and terminal |
+//! | [`environment`], [`home`], [`item_files`], [`notices`] | what the program finds: variables, home, task and result, notices |
+//! | `supervisor`, `options`, `start`, `hooks`, `hung`, `notice_queue` | the state of the loop, and its actions by subject |
 
 pub mod control;
 pub mod environment;
@@ -49,25 +56,25 @@ use supervisor::Supervisor;
 
 pub use options::Options;
 
-/// Between two looks at the program.
+/// Between two checks of the program.
 const PROGRAM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Notices that wait to be written.
+/// The most notices that wait to be written.
 const MAX_UNWRITTEN_NOTICES: usize = 256;
 /// Between two tries to write a notice that could not be written.
 const NOTICE_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// At the end, for what is still in the program's pipes and for the sidecar to be told.
+/// At the end: time limits to copy the rest of the program's output, and to report to the sidecar.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 const FINAL_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Runs the supervisor; gives the exit code.
+/// Runs the supervisor; returns the exit code.
 pub fn run(options: Options) -> io::Result<u8> {
     let init = match options.parent {
         Some(parent) => Init::below(parent)?,
-        // Everything that can be seen is killed at the end: outside a container of its own that would be everything there is.
+        // At the end every visible process is killed. Outside its own container that would be every process of the machine.
         None => match Init::new(options.max_processes) {
             Some(init) => init,
             None => {
-                agent_says!("not started: the supervisor must be PID 1 of its container");
+                agent_says!("the program is not started: the supervisor must be PID 1 of its container");
                 return Ok(FAIL_CLOSED_EXIT_CODE);
             }
         },
@@ -75,10 +82,10 @@ pub fn run(options: Options) -> io::Result<u8> {
     options.home.make()?;
     let own = std::env::current_exe()?;
     let bin = own.parent().unwrap_or(Path::new(crate::BIN_DIR)).to_owned();
-    // The program has our uid: it must not read our memory, nor trace us.
+    // The program has our uid. It must neither read our memory nor trace us.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let (environment, timed_path) = match options.parent {
-        // A person's own, with what is ours in it; its shells stay what they are.
+        // The environment of the person, with our variables in it. The shells are not replaced by timed ones.
         Some(_) => (std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect(), None),
         None => {
             let mut built = environment::build(|name| std::env::var_os(name), &options.pass, &bin, &options.data, options.tty);
@@ -94,7 +101,7 @@ pub fn run(options: Options) -> io::Result<u8> {
     Ok(code)
 }
 
-/// All that the program wrote was read.
+/// Waits until all output of the program was read.
 async fn copied(copying: &mut Option<mpsc::Receiver<()>>) {
     if let Some(copying) = copying {
         copying.recv().await;
@@ -110,7 +117,7 @@ impl Supervisor {
         let mut heard = said.subscribe();
         tokio::spawn(control::keep(self.options.socket.clone(), self.told.subscribe(), said, orders));
         loop {
-            // Before anything is judged that happened since: what was said of it.
+            // Orders come first: the end of a process is judged by what the program has reported before.
             while let Ok(order) = received.try_recv() {
                 self.take(order);
             }
@@ -130,7 +137,7 @@ impl Supervisor {
         }
     }
 
-    /// Brings everything up to now: what ended, what has to be looked at, what is due. Says for how long nothing is.
+    /// Handles all that is due now: ended processes, checks, timers. Returns for how long nothing is due.
     fn settle(&mut self) -> Duration {
         self.reap();
         let now = BootTime::now();
@@ -199,7 +206,7 @@ impl Supervisor {
                     self.prepare(now, actions);
                 }
                 preflight::Action::Start => {
-                    // Of what the preflight wrote nothing is the program's.
+                    // The output of the preflight is no output of the program.
                     (self.output, self.copying) = (LastOutput::default(), None);
                     if let Some(settings) = self.start_with.take() {
                         self.on(Event::Order(Order::Start(Box::new(settings))));
@@ -209,7 +216,7 @@ impl Supervisor {
         }
     }
 
-    /// All that was written was read, by whoever wrote it.
+    /// All output of the preflight, or of the run, was read.
     fn read_all(&mut self) {
         self.on_preflight(preflight::Event::Copied);
         self.on_item(item::Event::Copied);
@@ -248,15 +255,15 @@ impl Supervisor {
     fn ask_all(&self) {
         self.init.signal_all(Signal::TERM);
         if self.options.tty {
-            // A shell at a terminal ignores the other one.
+            // A shell at a terminal ignores SIGTERM.
             self.init.signal_all(Signal::HUP);
         }
-        // A stopped process takes no signal but this one and SIGKILL.
+        // A stopped process reacts only to this signal and to SIGKILL.
         self.init.signal_all(Signal::CONT);
     }
 
     fn take(&mut self, order: Order) {
-        // Of the program first: that it starts. Of its item next, which it may need.
+        // The program's life comes first, since an item may need a started program.
         match &order {
             Order::Start(settings) => self.may_start(settings),
             Order::Key(_)
@@ -300,7 +307,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes every process that ended, or was stopped or continued.
+    /// Reaps every process that ended, and notes those that were stopped or continued.
     fn reap(&mut self) {
         loop {
             match self.init.reap() {
@@ -333,7 +340,7 @@ impl Supervisor {
                     } else {
                         self.health.ended();
                     }
-                    // Whether it ended by itself is known before the container's end begins.
+                    // The item must know that the program ended by itself before the end of the container begins.
                     self.on_item(item::Event::Ended(exit));
                     self.on(Event::Ended(exit.code));
                 }
@@ -348,19 +355,19 @@ impl Supervisor {
             } else if self.drain == Some(pid) {
                 self.drain = None;
                 if code != 0 {
-                    agent_says!("the drain hook ended with {code}");
+                    agent_says!("the drain hook ended with exit code {code}");
                 }
                 self.on(Event::HookEnded);
             } else if !self.was_checkpoint(pid, code) && self.warning.as_ref().is_some_and(|hook| hook.pid == pid) {
                 self.warning = None;
                 if code != 0 {
-                    agent_says!("the warn hook ended with {code}");
+                    agent_says!("the warn hook ended with exit code {code}");
                 }
             }
         }
     }
 
-    /// Looks at what no signal tells.
+    /// Checks what no signal reports: whether the program is stopped, its output, and its terminal.
     fn look(&mut self, now: BootTime) {
         if let Some(frozen) = self.program.and_then(processes::stopped) {
             self.health.frozen(now, frozen);
@@ -377,7 +384,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets the sidecar know, if it matters: something changed, or the program was active since.
+    /// Reports to the sidecar, if something changed or the program was active since the last report.
     fn tell(&mut self, now: BootTime) {
         let (held, preflight, checkpoint) = (self.items.held(), self.preflight.told(), self.checkpoint.clone());
         let report = Report { held, preflight, checkpoint, ..self.health.report(now) };
@@ -406,12 +413,12 @@ impl Supervisor {
         });
     }
 
-    /// The program is gone: what it wrote last is copied, and the sidecar is told, if it listens.
+    /// The program has ended: copies its last output, and reports the end to the sidecar.
     async fn last_words(mut self, heard: &mut watch::Receiver<Option<SupervisorReport>>) {
         if self.checking.is_some() {
-            self.init.signal_all(Signal::KILL); // it would be killed with us, and holds its output open until then
+            self.init.signal_all(Signal::KILL); // the preflight would be killed with us, and keeps its output open until then
         }
-        let _ = timeout(FINAL_OUTPUT_TIMEOUT, copied(&mut self.copying)).await; // whoever reads our output may not read any more
+        let _ = timeout(FINAL_OUTPUT_TIMEOUT, copied(&mut self.copying)).await; // the reader of our output may have stopped
         self.on_item(item::Event::Leave);
         if self.items.per_item() {
             self.health.ended();
@@ -419,7 +426,7 @@ impl Supervisor {
         self.tell(BootTime::now());
         if self.health.report(BootTime::now()).program != Program::Waiting {
             let told = heard.wait_for(|told| told.as_ref().is_some_and(|told| told.ended));
-            let _ = timeout(FINAL_REPORT_TIMEOUT, told).await; // it learns from the kubelet then
+            let _ = timeout(FINAL_REPORT_TIMEOUT, told).await; // without it, the controller learns the end from the kubelet
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Notices on their way to the file of the program: queued until they are written. Reads none back.
+//! The queue of notices that must be written to the program's file. It does not read the file.
 
 use spillway_wire::agent::{DesiredState, Notice};
 
@@ -10,7 +10,7 @@ use crate::clock::BootTime;
 use crate::{FIRST_POD_NOTICE_ID, agent_says, clock};
 
 impl Supervisor {
-    /// A notice of our own.
+    /// Queues a notice that the pod itself makes.
     pub(super) fn notice(&mut self, now: BootTime, about: &str, text: String) {
         self.own_notices += 1;
         let notice = Notice { id: FIRST_POD_NOTICE_ID + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
@@ -18,16 +18,16 @@ impl Supervisor {
         self.write_at = now;
     }
 
-    /// Queues the notices that are new.
+    /// Queues the controller's notices that are new.
     pub(super) fn note(&mut self, wanted: &DesiredState) {
         let newest = self.unwritten.iter().rev().map(|notice| notice.id).find(|id| *id < FIRST_POD_NOTICE_ID).unwrap_or(self.health.seen());
         let room = MAX_UNWRITTEN_NOTICES.saturating_sub(self.unwritten.len());
-        // What finds no room is not acknowledged either, and comes again.
+        // A notice for which there is no room is not acknowledged, so that it comes again.
         self.unwritten.extend(wanted.notices.iter().filter(|notice| notice.id > newest).take(room).cloned());
         self.write_at = BootTime::now();
     }
 
-    /// Writes them down; only what is written counts as delivered.
+    /// Writes the queued notices. Only a written notice counts as delivered.
     pub(super) fn write_notices(&mut self, now: BootTime) {
         if self.unwritten.is_empty() || now < self.write_at {
             return;
@@ -37,7 +37,7 @@ impl Supervisor {
         }
         while let (Some(notice), Some(file)) = (self.unwritten.front(), &self.notices) {
             if let Err(error) = file.append(notice) {
-                agent_says!("notice {} cannot be written: {error}; trying again", notice.id);
+                agent_says!("cannot write notice {} to the data folder: {error}; trying again", notice.id);
                 break;
             }
             if notice.id < FIRST_POD_NOTICE_ID {

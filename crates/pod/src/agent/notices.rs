@@ -1,8 +1,8 @@
 //! The file of notices in the program's data folder.
 //!
-//! The program may write there what it likes, so nothing there is believed: no link is followed, nothing but a plain file of
-//! one name is written to, and reading is bounded. What is wrong is replaced. The folder itself is opened before the program
-//! starts, and is a mount that it cannot exchange.
+//! The program may write any file there, so that nothing there is trusted: no link is followed, only a plain file with one name
+//! is written, and reads are bounded. Any other file of that name is replaced. The folder itself is opened before the program
+//! starts, and is a mount that the program cannot exchange.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,15 +15,15 @@ use spillway_wire::agent::Notice;
 
 use crate::{FIRST_POD_NOTICE_ID, NOTICES_FILE};
 
-/// The file is never larger.
+/// The greatest size of the file.
 const MAX_NOTICES_BYTES: u64 = 1024 * 1024;
-/// What stays of a file that became too large.
+/// The size to which a full file is shortened.
 const KEPT_NOTICES_BYTES: u64 = MAX_NOTICES_BYTES / 2;
-/// The name under which a shortened file is made.
+/// The temporary name of a shortened file.
 const NEW_NOTICES_FILE: &str = ".notices.jsonl.new";
 
-/// Queues a notice of our own, of which `most` wait to be written: of more the oldest is lost. One of the governor's is not, which
-/// would not come again once a later one is written.
+/// Queues a notice of the pod itself. At most `most` of them wait to be written: of more, the oldest is lost. A notice of the
+/// governor is never dropped, because it would not come again after a later one was written.
 pub fn queue_own(unwritten: &mut VecDeque<Notice>, notice: Notice, most: usize) {
     let own = |notice: &Notice| notice.id >= FIRST_POD_NOTICE_ID;
     if unwritten.iter().filter(|notice| own(notice)).count() >= most
@@ -34,12 +34,12 @@ pub fn queue_own(unwritten: &mut VecDeque<Notice>, notice: Notice, most: usize) 
     unwritten.push_back(notice);
 }
 
-/// Of notices that wait for the hook the last ones are kept.
+/// Keeps the last `most` notices.
 pub fn keep_last(notices: &mut VecDeque<Notice>, most: usize) {
     notices.drain(..notices.len().saturating_sub(most));
 }
 
-/// The folder.
+/// The data folder, with the file of notices.
 #[derive(Debug)]
 pub struct Notices {
     folder: OwnedFd,
@@ -47,7 +47,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// In `folder`.
+    /// Opens `folder`.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let folder = open(folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { folder, most: MAX_NOTICES_BYTES })
@@ -62,7 +62,7 @@ impl Notices {
         }
         let mut file = self.file()?;
         let size = file.metadata()?.len();
-        // A crash of ours, or the program, may have left half a line.
+        // A crash of the supervisor, or the program, may have left half a line.
         let broken = size > 0 && !ends_a_line(&mut file, size)?;
         if size + length + u64::from(broken) > self.most {
             file =
@@ -73,7 +73,7 @@ impl Notices {
         file.write_all(&line)
     }
 
-    /// The file, made anew if it is not a plain one.
+    /// Opens the file, and replaces it if it is not a plain file.
     fn file(&self) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = openat(&self.folder, NOTICES_FILE, flags, Mode::from_raw_mode(0o644));
@@ -87,7 +87,7 @@ impl Notices {
         Ok(openat(&self.folder, NOTICES_FILE, flags | OFlags::EXCL, Mode::from_raw_mode(0o644))?.into())
     }
 
-    /// A new file in its place with the last whole lines of at most `keep` bytes.
+    /// Replaces the file by a new one with its last whole lines, at most `keep` bytes.
     fn shortened(&self, file: &mut File, size: u64, keep: u64) -> io::Result<File> {
         let mut kept = Vec::new();
         file.seek(SeekFrom::Start(size.saturating_sub(keep)))?;
@@ -103,7 +103,7 @@ impl Notices {
     }
 }
 
-/// Removes what has this name in `folder`, a link itself. A folder with something in it is moved out of the way instead.
+/// Removes the entry of this name in `folder`, without following a link. A folder that is not empty is renamed instead.
 pub fn clear(folder: &OwnedFd, name: &str) -> io::Result<()> {
     match unlinkat(folder, name, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),

@@ -1,27 +1,27 @@
-//! What the supervisor is started with.
+//! The options of the supervisor.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::home::Home;
 
-/// What to run, and where everything is.
+/// The command, and the paths that the supervisor uses.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The program.
     pub command: Vec<OsString>,
-    /// Variables of our own environment that the program gets.
+    /// Variables of the supervisor's environment that the program gets.
     pub pass: Vec<String>,
-    /// The program has our terminal.
+    /// The program gets our terminal.
     pub tty: bool,
-    /// Processes and threads that the program and all that it starts may have at once, in a user namespace of their own.
+    /// Processes and threads that the program may have at once, with all that it starts. Only in a pod with its own user namespace.
     pub max_processes: u64,
     /// The program's data folder.
     pub data: PathBuf,
-    /// The program's home, and files that are copied before anything is started.
+    /// The program's home, and the files that are copied before the first program starts.
     pub home: Home,
     /// The sidecar's socket.
     pub socket: PathBuf,
-    /// Outside the cluster: who started us. What we start has all of our environment then.
+    /// Outside the cluster: the pid of the process that started us. The program then gets our whole environment.
     pub parent: Option<i32>,
 }

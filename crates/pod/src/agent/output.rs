@@ -1,7 +1,8 @@
-//! What the program writes, copied to our own output, so that it can be seen that it writes, and what it wrote last.
+//! Copies the program's output to our own output, and keeps the time and the end of it.
 //!
-//! A thread a stream, with blocking reads and writes: whoever reads our output slowly slows the program, as without us, and
-//! never the supervisor. If our output is closed the program's is read and dropped, and the program goes on.
+//! Each stream has a thread with blocking reads and writes. So a slow reader of our output slows the program, as it would
+//! without us, and never the supervisor. If our output is closed, the program's output is read and dropped, and the program
+//! continues.
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +14,16 @@ use tokio::sync::mpsc;
 use super::plain_text::PlainText;
 use crate::clock::BootTime;
 
-/// A thread's stack: it does nothing but copy.
+/// The stack of a thread, which only copies.
 const THREAD_STACK_BYTES: usize = 64 * 1024;
-/// Read at once.
+/// The most bytes of one read.
 const READ_CHUNK_BYTES: usize = 16 * 1024;
-/// Bytes that are kept beyond what is told: the space at the end is not told.
+/// Bytes that are kept beyond the reported length, because white space at the end is not reported.
 const TRIM_MARGIN_BYTES: usize = 256;
-/// Bytes that are kept of the end of both streams together: what is said of a program that failed.
+/// The reported end of both streams together, for a program that failed.
 const MAX_LAST_WORDS_BYTES: usize = 1024;
 
-/// When a run of the program last wrote something, and what.
+/// When a run of the program last wrote something, and the end of its output.
 #[derive(Clone, Debug, Default)]
 pub struct LastOutput(Arc<Inner>);
 
@@ -35,7 +36,7 @@ struct Inner {
     out: Mutex<Vec<u8>>,
 }
 
-/// Which of its streams a program wrote to.
+/// A stream of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -45,24 +46,24 @@ pub enum Stream {
 }
 
 impl LastOutput {
-    /// When.
+    /// When the program last wrote something.
     pub fn get(&self) -> BootTime {
         BootTime::from_millis(self.0.at.load(Ordering::Relaxed))
     }
 
-    /// The last of both streams, at most 1024 bytes, as plain text and without the space around it.
+    /// The end of both streams, at most 1024 bytes, as plain text without white space around it.
     pub fn tail(&self) -> String {
         text(&self.0.both, MAX_LAST_WORDS_BYTES)
     }
 
-    /// The last of standard output, at most as long as a result may be, as plain text and without the space around it.
+    /// The end of standard output, at most as long as a result, as plain text without white space around it.
     pub fn standard_output(&self) -> String {
         text(&self.0.out, MAX_RESULT_BYTES)
     }
 
     fn wrote(&self, chunk: &[u8], stream: Stream, plain: &mut PlainText) {
         self.0.at.store(BootTime::now().millis(), Ordering::Relaxed);
-        // The two may be cut at different places of a sequence: both are read from the same state.
+        // Both buffers read the chunk from the same state of the parser.
         let before = plain.clone();
         keep(&self.0.both, MAX_LAST_WORDS_BYTES, chunk, plain);
         match stream {
@@ -72,7 +73,7 @@ impl LastOutput {
     }
 }
 
-/// Adds what a chunk shows, and keeps the end of all of it.
+/// Adds the plain text of a chunk, and keeps the end.
 fn keep(kept: &Mutex<Vec<u8>>, most: usize, chunk: &[u8], plain: &mut PlainText) {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     plain.push(chunk, &mut kept);
@@ -85,17 +86,17 @@ fn text(kept: &Mutex<Vec<u8>>, most: usize) -> String {
     let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     let end = kept.trim_ascii_end();
     let last = end.get(end.len().saturating_sub(most)..).unwrap_or(end);
-    // The cut may have gone through a character, of which up to three bytes are left.
+    // The cut may divide a character, so that up to three bytes of it are left.
     let begin = last.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
     let mut text = String::from_utf8_lossy(last.get(begin..).unwrap_or_default()).trim().to_owned();
-    // A byte that is no text is shown by three.
+    // A byte that is no text becomes three bytes.
     if text.len() > most {
         text.drain(..text.ceil_char_boundary(text.len() - most));
     }
     text
 }
 
-/// Copies `from` to `to` until its end; holds `ended` as long.
+/// Copies `from` to `to` until its end, and drops `ended` then.
 pub fn copy(
     (mut from, stream): (impl Read + Send + 'static, Stream),
     mut to: impl Write + Send + 'static,

@@ -1,9 +1,10 @@
-//! A program's output as plain text: without escape sequences and control characters, and with what a terminal would show
-//! of a line that was written over. Pure; a stream may come in pieces of any size.
+//! A program's output as plain text: without escape sequences and control characters. Of a line that was overwritten, it keeps
+//! the text that a terminal shows. Pure; a stream may come in pieces of any size.
 //!
-//! What always holds: a sequence ends with its line at the latest, so one that was cut short hides no more than that.
+//! What always holds: an escape sequence ends at the end of its line at the latest, so that an incomplete one hides only the
+//! rest of its line.
 
-/// Where a stream stands.
+/// The state of the parser.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -24,12 +25,12 @@ enum State {
 #[derive(Clone, Debug, Default)]
 pub struct PlainText {
     state: State,
-    /// After a carriage return: what follows is written over the line, unless the line ends there.
+    /// After a carriage return: the next text overwrites the line, unless the line ends there.
     returned: bool,
 }
 
 impl PlainText {
-    /// Appends what these bytes show to `shown`, whose last line a carriage return takes back.
+    /// Appends the text of these bytes to `shown`. A carriage return may remove the last line of `shown`.
     pub fn push(&mut self, bytes: &[u8], shown: &mut Vec<u8>) {
         for byte in bytes {
             self.take(*byte, shown);
@@ -56,7 +57,7 @@ impl PlainText {
             (State::Control, _) => State::Control,
             (State::String, 0x07) => State::Text,
             (State::String, _) => State::String,
-            // `ESC \` ends it; anything else after ESC is a sequence of its own, of which one byte is left out.
+            // `ESC \` ends the string. Another byte after ESC begins a new sequence, of which one byte is left out.
             (State::StringEscape, _) => State::Text,
         };
     }

@@ -1,9 +1,9 @@
-//! The command that has to succeed before the program is started, as its supervisor decides it. Pure: events and the time
-//! come in, actions go out.
+//! The preflight: the command that must succeed before the program is started, as the supervisor decides it. Pure: events and
+//! the time come in, actions go out.
 //!
-//! What always holds: nothing else runs in the container meanwhile, so that whatever a run leaves behind is killed with it;
-//! the program is started once, after a run that succeeded and of which nothing is left; a run that passed is never repeated.
-//! It must not end the container: that is [`life`](super::life)'s to do, at any time.
+//! What always holds: no other program runs in the container at the same time, so that all processes are killed after a run. The
+//! program is started once, after a successful run of which no process is left. A successful run is never repeated. This module
+//! must not end the container: only [`life`](super::life) does so, at any time.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use spillway_wire::agent::{Preflight as Told, PreflightState};
 use super::processes::Exit;
 use crate::clock::BootTime;
 
-/// For one run: what asks a question that nobody answers must not hang for ever.
+/// Time limit of one run. A command that asks a question must not hang for ever.
 const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(30);
 /// First and longest pause between two runs.
 const PREFLIGHT_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(120));
-/// Between two kills of everything.
+/// Between two rounds of SIGKILL to all processes.
 const KILL_INTERVAL: Duration = Duration::from_millis(50);
-/// For the last of a run's output, which others read as slowly as they like.
+/// Time limit for copying the last output of a run. The reader of our output may be slow.
 const OUTPUT_COPY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The program may be started, as far as others are concerned; this has to succeed before. Empty: nothing has to.
+    /// The sidecar lets the program start; this command must succeed before. Empty: there is no such command.
     Begin(Vec<String>),
     /// The command could not be started: why.
     NotStarted(String),
@@ -32,22 +32,22 @@ pub enum Event {
     Ended(Exit),
     /// No process is left but the supervisor.
     Empty,
-    /// All that the run wrote was read.
+    /// All output of the run was read.
     Copied,
     /// Time passed.
     Tick,
 }
 
-/// What is to be done.
+/// An action for the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Run this.
+    /// Run this command.
     Run(Vec<String>),
-    /// Kill everything.
+    /// Kill all processes.
     KillAll,
-    /// Read what it wrote last, and [judge](Preflight::judge).
+    /// Read its last output, and [judge](Preflight::judge) the run.
     Judge,
-    /// It passed: the program may be started.
+    /// The preflight passed: start the program.
     Start,
 }
 
@@ -61,20 +61,20 @@ enum End {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// It was not asked for.
+    /// [`Event::Begin`] has not come.
     #[default]
     Unasked,
-    /// The command runs, until this at most.
+    /// The command runs, at most until `until`.
     Running { until: BootTime },
-    /// It is over; what it left behind is being killed.
+    /// The command has ended; processes that it left behind are being killed.
     Clearing { end: End, again: BootTime },
-    /// Nothing is left; the last of the output is read.
+    /// No process is left; the last output is read.
     Copying { end: End, until: BootTime },
-    /// It is being judged.
+    /// The run is being judged.
     Judging(End),
-    /// It failed, and is run again then.
+    /// The run failed, and the command runs again at `until`.
     Resting { until: BootTime },
-    /// It passed, or nothing had to.
+    /// The preflight passed, or there is no command.
     Passed,
 }
 
@@ -85,12 +85,12 @@ pub struct Preflight {
     stage: Stage,
     /// Runs that failed.
     failures: u32,
-    /// How the last of them did.
+    /// The message about the last failed run.
     message: String,
 }
 
 impl Preflight {
-    /// Takes what happened; says what is to be done.
+    /// Takes an event; returns the actions.
     pub fn on(&mut self, now: BootTime, event: Event) -> Vec<Action> {
         match (event, &mut self.stage) {
             (Event::Begin(command), Stage::Unasked) => {
@@ -115,12 +115,12 @@ impl Preflight {
                 self.pass(now)
             }
             (Event::Tick, _) => self.pass(now),
-            // Said again after a sidecar's restart; of a run that is over; of processes that are nobody's concern.
+            // A restarted sidecar repeats `Begin`. The other events belong to a run that is over, or to other processes.
             (Event::Begin(_) | Event::NotStarted(_) | Event::Ended(_) | Event::Empty | Event::Copied, _) => Vec::new(),
         }
     }
 
-    /// What follows from time alone.
+    /// Takes the actions that are due by time alone.
     fn pass(&mut self, now: BootTime) -> Vec<Action> {
         match &mut self.stage {
             Stage::Running { until } if now >= *until => self.clear(now, End::TooLong),
@@ -153,7 +153,7 @@ impl Preflight {
         vec![Action::KillAll]
     }
 
-    /// The run that is over wrote this last.
+    /// Judges the run that is over, of which `tail` is the last output.
     pub fn judge(&mut self, now: BootTime, tail: &str) -> Vec<Action> {
         let Stage::Judging(end) = &self.stage else { return Vec::new() };
         let how = match end {
@@ -174,7 +174,7 @@ impl Preflight {
         Vec::new()
     }
 
-    /// When to say [`Event::Tick`] at the latest.
+    /// When [`Event::Tick`] must come at the latest.
     pub fn wake(&self) -> Option<BootTime> {
         match &self.stage {
             Stage::Running { until: at } | Stage::Clearing { again: at, .. } | Stage::Copying { until: at, .. } => Some(*at),
@@ -183,27 +183,27 @@ impl Preflight {
         }
     }
 
-    /// It matters that no process is left.
+    /// Whether the preflight waits until no process is left.
     pub fn clearing(&self) -> bool {
         matches!(self.stage, Stage::Clearing { .. })
     }
 
-    /// It matters that all output was read.
+    /// Whether the preflight waits for the last output.
     pub fn copying(&self) -> bool {
         matches!(self.stage, Stage::Copying { .. })
     }
 
-    /// The program may be started.
+    /// Whether the preflight has passed, so that the program may be started.
     pub fn passed(&self) -> bool {
         self.stage == Stage::Passed
     }
 
-    /// How the last run failed, if one did and none has passed since.
+    /// The message about the last run, if it failed and none has passed since.
     pub fn failure(&self) -> Option<&str> {
         Some(self.message.as_str()).filter(|message| !message.is_empty())
     }
 
-    /// What the sidecar is told; none: nothing was asked for. While it is run again it has failed still.
+    /// The state for the sidecar; `None` if there is no command. While a failed command runs again, the state stays `Failed`.
     pub fn told(&self) -> Option<Told> {
         let state = match &self.stage {
             _ if self.command.is_empty() => return None,

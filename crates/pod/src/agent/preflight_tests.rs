@@ -17,7 +17,7 @@ fn run() -> Vec<Action> {
     vec![Action::Run(vec!["check".into()])]
 }
 
-/// The run that is under way ends so, and nothing is left of it.
+/// The current run ends with `exit`, and no process of it is left.
 fn ends(preflight: &mut Preflight, now: BootTime, exit: Exit, tail: &str) -> Vec<Action> {
     assert_eq!(preflight.on(now, Event::Ended(exit)), [Action::KillAll], "whatever it left behind goes with it");
     assert_eq!(preflight.on(now, Event::Copied), [], "not before nothing is left");
@@ -78,7 +78,7 @@ fn a_run_that_asks_for_ever_is_killed_and_killed_again_until_nothing_is_left() {
     assert_eq!(preflight.on(at(30), Event::Ended(Exit { code: 137, killed: true })), [], "that it was killed is no news");
     assert_eq!(preflight.on(at(31), Event::Tick), [Action::KillAll]);
     assert_eq!(preflight.on(at(31), Event::Empty), []);
-    // Whoever reads the output reads no more: it is judged all the same.
+    // The reader of our output has stopped: the run is judged anyway.
     assert_eq!(preflight.on(at(33), Event::Tick), [Action::Judge]);
     preflight.judge(at(33), "may I? [y/N]");
     assert_eq!(preflight.failure(), Some("the preflight command did not end within 30 s and was killed: may I? [y/N]"));

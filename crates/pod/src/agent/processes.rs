@@ -1,6 +1,7 @@
-//! Everything the kernel is asked about processes: starting, reaping, looking, killing. Decides nothing.
+//! All calls to the kernel about processes: starting, reaping, listing, signalling. It decides nothing.
 //!
-//! Who kills everything that it can see is PID 1 of a container. Outside of one only what is below us is ours.
+//! In a container the supervisor is process 1, and all visible processes are its own. Outside a container only the processes
+//! below the supervisor are its own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,16 +21,16 @@ use crate::files::reading;
 use crate::process::kind::{self, OwnBinary};
 use crate::process::tree::{PROC_TICK_MS, Tree, stat};
 
-/// Proof that we are PID 1, or get all orphans of what we start: without either nothing can be killed.
+/// Proof that we are PID 1, or the subreaper of all processes that we start. Without it no process can be killed.
 #[derive(Clone, Copy, Debug)]
 pub struct Init {
-    /// Outside a container: what is below us. In one everything is ours.
+    /// Outside a container: the processes below us. Unset in a container, where all processes are ours.
     tree: Option<Tree>,
-    /// Processes and threads that may be in the container at once; unset: the kernel would count those of other pods with them.
+    /// Processes and threads that the container may have at once. Unset where the kernel would also count those of other pods.
     max_processes: Option<u64>,
 }
 
-/// Processes beyond the program's own that we may start: hooks.
+/// Processes that we may start beyond the program's limit, for hooks.
 const RESERVED_PROCESSES: u64 = 8;
 
 /// How a process ended.
@@ -41,14 +42,14 @@ pub struct Exit {
     pub killed: bool,
 }
 
-/// What became of a child, or of an orphan.
+/// A change of a child or of an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It ended.
     Ended(Exit),
     /// A signal stopped it.
     Stopped,
-    /// It goes on.
+    /// A signal continued it.
     Continued,
 }
 
@@ -57,33 +58,33 @@ pub enum Change {
 pub enum Reaped {
     /// A process changed.
     Change(i32, Change),
-    /// No more changed.
+    /// No other process changed.
     Nothing,
     /// There is no child and no orphan.
     Empty,
 }
 
 impl Init {
-    /// We, if we are PID 1. What we start may have `max_processes` at once where our user namespace is our own: the kernel counts
-    /// by uid and user namespace, and outside of one all agents of the node have the same uid.
+    /// `Some` if we are PID 1. The limit `max_processes` applies only in our own user namespace: the kernel counts by uid and user
+    /// namespace, and otherwise all agents of the node have the same uid.
     pub fn new(max_processes: u64) -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_initial(&map));
         (getpid() == Pid::INIT).then_some(Self { tree: None, max_processes: own.then_some(max_processes) })
     }
 
-    /// We, outside a container, for as long as the process `parent` lives, which started us. The kernel counts processes by uid: a limit
-    /// would count those of everything else that the user runs.
+    /// Outside a container, below the process `parent`, which started us. We end when it ends. There is no limit of processes: the
+    /// kernel counts by uid, and would also count the user's other processes.
     pub fn below(parent: i32) -> io::Result<Self> {
         set_parent_process_death_signal(Some(Signal::TERM))?;
-        // It may have died before that.
+        // The parent may have ended before this call.
         if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(parent) {
-            return Err(io::Error::other("whoever started the supervisor is gone"));
+            return Err(io::Error::other("the process that started the supervisor has ended"));
         }
         Ok(Self { tree: Some(Tree::new()?), max_processes: None })
     }
 
-    /// Starts the program, with `input` to read. With a terminal it gets ours instead, and stays in our group so that the
-    /// terminal's signals reach it.
+    /// Starts the program, with `input` as its standard input. With `tty` it gets our terminal instead, and stays in our process
+    /// group, so that the terminal's signals reach it.
     pub fn start(self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8], tty: bool) -> io::Result<Started> {
         let mut prepared = prepare(command, environment)?;
         if tty {
@@ -91,21 +92,21 @@ impl Init {
         } else {
             prepared.stdin(reading(input)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         }
-        // Never waited for by this handle: reaping is done in one place, for everybody.
+        // This handle never waits: all processes are reaped in one place.
         let mut child = self.spawn(&mut prepared)?;
         let output = child.stdout.take().zip(child.stderr.take());
         Ok(Started { pid: i32::try_from(child.id()).unwrap_or(0), output })
     }
 
-    /// Starts a hook, in a group of its own, with `input` to read; what it writes goes to our own output.
+    /// Starts a hook in its own process group, with `input` as its standard input. Its output goes to our own.
     pub fn start_hook(self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8]) -> io::Result<i32> {
         let mut prepared = prepare(command, environment)?;
         prepared.stdin(reading(input)?).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0);
         Ok(i32::try_from(self.spawn(&mut prepared)?.id()).unwrap_or(0))
     }
 
-    /// A child has our limit as it is at that moment, and then its own, for good. Ours is a little higher: a program that has all
-    /// the processes that it may have does not keep us from starting a hook.
+    /// Starts a child with a limit of processes. The child inherits our limit at that moment, and then gets its own one for good.
+    /// Our limit is a little higher, so that hooks can be started when the program has reached its limit.
     fn spawn(self, prepared: &mut Command) -> io::Result<Child> {
         let ours = getrlimit(Resource::Nproc);
         let Some(limit) = self.max_processes.map(|limit| ours.maximum.map_or(limit, |most| limit.min(most))) else {
@@ -146,22 +147,22 @@ impl Init {
         }
     }
 
-    /// Sends `signal` to everything in our PID namespace but ourselves. Group 1 with a minus is what the kernel takes for
-    /// everything: PID 1's own group cannot be named that way. Outside a container: to everything below us.
+    /// Sends `signal` to all processes in our PID namespace except ourselves: for the kernel, `kill(-1)` means all processes, not
+    /// the process group 1. Outside a container: to all processes below us.
     pub fn signal_all(self, signal: Signal) {
         if let Some(tree) = self.tree {
             return tree.signal_all(signal);
         }
-        let _ = kill_process_group(Pid::INIT, signal); // nothing is left, which is as good
+        let _ = kill_process_group(Pid::INIT, signal); // an error means that no process is left
     }
 
-    /// All processes that live and are ours, which of them run our own binary, and what the others are.
+    /// All living processes of ours, whether they run our own binary, and the kind of the others.
     pub fn table(self) -> Vec<Process> {
         described(self.list())
     }
 
-    /// All processes that live and are ours, and nothing more of them: that is faster than what forks on while it is killed. Also outside
-    /// a container the parent of what lost its own is 1.
+    /// All living processes of ours, without their kinds: this must be faster than processes that fork while they are killed.
+    /// Outside a container, orphans have the parent 1 here too.
     pub fn list(self) -> Vec<Process> {
         let Some(tree) = self.tree else { return list() };
         let own = getpid().as_raw_nonzero().get();
@@ -177,17 +178,17 @@ impl Init {
     }
 }
 
-/// Whether a map of uids is that of the node itself.
+/// Whether a map of uids is that of the node's own user namespace.
 fn is_initial(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Whether a process is stopped, as its entry in /proc says. `None`: it is not there.
+/// Whether a process is stopped, from its entry in /proc. `None`: the process does not exist.
 pub fn stopped(pid: i32) -> Option<bool> {
     let stat = stat(pid)?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain any character.
     let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
-    // Not `t`: one that is traced stands still for moments, and goes on.
+    // Not `t`: a traced process stops for moments only, and continues.
     Some(state == 'T')
 }
 
@@ -200,14 +201,13 @@ fn described(processes: Vec<Process>) -> Vec<Process> {
     processes.into_iter().map(described).collect()
 }
 
-/// All processes that can be seen.
+/// All visible processes.
 fn list() -> Vec<Process> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
     folder.filter_map(|one| process(one.ok()?.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// Says something where a process writes its errors, if that is a pipe that somebody reads: nothing else can be written to without
-/// waiting for it.
+/// Writes a line to the standard error of a process, if that is a pipe with a reader. A write to anything else could block.
 pub fn say_to(pid: i32, started: u64, words: &str) {
     let path = format!("/proc/{pid}/fd/2");
     let is_pipe = std::fs::read_link(&path).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(b"pipe:"));
@@ -216,10 +216,10 @@ pub fn say_to(pid: i32, started: u64, words: &str) {
     }
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let Ok(pipe) = open(path, flags, Mode::empty()) else { return };
-    // It may have put something else there since.
+    // The process may have replaced the file since.
     let is_pipe = fstat(&pipe).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo);
     if is_pipe && process(pid).is_some_and(|process| process.started == started) {
-        let _ = rustix::io::write(&pipe, format!("{words}\n").as_bytes()); // it may be full, or nobody reads
+        let _ = rustix::io::write(&pipe, format!("{words}\n").as_bytes()); // the pipe may be full, or have no reader
     }
 }
 
@@ -227,7 +227,7 @@ fn process(pid: i32) -> Option<Process> {
     parse(pid, &stat(pid)?)
 }
 
-/// A line of `/proc/PID/stat`, unless it ended and was not reaped. The name, in parentheses, may hold anything.
+/// Parses `/proc/PID/stat`; `None` for a zombie. The name, in parentheses, may contain any character.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
     let (head, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -240,17 +240,17 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
     Some(Process { pid, parent: number(1)?, group: number(2)?, session: number(3)?, started, name, ..Process::default() })
 }
 
-/// Signals a process, if it is the one that was started then.
+/// Signals the process `pid`, if it was started at `started`.
 pub fn signal(pid: i32, started: u64, signal: Signal) {
     let Some(number) = Pid::from_raw(pid) else { return };
-    // What is held by the descriptor stays the process that was looked at.
+    // The descriptor keeps referring to the process that is checked next.
     let held = pidfd_open(number, PidfdFlags::empty());
     if process(pid).is_none_or(|process| process.started != started) {
         return;
     }
     let _ = match held {
         Ok(held) => pidfd_send_signal(held, signal),
-        Err(_) => kill_process(number, signal), // a kernel without them
+        Err(_) => kill_process(number, signal), // a kernel without pidfd
     }; // it may have ended
 }
 
@@ -259,12 +259,12 @@ pub fn signal(pid: i32, started: u64, signal: Signal) {
 pub struct Started {
     /// Its pid.
     pub pid: i32,
-    /// What it writes; none with a terminal.
+    /// Its output streams; `None` with a terminal.
     pub output: Option<(std::process::ChildStdout, std::process::ChildStderr)>,
 }
 
 fn prepare(command: &[OsString], environment: &BTreeMap<String, OsString>) -> io::Result<Command> {
-    let (program, arguments) = command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
+    let (program, arguments) = command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
     let mut prepared = Command::new(program);
     prepared.args(arguments).env_clear().envs(environment);
     Ok(prepared)

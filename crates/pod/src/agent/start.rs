@@ -1,5 +1,5 @@
-//! How the supervisor starts the preflight command and the program, and with what. Decides on neither: when is for
-//! [`preflight`](super::preflight), [`life`](super::life) and [`item`](super::item).
+//! How the supervisor starts the preflight command and the program. It does not decide when: [`preflight`](super::preflight),
+//! [`life`](super::life) and [`item`](super::item) do.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,9 +20,9 @@ use crate::agent_says;
 use crate::clock::BootTime;
 
 impl Supervisor {
-    /// The program may be started, as far as the sidecar is concerned: its preflight comes first.
+    /// The sidecar lets the program start: the preflight runs first.
     pub(super) fn may_start(&mut self, settings: &Settings) {
-        // As it is said last: a sidecar that comes again may know better.
+        // The last settings count: a sidecar that connects again may have newer ones.
         self.start_with = Some(settings.clone());
         self.on_preflight(preflight::Event::Begin(settings.preflight_command.clone()));
         if self.preflight.passed()
@@ -32,7 +32,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs the preflight command: as the program, but with nothing to read and no terminal.
+    /// Runs the preflight command as the program is run, but with empty standard input and without a terminal.
     pub(super) fn check(&mut self, command: &[String]) {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         (self.output, self.copying) = (LastOutput::default(), None);
@@ -61,13 +61,13 @@ impl Supervisor {
         }
     }
 
-    /// Puts the item where the program finds it, and runs the program. Otherwise: the exit code, and why.
+    /// Writes the item for the program, and runs the program. The error has an exit code and a message.
     pub(super) fn start_for_item(&mut self, now: BootTime, turn: u32, text: &str, input: Input) -> Result<(), (u8, String)> {
         let Some(item) = self.items.assignment() else { return Ok(()) };
         if self.item_files.is_none() {
             self.item_files = ItemFiles::open(&self.options.data).ok();
         }
-        let files = self.item_files.as_ref().ok_or_else(|| io::Error::other("there is no such folder"));
+        let files = self.item_files.as_ref().ok_or_else(|| io::Error::other("the folder cannot be opened"));
         let put = files.and_then(|files| {
             if turn == 1 {
                 files.put(RESULT_FILE, b"")?;
@@ -82,7 +82,7 @@ impl Supervisor {
         }
         let stdin = if input == Input::Stdin { text.as_bytes() } else { b"" };
         self.of_item = of_item;
-        // Of what an earlier item wrote nothing is this one's.
+        // The output of an earlier item is no output of this one.
         self.output = LastOutput::default();
         self.copying = None;
         let started = self.init.start(&command, &self.of_program(), stdin, self.options.tty);
@@ -92,13 +92,13 @@ impl Supervisor {
         Ok(())
     }
 
-    /// As a shell says it: not found, or found and not to be run.
+    /// The exit code as a shell reports it (127: not found, 126: cannot be executed), and a message.
     fn not_started(&self, error: &io::Error) -> (u8, String) {
         let name = self.options.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         (if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }, format!("cannot start {name}: {error}"))
     }
 
-    /// The environment of the program and of hooks, now.
+    /// The current environment of the program and of hooks.
     pub(super) fn environment(&self) -> BTreeMap<String, OsString> {
         let mut environment = self.environment.clone();
         if self.items.held().is_some() {
@@ -107,7 +107,7 @@ impl Supervisor {
         environment
     }
 
-    /// The environment of the program: its shells are timed. A hook has a time of its own.
+    /// The environment of the program, with the timed shells. Hooks have their own time limits instead.
     fn of_program(&self) -> BTreeMap<String, OsString> {
         let mut environment = self.environment();
         environment.extend(self.timed_path.clone().filter(|_| !self.untimed).map(|path| ("PATH".to_owned(), path)));
@@ -121,7 +121,7 @@ impl Supervisor {
         self.copy(started);
     }
 
-    /// Copies what it writes, until its end.
+    /// Copies the output of the process until its end.
     fn copy(&mut self, started: Started) {
         if let Some((out, err)) = started.output {
             let (ended, copying) = mpsc::channel(1);
@@ -129,7 +129,7 @@ impl Supervisor {
             let copied = output::copy((out, Stream::Out), io::stdout(), self.output.clone(), ended.clone())
                 .and_then(|()| output::copy((err, Stream::Err), io::stderr(), self.output.clone(), ended));
             if let Err(error) = copied {
-                // Its pipe is closed: the program will notice. There is no sensible way to go on.
+                // The pipe is closed, so that the program's writes fail: it cannot continue usefully.
                 agent_says!("cannot copy the program's output: {error}");
                 self.init.signal_all(Signal::KILL);
             }

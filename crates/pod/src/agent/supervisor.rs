@@ -1,4 +1,4 @@
-//! What the supervisor knows: its state, as its loop and its parts about hooks and hung commands work with it.
+//! The state of the supervisor, which its loop and the files for its actions share.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -32,44 +32,44 @@ pub(super) struct Supervisor {
     pub(super) init: Init,
     pub(super) options: Options,
     pub(super) environment: BTreeMap<String, OsString>,
-    /// The program's `PATH`, with the timed shells; none: its image has no shell.
+    /// The program's `PATH` with the timed shells; `None` if its image has no shell.
     pub(super) timed_path: Option<OsString>,
-    /// Its pool wants no command timed that does not ask for it.
+    /// The pool exempts all commands that do not ask for a time limit.
     pub(super) untimed: bool,
-    /// What an item adds to it, while there is one.
+    /// The variables that the item in hand adds to the environment.
     pub(super) of_item: BTreeMap<String, OsString>,
     pub(super) life: Life,
     pub(super) preflight: Preflight,
-    /// The preflight command, as long as it exists.
+    /// The pid of the preflight command, while it runs.
     pub(super) checking: Option<i32>,
-    /// What the program is started with when its preflight passed.
+    /// The settings for the start of the program, after its preflight has passed.
     pub(super) start_with: Option<Settings>,
     pub(super) items: Items,
     pub(super) health: Health,
-    /// The program, as long as it exists.
+    /// The pid of the program, while it runs.
     pub(super) program: Option<i32>,
     pub(super) output: LastOutput,
-    /// Ends when all that the program wrote was read.
+    /// Closes when all output of the program was read.
     pub(super) copying: Option<mpsc::Receiver<()>>,
     pub(super) item_files: Option<ItemFiles>,
     pub(super) terminal: Option<Terminal>,
     pub(super) notices: Option<Notices>,
-    /// Notices of our own, so far.
+    /// The number of notices that the pod itself has made.
     pub(super) own_notices: u64,
-    /// Notices that could not be written yet.
+    /// Notices that are not written yet.
     pub(super) unwritten: VecDeque<Notice>,
     pub(super) write_at: BootTime,
     pub(super) warn_hook: Vec<String>,
     pub(super) warnings: VecDeque<Notice>,
     pub(super) warning: Option<Hook>,
     pub(super) checkpoint_hook: Vec<String>,
-    /// The checkpoint hook, as long as it exists, and whether it was killed for taking too long.
+    /// The checkpoint hook, while it runs, and whether it was killed at its time limit.
     pub(super) checkpointing: Option<(Hook, bool)>,
-    /// What came of the last checkpoint.
+    /// The result of the last checkpoint.
     pub(super) checkpoint: Option<Checkpoint>,
     pub(super) drain: Option<i32>,
     pub(super) watchdog: Watchdog,
-    /// Commands that hung and that nobody timed, so far.
+    /// Commands so far that hung without a time limit.
     pub(super) hung: u32,
     pub(super) look_at: BootTime,
     pub(super) told: watch::Sender<Option<SupervisorReport>>,
@@ -78,11 +78,11 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// With no program yet.
+    /// The state before the program is started.
     pub(super) fn new(init: Init, options: Options, environment: BTreeMap<String, OsString>, timed_path: Option<OsString>) -> Self {
         let now = BootTime::now();
         let notices = Notices::open(&options.data)
-            .inspect_err(|error| agent_says!("no notices can be written to {}: {error}", options.data.display()))
+            .inspect_err(|error| agent_says!("cannot write notices to {}: {error}", options.data.display()))
             .ok();
         let item_files = ItemFiles::open(&options.data).ok();
         Self {

@@ -1,4 +1,4 @@
-//! Whether somebody uses the program's terminal: the times that the kernel keeps for it, about 8 s exact.
+//! Whether the program's terminal is used, from the times that the kernel keeps for it. They are exact to about 8 s.
 
 use std::io;
 
@@ -6,17 +6,17 @@ use rustix::fs::fstat;
 
 use crate::clock::BootTime;
 
-/// The terminal, as it was last seen. Only that its times change counts: they are the wall clock's, which may jump.
+/// The times of the terminal at the last check. Only their change counts: they follow the wall clock, which may jump.
 #[derive(Clone, Copy, Debug)]
 pub struct Terminal {
     read: i64,
     written: i64,
 }
 
-/// What happened on it since.
+/// The use of the terminal since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TerminalUse {
-    /// Somebody typed, and the program read it.
+    /// A person typed, and the program read the input.
     pub typed: Option<BootTime>,
     /// The program wrote.
     pub written: Option<BootTime>,
@@ -29,7 +29,7 @@ impl Terminal {
         Ok(Self { read: stat.st_atime, written: stat.st_mtime })
     }
 
-    /// What happened on it since the last look.
+    /// The use of the terminal since the last check.
     pub fn look(&mut self, now: BootTime) -> TerminalUse {
         let Ok(seen) = Self::open() else { return TerminalUse::default() };
         let used = TerminalUse { typed: (seen.read != self.read).then_some(now), written: (seen.written != self.written).then_some(now) };

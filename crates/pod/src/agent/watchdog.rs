@@ -1,23 +1,24 @@
-//! The watch-dog: commands that hang and that nobody times, because the program starts them by itself. Pure.
+//! The watch-dog: it finds commands that hang without another time limit, because the program starts them itself. Pure.
 //!
-//! A model's answer makes an agent run a command, and what the command said goes into the next call. What that comes to:
+//! A model's answer makes an agent run a command, and the next call contains the output of the command. Two rules follow:
 //!
-//! - A shell that was given a command (`/bin/sh -c`), or what it became, below the program and after a model answered it for the first
-//!   time, has the pool's time for commands, whatever the program does meanwhile. What was started before is the real program of a
-//!   launcher, or a helper server. In a pool without models no answer is waited for.
-//! - Any other process hangs that was started after the last call of a model had begun, and has lived for as long as a command may
-//!   while no model was called: the program waits for it. A server that an agent started went into a call that followed. A program
-//!   that never calls a model is not judged so.
+//! - A shell with a command (`/bin/sh -c`) below the program, or the program that this shell became, has the pool's time limit for
+//!   commands, independent of what the program does meanwhile. This begins with the first answer of a model to the program.
+//!   Earlier processes are the real program of a launcher, or helper servers. In a pool without models it begins at once.
+//! - Any other process hangs if it was started after the last model call had begun, and has lived for the time limit while no
+//!   model was called: the program waits for it. A server that an agent started is followed by another call, and so does not
+//!   hang. This rule does not apply to a program that never calls a model.
 //!
-//! Left alone is what reads from a terminal, what is meant to stay by the pool's word, and what our own programs run, which has a time of
-//! its own; and what waits for that: a shell in which `spillway exec` runs.
+//! Exempt are processes that read from a terminal, programs that the pool lists as meant to stay, and processes below our own
+//! programs, which have their own time limit. A process that waits for one of them is exempt too, such as a shell in which
+//! `spillway exec` runs.
 //!
-//! A program may hold several conversations at a time, such as those of agents within it: while one waits for a command the others
-//! call on. So a process hangs too that was started when the answer of one conversation had just ended, which has made no call since;
-//! if all calls since then went on with other conversations that were there before. A call of which that is not known, and one that
-//! begins a conversation, may be the one that followed.
+//! A program may have several conversations at once, such as those of agents within it. While one waits for a command, the others
+//! make calls. So a process also hangs if it was started just after the end of an answer in one conversation, this conversation
+//! has made no call since, and all calls since belong to other conversations that existed before. A call of an unknown
+//! conversation, or the first call of a new one, may belong to the waiting conversation.
 //!
-//! What always holds: nothing is ended but what hangs and what is below it; the program itself is not.
+//! What always holds: only hanging processes and the processes below them are ended, never the program itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,82 +31,82 @@ use crate::install::COMMAND_NAME;
 use crate::process::kind::Kind;
 use crate::process::tree::PROC_TICK_MS;
 
-/// Longest and shortest time between two looks at processes while nothing is being ended; between them a part of what a command may
-/// take. One that is known is ended at its time.
+/// Longest and shortest time between two checks of processes while nothing is being ended. Between these bounds it is a part of the
+/// time limit of commands. A command that is already known is ended exactly at its limit.
 const PROCESS_CHECK_INTERVALS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(1));
-/// Looks in the time that a command has.
+/// Checks within the time limit of a command.
 const CHECKS_PER_COMMAND_TIME: u32 = 4;
-/// Between being asked to end and being killed, as for a command that is timed.
+/// Between SIGTERM and SIGKILL, as for a timed command.
 const KILL_GRACE: Duration = Duration::from_secs(2);
-/// What cannot be killed for so long is left: the kernel holds it.
+/// A process that cannot be killed for this long is given up: it is blocked in the kernel.
 const UNKILLABLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two kills.
+/// Between two rounds of SIGKILL.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A command that an answer asked for is started at most so long (milliseconds) after its end ...
+/// A command that an answer asked for is started at most this many milliseconds after the end of the answer ...
 const MAX_START_AFTER_ANSWER_MS: u64 = 2_000;
-/// ... or so long before it: a client reads that it is the end before the connection ends.
+/// ... or this many before: a client reads the end of the answer before the connection ends.
 const MAX_START_BEFORE_ANSWER_MS: u64 = 1_000;
 
 /// A process, as the kernel lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// Its parent's.
+    /// The pid of its parent.
     pub parent: i32,
-    /// Its process group's.
+    /// Its process group.
     pub group: i32,
-    /// Its session's.
+    /// Its session.
     pub session: i32,
     /// When it was started, in milliseconds since boot.
     pub started: u64,
     /// Its name.
     pub name: String,
-    /// It is one of our own programs.
+    /// It runs our own binary.
     pub ours: bool,
-    /// What it is, unless it is ours.
+    /// Its kind, unless it runs our own binary.
     pub kind: Kind,
 }
 
-/// How long commands may take.
+/// The time limits of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A command.
+    /// The command of a shell.
     pub command: Duration,
-    /// What is no shell's, while no model is called. More where the program may wait for a person.
+    /// Any other process, while no model is called. It is longer if the program may wait for a person.
     pub silent: Duration,
-    /// Which commands have no time.
+    /// The commands without a time limit.
     pub untimed: TimeExemptions,
 }
 
-/// What is to be done.
+/// An action for the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask these, by their numbers and when they were started, to end.
+    /// Ask these processes to end: their pids, and when they were started.
     Ask(BTreeMap<i32, u64>),
-    /// Stop these, look again, and kill all.
+    /// Stop these processes, list again, and kill all.
     Kill(BTreeMap<i32, u64>),
     /// A command hung.
     Hung {
-        /// Its number.
+        /// Its pid.
         pid: i32,
         /// When it was started.
         started: u64,
-        /// Its name, and that of what it waits for.
+        /// Its name, and the name of the process that it waits for.
         name: String,
-        /// It is ended; otherwise it is only observed.
+        /// Whether it is ended. Otherwise it is only observed.
         ended: bool,
     },
-    /// These cannot be killed.
+    /// This number of processes cannot be killed.
     Left(usize),
 }
 
-/// What is being ended.
+/// The processes that are being ended.
 #[derive(Clone, Debug)]
 struct Ending {
     members: BTreeMap<i32, u64>,
-    /// Since when orphans are taken for theirs.
+    /// Orphans that were started later are taken for children of these processes.
     since: u64,
     kill_at: BootTime,
     give_up: BootTime,
@@ -116,39 +117,39 @@ struct Ending {
 pub struct Watchdog {
     limits: Option<Limits>,
     mode: BreakerMode,
-    /// The calls of models that the program made.
+    /// The model calls of the program.
     called: Option<ModelCalls>,
     /// When a model first answered the program (milliseconds since boot).
     answered: Option<u64>,
-    /// When the program was started: a call that had begun before was another one's.
+    /// When the program was started. A call that began earlier belongs to an earlier program.
     since: BootTime,
     look_at: BootTime,
     ending: Option<Ending>,
-    /// What was told of and not ended.
+    /// Processes that were reported and not ended.
     observed: BTreeMap<i32, u64>,
-    /// What the last look left alone: when what it waited for is over, it may be about to end.
+    /// Processes that were exempt at the last check. When the process that they waited for has ended, they may be about to end.
     left: BTreeMap<i32, u64>,
 }
 
 impl Watchdog {
-    /// How long commands may take.
+    /// Sets the time limits of commands.
     pub fn limit(&mut self, limits: Limits) {
         self.limits = Some(limits);
     }
 
-    /// Whether it ends what hangs, only tells of it, or does nothing.
+    /// Sets the mode: end hanging commands, only report them, or do nothing.
     pub fn mode(&mut self, mode: BreakerMode) {
         self.mode = mode;
     }
 
-    /// Another program was started: whatever called a model before was not it.
+    /// Another program was started: earlier model calls do not belong to it.
     pub fn program_started(&mut self, now: BootTime) {
         (self.called, self.answered, self.ending, self.since) = (None, None, None, now);
         self.observed.clear();
         self.left.clear();
     }
 
-    /// The calls of models so far.
+    /// Takes the model calls so far.
     pub fn called(&mut self, called: ModelCalls) {
         let since = self.since.millis();
         let ModelCalls { begun, seen, conversations, unknown, answered } = called;
@@ -161,13 +162,13 @@ impl Watchdog {
         self.called = Some(ModelCalls { begun, seen, conversations, unknown: unknown.filter(|unknown| *unknown >= since), answered: None });
     }
 
-    /// When to look next; none: there is nothing to look for.
+    /// When the next check is due; `None`: no process can hang yet.
     pub fn wake(&self) -> Option<BootTime> {
         if let Some(ending) = &self.ending {
             return Some(ending.kill_at);
         }
         let limits = self.limits.as_ref().filter(|limits| self.mode != BreakerMode::Off && !limits.untimed.all())?;
-        // What was asked for by the answer that ended first is the first that may hang.
+        // A command that the earliest answer asked for is the first one that may hang.
         let first = |called: &ModelCalls| called.conversations.iter().filter_map(|one| one.ended).fold(called.seen, u64::min);
         let silent = self.called.as_ref().map(|called| BootTime::from_millis(first(called)).after(limits.silent));
         let commands = self.commands_since(limits).map(|_| self.look_at);
@@ -175,14 +176,14 @@ impl Watchdog {
         Some(due.max(self.look_at))
     }
 
-    /// Since when a shell that was given a command runs one for the program; none: not yet.
+    /// Since when a shell's command has the time limit; `None`: not yet.
     fn commands_since(&self, limits: &Limits) -> Option<u64> {
-        // When a process was started is known to a tick.
+        // The start of a process is exact to a tick.
         let answered = self.answered.map(|answered| answered.saturating_sub(PROC_TICK_MS));
         if limits.untimed.until_answer { answered } else { Some(0) }
     }
 
-    /// Looks at all processes. `own`: what is started by us beside the program, which is nobody's orphan.
+    /// Checks all processes. `own`: processes that the supervisor started beside the program; they are no orphans.
     pub fn look(&mut self, now: BootTime, table: &[Process], program: Option<i32>, own: &[i32]) -> Vec<Action> {
         if self.ending.is_some() {
             return self.go_on(now, table, program, own);
@@ -220,7 +221,7 @@ impl Watchdog {
 
     fn go_on(&mut self, now: BootTime, table: &[Process], program: Option<i32>, own: &[i32]) -> Vec<Action> {
         let Some(ending) = &mut self.ending else { return Vec::new() };
-        // Who lost its parent since is taken for theirs: nobody else starts and leaves processes in these moments.
+        // A process that lost its parent since is taken for one of them: no other process leaves orphans in these moments.
         let orphans = table.iter().filter(|one| one.parent == 1 && one.started >= ending.since);
         let mut roots = ending.members.clone();
         roots.extend(orphans.map(|one| (one.pid, one.started)));
@@ -236,7 +237,7 @@ impl Watchdog {
         }
         if now >= ending.give_up {
             let left = ending.members.len();
-            // Not again: it would be told of for ever.
+            // They are observed from now on, so that they are not reported again.
             self.observed.append(&mut ending.members);
             self.ending = None;
             return vec![Action::Left(left)];
@@ -245,7 +246,7 @@ impl Watchdog {
         vec![Action::Kill(ending.members.clone())]
     }
 
-    /// Who has to be killed with these, as it is found now.
+    /// All processes that must be killed with these, in the current table.
     pub fn with_these(&self, table: &[Process], these: &BTreeMap<i32, u64>, program: Option<i32>, own: &[i32]) -> BTreeMap<i32, u64> {
         let mut all: BTreeSet<i32> = own.iter().copied().chain([1]).collect();
         all.extend(program);
@@ -257,7 +258,7 @@ fn excluded(program: i32, own: &[i32]) -> BTreeSet<i32> {
     own.iter().copied().chain([1, program]).collect()
 }
 
-/// Whether a process that was started at this time hangs at `now`; all in milliseconds.
+/// Whether a process that was started at `started` hangs at `now`; all times in milliseconds.
 fn hangs(started: u64, called: &ModelCalls, now: u64, limit: u64) -> bool {
     let for_long = |since: u64| now.saturating_sub(since) >= limit;
     if !for_long(started) {
@@ -269,7 +270,7 @@ fn hangs(started: u64, called: &ModelCalls, now: u64, limit: u64) -> bool {
     waits_for(started, called)
 }
 
-/// Whether a conversation waits for a process that was started at this time, whatever others do.
+/// Whether a conversation waits for a process that was started at `started`, independent of other conversations.
 fn waits_for(started: u64, called: &ModelCalls) -> bool {
     let had_just_ended = |ended: u64| {
         ended <= started.saturating_add(MAX_START_BEFORE_ANSWER_MS) && started <= ended.saturating_add(MAX_START_AFTER_ANSWER_MS)
@@ -281,7 +282,7 @@ fn waits_for(started: u64, called: &ModelCalls) -> bool {
         && called.conversations.iter().any(waits)
 }
 
-/// What is known when processes are judged.
+/// The facts by which processes are judged.
 struct Judge<'a> {
     table: &'a [Process],
     limits: &'a Limits,
@@ -290,13 +291,13 @@ struct Judge<'a> {
     now: BootTime,
 }
 
-/// What is below a program.
+/// The processes below a program.
 struct ProgramProcesses<'a> {
     /// The topmost processes that hang.
     hung: Vec<&'a Process>,
-    /// Those that would, and are left alone.
+    /// Processes that would hang, and are exempt.
     left: BTreeMap<i32, u64>,
-    /// When the next shell's command will have had its time.
+    /// When the time limit of the next shell's command ends.
     next: Option<BootTime>,
 }
 
@@ -309,7 +310,7 @@ impl<'a> Judge<'a> {
         let mut ahead: Vec<&Process> = self.table.iter().filter(|one| one.pid == program).collect();
         while let Some(parent) = ahead.pop() {
             for one in children.get(&parent.pid).into_iter().flatten() {
-                // What our own programs run has a time of its own, or is to wait.
+                // Processes below our own programs have their own time limit, or are meant to wait.
                 if !seen.insert(one.pid) || one.ours {
                     continue;
                 }
@@ -332,19 +333,19 @@ impl<'a> Judge<'a> {
         found
     }
 
-    /// The program waits for it, for too long.
+    /// Whether the program has waited for the process for too long.
     fn is_silent(&self, one: &Process) -> bool {
         let (now, limit) = (self.now.millis(), millis(self.limits.silent));
         self.called.is_some_and(|called| hangs(one.started, called, now, limit))
     }
 
-    /// It, or something below it, is meant to stay, or was given a time of its own.
+    /// Whether the process, or one below it, is meant to stay or has its own time limit.
     fn stays(&self, one: &Process, children: &BTreeMap<i32, Vec<&Process>>) -> bool {
         let names = &self.limits.untimed.names;
         let mut seen = BTreeSet::from([one.pid]);
         let mut ahead = vec![one];
         while let Some(one) = ahead.pop() {
-            // Not our shells: those have the same time as what waits for them.
+            // Not the timed shells: they have the same time limit as the process that waits for them.
             if one.kind.is_one_of(names) || (one.ours && one.name == COMMAND_NAME) {
                 return true;
             }
@@ -354,13 +355,13 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The name of a process for people: of a shell also what it waits for.
+/// The name of a process for people, with the name of a child that it waits for.
 fn title(table: &[Process], one: &Process) -> String {
     let child = table.iter().find(|child| child.parent == one.pid && child.name != one.name);
     child.map_or_else(|| one.name.clone(), |child| format!("{} ({})", one.name, child.name))
 }
 
-/// `roots` that are still there, what is below them, and what is in the groups and sessions that they made.
+/// The `roots` that still exist, all processes below them, and all in the process groups and sessions that they made.
 fn tree(table: &[Process], roots: &BTreeMap<i32, u64>, excluded: &BTreeSet<i32>) -> BTreeMap<i32, u64> {
     let mut found: BTreeMap<i32, u64> = table
         .iter()
@@ -368,7 +369,7 @@ fn tree(table: &[Process], roots: &BTreeMap<i32, u64>, excluded: &BTreeSet<i32>)
         .map(|one| (one.pid, one.started))
         .collect();
     loop {
-        // A group or session has the number of who made it, who may be gone.
+        // A group or session has the pid of the process that made it, which may have ended.
         let theirs =
             |number: i32| number > 1 && !excluded.contains(&number) && (found.contains_key(&number) || roots.contains_key(&number));
         let new: Vec<(i32, u64)> = table

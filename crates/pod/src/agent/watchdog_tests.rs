@@ -11,7 +11,7 @@ fn process(pid: i32, parent: i32, seconds: u64) -> Process {
     Process { pid, parent, group: 10, session: 10, started: seconds * 1000, name: format!("p{pid}"), ..Process::default() }
 }
 
-/// A shell that was given a command, and reads from that.
+/// A shell with a command, and with this standard input.
 fn shell(pid: i32, parent: i32, seconds: u64, input: Input) -> Process {
     let words = format!("/bin/sh\0-c\0command {pid}\0");
     Process { name: "sh".into(), kind: Kind::of("sh", words.as_bytes(), None, input), ..process(pid, parent, seconds) }
@@ -31,7 +31,7 @@ fn call(begun: u64, seen: u64) -> ModelCalls {
     calls(begun, seen, &[], None)
 }
 
-/// The last call, conversations (first and last call, and the end of its answer), and the last call that is of none that is known.
+/// The last call, conversations (first and last call, and the end of its answer), and the last call of an unknown conversation.
 fn calls(begun: u64, seen: u64, conversations: &[(u64, u64, Option<u64>)], unknown: Option<u64>) -> ModelCalls {
     let of = |(first, begun, ended): &(u64, u64, Option<u64>)| Conversation {
         first: first * 1000,
@@ -55,7 +55,7 @@ fn dog(begun: u64, seen: u64) -> Watchdog {
     dog
 }
 
-/// What is ended at this time, by their numbers.
+/// The pids of the commands that are ended at this time.
 fn ended(dog: &mut Watchdog, now: u64, table: &[Process]) -> Vec<i32> {
     dog.look(at(now), table, Some(10), &[])
         .iter()
@@ -122,7 +122,7 @@ fn the_watch_dog_looks_when_the_first_command_may_hang_and_forgets_what_another_
 
 #[test]
 fn a_shells_command_has_its_time_whatever_the_program_does_meanwhile() {
-    // A launcher's shell and a helper's, from before the first answer; a command, with what it waits for.
+    // The shells of a launcher and of a helper, from before the first answer; a command, with the process that it waits for.
     let mut all = vec![process(1, 0, 0), process(10, 1, 10), shell(11, 10, 11, Input::Other), process(12, 11, 12)];
     all.extend([shell(13, 12, 150, Input::Program), shell(20, 12, 200, Input::Program), named(21, 20, 200, "sleep")]);
     let answered = |answered: u64| {
@@ -136,7 +136,7 @@ fn a_shells_command_has_its_time_whatever_the_program_does_meanwhile() {
     assert_eq!(dog.wake(), Some(at(320)), "it is ended at its time");
     let Some(Action::Hung { name, .. }) = dog.look(at(320), &all, Some(10), &[]).first().cloned() else { panic!("it hangs") };
     assert_eq!(name, "sh (sleep)");
-    // When a process was started is known to a hundredth of a second.
+    // The start of a process is exact to a hundredth of a second.
     let mut soon = self::dog(199, 199);
     soon.called(ModelCalls { answered: Some(200_009), ..call(300, 319) });
     assert_eq!(ended(&mut soon, 320, &all), [20]);
@@ -223,7 +223,7 @@ fn what_hangs_is_asked_and_then_killed_until_nothing_is_left() {
     let hung = Action::Hung { pid: 20, started: 200_000, name: "p20 (p21)".into(), ended: true };
     assert_eq!(dog.look(at(3810), &table(), Some(10), &[]), [hung, Action::Ask(all.clone())]);
     assert_eq!((dog.wake(), dog.look(at(3811), &table(), Some(10), &[])), (Some(at(3812)), Vec::new()));
-    // Its parent ended when it was asked, a child left for a session of its own and forked; a hook of ours runs beside.
+    // The parent ended when it was asked. A child made its own session and forked. A hook of ours runs at the same time.
     let mut later = table();
     later.retain(|one| one.pid != 20);
     later[4] = Process { parent: 1, group: 21, session: 21, ..process(21, 1, 201) };
@@ -232,7 +232,7 @@ fn what_hangs_is_asked_and_then_killed_until_nothing_is_left() {
     assert_eq!(dog.look(at(3812), &later, Some(10), &[30]), [Action::Kill(all)]);
     later.retain(|one| ![21, 22, 23].contains(&one.pid));
     assert_eq!((dog.look(at(3813), &later, Some(10), &[30]), dog.ending.is_some()), (Vec::new(), false));
-    // A number that is somebody else's by now is not it.
+    // A pid that belongs to another process by now does not count.
     let mut dog = self::dog(100, 199);
     dog.look(at(3810), &table(), Some(10), &[]);
     let mut reused = table();

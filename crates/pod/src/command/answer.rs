@@ -1,4 +1,4 @@
-//! How an answer of the sidecar is printed, and the exit code that goes with it.
+//! How an answer of the sidecar is printed, and its exit code.
 
 use std::io::Write as _;
 
@@ -11,12 +11,12 @@ use spillway_wire::work::Assignment;
 
 use super::output::{EXIT_REFUSED, notice_line, print, refused, tell};
 
-/// Prints an answer; gives the exit code.
+/// Prints an answer; returns the exit code.
 pub fn show(answer: &Answer, key: Option<&str>) -> u8 {
     match answer {
         Answer::Done => 0,
         Answer::Kept => {
-            tell("nobody answers now: it is written down and will be told as soon as somebody does");
+            tell("no gateway answers now: the request is written down, and is sent when a gateway answers");
             0
         }
         Answer::Notices(notices) => {
@@ -52,7 +52,7 @@ pub fn show(answer: &Answer, key: Option<&str>) -> u8 {
             print(&status(*registered, wanted));
             0
         }
-        // Only `exec` asks for these.
+        // Only `exec` gets these answers.
         Answer::CommandBegun(_) | Answer::CommandRejected(_) | Answer::CommandUntimed => 0,
         Answer::Refused(refusal) => refused(refusal, key),
     }
@@ -62,35 +62,35 @@ fn status(registered: bool, wanted: &DesiredState) -> String {
     let directive = match wanted.directive {
         Directive::Run => "run: work",
         Directive::Pause => "pause: take nothing new",
-        Directive::Drain => "drain: finish and leave, the agent is about to be ended",
+        Directive::Drain => "drain: finish the work, the agent is ended soon",
         Directive::Stop => "stop: end now",
     };
     let registered = if registered { "yes" } else { "not yet" };
     format!("registered: {registered}\nwanted: {directive}\nnotices: {}", wanted.notices.len())
 }
 
-/// Prints the item, its task exactly as it is.
+/// Prints the item's task exactly as it is, or the item as JSON.
 pub fn show_item(item: Option<&Assignment>, json: bool) -> u8 {
     let Some(item) = item else {
         tell("there is no item");
         return EXIT_REFUSED;
     };
     if json {
-        print(&serde_json::to_string(item).unwrap_or_default()); // our own types have no value that JSON cannot say
+        print(&serde_json::to_string(item).unwrap_or_default()); // JSON can express each value of our types
     } else {
         let mut out = std::io::stdout();
-        let _ = out.write_all(item.payload.as_bytes()).and_then(|()| out.flush()); // whoever closed it has read enough
+        let _ = out.write_all(item.payload.as_bytes()).and_then(|()| out.flush()); // a closed output is no error
     }
     0
 }
 
-/// Prints a plan that was queued.
+/// Prints the names of a queued plan and of its items.
 fn show_plan(Planned { plan, items }: &Planned) {
     print(plan);
     items.iter().for_each(|item| print(&format!("{}\t{}", item.key, item.name)));
 }
 
-/// Prints how many items there are of each phase, and the items.
+/// Prints the number of items in each phase, and the items.
 fn show_list(WorkList { counts, items }: &WorkList) {
     let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     print(&if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") });
@@ -100,7 +100,7 @@ fn show_list(WorkList { counts, items }: &WorkList) {
 /// Prints a line for each limit.
 fn show_left(RemainingTokens { limits }: &RemainingTokens) {
     if limits.is_empty() {
-        print("nothing limits the tokens of this agent");
+        print("no limit applies to the tokens of this agent");
     }
     limits.iter().for_each(|limit| print(&limit_line(limit)));
 }
@@ -123,7 +123,7 @@ fn limit_line(limit: &Limit) -> String {
 /// A message in one line.
 pub fn message_line(message: &Message, json: bool) -> String {
     if json {
-        return serde_json::to_string(message).unwrap_or_default(); // our own types have no value that JSON cannot say
+        return serde_json::to_string(message).unwrap_or_default(); // JSON can express each value of our types
     }
     match message {
         Message::ItemEnded { item } => item_line(item, true),
@@ -139,7 +139,7 @@ pub fn message_line(message: &Message, json: bool) -> String {
     }
 }
 
-/// An item in one line, with what came out of it or without.
+/// An item in one line, with its result or without.
 pub fn item_line(item: &SubmittedItem, with_result: bool) -> String {
     let mut line = format!("{}: {}", item.name, item.phase);
     if let Some(reason) = &item.reason {

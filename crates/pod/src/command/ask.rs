@@ -10,19 +10,19 @@ use spillway_wire::{Code, Refusal};
 
 use crate::{MAX_ORDER_BYTES, lines, random};
 
-/// A little more than the sidecar takes for any question.
+/// A little longer than the sidecar takes for any question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// A sidecar that is being restarted is asked again for so long. Every question may be repeated.
+/// How long a question is repeated while the sidecar restarts. Every question may be repeated.
 const SIDECAR_RESTART_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The key under which a repetition of a question makes nothing twice: this one, or a new one.
+/// The idempotency key of a question: this one, or a new one.
 pub fn key_or_new(key: Option<String>) -> Result<String, Refusal> {
-    key.map_or_else(random::key, Ok).map_err(|error| Refusal::new(Code::Internal, format!("no key can be made: {error}")))
+    key.map_or_else(random::key, Ok).map_err(|error| Refusal::new(Code::Internal, format!("cannot make an idempotency key: {error}")))
 }
 
-/// Asks.
+/// Asks one question, and repeats it while the sidecar restarts.
 pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let began = Instant::now();
     loop {
@@ -33,13 +33,13 @@ pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     }
 }
 
-/// There is a socket, and nobody at it, or not any more.
+/// The socket exists, and no process listens on it, or the process has just ended.
 fn restarting(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }
 
-/// Asks once: a sidecar that is not there now is not waited for.
+/// Asks once, and does not wait for a sidecar that restarts.
 pub fn once(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", socket.display())))?;
     stream.set_read_timeout(Some(QUESTION_TIMEOUT))?;
@@ -48,7 +48,7 @@ pub fn once(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut line = Vec::new();
     BufReader::new(stream.take(MAX_ORDER_BYTES as u64)).read_until(b'\n', &mut line)?;
     if line.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer"));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the sidecar closed the connection without an answer"));
     }
     Ok(serde_json::from_slice(&line)?)
 }

@@ -1,4 +1,4 @@
-//! `spillway budget`: what is left of the budgets over this agent, and asking people for more.
+//! `spillway budget`: what is left of the budgets over this agent, and requests for more.
 
 use std::path::Path;
 
@@ -10,34 +10,34 @@ use super::answer::show;
 use super::ask;
 use super::output::{print, unreachable_sidecar};
 
-/// What of it is printed, or asked.
+/// Arguments of `budget`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
-    /// Print all that is known of each limit, as JSON
+    /// Print all data of each limit as JSON
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
     verb: Option<Verb>,
 }
 
-/// Asking.
+/// Requests for tokens.
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Ask people for more tokens: they see it at this agent, and as an event. Nothing is raised before one of them grants it
+    /// Ask people for more tokens. They see the request at this agent, and as an event. It raises no limit: a person must grant it
     Ask {
-        /// How many on top: 50000, 50k or 2M
+        /// Number of tokens on top of the limit: 50000, 50k or 2M
         #[arg(value_parser = tokens)]
         tokens: i64,
-        /// Why; at most 256 characters
+        /// Reason, for people; at most 256 characters
         #[arg(required = true, num_args = 1..)]
         reason: Vec<String>,
     },
-    /// Say that what was asked for is not needed any more
+    /// Withdraw the request
     Withdraw,
 }
 
-/// Prints how the limits stand, or asks.
+/// Prints the state of the limits, or makes a request.
 pub fn run(socket: &Path, Arguments { json, verb }: Arguments) -> u8 {
     let question = match verb {
         None => Ask::Budget,
@@ -46,7 +46,7 @@ pub fn run(socket: &Path, Arguments { json, verb }: Arguments) -> u8 {
     };
     match ask::ask(socket, &question) {
         Ok(Answer::Budget(left)) if json => {
-            print(&serde_json::to_string(&left).unwrap_or_default()); // our own types have no value that JSON cannot say
+            print(&serde_json::to_string(&left).unwrap_or_default()); // JSON can express each value of our types
             0
         }
         Ok(answer) => show(&answer, None),
@@ -54,7 +54,7 @@ pub fn run(socket: &Path, Arguments { json, verb }: Arguments) -> u8 {
     }
 }
 
-/// A number of tokens as people write it.
+/// Parses a number of tokens, such as `50k`.
 fn tokens(text: &str) -> Result<i64, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),
@@ -62,7 +62,7 @@ fn tokens(text: &str) -> Result<i64, String> {
     };
     let number = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())).and_then(|digits| digits.parse().ok());
     let number = number.and_then(|number: i64| number.checked_mul(factor)).filter(|number| *number > 0);
-    number.ok_or_else(|| "a number of tokens, as 50000, 50k or 2M".to_owned())
+    number.ok_or_else(|| "the value must be a number of tokens, such as 50000, 50k or 2M".to_owned())
 }
 
 #[cfg(test)]

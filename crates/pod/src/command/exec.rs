@@ -1,7 +1,7 @@
-//! `spillway exec`: a command with a time limit, behind the session's breaker.
+//! `spillway exec`: a command with a time limit, guarded by the session breaker.
 //!
-//! The sidecar is asked before and told after. One that cannot be reached stops no command: the breaker protects from hanging
-//! commands, and must not be one more thing that hangs.
+//! The sidecar decides before the command whether it may run, and gets the result after it. If the sidecar cannot be reached,
+//! the command runs without a breaker: the breaker protects against hanging commands, and must not hang a command itself.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,33 +25,33 @@ use crate::clock::millis;
 use crate::process::tree::{self, Exit};
 use crate::process::{self, Job, ProcessEnd, RunResult, RunTarget};
 
-/// Its time was over.
+/// The time limit was over.
 const EXIT_TIMED_OUT: u8 = 124;
-/// It was not run: a breaker is open, or we could not.
+/// The command was not run: a breaker is open, or an error prevented it.
 const EXIT_NOT_RUN: u8 = 125;
-/// It exists and cannot be started.
+/// The program exists and cannot be started.
 const EXIT_NOT_STARTED: u8 = 126;
 /// There is no such program.
 const EXIT_MISSING: u8 = 127;
-/// A day: the longest time that can be asked for.
+/// The longest time limit that can be asked for: a day.
 const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 
 /// A command.
 #[derive(Debug, Args)]
 pub struct ExecArguments {
-    /// How long it may take, at most what the pool allows [default: the pool's time for commands]
+    /// Time limit, at most the longest that the pool allows [default: the pool's time limit for commands]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Print what came of it as JSON when it is over; it has nothing to read then, and writes to nobody else
+    /// Print the result as JSON at the end. The command has no input then, and its output is only in the result
     #[arg(long, value_name = "json")]
     output: Option<Output>,
-    /// Give the command our standard input with --output json too
+    /// Give the command our standard input, also with --output json
     #[arg(long)]
     stdin: bool,
-    /// Leave alive what the command leaves behind when it ends by itself; otherwise that is killed
+    /// Leave the processes alive that the command leaves behind when it ends by itself; without this option they are killed
     #[arg(long)]
     keep: bool,
-    /// The process that started us: when it ends, so does the command
+    /// Pid of the process that started us; when it ends, the command ends too
     #[arg(long, hide = true, value_name = "PID")]
     parent: Option<i32>,
     /// The program and its arguments
@@ -67,10 +67,10 @@ enum Output {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=MAX_TIMEOUT_SECONDS).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("a number of seconds, at most {MAX_TIMEOUT_SECONDS}"))
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("the value must be a number of seconds, at most {MAX_TIMEOUT_SECONDS}"))
 }
 
-/// What is printed of a command that was run.
+/// The printed result of a command that was run.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ExecReport {
@@ -89,7 +89,7 @@ struct ExecReport {
     unkillable: Option<usize>,
 }
 
-/// What is printed of one that was not.
+/// The printed result of a command that was refused.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NotRun {
@@ -98,7 +98,7 @@ struct NotRun {
     do_not_retry: bool,
 }
 
-/// Runs it; gives the exit code.
+/// Runs a command; returns the exit code.
 pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
     let ExecArguments { timeout, output, stdin, keep, parent, command } = arguments;
     if let Some(parent) = parent
@@ -129,7 +129,7 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
     code
 }
 
-/// Runs a shell whose program did not ask for a time: what it leaves behind was meant to stay. `None`: it has no time.
+/// Runs a timed shell whose program did not ask for a time limit: processes that it leaves behind stay. `None`: it has no limit.
 pub fn run_unasked(place: &SidecarPaths, shell: &'static str, arguments: &[OsString]) -> Option<u8> {
     let socket = &place.ask_socket;
     let unasked = ObservedCommand { program_started: tree::program_started()? };
@@ -157,22 +157,22 @@ pub fn run_unasked(place: &SidecarPaths, shell: &'static str, arguments: &[OsStr
     Some(exit_code(&ran))
 }
 
-/// Asks the kernel to end us with whoever started us, whatever ends that.
+/// Asks the kernel to end us when the process `parent`, which started us, ends.
 fn end_with(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // It may have ended before we asked.
+    // The parent may have ended before this call.
     let there = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
-    if there { Ok(()) } else { Err(io::Error::other("whoever asked for it has ended")) }
+    if there { Ok(()) } else { Err(io::Error::other("the process that asked for it has ended")) }
 }
 
-/// The right to run it, if anybody can give it, and how long it may take.
+/// The permit of the breaker, if the sidecar answers, and the time limit.
 fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPermit>, Duration), CommandRejected> {
     let asked = BeginCommand { timeout_milliseconds: timeout.map(millis), unasked: None };
     let trouble = match ask::ask(socket, &Ask::BeginCommand(asked)) {
         Ok(Answer::CommandBegun(CommandBegun { permit, timeout_milliseconds, untimed: _ })) => {
             let within = Duration::from_millis(timeout_milliseconds);
             if timeout.is_some_and(|timeout| timeout > within) {
-                tell(&format!("notice: a command of this pool may take at most {} s", within.as_secs()));
+                tell(&format!("notice: the time limit is {} s, the longest that the agent's pool allows", within.as_secs()));
             }
             return Ok((Some(permit), within));
         }
@@ -187,17 +187,17 @@ fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPerm
     Ok((None, timeout.unwrap_or(Duration::from_secs(limits.timeout_seconds.into())).min(most)))
 }
 
-/// Runs it, and says how it ended, as soon as that is known: of one that is meant to stay, that nobody need wait for it.
+/// Runs the command, and reports its end as soon as it is known. A program that is meant to stay is reported as cancelled.
 fn carry_out(socket: &Path, job: &Job, permit: Option<CommandPermit>) -> io::Result<RunResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut permit = permit;
     let mut end = |how: CommandEnd| {
         if let Some(permit) = permit.take() {
-            let _ = ask::ask(socket, &Ask::EndCommand(CommandEnded { permit, how })); // nobody can be told then
+            let _ = ask::ask(socket, &Ask::EndCommand(CommandEnded { permit, how })); // a permit without a report counts as failed
         }
     };
     let ran = runtime.block_on(process::run(job, || end(CommandEnd::Cancelled)))?;
-    // Said before the result is: who reads that may ask for the next one.
+    // Reported before the result is printed: its reader may start the next command at once.
     end(how(&ran));
     Ok(ran)
 }
@@ -210,7 +210,7 @@ fn not_run(CommandRejected { message, retry_after_milliseconds }: CommandRejecte
     EXIT_NOT_RUN
 }
 
-/// How it ended, for the breaker.
+/// How the command ended, for the breaker.
 fn how(ran: &RunResult) -> CommandEnd {
     match &ran.ended {
         _ if ran.timed_out => CommandEnd::TimedOut,
@@ -254,11 +254,11 @@ fn told(ran: &RunResult, name: &str) -> ExecReport {
     }
 }
 
-/// What is said beside the command's own words.
+/// Our own lines, beside the output of the command.
 fn words(ran: &RunResult, name: &str, within: Duration) -> Vec<String> {
     let mut words = Vec::new();
     if ran.timed_out {
-        words.push(format!("{name} timed out after {} s: it was ended, with all that it had started", within.as_secs_f64()));
+        words.push(format!("{name} timed out after {} s: it was ended, with all processes that it started", within.as_secs_f64()));
     }
     if let ProcessEnd::NotStarted(error) = &ran.ended {
         words.push(format!("cannot start {name}: {error}"));
@@ -269,7 +269,7 @@ fn words(ran: &RunResult, name: &str, within: Duration) -> Vec<String> {
     words
 }
 
-/// Our own types have no value that JSON cannot say.
+/// JSON can express each value of our types.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

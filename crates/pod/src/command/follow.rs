@@ -1,4 +1,4 @@
-//! `spillway plan`, `work list` and `inbox`: more work at once, and what became of it.
+//! `spillway plan`, `work list` and `inbox`: many items at once, and the results of submitted items.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use super::ask::{self, key_or_new};
 use super::output::{EXIT_REFUSED, print, refused, tell, unreachable_sidecar};
 use crate::files;
 
-/// Holds the cursor of the last answer that was printed. The program's own to spoil: then it hears again what it heard.
+/// The file with the cursor of the last printed answer. The program may damage it; then messages are printed again.
 const CURSOR_FILE: &str = ".inbox-printed";
-/// Between two questions that were answered with nothing.
+/// Between two questions with an empty answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A plan.
 #[derive(Debug, Args)]
 pub struct PlanArguments {
     /// File with the plan, as JSON: {"steps": [{"key": "a", "item": {"type": "bug", "payload": "..."}}, {"key": "b", "after":
-    /// ["a"], "item": {...}}]}; - for standard input
+    /// ["a"], "item": {...}}]}; - reads standard input
     file: PathBuf,
-    /// Makes a repetition harmless: the same key never makes a second plan [default: a new one]
+    /// Idempotency key: the same key never makes a second plan [default: a new key]
     #[arg(long)]
     key: Option<String>,
 }
@@ -36,13 +36,13 @@ pub struct PlanArguments {
 /// Which items are listed.
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Only those of a group
+    /// Print only the items of this group
     #[arg(long)]
     group: Option<String>,
-    /// Only those of a plan
+    /// Print only the items of this plan
     #[arg(long)]
     plan: Option<String>,
-    /// Print all that is known of them, as JSON
+    /// Print all data of the items as JSON
     #[arg(long)]
     json: bool,
 }
@@ -50,18 +50,18 @@ pub struct ListArguments {
 /// Which messages are printed.
 #[derive(Debug, Args)]
 pub struct InboxArguments {
-    /// How long to wait for one
+    /// How long to wait for a message
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u32,
-    /// Those that were printed before, too
+    /// Print also the messages that were printed before
     #[arg(long)]
     all: bool,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
-/// Queues a plan; prints its name, and key and name of each of its items.
+/// Queues a plan; prints its name, and the key and name of each item.
 pub fn plan(socket: &Path, PlanArguments { file, key }: PlanArguments) -> u8 {
     let mut text = Vec::new();
     let read = if file.as_os_str() == "-" {
@@ -85,7 +85,7 @@ pub fn plan(socket: &Path, PlanArguments { file, key }: PlanArguments) -> u8 {
 pub fn list(socket: &Path, ListArguments { group, plan, json }: ListArguments) -> u8 {
     match ask::ask(socket, &Ask::ListWork(ListWork { submitted_by: None, group, plan })) {
         Ok(Answer::Listed(listed)) if json => {
-            print(&serde_json::to_string(&listed).unwrap_or_default()); // our own types have no value that JSON cannot say
+            print(&serde_json::to_string(&listed).unwrap_or_default()); // JSON can express each value of our types
             0
         }
         Ok(answer) => show(&answer, None),
@@ -93,7 +93,7 @@ pub fn list(socket: &Path, ListArguments { group, plan, json }: ListArguments) -
     }
 }
 
-/// Prints what ended since this was asked last; waits for something if told to.
+/// Prints the messages since the last call; waits for one for up to `wait` seconds.
 pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: InboxArguments) -> u8 {
     let (began, wait) = (Instant::now(), Duration::from_secs(wait.into()));
     let file = cursor_file(data);
@@ -108,7 +108,7 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
                 messages.iter().for_each(|message| print(&message_line(message, json)));
                 printed = true;
                 remember(&file, &cursor);
-                after = Some(cursor); // there may be more than fits one answer
+                after = Some(cursor); // there may be more messages than one answer holds
             }
             Ok(Answer::Done) if printed => return 0,
             Ok(Answer::Done) if began.elapsed() < wait => std::thread::sleep(POLL_INTERVAL),
@@ -122,22 +122,22 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
     }
 }
 
-/// The file that says up to where the inbox was printed.
+/// The path of the file with the cursor of the inbox.
 pub fn cursor_file(data: &Path) -> PathBuf {
     data.join(CURSOR_FILE)
 }
 
-/// Up to where it was printed; none: from the beginning.
+/// The stored cursor. `None`: read the inbox from its beginning.
 pub fn cursor(file: &Path) -> Option<String> {
     let text = files::read(file, 64).ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok())?;
     let after = Some(text.trim().to_owned());
     after.filter(|after| InboxQuery { after: Some(after.clone()), wait_seconds: 0 }.check().is_ok())
 }
 
-/// It was printed up to here.
+/// Stores the cursor up to which the inbox was printed.
 pub fn remember(file: &Path, cursor: &str) {
     if let Err(error) = files::write(file, cursor.as_bytes(), 0o600) {
-        tell(&format!("what was printed cannot be remembered, and will be printed again: {error}"));
+        tell(&format!("cannot store which messages were printed, so that they will be printed again: {error}"));
     }
 }
 

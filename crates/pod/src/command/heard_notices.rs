@@ -1,5 +1,6 @@
-//! Which notices there are, and which of them were printed before: what the sidecar knows and what the supervisor wrote to
-//! the data folder, with a file there that holds the highest one printed, of the controller's and of the pod's own. All of it is the program's own to spoil.
+//! Which notices exist, and which of them were printed before. Notices come from the sidecar, and from the file that the
+//! supervisor writes to the data folder. A second file there holds the highest printed number, of the controller's notices and
+//! of the pod's own. The program may damage both files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +8,12 @@ use spillway_wire::agent::Notice;
 
 use crate::{FIRST_POD_NOTICE_ID, NOTICES_FILE, files};
 
-/// Holds the numbers of the highest notices that were printed: the controller's, and the pod's own.
+/// The file with the highest printed number of the controller's notices, and of the pod's own.
 const CURSOR_FILE: &str = ".notices-printed";
-/// More than the file of notices may have.
+/// More bytes than the file of notices may have.
 const MAX_READ_BYTES: usize = 2 * 1024 * 1024;
 
-/// The notices, as far as they are known.
+/// The notices in the data folder, and the highest printed numbers.
 #[derive(Debug)]
 pub struct HeardNotices {
     folder: PathBuf,
@@ -20,7 +21,7 @@ pub struct HeardNotices {
 }
 
 impl HeardNotices {
-    /// With the data folder.
+    /// Reads the printed numbers from the data folder.
     pub fn new(folder: &Path) -> Self {
         let cursor = files::read(&folder.join(CURSOR_FILE), 64).ok().flatten();
         let text = cursor.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
@@ -29,7 +30,7 @@ impl HeardNotices {
         Self { folder: folder.to_owned(), printed }
     }
 
-    /// All that are known, the oldest first. Lines of the file that are no notices are left out.
+    /// All known notices, the oldest first. Lines of the file that are no notices are left out.
     pub fn all(&self, mut known: Vec<Notice>) -> Vec<Notice> {
         let file = files::read(&self.folder.join(NOTICES_FILE), MAX_READ_BYTES).ok().flatten().unwrap_or_default();
         known.extend(file.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Notice>(line).ok()));
@@ -45,7 +46,7 @@ impl HeardNotices {
         all
     }
 
-    /// These were printed. If that cannot be written down they are printed again.
+    /// Stores that these were printed. If that fails, they are printed again.
     pub fn remember(&mut self, notices: &[Notice]) {
         let before = self.printed;
         for notice in notices {
@@ -59,7 +60,7 @@ impl HeardNotices {
     }
 }
 
-/// Which row of numbers a notice counts in.
+/// The index of a notice's number in `printed`: 0 for the controller's, 1 for the pod's own.
 fn row(notice: &Notice) -> usize {
     usize::from(notice.id >= FIRST_POD_NOTICE_ID)
 }

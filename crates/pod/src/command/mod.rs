@@ -1,5 +1,5 @@
-//! `spillway`: what the program in the pod can say and ask. Each command asks the sidecar one question through the unix
-//! socket; none holds a secret or talks to anybody else.
+//! `spillway`: the commands of the program in the pod. Each command asks the sidecar one question through the unix socket. No
+//! command holds a secret, or connects to anything but the sidecar.
 
 mod answer;
 mod ask;
@@ -34,7 +34,7 @@ use output::{notice_line, print, refused, unreachable_sidecar};
 pub use output::{EXIT_REFUSED, EXIT_UNREACHABLE};
 pub use place::SidecarPaths;
 
-/// What an agent can say and ask.
+/// Commands for the program of an agent: each sends one request to the agent's sidecar
 #[derive(Debug, Parser)]
 #[command(name = "spillway", version, about, after_help = EXIT_CODES)]
 pub struct Arguments {
@@ -44,66 +44,66 @@ pub struct Arguments {
     verb: Verb,
 }
 
-/// For `--help`.
-pub const EXIT_CODES: &str = "Exit codes: 0 done, or written down to be done (said on standard error); 2 usage; 3 refused, or there is no \
-item; 4 the sidecar cannot be reached; of exec the command's own, 124 its time was over, 125 a breaker is open, 126 or 127 it \
-cannot be started. New notices are printed on standard error before anything else.";
+/// The last lines of `--help`.
+pub const EXIT_CODES: &str = "Exit codes: 0: done, or written down to be sent later (standard error says so). 2: wrong usage. 3: refused, \
+or there is no item. 4: the sidecar cannot be reached. exec has the exit code of the command, or 124: its time limit was over. 125: it was \
+not run, because a breaker is open. 126 or 127: it cannot be started. New notices are printed first, on standard error.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Say that this agent's work is over. It is recorded; the agent is ended soon, and replaced if its pool wants one
+    /// Record that the work of this agent is over. The agent is ended soon, and its pool replaces it if it still wants it
     Goodbye {
-        /// Why, for people; at most 1,024 characters
+        /// Reason, for people; at most 1,024 characters
         #[arg(required = true, num_args = 1..)]
         reason: Vec<String>,
     },
-    /// Say what you are doing, in a few words, and how far your item is; people see it
+    /// Report the current action in a few words, and the progress of the item. People see it
     Progress {
-        /// At most 256 characters
+        /// Current action; at most 256 characters
         #[arg(required_unless_present_any = ["percent", "checkpoint"], num_args = 1..)]
         text: Vec<String>,
-        /// How far your item is
+        /// Percentage of the item that is done
         #[arg(long, value_name = "0-100", value_parser = clap::value_parser!(u8).range(0..=100))]
         percent: Option<u8>,
-        /// Where another attempt at your item could go on from, for instance a branch; at most 1,024 characters
+        /// Where another attempt at the item can continue, for example a branch; at most 1,024 characters
         #[arg(long, value_name = "TEXT")]
         checkpoint: Option<String>,
     },
-    /// Items of work: the one that you work on, and the next
+    /// Get the next item of work, and report how an item ended
     Work {
-        /// What of it
+        /// Command about an item
         #[command(subcommand)]
         verb: work::Verb,
     },
-    /// Ask for an item of work to be queued; prints its name
+    /// Queue an item of work, and print its name
     Submit(SubmitArguments),
-    /// Ask for many items that wait for one another to be queued at once; prints the plan's name and those of its items
+    /// Queue many items at once, with dependencies between them, and print the names of the plan and of its items
     Plan(follow::PlanArguments),
-    /// Print which of the items that your pool's agents submitted ended since this was asked last
+    /// Print the messages since the last call, such as items of this pool's agents that have ended
     Inbox(follow::InboxArguments),
-    /// Run a command with a time limit: when that is over everything is ended that it started
+    /// Run a command with a time limit. At the limit, all processes that it started are ended
     Exec(exec::ExecArguments),
-    /// Serve MCP on standard input and output: one tool, `run_command`, which runs a command as `exec` does
+    /// Serve MCP on standard input and output, with one tool, `run_command`, which runs a command as `exec` does
     Mcp,
-    /// See whether what a pool's preflight names holds here, then run the pool's own preflight command
+    /// Test the requirements of a pool's preflight, then run the pool's preflight command
     Preflight(preflight::PreflightArguments),
-    /// Be one of the agents that ship with Spillway: a scheduler, a writer of requirements, or somebody to talk to
+    /// Run one of the agents that ship with Spillway: a scheduler, a writer of requirements, or an agent to talk to
     Think(think::ThinkArguments),
-    /// Print what is left of the budgets over this agent; or ask for more
+    /// Print what is left of the budgets over this agent, or ask for more
     Budget(budget::Arguments),
-    /// Print what you should know
+    /// Print the notices for the program
     Notices,
-    /// Print whether the agent is registered, and what is wanted of it
+    /// Print whether the agent is registered, and its desired state
     Status,
-    /// Ask for a child agent; prints its name
+    /// Ask for a child agent, and print its name
     Spawn {
-        /// The pool whose program and walls it gets; one that your own pool may spawn in
+        /// Pool of the child: one that may.spawnIn of this agent's pool lists
         pool: String,
-        /// A name for people
+        /// Name for people
         #[arg(long)]
         name: Option<String>,
-        /// Makes a repetition harmless: the same key never makes a second child [default: a new one]
+        /// Idempotency key: the same key never makes a second child [default: a new key]
         #[arg(long)]
         key: Option<String>,
     },
@@ -112,47 +112,47 @@ pub enum Verb {
 /// An item to be queued.
 #[derive(Debug, Args)]
 pub struct SubmitArguments {
-    /// Its queue [default: the one that takes its type]
+    /// Queue of the item [default: the queue that accepts its type]
     #[arg(long, required_unless_present = "type_")]
     queue: Option<String>,
-    /// What kind of work it is
+    /// Type of the work
     #[arg(long = "type", value_name = "TYPE")]
     type_: Option<String>,
-    /// The higher the sooner
+    /// Priority; items with a higher number come first
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
-    /// Items of one group are cancelled together
+    /// Group of the item; the items of one group can be cancelled together
     #[arg(long)]
     group: Option<String>,
-    /// At most one item of one such key exists
+    /// Key of the item in its namespace; at most one item of one key exists
     #[arg(long, value_name = "KEY")]
     dedup_key: Option<String>,
-    /// The name of an item that must have succeeded before (repeatable)
+    /// Name of an item that must succeed first (repeatable)
     #[arg(long, value_name = "NAME")]
     after: Vec<String>,
-    /// An end of which your inbox, and people by an event, are told: Finished, Failed or DeadLettered (repeatable) [default:
-    /// your inbox is told of any, people of failures]
+    /// End that the inbox reports, and people see as an event: Finished, Failed or DeadLettered (repeatable) [default: the
+    /// inbox reports any end, people see failures]
     #[arg(long, value_name = "END", value_parser = end)]
     notify_on: Vec<NotifyOn>,
-    /// What the pool must have that it is given to, as FIELD=NAME: models, tools, urls, accounts or volumes (repeatable)
+    /// What a pool must have to get the item, as FIELD=NAME: models, tools, urls, accounts or volumes (repeatable)
     #[arg(long, value_name = "FIELD=NAME", value_parser = requirement)]
     requires: Vec<(Requirement, String)>,
-    /// Makes a repetition harmless: the same key never makes a second item [default: a new one]
+    /// Idempotency key: the same key never makes a second item [default: a new key]
     #[arg(long)]
     key: Option<String>,
-    /// The task; - for standard input
+    /// The task; - reads standard input
     #[arg(allow_hyphen_values = true)]
     payload: Option<String>,
 }
 
-/// Runs a command of `spillway`; gives the exit code.
+/// Runs a command of `spillway`; returns the exit code.
 pub fn run(Arguments { place, verb }: Arguments) -> u8 {
     run_verb(&place, verb)
 }
 
-/// Runs a command; gives the exit code.
+/// Runs a command; returns the exit code.
 pub fn run_verb(place: &SidecarPaths, verb: Verb) -> u8 {
-    // Notices are for the program, which does not run yet; and what a preflight prints is its message.
+    // Notices are for the program, which does not run yet, and the output of a preflight is its message.
     if matches!(verb, Verb::Preflight(_)) {
         return carry_out(place, verb);
     }
@@ -166,7 +166,7 @@ pub fn run_verb(place: &SidecarPaths, verb: Verb) -> u8 {
         let notices = heard.all(known);
         notices.iter().for_each(|notice| print(&notice_line(notice)));
         heard.remember(&notices);
-        // What was written down can be read without a sidecar; that there may be more has to be said.
+        // The file of notices can be read without the sidecar. The exit code then says that there may be more.
         return match asked {
             Ok(Answer::Refused(refusal)) => refused(&refusal, None),
             Ok(_) => 0,
@@ -237,7 +237,7 @@ fn submit(arguments: SubmitArguments) -> Result<(String, Submit), Refusal> {
     Ok((key_or_new(key)?, request))
 }
 
-/// A field of what an item needs.
+/// A field of an item's requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Requirement {
     Models,
@@ -248,22 +248,22 @@ enum Requirement {
 }
 
 fn requirement(text: &str) -> Result<(Requirement, String), String> {
-    let (field, name) = text.split_once('=').filter(|(_, name)| !name.is_empty()).ok_or("it is FIELD=NAME")?;
+    let (field, name) = text.split_once('=').filter(|(_, name)| !name.is_empty()).ok_or("the value must be FIELD=NAME")?;
     let requirement = match field {
         "models" => Requirement::Models,
         "tools" => Requirement::Tools,
         "urls" => Requirement::Urls,
         "accounts" => Requirement::Accounts,
         "volumes" => Requirement::Volumes,
-        _ => return Err("models, tools, urls, accounts or volumes".to_owned()),
+        _ => return Err("the field must be models, tools, urls, accounts or volumes".to_owned()),
     };
     Ok((requirement, name.to_owned()))
 }
 
-/// An end of an item, by its name.
+/// Parses the name of an end of an item.
 fn end(name: &str) -> Result<NotifyOn, String> {
     let ends = [NotifyOn::Finished, NotifyOn::Failed, NotifyOn::DeadLettered];
-    ends.into_iter().find(|end| format!("{end:?}") == name).ok_or_else(|| "Finished, Failed or DeadLettered".to_owned())
+    ends.into_iter().find(|end| format!("{end:?}") == name).ok_or_else(|| "the value must be Finished, Failed or DeadLettered".to_owned())
 }
 
 #[cfg(test)]

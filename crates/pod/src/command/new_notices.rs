@@ -1,4 +1,4 @@
-//! Prints the notices that were not printed before.
+//! Printing notices on standard error, each once.
 
 use spillway_wire::agent::Notice;
 use spillway_wire::link::{Answer, Ask};
@@ -17,7 +17,7 @@ pub(super) fn tell_new(heard: &mut HeardNotices, known: Vec<Notice>) {
     heard.remember(&new);
 }
 
-/// Asks for notices and prints the new ones, for a program that did not call us.
+/// Asks the sidecar for notices and prints the new ones. A timed shell does so, because its program calls no `spillway` command.
 pub(super) fn tell_notices(place: &SidecarPaths) {
     if let Ok(Answer::Notices(known)) = ask::once(&place.ask_socket, &Ask::Notices) {
         tell_new(&mut HeardNotices::new(&place.ask_data), known);

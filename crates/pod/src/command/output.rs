@@ -1,43 +1,43 @@
-//! Lines for programs and for people, and the exit codes that go with them.
+//! Output lines for programs and for people, and exit codes.
 
 use std::io::Write as _;
 
 use spillway_wire::Refusal;
 use spillway_wire::agent::Notice;
 
-/// It was called wrongly, or a file that it names cannot be used.
+/// Wrong usage, or a named file cannot be used.
 pub const EXIT_USAGE: u8 = 2;
-/// It was refused; or there is no item.
+/// The request was refused, or there is no item.
 pub const EXIT_REFUSED: u8 = 3;
 /// The sidecar cannot be reached.
 pub const EXIT_UNREACHABLE: u8 = 4;
 
-/// Says that it was refused; gives the exit code.
+/// Prints a refusal; returns the exit code.
 pub(super) fn refused(refusal: &Refusal, key: Option<&str>) -> u8 {
     tell(&format!("refused: {refusal}"));
     if let Some(key) = key.filter(|_| refusal.code.passes()) {
-        tell(&format!("to try again without making a second one: --key {key}"));
+        tell(&format!("to try again without making a second one, add: --key {key}"));
     }
     EXIT_REFUSED
 }
 
-/// Says that nobody answers; gives the exit code.
+/// Prints that the sidecar cannot be reached; returns the exit code.
 pub(super) fn unreachable_sidecar(error: &std::io::Error) -> u8 {
     tell(&format!("error: the sidecar cannot be reached: {error}"));
     EXIT_UNREACHABLE
 }
 
-/// A line for programs. Whoever closed our output has read enough.
+/// Prints a line for programs. A closed output is no error.
 pub(super) fn print(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// A line for people, and for the model.
+/// Prints a line for people and for the model.
 pub(super) fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// A notice in one line, whatever it holds.
+/// A notice in one line, without line breaks of its text.
 pub(super) fn notice_line(notice: &Notice) -> String {
     let text = notice.text.replace(['\n', '\r'], " ");
     format!("{} {}: {text}", notice.time, notice.about)

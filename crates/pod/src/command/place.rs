@@ -1,4 +1,4 @@
-//! Where the sidecar and the data folder of a program are.
+//! The paths of the sidecar's socket and of the data folder.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::{DATA_DIR, DATA_DIR_VARIABLE, SOCKET_PATH, SOCKET_VARIABLE};
 
-/// Where the sidecar and the data folder are; fixed in a pod, and in the environment outside the cluster.
+/// The paths of the sidecar's socket and of the data folder: fixed in a pod, and in the environment outside the cluster.
 #[derive(Clone, Debug, Args)]
 pub struct SidecarPaths {
     /// The sidecar's socket
@@ -18,7 +18,7 @@ pub struct SidecarPaths {
 }
 
 impl SidecarPaths {
-    /// Where they are in a pod, for whoever is given no arguments of ours.
+    /// The paths from the environment, or else of a pod: for a timed shell, which has no arguments of ours.
     pub(super) fn of_pod() -> Self {
         let place = |variable: &str, usual: &str| std::env::var_os(variable).map_or_else(|| PathBuf::from(usual), PathBuf::from);
         Self { ask_socket: place(SOCKET_VARIABLE, SOCKET_PATH), ask_data: place(DATA_DIR_VARIABLE, DATA_DIR) }

@@ -1,7 +1,7 @@
-//! `spillway preflight`: what `spec.preflight` of a pool names, looked at from inside its agent's container, and then the pool's
-//! own command. The operator puts it into the agent's settings; a person may run it to see what lacks.
+//! `spillway preflight`: tests the requirements in `spec.preflight` of a pool from inside its agent's container, and then runs the
+//! pool's own command. The operator puts it into the agent's settings; a person may also run it.
 //!
-//! It must not call anything that costs tokens: of a model's API it asks for the list of models.
+//! It must not make a call that costs tokens: it asks a model's API only for the list of models.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,25 +17,25 @@ use super::think::dialect::Dialect;
 use super::think::model::{GetAnswer, get};
 use crate::FIRST_LOOPBACK_PORT;
 
-/// For one answer: all are asked at once, and the whole preflight has 30 s.
+/// Time limit of one answer. All calls are made at once, and the whole preflight has 30 s.
 const MODEL_PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is looked at.
+/// Arguments of `preflight`: the requirements, and the pool's command.
 #[derive(Debug, Args)]
 pub struct PreflightArguments {
-    /// A program that must be on the path (repeatable)
+    /// Program that must be on the PATH (repeatable)
     #[arg(long, value_name = "NAME")]
     tool: Vec<String>,
-    /// An entry of the pool's models, as NAME=DIALECT, that must answer with its list of models (repeatable)
+    /// Entry of the pool's models, as NAME=DIALECT, that must answer with its list of models (repeatable)
     #[arg(long, value_name = "ENTRY", value_parser = entry)]
     model: Vec<Entry>,
-    /// An entry, as NAME=DIALECT=URL, whose provider serves this URL and must answer, whatever it says (repeatable)
+    /// Entry, as NAME=DIALECT=URL, whose provider serves this URL and must answer. A refusal is an answer too (repeatable)
     #[arg(long, value_name = "ENTRY", value_parser = url)]
     url: Vec<(Entry, String)>,
-    /// The sidecar's port for models
+    /// Port of the sidecar for models
     #[arg(long, hide = true, default_value_t = FIRST_LOOPBACK_PORT)]
     models_port: u16,
-    /// The pool's own command: run when all of it holds
+    /// The pool's own command, which runs when all requirements are met
     #[arg(last = true)]
     command: Vec<OsString>,
 }
@@ -48,17 +48,17 @@ struct Entry {
 }
 
 fn entry(text: &str) -> Result<Entry, String> {
-    let (name, dialect) = text.split_once('=').ok_or("it is NAME=DIALECT")?;
+    let (name, dialect) = text.split_once('=').ok_or("the value must be NAME=DIALECT")?;
     let dialect = clap::ValueEnum::from_str(dialect, false)?;
     Ok(Entry { name: name.to_owned(), dialect })
 }
 
 fn url(text: &str) -> Result<(Entry, String), String> {
-    let (of, url) = text.split_once("=https://").ok_or("it is NAME=DIALECT=https://...")?;
+    let (of, url) = text.split_once("=https://").ok_or("the value must be NAME=DIALECT=https://...")?;
     Ok((entry(of)?, format!("https://{url}")))
 }
 
-/// Looks; gives the exit code, if the pool's own command is not run.
+/// Tests the requirements; returns the exit code, unless the pool's own command replaces this process.
 pub fn run(arguments: PreflightArguments) -> u8 {
     let PreflightArguments { tool, model, url, models_port, command } = arguments;
     let mut troubles: Vec<String> = tool.iter().filter(|name| !on_path(name)).map(|name| missing(name)).collect();
@@ -68,7 +68,7 @@ pub fn run(arguments: PreflightArguments) -> u8 {
         let models: Vec<_> = models.collect();
         let urls: Vec<_> = url.iter().map(|(entry, url)| scope.spawn(move || no_host(url, &ask(entry)))).collect();
         let ended = |asking: std::thread::ScopedJoinHandle<'_, Option<String>>| {
-            asking.join().unwrap_or_else(|_| Some("a check broke off".to_owned()))
+            asking.join().unwrap_or_else(|_| Some("a test of the preflight broke off (this is a fault of Spillway)".to_owned()))
         };
         models.into_iter().chain(urls).map(ended).collect()
     });
@@ -91,7 +91,7 @@ fn on_path(tool: &str) -> bool {
     env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|folder| is_program(&folder.join(tool)))
 }
 
-/// The entry's list of models, with its credential: the gateway puts that in.
+/// Asks for the entry's list of models. The gateway adds the entry's credential.
 fn list_models(entry: &Entry, port: u16) -> Result<GetAnswer, String> {
     let path = match entry.dialect {
         Dialect::Anthropic | Dialect::OpenAIChat | Dialect::OpenAIResponses => "v1/models",
@@ -112,7 +112,7 @@ fn no_model(Entry { name, dialect: _ }: &Entry, answered: &Result<GetAnswer, Str
     }
 }
 
-/// Whoever refuses a call answers; what the gateway itself says of one that it could not make, or may not, is no answer.
+/// A refusal of the host is an answer too. The gateway's own 400 and 5xx mean that it could not or may not make the call.
 fn no_host(url: &str, answered: &Result<GetAnswer, String>) -> Option<String> {
     match answered {
         Ok(GetAnswer { status: 400 | 500.., words }) => Some(format!("{url} does not answer: {words} (spec.preflight.urls)")),

@@ -1,11 +1,11 @@
-//! `sh` and `bash` with a time limit: they stand in a folder beside our binary, which is the first on the program's `PATH`.
+//! The timed shells, `sh` and `bash`: links to our binary, in the first folder of the program's `PATH`.
 //!
-//! A shell that is given a command (`bash -lc "make test"`) asks the sidecar, and is timed as `spillway exec --keep` does it where the
-//! sidecar says so. Every other one becomes the real shell at once: one for a person, one that runs a script, the agent's own program,
-//! which the supervisor starts, and whatever runs within a timed command. So does one of which the sidecar says nothing: then the
-//! watch-dog sees it. A program that names its shells by path meets only that.
+//! A shell with a command (`bash -lc "make test"`) asks the sidecar. If the sidecar says so, it runs with a time limit, as
+//! `spillway exec --keep` does. Every other shell becomes the real shell at once: a shell for a person, one that runs a script,
+//! the agent's own program, and a shell within a timed command. If the sidecar does not answer, the shell also becomes the real
+//! one, and the watch-dog sees it. A shell that is started by its path is seen by the watch-dog only.
 //!
-//! Whoever started the shell ends it as any other: a signal that ends us ends the real one, SIGKILL too.
+//! A caller ends the shell as any other: a signal that ends us also ends the real shell, SIGKILL too.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -25,15 +25,15 @@ use super::place::SidecarPaths;
 use crate::process::kind;
 use crate::process::shells::{self, TIMED_BY_VARIABLE, TIMED_SHELLS, TIMED_VARIABLE};
 
-/// The shell that we were called as, if it is one.
+/// The shell as which we were called, if it is one.
 pub fn called(name: Option<&OsStr>) -> Option<&'static str> {
     let name = Path::new(name?).file_name()?.as_bytes();
-    // A shell for a login is called with a dash before its name.
+    // A login shell has a dash before its name.
     let name = name.strip_prefix(b"-").unwrap_or(name);
     TIMED_SHELLS.into_iter().find(|shell| shell.as_bytes() == name)
 }
 
-/// Runs the shell that was called by this name; gives the exit code, if we are still there.
+/// Runs the shell that was called by `name`; returns the exit code, unless the real shell replaces this process.
 pub fn run(shell: &'static str, name: &OsStr, arguments: Vec<OsString>) -> u8 {
     if let Err(error) = shells::end_with_timer() {
         tell(&format!("error: {shell} was not run: {error}"));
@@ -49,24 +49,24 @@ pub fn run(shell: &'static str, name: &OsStr, arguments: Vec<OsString>) -> u8 {
     become_real(shell, name, &arguments)
 }
 
-/// Whether a file is a program.
+/// Whether a file can be executed.
 pub fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| runs(&found))
 }
 
 fn become_real(shell: &str, name: &OsStr, arguments: &[OsString]) -> u8 {
     let Some(real) = find(shell) else {
-        tell(&format!("error: there is no {shell}"));
+        tell(&format!("error: {shell} was not found on the PATH"));
         return 127;
     };
-    // Its name says whether it is a shell for a login; where it was found is nobody's concern.
+    // The name says whether it is a login shell; the folder does not matter.
     let name = Path::new(name).file_name().unwrap_or(name);
     let error = Command::new(&real).arg0(name).args(arguments).env_remove(TIMED_BY_VARIABLE).exec();
     tell(&format!("error: {}: {error}", real.display()));
     126
 }
 
-/// The real one: the first on the `PATH` that is not ourselves.
+/// The real shell: the first on the `PATH` that is not our binary.
 fn find(shell: &str) -> Option<PathBuf> {
     let own = fs::metadata("/proc/self/exe").ok();
     let path = env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `spillway work`: what a program says of the item in hand, and how it asks for the next.
+//! `spillway work`: how a program reports the end of its item, and asks for the next one.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,50 +11,50 @@ use super::answer::{show, show_item};
 use super::ask;
 use super::output::unreachable_sidecar;
 
-/// Between two questions for an item that were answered with none.
+/// Between two questions for an item that found none.
 const NEXT_ITEM_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The commands.
+/// The commands of `work`.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Print the next item's task, or the item in hand again; only for programs that run all the time (agent.run: LongRunning)
+    /// Print the task of the item in hand, or of the next item. Only for programs that run all the time (agent.run: LongRunning)
     Next {
-        /// How long to wait for one
+        /// How long to wait for an item
         #[arg(long, value_name = "SECONDS", default_value_t = MAX_CLAIM_WAIT_SECONDS)]
         wait: u32,
-        /// Print all that is known of it, as JSON
+        /// Print all data of the item as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print the items that your pool's agents submitted, and where each is
+    /// Print the items that the agents of this pool submitted, and their phases
     List(super::follow::ListArguments),
-    /// Say that the item in hand is done
+    /// Report that the item in hand is done
     Done {
-        /// What came out; at most 4,096 bytes [default: what the result file holds]
+        /// Result; at most 4,096 bytes [default: the content of the result file]
         #[arg(num_args = 0..)]
         result: Vec<String>,
     },
-    /// Say that the item in hand failed
+    /// Report that the item in hand failed
     Fail {
-        /// Why, as one word, for the queue's rules
+        /// Reason, as one word, for the rules of the queue
         #[arg(long, value_name = "WORD")]
         reason: String,
-        /// The exit code by which it failed
+        /// Exit code with which it failed
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         exit_code: Option<i32>,
-        /// Why, for people; at most 1,024 characters
+        /// Reason, for people; at most 1,024 characters
         #[arg(num_args = 0..)]
         message: Vec<String>,
     },
-    /// Give the item in hand back; that counts as nothing, and another attempt is made later
+    /// Give the item in hand back. This does not count as a failure, and the item is tried again later
     Release {
-        /// Why, for people; at most 1,024 characters
+        /// Reason, for people; at most 1,024 characters
         #[arg(num_args = 0..)]
         message: Vec<String>,
     },
 }
 
-/// Runs a command; gives the exit code.
+/// Runs a command; returns the exit code.
 pub fn run(socket: &Path, verb: Verb) -> u8 {
     let outcome = match verb {
         Verb::Next { wait, json } => return next(socket, Duration::from_secs(wait.into()), json),
@@ -69,7 +69,7 @@ pub fn run(socket: &Path, verb: Verb) -> u8 {
     }
 }
 
-/// Asks until there is one or the time is over: a question is not answered later than the sidecar may wait.
+/// Asks until there is an item or the time is over. One question waits at most as long as the sidecar may wait.
 fn next(socket: &Path, wait: Duration, json: bool) -> u8 {
     let began = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What the sidecar does next, as data: the plan that its state makes, and that its loop carries out.
+//! The actions of the sidecar, as data: its state plans them, and its loop carries them out.
 
 use spillway_wire::agent::{Report, Settings};
 use spillway_wire::link::{Answer, Order};
@@ -6,7 +6,7 @@ use spillway_wire::work::{LeaseRef, Outcome, ProgressUpdate};
 
 use super::kept_state::KeptWork;
 
-/// What is to be done.
+/// An action for the loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Call `register`.
@@ -15,31 +15,31 @@ pub enum Action {
     Report(Report),
     /// Try to connect to each of these.
     Probe(Vec<String>),
-    /// Tell the supervisor.
+    /// Send this order to the supervisor.
     Tell(Order),
-    /// Write down that the program was let start. Before it is told.
+    /// Write to the journal that the program may start. This comes before the order to start.
     RememberStart,
-    /// Write the settings down.
+    /// Write the settings to the journal.
     RememberSettings(Box<Settings>),
-    /// About an item of work.
+    /// An action about work.
     Work(WorkAction),
 }
 
-/// What is to be done about work.
+/// An action about work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkAction {
-    /// Write this down. Before anybody is told.
+    /// Write this to the journal. This comes before any order, answer or call.
     Remember(Box<KeptWork>),
-    /// Ask for an item, and wait for one so long.
+    /// Claim an item, and wait for it for this many seconds.
     Claim(u32),
-    /// Tell the gateway how far it is.
+    /// Report the progress of the item to the gateway.
     Advance(LeaseRef, ProgressUpdate),
-    /// Tell the gateway how it ended.
+    /// Report the end of the item to the gateway.
     Finish(LeaseRef, Outcome),
     /// Answer the question with this number.
     Answer(u64, Answer),
     /// Say goodbye, with this reason.
     Goodbye(String),
-    /// Tell people.
+    /// Log this line.
     Say(String),
 }

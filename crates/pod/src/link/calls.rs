@@ -1,5 +1,5 @@
-//! The calls themselves, and the tasks that make those which are not the state's to pace: the long poll, the delivery of a
-//! goodbye, and what the program asks for.
+//! The calls to the gateway, and the tasks for calls that the state does not schedule: the long poll, the delivery of a goodbye,
+//! and requests of the program.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,33 +21,33 @@ use super::input::Input;
 use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, lasting};
 use crate::{VERSION, random};
 
-/// For a call that is answered at once.
+/// Time limit of a call that is answered at once.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the long poll, which is answered within 30 s.
+/// Time limit of the long poll, which is answered within 30 s.
 const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(40);
-/// For a claim, which is answered a little after the time that it waits.
+/// Time limit of a claim, which is answered soon after its waiting time.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(MAX_CLAIM_WAIT_SECONDS as u64 + 10);
-/// For a child or an item, with all repetitions: less than the socket gives a question.
+/// Time limit of a request of the program, with all repetitions. The socket waits longer for an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(25);
-/// For the right to try a command: nobody's command waits longer for us.
+/// Time limit of the request to try a command. A command waits no longer for it.
 const COMMAND_TRY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most seconds that a question for the inbox waits, so that its answer comes before the time for it is over.
+/// The most seconds that a request for the inbox waits, so that the answer comes within the time limit of the socket.
 const MAX_INBOX_WAIT_SECONDS: u32 = 15;
-/// Between the starts of two polls that told nothing new, whatever the other side does.
+/// Between the starts of two long polls, also if the gateway answers at once.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Children that are asked for at once ...
+/// Requests of the program that are made at once ...
 const MAX_CONCURRENT_SPAWNS: usize = 4;
-/// ... each of which takes at least so long, and goodbyes too: an agent may call its gateway only so often, and what the
-/// program asks must leave room for what keeps it alive.
+/// ... each of which takes at least this long, and each goodbye too. A gateway limits the calls of an agent, and requests of the
+/// program must leave room for the reports.
 const MIN_REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 /// The longest wait that a gateway may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The most characters of an idempotency key.
 const MAX_IDEMPOTENCY_KEY_CHARS: usize = 128;
 
-/// `register`; without a sandbox for who runs `outside` the cluster.
+/// `register`; without a sandbox for an agent `outside` the cluster.
 pub fn register(outside: bool) -> Call {
-    // The walls are the pod's own, and the program is not let start before they stand. Around single commands there are none.
+    // The isolation is that of the pod, and the program starts only after it is in force. Single commands have no sandbox.
     let missing = ["Landlock", "AgentStrict"].map(str::to_owned).to_vec();
     let sandbox = (!outside).then(|| Sandbox { tier: "Pod".to_owned(), missing });
     let register = Register { version: VERSION.to_owned(), sandbox };
@@ -75,7 +75,7 @@ pub fn finish(held: &LeaseRef, outcome: &Outcome) -> Call {
     Call::post(&format!("/agent/v1/work/{}/{verb}", escape(&held.uid)), json(&body), CALL_TIMEOUT)
 }
 
-/// What a claim was answered with.
+/// The outcome of a claim.
 pub fn claimed(result: &Result<Answer, Silence>) -> CallOutcome<Option<Assignment>> {
     match result {
         Ok(Answer::Done(body)) => match serde_json::from_slice(body) {
@@ -88,7 +88,7 @@ pub fn claimed(result: &Result<Answer, Silence>) -> CallOutcome<Option<Assignmen
     }
 }
 
-/// Whether a call about an item was taken.
+/// The outcome of a call about an item.
 pub fn taken(result: &Result<Answer, Silence>) -> CallOutcome<()> {
     match result {
         Ok(Answer::Done(_) | Answer::Nothing) => CallOutcome::Done(()),
@@ -101,12 +101,12 @@ fn goodbye(goodbye: &Goodbye) -> Call {
     Call::post("/agent/v1/goodbye", json(goodbye), CALL_TIMEOUT)
 }
 
-/// Our own types have no value that JSON cannot say.
+/// JSON can express each value of our types.
 fn json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// How long the gateway asks us to wait.
+/// The wait that the gateway asks for.
 pub fn asked_to_wait(result: &Result<Answer, Silence>) -> Duration {
     match result {
         Ok(Answer::Refused(refusal)) => Duration::from_secs(refusal.retry_after_seconds.unwrap_or(0).into()).min(MAX_RETRY_AFTER),
@@ -119,7 +119,7 @@ fn pause(failures: u32, result: &Result<Answer, Silence>) -> Duration {
     backoff::delay(failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random::fraction()).max(asked_to_wait(result))
 }
 
-/// Asks what is wanted, again and again, beyond the revision that is known; waits while there is none.
+/// Polls for a desired state newer than the known revision, for ever. While no revision is known, it waits.
 pub async fn wait(gateway: Arc<Gateway>, mut revision: watch::Receiver<Option<String>>, inputs: mpsc::Sender<Input>) {
     let mut failures = 0_u32;
     loop {
@@ -146,7 +146,7 @@ pub async fn wait(gateway: Arc<Gateway>, mut revision: watch::Receiver<Option<St
     }
 }
 
-/// Delivers the goodbye that is kept, again and again until it is taken or refused for good; then waits for another.
+/// Sends the goodbye in the journal until it is accepted or refused for good, and then waits for another one.
 pub async fn deliver(gateway: Arc<Gateway>, mut kept: watch::Receiver<Option<Goodbye>>, inputs: mpsc::Sender<Input>) {
     let mut failures = 0_u32;
     loop {
@@ -168,7 +168,7 @@ pub async fn deliver(gateway: Arc<Gateway>, mut kept: watch::Receiver<Option<Goo
         if inputs.send(Input::Delivered(said, result)).await.is_err() {
             return;
         }
-        // Taken or refused, the loop clears it, which is a change as a new goodbye is one.
+        // After an accepted or refused goodbye the loop clears it. That is a change too, as a new goodbye is.
         tokio::select! {
             changed = kept.changed() => if changed.is_err() { return },
             () = sleep(wait) => {}
@@ -177,7 +177,7 @@ pub async fn deliver(gateway: Arc<Gateway>, mut kept: watch::Receiver<Option<Goo
     }
 }
 
-/// The right to ask for something: a few at once.
+/// The limit of concurrent requests of the program.
 #[derive(Clone, Debug)]
 pub struct Spawning(Arc<Semaphore>);
 
@@ -187,7 +187,7 @@ impl Default for Spawning {
     }
 }
 
-/// A call that the program asked for and waits for.
+/// A request of the program, which waits for the answer.
 pub struct Delivery {
     call: Call,
     read: fn(&[u8]) -> serde_json::Result<Reply>,
@@ -195,25 +195,25 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A child, under a key that makes repetitions harmless.
+    /// A request for a child agent, with an idempotency key.
     pub fn spawn(key: String, request: &Spawn, spawning: Spawning) -> Result<Self, Refusal> {
         let call = keyed(Call::post("/agent/v1/agents", json(request), CALL_TIMEOUT), key)?;
         Ok(Self { call, read: |body| serde_json::from_slice::<Spawned>(body).map(Reply::Spawned), spawning })
     }
 
-    /// An item of work, under a key that makes repetitions harmless.
+    /// A request to queue an item, with an idempotency key.
     pub fn submit(key: String, request: &Submit, spawning: Spawning) -> Result<Self, Refusal> {
         let call = keyed(Call::post("/agent/v1/work", json(request), CALL_TIMEOUT), key)?;
         Ok(Self { call, read: |body| serde_json::from_slice::<Submitted>(body).map(Reply::Submitted), spawning })
     }
 
-    /// A plan, under a key that makes repetitions harmless.
+    /// A request to queue a plan, with an idempotency key.
     pub fn plan(key: String, request: &Plan, spawning: Spawning) -> Result<Self, Refusal> {
         let call = keyed(Call::post("/agent/v1/plan", json(request), CALL_TIMEOUT), key)?;
         Ok(Self { call, read: |body| serde_json::from_slice::<Planned>(body).map(Reply::Planned), spawning })
     }
 
-    /// What the agents of the pool submitted.
+    /// A request for the items that the agents of the pool submitted.
     pub fn list(request: &ListWork, listening: Spawning) -> Self {
         let ListWork { submitted_by, group, plan } = request;
         let query = query(&[("submittedBy", submitted_by.as_deref()), ("group", group.as_deref()), ("plan", plan.as_deref())]);
@@ -221,7 +221,7 @@ impl Delivery {
         Self { call, read: |body| serde_json::from_slice::<WorkList>(body).map(Reply::Listed), spawning: listening }
     }
 
-    /// What of that ended.
+    /// A request for the messages of the inbox.
     pub fn inbox(request: &InboxQuery, listening: Spawning) -> Self {
         let wait = request.wait_seconds.min(MAX_INBOX_WAIT_SECONDS);
         let query = query(&[("after", request.after.as_deref()), ("waitSeconds", Some(&wait.to_string()))]);
@@ -229,26 +229,26 @@ impl Delivery {
         Self { call, read: |body| serde_json::from_slice::<Inbox>(body).map(Reply::Inbox), spawning: listening }
     }
 
-    /// What is left of the budgets over the agent.
+    /// A request for what is left of the budgets over the agent.
     pub fn budget(listening: Spawning) -> Self {
         let call = Call::get("/agent/v1/budget".to_owned(), CALL_TIMEOUT);
         Self { call, read: |body| serde_json::from_slice::<RemainingTokens>(body).map(Reply::Budget), spawning: listening }
     }
 
-    /// More tokens. To say it again changes nothing.
+    /// A request for more tokens. A repetition changes nothing.
     pub fn ask_tokens(request: &AskTokens, spawning: Spawning) -> Self {
         let call = Call::post("/agent/v1/budget/request", json(request), CALL_TIMEOUT);
         Self { call, read: |body| serde_json::from_slice::<Acknowledgement>(body).map(|Acknowledgement {}| Reply::Done), spawning }
     }
 
-    /// Asks until there is an answer that stays, or no time is left.
+    /// Repeats the call until an answer is final, or no time is left.
     pub async fn carry(self, gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, reply: oneshot::Sender<Reply>) {
         let end = Instant::now() + REQUEST_TIMEOUT;
         let mut failures = 0_u32;
-        let mut answer = Reply::Refused(Refusal::new(Code::GovernorAway, "nobody answers; try again with the same key"));
+        let mut answer = Reply::Refused(Refusal::new(Code::GovernorAway, "no gateway answers; try again with the same key"));
         let place = timeout_at(end, self.spawning.0.acquire()).await;
         let began = Instant::now();
-        // Who asked may have gone: then nobody wants it any more.
+        // The caller may have gone: then the call is not repeated.
         while !reply.is_closed()
             && let Ok(result) = timeout_at(end, gateway.call(&self.call)).await
         {
@@ -275,13 +275,13 @@ impl Delivery {
             }
             sleep(wait).await;
         }
-        let _ = reply.send(answer); // who asked may have gone
+        let _ = reply.send(answer); // the caller may have gone
         sleep(MIN_REQUEST_INTERVAL.saturating_sub(began.elapsed())).await;
         drop(place);
     }
 }
 
-/// Asks for the right to try a command, for as long as whoever runs it waits.
+/// Asks the governor for the right to try a command, for as long as the command waits.
 pub async fn try_command(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, command: TryCommand, reply: oneshot::Sender<Reply>) {
     let call = Call::post("/agent/v1/commands/try", json(&command), CALL_TIMEOUT);
     let body = until_it_stays(&gateway, &inputs, &call, COMMAND_TRY_TIMEOUT).await;
@@ -292,13 +292,13 @@ pub async fn try_command(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, com
     let _ = inputs.send(Input::Tried(command, answer, reply)).await; // we are ending
 }
 
-/// Tells how that ended. What nobody hears of has failed when its time is over.
+/// Reports the end of a tried command. Without a report, it counts as failed after its time limit.
 pub async fn end_try(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, told: EndTry) {
     let call = Call::post("/agent/v1/commands/end", json(&told), CALL_TIMEOUT);
     drop(until_it_stays(&gateway, &inputs, &call, REQUEST_TIMEOUT).await);
 }
 
-/// Makes a call, again and again, until its answer stays or this time is over; its body, if it was done.
+/// Repeats a call until an answer is final or the time is over; returns the body of a successful answer.
 async fn until_it_stays(gateway: &Gateway, inputs: &mpsc::Sender<Input>, call: &Call, within: Duration) -> Option<Vec<u8>> {
     let end = Instant::now() + within;
     let mut failures = 0_u32;
@@ -323,7 +323,7 @@ async fn until_it_stays(gateway: &Gateway, inputs: &mpsc::Sender<Input>, call: &
     None
 }
 
-/// The pairs that have a value, as a query.
+/// The query string of the pairs that have a value.
 fn query(pairs: &[(&str, Option<&str>)]) -> String {
     let pairs = pairs.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={}", escape(value))));
     let pairs: Vec<String> = pairs.collect();
@@ -332,7 +332,7 @@ fn query(pairs: &[(&str, Option<&str>)]) -> String {
 
 fn keyed(call: Call, key: String) -> Result<Call, Refusal> {
     if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_CHARS || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let message = format!("key: 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters without spaces");
+        let message = format!("key: must have 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters, without spaces");
         return Err(Refusal::new(Code::InvalidBody, message).field("key"));
     }
     Ok(call.key(key))

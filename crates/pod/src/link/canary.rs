@@ -1,5 +1,5 @@
-//! The canary: tries to reach what must not be reachable from the pod. Only a connection that opens counts: a refusal may
-//! come from the wall itself.
+//! The canary: tries to connect to addresses that must not be reachable from the pod. Only an opened connection counts, because
+//! the isolation itself may refuse connections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -8,17 +8,17 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// For one connection.
+/// Time limit of one connection.
 const CANARY_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Those of `targets` (`ip:port`) that can be reached. A target that is no address cannot be tried, and what cannot be tried
-/// counts as reachable: the pod fails closed, and the report says why.
+/// The `targets` (`ip:port`) that can be reached. A target that is no address cannot be tested, and counts as reachable: the pod
+/// fails closed, and the report says why.
 pub async fn probe(targets: Vec<String>) -> Vec<String> {
     let mut trials = JoinSet::new();
     let mut reached: Vec<(usize, String)> = Vec::new();
     for (position, target) in targets.into_iter().enumerate() {
         match address(&target) {
-            None => reached.push((position, format!("{target} (not an IP address and port: it cannot be tried)"))),
+            None => reached.push((position, format!("{target} (cannot be tested: it is not an IP address with a port)"))),
             Some(address) => {
                 trials.spawn(async move {
                     let connected = timeout(CANARY_CONNECT_TIMEOUT, TcpStream::connect(address)).await;
@@ -49,7 +49,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn only_what_accepts_is_reachable() {
         let open = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        // Bound, so that the port is nobody else's, and not listening.
+        // Bound, so that no other process has the port, and not listening.
         let closed = tokio::net::TcpSocket::new_v4().expect("a socket");
         closed.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
         let (open_at, closed_at) = (open.local_addr().expect("bound").to_string(), closed.local_addr().expect("bound").to_string());

@@ -1,13 +1,13 @@
-//! Whether the program may run commands: the breaker of this agent's session, that of the namespace as the governor says it, and
-//! how long a command may take. Pure: the time and the dice come in as arguments; what has to be written down is handed to
-//! whoever can, before anybody hears of it.
+//! Whether the program may run commands: the session breaker of this agent, the breaker of the namespace as the governor reports
+//! it, and the time limit of commands. Pure: the time and random numbers are arguments. A new state of the breaker is handed to
+//! `keep`, which writes it to the journal, before any answer depends on it.
 //!
-//! Commands that hang one after another are stopped for a while, and then tried. When that of the namespace is open beyond its
-//! time, the governor is asked for the right to try one command: what came of it is told to it alone. A program that runs commands by itself asks
-//! nobody: this is a guard, not a wall.
+//! When commands keep hanging, the breaker refuses commands for a while, and then lets some be tried. When the breaker of the
+//! namespace is still open after its time, the sidecar asks the governor for the right to try one command, and reports the
+//! result to the governor only. A program that runs commands itself does not ask: the breaker is no security boundary.
 //!
-//! A shell that a program found on its `PATH` asks too, without the program's knowledge. It is timed where that is a command, as far as
-//! can be told: not before a model answered the program, in a pool that has models, and not while the breakers only observe.
+//! A timed shell asks too, without the program's knowledge. It gets a time limit if it probably runs a command: in a pool with
+//! models only after a model has answered the program, and only while the breaker enforces.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,12 +28,12 @@ use spillway_wire::{Code, Refusal};
 use crate::clock::{BootTime, millis};
 use crate::link_says;
 
-/// Beyond its own time a command that is tried has so long to be ended and to say so.
+/// After its time limit, a command has this long to be ended and to report its end.
 const COMMAND_REPORT_GRACE_MS: u64 = 10_000;
-/// Commands that are tried for the namespace and whose end is awaited; of more the oldest is forgotten, and has failed.
+/// Commands that are tried for the namespace and have not ended. If there are more, the oldest is forgotten and counts as failed.
 const MAX_PENDING_PROBES: usize = 64;
 
-/// The breaker, as it is kept over a restart of ours. Its time is that of the machine's clock since boot.
+/// The breaker, as the journal keeps it over a restart of the sidecar. Its times are times since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptBreaker {
@@ -80,39 +80,39 @@ impl From<KeptBreaker> for PersistedCircuit {
 pub struct Commands {
     circuit: Circuit,
     limits: CommandLimits,
-    /// The limits are known, and with them how long a failure counts.
+    /// Whether the limits are known, and with them how long a failure counts.
     known: bool,
-    /// Which commands have no time unless they ask for one.
+    /// The commands that have no time limit unless they ask for one.
     untimed: TimeExemptions,
     /// When a model last answered.
     answered: Option<BootTime>,
-    /// How the breaker behaves, as it was set.
+    /// The settings of the breaker.
     set: Settings,
-    /// How long it stays open, whatever is said about that.
+    /// How long the breaker stays open, instead of the time in its settings.
     open: Option<Duration>,
     failure_exit_codes: Vec<i32>,
-    /// That of the namespace is open, and when it may be asked for the right to try a command.
+    /// The breaker of the namespace is open: whether a person holds it, and when the governor may be asked for the right to try.
     globally: Option<(bool, BootTime)>,
-    /// The governor is being asked: once at a time, however many commands a program starts.
+    /// The governor is being asked. There is one such request at a time, also if a program starts many commands.
     asking: bool,
-    /// The rights to try that were given, by the permits of our own breaker.
+    /// The governor's permits for tried commands, by the permits of our own breaker.
     tried: BTreeMap<CommandPermit, CommandPermit>,
     counts: CommandCounts,
-    /// What was handed on to be written down.
+    /// The last state that was handed to the journal.
     kept: PersistedCircuit,
 }
 
-/// What a question comes to.
+/// The result of a request to run a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// This answer.
+    /// An answer.
     Answer(Reply),
-    /// The governor has to be asked first.
+    /// The governor must be asked first.
     Try(TryCommand),
 }
 
 impl Commands {
-    /// As an earlier process left it, if one did. `open` is how long it stays open, if not as its guard says.
+    /// With the state that an earlier process kept, if there is one. `open` replaces the time for which the breaker stays open.
     pub fn new(now: BootTime, limits: Option<CommandLimits>, open: Option<Duration>, kept: Option<KeptBreaker>) -> Self {
         let counts = kept.map(|kept| kept.counts).unwrap_or_default();
         let kept = kept.map(PersistedCircuit::from).unwrap_or_default();
@@ -121,7 +121,7 @@ impl Commands {
         let guard = Settings::of(Guard::Session);
         let set = Settings { open: open.map_or(guard.open, millis), ..guard };
         let settings = set.clone().with_effective_window(longest(&limits));
-        // No two processes of ours start in the same millisecond.
+        // Two sidecars of one pod never start in the same millisecond, so that the time is a unique owner.
         let circuit = Circuit::load(settings, now.millis(), &kept, at(now, 0.5), wall(now));
         Self {
             circuit,
@@ -140,8 +140,8 @@ impl Commands {
         }
     }
 
-    /// How the breakers behave, as the governor says it now. Nothing: it does not know yet, and what was said before holds. A
-    /// leader that has just begun opens nothing by that.
+    /// Applies the settings and states of breakers that the governor reports. `None`: the governor does not know them yet, and the
+    /// earlier ones stay. So a new leader changes no breaker by not knowing it.
     pub fn behave(&mut self, now: BootTime, breakers: Option<&CommandBreakers>) {
         let Some(breakers) = breakers else { return };
         let said = settings(breakers);
@@ -156,12 +156,12 @@ impl Commands {
             breakers.open_globally.map(|OpenGlobally { forced, retry_after_milliseconds }| (forced, until(retry_after_milliseconds)));
     }
 
-    /// What was counted since this pod began.
+    /// The counts since the pod was created.
     pub fn counts(&self) -> CommandCounts {
         self.counts
     }
 
-    /// The state of the breaker. One that is open stays so until the first command after its time.
+    /// The state of the session breaker. An open one stays open until the first command after its time.
     pub fn state(&self) -> BreakerState {
         match self.circuit.state() {
             State::Closed => BreakerState::Closed,
@@ -170,7 +170,7 @@ impl Commands {
         }
     }
 
-    /// How long commands may take is known. How long a failure counts is settled by the first word about it.
+    /// Sets the time limits of commands. The first call also decides how long a failure counts.
     pub fn limit(&mut self, now: BootTime, limits: CommandLimits) {
         self.limits = limits;
         if !std::mem::replace(&mut self.known, true) {
@@ -179,7 +179,7 @@ impl Commands {
         }
     }
 
-    /// Which commands have no time unless they ask for one.
+    /// Sets the commands that have no time limit unless they ask for one.
     pub fn spare(&mut self, untimed: TimeExemptions) {
         self.untimed = untimed;
     }
@@ -189,13 +189,13 @@ impl Commands {
         self.answered = Some(at);
     }
 
-    /// Whether a command is timed whose program did not ask for it.
+    /// Whether a command gets a time limit although its program did not ask for one.
     fn times(&self, ObservedCommand { program_started }: ObservedCommand) -> bool {
         let answered = self.answered.is_some_and(|answered| answered.millis() >= program_started);
         self.known && self.set.mode == Mode::Enforce && !self.untimed.all() && (answered || !self.untimed.until_answer)
     }
 
-    /// Whether a command may be run.
+    /// Decides whether a command may run.
     pub fn begin(&mut self, now: BootTime, random: f64, command: BeginCommand, keep: impl Fn(&KeptBreaker)) -> Begin {
         if command.unasked.is_some_and(|unasked| !self.times(unasked)) {
             return Begin::Answer(Reply::CommandUntimed);
@@ -210,9 +210,9 @@ impl Commands {
         let permit = match answer {
             Answer::Permit(permit) => permit,
             Answer::Rejected(rejection) => return Begin::Answer(rejected(&rejection)),
-            // What has to be kept was handed on a moment ago.
+            // The state was handed to `keep` just before, so that this should not happen.
             Answer::Store => {
-                let refusal = Refusal::new(Code::Internal, "the breaker of commands cannot be kept").retry_after(1);
+                let refusal = Refusal::new(Code::Internal, "the state of the breaker of commands cannot be stored").retry_after(1);
                 return Begin::Answer(Reply::Refused(refusal));
             }
         };
@@ -221,7 +221,7 @@ impl Commands {
         match self.globally {
             None => Begin::Answer(self.begun(command, within)),
             Some((forced, until)) if forced || now < until || self.asking => {
-                // Both or neither.
+                // A command counts at both breakers, or at neither.
                 self.circuit.complete(&permit, Outcome::Neutral, at);
                 let why = match (forced, now < until) {
                     (true, _) => RejectionCause::Forced,
@@ -237,7 +237,7 @@ impl Commands {
         }
     }
 
-    /// The governor was asked for the right to try a command. Nothing: nobody answers, and it is run without.
+    /// Takes the governor's answer to a request to try a command. `None`: no answer came, and the command runs without a permit.
     pub fn asked(
         &mut self,
         now: BootTime,
@@ -250,7 +250,7 @@ impl Commands {
         match answer {
             Some(Err(rejected)) => {
                 self.circuit.complete(&counted(command), Outcome::Neutral, at(now, random));
-                // Who comes before that need not ask.
+                // Commands before this time are refused without a request to the governor.
                 if let Some((_, until)) = &mut self.globally {
                     *until = (*until).max(now.after(Duration::from_millis(rejected.retry_after_milliseconds)));
                 }
@@ -271,7 +271,7 @@ impl Commands {
         Reply::CommandBegun(CommandBegun { permit, timeout_milliseconds: within, untimed: self.untimed.names.clone() })
     }
 
-    /// A command hung that asked nobody, and was ended.
+    /// A command that did not ask hung, and the watch-dog ended it.
     pub fn hung(&mut self, now: BootTime, random: f64, keep: impl Fn(&KeptBreaker)) {
         let at = at(now, random);
         if let Answer::Permit(permit) = self.circuit.admit(at, 1) {
@@ -280,7 +280,7 @@ impl Commands {
         self.keep(now, &keep);
     }
 
-    /// Says what came of a permit to our own breaker. A failure that it takes counts for the namespace too.
+    /// Reports the outcome of a permit to the session breaker. A failure that it accepts also counts for the namespace.
     fn count(&mut self, permit: &Permit, outcome: Outcome, at: Moment) {
         let taken = self.circuit.complete(permit, outcome, at) == Completion::Taken && permit.kind != Kind::Free;
         if taken && matches!(outcome, Outcome::Failure { .. }) {
@@ -288,7 +288,7 @@ impl Commands {
         }
     }
 
-    /// A command ended. What has to be told of that to the governor, if it gave the right to it.
+    /// A command ended. Returns the report to the governor, if the governor gave the permit.
     pub fn end(
         &mut self,
         now: BootTime,
@@ -319,7 +319,7 @@ impl Commands {
         tried.map(|permit| EndTry { permit, outcome })
     }
 
-    /// Hands on what changed and must not be forgotten.
+    /// Hands a changed state to `keep`.
     fn keep(&mut self, now: BootTime, keep: &impl Fn(&KeptBreaker)) {
         let saved = self.circuit.saved(now.millis(), wall(now));
         if saved.says(&self.kept) {
@@ -332,7 +332,7 @@ impl Commands {
         self.circuit.stored(saved.epoch);
         match (self.kept.state, saved.state) {
             (_, State::Open) => link_says!("too many commands hang or cannot be started: commands are refused for a while"),
-            (State::Open | State::HalfOpen, State::Closed) => link_says!("commands work again"),
+            (State::Open | State::HalfOpen, State::Closed) => link_says!("commands are allowed again"),
             (State::Closed, State::Closed) | (_, State::HalfOpen) => {}
         }
         self.kept = saved;
@@ -344,12 +344,12 @@ fn rejected(rejection: &Rejection) -> Reply {
     Reply::CommandRejected(CommandRejected { message, retry_after_milliseconds: rejection.retry_after })
 }
 
-/// A permit, as it is given back.
+/// The permit of the breaker for the permit of a command.
 fn counted(CommandPermit { owner, epoch, id }: CommandPermit) -> Permit {
     Permit { owner, epoch, id, kind: Kind::Counted }
 }
 
-/// How our breaker behaves, as it is said.
+/// The settings of the session breaker, from those that the governor sends.
 fn settings(breakers: &CommandBreakers) -> Settings {
     let CommandBreakers {
         mode,
@@ -391,12 +391,12 @@ fn at(now: BootTime, random: f64) -> Moment {
     Moment { now: now.millis(), random }
 }
 
-/// The clock of what is kept: our own, which no other process of this pod sets.
+/// The clock of the kept state: time since boot, which all sidecars of this pod share.
 fn wall(now: BootTime) -> i64 {
     i64::try_from(now.millis()).unwrap_or(i64::MAX)
 }
 
-/// What a command may take that asks for no time of its own.
+/// The time limit of a command that asks for none.
 fn longest(limits: &CommandLimits) -> u64 {
     u64::from(limits.timeout_seconds) * 1000
 }

@@ -9,7 +9,7 @@ fn time(seconds: u64) -> BootTime {
     BootTime::from_millis(seconds * 1000)
 }
 
-/// Runs a command that takes as long as it may and ends so.
+/// Runs a command for its whole time limit, with this end.
 fn run(commands: &mut Commands, seconds: &mut u64, how: CommandEnd, written: &RefCell<Vec<KeptBreaker>>) -> Option<CommandRejected> {
     let keep = |kept: &KeptBreaker| written.borrow_mut().push(*kept);
     match commands.begin(time(*seconds), 0.5, BeginCommand::default(), keep) {
@@ -141,7 +141,7 @@ fn it_behaves_as_people_said_last() {
     assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None);
     commands.behave(time(seconds), None);
     assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None, "what was said before holds");
-    // As a Breaker with nothing in it says it.
+    // The settings of an empty Breaker.
     let (failure_threshold, open_milliseconds, success_threshold) = (10, 30_000, 2);
     let defaults = CommandBreakers { failure_threshold, open_milliseconds, success_threshold, ..breakers() };
     commands.behave(time(seconds), Some(&defaults));
@@ -163,17 +163,17 @@ fn while_that_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried() {
     let Begin::Answer(Reply::CommandRejected(rejected)) = begin(&mut commands, 10) else { panic!("it is open") };
     assert_eq!(rejected.retry_after_milliseconds, 20_000);
     assert_eq!(rejected.message, "bash circuit breaker open globally: too many failures; do not retry within 20 s");
-    // The next leader has not read yet how it stands.
+    // The next leader does not know the state of the breaker yet.
     commands.behave(time(11), None);
     assert!(matches!(begin(&mut commands, 11), Begin::Answer(Reply::CommandRejected(_))), "it is open until somebody says that it is not");
-    // Its time is over: the governor is asked, and says no.
+    // Its time is over: the governor is asked, and refuses.
     let Begin::Try(first) = begin(&mut commands, 30) else { panic!("it is to be tried") };
     let Begin::Answer(Reply::CommandRejected(second)) = begin(&mut commands, 30) else { panic!("one question at a time") };
     assert!(second.message.contains("it is being tried") && second.retry_after_milliseconds == 1000, "{second:?}");
     let no = CommandRejected { message: "no".into(), retry_after_milliseconds: 2_000 };
     assert_eq!(commands.asked(time(30), 0.5, first, Some(Err(no.clone()))), Reply::CommandRejected(no));
     assert!(matches!(begin(&mut commands, 31), Begin::Answer(Reply::CommandRejected(_))), "nobody is asked before that");
-    // It says yes: how that ends is told to it, and counts nowhere else.
+    // The governor gives a permit: the end is reported to it, and counts nowhere else.
     let Begin::Try(second) = begin(&mut commands, 32) else { panic!("it is to be tried") };
     assert!(second.command.id > first.command.id);
     let permit = CommandPermit { owner: 9, epoch: 8, id: 7 };
@@ -184,12 +184,12 @@ fn while_that_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried() {
     assert_eq!(commands.end(time(33), 0.5, ended, |_| {}), Some(told));
     assert_eq!(commands.end(time(33), 0.5, ended, |_| {}), None, "once");
     assert_eq!(commands.counts().failed, 0);
-    // Nobody answers: it runs without.
+    // No answer comes: the command runs without a permit.
     let Begin::Try(third) = begin(&mut commands, 34) else { panic!("it is to be tried") };
     assert!(matches!(commands.asked(time(34), 0.5, third, None), Reply::CommandBegun(_)));
     let ended = CommandEnded { permit: third.command, how: CommandEnd::TimedOut };
     assert_eq!((commands.end(time(35), 0.5, ended, |_| {}), commands.counts().failed), (None, 1));
-    // It is closed: nobody is asked.
+    // The breaker is closed: the governor is not asked.
     commands.behave(time(40), Some(&breakers()));
     assert!(matches!(begin(&mut commands, 40), Begin::Answer(Reply::CommandBegun(_))));
 }

@@ -1,9 +1,9 @@
-//! The calls of models that the program makes, by the conversations that they go on with: what the watch-dog of commands needs to know.
-//! Pure, but for the lock around it.
+//! The model calls of the program, by their conversations, for the watch-dog of commands. Pure, except for the lock around it.
 //!
-//! The gateway reads a call's body and says with its answer which conversation it goes on with; until then, and where it does not say
-//! it, that is unknown. What always holds: a conversation that was forgotten and goes on is a new one; of no call it is forgotten that it
-//! began.
+//! The gateway reads the body of a call, and its answer names the conversation that the call continues. Until then, and if the
+//! answer names none, the conversation is unknown.
+//!
+//! What always holds: a forgotten conversation that continues counts as a new one. The start of a call is never forgotten.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use spillway_wire::link::{Conversation, ModelCalls};
 
 use crate::clock::BootTime;
 
-/// Conversations that are remembered.
+/// The most conversations that are remembered.
 const MAX_CONVERSATIONS: usize = 16;
 
-/// A call that is under way.
+/// A call without an end yet.
 #[derive(Clone, Copy, Debug)]
 struct OpenCall {
     begun: u64,
@@ -27,17 +27,17 @@ struct State {
     next: u64,
     under_way: BTreeMap<u64, OpenCall>,
     conversations: BTreeMap<u64, Conversation>,
-    /// When the last call began that ended without saying which conversation it was of, or whose conversation was forgotten.
+    /// The start of the last call that ended without a known conversation, or whose conversation was forgotten.
     unknown: Option<u64>,
     begun: u64,
     seen: u64,
 }
 
-/// All calls of a pod's program. Cheap to clone.
+/// All model calls of the pod's program. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Conversations(Arc<Mutex<State>>);
 
-/// A call, until it is dropped.
+/// A call. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Call {
     all: Conversations,
@@ -49,7 +49,7 @@ impl Conversations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call begins.
+    /// Begins a call.
     pub fn begin(&self, now: BootTime) -> Call {
         let mut state = self.lock();
         let (number, begun) = (state.next, now.millis());
@@ -60,7 +60,7 @@ impl Conversations {
         Call { all: self.clone(), number }
     }
 
-    /// All that is known.
+    /// The calls so far.
     pub fn calls(&self) -> ModelCalls {
         let state = self.lock();
         let unknown = state.under_way.values().filter(|call| call.conversation.is_none()).map(|call| call.begun);
@@ -75,12 +75,12 @@ impl Conversations {
 }
 
 impl Call {
-    /// Something of it came.
+    /// A part of the answer came.
     pub fn seen(&self, now: BootTime) {
         self.all.lock().seen = now.millis();
     }
 
-    /// It goes on with this conversation.
+    /// The call continues this conversation.
     pub fn goes_on_with(&self, conversation: u64) {
         let mut state = self.all.lock();
         let state = &mut *state;
@@ -90,7 +90,7 @@ impl Call {
         let known = state.conversations.entry(conversation).or_insert(new);
         (known.begun, known.ended) = (known.begun.max(call.begun), None);
         if state.conversations.len() > MAX_CONVERSATIONS {
-            // Of those whose answers have ended the one that ended first.
+            // Of the conversations without an open call, the one whose answer ended first is forgotten.
             let oldest = state.conversations.iter().filter_map(|(number, known)| Some((known.ended?, *number))).min();
             let forgotten = oldest.and_then(|(_, number)| state.conversations.remove(&number));
             state.unknown = state.unknown.max(forgotten.map(|forgotten| forgotten.begun));
@@ -127,7 +127,7 @@ mod tests {
         BootTime::from_millis(millis)
     }
 
-    /// A call of a conversation, from its beginning to its end.
+    /// Makes a call of a conversation, from its beginning to its end.
     fn call(all: &Conversations, conversation: Option<u64>, begun: u64, ended: u64) {
         let call = all.begin(at(begun));
         conversation.into_iter().for_each(|conversation| call.goes_on_with(conversation));
@@ -152,7 +152,7 @@ mod tests {
             all.calls(),
             ModelCalls { begun: 20, seen: 30, conversations: vec![of(10, 10, Some(30))], unknown: Some(20), answered: None }
         );
-        // It never says: from then on that is not known.
+        // The answer never names a conversation, so that it stays unknown.
         beside.end(at(40));
         call(&all, Some(7), 50, 60);
         assert_eq!(

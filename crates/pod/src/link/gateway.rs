@@ -1,8 +1,8 @@
-//! Calls to the gateway: HTTPS with the pod's token, over connections that are kept.
+//! Calls to the gateway: HTTPS with the pod's token, over kept connections.
 //!
-//! It says whether somebody answered, and what. It decides nothing and retries only what cannot be told from a connection
-//! that the other side had already closed; every call of the API may be repeated. An answer is authentic or none: whatever
-//! does not prove the gateway's name by our CA is nobody.
+//! It returns the answer, or why no answer came. It decides nothing. It repeats a call only in two cases: a kept connection fails,
+//! because the gateway may have closed it before, or the token was replaced during the call. Every call of the API may be
+//! repeated. Every answer is authentic: a server without a certificate of our CA for the gateway's name counts as absent.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,31 +26,31 @@ use tokio_rustls::client::TlsStream;
 
 use crate::files;
 
-/// For TCP and TLS together.
+/// Time limit of TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A kept connection that was not used for so long is not used again.
+/// How long a kept connection may be unused. Afterwards it is not used again.
 const MAX_CONNECTION_IDLE: Duration = Duration::from_secs(50);
-/// Connections that are kept.
+/// The most connections that are kept.
 const MAX_IDLE_CONNECTIONS: usize = 2;
 /// The most bytes of an answer that are read.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// The most bytes of a token or a list of certificates.
 const MAX_FILE_BYTES: usize = 256 * 1024;
-/// Header that makes a repetition harmless.
+/// Header of the idempotency key.
 const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
-/// What a gateway said.
+/// The answer of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Done, with this body.
+    /// Success, with this body.
     Done(Bytes),
-    /// There is nothing to say (204).
+    /// Success without a body (204).
     Nothing,
-    /// No.
+    /// A refusal.
     Refused(Refusal),
 }
 
-/// Why nobody answered.
+/// Why no answer came.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
     /// A file of ours cannot be read.
@@ -58,16 +58,16 @@ pub enum Silence {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The file of certificates holds none that can be used.
-    #[error("{} holds no certificate to trust", .0.display())]
+    /// The file of certificates contains none that can be used.
+    #[error("{} contains no certificate that can be used", .0.display())]
     NoCertificate(PathBuf),
     /// The TLS library refuses its settings.
     #[error("cannot prepare TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// No connection, or one to somebody who is not the gateway.
+    /// There is no connection, or the other side is not the gateway.
     #[error("cannot connect to the gateway: {0}")]
     Connect(std::io::Error),
     /// The connection broke.
@@ -76,11 +76,11 @@ pub enum Silence {
     /// The answer could not be read.
     #[error("the gateway's answer cannot be read: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
-    /// It took too long.
+    /// The call took too long.
     #[error("the gateway did not answer in time")]
     TimeOut,
     /// The request could not be made.
-    #[error("the request is not one: {0}")]
+    #[error("cannot build the request: {0}")]
     Request(#[from] hyper::http::Error),
 }
 
@@ -95,7 +95,7 @@ pub struct Call {
     pub body: Vec<u8>,
     /// Its idempotency key.
     pub key: Option<String>,
-    /// How long it may take, connecting included.
+    /// The time limit, with the time to connect.
     pub within: Duration,
 }
 
@@ -122,24 +122,24 @@ type Sender = SendRequest<Full<Bytes>>;
 /// The gateway, as seen from the pod.
 #[derive(Debug)]
 pub struct Gateway {
-    /// `IP:PORT`; outside the cluster a name may stand for the address.
+    /// `IP:PORT`; outside the cluster also `NAME:PORT`.
     address: String,
     ca: PathBuf,
     token: PathBuf,
-    /// Which agent outside the cluster calls, on each call; none: the token alone says who.
+    /// The header that names the agent outside the cluster; `None` in a pod, where the token alone identifies the agent.
     place: Mutex<Option<HeaderValue>>,
-    /// The certificates as they were read, and what was made of them.
+    /// The certificates as they were read, and the TLS configuration that was built from them.
     trust: Mutex<Option<(Vec<u8>, Arc<ClientConfig>)>>,
     kept: Mutex<Vec<(Sender, Instant)>>,
 }
 
 impl Gateway {
-    /// The gateway at `address`, trusted by the certificates in `ca`, called with the token in `token`. Nothing is read yet.
+    /// The gateway at `address`, with the certificates in the file `ca` and the token in the file `token`. No file is read yet.
     pub fn new(address: String, ca: PathBuf, token: PathBuf) -> Self {
         Self { address, ca, token, place: Mutex::new(None), trust: Mutex::new(None), kept: Mutex::new(Vec::new()) }
     }
 
-    /// From now on each call says that it is this agent's.
+    /// From now on each call names this agent outside the cluster.
     pub fn speaks_for(&self, place: &ExternalAgent) -> Result<(), Silence> {
         let place = HeaderValue::try_from(place.to_string()).map_err(hyper::http::Error::from)?;
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
@@ -150,8 +150,8 @@ impl Gateway {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes a call. The token is read for each: it is exchanged while we run. A 401 under a token that has been exchanged
-    /// meanwhile is asked again at once, under the new one.
+    /// Makes a call. The token is read for each call, because it is replaced while we run. If it was replaced during a call that
+    /// got 401, the call is repeated at once with the new token.
     pub async fn call(&self, call: &Call) -> Result<Answer, Silence> {
         timeout(call.within, async {
             let token = self.token()?;
@@ -178,7 +178,7 @@ impl Gateway {
 
     async fn ask(&self, call: &Call, token: &str) -> Result<Answer, Silence> {
         if let Some(mut sender) = self.take() {
-            // The other side may have closed it just now, which only shows when we send.
+            // The gateway may have closed the connection just now, which only shows when we send.
             match sender.send_request(request(call, token, self.place())?).await {
                 Ok(response) => return self.read(sender, response).await,
                 Err(_) => drop(sender),
@@ -218,15 +218,15 @@ impl Gateway {
 
     async fn connect(&self) -> Result<Sender, Silence> {
         let (sender, connection) = handshake(TokioIo::new(self.secure().await?)).await?;
-        // It ends when the sender is dropped or the other side closes; what went wrong shows at the sender.
+        // The task ends when the sender is dropped or the gateway closes the connection. Errors appear at the sender.
         tokio::spawn(async move {
             let _ = connection.await;
         });
         Ok(sender)
     }
 
-    /// Carries a request as it comes, on a connection of its own: the answer's body is read as fast as whoever asked takes it,
-    /// and one that is dropped ends the connection, which is how the gateway learns of it.
+    /// Forwards a request unchanged, on its own connection. The body of the answer is read as fast as the client takes it. If the
+    /// client drops it, the connection ends, so that the gateway notices.
     pub async fn carry(&self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Silence> {
         let bearer = bearer(&self.token()?)?;
         let headers = request.headers_mut();
@@ -237,7 +237,7 @@ impl Gateway {
         }
         let (mut sender, connection) = handshake(TokioIo::new(self.secure().await?)).await?;
         tokio::spawn(async move {
-            let _ = connection.await; // what went wrong shows at the answer
+            let _ = connection.await; // errors appear at the answer
         });
         Ok(sender.send_request(request).await?)
     }
@@ -253,7 +253,7 @@ impl Gateway {
         timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| Silence::TimeOut)?.map_err(Silence::Connect)
     }
 
-    /// Our certificates, as they are now: the file is read for each connection, and used anew when it says something else.
+    /// The TLS configuration. The file of certificates is read for each connection, and used again after a change.
     fn trusted(&self) -> Result<Arc<ClientConfig>, Silence> {
         let trouble = |source| Silence::File { path: self.ca.clone(), source };
         let pem = files::read(&self.ca, MAX_FILE_BYTES).map_err(trouble)?.ok_or_else(|| trouble(std::io::ErrorKind::NotFound.into()))?;
@@ -273,7 +273,7 @@ impl Gateway {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        // Connections are few and kept: the memory is worth more than a shorter handshake.
+        // Connections are few and kept, so that saved memory matters more than a shorter handshake.
         config.resumption = rustls::client::Resumption::disabled();
         let config = Arc::new(config);
         *trust = Some((pem, config.clone()));
@@ -307,8 +307,8 @@ fn request(call: &Call, token: &str, place: Option<HeaderValue>) -> Result<Reque
     Ok(request.body(Full::new(Bytes::from(call.body.clone())))?)
 }
 
-/// What a refusal says; one without our shape (a proxy's, say) is known by its status alone, and never taken for a verdict
-/// on the agent.
+/// The refusal in an answer. A body in another format, for example of a proxy, counts by its status alone, and never as a
+/// statement about the agent.
 fn refusal(status: u16, body: &[u8]) -> Refusal {
     serde_json::from_slice(body).unwrap_or_else(|_| {
         let code = match status {
@@ -323,7 +323,7 @@ fn refusal(status: u16, body: &[u8]) -> Refusal {
     })
 }
 
-/// `text` as part of a query: everything but letters, digits and `-._~` is escaped.
+/// `text` as part of a query: all characters except letters, digits and `-._~` are escaped.
 pub fn escape(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::with_capacity(text.len()), |mut escaped, byte| {
@@ -336,7 +336,7 @@ pub fn escape(text: &str) -> String {
     })
 }
 
-/// An answer that is not what the API promises.
+/// The error about an answer that does not follow the API.
 pub fn not_understood(error: &serde_json::Error) -> Refusal {
     Refusal::new(spillway_wire::Code::Internal, format!("the gateway's answer is not understood: {error}"))
 }

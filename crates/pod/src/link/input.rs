@@ -1,4 +1,4 @@
-//! What comes to the loop of the sidecar: data alone. Calls, looks and connections are tasks, and send it.
+//! The inputs of the sidecar's loop, as data. Tasks for calls, canary tests and connections send them.
 
 use spillway_wire::agent::Goodbye;
 use spillway_wire::command::{CommandPermit, CommandRejected, TryCommand};
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::gateway::{Answer, Silence};
 
-/// What comes to the loop.
+/// An input of the loop.
 #[derive(Debug)]
 pub enum Input {
     /// The registration was answered, or not.
@@ -23,42 +23,42 @@ pub enum Input {
     Delivered(Goodbye, Result<Answer, Silence>),
     /// A call about work was answered, or not.
     Work(WorkResult),
-    /// A call on behalf of the program was answered, or not; who asked has the answer.
+    /// A request of the program was answered, or not. The caller has the answer already.
     Carried(Result<Answer, Silence>),
-    /// A look at the walls is over.
+    /// A test of the canary is over: the addresses that it reached.
     Probed(Vec<String>),
-    /// Somebody says it is the supervisor.
+    /// A connection says that it is the supervisor's.
     Candidate(Candidate),
-    /// The supervisor with this number says something.
+    /// The supervisor with this number sent a message.
     Control(u64, Control),
-    /// The supervisor with this number is gone.
+    /// The connection of the supervisor with this number ended.
     Gone(u64),
-    /// The program asks.
+    /// The program asks a question.
     Ask(Ask, oneshot::Sender<Reply>),
-    /// The program calls a model, or hears from one: all its calls.
+    /// The program called a model, or a part of an answer came: all its model calls.
     Called(ModelCalls),
-    /// The governor was asked for the right to try a command: what it said, if it did.
+    /// The governor was asked for the right to try a command: its answer, if one came.
     Tried(TryCommand, Option<Result<CommandPermit, CommandRejected>>, oneshot::Sender<Reply>),
 }
 
-/// A call about work, and what came of it.
+/// A call about work, and its result.
 #[derive(Debug)]
 pub enum WorkResult {
     /// A claim.
     Claimed(Result<Answer, Silence>),
-    /// How far this item is.
+    /// A report of the progress of this item.
     Advanced(LeaseRef, ProgressUpdate, Result<Answer, Silence>),
-    /// How this item ended.
+    /// A report of the end of this item.
     Finished(LeaseRef, Result<Answer, Silence>),
 }
 
-/// What a connection is read by.
+/// The reader of a connection.
 pub(super) type Reader = BufReader<OwnedReadHalf>;
 
 /// A connection that says it is the supervisor's.
 #[derive(Debug)]
 pub struct Candidate {
-    /// The key it shows.
+    /// The key that it sent.
     pub key: Option<String>,
     pub(super) reader: Reader,
     pub(super) writer: OwnedWriteHalf,

@@ -1,6 +1,6 @@
-//! What the sidecar makes of each input: answers of the gateway, looks at the walls, connections, and questions.
+//! How the sidecar handles each input: answers of the gateway, results of the canary, connections, and questions.
 //!
-//! It calls nobody by itself: that is planned by the state.
+//! Only requests of the program are sent from here. The calls that the state plans are made in `sidecar`.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use super::state::Link;
 use crate::clock::BootTime;
 use crate::{link_says, random};
 
-/// A goodbye is tried for so long before its caller is told that it is kept.
+/// How long the caller of a goodbye waits for the gateway. Afterwards it gets the answer that the goodbye is kept.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two lines about the same trouble with the gateway.
+/// Between two log lines about the same error of the gateway.
 const REPEATED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Sidecar {
-    /// Takes what comes to the loop.
+    /// Handles an input.
     pub(super) fn take(&mut self, input: Input) {
         match input {
             Input::Registered(result) => self.take_registered(result),
@@ -76,16 +76,16 @@ impl Sidecar {
             }
             Input::Tried(command, answer, reply) => {
                 if answer.is_none() {
-                    link_says!("nobody says whether a command may be tried: it is run");
+                    link_says!("the governor does not answer whether a command may be tried: the command is run");
                 }
                 let answer = self.commands.asked(BootTime::now(), random::fraction(), command, answer);
-                let _ = reply.send(answer); // who asked may have gone: what it was given has failed when its time is over
+                let _ = reply.send(answer); // the caller may have gone: its permit then counts as failed after its time
             }
         }
     }
 
-    /// Of who runs outside the cluster: its user may not register agents any more, so it is none. About calls that every agent may
-    /// make; others are refused for other reasons.
+    /// Outside the cluster: if the gateway refuses a call that every agent may make, the user may not register agents any more, and
+    /// this is no agent. Other calls may be refused for other reasons.
     fn hear_right(&mut self, result: &Result<Answer, Silence>) {
         if let (Ok(Answer::Refused(refusal)), true) = (result, self.outside.is_some())
             && refusal.code == Code::NotAllowed
@@ -94,7 +94,7 @@ impl Sidecar {
         }
     }
 
-    /// Whatever came of a call: whether somebody is there, and whether they know us.
+    /// Notes from the result of any call whether a gateway answers, and whether it knows this agent.
     fn hear(&mut self, result: &Result<Answer, Silence>) {
         let now = BootTime::now();
         let trouble = match result {
@@ -104,8 +104,8 @@ impl Sidecar {
                 None
             }
             Ok(Answer::Refused(refusal)) => {
-                // Outside the cluster nobody renews a token by itself: who shows one that is over is as silent, to the governor, as
-                // one that shows none, and gives up when that does.
+                // Outside the cluster no component renews the token. With an expired one, the governor does not hear this agent. So
+                // it counts as silence here too, and both sides give up at the same time.
                 if self.outside.is_some() && refusal.code.status() == 401 {
                     self.state.unanswered();
                 } else {
@@ -141,7 +141,7 @@ impl Sidecar {
         self.hear(&result);
         self.hear_right(&result);
         let now = BootTime::now();
-        // In a pod others end what is no agent any more. Here nobody knows of it.
+        // In a cluster the controller ends the pod of a former agent. Outside it only this process can end the program.
         if let (Ok(Answer::Refused(refusal)), Some(wanted), false) = (&result, &self.outside, self.state.was_let_start())
             && (lasting(refusal.code) || refusal.code == Code::NotAnAgent)
         {
@@ -157,7 +157,7 @@ impl Sidecar {
                     let remember = self.state.registered(now, settings);
                     return self.perform(remember);
                 }
-                Err(error) => link_says!("the settings are not understood: {error}"),
+                Err(error) => link_says!("cannot parse the settings of the gateway: {error}"),
             }
         }
         self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction());
@@ -177,7 +177,7 @@ impl Sidecar {
         }
     }
 
-    /// A body that is a wanted state. Another one (an empty object) says that there is nothing to say.
+    /// Takes a body with a desired state. Any other body, such as an empty object, contains none.
     fn take_wanted(&mut self, body: &[u8]) {
         if let Ok(wanted) = serde_json::from_slice::<DesiredState>(body) {
             self.commands.behave(BootTime::now(), wanted.commands.as_deref());
@@ -192,14 +192,14 @@ impl Sidecar {
         let reply = match result {
             Ok(Answer::Done(_) | Answer::Nothing) => Reply::Done,
             Ok(Answer::Refused(refusal)) if lasting(refusal.code) => Reply::Refused(refusal.clone()),
-            Ok(Answer::Refused(_)) | Err(_) => return, // kept, and tried again
+            Ok(Answer::Refused(_)) | Err(_) => return, // the goodbye is kept and sent again
         };
-        // Another one may have been said meanwhile; it is delivered next.
+        // The program may have said another goodbye meanwhile, which is delivered next.
         if self.goodbye.borrow().as_ref() == Some(goodbye) {
             self.journal.forget_goodbye();
             self.goodbye.send_replace(None);
             for waiting in self.farewells.drain(..) {
-                let _ = waiting.send(reply.clone()); // who asked may have gone
+                let _ = waiting.send(reply.clone()); // the caller may have gone
             }
         }
     }
@@ -225,8 +225,8 @@ impl Sidecar {
     fn take_probed(&mut self, reachable: Vec<String>) {
         if reachable != self.reachable {
             match &reachable[..] {
-                [] => link_says!("nothing can be reached any more that must not be"),
-                [..] => link_says!("reachable and must not be: {}", reachable.join(", ")),
+                [] => link_says!("addresses that must not be reachable cannot be reached any more"),
+                [..] => link_says!("addresses can be reached that must not be reachable: {}", reachable.join(", ")),
             }
             self.reachable.clone_from(&reachable);
         }
@@ -239,19 +239,19 @@ impl Sidecar {
             (Admission::Known, Some(shown)) => Ok(shown.clone()),
             (Admission::First, _) | (Admission::Known, None) => random::key(),
             (Admission::Refused, _) => {
-                link_says!("a second control connection is refused");
+                link_says!("a second control connection is refused: only the supervisor may have one");
                 tokio::spawn(socket::refuse(candidate));
                 return;
             }
         };
         let key = match key {
             Ok(key) => key,
-            Err(error) => return link_says!("no key can be made: {error}"), // it comes again
+            Err(error) => return link_says!("cannot make a key for the supervisor: {error}"), // the supervisor connects again
         };
         if self.key.as_ref() != Some(&key)
             && let Err(error) = self.journal.keep_key(&key)
         {
-            link_says!("the supervisor's key cannot be written to the journal: {error}");
+            link_says!("cannot write the supervisor's key to the journal: {error}");
         }
         self.key = Some(key.clone());
         self.supervisors += 1;
@@ -277,7 +277,7 @@ impl Sidecar {
                 if !progress.action.is_empty()
                     && let Err(error) = self.journal.keep_action(&progress.action)
                 {
-                    link_says!("what the program does cannot be written to the journal: {error}");
+                    link_says!("cannot write the program's action to the journal: {error}");
                 }
                 self.state.progress(&progress);
                 if self.state.in_touch() { Reply::Done } else { self.kept() }
@@ -302,7 +302,7 @@ impl Sidecar {
             Ask::Notices => Reply::Notices(self.state.notices()),
             Ask::Status => Reply::Status { registered: self.state.is_registered(), wanted: self.state.current() },
         };
-        let _ = reply.send(answer); // who asked may have gone
+        let _ = reply.send(answer); // the caller may have gone
     }
 
     fn carry(&self, delivery: Result<Delivery, Refusal>, reply: oneshot::Sender<Reply>) {
@@ -310,22 +310,22 @@ impl Sidecar {
             Ok(delivery) => {
                 tokio::spawn(delivery.carry(self.gateway.clone(), self.inputs.clone(), reply));
             }
-            Err(refusal) => drop(reply.send(Reply::Refused(refusal))), // who asked may have gone
+            Err(refusal) => drop(reply.send(Reply::Refused(refusal))), // the caller may have gone
         }
     }
 
-    /// A question about work, which is answered now, or when there is an answer.
+    /// Asks the state a question about work. It is answered now or later.
     fn ask_desk(&mut self, reply: oneshot::Sender<Reply>, ask: impl FnOnce(&mut Link, BootTime, u64) -> Option<Reply>) {
         self.questions += 1;
         match ask(&mut self.state, BootTime::now(), self.questions) {
-            Some(answer) => drop(reply.send(answer)), // who asked may have gone
+            Some(answer) => drop(reply.send(answer)), // the caller may have gone
             None => {
                 self.asked.insert(self.questions, reply);
             }
         }
     }
 
-    /// Kept first, then delivered; who asked waits a while for the latter.
+    /// Keeps the goodbye in the journal and delivers it. The caller waits a while for the delivery.
     fn say_goodbye(&mut self, goodbye: Goodbye, reply: oneshot::Sender<Reply>) {
         let (waiting, answer) = oneshot::channel();
         self.farewells.retain(|waiting| !waiting.is_closed());
@@ -333,13 +333,13 @@ impl Sidecar {
         let kept = self.keep_goodbye(goodbye);
         tokio::spawn(async move {
             let answer = tokio::time::timeout(GOODBYE_TIMEOUT, answer).await.ok().and_then(Result::ok);
-            let _ = reply.send(answer.unwrap_or_else(|| if kept { Reply::Kept } else { unkept() })); // who asked may have gone
+            let _ = reply.send(answer.unwrap_or_else(|| if kept { Reply::Kept } else { unkept() })); // the caller may have gone
         });
     }
 }
 
-/// What is told to an agent outside the cluster, whatever a governor says: who may change a pool must not run commands on
-/// somebody's machine.
+/// The settings of an agent outside the cluster, without any command: a person who may change the pool must not run commands on
+/// the machine of the user.
 fn without_commands(settings: Settings) -> Settings {
     let none = Vec::new;
     Settings { drain_hook: none(), warn_hook: none(), checkpoint_hook: none(), preflight_command: none(), canaries: none(), ..settings }

@@ -1,11 +1,11 @@
-//! What must survive the sidecar's own restart: in a memory-backed folder that nobody else mounts.
+//! The journal: state that must survive a restart of the sidecar, in a memory-backed folder that no other container mounts.
 //!
-//! A goodbye that no gateway took yet, the item in hand and how it ended, what the program says it does, the supervisor's
-//! key, the settings, the breaker of commands, when somebody last answered. Each is a file, written beside and renamed. One that
-//! cannot be read counts as absent: the sidecar then asks again, which every call allows.
+//! It has a goodbye that no gateway has accepted, the item in hand and its end, the program's current action, the supervisor's
+//! key, the settings, the breaker of commands, and the time of the last answer. Each is a file that is written under another name
+//! and renamed. A file that cannot be read counts as absent: the sidecar then asks again, which every call allows.
 //!
-//! What cannot be written is remembered here and written as soon as it can be, so that what is in the folder is not older than it
-//! must be; nobody is told meanwhile that it is kept.
+//! A value that cannot be written is remembered here, and written as soon as possible. Meanwhile no caller gets the answer that
+//! it is kept.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,27 +30,27 @@ const COMMANDS_FILE: &str = "commands.json";
 const KEY_FILE: &str = "key";
 const STARTED_FILE: &str = "started";
 const LAST_HEARD_FILE: &str = "heard";
-/// Larger than any file of ours.
+/// The most bytes that are read of a file. Our files are smaller.
 const MAX_JOURNAL_FILE_BYTES: usize = crate::MAX_ORDER_BYTES;
 
-/// The folder.
+/// The journal, in its folder.
 #[derive(Debug)]
 pub struct Journal<S: Steps = System> {
     folder: PathBuf,
     steps: S,
-    /// What could not be written, by the file's name, each once; none: it is to be removed.
+    /// Values that could not be written, by the name of the file; `None`: the file must be removed.
     late: Mutex<BTreeMap<&'static str, Option<Vec<u8>>>>,
 }
 
 impl Journal {
-    /// In `folder`, which exists.
+    /// The journal in `folder`, which exists.
     pub fn new(folder: PathBuf) -> Self {
         Self::by(System, folder)
     }
 }
 
 impl<S: Steps> Journal<S> {
-    /// In `folder`, which exists, by these steps.
+    /// The journal in `folder`, which exists, with these file operations.
     pub fn by(steps: S, folder: PathBuf) -> Self {
         Self { folder, steps, late: Mutex::default() }
     }
@@ -59,12 +59,12 @@ impl<S: Steps> Journal<S> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything that was to be kept is.
+    /// Whether all values are written.
     pub fn is_whole(&self) -> bool {
         self.late().is_empty()
     }
 
-    /// Writes what could not be written. Whether everything is kept now.
+    /// Tries again to write the values that could not be written; returns whether all are written now.
     pub fn catch_up(&self) -> bool {
         let mut late = self.late();
         if !late.is_empty() {
@@ -76,7 +76,7 @@ impl<S: Steps> Journal<S> {
         late.is_empty()
     }
 
-    /// What an earlier process left.
+    /// The state that an earlier process kept.
     pub fn remembered(&self) -> KeptState {
         let heard = self.bytes(LAST_HEARD_FILE).and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok());
         KeptState {
@@ -88,7 +88,7 @@ impl<S: Steps> Journal<S> {
         }
     }
 
-    /// A goodbye that no gateway took yet.
+    /// The goodbye that no gateway has accepted.
     pub fn goodbye(&self) -> Option<Goodbye> {
         self.json(GOODBYE_FILE)
     }
@@ -113,22 +113,22 @@ impl<S: Steps> Journal<S> {
         self.write_json(GOODBYE_FILE, goodbye)
     }
 
-    /// The goodbye was taken.
+    /// Forgets the goodbye, because a gateway has accepted or refused it.
     pub fn forget_goodbye(&self) {
         self.say(GOODBYE_FILE, self.keep(GOODBYE_FILE, None));
     }
 
-    /// Keeps what the program says it does.
+    /// Keeps the program's current action.
     pub fn keep_action(&self, action: &str) -> io::Result<()> {
         self.write_json(ACTION_FILE, &action)
     }
 
-    /// What the program said it does was about an item that ended.
+    /// Forgets the program's action, because its item has ended.
     pub fn forget_action(&self) {
         self.say(ACTION_FILE, self.keep(ACTION_FILE, None));
     }
 
-    /// Keeps the item in hand, and what became of the one before.
+    /// Keeps the item in hand, and the end of the item before.
     pub fn keep_work(&self, work: &KeptWork) {
         self.say(WORK_FILE, self.write_json(WORK_FILE, work));
     }
@@ -143,12 +143,12 @@ impl<S: Steps> Journal<S> {
         self.say(SETTINGS_FILE, self.write_json(SETTINGS_FILE, settings));
     }
 
-    /// Keeps that the program was let start.
+    /// Keeps that the program may start.
     pub fn keep_start(&self) {
         self.say(STARTED_FILE, self.write(STARTED_FILE, b""));
     }
 
-    /// Keeps when somebody last answered.
+    /// Keeps the time of the last answer.
     pub fn keep_heard(&self, heard: BootTime) {
         self.say(LAST_HEARD_FILE, self.write(LAST_HEARD_FILE, heard.millis().to_string().as_bytes()));
     }
@@ -180,7 +180,7 @@ impl<S: Steps> Journal<S> {
 
     fn json<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let read = serde_json::from_slice(&self.bytes(name)?);
-        read.inspect_err(|error| link_says!("{} in the journal is not used: {error}", name)).ok()
+        read.inspect_err(|error| link_says!("{} in the journal is ignored: {error}", name)).ok()
     }
 
     fn bytes(&self, name: &str) -> Option<Vec<u8>> {
@@ -191,7 +191,7 @@ impl<S: Steps> Journal<S> {
             .flatten()
     }
 
-    /// Without its journal the sidecar goes on; only its own restart before it [catches up](Self::catch_up) would lose something.
+    /// Logs a failure to write. The sidecar continues: the value is lost only if it restarts before it [catches up](Self::catch_up).
     fn say(&self, name: &str, written: io::Result<()>) {
         if let Err(error) = written {
             link_says!("{name} cannot be written to the journal: {error}");

@@ -37,11 +37,11 @@ struct Faulty(Arc<Mutex<Faults>>);
 #[derive(Default)]
 struct Faults {
     dice: u64,
-    /// One step in so many fails; 0: none does.
+    /// One step in this number fails; 0: none fails.
     fails: u64,
-    /// After so many steps nothing is done any more.
+    /// After this number of steps every step fails.
     stops: Option<u32>,
-    /// The step after so many fails, and no other.
+    /// Only the step after this number fails.
     fails_once: Option<u32>,
 }
 
@@ -130,7 +130,7 @@ impl Steps for Faulty {
     }
 }
 
-/// What a folder may be found to say: of each file the last value that is known to be kept, or one that was to be kept after it.
+/// The values that a file may have: the last value that is known to be kept, or a later one whose write failed.
 #[derive(Default)]
 struct PossibleValues {
     kept: Option<String>,

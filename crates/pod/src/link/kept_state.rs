@@ -1,4 +1,4 @@
-//! What the sidecar keeps for the process after it: data alone. The journal writes it.
+//! The state that the sidecar keeps over its restart, as data. The journal writes it.
 
 use serde::{Deserialize, Serialize};
 use spillway_wire::agent::Settings;
@@ -6,28 +6,28 @@ use spillway_wire::work::{Assignment, LeaseRef, Outcome, ProgressUpdate};
 
 use crate::clock::BootTime;
 
-/// What is left of an earlier process.
+/// The state that an earlier process kept.
 #[derive(Clone, Debug, Default)]
 pub struct KeptState {
     /// The settings.
     pub settings: Option<Settings>,
-    /// When somebody last answered.
+    /// When a gateway last answered.
     pub heard: Option<BootTime>,
-    /// The program was let start.
+    /// The program may start.
     pub let_start: bool,
-    /// What the program said it does.
+    /// The program's current action.
     pub action: Option<String>,
-    /// The item in hand.
+    /// The item in hand, and the item before.
     pub work: KeptWork,
 }
 
-/// What survives a restart.
+/// The state of work that survives a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KeptWork {
     pub(super) item: Option<KeptItem>,
     pub(super) last: Option<LastItem>,
-    /// Items that are behind it.
+    /// The number of items that are settled.
     pub(super) done: u32,
 }
 
@@ -36,18 +36,18 @@ pub struct KeptWork {
 #[serde(rename_all = "camelCase")]
 pub(super) struct KeptItem {
     pub held: LeaseRef,
-    /// None: our journal was lost, and the supervisor holds it.
+    /// `None`: our journal was lost, and the supervisor holds the lease.
     pub assignment: Option<Box<Assignment>>,
-    /// What the program said of its end, while it still runs.
+    /// The end that the program has reported, while it still runs.
     pub said: Option<Outcome>,
-    /// How it ended.
+    /// How the item ended.
     pub finish: Option<Outcome>,
-    /// It is given back before anybody worked on it, and is none of the items that the agent has done.
+    /// It is given back before any work on it, so that it does not count as an item that the agent has done.
     #[serde(default)]
     pub untouched: bool,
-    /// It is not ours any more.
+    /// The lease is lost.
     pub lost: bool,
-    /// How far it is, as far as no gateway knows.
+    /// Progress that no gateway has accepted yet.
     pub advance: Option<ProgressUpdate>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct KeptItem {
 #[serde(rename_all = "camelCase")]
 pub(super) struct LastItem {
     pub held: LeaseRef,
-    /// None: it was lost, or its end was refused.
+    /// `None`: the lease was lost, or the end was refused.
     pub outcome: Option<Outcome>,
 }
 

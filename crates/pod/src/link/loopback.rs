@@ -1,5 +1,5 @@
-//! The fixed loopback ports of models, egress, git and tools. This version serves the first, and says of the others that it
-//! does not: a client gets an answer it can read instead of a refused connection that it would retry.
+//! The fixed loopback ports for models, egress, git and tools. This version serves only the first. The others answer that they
+//! are not served, because a client would retry a refused connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use tokio::time::{sleep, timeout};
 use super::models::{self, Models};
 use crate::link_says;
 
-/// What each port is for, from [`crate::FIRST_LOOPBACK_PORT`] on.
+/// The purpose of each port, from [`crate::FIRST_LOOPBACK_PORT`] on.
 pub const PORT_NAMES: [&str; 4] = ["models", "egress", "git", "tools"];
 /// The most bytes of a request's head that are read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// The most bytes of its body that are read, so that the client reads the answer before it sees the end.
+/// The most bytes of a body that are read, so that the client reads the answer before the connection ends.
 const MAX_DISCARDED_BODY_BYTES: usize = 1024 * 1024;
-/// For one request.
+/// Time limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests at once, on each port that serves nothing.
+/// Requests at once, on each port that is not served.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
-/// How a client begins that speaks HTTP/2 without TLS.
+/// The first bytes of a client that speaks HTTP/2 without TLS.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes of it by which it is known.
+/// The number of these bytes that identify the protocol.
 const HTTP2_PREFIX_BYTES: usize = 16;
-/// Between two looks at a connection whose first bytes came in pieces.
+/// Between two checks of a connection whose first bytes come in pieces.
 const PREFACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Said to such a client, in the frame that ends its connection.
+/// The message to such a client, in the frame that ends its connection.
 const HTTP2_REFUSAL_MESSAGE: &[u8] = b"this port speaks HTTP/1.1";
 
 /// Serves the ports from `first` on, until the runtime ends; none for 0.
@@ -39,13 +39,13 @@ pub fn serve(first: u16, models: Models) {
     if first == 0 {
         return;
     }
-    let mut models = Some(models); // the first port is theirs
+    let mut models = Some(models); // for the first port
     for (offset, what) in (0..).zip(PORT_NAMES) {
         tokio::spawn(serve_one(SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset))), what, models.take()));
     }
 }
 
-/// Serves models alone, at a port that is bound, until the runtime ends.
+/// Serves only models, on a bound port, until the runtime ends.
 pub fn serve_models(listener: TcpListener, models: Models) {
     tokio::spawn(take(listener, PORT_NAMES[0], Some(models), Arc::new(Semaphore::new(models::MAX_CONCURRENT_REQUESTS))));
 }
@@ -66,10 +66,10 @@ async fn serve_one(address: SocketAddr, what: &'static str, models: Option<Model
     take(listener, what, models, places).await;
 }
 
-/// Takes connections, as many at once as there are places.
+/// Accepts connections, as many at once as there are permits.
 async fn take(listener: TcpListener, what: &'static str, models: Option<Models>, places: Arc<Semaphore>) {
     loop {
-        // Taken before accepting: who comes when all are taken waits in the kernel's queue.
+        // The permit comes before the accept: further connections wait in the kernel's queue.
         let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -82,7 +82,7 @@ async fn take(listener: TcpListener, what: &'static str, models: Option<Models>,
                     }
                     match models {
                         Some(models) => models.serve(stream).await,
-                        None => drop(timeout(REQUEST_TIMEOUT, answer(stream, what)).await), // a client that went away is no concern of ours
+                        None => drop(timeout(REQUEST_TIMEOUT, answer(stream, what)).await), // the client may have gone
                     }
                     drop(place);
                 });
@@ -92,7 +92,7 @@ async fn take(listener: TcpListener, what: &'static str, models: Option<Models>,
     }
 }
 
-/// Whether a client speaks HTTP/2 without TLS. Nothing is taken from the connection.
+/// Whether a client speaks HTTP/2 without TLS. The bytes stay in the connection.
 async fn begins_http2(stream: &TcpStream) -> bool {
     let mut first = [0_u8; HTTP2_PREFACE.len()];
     loop {
@@ -108,9 +108,9 @@ async fn begins_http2(stream: &TcpStream) -> bool {
     }
 }
 
-/// Ends a connection of HTTP/2 in its own words: the client fails at once, and knows why, instead of trying again.
+/// Ends a connection of HTTP/2 with its own frames, so that the client fails at once with a reason and does not try again.
 async fn refuse_http2(mut stream: TcpStream) -> std::io::Result<()> {
-    /// SETTINGS without any, with which a server begins.
+    /// An empty SETTINGS frame, the first frame of a server.
     const HTTP2_EMPTY_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     /// The type of the frame GOAWAY, and its error HTTP_1_1_REQUIRED.
     const HTTP2_GOAWAY: (u8, u8) = (7, 13);
@@ -122,7 +122,7 @@ async fn refuse_http2(mut stream: TcpStream) -> std::io::Result<()> {
     read_rest(&mut stream).await
 }
 
-/// Reads what the client still sends, so that it reads the answer before it sees the end.
+/// Reads the rest of the request, so that the client reads the answer before the connection ends.
 async fn read_rest(stream: &mut TcpStream) -> std::io::Result<()> {
     let mut rest = [0_u8; 4096];
     let mut read = 0;
@@ -164,7 +164,7 @@ fn refusal(what: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As a client of HTTP/2 sees it, on a port that serves nothing and whatever the pieces in which it begins.
+    /// The view of an HTTP/2 client on a port that is not served, with its first bytes in one piece or in several.
     #[tokio::test(flavor = "current_thread")]
     async fn http2_without_tls_is_ended_in_its_own_words() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
@@ -185,7 +185,7 @@ mod tests {
             let end = timeout(REQUEST_TIMEOUT, client.read(&mut said)).await.expect("at once").expect("the end");
             assert_eq!(end, 0);
         }
-        // A request whose first letters are those of the preface is none.
+        // A request that begins with the first letters of the preface is no HTTP/2.
         let mut client = TcpStream::connect(address).await.expect("a connection");
         client.write_all(b"P").await.expect("sent");
         sleep(PREFACE_CHECK_INTERVAL).await;

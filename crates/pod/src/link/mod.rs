@@ -1,8 +1,17 @@
-//! The sidecar: the only holder of the pod's token, and the only one that talks to the gateway.
+//! The sidecar: it alone holds the pod's token and calls the gateway.
 //!
-//! One loop owns the [state](state::Link) and does what it plans; calls, looks at the walls and connections are tasks that
-//! send it what they found. It never starts or ends the program itself: it tells the supervisor. What must survive its own
-//! restart is in the [journal](journal::Journal) before anybody is told that it is kept.
+//! One loop owns the [state](state::Link) and carries out its plans. Calls, tests of the canary and connections are tasks that
+//! send their results to the loop. The sidecar never starts or ends the program itself: it sends orders to the supervisor. State
+//! that must survive a restart is in the [journal](journal::Journal) before a caller gets the answer that it is kept.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`state`], [`work`], [`commands`], [`conversations`] | pure decisions: the agent, its items, its commands, its model calls |
+//! | `sidecar`, [`input`], `input_handling`, [`action`] | the loop, its inputs and its actions |
+//! | [`gateway`], [`calls`], [`retry`] | HTTPS to the gateway; the calls; when a call is repeated |
+//! | [`socket`], [`loopback`], [`models`] | the unix socket; the loopback ports; model calls |
+//! | [`canary`] | the test that the network is isolated |
+//! | [`journal`], [`kept_state`] | state that survives a restart |
 
 pub mod action;
 pub mod canary;
@@ -38,9 +47,9 @@ use sidecar::Sidecar;
 
 pub use options::{ExternalOptions, Options};
 
-/// After SIGTERM, for what was not told yet.
+/// Time limit after SIGTERM to send what is not sent yet.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
-/// For a goodbye with which everything ends: it is answered when it is stored.
+/// Time limit of the last goodbye, which is answered when it is stored.
 const FINAL_GOODBYE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the sidecar until SIGTERM.
@@ -51,14 +60,14 @@ pub fn run(options: &Options) -> io::Result<()> {
         let gateway = Gateway::new(options.gateway.clone(), options.ca.clone(), options.token.clone());
         let end = async {
             terminate.recv().await;
-            link_says!("asked to end");
+            link_says!("got SIGTERM: the sidecar ends");
             None
         };
         serve(options, Arc::new(gateway), None, end).await
     })
 }
 
-/// Serves until `end`, and a moment longer, so that what is left to be told is told: a goodbye, if it ends with one.
+/// Serves until `end`, and a moment longer to send what is left, such as the goodbye that `end` returns.
 pub async fn serve(
     options: &Options,
     gateway: Arc<Gateway>,

@@ -1,7 +1,7 @@
-//! The models port: what the program's clients ask of model APIs, carried to the gateway as it comes, and the answer back.
+//! The models port: it forwards requests of the program's clients to the gateway unchanged, and the answers back.
 //!
-//! It knows no protocol of models and keeps nothing. A key that a client shows stays in the pod: the gateway is shown the
-//! pod's token, and puts the team's credential in.
+//! It knows no protocol of models and keeps nothing. A key that a client sends stays in the pod: the gateway gets the pod's token,
+//! and adds the team's credential.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,42 +29,42 @@ use super::input::Input;
 use crate::clock::BootTime;
 use crate::{link_says, random};
 
-/// Requests at once. The gateway takes fewer of one agent and says so, which is clearer than a queue that does not move.
+/// Requests at once. The gateway accepts fewer from one agent and answers so, which is clearer than a queue that does not move.
 pub const MAX_CONCURRENT_REQUESTS: usize = 32;
-/// For the head of a request.
+/// Time limit of the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A little longer than the gateway waits for a provider: it answers before.
+/// A little longer than the gateway waits for a provider, so that the gateway answers first.
 const PROVIDER_SILENCE_TIMEOUT: Duration = Duration::from_secs(660);
-/// Between two words about the program's being active while an answer comes.
+/// Between two notes that the program is active, while an answer comes.
 const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
-/// Where this is of the path, its clients wait out a 429 and flood at a 503.
+/// Clients of paths with this end wait after a 429, and repeat too fast after a 503.
 const RESPONSES_PATH_SUFFIX: &str = "/responses";
 
-/// The port's own.
+/// The state of the port.
 #[derive(Clone, Debug)]
 pub struct Models {
     gateway: Arc<Gateway>,
     item: watch::Receiver<Option<LeaseRef>>,
     inputs: mpsc::Sender<Input>,
     conversations: Conversations,
-    /// The first part of the path of each call, where others reach the port too; none: it is the pod's own.
+    /// The required first part of each path, where other programs reach the port too; `None` in a pod.
     secret: Option<Arc<str>>,
 }
 
 type Answer = Response<Either<AnswerBody, Full<Bytes>>>;
 
 impl Models {
-    /// Carries to `gateway`, for the item in hand, and tells of what the program does.
+    /// Forwards to `gateway`, with the item in hand, and notes the program's activity.
     pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>, inputs: mpsc::Sender<Input>) -> Self {
         Self { gateway, item, inputs, conversations: Conversations::default(), secret: None }
     }
 
-    /// The same, for who knows this secret: other users of the machine, and pages in a browser, reach its loopback ports.
+    /// The same, only for callers that know this secret: other users and browser pages can reach the loopback ports of a machine.
     pub fn behind(self, secret: &str) -> Self {
         Self { secret: Some(secret.into()), ..self }
     }
 
-    /// Serves one connection: one request, so that a client that keeps connections keeps nobody out.
+    /// Serves one request of a connection, so that kept connections of one client do not block other clients.
     pub async fn serve(self, stream: TcpStream) {
         let service = service_fn(|request| {
             let models = self.clone();
@@ -72,18 +72,18 @@ impl Models {
         });
         let mut builder = http1::Builder::new();
         builder.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(64 * 1024);
-        let _ = builder.serve_connection(TokioIo::new(stream), service).await; // a client that went away is no concern of ours
+        let _ = builder.serve_connection(TokioIo::new(stream), service).await; // the client may have gone
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let patient = request.uri().path().ends_with(RESPONSES_PATH_SUFFIX);
         if request.method() == Method::CONNECT {
-            return said(StatusCode::METHOD_NOT_ALLOWED, "this is the port of models, and no proxy");
+            return said(StatusCode::METHOD_NOT_ALLOWED, "this port is for model calls and is no proxy");
         }
         let Some(path) = self.path(request.uri()) else {
-            return said(StatusCode::NOT_FOUND, "the base URLs of models are in the environment of the agent's program");
+            return said(StatusCode::NOT_FOUND, "no such path: the base URLs of models are in the environment of the agent's program");
         };
-        // What has no body asks for nothing that is said to a model.
+        // Only a POST can be a question to a model.
         let call = (request.method() == Method::POST).then(|| self.conversations.begin(BootTime::now()));
         self.tell(None);
         let carried = match self.prepare(request, &path) {
@@ -92,7 +92,7 @@ impl Models {
         };
         match carried {
             Ok(answer) => {
-                // A list of models that was asked for is no answer of one.
+                // The answer to a GET, such as a list of models, is no answer of a model.
                 let answered = call.is_some() && answer.status().is_success();
                 let (mut head, body) = answer.into_parts();
                 head.headers.remove(CONNECTION);
@@ -107,7 +107,7 @@ impl Models {
                 Response::from_parts(head, Either::Left(AnswerBody::new(body, self.clone(), call)))
             }
             Err(silence) => {
-                link_says!("a call of a model was not carried: {silence}");
+                link_says!("a model call was not forwarded: {silence}");
                 let status = if patient { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE };
                 let mut answer = said(status, &format!("Spillway's gateway cannot be reached now ({silence}); try again"));
                 answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
@@ -116,7 +116,7 @@ impl Models {
         }
     }
 
-    /// What follows the secret, with the query; none: it is not there.
+    /// The path after the secret, with the query; `None`: the secret is missing.
     fn path(&self, uri: &Uri) -> Option<String> {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let Some(secret) = &self.secret else { return Some(path.to_owned()) };
@@ -124,7 +124,7 @@ impl Models {
         random::same(shown, secret).then(|| format!("/{rest}"))
     }
 
-    /// The request, as the gateway gets it.
+    /// The request for the gateway.
     fn prepare(&self, mut request: Request<Incoming>, path: &str) -> hyper::http::Result<Request<Incoming>> {
         *request.uri_mut() = Uri::try_from(format!("/models{path}"))?;
         strip(request.headers_mut());
@@ -135,25 +135,25 @@ impl Models {
         Ok(request)
     }
 
-    /// The program asked something, was answered (at this time), or heard more of it. That the loop has more to do than it can is no
-    /// reason to wait: what is said next says this too.
+    /// Notes that the program called a model, was answered (at this time), or got more of an answer. If the loop is busy, the note is
+    /// dropped, because the next one contains it too.
     fn tell(&self, answered: Option<BootTime>) {
         let calls = ModelCalls { answered: answered.map(BootTime::millis), ..self.conversations.calls() };
         let _ = self.inputs.try_send(Input::Called(calls));
     }
 }
 
-/// What is not carried is taken out, and what `Connection` names.
+/// Removes the headers that are not forwarded, and those that `Connection` names.
 fn strip(sent: &mut HeaderMap) {
     let named = sent.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     let named = named.filter_map(|name| HeaderName::try_from(name.trim()).ok());
     let kept = sent.keys().filter(|name| headers::stays(name.as_str())).cloned();
-    // How long the body is says the body itself.
+    // The length follows from the body itself.
     let gone: Vec<HeaderName> = named.chain(kept).chain([CONTENT_LENGTH]).collect();
     gone.iter().for_each(|name| drop(sent.remove(name)));
 }
 
-/// An answer of our own, in the shape that clients of all dialects read.
+/// An answer of our own, in the error format that clients of all dialects read.
 fn said(status: StatusCode, message: &str) -> Answer {
     let kind =
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS { "overloaded_error" } else { "invalid_request_error" };
@@ -164,7 +164,7 @@ fn said(status: StatusCode, message: &str) -> Answer {
     answer
 }
 
-/// An answer's body as it passes. While it comes, the program is active; when it does not come any more, it ends badly.
+/// The body of a forwarded answer. Each part counts as activity of the program. After a long silence the body ends with an error.
 pub struct AnswerBody {
     body: Incoming,
     models: Models,
@@ -175,7 +175,7 @@ pub struct AnswerBody {
 
 impl AnswerBody {
     fn new(body: Incoming, models: Models, call: Option<Call>) -> Self {
-        // From here on it is known which conversation it is of.
+        // From here on the conversation of the call is known.
         models.tell(None);
         Self { body, models, call, told: Instant::now(), silence: Box::pin(sleep(PROVIDER_SILENCE_TIMEOUT)) }
     }
@@ -196,7 +196,7 @@ impl Body for AnswerBody {
         let this = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
             ready!(this.silence.as_mut().poll(context));
-            return Poll::Ready(Some(Err("nothing came from the gateway any more".into())));
+            return Poll::Ready(Some(Err("the gateway sent nothing for too long".into())));
         };
         let now = Instant::now();
         this.silence.as_mut().reset(now + PROVIDER_SILENCE_TIMEOUT);

@@ -1,4 +1,4 @@
-//! What the sidecar is started with.
+//! The options of the sidecar.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use spillway_wire::agent::Directive;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// Where everything is.
+/// The paths and addresses that the sidecar uses.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The gateway, as `HOST:PORT`.
@@ -22,19 +22,19 @@ pub struct Options {
     pub socket: PathBuf,
     /// The first of the loopback ports.
     pub first_port: u16,
-    /// Between two looks at walls that stand.
+    /// Between two tests of the canary while the isolation is in force.
     pub look_each: Duration,
-    /// How long the breaker of commands stays open; none: as long as its guard says.
+    /// How long the breaker of commands stays open; `None`: as its settings say.
     pub commands_open: Option<Duration>,
 }
 
-/// What is different outside the cluster.
+/// Further options outside the cluster.
 #[derive(Debug)]
 pub struct ExternalOptions {
-    /// What is wanted of the agent, for who ends its processes: nobody else does.
+    /// The agent's directive, for the process that ends its program.
     pub wanted: watch::Sender<Directive>,
-    /// Where models are served.
+    /// The bound port for models.
     pub models: TcpListener,
-    /// The first part of the path of calls of models.
+    /// The required first part of the path of model calls.
     pub secret: String,
 }

@@ -1,24 +1,24 @@
-//! What an answer to a call means, and when a call that failed is made again.
+//! The meaning of answers for retries, and the pauses between tries.
 
 use std::time::Duration;
 
 use spillway_wire::{Code, Refusal};
 
-/// First and longest pause while nobody answers.
+/// First and longest pause while no gateway answers.
 pub const CALL_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// What a gateway made of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug)]
 pub enum CallOutcome<T> {
-    /// It did it.
+    /// The gateway did it.
     Done(T),
-    /// It refused.
+    /// The gateway refused it.
     Refused(Refusal),
-    /// Nobody answered.
+    /// No answer came.
     Silence,
 }
 
-/// Whether a refusal stays, however often one asks. Those that do not may follow from a leader that is new, a cache that is
-/// late, or a token that is being exchanged.
+/// Whether a refusal is final, so that a repetition cannot help. Other refusals may be caused by a new leader, a late cache, or a
+/// token that is being replaced.
 pub fn lasting(code: Code) -> bool {
     match code {
         Code::NoToken

@@ -1,6 +1,6 @@
-//! The loop of the sidecar: it owns the [state](super::state::Link), and does what that plans.
+//! The loop of the sidecar: it owns the [state](super::state::Link), and carries out the actions that the state plans.
 //!
-//! It takes no input itself: that is in `input_handling`.
+//! It does not handle inputs: `input_handling` does.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -27,9 +27,9 @@ use super::state::Link;
 use crate::clock::BootTime;
 use crate::link_says;
 
-/// After SIGTERM, for the supervisor's last lines, which are on their way.
+/// Wait after SIGTERM for the last lines of the supervisor, which may be on their way.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(50);
-/// Between two notes of when somebody last answered.
+/// Between two writes of the time of the last answer.
 const LAST_HEARD_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two tries to write what could not be written to the journal.
 const JOURNAL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -43,28 +43,28 @@ pub(super) struct Sidecar {
     pub(super) supervisor: Option<(u64, Supervisor)>,
     pub(super) supervisors: u64,
     pub(super) key: Option<String>,
-    /// The goodbye that is to be delivered.
+    /// The goodbye to deliver.
     pub(super) goodbye: watch::Sender<Option<Goodbye>>,
     pub(super) farewells: Vec<oneshot::Sender<Reply>>,
-    /// Questions about work that are not answered yet, by their numbers.
+    /// Open questions about work, by their numbers.
     pub(super) asked: BTreeMap<u64, oneshot::Sender<Reply>>,
     pub(super) questions: u64,
     pub(super) spawning: Spawning,
     pub(super) listening: Spawning,
     pub(super) commands: Commands,
-    /// The revision to wait beyond.
+    /// The known revision: the long poll waits for a newer one.
     pub(super) revision: watch::Sender<Option<String>>,
-    /// The item in hand, for calls of models.
+    /// The item in hand, for model calls.
     pub(super) item: watch::Sender<Option<LeaseRef>>,
     pub(super) heard_kept: BootTime,
-    /// When what could not be written to the journal is tried again.
+    /// When the journal is tried again after a failure to write.
     pub(super) catch_up_at: BootTime,
-    /// A line about trouble was written, and none yet about its end.
+    /// A line about an error of the gateway was logged, and none yet about its end.
     pub(super) troubled: bool,
     pub(super) trouble_said: Option<(String, BootTime)>,
-    /// What the last look reached.
+    /// The addresses that the last test of the canary reached.
     pub(super) reachable: Vec<String>,
-    /// It runs outside the cluster: who ends its processes is told here what is wanted.
+    /// Outside the cluster: sends the directive to the process that ends the program.
     pub(super) outside: Option<watch::Sender<Directive>>,
 }
 
@@ -110,7 +110,7 @@ impl Sidecar {
         }
     }
 
-    /// What the port of models needs of us.
+    /// The state for the models port.
     pub(super) fn models(&self) -> Models {
         Models::new(self.gateway.clone(), self.item.subscribe(), self.inputs.clone())
     }
@@ -127,7 +127,7 @@ impl Sidecar {
         }
     }
 
-    /// Goes on for a moment, so that what was said is told: a goodbye, how an item ended, and that the program ended.
+    /// Continues for a moment, to send a goodbye, the end of an item, and the end of the program.
     pub(super) async fn flush(&mut self, received: &mut mpsc::Receiver<Input>, within: Duration) {
         let began = BootTime::now();
         self.state.leave(began);
@@ -146,7 +146,7 @@ impl Sidecar {
         }
     }
 
-    /// Does what is to be done now; says for how long nothing is.
+    /// Carries out the actions that are due; returns for how long none is due.
     fn act(&mut self) -> Duration {
         let now = BootTime::now();
         self.state.commands(self.commands.counts());
@@ -167,11 +167,11 @@ impl Sidecar {
             self.journal.keep_heard(self.heard_kept);
         }
         let wake = self.catch_up(now).map_or(wake, |again| again.min(wake));
-        // Never zero: a plan that is not carried out must not become a loop.
+        // Never zero: an action that cannot be carried out must not cause a busy loop.
         wake.since(now).max(Duration::from_millis(1))
     }
 
-    /// Writes what the journal lacks. When that is to be tried again.
+    /// Writes the values that the journal lacks; returns when to try again.
     fn catch_up(&mut self, now: BootTime) -> Option<BootTime> {
         if self.journal.is_whole() {
             return None;
@@ -217,9 +217,9 @@ impl Sidecar {
             WorkAction::Answer(number, answer) => {
                 let answer = if answer == Reply::Kept { self.kept() } else { answer };
                 match (self.asked.remove(&number), &self.supervisor) {
-                    // A program that hears that it is done may end at once: its supervisor has to know before.
+                    // A program may end as soon as it gets the answer: the supervisor must know before.
                     (Some(waiting), Some((_, supervisor))) => supervisor.then(waiting, answer),
-                    (Some(waiting), None) => drop(waiting.send(answer)), // who asked may have gone
+                    (Some(waiting), None) => drop(waiting.send(answer)), // the caller may have gone
                     (None, _) => {}
                 }
             }
@@ -240,48 +240,53 @@ impl Sidecar {
     pub(super) fn tell(&mut self, order: Order) {
         match &order {
             Order::Start(settings) if self.outside.is_some() => {
-                link_says!("registered as {}, outside the cluster, where nothing isolates the program: it may start", settings.agent);
+                link_says!("registered as {}, outside the cluster: the program may start, and nothing isolates it", settings.agent);
             }
-            Order::Start(settings) => link_says!("registered as {} and walled in: the program may start", settings.agent),
-            Order::Abandoned => link_says!("nobody has answered for too long: the program has to end"),
-            Order::WallsDown(reachable) => link_says!("the walls do not stand ({}): the program has to end", reachable.join(", ")),
-            Order::Wanted(wanted) => link_says!("wanted: {:?} (revision {})", wanted.directive, wanted.revision),
+            Order::Start(settings) => link_says!("registered as {}, and the network is isolated: the program may start", settings.agent),
+            Order::Abandoned => {
+                link_says!("no gateway has answered for longer than the pool's heartbeatTimeoutSeconds: the program must end")
+            }
+            Order::WallsDown(reachable) => {
+                link_says!("the network is not isolated, {} can be reached: the program must end", reachable.join(", "));
+            }
+            Order::Wanted(wanted) => link_says!("desired state: {:?} (revision {})", wanted.directive, wanted.revision),
             Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
         }
         if let Some((_, supervisor)) = &self.supervisor
             && !supervisor.tell(order)
         {
-            link_says!("the supervisor does not read; its connection is closed");
+            link_says!("the supervisor does not read its orders: its connection is closed");
             self.supervisor = None;
             self.state.disconnected();
         }
     }
 
-    /// Tells who ends our processes what is wanted. Before anybody knew us nothing is, and an end that was said stays.
+    /// Sends the directive to the process that ends the program. Before the registration it is `Run`, and `Stop` stays for good.
     fn tell_outside(&self, wanted: &watch::Sender<Directive>) {
         let directive = self.state.current().directive;
         let over = |known: Directive| known == Directive::Stop;
         wanted.send_if_modified(|known| !over(*known) && std::mem::replace(known, directive) != directive);
     }
 
-    /// What is told of what no gateway took yet: that it is kept, if it is.
+    /// The answer about a request that no gateway has accepted: kept, if the journal is written.
     pub(super) fn kept(&self) -> Reply {
         if self.journal.is_whole() { Reply::Kept } else { unkept() }
     }
 
-    /// Whether it is kept: it is delivered in any case.
+    /// Keeps a goodbye; returns whether it is written. It is delivered in any case.
     pub(super) fn keep_goodbye(&mut self, goodbye: Goodbye) -> bool {
         let kept = self.journal.keep_goodbye(&goodbye);
         if let Err(error) = &kept {
-            link_says!("a goodbye cannot be written to the journal: {error}");
+            link_says!("cannot write a goodbye to the journal: {error}");
         }
         self.goodbye.send_replace(Some(goodbye));
         kept.is_ok()
     }
 }
 
-/// No gateway took it, and it would be lost with this process.
+/// The answer if no gateway has accepted a request, and it would be lost with this process.
 pub(super) fn unkept() -> Reply {
-    let message = "no gateway took it yet, and it cannot be written down here; it is tried on, say it again to be sure";
+    let message =
+        "no gateway has accepted this yet, and the sidecar cannot write it to its journal. The sidecar keeps trying; repeat it to be sure";
     Reply::Refused(Refusal::new(spillway_wire::Code::GovernorAway, message).retry_after(5))
 }

@@ -1,8 +1,8 @@
-//! The unix socket inside the pod: takes connections, reads their first line, hands it on.
+//! The unix socket inside the pod: it accepts connections, reads their first line, and forwards it.
 //!
-//! The program can open as many connections as it likes; it must neither keep the supervisor out nor make us hold memory
-//! without bound. So lines are bounded, questions are bounded in number and time, and of those that have not said yet what
-//! they want, the oldest makes room for the next, once it had its time.
+//! The program can open any number of connections. It must neither keep the supervisor out nor use our memory without a bound.
+//! So lines are bounded, and questions are bounded in number and time. Connections without a first line are bounded too: the
+//! oldest one is closed for a new one, after a minimum time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,50 +25,50 @@ use crate::{MAX_LINE_BYTES, lines, link_says, random};
 
 /// Questions that are answered at once.
 pub const MAX_CONCURRENT_QUESTIONS: usize = 64;
-/// For one question, from the connection to the answer.
+/// Time limit of one question, from the connection to the answer.
 pub const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections that have not said yet what they want. Each may hold most of a line.
+/// Connections that have not sent their first line. Each may hold almost a whole line.
 const MAX_UNDECIDED_CONNECTIONS: usize = 32;
-/// So much time has each of them, however many wait behind it ...
+/// The minimum time of each of them, also if others wait ...
 const FIRST_LINE_TIMEOUT: Duration = Duration::from_millis(250);
-/// ... and so often it is looked whether there is room.
+/// ... and the time between two checks for room.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// What is to be told to the supervisor, in this order.
+/// A line for the supervisor, or an answer that must follow the lines before it.
 #[derive(Debug)]
 enum Line {
     Order(Order),
-    /// Somebody else has to hear this after what comes before was written.
+    /// An answer to another connection, to be sent after all lines before it were written.
     Then(oneshot::Sender<Answer>, Answer),
 }
 
-/// Orders that wait for a supervisor that does not read. It is dropped then, and told everything when it comes again.
+/// Orders that wait for a supervisor that does not read. Beyond that its connection is closed. It gets all orders on the next one.
 const MAX_PENDING_ORDERS: usize = 64;
 
-/// Whether a connection may be the supervisor's.
+/// The decision about a connection that says that it is the supervisor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It is: it knows the key.
+    /// It is the supervisor's: it knows the key.
     Known,
-    /// It can only be: nothing else runs yet. It gets a key.
+    /// It must be the supervisor's, because nothing else runs yet. It gets a key.
     First,
-    /// It may not.
+    /// It is refused.
     Refused,
 }
 
-/// Decides whether a connection is the supervisor's: by its key; or without one, as long as the program was not let start
-/// (so nobody else is there) and no other connection is open. `given` is the key that was given out, if any is known.
+/// Decides whether a connection is the supervisor's: by its key, or without a key while the program may not start yet (so that no
+/// other process can connect) and no other connection is open. `given` is the key that the supervisor got, if it is known.
 pub fn admit(shown: Option<&str>, given: Option<&str>, let_start: bool, connected: bool) -> Admission {
     match (shown, given) {
         (Some(shown), Some(given)) if random::same(shown, given) => Admission::Known,
         (Some(_), Some(_)) => Admission::Refused,
-        // Our journal is new and the supervisor is not: whoever comes first with a key is it.
+        // Our journal is new, and the supervisor is not: the first connection with a key is the supervisor's.
         (Some(_), None) if !connected => Admission::Known,
         (None, _) if !let_start && !connected => Admission::First,
         (_, _) => Admission::Refused,
     }
 }
 
-/// Listens at `path`, for everybody in the pod.
+/// Listens at `path`. Every process in the pod may connect.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     crate::files::remove(path)?;
     let listener = UnixListener::bind(path)?;
@@ -76,7 +76,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Takes connections until the runtime ends.
+/// Accepts connections until the runtime ends.
 pub async fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>) {
     let asks = Arc::new(Semaphore::new(MAX_CONCURRENT_QUESTIONS));
     let mut undecided: VecDeque<NewConnection> = VecDeque::new();
@@ -97,7 +97,7 @@ pub async fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                link_says!("cannot take a connection on the socket: {error}");
+                link_says!("cannot accept a connection on the socket: {error}");
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -108,9 +108,9 @@ pub async fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>) {
     }
 }
 
-/// A connection that has not said yet what it wants.
+/// A connection that has not sent its first line.
 struct NewConnection {
-    /// Closed when it has: from then on it is not ours to end.
+    /// Closed after the first line: from then on the connection is not closed for a new one.
     decided: oneshot::Sender<()>,
     since: Instant,
     task: AbortHandle,
@@ -130,7 +130,7 @@ async fn receive(stream: UnixStream, inputs: mpsc::Sender<Input>, asks: Arc<Sema
                 Err(refusal) => Err(refusal),
             },
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                Err(Refusal::new(Code::BodyTooLarge, format!("a question takes at most {MAX_LINE_BYTES} bytes")).field("(body)"))
+                Err(Refusal::new(Code::BodyTooLarge, format!("a request may have at most {MAX_LINE_BYTES} bytes")).field("(body)"))
             }
             Err(_) => return None,
         };
@@ -138,7 +138,7 @@ async fn receive(stream: UnixStream, inputs: mpsc::Sender<Input>, asks: Arc<Sema
             Ok(ask) => question(ask, &inputs, &asks).await,
             Err(refusal) => Answer::Refused(refusal),
         };
-        let _ = lines::write(&mut writer, &answer).await; // who asked may have gone
+        let _ = lines::write(&mut writer, &answer).await; // the caller may have gone
         None
     };
     if let Ok(Some(key)) = timeout(QUESTION_TIMEOUT, answering).await {
@@ -148,7 +148,7 @@ async fn receive(stream: UnixStream, inputs: mpsc::Sender<Input>, asks: Arc<Sema
 
 async fn question(ask: Ask, inputs: &mpsc::Sender<Input>, asks: &Semaphore) -> Answer {
     let Ok(_place) = asks.try_acquire() else {
-        let message = format!("{MAX_CONCURRENT_QUESTIONS} questions are being answered already");
+        let message = format!("{MAX_CONCURRENT_QUESTIONS} requests are being answered already; try again");
         return Answer::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(1));
     };
     let (reply, answer) = oneshot::channel();
@@ -175,8 +175,7 @@ impl Drop for Supervisor {
 }
 
 impl Supervisor {
-    /// Serves `candidate` as the supervisor; what it says comes as [`Input::Control`] with `number`, its end as
-    /// [`Input::Gone`].
+    /// Serves `candidate` as the supervisor. Its messages come as [`Input::Control`] with `number`, its end as [`Input::Gone`].
     pub fn accept(candidate: Candidate, number: u64, inputs: mpsc::Sender<Input>) -> Self {
         let Candidate { key: _, mut reader, mut writer } = candidate;
         let (orders, mut waiting) = mpsc::channel::<Line>(MAX_PENDING_ORDERS);
@@ -188,46 +187,46 @@ impl Supervisor {
                             return;
                         }
                     }
-                    Err(error) => link_says!("a line of the supervisor is not understood: {error}"),
+                    Err(error) => link_says!("cannot parse a line of the supervisor: {error}"),
                 }
             }
             let _ = inputs.send(Input::Gone(number)).await; // we are ending
         });
         let writing = tokio::spawn(async move {
-            // One that closed may have said something before, its last words: its end is the reader's to find.
+            // A supervisor may write its last lines and close. Only the reader, after these lines, reports its end.
             let mut broken = false;
             while let Some(line) = waiting.recv().await {
                 match line {
                     Line::Order(order) => broken = broken || lines::write(&mut writer, &order).await.is_err(),
-                    Line::Then(reply, answer) => drop(reply.send(answer)), // who asked may have gone
+                    Line::Then(reply, answer) => drop(reply.send(answer)), // the caller may have gone
                 }
             }
         });
         Self { orders, tasks: [reading.abort_handle(), writing.abort_handle()] }
     }
 
-    /// Tells it. `false`: it does not read.
+    /// Sends an order. `false`: the supervisor does not read.
     pub fn tell(&self, order: Order) -> bool {
         self.orders.try_send(Line::Order(order)).is_ok()
     }
 
-    /// Answers somebody else when all that it was told before is written: who acts on the answer acts after that.
+    /// Sends an answer to another connection after all orders before it are written, so that its reader acts later than they do.
     pub fn then(&self, reply: oneshot::Sender<Answer>, answer: Answer) {
         match self.orders.try_send(Line::Then(reply, answer)) {
             Ok(()) | Err(mpsc::error::TrySendError::Full(Line::Order(_)) | mpsc::error::TrySendError::Closed(Line::Order(_))) => {}
             Err(
                 mpsc::error::TrySendError::Full(Line::Then(reply, answer)) | mpsc::error::TrySendError::Closed(Line::Then(reply, answer)),
             ) => {
-                drop(reply.send(answer)); // who asked may have gone
+                drop(reply.send(answer)); // the caller may have gone
             }
         }
     }
 }
 
-/// Sends a connection away.
+/// Refuses a connection.
 pub async fn refuse(candidate: Candidate) {
     let Candidate { key: _, reader: _, mut writer } = candidate;
-    let refusal = Refusal::new(Code::NotAllowed, "the control connection is the supervisor's alone");
+    let refusal = Refusal::new(Code::NotAllowed, "only the supervisor may open a control connection");
     let _ = timeout(Duration::from_secs(1), lines::write(&mut writer, &Answer::Refused(refusal))).await; // it may have gone
 }
 

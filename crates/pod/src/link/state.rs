@@ -1,8 +1,8 @@
-//! What the sidecar knows, and what it does next. Pure: the time and the dice come in as arguments, actions go out.
+//! The state of the sidecar, and its decisions. Pure: the time and random numbers are arguments, and actions are the result.
 //!
-//! What always holds: the program is let start only after the gateway answered a registration of this process and, after
-//! that, every canary was unreachable; an order to end stays; what is told to the supervisor is a whole state, so that a
-//! lost connection loses nothing.
+//! What always holds: the program may start only after the gateway has answered a registration of this process and, after that,
+//! a test of the canary has reached no address. An order to end is never taken back. The supervisor always gets a whole state, so
+//! that a lost connection loses nothing.
 
 mod plan;
 mod report;
@@ -24,39 +24,39 @@ use super::work::{self, SidecarWork};
 use crate::clock::BootTime;
 use report::UrgentParts;
 
-/// Between two reports at least.
+/// The least time between two reports.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two words about the program's questions, of which it can ask thousands.
+/// The least time between two notes about the program's questions, of which it can ask thousands.
 const MIN_ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks at walls that did not stand.
+/// Between two tests of the canary after one that reached an address.
 const EGRESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Looks in a row that find the walls open before a program that runs is ended.
+/// Tests of the canary in a row that reach an address, before a running program is ended.
 const OPEN_EGRESS_THRESHOLD: u32 = 2;
-/// "This is no agent" has to be said so often ...
+/// The answer "this is no agent" ends the program after this many times ...
 const MIN_DISMISSALS: u32 = 3;
-/// ... with so much time between two that count (a new leader, or a late cache, may say it for a moment) ...
+/// ... with at least this time between two that count (a new leader or a late cache may say so for a moment) ...
 const MIN_DISMISSAL_INTERVAL: Duration = Duration::from_secs(5);
-/// ... or to stand for so long.
+/// ... or after this time without an accepted call.
 const DISMISSAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Calls that nobody answered, before silence is believed: a machine that slept asks first.
+/// Calls in a row without an answer, before silence counts: a machine that slept must call first.
 const MIN_UNANSWERED_CALLS: u32 = 3;
-/// Notices that are remembered for the program's questions.
+/// Notices that are kept for the program's questions.
 const MAX_REMEMBERED_NOTICES: usize = 64;
-/// Targets, and characters of each, that a report carries.
+/// The most targets in a report, and the most characters of each.
 const REACHABLE_BOUNDS: (usize, usize) = (16, 260);
 
-/// Why the program has to end.
+/// Why the program must end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
-    /// Nobody answers.
+    /// No gateway has answered for too long.
     Abandoned,
-    /// The walls do not stand.
+    /// The network is not isolated: the reached addresses.
     WallsDown(Vec<String>),
-    /// We are not, or no longer, an agent.
+    /// The gateway says that this is no agent, or no longer one.
     Dismissed,
 }
 
-/// What the supervisor was told on its present connection.
+/// What the supervisor got on its current connection.
 #[derive(Clone, Debug, Default)]
 struct ToldSupervisor {
     start: bool,
@@ -65,27 +65,27 @@ struct ToldSupervisor {
     work: work::SupervisorView,
 }
 
-/// The walls, as the canary sees them.
+/// The isolation of the network, as the canary sees it.
 #[derive(Clone, Debug)]
 struct IsolationState {
-    /// A look is under way; whether we were registered when it began.
+    /// A test is under way; whether we were registered when it began.
     looking: Option<bool>,
     next: BootTime,
-    /// Looks in a row that reached something.
+    /// Tests in a row that reached an address.
     open: u32,
     reachable: Vec<String>,
-    /// A look that began after registering reached nothing, and none since did.
+    /// A test that began after the registration reached no address, and no later test reached one.
     stand: bool,
 }
 
-/// The calls register and report: one at a time.
+/// The calls `register` and `report`, one at a time.
 #[derive(Clone, Debug)]
 struct Lane {
     busy: bool,
     failures: u32,
     not_before: BootTime,
 }
-/// "This is no agent".
+/// The answers "this is no agent".
 #[derive(Clone, Copy, Debug)]
 struct Dismissal {
     first: BootTime,
@@ -93,16 +93,16 @@ struct Dismissal {
     count: u32,
 }
 
-/// The sidecar's mind.
+/// The state of the sidecar.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// Between two looks at walls that stand.
+    /// Between two tests of the canary while the isolation is in force.
     look_each: Duration,
     settings: Option<Settings>,
     registered: bool,
     lane: Lane,
     heard: BootTime,
-    /// Calls in a row, on any lane, that nobody answered.
+    /// Calls in a row, of any kind, without an answer.
     unanswered: u32,
     dismissal: Option<Dismissal>,
     walls: IsolationState,
@@ -114,12 +114,12 @@ pub struct Link {
     supervisor: Option<ToldSupervisor>,
     end: Option<End>,
     notices: VecDeque<Notice>,
-    /// When the supervisor was last told that the program asked something, and what it has to be told.
+    /// When the supervisor last got a note that the program asked something, and the note that waits.
     activity_told: Option<BootTime>,
     activity: Option<Option<String>>,
-    /// What is known of its calls of models.
+    /// The model calls of the program.
     called: Option<ModelCalls>,
-    /// What the breaker of commands counted, and its state.
+    /// The counts and the state of the breaker of commands.
     commands: CommandCounts,
     breaker: BreakerState,
     sidecar_work: SidecarWork,
@@ -128,7 +128,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// At its start, with what an earlier process left.
+    /// The state at the start, with the state that an earlier process kept.
     pub fn new(now: BootTime, look_each: Duration, remembered: KeptState) -> Self {
         let KeptState { settings, heard, let_start, action, work } = remembered;
         let mut link = Self {
@@ -162,20 +162,20 @@ impl Link {
         link
     }
 
-    /// Somebody answered a call: whatever was said, we are not alone.
+    /// A gateway answered a call, with any answer.
     pub fn answered(&mut self, now: BootTime) {
         self.heard = now;
         self.unanswered = 0;
     }
 
-    /// Nobody answered a call.
+    /// A call got no answer.
     pub fn unanswered(&mut self) {
         self.unanswered = self.unanswered.saturating_add(1);
     }
 
-    /// A gateway refused a call. One that is not about who we are changes nothing.
+    /// A gateway refused a call. Only a refusal that says that this is no agent changes the state.
     pub fn refused(&mut self, now: BootTime, code: Code) {
-        // Before anybody knew us, it only means that nobody knows us yet.
+        // Before the first registration it only means that the gateway does not know us yet.
         if !matches!(code, Code::NotAnAgent | Code::AgentEnded) || self.settings.is_none() {
             return;
         }
@@ -186,12 +186,12 @@ impl Link {
         }
     }
 
-    /// A gateway did what was asked: we are an agent.
+    /// A gateway accepted a call: this is an agent.
     pub fn accepted(&mut self) {
         self.dismissal = None;
     }
 
-    /// Our call (register or report) failed. `at_least` is what the gateway asks us to wait; `random` is in [0, 1).
+    /// The call `register` or `report` failed. `at_least` is the wait that the gateway asks for; `random` is in [0, 1).
     pub fn call_failed(&mut self, now: BootTime, at_least: Duration, random: f64) {
         self.lane.busy = false;
         self.lane.failures = self.lane.failures.saturating_add(1);
@@ -201,13 +201,13 @@ impl Link {
 
     /// The registration was answered.
     pub fn registered(&mut self, now: BootTime, mut settings: Settings) -> Action {
-        // Whether the program is run once or for each item is settled when it is let start, whatever the pool says later.
+        // Whether the program runs once or for each item is fixed when it may start. A later change of the pool has no effect.
         let before = self.settings.as_ref().filter(|_| self.let_start).map(|before| &before.work);
         let run = |work: &Option<work::How>| work.as_ref().map(|work| work.run);
         if let Some(before) = before.filter(|before| run(before) != run(&settings.work)) {
             settings.work.clone_from(before);
         }
-        // So is what has to succeed before.
+        // The preflight command is fixed then too.
         if let Some(before) = self.settings.as_ref().filter(|_| self.let_start) {
             settings.preflight_command.clone_from(&before.preflight_command);
         }
@@ -216,7 +216,7 @@ impl Link {
         }
         self.lane = Lane { busy: false, failures: 0, not_before: now };
         self.registered = true;
-        // What was found before may have been a network that was not there.
+        // An earlier test may have found a network that was not ready.
         self.walls.next = now;
         self.note(&settings.wanted);
         self.settings = Some(settings.clone());
@@ -229,7 +229,7 @@ impl Link {
         self.acknowledged = self.sent.as_ref().map(|(_, shown)| shown.clone());
     }
 
-    /// What is wanted, as a gateway said it.
+    /// Takes the desired state from a gateway.
     pub fn wanted(&mut self, mut wanted: DesiredState) -> Option<Action> {
         self.note(&wanted);
         let settings = self.settings.as_mut()?;
@@ -241,7 +241,7 @@ impl Link {
         Some(Action::RememberSettings(Box::new(settings.clone())))
     }
 
-    /// Remembers notices for the program's questions.
+    /// Keeps notices for the program's questions.
     fn note(&mut self, wanted: &DesiredState) {
         for notice in &wanted.notices {
             if self.notices.back().is_none_or(|newest| newest.id < notice.id) {
@@ -253,7 +253,7 @@ impl Link {
         }
     }
 
-    /// A look at the walls is over; `reachable` was reached.
+    /// A test of the canary is over; it reached `reachable`.
     pub fn probed(&mut self, now: BootTime, mut reachable: Vec<String>) {
         let registered = self.walls.looking.take().unwrap_or(false);
         reachable.truncate(REACHABLE_BOUNDS.0);
@@ -263,7 +263,7 @@ impl Link {
         if reachable.is_empty() {
             self.walls.open = 0;
             self.walls.stand |= registered;
-            // A look from before the registration lets nothing start: the next one is due at once.
+            // A test from before the registration does not let the program start: the next one is due at once.
             self.walls.next = if registered || !self.registered { now.after(self.look_each) } else { now };
         } else {
             self.walls.open = self.walls.open.saturating_add(1);
@@ -281,12 +281,12 @@ impl Link {
         self.supervisor = Some(ToldSupervisor::default());
     }
 
-    /// The supervisor's connection is gone.
+    /// The supervisor's connection has ended.
     pub fn disconnected(&mut self) {
         self.supervisor = None;
     }
 
-    /// The supervisor says how the program is.
+    /// The supervisor reports the state of the program.
     pub fn program(&mut self, now: BootTime, report: Report) {
         self.action = self.action.take().or_else(|| report.action.clone());
         self.sidecar_work.holds(report.held.as_ref());
@@ -296,7 +296,7 @@ impl Link {
         self.program = Some((now, report));
     }
 
-    /// The program asked something, or said what it does.
+    /// The program asked something, or reported its action.
     pub fn asked(&mut self, action: Option<String>) {
         if action.is_some() {
             self.action.clone_from(&action);
@@ -304,24 +304,24 @@ impl Link {
         self.activity = Some(action.or_else(|| self.activity.take().flatten()));
     }
 
-    /// The program calls a model, or hears from one.
+    /// The program called a model, or a part of an answer came.
     pub fn called(&mut self, calls: ModelCalls) {
         let untold = self.called.as_ref().and_then(|before| before.answered);
         self.called = Some(ModelCalls { answered: untold.or(calls.answered), ..calls });
         self.asked(None);
     }
 
-    /// The state of the breaker of commands.
+    /// Takes the state of the breaker of commands.
     pub fn breaker(&mut self, state: BreakerState) {
         self.breaker = state;
     }
 
-    /// What the breaker of commands counted.
+    /// Takes the counts of the breaker of commands.
     pub fn commands(&mut self, counts: CommandCounts) {
         self.commands = counts;
     }
 
-    /// The sidecar's state of work, to which the results of its calls are told.
+    /// The state of work, which takes the results of its calls.
     pub fn sidecar_work(&mut self) -> &mut SidecarWork {
         &mut self.sidecar_work
     }
@@ -330,40 +330,40 @@ impl Link {
         Some(self.settings.as_ref()?.work.as_ref()?.run)
     }
 
-    /// The supervisor says how an item ended. What the program said it does was about that.
+    /// The supervisor reports the end of an item. The program's action belonged to that item.
     pub fn finished(&mut self, held: LeaseRef, outcome: Outcome) {
         (self.action, self.activity) = (None, None);
         self.sidecar_work.finished(held, outcome);
     }
 
-    /// The program asks for an item. It is answered at once, or by its number.
+    /// The program asks for an item. The answer comes at once, or later with this number.
     pub fn next(&mut self, now: BootTime, number: u64, wait_seconds: u32) -> Option<Answer> {
         let run = self.run();
-        // Who asks for none, or works from no queue, is told that first.
+        // A program that cannot ask, or whose pool has no queues, gets that refusal first.
         let early = self.preflight().filter(|_| run == Some(Run::LongRunning));
         early.map(Answer::Refused).or_else(|| self.sidecar_work.next(now, number, wait_seconds, run))
     }
 
-    /// The program says how its item ended. It is answered at once, or by its number.
+    /// The program reports the end of its item. The answer comes at once, or later with this number.
     pub fn say(&mut self, now: BootTime, number: u64, outcome: Outcome) -> Option<Answer> {
         let run = self.run();
         self.sidecar_work.say(now, number, outcome, run)
     }
 
-    /// The program says how far it is.
+    /// The program reports its progress.
     pub fn progress(&mut self, progress: &Progress) {
         self.sidecar_work.progress(progress);
         let action = &progress.action;
         self.asked(Some(action.clone()).filter(|action| !action.is_empty()));
     }
 
-    /// This process is asked to end: it takes nothing new.
+    /// This process must end: it claims no new item.
     pub fn leave(&mut self, now: BootTime) {
         self.leaving = true;
         self.sidecar_work.hurry(now);
     }
 
-    /// Nothing is left that a gateway has to know, as far as anybody can still say it.
+    /// Whether nothing is left to report to a gateway.
     pub fn all_told(&self, now: BootTime) -> bool {
         self.sidecar_work.is_quiet(self.supervisor.is_some()) && (!self.let_start || self.all_reported(now))
     }
@@ -375,7 +375,7 @@ impl Link {
         }
     }
 
-    /// Nothing of the program is left.
+    /// No process of the program is left.
     pub fn ended(&mut self, now: BootTime) {
         if let Some(mut report) = self.report(now) {
             report.program = Program::Ended;
@@ -383,48 +383,48 @@ impl Link {
         }
     }
 
-    /// Somebody answers, as far as the last call knows.
+    /// Whether this process is registered and a gateway answered the last call.
     pub fn in_touch(&self) -> bool {
         self.registered && self.unanswered == 0 && self.lane.failures == 0
     }
 
-    /// This process is registered.
+    /// Whether this process is registered.
     pub fn is_registered(&self) -> bool {
         self.registered
     }
 
-    /// The program was let start.
+    /// Whether the program may start, or has started.
     pub fn was_let_start(&self) -> bool {
         self.let_start
     }
 
-    /// The supervisor is connected.
+    /// Whether the supervisor is connected.
     pub fn is_connected(&self) -> bool {
         self.supervisor.is_some()
     }
 
-    /// What is wanted, as far as anybody said.
+    /// The last desired state.
     pub fn current(&self) -> DesiredState {
         self.settings.as_ref().map(|settings| settings.wanted.clone()).unwrap_or_default()
     }
 
-    /// The revision to wait beyond, once registered.
+    /// The known revision, after the registration.
     pub fn revision(&self) -> Option<String> {
         self.registered.then(|| self.current().revision)
     }
 
-    /// When somebody last answered.
+    /// When a gateway last answered.
     pub fn heard(&self) -> BootTime {
         self.heard
     }
 
-    /// The notices that are remembered, the oldest first.
+    /// The kept notices, the oldest first.
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.iter().cloned().collect()
     }
 }
 
-/// A leader that has just begun may not know how breakers stand. Nothing said is nothing changed.
+/// Keeps the earlier breakers if the desired state has none: a new leader may not know them yet.
 fn keep_breakers(wanted: &mut DesiredState, before: &DesiredState) {
     if wanted.commands.is_none() {
         wanted.commands.clone_from(&before.commands);

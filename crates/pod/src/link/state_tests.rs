@@ -1,4 +1,4 @@
-//! Tables and small histories of the sidecar's mind, without a clock, a socket or a gateway.
+//! Tables and small histories of the sidecar's state, without a clock, a socket or a gateway.
 
 use spillway_wire::agent::Directive;
 use spillway_wire::command::{CommandBreakers, OpenGlobally};
@@ -68,7 +68,7 @@ fn orders(actions: &[Action]) -> Vec<Order> {
     actions.iter().filter_map(order).collect()
 }
 
-/// A sidecar that let its program start, at one second; the next report is due at 21 s, the next look at 61 s.
+/// A sidecar whose program has started, at one second. The next report is due at 21 s, the next test of the canary at 61 s.
 fn started() -> Link {
     let mut link = new();
     link.connected();
@@ -123,7 +123,7 @@ fn the_program_starts_after_registering_and_a_look_that_found_nothing() {
     assert!(matches!(&actions[2], Action::Report(report) if report.program == Program::Waiting));
     link.reported(at(110));
 
-    // Held back, told, and looked at again each second.
+    // The program is held back, the address is reported, and the test is repeated each second.
     link.probed(at(350), reachable());
     let (actions, wake) = link.plan(at(350));
     assert_eq!((actions, wake), (Vec::new(), at(1_100)), "not more than one report a second");
@@ -153,7 +153,7 @@ fn nobody_is_told_to_start_who_is_not_wanted() {
 
 #[test]
 fn a_look_from_before_the_registration_lets_nothing_start() {
-    // A sidecar that was restarted looks before it is registered, for a program that may run.
+    // A restarted sidecar runs the canary before it is registered, because the program may run.
     let mut link = Link::new(at(0), LOOK_EACH, KeptState { settings: Some(settings()), let_start: true, ..KeptState::default() });
     link.connected();
     assert_eq!(plan(&mut link, 0), [Action::Probe(reachable()), Action::Register]);
@@ -178,7 +178,7 @@ fn walls_that_fall_end_the_program_at_the_second_look() {
     let actions = plan(&mut link, 62_300);
     assert_eq!(actions[0], Action::Tell(Order::WallsDown(reachable())));
     assert!(matches!(&actions[1], Action::Report(report) if report.reachable == reachable()), "{actions:?}");
-    // That they stand again changes nothing.
+    // A later test that reaches no address changes nothing.
     link.probed(at(63_300), Vec::new());
     link.disconnected();
     link.connected();
@@ -236,7 +236,7 @@ fn the_silence_goes_on_over_a_restart() {
     link.connected();
     (0..3).for_each(|_| link.unanswered());
     assert_eq!(orders(&plan(&mut link, 1_800_000)), [Order::Abandoned]);
-    // A note from the future can only be another machine's.
+    // A stored time in the future can only come from another machine.
     let link = Link::new(at(5), LOOK_EACH, KeptState { heard: Some(at(9)), ..remembered });
     assert_eq!(link.heard(), at(5));
 }
@@ -279,7 +279,7 @@ fn before_the_first_registration_nobody_knows_us_and_that_is_no_verdict() {
         link.call_failed(at(second * 1000), Duration::ZERO, 0.5);
     }
     assert!(link.end.is_none());
-    // Other refusals never are.
+    // Other refusals never end the program.
     let mut link = started();
     for second in 0..1_000 {
         link.refused(at(second * 1000), Code::InvalidToken);
@@ -412,7 +412,7 @@ fn the_supervisor_is_told_when_a_model_was_called() {
     link.called(calls(4_000, 4_000, None));
     link.called(calls(4_000, 4_100, None));
     assert_eq!(orders(&plan(&mut link, 4_200)), [told(4_000, 4_100, None)]);
-    // Of the answers since it was told last the first counts: what began between two of them came from a model.
+    // Of several answers since the last note, the first one counts: a process that began later may come from a model.
     for (answered, began) in [(5_300, 5_400), (5_500, 5_600)] {
         link.called(calls(4_000, answered, Some(answered)));
         link.called(calls(began, began, None));

@@ -1,7 +1,8 @@
-//! What the sidecar knows of its agent's work, and what it does next about it. Pure, as [`state`](super::state) is.
+//! The sidecar's state of work, and its decisions about it. Pure, as [`state`](super::state) is.
 //!
-//! What always holds: a claim is made only with nothing in hand; what is in hand is written down before anybody is told of
-//! it; an end is delivered until it is taken, refused for good, or of no interest to anybody any more, and only then forgotten.
+//! What always holds: an item is claimed only with none in hand. An item in hand is written to the journal before any order,
+//! answer or call about it. The end of an item is sent until a gateway accepts it or refuses it for good, or the lease is lost.
+//! Only then it is forgotten.
 
 mod plan;
 
@@ -19,44 +20,44 @@ use super::kept_state::{KeptItem, KeptWork, LastItem};
 use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, lasting};
 use crate::clock::BootTime;
 
-/// Between the starts of two claims that found nothing, whatever the other side does.
+/// Between the starts of two claims that found no item, also if the gateway answers at once.
 const MIN_EMPTY_CLAIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Between the starts of two claims that found something: with an end and a word about progress for each item that leaves
-/// room, of what a gateway takes from one agent, for what keeps it alive.
+/// Between the starts of two claims that found an item. A gateway limits the calls of an agent, and the calls about items (claim,
+/// progress, end) must leave room for the reports.
 const MIN_CLAIM_INTERVAL: Duration = Duration::from_millis(200);
-/// Between two words about the progress of an item.
+/// Between two reports of the progress of an item.
 const MIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Beyond the time that was asked for, for an answer that is on its way.
+/// Wait for the answer to a claim, beyond the time that the program asked for.
 const CLAIM_ANSWER_GRACE: Duration = Duration::from_secs(3);
-/// Who says how its item ended waits so long before it is told that this is kept.
+/// How long a program waits for the answer to the end of its item. Afterwards it gets the answer that the end is kept.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Why an agent whose items are done says goodbye.
-const ITEMS_DONE_REASON: &str = "its items are done (agent.maxItems)";
+/// The reason of the goodbye after `agent.maxItems` items.
+const ITEMS_DONE_REASON: &str = "it has worked on as many items as agent.maxItems allows";
 
-/// What the supervisor said and was told on its present connection.
+/// What the supervisor reported and got on its current connection.
 #[derive(Clone, Debug, Default)]
 pub struct SupervisorView {
-    /// The lease that it holds, once it said whether it does.
+    /// The lease that it holds, once it has reported it.
     pub held: Option<Option<LeaseRef>>,
     item: Option<LeaseRef>,
     said: Option<(LeaseRef, Outcome)>,
     settled: Option<LeaseRef>,
 }
 
-/// How things stand around the work.
+/// The facts for a plan of work.
 #[derive(Debug)]
 pub struct WorkFacts<'a> {
-    /// How this agent works.
+    /// The settings of this agent's work.
     pub how: &'a How,
     /// This process is registered.
     pub registered: bool,
-    /// New work is welcome.
+    /// A new item may be claimed.
     pub may_claim: bool,
-    /// Why what nobody works on yet has to be given back.
+    /// The reason to give back an item without any work on it.
     pub give_back: Option<&'static str>,
-    /// What is wanted of an item.
+    /// The order about an item.
     pub wanted: Option<&'a ItemWanted>,
-    /// The supervisor, if it is connected, and whether it was told that the program may run.
+    /// The supervisor, if it is connected, and whether it got the order to start.
     pub supervisor: Option<(&'a mut SupervisorView, bool)>,
 }
 
@@ -65,20 +66,20 @@ pub struct WorkFacts<'a> {
 struct ClaimWaiter {
     number: u64,
     until: BootTime,
-    /// A claim that was made for it is under way; it was answered.
+    /// A claim for it is under way.
     claimed: bool,
     tried: bool,
     trouble: Option<Refusal>,
 }
 
-/// A program that said how its item ended.
+/// A program that reported the end of its item, and waits for the answer.
 #[derive(Clone, Debug)]
 struct EndReporter {
     number: u64,
     until: BootTime,
 }
 
-/// One call at a time.
+/// Calls of one kind, one at a time.
 #[derive(Clone, Debug, Default)]
 struct Lane {
     busy: bool,
@@ -102,26 +103,26 @@ impl Lane {
 #[derive(Clone, Debug, Default)]
 pub struct SidecarWork {
     kept: KeptWork,
-    /// `kept` was not written down yet.
+    /// `kept` has changed and is not written to the journal yet.
     dirty: bool,
     claim: Lane,
     claimed_at: BootTime,
-    /// Progress and ends.
+    /// Calls about progress and ends.
     calls: Lane,
     advanced: Option<BootTime>,
     waiters: Vec<ClaimWaiter>,
     talkers: Vec<EndReporter>,
-    /// Leases of which the supervisor need not speak any more.
+    /// Settled leases, which the supervisor need not report any more.
     settled: Vec<LeaseRef>,
-    /// What was decided since the last plan.
+    /// Actions since the last plan.
     news: Vec<WorkAction>,
     farewell: bool,
-    /// The lease that waits: how its program dies meanwhile is no end of it.
+    /// The paused lease. The death of its program meanwhile is no end of the item.
     paused: Option<LeaseRef>,
 }
 
 impl SidecarWork {
-    /// With what an earlier process left.
+    /// With the state that an earlier process kept.
     pub fn new(kept: KeptWork) -> Self {
         Self { kept, ..Self::default() }
     }
@@ -131,24 +132,24 @@ impl SidecarWork {
         self.kept.item.as_ref().map(|item| item.held.clone())
     }
 
-    /// Nothing is left to be told, as far as somebody is there who could say it.
+    /// Whether no end of an item is left to report. `connected`: the supervisor may still report one.
     pub fn is_quiet(&self, connected: bool) -> bool {
         self.kept.item.as_ref().is_none_or(|item| item.lost || (item.finish.is_none() && !connected))
     }
 
-    /// No failure of before holds up what is to be told now.
+    /// Drops the pause after an earlier failure.
     pub fn hurry(&mut self, now: BootTime) {
         self.calls.not_before = self.calls.not_before.min(now);
     }
 
     fn lose(&mut self) {
         if let Some(item) = self.kept.item.take() {
-            self.news.push(WorkAction::Say(format!("the lease of {} is lost: nothing is told of it any more", item.name())));
+            self.news.push(WorkAction::Say(format!("the lease of {} is lost: the item is not reported any more", item.name())));
             self.settle(item.held, None, &Answer::Refused(stale()));
         }
     }
 
-    /// A claim was answered, or not. `at_least` is what the gateway asks us to wait; `random` is in [0, 1).
+    /// A claim was answered, or not. `at_least` is the wait that the gateway asks for; `random` is in [0, 1).
     pub fn claimed(&mut self, now: BootTime, taken: CallOutcome<Option<Assignment>>, at_least: Duration, random: f64) {
         let (trouble, lasts) = match taken {
             CallOutcome::Done(Some(assignment)) => {
@@ -166,7 +167,7 @@ impl SidecarWork {
             }
             CallOutcome::Silence => {
                 self.claim.failed(now, at_least, random);
-                (Some(Refusal::new(Code::GovernorAway, "nobody answers; try again")), false)
+                (Some(Refusal::new(Code::GovernorAway, "no gateway answers; try again")), false)
             }
         };
         for waiter in self.waiters.iter_mut().filter(|waiter| waiter.claimed) {
@@ -186,18 +187,18 @@ impl SidecarWork {
                 self.kept.item = Some(KeptItem { assignment: Some(Box::new(assignment)), ..known });
                 return;
             }
-            // Whoever gives us another lease knows that we do not have this one.
+            // A gateway that gives us another lease knows that we do not hold this one.
             self.settle(known.held, None, &Answer::Refused(stale()));
         }
-        // The end of this lease was accepted, and is lost: the store was rolled back. It is sent again, and no program is run.
+        // The end of this lease was accepted and then lost, by a rollback of the store. It is sent again, without a run.
         let finish = self.kept.last.as_ref().filter(|last| last.held == held).and_then(|last| last.outcome.clone());
-        let words = if finish.is_some() { "is given once more, and finished already" } else { "holds" };
-        self.news.push(WorkAction::Say(format!("{words} {} of {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
+        let words = if finish.is_some() { "the agent gets an item again that it has finished:" } else { "the agent holds" };
+        self.news.push(WorkAction::Say(format!("{words} {} of queue {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
         let (assignment, untouched) = (Some(Box::new(assignment)), finish.is_some());
         self.kept.item = Some(KeptItem { held, assignment, said: None, finish, untouched, lost: false, advance: None });
     }
 
-    /// Progress was taken, or not.
+    /// A report of progress was accepted, or not.
     pub fn advanced(
         &mut self,
         now: BootTime,
@@ -210,7 +211,7 @@ impl SidecarWork {
         self.advanced = Some(now);
         let over = match taken {
             CallOutcome::Done(()) => true,
-            // What is refused for a while is tried again; what cannot be carried out must not hold the end up.
+            // A temporary refusal is tried again. Progress that the gateway cannot process must not delay the end.
             CallOutcome::Refused(refusal) => lasting(refusal.code) || matches!(refusal.code, Code::Internal | Code::Unknown),
             CallOutcome::Silence => false,
         };
@@ -228,7 +229,7 @@ impl SidecarWork {
         }
     }
 
-    /// The end of the item was taken, or not.
+    /// The end of the item was accepted, or not.
     pub fn delivered(&mut self, now: BootTime, held: &LeaseRef, taken: CallOutcome<()>, at_least: Duration, random: f64) {
         let answer = match taken {
             CallOutcome::Done(()) => Answer::Done,
@@ -239,7 +240,7 @@ impl SidecarWork {
         if let Some(item) = self.kept.item.take_if(|item| item.held == *held) {
             let mut taken = item.finish.clone();
             if let Answer::Refused(refusal) = &answer {
-                self.news.push(WorkAction::Say(format!("the end of {} is refused and dropped: {refusal}", item.name())));
+                self.news.push(WorkAction::Say(format!("the gateway refuses the end of {}, which is dropped: {refusal}", item.name())));
                 taken = None;
             }
             self.settle(item.held, taken, &answer);
@@ -247,7 +248,7 @@ impl SidecarWork {
         }
     }
 
-    /// This item is behind us.
+    /// Settles a lease.
     fn settle(&mut self, held: LeaseRef, outcome: Option<Outcome>, answer: &Answer) {
         for talker in self.talkers.drain(..) {
             self.news.push(WorkAction::Answer(talker.number, answer.clone()));
@@ -259,7 +260,7 @@ impl SidecarWork {
         self.dirty = true;
     }
 
-    /// The supervisor says what it holds.
+    /// The supervisor reports which lease it holds.
     pub fn holds(&mut self, held: Option<&LeaseRef>) {
         let Some(held) = held.filter(|_| self.kept.item.is_none()) else { return };
         if self.kept.last.as_ref().is_none_or(|last| last.held != *held) {
@@ -267,7 +268,7 @@ impl SidecarWork {
         }
     }
 
-    /// The supervisor says how an item ended.
+    /// The supervisor reports the end of an item.
     pub fn finished(&mut self, held: LeaseRef, outcome: Outcome) {
         match &mut self.kept.item {
             Some(item) if item.held == held && item.lost => self.lose(),
@@ -277,20 +278,20 @@ impl SidecarWork {
                 let said = item.said.take();
                 item.finish.get_or_insert(judged(said, outcome));
             }
-            // Settled before, or of a time of which nothing is known.
+            // A lease that was settled before, or of which nothing is known.
             Some(_) => self.settled.push(held),
             None if self.kept.last.as_ref().is_some_and(|last| last.held == held) => self.settled.push(held),
             None => self.adopt(held, Some(outcome)),
         }
     }
 
-    /// Our journal was lost; the lease may still be ours.
+    /// Takes over a lease that only the supervisor knows, because our journal was lost.
     fn adopt(&mut self, held: LeaseRef, finish: Option<Outcome>) {
         self.kept.item = Some(KeptItem { held, assignment: None, said: None, finish, untouched: false, lost: false, advance: None });
         self.dirty = true;
     }
 
-    /// The program asks for an item. It is answered by [`WorkAction::Answer`], or at once.
+    /// The program asks for an item. The answer comes at once, or later by [`WorkAction::Answer`].
     pub fn next(&mut self, now: BootTime, number: u64, wait_seconds: u32, run: Option<Run>) -> Option<Answer> {
         match run {
             Some(Run::LongRunning) => {
@@ -299,14 +300,14 @@ impl SidecarWork {
                 None
             }
             Some(Run::PerItem) => {
-                let message = "the program is run for each item and asks for none (agent.run: PerItem)";
+                let message = "with agent.run: PerItem the program runs for each item, and cannot ask for one";
                 Some(Answer::Refused(Refusal::new(Code::NotAllowed, message)))
             }
             None => Some(Answer::Refused(no_queues())),
         }
     }
 
-    /// The program says how its item ended. It is answered by [`WorkAction::Answer`], or at once.
+    /// The program reports the end of its item. The answer comes at once, or later by [`WorkAction::Answer`].
     pub fn say(&mut self, now: BootTime, number: u64, outcome: Outcome, run: Option<Run>) -> Option<Answer> {
         let Some(run) = run else { return Some(Answer::Refused(no_queues())) };
         let item = match &mut self.kept.item {
@@ -315,16 +316,16 @@ impl SidecarWork {
             None => {
                 return Some(match &self.kept.last {
                     Some(LastItem { outcome: None, .. }) => Answer::Refused(stale()),
-                    Some(last) if last.outcome.as_ref() == Some(&outcome) => Answer::Done, // said again
-                    Some(_) | None => Answer::Refused(Refusal::new(Code::NotHeld, "no item is in hand")),
+                    Some(last) if last.outcome.as_ref() == Some(&outcome) => Answer::Done, // a repetition
+                    Some(_) | None => Answer::Refused(Refusal::new(Code::NotHeld, "this agent holds no item")),
                 });
             }
         };
         match (&item.finish, run) {
             (Some(finish), _) if *finish != outcome => {
-                return Some(Answer::Refused(Refusal::new(Code::FinishedAlready, "how this item ended was said already")));
+                return Some(Answer::Refused(Refusal::new(Code::FinishedAlready, "another end of this item was reported already")));
             }
-            // The supervisor uses it when the program ends: the last word counts.
+            // The supervisor uses it when the program ends: the last report counts.
             (None, Run::PerItem) => {
                 item.said = Some(outcome);
                 self.dirty = true;
@@ -339,7 +340,7 @@ impl SidecarWork {
         None
     }
 
-    /// The program says how far it is.
+    /// The program reports its progress.
     pub fn progress(&mut self, progress: &Progress) {
         let Progress { action, percent, checkpoint_ref } = progress;
         let Some(item) = self.kept.item.as_mut().filter(|item| item.finish.is_none() && !item.lost) else { return };
@@ -354,7 +355,7 @@ impl SidecarWork {
     }
 }
 
-/// The end of an item whose program said `said`, of which its supervisor may not have heard, by the supervisor's rules.
+/// The end of an item whose program reported `said`, by the supervisor's rules: the supervisor may not know `said`.
 fn judged(said: Option<Outcome>, outcome: Outcome) -> Outcome {
     match (said, outcome) {
         (Some(Outcome::Complete { .. }), outcome @ Outcome::Complete { .. }) => outcome,
@@ -367,7 +368,7 @@ fn judged(said: Option<Outcome>, outcome: Outcome) -> Outcome {
     }
 }
 
-/// It is how a program died, and not what anybody said.
+/// Whether the outcome only says that the program died.
 fn died(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Fail { exit_code: Some(code), .. } if *code != 0)
 }
@@ -377,7 +378,7 @@ fn stale() -> Refusal {
 }
 
 fn no_queues() -> Refusal {
-    Refusal::new(Code::NoQueues, "this agent's pool works from no queue (spec.queues)")
+    Refusal::new(Code::NoQueues, "the pool of this agent has no queues (spec.queues)")
 }
 
 #[cfg(test)]

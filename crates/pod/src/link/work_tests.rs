@@ -67,7 +67,7 @@ impl Fixture {
         room
     }
 
-    /// The supervisor comes (again) and says what it holds.
+    /// The supervisor connects (again) and reports the lease that it holds.
     fn connect(&mut self, holds: Option<i64>) {
         self.supervisor = Some((SupervisorView::default(), true));
         self.says(holds);
@@ -81,14 +81,14 @@ impl Fixture {
         }
     }
 
-    /// This process begins anew, with what it wrote down.
+    /// The sidecar restarts, with the state in its journal.
     fn restart(&mut self) {
         let text = serde_json::to_string(&self.kept).expect("JSON");
         self.sidecar_work = SidecarWork::new(serde_json::from_str(&text).expect("what was written"));
         self.supervisor = None;
     }
 
-    /// Orders, then what else is done; what is written down is kept.
+    /// The orders, and the other actions. The state for the journal is stored in `kept`.
     fn plan(&mut self, now: u64) -> (Vec<Order>, Vec<WorkAction>) {
         let (mut actions, mut wake) = (Vec::new(), at(u64::MAX / 2));
         let facts = WorkFacts {
@@ -111,7 +111,7 @@ impl Fixture {
                 }
                 Action::Work(WorkAction::Say(_)) => {}
                 Action::Work(action) => others.push(action),
-                other => panic!("not the desk's: {other:?}"),
+                other => panic!("no action about work: {other:?}"),
             }
         }
         (orders, others)
@@ -138,7 +138,7 @@ fn item(epoch: i64) -> Order {
     Order::Item(Box::new(assignment(epoch)))
 }
 
-/// Somebody with item 1 in hand, whose supervisor has it.
+/// A sidecar with item 1 in hand, which the supervisor has.
 fn busy(run: Run) -> Fixture {
     let mut room = Fixture::new(run);
     if run == Run::LongRunning {
@@ -183,7 +183,7 @@ fn a_lease_that_is_granted_again_after_its_end_is_ended_again_without_a_program(
     room.plan(20);
     room.delivered(30, 1, CallOutcome::Done(()));
     room.plan(30);
-    // The store was rolled back to before the end; the sidecar restarts meanwhile.
+    // The store was rolled back to a time before the end, and the sidecar restarts meanwhile.
     room.restart();
     room.connect(None);
     assert!(matches!(room.plan(400).1[..], [WorkAction::Claim(_)]));
@@ -225,7 +225,7 @@ fn a_new_connection_hears_what_it_lacks_and_no_more() {
     assert_eq!(room.plan(2).0, [item(1)], "it never got it");
     room.supervisor = Some((SupervisorView::default(), true));
     assert_eq!(room.plan(3), nothing(), "it has not said yet whether it has it");
-    // An end that it says again, because it did not hear that it was settled.
+    // The supervisor repeats an end, because it did not get the order that settles it.
     room.connect(Some(1));
     room.sidecar_work.finished(held(1), complete("x"));
     room.sidecar_work.finished(held(1), complete("x"));
@@ -258,7 +258,7 @@ fn a_restart_loses_and_repeats_nothing() {
     room.restart();
     room.connect(Some(1));
     assert_eq!(room.plan(5), (vec![Order::Settled(held(1))], vec![]), "known to be settled");
-    // Given, and then neither of us was there any more: it never got it.
+    // The item was claimed, and then both restarted: the supervisor never got it.
     let mut room = Fixture::new(Run::PerItem);
     room.plan(0);
     room.claimed(0, CallOutcome::Done(Some(assignment(1))));
@@ -276,7 +276,7 @@ fn a_journal_that_was_lost_is_made_good_by_the_supervisor() {
     assert_eq!((room.sidecar_work.held(), room.plan(0)), (Some(held(4)), nothing()), "no claim while it works on something");
     room.sidecar_work.finished(held(4), complete("x"));
     assert_eq!(room.plan(1).1, [WorkAction::Finish(held(4), complete("x"))]);
-    // One that runs all the time asks again, and gets the same lease with its task.
+    // A program that runs all the time asks again, and gets the same lease with its task.
     let mut room = Fixture::new(Run::LongRunning);
     room.connect(Some(4));
     room.sidecar_work.next(at(0), 9, 0, Some(Run::LongRunning));
@@ -299,7 +299,7 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     assert_eq!(room.plan(2), (vec![Order::Settled(held(1))], vec![]), "not even after a restart");
     room.says(None);
     assert_eq!(room.plan(3).1, [WorkAction::Claim(25)]);
-    // Whoever said so was wrong: the same lease is given again, and worked on again, on the same connection.
+    // The order was wrong: the same lease is given again, and the work on it begins again, on the same connection.
     let mut room = busy(Run::PerItem);
     room.wants(1, ItemOrder::Lost);
     room.sidecar_work.finished(held(1), complete("x"));
@@ -309,7 +309,7 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     assert_eq!(room.plan(5_000).1, [WorkAction::Claim(25)]);
     room.claimed(5_001, CallOutcome::Done(Some(assignment(1))));
     assert_eq!(room.plan(5_001).0, [Order::Item(Box::new(assignment(1)))]);
-    // Its end was on its way.
+    // The end of the item was on its way.
     let mut room = busy(Run::PerItem);
     room.sidecar_work.finished(held(1), complete("x"));
     room.plan(0);
@@ -317,7 +317,7 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     assert_eq!(room.plan(1).0, [Order::Settled(held(1))]);
     room.delivered(2, 1, refusal(Code::StaleLease));
     assert_eq!(room.plan(2), nothing());
-    // One that runs all the time is told by a notice; the item is gone at once.
+    // A program that runs all the time gets a notice; the item is lost at once.
     let mut room = busy(Run::LongRunning);
     room.wants(1, ItemOrder::Lost);
     room.plan(3);
@@ -360,7 +360,7 @@ fn what_nobody_works_on_yet_is_given_back() {
 fn how_a_program_dies_while_its_item_waits_is_no_end_of_it() {
     let died = || Outcome::Fail { reason: "Exited".into(), message: "402".into(), exit_code: Some(1) };
     let mut room = busy(Run::PerItem);
-    // Told to a gateway, which does not take it: its supervisor's decision is on its way.
+    // A gateway does not accept the end, because the decision to pause is on its way.
     room.sidecar_work.finished(held(1), died());
     assert_eq!(room.plan(0).1, [WorkAction::Finish(held(1), died())]);
     room.delivered(1, 1, refusal(Code::GovernorAway));
@@ -372,7 +372,7 @@ fn how_a_program_dies_while_its_item_waits_is_no_end_of_it() {
     room.wanted = None;
     room.sidecar_work.finished(held(1), complete("x"));
     assert_eq!(room.plan(60_000).1, [WorkAction::Finish(held(1), complete("x"))]);
-    // What the program says itself is kept and told.
+    // A report of the program itself is kept and sent.
     let mut room = busy(Run::PerItem);
     room.wants(1, ItemOrder::Pause(1));
     room.plan(0);

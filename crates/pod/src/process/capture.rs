@@ -1,25 +1,25 @@
-//! What is kept of an output: its beginning and its end, each bounded, and how much was between them.
+//! The kept parts of an output: its beginning and its end, each bounded, and the number of bytes between them.
 
 use std::collections::VecDeque;
 
-/// Kept of the beginning, and as much of the end.
+/// The most kept bytes of the beginning, and of the end.
 pub const KEPT_OUTPUT_BYTES: usize = 64 * 1024;
 
-/// One stream.
+/// The kept parts of one stream.
 #[derive(Debug, Default)]
 pub struct Capture {
     head: Vec<u8>,
     tail: VecDeque<u8>,
-    /// Bytes between them that were dropped.
+    /// The number of dropped bytes between them.
     left_out: u64,
 }
 
 impl Capture {
-    /// It wrote this.
+    /// Adds bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         let (first, rest) = bytes.split_at(bytes.len().min(KEPT_OUTPUT_BYTES - self.head.len()));
         self.head.extend_from_slice(first);
-        // Of one that is longer than the tail only its end can stay.
+        // Of a chunk longer than the tail only its end is kept.
         let (passed, last) = rest.split_at(rest.len().saturating_sub(KEPT_OUTPUT_BYTES));
         let over = (self.tail.len() + last.len()).saturating_sub(KEPT_OUTPUT_BYTES);
         self.tail.drain(..over);
@@ -27,12 +27,12 @@ impl Capture {
         self.left_out += (passed.len() + over) as u64;
     }
 
-    /// Something is missing.
+    /// Whether bytes were dropped.
     pub fn truncated(&self) -> bool {
         self.left_out > 0
     }
 
-    /// As text, which says in the middle what is missing.
+    /// The output as text, with a line in the middle about dropped bytes.
     pub fn text(&self) -> String {
         let (one, other) = self.tail.as_slices();
         let bytes = if self.left_out == 0 {

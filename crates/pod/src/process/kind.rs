@@ -1,9 +1,9 @@
-//! What a process is, by its words and its environment: a shell's command, or a program that is meant to stay. Pure, but for
-//! [`read`].
+//! The kind of a process, from its command line and its environment: a shell's command, or a program that is meant to stay. Pure,
+//! except [`read`].
 //!
-//! A shell that is given one simple command becomes that command (`sh -c 'sleep 600'`), and its words are gone. What it left in the
-//! environment shows it: shells count their depth (`SHLVL`), name the program that they run (`_`) and say where they are (`PWD`). A
-//! program that starts another one by itself hands its own environment on.
+//! A shell with one simple command becomes that command (`sh -c 'sleep 600'`), so that its command line is lost. The environment
+//! still shows it: shells count their depth (`SHLVL`), name the program that they run (`_`) and their folder (`PWD`). A program
+//! that starts another one without a shell passes its own environment on.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,67 +11,67 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Read of a process's words: a shell's options and the beginning of its command stand at their beginning.
+/// The most bytes of a command line that are read. The options of a shell are at its beginning.
 pub const MAX_COMMAND_LINE_BYTES: u64 = 4096;
-/// Read of a process's environment.
+/// The most bytes of an environment that are read.
 pub const MAX_ENVIRONMENT_BYTES: u64 = 16 * 1024;
 /// The most characters of a name.
 const MAX_NAME_CHARS: usize = 64;
-/// Nobody nests shells so deep; a number is anybody's to set.
+/// The greatest depth of shells. Any process may set a larger number.
 const MAX_SHELL_DEPTH: u32 = 10_000;
-/// Shells, by their names.
+/// The names of shells.
 const SHELL_NAMES: [&str; 8] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"];
 
-/// What shells leave in an environment.
+/// The traces of shells in an environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Traces {
-    /// How deep they are nested.
+    /// The depth of shells (`SHLVL`).
     depth: u32,
-    /// A shell was somewhere.
+    /// A shell has set its folder (`PWD`).
     folder: bool,
-    /// The program that a shell says it started, as a number.
+    /// The hash of the program that a shell says it started (`_`).
     started: Option<u64>,
-    /// That is this very program.
+    /// The started program is this program.
     names_it: bool,
 }
 
-/// What a process reads from.
+/// The standard input of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Input {
     /// A terminal, of a person or of a session.
     Terminal,
-    /// What another process writes.
+    /// A pipe or socket of another process.
     Program,
     /// A file, or nothing.
     #[default]
     Other,
 }
 
-/// What a process is.
+/// The kind of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kind {
     /// It is a shell.
     shell: bool,
     /// It is a shell that runs one command and ends.
     shell_command: bool,
-    /// The names that it goes by.
+    /// Its names.
     names: Vec<String>,
-    /// The same for processes with the same words: a shell that forked has its parent's.
+    /// The hash of its command line. A forked shell has the same hash as its parent.
     words: u64,
-    /// What shells left in its environment; none: it cannot be read.
+    /// The traces of shells in its environment; `None`: the environment cannot be read.
     traces: Option<Traces>,
-    /// What it reads from.
+    /// Its standard input.
     input: Input,
 }
 
 impl Kind {
-    /// Of a process that the kernel calls `name`, with its words and its environment, in which each part ends with a NUL.
+    /// The kind of a process with this name, command line and environment. Each part of the two ends with a NUL.
     pub fn of(name: &str, words: &[u8], environment: Option<&[u8]>, input: Input) -> Self {
         let mut hasher = DefaultHasher::new();
         words.hash(&mut hasher);
         let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
         let first = words.first().copied().unwrap_or_default();
-        // `python3 -m http.server`, `node /usr/bin/vite`: what an interpreter runs has a name of its own.
+        // `python3 -m http.server`, `node /usr/bin/vite`: the program that an interpreter runs has its own name.
         let run = words.iter().skip(1).find(|word| !word.is_empty() && !word.starts_with(b"-"));
         let all = [name.as_bytes(), first].into_iter().chain(run.copied());
         let mut names: Vec<String> = all.map(base_name).filter(|name| !name.is_empty()).collect();
@@ -84,38 +84,38 @@ impl Kind {
 
     /// Whether it is a shell's command, as a child of `parent`.
     pub fn is_command(&self, parent: &Self) -> bool {
-        // A shell that forked is a part of the one that it forked from.
+        // A forked shell belongs to its parent.
         (self.shell_command && self.words != parent.words) || self.became_command(parent)
     }
 
-    /// A shell between the two became this.
+    /// Whether a shell between the parent and this process became this process.
     fn became_command(&self, parent: &Self) -> bool {
         let Some(own) = self.traces else { return false };
         match parent.traces {
-            // What a script runs shows that script.
+            // The commands of a script have the depth of that script.
             before if parent.shell => before.is_some_and(|before| own.depth > before.depth + 1),
             None => own.names_it,
             Some(before) => {
-                // What a program forks, or starts of itself once more, has what a shell said of the program.
+                // A fork of a program, or another start of it, has the program's own `_`.
                 let named = own.names_it && own.started != before.started;
-                // Some programs say themselves where a helper is that they talk to.
+                // Some programs set `PWD` themselves for a helper, to which they are connected.
                 named || own.depth > before.depth || (own.folder && !before.folder && self.input != Input::Program)
             }
         }
     }
 
-    /// Whether it reads from a terminal.
+    /// Whether its standard input is a terminal.
     pub fn at_terminal(&self) -> bool {
         self.input == Input::Terminal
     }
 
-    /// Whether it is one of these programs.
+    /// Whether one of its names is in `programs`.
     pub fn is_one_of(&self, programs: &[String]) -> bool {
         self.names.iter().any(|name| programs.contains(name))
     }
 }
 
-/// What the process `pid` is; nothing is known of one that is gone.
+/// The kind of the process `pid`; the default for a process that has ended.
 pub fn read(pid: i32) -> Kind {
     let mut words = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
@@ -130,35 +130,35 @@ pub fn read(pid: i32) -> Kind {
     Kind::of(&String::from_utf8_lossy(&name), &words, readable.then_some(&environment), input)
 }
 
-/// The name that the kernel gives a process: that of the file it was started by, cut.
+/// The name of a process in the kernel: the name of its file, cut.
 pub fn name(pid: i32) -> Vec<u8> {
     let mut name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.truncate(name.trim_ascii_end().len());
     name
 }
 
-/// The file that we run. Whatever a process calls itself, this cannot be forged.
+/// Our own executable file. Unlike a name, it cannot be forged.
 #[derive(Debug)]
 pub struct OwnBinary(Option<(u64, u64)>);
 
 impl OwnBinary {
-    /// Looks which it is.
+    /// Finds our own file.
     pub fn find() -> Self {
         Self(file("self"))
     }
 
-    /// Whether a process runs it too.
+    /// Whether a process runs this file.
     pub fn is_run_by(&self, pid: i32) -> bool {
         self.0.is_some() && file(&pid.to_string()) == self.0
     }
 }
 
-/// The file that a process runs, as its file system knows it.
+/// The device and inode of the file that a process runs.
 fn file(process: &str) -> Option<(u64, u64)> {
     fs::metadata(format!("/proc/{process}/exe")).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// What a process reads from, as the kernel names it.
+/// The kind of a standard input, from its name in the kernel.
 fn input_of(name: &[u8]) -> Input {
     let begins = |all: &[&str]| all.iter().any(|one| name.starts_with(one.as_bytes()));
     match name {
@@ -188,7 +188,7 @@ fn traces(environment: &[u8], names: &[String]) -> Traces {
     }
 }
 
-/// Whether a shell with these arguments runs one command and ends. One for a person (`-i`) does not.
+/// Whether a shell with these arguments runs one command and ends. An interactive shell (`-i`) does not.
 pub fn runs_command<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> bool {
     let mut arguments = arguments.into_iter();
     let mut found = false;
@@ -202,25 +202,25 @@ pub fn runs_command<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> bool {
             // The name of an option follows.
             [b'-' | b'+', .., b'o' | b'O'] => drop(arguments.next()),
             [b'-' | b'+', ..] => {}
-            // The command, the name of a script, or what it is given.
+            // The command, the name of a script, or its arguments.
             _ => return found,
         }
     }
     found
 }
 
-/// The arguments of a shell; none: it is none.
+/// The arguments of a shell; `None`: the process is no shell.
 fn shell_arguments<'a>(words: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
     let mut words = words.iter().copied();
     let mut name = words.next().map(base_name)?;
     if name == "busybox" {
         name = words.next().map(base_name)?;
     }
-    // A shell for a login is called with a dash before its name.
+    // A login shell has a dash before its name.
     SHELL_NAMES.contains(&name.trim_start_matches('-')).then(|| words.collect())
 }
 
-/// The name of a program: some write a whole title where its path stands.
+/// The name of a program, from its path. Some programs write a whole title there.
 fn base_name(word: &[u8]) -> String {
     let text = String::from_utf8_lossy(word);
     let first = text.split_whitespace().next().unwrap_or_default();
@@ -236,7 +236,7 @@ mod tests {
         Kind::of("kernels-name", text.as_bytes(), None, Input::Other)
     }
 
-    /// A process with these words (one string), variables and input.
+    /// A process with this command line (one string), these variables and this input.
     fn with(words: &str, environment: &[&str], input: Input) -> Kind {
         let nul = |all: &mut dyn Iterator<Item = &str>| all.map(|one| format!("{one}\0")).collect::<String>();
         let words = nul(&mut words.split(' '));
@@ -323,14 +323,14 @@ mod tests {
         let hidden = of(&["codex"]);
         let none = Input::Other;
         let cases: [(&Kind, &str, &[&str], Input, bool); 19] = [
-            // As dash, bash and busybox leave it, and as nobody did.
+            // The environments after dash, bash and busybox, and one without a shell.
             (&node, "sleep 600", &["HOME=/h", "PWD=/w"], none, true),
             (&node, "sleep 600", &["PWD=/w", "SHLVL=0", "_=/usr/bin/sleep"], none, true),
             (&node, "sleep 600", &["SHLVL=1", "PWD=/w"], Input::Program, true),
             (&node, "sleep 600", &["HOME=/h"], none, false),
-            // Some programs say where their helper is; those talk to it.
+            // Some programs set the folder of a helper, to which they are connected.
             (&node, "server", &["HOME=/h", "PWD=/w"], Input::Program, false),
-            // What a script runs is no command of another shell.
+            // A process of a script is no command of another shell.
             (&script, "sleep 600", &["SHLVL=1", "PWD=/w"], none, false),
             (&script, "sleep 600", &["SHLVL=1", "PWD=/w", "_=/bin/sleep"], none, false),
             (&script, "sleep 600", &["SHLVL=2", "PWD=/w"], none, true),
@@ -344,7 +344,7 @@ mod tests {
             (&python, "python3 agent.py", worker, none, false),
             (&python, "python3 -m worker", worker, none, false),
             (&python, "sleep 600", &["SHLVL=1", "PWD=/w", "_=/bin/sleep"], none, true),
-            // Of a program whose environment is hidden less is known.
+            // Less is known about the children of a program whose environment cannot be read.
             (&hidden, "sleep 600", &["SHLVL=1", "PWD=/w"], none, false),
             (&hidden, "sleep 600", &["PWD=/w", "_=/bin/sleep"], none, true),
             (&hidden, "sleep 600", &[], none, false),
@@ -388,7 +388,7 @@ mod tests {
         let program = with("node agent.js", &["PATH=/usr/bin:/bin"], Input::Other);
         for shell in ["/bin/sh", "/bin/bash"] {
             let found = command(shell);
-            // Whatever the tests themselves read from.
+            // The standard input of the tests does not matter.
             assert!(Kind { input: Input::Other, ..found.clone() }.is_command(&program), "{shell}: {found:?}");
         }
     }
@@ -396,11 +396,11 @@ mod tests {
     #[test]
     fn what_is_read_of_a_process_is_bounded() {
         let long = "x".repeat(100_000);
-        // It waits for us itself: a program that it started would be left when it is killed.
+        // The shell itself waits for input: a program that it started would stay when the shell is killed.
         let mut child = std::process::Command::new("sh").args(["-c", "read line; :", &long]).stdin(std::process::Stdio::piped()).spawn();
         let child = child.as_mut().expect("a child");
         let pid = i32::try_from(child.id()).expect("a pid");
-        // Whoever starts a program goes on a moment before that has its name, and its words come a moment after the name.
+        // After a start, the new process gets its name a moment later, and its command line a moment after the name.
         let begun =
             |found: &Kind| found.names.iter().any(|name| name == "sh") && found.words != Kind::of("sh", b"", None, Input::Other).words;
         let found = loop {

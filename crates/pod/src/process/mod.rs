@@ -1,18 +1,18 @@
-//! Running one command with all that it starts: its time, its output, its end.
+//! Running one command with all that it starts: its time limit, its output, its end.
 //!
-//! What always holds: the call returns when the command's own process has ended, not when its pipes close; when its time is
-//! over everything dies that it started, whatever session or group that is in, whether it was stopped or forks on; nothing
-//! that is not below us is ever signalled; what is kept of the output has a bound.
+//! What always holds: the call returns when the command's own process has ended, not when its pipes close. When the time is over,
+//! every process that it started dies, in any session or group, also if it is stopped or keeps forking. Only processes below us
+//! are signalled. The kept output is bounded.
 //!
-//! It asks nobody whether the command may run, and tells nobody how it ended.
+//! This module neither asks whether the command may run, nor reports its end.
 //!
 //! | file | for |
 //! |---|---|
 //! | [`run`](mod@run) | one command, from its start to its result |
-//! | [`tree`] | what is below us: finding, signalling, reaping |
+//! | [`tree`] | the processes below us: finding, signalling, reaping |
 //! | [`capture`] | the beginning and the end of an output |
-//! | [`kind`] | what a process is, by its words and its environment |
-//! | [`shells`] | the timed shells: where they are, and how one is started |
+//! | [`kind`] | the kind of a process, from its command line and its environment |
+//! | [`shells`] | the timed shells: their folders, and how one is started |
 
 pub mod capture;
 pub mod kind;

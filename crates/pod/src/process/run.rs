@@ -1,5 +1,5 @@
-//! One command, from its start to its result. It runs on one thread, of a process that runs nothing else: all of that
-//! process's children are the command's.
+//! One command, from its start to its result. It runs on one thread of a process that runs nothing else, so that all children of
+//! the process belong to the command.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -19,28 +19,28 @@ use super::shells::{self, TIMED_VARIABLE};
 use super::tree::{Exit, Reaped, Tree};
 use crate::install::COMMAND_NAME;
 
-/// Between being asked to end and being killed.
+/// Between SIGTERM and SIGKILL.
 const KILL_GRACE: Duration = Duration::from_secs(2);
-/// What is left when the command's own process ends may be about to end too, and have something to write still (a `tee` that
-/// a shell does not wait for).
+/// Time for processes that are left when the command's own process ends: they may be about to end, and still write something (a
+/// `tee` that a shell does not wait for).
 const LEFTOVER_GRACE: Duration = Duration::from_millis(100);
-/// What cannot be killed for so long is left: the kernel holds it.
+/// A process that cannot be killed for this long is given up: it is blocked in the kernel.
 const UNKILLABLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two kills of everything.
+/// Between two rounds of SIGKILL to all processes.
 const KILL_INTERVAL: Duration = Duration::from_millis(10);
-/// Signals may be blocked by whoever started us: it is looked at least so often.
+/// The longest time between two checks. The process that started us may have blocked signals.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Read at once.
+/// The most bytes of one read.
 const READ_CHUNK_BYTES: usize = 16 * 1024;
-/// Read of a pipe at a time: no pipe holds more, and whoever is left alive may write on for ever.
+/// The most bytes that are read from a pipe at a time. No pipe holds more, and a process that stays alive may write for ever.
 const MAX_PIPE_READ_BYTES: usize = 1024 * 1024;
 
-/// What is run.
+/// The program to run.
 #[derive(Clone, Debug)]
 pub enum RunTarget {
     /// A program and its arguments.
     Program(Vec<OsString>),
-    /// A shell, which is killed with us, as its caller expects of a shell that it kills.
+    /// A shell. It is killed when we are, because a caller that kills a shell expects that the shell ends.
     Shell {
         /// Its name.
         name: &'static str,
@@ -52,21 +52,21 @@ pub enum RunTarget {
 /// A command.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What is run.
+    /// The program to run.
     pub what: RunTarget,
-    /// How long it may take.
+    /// The time limit.
     pub within: Duration,
-    /// Its output is ours to keep; otherwise it writes where we do.
+    /// Whether its output is kept. Otherwise it has our output streams.
     pub capture: bool,
-    /// It reads what we would; otherwise it has nothing to read.
+    /// Whether it has our standard input. Otherwise its input is empty.
     pub input: bool,
-    /// What it leaves behind when it ends by itself stays.
+    /// Whether processes that it leaves behind stay when it ends by itself.
     pub keep: bool,
-    /// Names of programs: if one of them runs when its time is over, it has no time.
+    /// Names of programs. If one of them runs when the time is over, the command has no time limit.
     pub meant_to_stay: Vec<String>,
 }
 
-/// How its own process ended.
+/// How the command's own process ended.
 #[derive(Debug)]
 pub enum ProcessEnd {
     /// By itself, or by a signal.
@@ -77,42 +77,42 @@ pub enum ProcessEnd {
     Never,
 }
 
-/// What came of it.
+/// The result of a command.
 #[derive(Debug)]
 pub struct RunResult {
-    /// How its own process ended.
+    /// How the command's own process ended.
     pub ended: ProcessEnd,
-    /// Its time was over.
+    /// Whether the time was over.
     pub timed_out: bool,
     /// We were asked to end, by this signal.
     pub cancelled: Option<i32>,
-    /// What it wrote, if that was ours to keep.
+    /// Its standard output, if it was kept.
     pub output: Capture,
-    /// What it wrote for people, likewise.
+    /// Its standard error, if it was kept.
     pub errors: Capture,
     /// From its start to its end.
     pub took: Duration,
-    /// Processes beside its own that it left behind, or that did not end when they were asked, and that were killed.
+    /// The number of other processes that were killed, because it left them behind or they did not end when asked.
     pub killed_survivors: usize,
-    /// Processes that cannot be killed.
+    /// The number of processes that cannot be killed.
     pub left: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Until its time is over.
+    /// It runs, until this end of its time.
     Running(Instant),
-    /// It is meant to stay, and has no time.
+    /// It is meant to stay, and has no time limit.
     Staying,
-    /// Its own process has ended; what is left is killed from then on.
+    /// Its own process has ended; the processes that are left are killed from this time on.
     Leaving(Instant),
-    /// Asked to end; from then on it is killed.
+    /// It was asked to end; it is killed from this time on.
     Asked(Instant),
-    /// Being killed, again and again, but not for ever.
+    /// It is killed again and again, until `until`.
     Killing { until: Instant, again: Instant },
 }
 
-/// The signals that we are told by.
+/// The signals to this process.
 struct Signals {
     children: Signal,
     ends: [(Number, Signal); 3],
@@ -129,7 +129,7 @@ impl Signals {
         Ok(Self { children: signal(SignalKind::child())?, ends })
     }
 
-    /// A child changed, or, with its number, we are asked to end.
+    /// The next signal: `None` for a child, or the number of a signal that asks us to end.
     async fn next(&mut self) -> Option<i32> {
         let [(one, first), (two, second), (three, third)] = &mut self.ends;
         tokio::select! {
@@ -141,7 +141,7 @@ impl Signals {
     }
 }
 
-/// A stream of the command that is ours to read.
+/// A kept output stream of the command.
 #[derive(Debug, Default)]
 struct Pipe {
     from: Option<Receiver>,
@@ -154,20 +154,20 @@ impl Pipe {
         Ok(Self { from, capture: Capture::default() })
     }
 
-    /// There is something to read.
+    /// Waits until there is something to read.
     async fn readable(&self) {
         match &self.from {
-            Some(from) => drop(from.readable().await), // trying to read says what is wrong
+            Some(from) => drop(from.readable().await), // the next read reports an error
             None => std::future::pending().await,
         }
     }
 
-    /// Reads what there is.
+    /// Reads the available bytes.
     fn read(&mut self) {
         self.read_by(|from, chunk| from.try_read(chunk));
     }
 
-    /// Reads what is in it still when the command is over: asks the kernel, which knows of it before the runtime does.
+    /// Reads the rest when the command is over. It asks the kernel, because the runtime may not know of the bytes yet.
     fn drain(&mut self) {
         self.read_by(|from, chunk| Ok(rustix::io::read(from, chunk)?));
     }
@@ -192,8 +192,8 @@ impl Pipe {
     }
 }
 
-/// Runs a command to its end; `stays` is called when it turns out that it is meant to stay. To be called once in a process, and inside
-/// a runtime.
+/// Runs a command to its end, and calls `stays` if a program that is meant to stay runs at the end of the time. Call it once in a
+/// process, inside a runtime.
 pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<RunResult> {
     let tree = Tree::new()?;
     let signals = Signals::new()?;
@@ -204,7 +204,7 @@ pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<RunResult> {
     };
     let pid = i32::try_from(child.id()).unwrap_or(0);
     let pipes = [Pipe::new(child.stdout.take())?, Pipe::new(child.stderr.take())?];
-    // The handle never waits: reaping is done in one place, for everybody.
+    // The handle never waits: all processes are reaped in one place.
     let stage = Stage::Running(began + job.within);
     let again = match &job.what {
         RunTarget::Program(_) => Duration::ZERO,
@@ -244,7 +244,7 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
     let mut command = match &job.what {
         RunTarget::Program(words) => {
             let (program, arguments) =
-                words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
+                words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
             let mut command = Command::new(program);
             command.args(arguments);
             command
@@ -266,7 +266,7 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
 
 struct Running {
     tree: Tree,
-    /// How long it may take once more, where its time ends while a command runs in it that was given one. Zero: it has no more.
+    /// How much longer it may take each time its limit ends while a command with its own limit runs in it. Zero: no longer.
     again: Duration,
     keep: bool,
     meant_to_stay: Vec<String>,
@@ -274,7 +274,7 @@ struct Running {
     pipes: [Pipe; 2],
     stage: Stage,
     exit: Option<Exit>,
-    /// Nothing is below us.
+    /// No process is below us.
     empty: bool,
     killed: BTreeSet<i32>,
     ran: RunResult,
@@ -304,7 +304,7 @@ impl Running {
         self.pipes.iter_mut().for_each(Pipe::drain);
     }
 
-    /// Brings everything up to now; says when to look again, unless it is over.
+    /// Handles all that is due now; returns when to check again, or `None` when the command is over.
     fn settle(&mut self) -> Option<Instant> {
         self.reap();
         let now = Instant::now();
@@ -355,7 +355,7 @@ impl Running {
         }
     }
 
-    /// Whoever asks us to end does not want the command any more; who asks twice is in a hurry.
+    /// Handles a signal that asks us to end: the command is ended. A second signal skips the grace period.
     fn cancel(&mut self, number: i32) {
         let now = Instant::now();
         if self.exit.is_none() {
@@ -376,7 +376,7 @@ impl Running {
         !self.meant_to_stay.is_empty() && self.tree.living().into_iter().any(stays)
     }
 
-    /// `spillway exec` runs in it, whose command has a time that was asked for.
+    /// Whether `spillway exec` runs in it, whose command has its own time limit.
     fn holds_timed(&self) -> bool {
         let own = OwnBinary::find();
         self.tree.living().into_iter().any(|pid| own.is_run_by(pid) && kind::name(pid) == COMMAND_NAME.as_bytes())

@@ -1,4 +1,4 @@
-//! The timed shells: where they are, and how one is started that is timed already.
+//! The timed shells: their folders, and how a shell is started that is timed already.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,35 +8,35 @@ use std::process::Command;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-/// The folder, beside our binary.
+/// The folder of the timed shells, beside our binary.
 pub const SHELLS_FOLDER: &str = "shells";
-/// The same for an image that has no bash.
+/// The folder for an image that has no bash.
 pub const SH_ONLY_FOLDER: &str = "shells/only-sh";
-/// The shells.
+/// The names of the timed shells.
 pub const TIMED_SHELLS: [&str; 2] = ["sh", "bash"];
-/// In the environment of what is timed: what runs within needs no other limit.
+/// The variable in the environment of a timed command. Shells within it need no other limit.
 pub const TIMED_VARIABLE: &str = "SPILLWAY_TIMED";
-/// In the environment of the shell that is timed, and of nothing that it starts: the process that times it.
+/// The variable with the pid of the process that times a shell. Only that shell has it, and no process that it starts.
 pub const TIMED_BY_VARIABLE: &str = "SPILLWAY_TIMED_BY";
 
-/// A shell that is killed when we are: whoever kills a shell expects that it is gone. It is ourselves once more, who becomes the real one
-/// ([`end_with_timer`]): the kernel takes this wish from the process that has it alone.
+/// A shell that is killed when we are, because a caller that kills a shell expects that it ends. It is started as our own binary,
+/// which calls [`end_with_timer`] and becomes the real shell: a process can set its parent-death signal only for itself.
 pub fn below_timer(shell: &str, arguments: &[OsString]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(shell).args(arguments).env(TIMED_BY_VARIABLE, std::process::id().to_string());
     command
 }
 
-/// If a timer started us: asks the kernel to kill us when that ends.
+/// If a process that times us started us, asks the kernel to kill us when it ends.
 pub fn end_with_timer() -> io::Result<()> {
     let Some(timer) = env::var_os(TIMED_BY_VARIABLE) else { return Ok(()) };
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // It may have ended before we asked.
+    // That process may have ended before this call.
     let there = getppid().is_some_and(|pid| timer.to_str() == Some(pid.as_raw_nonzero().to_string().as_str()));
-    if there { Ok(()) } else { Err(io::Error::other("the process that times it has ended")) }
+    if there { Ok(()) } else { Err(io::Error::other("the process that times this shell has ended")) }
 }
 
-/// `PATH` without our shells; none: it is not set.
+/// `PATH` without the timed shells; `None` if it is not set.
 pub fn plain_path() -> Option<OsString> {
     let own = env::current_exe().ok()?;
     let bin = own.parent()?;

@@ -1,9 +1,9 @@
-//! What is below us: finding, signalling, reaping. Decides nothing.
+//! The processes below us: finding, signalling, reaping. It decides nothing.
 //!
-//! We are the subreaper of all that we start: whoever loses its parent becomes our child, whatever session or group it made
-//! for itself. So the kernel's word that we have no child is proof that nothing is left, and a walk along the parents finds
-//! everything that is. A walk is not one moment: what forks meanwhile is found by the next one. It looks at nothing but what
-//! is below us, so that it is faster than what forks and ends, forks and ends.
+//! We are the subreaper of all processes that we start: an orphan becomes our child, in any session or group. So when the kernel
+//! says that we have no child, no process is left, and a walk along the parents finds all processes. A walk takes time: the next
+//! walk finds processes that forked meanwhile. It visits only processes below us, so that it is faster than processes that fork
+//! and end again and again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,13 +13,13 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
 };
 
-/// Nobody has so many ancestors; numbers that change under us must not make a ring.
+/// More ancestors than any process has. Pids that change during a walk must not cause an endless loop.
 const MAX_ANCESTORS: usize = 1000;
 
-/// Walks in a row that find something new to stop, before everything is killed anyhow.
+/// The most walks in a row that find new processes to stop. After them everything is killed anyway.
 const MAX_STOP_ROUNDS: usize = 64;
 
-/// We, who get the orphans of all that we start. All of our children are taken for the command's.
+/// Proof that we are the subreaper of all processes that we start. All our children count as the command's.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree(());
 
@@ -37,9 +37,9 @@ pub enum Exit {
 pub enum Reaped {
     /// A child ended.
     Ended(i32, Exit),
-    /// None did, and there are some.
+    /// No child ended, and there are children.
     Nothing,
-    /// There is none, nor anything below.
+    /// There is no child, and no process below us.
     Empty,
 }
 
@@ -48,7 +48,7 @@ pub enum Reaped {
 struct Entry {
     pid: i32,
     parent: i32,
-    /// It ended and was not reaped.
+    /// It is a zombie.
     dead: bool,
 }
 
@@ -78,7 +78,7 @@ impl Tree {
         }
     }
 
-    /// Asks everything to end. One that was stopped hears of it only when it goes on.
+    /// Asks all processes to end. A stopped process is continued, because it gets the signal only then.
     pub fn ask(&self) {
         for pid in self.living() {
             self.signal(pid, Signal::TERM);
@@ -86,7 +86,7 @@ impl Tree {
         }
     }
 
-    /// Kills everything: first nobody may fork any more, until a walk finds nobody new, then all die. Gives who was there.
+    /// Kills all processes. First it stops them, so that none can fork, until a walk finds no new one. Returns their pids.
     pub fn kill(&self) -> BTreeSet<i32> {
         let mut found = BTreeSet::new();
         for _ in 0..MAX_STOP_ROUNDS {
@@ -100,7 +100,7 @@ impl Tree {
         found
     }
 
-    /// Signals everything. What is to die is kept from forking first.
+    /// Signals all processes. Before SIGKILL they are stopped, so that none can fork.
     pub fn signal_all(&self, signal: Signal) {
         if signal == Signal::KILL {
             self.kill();
@@ -109,21 +109,21 @@ impl Tree {
         }
     }
 
-    /// Everything below us that has not ended.
+    /// The processes below us that have not ended.
     pub fn living(&self) -> Vec<i32> {
         let own = getpid().as_raw_nonzero().get();
         let found = if children(own).is_some() {
             below(own, |pid| children(pid).unwrap_or_default())
         } else {
-            // A kernel that does not list them: everything there is has to be looked at.
+            // The kernel does not list children: all processes must be read.
             let entries = entries();
             below(own, |pid| entries.iter().filter(|entry| entry.parent == pid).map(|entry| entry.pid).collect())
         };
         found.into_iter().filter(|pid| entry(*pid).is_some_and(|entry| !entry.dead)).collect()
     }
 
-    /// Signals `pid`, if it is still below us: it may have ended, and its number be somebody else's. What is held by the
-    /// descriptor stays the process that was looked at.
+    /// Signals `pid` if it is still below us: it may have ended, and another process may have its pid now. The descriptor keeps
+    /// referring to the process that was checked.
     fn signal(&self, pid: i32, signal: Signal) {
         let Some(number) = Pid::from_raw(pid) else { return };
         match pidfd_open(number, PidfdFlags::empty()) {
@@ -132,7 +132,7 @@ impl Tree {
                     let _ = pidfd_send_signal(held, signal); // it may have ended
                 }
             }
-            // A kernel without them.
+            // A kernel without pidfd.
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.is_below(pid) => {
                 let _ = kill_process(number, signal);
             }
@@ -140,7 +140,7 @@ impl Tree {
         }
     }
 
-    /// Whether one of `pid`'s parents are we.
+    /// Whether we are an ancestor of `pid`.
     fn is_below(&self, pid: i32) -> bool {
         let own = getpid().as_raw_nonzero().get();
         let mut at = pid;
@@ -155,11 +155,11 @@ impl Tree {
     }
 }
 
-/// Milliseconds of a tick in which /proc counts, which Linux fixes for all programs.
+/// Milliseconds of a tick, the unit of /proc. Linux fixes it for all programs.
 pub const PROC_TICK_MS: u64 = 10;
 
-/// When the program that we were started by, however many processes are between, was started (milliseconds since boot): the
-/// topmost of our ancestors below the first process. `None`: it cannot be found.
+/// The start of the agent's program that started us, through any number of processes, in milliseconds since boot. The program is our
+/// topmost ancestor below process 1. `None`: it cannot be found.
 pub fn program_started() -> Option<u64> {
     let (mut at, mut started) = (getpid().as_raw_nonzero().get(), None);
     for _ in 0..MAX_ANCESTORS {
@@ -174,13 +174,13 @@ pub fn program_started() -> Option<u64> {
     started
 }
 
-/// When a process was started, by a line of `/proc/PID/stat` (milliseconds since boot).
+/// The start of a process, from `/proc/PID/stat`, in milliseconds since boot.
 fn parse_started(stat: &str) -> Option<u64> {
     let ticks = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse::<u64>().ok()?;
     Some(ticks.saturating_mul(PROC_TICK_MS))
 }
 
-/// Who is below `root`, where `children` says who is whose.
+/// All processes below `root`; `children` returns the children of one.
 fn below(root: i32, children: impl Fn(i32) -> Vec<i32>) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     let mut ahead = vec![root];
@@ -190,7 +190,7 @@ fn below(root: i32, children: impl Fn(i32) -> Vec<i32>) -> BTreeSet<i32> {
     found
 }
 
-/// The children of all threads of `pid`, as the kernel lists them. `None`: it is gone, or the kernel has no such list.
+/// The children of all threads of `pid`, as the kernel lists them. `None`: it has ended, or the kernel has no such list.
 fn children(pid: i32) -> Option<Vec<i32>> {
     let mut all = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -200,7 +200,7 @@ fn children(pid: i32) -> Option<Vec<i32>> {
     Some(all)
 }
 
-/// The line of `/proc/PID/stat`. A name is of bytes, cut after fifteen of them: no process is hidden by one that is no text.
+/// The line of `/proc/PID/stat`. The name in it may be no valid text, which must not hide a process.
 pub fn stat(pid: i32) -> Option<String> {
     Some(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?).into_owned())
 }
@@ -215,7 +215,7 @@ fn entry(pid: i32) -> Option<Entry> {
     parse(pid, &stat(pid)?)
 }
 
-/// A line of `/proc/PID/stat`. The name, in parentheses, may hold anything.
+/// Parses `/proc/PID/stat`. The name, in parentheses, may contain any character.
 fn parse(pid: i32, stat: &str) -> Option<Entry> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
@@ -256,7 +256,7 @@ mod tests {
         let all = of(&[(1, 0), (5, 1), (9, 5), (7, 9), (3, 7), (20, 1), (21, 20), (6, 5)]);
         assert_eq!(below(5, all), BTreeSet::from([3, 6, 7, 9]));
         assert_eq!(below(21, all), BTreeSet::new());
-        // A list that was read while numbers changed hands may even hold a ring.
+        // A list that was read while pids were reused may even contain a cycle.
         assert_eq!(below(5, of(&[(6, 5), (8, 6), (6, 8), (5, 8)])), BTreeSet::from([6, 8]));
     }
 

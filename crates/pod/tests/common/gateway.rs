@@ -1,4 +1,4 @@
-//! A gateway of the agents' API over real TLS, that does what a test tells it.
+//! A gateway of the agents' API over real TLS, controlled by a test.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -31,11 +31,11 @@ pub struct Call {
     pub path: String,
     pub token: String,
     pub key: Option<String>,
-    /// The item that a call of a model is for.
+    /// The item of a model call.
     pub item: Option<String>,
-    /// A key that the program showed.
+    /// A key that the program sent.
     pub shown: Option<String>,
-    /// Which agent outside the cluster the call says it is of.
+    /// The agent outside the cluster that the call names.
     pub place: Option<String>,
     pub body: Value,
     pub status: u16,
@@ -47,16 +47,16 @@ struct Shared {
     wanted: Value,
     tokens: Vec<String>,
     away: bool,
-    /// What is answered instead, to calls with this in their path.
+    /// Other answers, to calls with this text in their path.
     instead: Vec<(String, u16, Value)>,
-    /// What is said to who asks for the right to try a command.
+    /// The answer to a request to try a command.
     tried: Value,
-    /// Items that wait to be claimed, and the one that is.
+    /// Items that wait to be claimed, and the claimed one.
     items: VecDeque<Value>,
     leased: Option<Value>,
-    /// The next claim that gets an item is not answered.
+    /// Whether the next claim that gets an item stays without an answer.
     lose_claim: bool,
-    /// Parts of the answer to the next call of a model.
+    /// Parts of the answer to the next model call.
     parts: Option<mpsc::UnboundedReceiver<Bytes>>,
     tls: Arc<ServerConfig>,
     connections: Vec<AbortHandle>,
@@ -71,7 +71,7 @@ pub struct FakeGateway {
 }
 
 impl FakeGateway {
-    /// A gateway that takes the token `token-1`; its CA and that token are written to the folder.
+    /// A gateway that accepts the token `token-1`. Its CA and that token are written to the folder.
     pub fn start(folder: &Folder) -> Self {
         let tls = certificates(&folder.path("ca.crt"));
         write(&folder.path("token"), "token-1\n");
@@ -107,7 +107,7 @@ impl FakeGateway {
         self.state.1.notify_all();
     }
 
-    /// Changes the settings that a registration is answered with.
+    /// Changes the settings in the answer to a registration.
     pub fn set(&self, name: &str, value: Value) {
         self.change(|shared| shared.settings[name] = value);
     }
@@ -116,7 +116,7 @@ impl FakeGateway {
         self.change(|shared| shared.wanted = wanted);
     }
 
-    /// Nobody answers; connections break.
+    /// Makes the gateway absent, and breaks its connections; or makes it present again.
     pub fn away(&self, away: bool) {
         self.change(|shared| {
             shared.away = away;
@@ -124,7 +124,7 @@ impl FakeGateway {
         });
     }
 
-    /// Answers calls that have `path` in theirs with a refusal; `None` no more.
+    /// Refuses calls with `path` in their path; `None` ends that.
     pub fn refuse(&self, path: &str, code: Option<(u16, &str)>) {
         self.change(|shared| {
             shared.instead.retain(|(known, _, _)| known != path);
@@ -134,12 +134,12 @@ impl FakeGateway {
         });
     }
 
-    /// Whoever asks for the right to try a command is answered so.
+    /// Sets the answer to a request to try a command.
     pub fn try_says(&self, answer: Value) {
         self.change(|shared| shared.tried = answer);
     }
 
-    /// An agent that works from queues, in these words of `Work`.
+    /// Makes the agent one of a pool with queues, with these fields of its work settings.
     pub fn work(&self, changes: Value) {
         let mut work = json!({"run": "perItem", "input": "stdin", "continuePrompt": "go on", "maxTurns": 1});
         for (name, value) in changes.as_object().expect("an object") {
@@ -148,7 +148,7 @@ impl FakeGateway {
         self.set("work", work);
     }
 
-    /// An item with this task waits to be claimed; its name and uid end with `number`.
+    /// Adds an item with this task. Its name and uid end with `number`.
     pub fn offer(&self, number: u32, payload: &str) {
         let item = json!({
             "held": {"uid": format!("u-{number}"), "epoch": number}, "name": format!("item-{number}"), "queue": "fixes",
@@ -157,36 +157,36 @@ impl FakeGateway {
         self.change(|shared| shared.items.push_back(item));
     }
 
-    /// The answer to the next claim that gets an item is lost.
+    /// Loses the answer to the next claim that gets an item.
     pub fn lose_claim(&self) {
         self.change(|shared| shared.lose_claim = true);
     }
 
-    /// The next call of a model is answered with what is sent here, as it is sent.
+    /// Answers the next model call with the parts that are sent here.
     pub fn stream(&self) -> mpsc::UnboundedSender<Bytes> {
         let (sending, parts) = mpsc::unbounded_channel();
         self.change(|shared| shared.parts = Some(parts));
         sending
     }
 
-    /// The lease is somebody else's from now on.
+    /// Takes the lease away.
     pub fn take_away(&self) {
         self.change(|shared| shared.leased = None);
     }
 
-    /// The end of an item, as it was taken.
+    /// Waits for the accepted end of an item.
     pub fn ended(&self, number: u32) -> (String, Value) {
         let path = format!("/work/u-{number}/");
         let call = self.wait(&path, 0, |call| call.status == 200 && !call.path.ends_with("/progress"));
         (call.path.rsplit('/').next().unwrap_or_default().to_owned(), call.body)
     }
 
-    /// Takes only this token from now on.
+    /// Accepts only this token from now on.
     pub fn take_only(&self, token: &str) {
         self.change(|shared| shared.tokens = vec![token.to_owned()]);
     }
 
-    /// Has another CA from now on, which is written to `ca`.
+    /// Uses another CA from now on, and writes it to `ca`.
     pub fn exchange_ca(&self, ca: &Path) {
         let tls = certificates(ca);
         self.change(|shared| {
@@ -195,7 +195,7 @@ impl FakeGateway {
         });
     }
 
-    /// How many connections came.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
         self.state.0.lock().expect("the state").connections.len()
     }
@@ -223,7 +223,7 @@ impl FakeGateway {
     }
 }
 
-/// The settings of an agent whose time passes quickly.
+/// The settings of an agent with short periods.
 pub fn settings() -> Value {
     json!({
         "agent": "fleet-abc", "displayName": "Ada", "heartbeatPeriodSeconds": 1, "heartbeatTimeoutSeconds": 1800,
@@ -232,7 +232,7 @@ pub fn settings() -> Value {
     })
 }
 
-/// A CA, written to `ca`, and a server that it vouches for.
+/// A CA, written to `ca`, and the configuration of a server with a certificate of it.
 fn certificates(ca: &Path) -> Arc<ServerConfig> {
     let ca_key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
@@ -311,7 +311,7 @@ async fn answer(request: Request<Incoming>, state: State) -> Result<Response<Eit
     Ok(Response::builder().status(status).body(Either::Right(Full::new(Bytes::from(text)))).expect("a response"))
 }
 
-/// None: not yet. The status 0: never, the connection breaks.
+/// The answer to a call. `None`: not yet. The status 0: never, the connection breaks.
 fn decide(shared: &mut Shared, path: &str, token: &str, body: &Value, began: Instant) -> Option<(u16, Value)> {
     if !shared.tokens.iter().any(|known| known == token) {
         return Some((401, json!({"code": "invalid_token", "message": "nobody vouches for it"})));

@@ -1,4 +1,4 @@
-//! What the tests of the pod's programs share: folders, waiting, and the programs themselves.
+//! Shared parts of the tests of the pod's programs: folders, waiting, and the programs themselves.
 
 #![expect(dead_code, reason = "each test file uses its part")]
 
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 pub use gateway::FakeGateway;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step of a test takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until `look` finds something.
@@ -34,7 +34,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed after the test.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -109,12 +109,12 @@ pub fn send(pid: i32, signal: Signal) {
     rustix::process::kill_process(Pid::from_raw(pid).expect("a pid"), signal).expect("signalled");
 }
 
-/// The first of four free ports of loopback. They are below those that the kernel gives to connections and to who asks for any
-/// port: a port that it gave and that was let go is soon somebody else's.
+/// The first of four free loopback ports. They are below the ports that the kernel assigns itself, because another process soon
+/// gets a port that was assigned and released.
 pub fn ports() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        // Where another process of tests begins is another place, mostly.
+        // Another process of tests mostly begins at another port.
         let place = std::process::id().wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 4000;
         let first = 12_000 + u16::try_from(place).expect("below 4000") * 4;
         if (first..first + 4).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
@@ -144,10 +144,10 @@ pub fn spillway(folder: &Folder, arguments: &[&str]) -> Output {
     command.output().expect("the command runs")
 }
 
-/// In the environment of all that a test starts, with the test's folder.
+/// The variable in the environment of all processes of a test, with the test's folder.
 pub const MARK: &str = "SPILLWAY_TEST_MARK";
 
-/// Everything alive that a test's commands started.
+/// The living processes that a test's commands started.
 pub fn alive(folder: &Folder) -> Vec<i32> {
     let mark = format!("{MARK}={}", folder.path("").display());
     let pids = fs::read_dir("/proc").expect("processes").filter_map(|one| one.ok()?.file_name().to_str()?.parse().ok());
@@ -177,7 +177,7 @@ impl Line {
         Self { reader: BufReader::new(stream) }
     }
 
-    /// As the supervisor.
+    /// Connects as the supervisor.
     pub fn control(folder: &Folder, key: Option<&str>) -> Self {
         let mut line = Self::open(folder);
         line.say(&json!({"control": {"key": key}}));
@@ -203,7 +203,7 @@ impl Line {
         }
     }
 
-    /// Reads until a line has this member (or is this word).
+    /// Reads until a line has this member, or is this word.
     pub fn until(&mut self, name: &str) -> Value {
         loop {
             let line = self.next().unwrap_or_else(|| panic!("closed before {name}"));
@@ -216,7 +216,7 @@ impl Line {
         }
     }
 
-    /// Whether it is closed, once what was said before is read.
+    /// Reads the rest, and returns whether the connection is closed.
     pub fn closed(&mut self) -> bool {
         match self.reader.read_to_end(&mut Vec::new()) {
             Ok(_) => true,
@@ -225,7 +225,7 @@ impl Line {
     }
 }
 
-/// How a supervisor says how its program is.
+/// A supervisor's report of the state of its program.
 pub fn state(program: &str) -> Value {
     json!({"state": {"program": program, "silentMs": 0}})
 }

@@ -1,4 +1,4 @@
-//! A supervisor in a PID namespace of its own, so that what it kills is its own; and a sidecar that a test plays.
+//! A supervisor in its own PID namespace, so that it kills only its own processes, and a fake sidecar.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -13,7 +13,7 @@ use super::{BINARY, Folder, Line, Process, send, until};
 /// A supervisor and its program.
 pub struct Supervised {
     pub process: Process,
-    /// Of the supervisor, outside its namespace.
+    /// The pid of the supervisor, outside its namespace.
     pub pid: i32,
     output: PathBuf,
 }
@@ -50,7 +50,7 @@ impl Supervised {
         send(self.pid, signal);
     }
 
-    /// What the program wrote.
+    /// The output of the program.
     pub fn output(&self) -> String {
         fs::read_to_string(&self.output).unwrap_or_default()
     }
@@ -89,7 +89,7 @@ pub fn state_of(pid: i32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// A sidecar played by the test.
+/// A fake sidecar.
 pub struct FakeLink {
     listener: UnixListener,
 }
@@ -101,7 +101,7 @@ impl FakeLink {
         Self { listener: UnixListener::bind(path).expect("a socket") }
     }
 
-    /// Takes the supervisor's connection; gives it and the key that was shown.
+    /// Accepts the supervisor's connection; returns it and the key that it sent.
     pub fn accept(&self) -> (Line, Value) {
         let (stream, _) = self.listener.accept().expect("a connection");
         let mut line = Line::of(stream);

@@ -1,5 +1,4 @@
-//! The sidecar's ports on loopback: calls of models are carried, what is not served says so. Asks nothing on the socket that is
-//! not about calls.
+//! Tests of the sidecar's loopback ports: model calls are forwarded, and the other ports answer that they are not served.
 
 use super::*;
 
@@ -22,7 +21,7 @@ fn the_loopback_ports_that_serve_nothing_say_so() {
     }
 }
 
-/// A request to the port of models.
+/// A request to the models port.
 fn ask_model(port: u16, path: &str) -> TcpStream {
     let mut stream = until("the port is open", || TcpStream::connect(("127.0.0.1", port)).ok());
     stream.set_read_timeout(Some(common::PATIENCE)).expect("a time-out");
@@ -70,12 +69,12 @@ fn a_call_of_a_model_is_carried_as_it_comes() {
     let mut rest = String::new();
     stream.read_to_string(&mut rest).expect("the rest");
     assert!(rest.contains("data: two"), "{rest}");
-    // The supervisor is told which conversation it was of, and that its answer has ended.
+    // The supervisor gets the conversation of the call, and the end of its answer.
     let called = std::iter::from_fn(|| Some(supervisor.until("activity")["called"].clone()));
     let ended = called.into_iter().find(|called| called["conversations"][0]["ended"].is_u64()).expect("it is told");
     assert!(ended["unknown"].is_null() && ended["conversations"][0]["begun"] == ended["begun"], "{ended}");
 
-    // The client goes: so does the call.
+    // When the client closes its connection, the call ends.
     let parts = gateway.stream();
     let mut stream = ask_model(port, "/claude/v1/messages");
     parts.send("data: one\n\n".into()).expect("sent");
@@ -98,7 +97,7 @@ fn http2_without_tls_is_no_call_that_hangs() {
         stream.read_to_end(&mut answer).expect("ended");
         assert!(text(&answer).ends_with("this port speaks HTTP/1.1"), "port {offset}: {answer:?}");
     }
-    // One who asks whether the port would rather speak HTTP/2 is answered as it asked.
+    // A client that only offers an upgrade to HTTP/2 is answered in HTTP/1.1.
     let mut stream = TcpStream::connect(("127.0.0.1", first)).expect("a connection");
     let upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk";
     stream.write_all(format!("GET /claude/v1/models HTTP/1.1\r\nHost: x\r\n{upgrade}\r\n\r\n").as_bytes()).expect("asked");

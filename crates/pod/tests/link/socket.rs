@@ -1,5 +1,4 @@
-//! The sidecar's socket: one supervisor, bounded questions and connections, refusals by name. Holds no test of what the gateway
-//! is told.
+//! Tests of the sidecar's socket: one supervisor, bounded questions and connections, refusals that name the field.
 
 use super::*;
 
@@ -18,7 +17,7 @@ fn there_is_one_supervisor() {
     }
     supervisor.say(&state("running"));
     gateway.report(|report| report["program"] == "running");
-    // With the key it is the supervisor, whose old connection is then closed.
+    // A connection with the key is the supervisor's, and its old connection is closed.
     let mut again = Line::control(&folder, Some(&key));
     again.until("start");
     assert!(supervisor.closed());
@@ -75,7 +74,7 @@ fn idle_connections_keep_nobody_out() {
     let idle: Vec<UnixStream> = (0..300)
         .map(|_| {
             let mut stream = UnixStream::connect(folder.path("run/link.sock")).expect("connected");
-            // Nearly a line, and no end; sent away for newer ones while it is written.
+            // Almost a whole line, without its end. The connection may be closed for newer ones during the write.
             let _ = stream.write_all("x".repeat(250 * 1024).as_bytes());
             stream
         })

@@ -1,4 +1,4 @@
-//! Commands about work that need no item: more of it is submitted, more tokens are asked for. Starts no supervisor.
+//! Tests of commands that need no item: work is submitted, and tokens are asked for. They start no supervisor.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Programs that run all the time and ask for their items themselves. Holds no test of programs that are run for each item.
+//! Tests of programs that run all the time and ask for their items themselves.
 
 use super::*;
 

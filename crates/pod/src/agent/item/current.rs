@@ -1,4 +1,4 @@
-//! The item in hand: where the work on it is, and what it came to. Knows of no other item.
+//! The item in hand: the stage of the work on it, and its outcome. It knows no other item.
 
 use spillway_wire::work::{Assignment, Outcome};
 
@@ -14,26 +14,26 @@ pub(super) enum End {
     NotStarted(u8, String),
 }
 
-/// Where the work on an item is.
+/// The stage of the work on an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The program runs.
     Running,
-    /// Everything was asked to end.
+    /// All processes were asked to end.
     Asked { kill_at: BootTime },
-    /// Everything is being killed, for as long as that takes: the next item must not meet it.
+    /// All processes are being killed, without a time limit: the next item must not meet them.
     Killing { again: BootTime },
-    /// The container is being ended, by its life.
+    /// The container is being ended by `Life`.
     Ending,
-    /// The program ended, and the checkpoint hook has not: nothing is asked to end before.
+    /// The program ended, and the checkpoint hook still runs. No process is asked to end before the hook ends.
     Hooked,
-    /// The program ended badly while the item waits, or of what makes it wait: it is run again when that is over.
+    /// The program failed during the pause of its item, or because of what the item is paused for. It runs again after the pause.
     Parked,
-    /// Nothing is left; the last of the output is read, and of what was said.
+    /// No process is left. The last output and the last messages are read.
     Copying { since: BootTime, until: BootTime },
-    /// It is being concluded.
+    /// The item is being concluded.
     Concluding,
-    /// It ended so, which the sidecar has to be told.
+    /// The item ended with this outcome, which must be reported to the sidecar.
     Over(Outcome),
 }
 
@@ -42,26 +42,26 @@ pub(super) enum Stage {
 pub(super) struct Current {
     pub(super) assignment: Box<Assignment>,
     pub(super) turn: u32,
-    /// Turns that were taken because the item went on after a pause: they are none of the pool's.
+    /// Turns after a pause. They do not count against the pool's turns.
     pub(super) resumed: u32,
     pub(super) said: Option<Outcome>,
     pub(super) cancelled: bool,
     pub(super) lost: bool,
-    /// The pause that it waits for the end of.
+    /// The number of the pause that the item is in.
     pub(super) paused: Option<i64>,
-    /// The last pause for which a checkpoint was asked, and whether its hook runs.
+    /// The number of the last pause with a checkpoint, and whether the hook runs.
     pub(super) checkpoint: Option<i64>,
     pub(super) hook: bool,
     /// The run was asked to end before it ended by itself.
     pub(super) interrupted: bool,
-    /// The sidecar settled it before it was over.
+    /// The sidecar settled the item before the run was over.
     pub(super) settled: bool,
     pub(super) end: Option<End>,
     pub(super) stage: Stage,
 }
 
 impl Current {
-    /// Asks the run to end, or hastens its end.
+    /// Asks the run to end, or brings its kill forward.
     pub(super) fn interrupt(&mut self, kill_at: BootTime, actions: &mut Vec<Action>) {
         self.interrupted |= self.end.is_none();
         match self.stage {
@@ -74,14 +74,14 @@ impl Current {
         }
     }
 
-    /// Has it written down where the work is, once for each pause.
+    /// Runs the checkpoint hook, once for each pause.
     pub(super) fn ask_for_checkpoint(&mut self, actions: &mut Vec<Action>) {
         let Some(number) = self.paused.filter(|number| !self.hook && self.checkpoint != Some(*number)) else { return };
         (self.checkpoint, self.hook) = (Some(number), true);
         actions.push(Action::Checkpoint(number));
     }
 
-    /// This end is how its program died, and nothing that anybody said of the item: one that waits can be worked on again.
+    /// Whether the outcome only says that the program died, so that a paused item can be worked on again.
     pub(super) fn would_run_again(&self, outcome: &Outcome, long: bool) -> bool {
         let died = matches!(outcome, Outcome::Fail { exit_code: Some(_), .. }) && matches!(self.end, Some(End::Exit(_)));
         died && self.said.is_none() && !long && !self.cancelled && !self.lost && !self.settled
@@ -94,18 +94,18 @@ impl Current {
         }
     }
 
-    /// It ended well without a word about the item, and may be run again.
+    /// Whether the program ended with 0 without a report about the item, and has turns left.
     pub(super) fn again(&self, max_turns: u32) -> bool {
         self.end == Some(End::Exit(Exit { code: 0, killed: false }))
             && self.said.is_none()
             && self.turn.saturating_sub(self.resumed) < max_turns
     }
 
-    /// How the item ended: by what was said of it, by what was wanted, by how its program ended; in this order, but that
-    /// what is cancelled or drained is given back unless it was done before.
+    /// The outcome of the item. It follows from the program's report, then from the orders, then from the end of the program. An
+    /// item that is cancelled or drained is given back, unless it was done before.
     pub(super) fn outcome(&self, words: RunOutput, long: bool, draining: bool, max_turns: u32) -> Outcome {
         let RunOutput { result, output, tail } = words;
-        // Another run would have followed, or this one was cut short.
+        // The run was cut short, or another run would have followed.
         let unfinished = self.interrupted || self.again(max_turns);
         match (&self.said, &self.end) {
             _ if self.lost => lost(),
@@ -119,7 +119,7 @@ impl Current {
                 if draining && unfinished && (long || !well || self.again(max_turns)) {
                     release("Drained", "the agent was ended")
                 } else if well && long {
-                    fail("Exited", "the program ended and did not say how its item ended", 0)
+                    fail("Exited", "the program ended and did not report how its item ended", 0)
                 } else if well {
                     Outcome::Complete { result: result.or(Some(output).filter(|output| !output.is_empty())) }
                 } else {

@@ -1,4 +1,4 @@
-//! What is wanted of the item in hand: it is cancelled, lost, or waits and goes on. Neither takes an item nor concludes one.
+//! Orders about the item in hand: it is cancelled, lost, paused or continued. This module neither takes nor concludes an item.
 
 use spillway_wire::work::ItemOrder;
 
@@ -8,7 +8,7 @@ use super::{Action, CANCEL_KILL_GRACE, Items, SHORT_KILL_GRACE};
 use crate::clock::BootTime;
 
 impl Items {
-    /// What is wanted of the item in hand.
+    /// The order about the item in hand.
     pub(super) fn order(&self) -> Option<ItemOrder> {
         let (current, wanted) = (self.current.as_ref()?, self.wanted.as_ref()?);
         (wanted.held == current.assignment.held).then_some(wanted.order)
@@ -39,11 +39,11 @@ impl Items {
         let name = &current.assignment.name;
         match (long, order) {
             (true, ItemOrder::Cancel) => {
-                let text = format!("{name} was cancelled, or its deadline passed: stop working on it and say `spillway work release`");
+                let text = format!("{name} was cancelled, or its deadline passed: stop working on it, and run `spillway work release`");
                 actions.push(Action::Notice("ItemCancelled", text));
             }
             (true, ItemOrder::Lost) => {
-                let text = format!("{name} is not yours any more: stop working on it, nothing that you say of it counts");
+                let text = format!("{name} is not yours any more: stop working on it. All reports about it are refused");
                 actions.push(Action::Notice("ItemLost", text));
                 self.forget(now, actions);
             }
@@ -53,8 +53,8 @@ impl Items {
         }
     }
 
-    /// The item waits: it is written down where it is, and all that runs goes on. An end that was its program's dying of what
-    /// makes it wait is none.
+    /// Pauses the item: its checkpoint is taken, and running processes continue. If the program has just died of what the item is
+    /// paused for, this is no end of the item.
     fn wait(&mut self, number: i64, actions: &mut Vec<Action>) {
         let (long, draining) = (!self.per_item(), self.draining);
         let Some(current) = &mut self.current else { return };
@@ -69,19 +69,19 @@ impl Items {
             current.stage = Stage::Parked;
         }
         if long {
-            let text = format!("{} waits, and so do you: nothing that calls a model is taken before it goes on", current.assignment.name);
+            let text = format!("{} is paused: model calls are refused until it continues", current.assignment.name);
             actions.push(Action::Notice("ItemPaused", text));
         }
         current.ask_for_checkpoint(actions);
     }
 
-    /// The item waits no more, for this reason.
+    /// Ends the pause of the item, by this order.
     fn go_on(&mut self, order: Option<ItemOrder>, actions: &mut Vec<Action>) {
         let Some(current) = self.current.as_mut().filter(|current| current.stage == Stage::Parked) else { return };
         match order {
             Some(ItemOrder::Cancel) => current.stage = Stage::Over(cancelled()),
             Some(ItemOrder::Lost) => current.stage = Stage::Over(lost()),
-            // Again when the hook is done with what it writes down.
+            // The program runs again when the checkpoint hook has ended.
             Some(ItemOrder::Pause(_)) | None if current.hook => {}
             Some(ItemOrder::Pause(_)) | None => {
                 if current.end.take().is_some() {

@@ -1,4 +1,4 @@
-//! How an item ended, as it is told: the outcomes, and a file's bytes as a result. Decides on none.
+//! The outcomes of items as values, and a file's bytes as a result. It decides on no outcome.
 
 use spillway_wire::work::{MAX_RESULT_BYTES, Outcome};
 
@@ -9,7 +9,7 @@ pub(super) fn cancelled() -> Outcome {
     release("Cancelled", "the item was cancelled")
 }
 
-/// Never told to a gateway by a sidecar that knows it too.
+/// The outcome of a lost lease. A sidecar that knows of the loss does not report it to a gateway.
 pub(super) fn lost() -> Outcome {
     release("Lost", "the lease was lost")
 }
@@ -23,10 +23,10 @@ pub(super) fn fail(reason: &str, message: &str, code: u8) -> Outcome {
     Outcome::Fail { reason: reason.to_owned(), message, exit_code: Some(code.into()) }
 }
 
-/// `bytes` as a result: at most as long as one may be, cut between two characters; none if there are none.
+/// `bytes` as a result, cut between two characters at the greatest length; `None` if there are no bytes.
 pub fn result_of(bytes: &[u8]) -> Option<String> {
     let kept = bytes.get(..MAX_RESULT_BYTES).unwrap_or(bytes);
-    // A character that the cut went through is not a broken one.
+    // A character that the cut divides is removed, and not shown as a broken one.
     let whole = match std::str::from_utf8(kept) {
         Err(error) if bytes.len() > kept.len() && error.error_len().is_none() => kept.get(..error.valid_up_to()).unwrap_or(kept),
         Ok(_) | Err(_) => kept,

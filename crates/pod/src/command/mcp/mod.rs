@@ -1,13 +1,14 @@
 //! `spillway mcp`: a server of the Model Context Protocol on standard input and output, with one tool that runs a command.
 //!
-//! Each command is a process of its own, `spillway exec`, so that there is one way to run a command and one that ends it. What
-//! always holds: no more than [`AT_ONCE`] run; a call that is cancelled ends with all that it started, and so do all of them
-//! when the client goes away or we are killed; no message makes us hold more than a few megabytes.
+//! Each command runs in its own process, `spillway exec`, so that all commands are run and ended in one way.
+//!
+//! What always holds: at most [`MAX_CONCURRENT_COMMANDS`] commands run at once. A cancelled call ends with all processes that it
+//! started. All calls end so when the client closes the connection or we are killed. No message needs more than a few megabytes.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`protocol`] | JSON-RPC, one message a line |
-//! | [`tool`] | the tool: what it takes, what came of it |
+//! | [`protocol`] | JSON-RPC, one message per line |
+//! | [`tool`] | the tool: its arguments and its result |
 
 mod protocol;
 mod tool;
@@ -29,28 +30,28 @@ use crate::files;
 use protocol::MessageKind;
 use tool::{Call, CommandResult};
 
-/// Commands at once.
+/// Commands that run at once.
 const MAX_CONCURRENT_COMMANDS: usize = 8;
-/// The most bytes of a message: a command and what it is given to read.
+/// The most bytes of a message: a command and its standard input.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// Messages that are read ahead of what is done.
+/// Messages that are read before the earlier ones are processed.
 const MAX_MESSAGES_AHEAD: usize = 8;
-/// Read of what a command's process wrote: more than it ever does.
+/// The most bytes that are read of the output of `spillway exec`, which writes less.
 const MAX_OUTPUT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// What happens.
+/// An event for the server.
 enum Event {
-    /// The client said something.
+    /// The client sent a message.
     Line(Vec<u8>),
-    /// The client said more than we read.
+    /// The client sent a message that is too long.
     TooLong,
-    /// The client is gone.
+    /// The client has closed the connection.
     Closed,
-    /// The call with this id is over.
+    /// The call with this id has ended.
     Over(Value, io::Result<CommandResult>),
 }
 
-/// Where a call is.
+/// The stage of a call.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Coming,
@@ -59,7 +60,7 @@ enum Stage {
     Unwanted,
 }
 
-/// A call that is not over.
+/// A call that has not ended.
 #[derive(Clone, Debug)]
 struct Running(Arc<Mutex<Stage>>);
 
@@ -68,23 +69,23 @@ impl Running {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody wants its result any more.
+    /// Ends the call, and drops its result.
     fn cancel(&self) {
         let mut stage = self.lock();
         if let Stage::Running(pid) = *stage {
-            // Not reaped before it is said that it is over: the number is still its own.
+            // The process is reaped only after the stage is `Over`, so that the pid still belongs to it.
             let _ = kill_process(pid, Signal::TERM); // it may have ended
         }
         *stage = Stage::Unwanted;
     }
 }
 
-/// Serves until the client is gone; gives the exit code.
+/// Serves until the client closes the connection; returns the exit code.
 pub fn run(place: &SidecarPaths) -> u8 {
     let binary = match std::env::current_exe() {
         Ok(binary) => binary,
         Err(error) => {
-            tell(&format!("error: our own binary is not found: {error}"));
+            tell(&format!("error: cannot find the path of this program: {error}"));
             return 1;
         }
     };
@@ -94,7 +95,7 @@ pub fn run(place: &SidecarPaths) -> u8 {
     let mut server = Server { place: place.clone(), binary, events, running: HashMap::new() };
     match server.serve(&happened) {
         Ok(()) => 0,
-        // Whoever closed our output is gone.
+        // The client has closed our output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
             tell(&format!("error: {error}"));
@@ -103,7 +104,7 @@ pub fn run(place: &SidecarPaths) -> u8 {
     }
 }
 
-/// Hands on what the client says, a line at a time.
+/// Sends each line of the client as an event.
 fn read(mut from: impl BufRead, events: &SyncSender<Event>) {
     loop {
         let event = match line(&mut from) {
@@ -118,7 +119,7 @@ fn read(mut from: impl BufRead, events: &SyncSender<Event>) {
     }
 }
 
-/// The next line; nothing in it: it was too long, and passed over.
+/// The next line; `Some(None)`: the line was too long and was skipped.
 fn line(from: &mut impl BufRead) -> io::Result<Option<Option<Vec<u8>>>> {
     let mut line = Vec::new();
     from.by_ref().take(MAX_MESSAGE_BYTES as u64).read_until(b'\n', &mut line)?;
@@ -128,7 +129,7 @@ fn line(from: &mut impl BufRead) -> io::Result<Option<Option<Vec<u8>>>> {
         Some(_) => {}
     }
     if line.len() < MAX_MESSAGE_BYTES {
-        return Ok(Some(Some(line))); // the last one has no end
+        return Ok(Some(Some(line))); // the last line has no end
     }
     from.skip_until(b'\n')?;
     Ok(Some(None))
@@ -138,7 +139,7 @@ struct Server {
     place: SidecarPaths,
     binary: PathBuf,
     events: SyncSender<Event>,
-    /// By their ids, as they were said.
+    /// The calls by their ids, as the client wrote them.
     running: HashMap<String, Running>,
 }
 
@@ -149,7 +150,7 @@ impl Server {
             let Ok(event) = happened.recv() else { return Ok(()) };
             let answer = match event {
                 Event::Line(line) => self.take(protocol::read(&line)),
-                Event::TooLong => Some(protocol::refused(&Value::Null, protocol::INVALID_REQUEST, "a message takes at most 1 MiB")),
+                Event::TooLong => Some(protocol::refused(&Value::Null, protocol::INVALID_REQUEST, "a message may have at most 1 MiB")),
                 Event::Closed => {
                     closed = true;
                     self.running.values().for_each(Running::cancel);
@@ -166,7 +167,7 @@ impl Server {
         Ok(())
     }
 
-    /// The client said something; what it is answered now.
+    /// Takes a message of the client; returns the answer, if there is one now.
     fn take(&mut self, said: MessageKind) -> Option<Value> {
         match said {
             MessageKind::Answer(answer) => Some(answer),
@@ -187,7 +188,7 @@ impl Server {
     fn begin(&mut self, id: Value, call: Call) -> Option<Value> {
         let key = id.to_string();
         if self.running.contains_key(&key) {
-            return Some(protocol::refused(&id, protocol::INVALID_REQUEST, "a request with this id is being answered"));
+            return Some(protocol::refused(&id, protocol::INVALID_REQUEST, "another request with this id has no answer yet"));
         }
         if self.running.len() >= MAX_CONCURRENT_COMMANDS {
             let words = format!("{MAX_CONCURRENT_COMMANDS} commands are running already: wait until one of them has ended");
@@ -196,10 +197,10 @@ impl Server {
         let running = Running(Arc::new(Mutex::new(Stage::Coming)));
         self.running.insert(key, running.clone());
         let (events, place, binary) = (self.events.clone(), self.place.clone(), self.binary.clone());
-        // The command ends with the thread that started it, so that it does with us.
+        // The parent-death signal of `exec` follows the thread that started it, so that thread waits for the end of the command.
         std::thread::spawn(move || {
             let ran = carry_out(&binary, &place, &call, &running);
-            let _ = events.send(Event::Over(id, ran)); // we are ending
+            let _ = events.send(Event::Over(id, ran)); // the server is ending
         });
         None
     }
@@ -217,7 +218,7 @@ impl Server {
     }
 }
 
-/// Runs one command, in a process of its own.
+/// Runs one command in its own process.
 fn carry_out(binary: &Path, place: &SidecarPaths, call: &Call, running: &Running) -> io::Result<CommandResult> {
     let (mut output, mut errors) = (files::nowhere()?, files::nowhere()?);
     let mut command = Command::new(binary);
@@ -239,14 +240,14 @@ fn carry_out(binary: &Path, place: &SidecarPaths, call: &Call, running: &Running
     })
 }
 
-/// Starts it and waits for its end. None: it was not wanted any more before it began.
+/// Starts the process and waits for its end. `None`: the call was cancelled before.
 fn follow(command: &mut Command, running: &Running) -> io::Result<Option<ExitStatus>> {
     let mut stage = running.lock();
     if let Stage::Unwanted = *stage {
         return Ok(None);
     }
     let mut child = command.spawn()?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("a process without a number"))?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("the process has no valid pid"))?;
     *stage = Stage::Running(pid);
     drop(stage);
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {}

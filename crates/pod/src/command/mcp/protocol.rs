@@ -1,36 +1,37 @@
-//! What a client of MCP says and is answered: JSON-RPC 2.0, one message a line. Pure.
+//! Messages of a client of MCP, and their answers: JSON-RPC 2.0, one message per line. Pure.
 //!
-//! The revisions that begin with `initialize` are spoken; a client of a later one is refused `server/discover` and begins so.
+//! The server supports the revisions that begin with `initialize`. A client of a later revision gets an error for
+//! `server/discover`, and then begins with `initialize`.
 
 use serde_json::{Map, Value, json};
 
 use super::tool::{self, Call};
 use crate::VERSION;
 
-/// The revisions that are spoken, the newest first.
+/// The supported revisions, the newest first.
 const PROTOCOL_REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// It is no JSON.
+/// The message is no JSON.
 const PARSE_ERROR: i32 = -32700;
-/// It is no request.
+/// The message is no request.
 pub const INVALID_REQUEST: i32 = -32600;
 /// There is no such method.
 const METHOD_NOT_FOUND: i32 = -32601;
-/// The method does not take this.
+/// The method does not accept these parameters.
 const INVALID_PARAMS: i32 = -32602;
 /// The most characters of an id.
 const MAX_ID_CHARS: usize = 256;
 
-/// What a message comes to.
+/// What follows from a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MessageKind {
-    /// This is its answer.
+    /// An answer.
     Answer(Value),
-    /// The tool is called, or with arguments that it does not take.
+    /// A call of the tool, or an error about its arguments.
     Call(Value, Result<Call, String>),
-    /// The request with this id is not wanted any more.
+    /// The client cancels the request with this id.
     Cancel(Value),
-    /// It needs no answer.
+    /// The message needs no answer.
     Nothing,
 }
 
@@ -51,7 +52,7 @@ pub fn read(line: &[u8]) -> MessageKind {
     }
     let mut message = match serde_json::from_slice::<Value>(line) {
         Ok(Value::Object(message)) => message,
-        Ok(_) => return MessageKind::Answer(refused(&Value::Null, INVALID_REQUEST, "a message is one object")),
+        Ok(_) => return MessageKind::Answer(refused(&Value::Null, INVALID_REQUEST, "a message must be one JSON object")),
         Err(error) => return MessageKind::Answer(refused(&Value::Null, PARSE_ERROR, &error.to_string())),
     };
     let id = message.remove("id");
@@ -61,21 +62,23 @@ pub fn read(line: &[u8]) -> MessageKind {
         Some(id) => id.is_i64() || id.is_u64(),
     };
     if !known || message.get("jsonrpc") != Some(&json!("2.0")) {
-        let words = "a request has \"jsonrpc\": \"2.0\" and an id that is an integer or a short string";
+        let words = "a request must have \"jsonrpc\": \"2.0\" and an id that is an integer or a short string";
         return MessageKind::Answer(refused(&Value::Null, INVALID_REQUEST, words));
     }
     let params = match message.remove("params") {
         None => Map::new(),
         Some(Value::Object(params)) => params,
-        Some(_) => return id.map_or(MessageKind::Nothing, |id| MessageKind::Answer(refused(&id, INVALID_PARAMS, "params: an object"))),
+        Some(_) => {
+            return id.map_or(MessageKind::Nothing, |id| MessageKind::Answer(refused(&id, INVALID_PARAMS, "params: must be an object")));
+        }
     };
     match (message.get("method").and_then(Value::as_str), id) {
         (Some(method), Some(id)) => request(method, id, params),
         (Some("notifications/cancelled"), None) => params.get("requestId").cloned().map_or(MessageKind::Nothing, MessageKind::Cancel),
-        // We ask nothing, so an answer is nobody's.
+        // The server makes no requests, so that an answer of the client is ignored.
         (Some(_), None) | (None, None) => MessageKind::Nothing,
         (None, Some(_)) if message.contains_key("result") || message.contains_key("error") => MessageKind::Nothing,
-        (None, Some(id)) => MessageKind::Answer(refused(&id, INVALID_REQUEST, "a request has a method")),
+        (None, Some(id)) => MessageKind::Answer(refused(&id, INVALID_REQUEST, "a request must have a method")),
     }
 }
 
@@ -84,7 +87,7 @@ fn request(method: &str, id: Value, mut params: Map<String, Value>) -> MessageKi
         "initialize" => hello(params.get("protocolVersion").and_then(Value::as_str)),
         "ping" => json!({}),
         "tools/list" if params.contains_key("cursor") => {
-            return MessageKind::Answer(refused(&id, INVALID_PARAMS, "cursor: there is one page"));
+            return MessageKind::Answer(refused(&id, INVALID_PARAMS, "cursor: the list has only one page"));
         }
         "tools/list" => json!({"tools": [tool::description()]}),
         "tools/call" if params.get("name").and_then(Value::as_str) != Some(tool::TOOL_NAME) => {
@@ -96,7 +99,7 @@ fn request(method: &str, id: Value, mut params: Map<String, Value>) -> MessageKi
     MessageKind::Answer(answer(&id, result))
 }
 
-/// Who we are. A client that wants another revision is offered our newest.
+/// The answer to `initialize`. For an unknown revision it offers our newest one.
 fn hello(wanted: Option<&str>) -> Value {
     let [newest, ..] = PROTOCOL_REVISIONS;
     let revision = PROTOCOL_REVISIONS.into_iter().find(|revision| Some(*revision) == wanted).unwrap_or(newest);

@@ -1,30 +1,30 @@
-//! The tool: what it takes, and what came of it. Pure, but for a look whether a folder is there.
+//! The tool: its arguments and its result. Pure, except for the check whether a folder exists.
 
 use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Its name.
+/// The name of the tool.
 pub const TOOL_NAME: &str = "run_command";
-/// The longest argument that the kernel takes is a little longer.
+/// The most bytes of an argument. The kernel accepts a little more.
 const MAX_ARGUMENT_BYTES: usize = 120 * 1024;
-/// Arguments of a command.
+/// The most arguments of a command.
 const MAX_ARGUMENTS: usize = 4096;
 /// The most seconds that can be asked for, as with `exec`.
 const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 /// The most characters of a folder's name.
 const MAX_FOLDER_CHARS: usize = 4096;
 
-/// What a client sees of it.
+/// The description of the tool for clients.
 pub fn description() -> Value {
     json!({
         "name": TOOL_NAME,
         "title": "Run a command",
-        "description": "Runs a command with a time limit and returns when it has ended. When its time is over it is ended with everything \
-            that it started, and so is what it leaves behind in the background. A string is given to a shell, an array is run as it is. \
-            The first and the last 64 KiB of each stream are returned. A refusal says after how many milliseconds to come back: do not \
-            retry before.",
+        "description": "Runs a command with a time limit and returns when it has ended. When its time is over, the command is ended with all \
+            processes that it started. Processes that it leaves behind in the background are ended too. A string is run by a shell, an array \
+            is run as it is. The first and the last 64 KiB of each stream are returned. A refusal says after how many milliseconds the \
+            command may be tried again: do not retry before.",
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -36,11 +36,11 @@ pub fn description() -> Value {
                     ],
                 },
                 "timeoutSeconds": {
-                    "description": "How long it may take, at most what the agent's pool allows; unset: the pool's time for commands",
+                    "description": "Time limit, at most the longest that the agent's pool allows; unset: the pool's time limit for commands",
                     "type": "number", "minimum": 0.001, "maximum": MAX_TIMEOUT_SECONDS,
                 },
                 "cwd": {"description": "The folder to run it in", "type": "string", "minLength": 1, "maxLength": MAX_FOLDER_CHARS},
-                "stdin": {"description": "What it reads on standard input; unset: nothing", "type": "string"},
+                "stdin": {"description": "Standard input of the command; unset: empty", "type": "string"},
             },
             "required": ["command"],
             "additionalProperties": false,
@@ -54,11 +54,11 @@ pub fn description() -> Value {
                 "spawnFailed": {"type": "boolean"},
                 "stdout": {"type": "string"},
                 "stderr": {"type": "string"},
-                "truncated": {"description": "Something of the output is missing", "type": "boolean"},
+                "truncated": {"description": "A part of the output is missing", "type": "boolean"},
                 "durationMilliseconds": {"type": "integer"},
                 "killedSurvivors": {"description": "Processes that it left behind, or that did not end when asked, and were killed", "type": "integer"},
                 "unkillable": {"description": "Processes that cannot be killed", "type": "integer"},
-                "notices": {"description": "What you should know", "type": "array", "items": {"type": "string"}},
+                "notices": {"description": "Notices for you", "type": "array", "items": {"type": "string"}},
             },
             "required": ["timedOut", "spawnFailed", "stdout", "stderr", "truncated", "durationMilliseconds", "killedSurvivors"],
         },
@@ -71,11 +71,11 @@ pub fn description() -> Value {
 pub struct Call {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// How long it may take.
+    /// The time limit.
     pub timeout_seconds: Option<f64>,
-    /// Where.
+    /// The working directory.
     pub cwd: Option<PathBuf>,
-    /// What it reads.
+    /// The standard input.
     pub stdin: String,
 }
 
@@ -98,13 +98,13 @@ struct Arguments {
     stdin: Option<String>,
 }
 
-/// Reads the arguments of a call, or says what is wrong with them.
+/// Reads the arguments of a call. The error says what is wrong with them.
 pub fn read(arguments: Value) -> Result<Call, String> {
     if !arguments.is_object() {
-        return Err("arguments: an object".to_owned());
+        return Err("arguments: must be an object".to_owned());
     }
     let Arguments { command, timeout_seconds, cwd, stdin } = serde_json::from_value(arguments).map_err(|error| error.to_string())?;
-    let line = serde_json::from_value(command).map_err(|_| "command: a string for a shell, or an array of strings".to_owned())?;
+    let line = serde_json::from_value(command).map_err(|_| "command: must be a string for a shell, or an array of strings".to_owned())?;
     let empty = match &line {
         Line::Shell(line) => line.is_empty(),
         Line::Program(command) => command.first().is_none_or(String::is_empty),
@@ -117,13 +117,13 @@ pub fn read(arguments: Value) -> Result<Call, String> {
         Line::Program(command) => command,
     };
     if command.len() > MAX_ARGUMENTS || command.iter().any(|argument| argument.len() > MAX_ARGUMENT_BYTES) {
-        return Err(format!("command: at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes; give it longer text on stdin"));
+        return Err(format!("command: at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes; pass longer text in stdin"));
     }
     if command.iter().any(|argument| argument.contains('\0')) {
-        return Err("command: no argument can hold a NUL".to_owned());
+        return Err("command: an argument must not contain NUL".to_owned());
     }
     if timeout_seconds.is_some_and(|seconds| !(0.001..=MAX_TIMEOUT_SECONDS).contains(&seconds)) {
-        return Err(format!("timeoutSeconds: a number of seconds from 0.001 to {MAX_TIMEOUT_SECONDS}"));
+        return Err(format!("timeoutSeconds: must be a number of seconds from 0.001 to {MAX_TIMEOUT_SECONDS}"));
     }
     let folder = |name: &String| name.len() <= MAX_FOLDER_CHARS && !name.contains('\0') && PathBuf::from(name).is_dir();
     if cwd.as_ref().is_some_and(|name| !folder(name)) {
@@ -132,27 +132,27 @@ pub fn read(arguments: Value) -> Result<Call, String> {
     Ok(Call { command, timeout_seconds, cwd: cwd.map(PathBuf::from), stdin: stdin.unwrap_or_default() })
 }
 
-/// What became of the process that ran the command.
+/// The result of the process that ran the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandResult {
     /// Its exit code; -1 if it has none.
     pub status: i32,
-    /// What it wrote: an object of JSON, if all is well.
+    /// Its standard output: a JSON object, unless something went wrong.
     pub output: String,
-    /// What it wrote for the model, a line each.
+    /// Its standard error: lines for the model.
     pub errors: String,
 }
 
-/// What a call comes to that was not carried out, in words.
+/// The result of a call that was not carried out.
 pub fn wrong(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}], "isError": true})
 }
 
-/// What a call comes to.
+/// The result of a call.
 pub fn result(ran: &CommandResult) -> Value {
     let notices: Vec<&str> = ran.errors.lines().collect();
     let Ok(mut told) = serde_json::from_str::<Map<String, Value>>(&ran.output) else {
-        return wrong(&format!("nobody knows what came of it (exit code {}): {}", ran.status, notices.join("; ")));
+        return wrong(&format!("the result of the command is unknown (exit code {}): {}", ran.status, notices.join("; ")));
     };
     if !notices.is_empty() {
         told.insert("notices".to_owned(), json!(notices));

@@ -1,5 +1,5 @@
-//! The agent at hand: somebody sits at its terminal and talks to it. What is worth doing it queues; what became of that it
-//! prints as it comes.
+//! The buddy: an agent that talks to the person at its terminal. It queues the work that the person asks for, and prints the
+//! results as they come.
 
 use std::io::{BufRead as _, Read as _, Write as _};
 
@@ -14,10 +14,10 @@ use crate::command::output::print;
 
 /// The most bytes of a line; a terminal gives no more than 4,096.
 const MAX_LINE_BYTES: u64 = 16 * 1024;
-/// The most bytes of a conversation that the model is told again: what is older is forgotten.
+/// The most bytes of a conversation that the model gets again. Older messages are forgotten.
 const MAX_CONVERSATION_BYTES: usize = 32 * 1024;
 
-/// Talks until its input ends; gives the exit code.
+/// Talks until standard input ends; returns the exit code.
 pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
     let listener = sidecar.clone();
     std::thread::spawn(move || listener.listen(print_plain));
@@ -40,16 +40,16 @@ pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
     }
 }
 
-/// That somebody may write.
+/// Prints the prompt for the next line.
 fn show_prompt() {
     let mut out = std::io::stdout();
-    let _ = write!(out, "> ").and_then(|()| out.flush()); // nobody may be there
+    let _ = write!(out, "> ").and_then(|()| out.flush()); // a closed output is no error
 }
 
 fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>, words: &str) -> String {
     let work = match sidecar.list(None) {
         Ok(listed) => prompt::work(&listed),
-        Err(trouble) => return format!("Nobody answers me now, say it again later: {}", trouble.words()),
+        Err(trouble) => return format!("Spillway does not answer now. Please repeat this later: {}", trouble.words()),
     };
     let mut messages = conversation.clone();
     messages.push(Message::asked(prompt::request(words, &work)));
@@ -66,14 +66,14 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>,
     parts.extend(questions);
     match sidecar.queue(&steps, None, None) {
         Ok(items) => parts.extend(items.iter().map(|item| format!("Queued {} ({}, queue {}).", item.name, item.type_, item.queue))),
-        Err(SidecarError::Away(words)) => parts.push(format!("I could not queue it, say it again later: {words}")),
+        Err(SidecarError::Away(words)) => parts.push(format!("I could not queue it. Please repeat this later: {words}")),
         Err(SidecarError::Known(words) | SidecarError::Refused(words)) => parts.push(format!("I may not queue it: {words}")),
     }
     parts.extend(note(why.as_deref()));
     parts.join("\n")
 }
 
-/// Adds what was said, and forgets the oldest until the rest fits.
+/// Adds a question and its answer, and forgets the oldest pairs until the rest fits.
 fn remember(conversation: &mut Vec<Message>, words: &str, said: String) {
     conversation.extend([Message::asked(words.to_owned()), Message::said(said)]);
     let size = |messages: &[Message]| messages.iter().map(|message| message.text.len()).sum::<usize>();

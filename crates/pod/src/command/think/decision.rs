@@ -1,29 +1,29 @@
-//! What is to be done about a request: an answer, questions back, a document, and work to be queued. Pure.
+//! The decision about a request: an answer, questions, a document, and work to be queued. Pure.
 
 use spillway_wire::plan::{self, Plan};
 use spillway_wire::work::{NotifyOn, Submit};
 
 use super::routes::Routes;
 
-/// A piece of work.
+/// One item of work to be queued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Names it among the others.
+    /// Names the step among the others.
     pub key: String,
     /// Keys of the steps that come before it.
     pub after: Vec<String>,
-    /// What kind of work it is.
+    /// The type of the work.
     pub type_: String,
     /// The queue; unset: routed by its type.
     pub queue: Option<String>,
-    /// The higher the sooner.
+    /// Steps with a higher number come first.
     pub priority: i32,
     /// The task.
     pub task: String,
 }
 
 impl Step {
-    /// A step whose words decide its type, and its type the rest.
+    /// A step whose type follows from the words of its task. The type decides the queue and the priority.
     pub fn of_type(routes: &Routes, key: String, after: Vec<String>, task: &str) -> Self {
         let type_ = routes.classify(task);
         let (queue, priority) = routes.route(type_).map_or((None, 0), |route| (route.queues.first().cloned(), route.priority));
@@ -31,29 +31,29 @@ impl Step {
     }
 }
 
-/// What is to be done.
+/// The decision about a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Words for whoever asked.
+    /// The answer to the person or program that asked.
     pub say: String,
-    /// What has to be known before anything is done.
+    /// Questions that must be answered before work is queued.
     pub questions: Vec<String>,
     /// Work to be queued.
     pub steps: Vec<Step>,
-    /// A document, if that is what was asked for.
+    /// The document, if the role writes one.
     pub document: Option<String>,
 }
 
-/// How work is queued.
+/// The call that queues work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queueing {
     /// One item.
     One(Box<Submit>),
-    /// Many, all or none.
+    /// Many items, all or none.
     Many(Plan),
 }
 
-/// The call that queues `steps`; none without any. The key makes a repetition by another agent harmless.
+/// The call that queues `steps`; `None` if there are no steps. With the key, a repetition by another agent queues nothing twice.
 pub fn queueing(steps: &[Step], group: Option<&str>, dedup_key: Option<&str>) -> Option<Queueing> {
     let item = |step: &Step| Submit {
         queue: step.queue.clone(),
@@ -75,7 +75,7 @@ pub fn queueing(steps: &[Step], group: Option<&str>, dedup_key: Option<&str>) ->
     }
 }
 
-/// At most so many bytes of a text, and whole characters.
+/// At most `most` bytes of a text, cut between two characters.
 pub fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     &text[..end]

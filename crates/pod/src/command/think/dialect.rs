@@ -1,10 +1,9 @@
-//! The four protocols of models, as far as one question and its answer need them: nothing is streamed, no tool is offered.
-//! Pure.
+//! The four protocols of models, as far as one question and its answer need them, without streams and without tools. Pure.
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-/// A protocol, under the name that it has in `AgentPool.spec.models[].dialect`.
+/// A protocol, with its name in `AgentPool.spec.models[].dialect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Dialect {
     /// Anthropic Messages.
@@ -24,19 +23,19 @@ pub enum Dialect {
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The model said it; else it was said to the model.
+    /// The model wrote it. Otherwise it was sent to the model.
     pub by_model: bool,
-    /// The words.
+    /// The text.
     pub text: String,
 }
 
 impl Message {
-    /// What is said to the model.
+    /// A message to the model.
     pub fn asked(text: String) -> Self {
         Self { by_model: false, text }
     }
 
-    /// What the model said.
+    /// A message of the model.
     pub fn said(text: String) -> Self {
         Self { by_model: true, text }
     }
@@ -45,19 +44,19 @@ impl Message {
 /// One question to a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// What follows the base URL.
+    /// The path after the base URL.
     pub path: String,
-    /// Headers beside the content type.
+    /// Headers besides the content type.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Value,
 }
 
 impl Dialect {
-    /// Those that have a base URL of their own, in the order in which one is chosen where none was named.
+    /// Dialects with their own variable for the base URL, in the order in which one is chosen if none is named.
     pub const WITH_OWN_BASE_URL: [Self; 3] = [Self::Anthropic, Self::OpenAIChat, Self::Gemini];
 
-    /// The variables that hold its base URL and its key.
+    /// The variables of the base URL and of the key.
     pub fn variables(self) -> (&'static str, &'static str) {
         match self {
             Self::Anthropic => ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
@@ -66,7 +65,7 @@ impl Dialect {
         }
     }
 
-    /// The question: `system` is what the model is told to be, `messages` the conversation.
+    /// The request: `system` are the instructions, `messages` is the conversation.
     pub fn question(self, model: &str, key: &str, system: &str, messages: &[Message], max_output: u32) -> Question {
         let roles = |model: &'static str, text: fn(&str) -> (&'static str, Value)| -> Vec<Value> {
             let one = |message: &Message| {
@@ -106,7 +105,7 @@ impl Dialect {
         }
     }
 
-    /// The text of an answer; `None`: it holds none.
+    /// The text of an answer; `None` if it has no text.
     pub fn text(self, answer: &Value) -> Option<String> {
         let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
         let is = |value: &Value, type_: &str| value["type"] == type_;

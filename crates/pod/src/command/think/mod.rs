@@ -1,20 +1,20 @@
 //! `spillway think`: the small agents that ship with Spillway. Each turns words into a decision, by a model of the pool or by
-//! rules, and has Spillway carry it out, with the right of its pool and no other.
+//! rules, and asks Spillway to carry it out. It has the rights of its pool and no others.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`arguments`] | arguments |
-//! | [`output`] | words of others, printed |
-//! | [`scheduler`], [`prd`], [`buddy`] | one role each: where words come from, and where the answer goes |
-//! | [`thinker`] | from words to a decision, by a model |
-//! | [`rules`] | the same without one |
-//! | [`routes`], [`prompt`] | what a team edits: types of work, and what the model is told |
-//! | [`reply`], [`decision`] | what a model says, checked; what is to be done |
-//! | [`dialect`], [`model`] | one question in each protocol; the call |
-//! | [`sidecar`] | queueing, and what became of it |
+//! | [`arguments`] | the command line |
+//! | [`output`] | printing texts of other programs and people without control characters |
+//! | [`scheduler`], [`prd`], [`buddy`] | one role each: where requests come from, and where the answer goes |
+//! | [`thinker`] | from a request to a decision, by a model |
+//! | [`rules`] | from a request to a decision, without a model |
+//! | [`routes`], [`prompt`] | the parts that a team edits: types of work, and instructions for the model |
+//! | [`reply`], [`decision`] | the model's answer, checked; the decision |
+//! | [`dialect`], [`model`] | one question in each protocol; the HTTP call |
+//! | [`sidecar`] | queueing work, and its results |
 //!
-//! What always holds: a model's answer decides nothing but which of the types of the table is queued with which words, in the
-//! queues that the table and the pool's `may.submitTo` allow. Words of others never reach a shell.
+//! What always holds: a model's answer decides only which types of the table are queued and with which words, in the queues
+//! that the table and the pool's `may.submitTo` allow. No text of a model, a person or an item reaches a shell.
 
 mod arguments;
 mod buddy;
@@ -38,7 +38,7 @@ use thinker::Thinker;
 
 pub use arguments::{Role, ThinkArguments};
 
-/// Runs the program; gives the exit code.
+/// Runs the program; returns the exit code.
 pub fn run(place: &SidecarPaths, arguments: ThinkArguments) -> u8 {
     let role = arguments.role;
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -1,5 +1,5 @@
-//! Calls by the sidecar's port for models: plain HTTP on loopback. A question to a model is asked again where the answer says
-//! so and there is time. It knows nothing of what is asked.
+//! HTTP calls to the sidecar's port for models, on loopback. A question is repeated if the answer allows it and time is left.
+//! This module does not interpret questions.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ use super::dialect::{Dialect, Message, Question};
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// The most tries of one question.
 const MAX_ATTEMPTS: u32 = 5;
-/// The most bytes of an error's words.
+/// The most bytes of an error message.
 const MAX_ERROR_BYTES: usize = 400;
-/// Before a try after one that nobody answered.
+/// Wait after a try without an answer.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A model.
@@ -33,24 +33,24 @@ pub struct Model {
     pub name: String,
     /// The base URL of its API.
     pub base: String,
-    /// The key that clients show. In a pod it opens nothing.
+    /// The key that clients send. In a pod it is a placeholder.
     pub key: String,
     /// The most tokens of an answer.
     pub max_output: u32,
-    /// How long an answer may take, with all tries.
+    /// The time limit of an answer, with all tries.
     pub within: Duration,
 }
 
-/// What came of one try.
+/// The result of one try.
 enum ModelTry {
     Said(String),
-    /// Why there is no answer, and after how long one may come.
+    /// Why there is no answer, and after which wait the question may be repeated.
     Again(String, Duration),
     Never(String),
 }
 
 impl Model {
-    /// What the model says; or why it says nothing, for people.
+    /// The model's answer, or a message for people that says why there is none.
     pub fn ask(&self, system: &str, messages: &[Message]) -> Result<String, String> {
         let question = self.dialect.question(&self.name, &self.key, system, messages, self.max_output);
         let began = Instant::now();
@@ -87,16 +87,16 @@ impl Model {
     }
 }
 
-/// What was answered to a GET.
+/// The answer to a GET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetAnswer {
     /// The status.
     pub status: u16,
-    /// The words of its error, if it is one.
+    /// The error message, if the answer is an error.
     pub words: String,
 }
 
-/// Gets a URL once; or says why nobody answered.
+/// Makes one GET, or says why no answer came.
 pub fn get(url: &str, headers: &[(&str, &str)], within: Duration) -> Result<GetAnswer, String> {
     match exchange(Method::GET, url, headers, String::new(), within) {
         Ok(HttpExchange { status, answer, .. }) => Ok(GetAnswer { status, words: words(&answer) }),
@@ -108,19 +108,19 @@ pub fn get(url: &str, headers: &[(&str, &str)], within: Duration) -> Result<GetA
 /// A call and its answer.
 struct HttpExchange {
     status: u16,
-    /// After how many seconds to try again; none: not at all.
+    /// After how many seconds to try again; none: never.
     retry: Option<u64>,
     /// The body, if it is JSON.
     answer: Value,
 }
 
-/// Why nobody answered.
+/// Why no answer came.
 enum Silence {
     Unreachable(String),
     Late,
 }
 
-/// The words of an error, as all providers and Spillway write them, in one line.
+/// The error message in an answer, in the formats of all providers and of Spillway, in one line.
 fn words(answer: &Value) -> String {
     let message = answer.pointer("/error/message").or_else(|| answer.get("message")).and_then(Value::as_str).unwrap_or_default();
     cut(&message.split_whitespace().collect::<Vec<_>>().join(" "), MAX_ERROR_BYTES).to_owned()
@@ -143,7 +143,7 @@ async fn send(
     let host = uri.host().unwrap_or_default();
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection); // what goes wrong with it shows at the answer
+    tokio::spawn(connection); // its errors appear at the answer
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let authority = uri.authority().map_or(host, |authority| authority.as_str());
     let mut request = Request::builder().method(method).uri(path).header(HOST, authority);

@@ -1,13 +1,13 @@
-//! Words of others, printed so that they steer no terminal.
+//! Printing texts of other programs and people without control characters, so that they cannot control the terminal.
 
 use crate::command::output::print;
 
-/// Prints words of which others wrote a part: without what would steer the terminal of whoever reads them.
+/// Prints a text that other programs or people have written a part of, without control characters.
 pub(super) fn print_plain(words: &str) {
     print(&printable(words));
 }
 
-/// Without control characters but tabs and ends of lines, and without those that turn the direction of text.
+/// The text without control characters, except tabs and line ends, and without characters that change the direction of text.
 fn printable(words: &str) -> String {
     let steers = |letter: char| {
         (letter.is_control() && !matches!(letter, '\n' | '\t'))

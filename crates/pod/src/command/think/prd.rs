@@ -1,5 +1,5 @@
-//! The writer of product requirement documents: run once for each idea, it writes the document as the item's result and
-//! queues what follows from it.
+//! The writer of product requirement documents. It runs once for each idea, writes the document as the item's result, and
+//! queues the work that follows from it.
 
 use std::io::Read as _;
 
@@ -16,12 +16,12 @@ use crate::files;
 
 /// The most bytes of an idea.
 const MAX_IDEA_BYTES: u64 = 256 * 1024;
-/// The most bytes of an idea that are put into a document by rules.
+/// The most bytes of an idea that a document without a model quotes.
 const MAX_QUOTED_BYTES: usize = 2500;
-/// The most bytes of a document's title by rules.
+/// The most bytes of the title of a document without a model.
 const MAX_TITLE_BYTES: usize = 80;
 
-/// Writes one document; gives the exit code.
+/// Writes one document; returns the exit code.
 pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Option<String>) -> u8 {
     let idea = match read_idea(variable("SPILLWAY_PAYLOAD_FILE").as_deref()) {
         Ok(idea) => idea,
@@ -34,7 +34,7 @@ pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Opti
         Ok(result) => result,
         Err(trouble) => {
             tell(&format!("error: {}", trouble.words()));
-            // Nobody's fault: another attempt is made later.
+            // The item did not fail: another attempt is made later.
             sidecar
                 .conclude(&Outcome::Release { reason: "Released".to_owned(), message: cut(trouble.words(), MAX_TITLE_BYTES).to_owned() });
             return EXIT_UNREACHABLE;
@@ -60,7 +60,7 @@ fn read_idea(file: Option<&str>) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The document, with what became of the work that follows from it.
+/// The document, followed by the items that were queued.
 fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, uid: Option<&str>) -> Result<String, SidecarError> {
     let work = prompt::work(&sidecar.list(None)?);
     let (decision, why) = match thinker.think(sidecar, vec![Message::asked(prompt::request(idea, &work))]) {
@@ -77,16 +77,16 @@ fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, u
             items.iter().map(|item| format!("{} ({})", item.name, item.type_)).collect::<Vec<_>>().join(", ")
         )),
         Err(trouble @ SidecarError::Away(_)) => return Err(trouble),
-        // By an attempt before this one.
-        Err(SidecarError::Known(_)) => parts.push("What follows from it was queued before.".to_owned()),
-        // The document is what was asked for.
-        Err(SidecarError::Refused(words)) => parts.push(format!("What follows from it is not queued: {}", cut(&words, 300))),
+        // An earlier attempt queued it.
+        Err(SidecarError::Known(_)) => parts.push("The work that follows from it was queued before.".to_owned()),
+        // The item asks for the document: a refusal of the follow-up work is only mentioned.
+        Err(SidecarError::Refused(words)) => parts.push(format!("The work that follows from it is not queued: {}", cut(&words, 300))),
     }
     parts.extend(note(why.as_deref()));
     Ok(parts.join("\n\n"))
 }
 
-/// A document without a model: the idea in its own words, and what has to be found out.
+/// A document without a model: the idea in its own words, and open questions.
 fn by_rules(idea: &str) -> String {
     let idea = idea.trim();
     let title = cut(idea.lines().next().unwrap_or_default(), MAX_TITLE_BYTES);

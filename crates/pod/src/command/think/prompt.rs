@@ -1,5 +1,5 @@
-//! What a model is told: the words that a team edits, and after them what no edit can break: the form of the answer, and the
-//! types of work. Pure.
+//! The instructions for a model: the text that a team edits, and after it the parts that no edit can change: the form of the
+//! answer, and the types of work. Pure.
 
 use spillway_wire::follow::WorkList;
 
@@ -13,7 +13,7 @@ const MAX_LISTED_ITEMS: usize = 20;
 /// Phases in which an item has ended.
 const ENDED_PHASES: [&str; 6] = ["Succeeded", "Failed", "DeadLettered", "Cancelled", "Expired", "Rejected"];
 
-/// What a program with this role is told where its team says nothing.
+/// The built-in instructions of a role.
 pub fn usual(role: Role) -> &'static str {
     match role {
         Role::Scheduler => {
@@ -35,7 +35,7 @@ pub fn usual(role: Role) -> &'static str {
     }
 }
 
-/// All that the model is told: `words` of the team, the form of the answer, the types.
+/// All instructions for the model: `words` of the team, the form of the answer, the types.
 pub fn system(words: &str, role: Role, routes: &Routes) -> String {
     let document = match role {
         Role::Prd => format!(", \"document\": \"...\"}}\n- document: the document, in Markdown, at most {MAX_DOCUMENT_BYTES} bytes."),
@@ -63,19 +63,19 @@ fn row(Route { type_, about, queues, priority, max_priority, first_words: _, wor
     format!("- {type_}: {about} Queues: {}. Priority {priority}, at most {most}.", named(queues))
 }
 
-/// What the model is asked.
+/// The request, as the model gets it.
 pub fn request(words: &str, work: &str) -> String {
-    // The tags are ours.
+    // The request must not close our tag.
     let words = words.replace("</request", "< /request");
     format!("Asked:\n<request>\n{words}\n</request>\n\nThe work of this pool now:\n{work}")
 }
 
-/// What the model is told of an answer that cannot be used.
+/// The message to the model about an answer that cannot be used.
 pub fn correction(trouble: &str) -> String {
     format!("That answer cannot be used: {trouble}. Answer again, with one JSON object and nothing else.")
 }
 
-/// How the work stands: how many items of each phase, and those that are not over.
+/// A summary of the work: the number of items in each phase, and the unfinished items.
 pub fn work(listed: &WorkList) -> String {
     let counts: Vec<String> = listed.counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let mut lines = vec![if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") }];

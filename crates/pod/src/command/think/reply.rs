@@ -1,5 +1,5 @@
-//! What a model says, read as a decision: one JSON object that is checked field by field. What is not allowed by the table of
-//! types is refused by its name, so that the model can be told. Pure.
+//! A model's answer, read as a decision: one JSON object that is checked field by field. The error names the field that the
+//! table of types does not allow, and is sent to the model. Pure.
 
 use serde::Deserialize;
 use spillway_wire::body::{self, BoundedBody, at_most};
@@ -12,9 +12,9 @@ use super::routes::{Route, Routes};
 pub const MAX_STEPS: usize = 50;
 /// The most questions.
 pub const MAX_QUESTIONS: usize = 5;
-/// The most bytes of a document: it is the item's result, which has a limit.
+/// The most bytes of a document. It becomes the item's result, which has a limit.
 pub const MAX_DOCUMENT_BYTES: usize = 3500;
-/// The most bytes of a task, as queues take it.
+/// The most bytes of a task that queues accept.
 const MAX_TASK_BYTES: usize = 16 * 1024;
 
 #[derive(Debug, Deserialize)]
@@ -58,7 +58,7 @@ impl BoundedBody for Reply {
             return Err(("questions", "one of them is empty".into()));
         }
         if !questions.is_empty() && !steps.is_empty() {
-            return Err(("questions", "ask first and queue nothing, or queue and ask nothing".into()));
+            return Err(("questions", "give questions or steps, but not both".into()));
         }
         for ReplyStep { key, task, .. } in steps {
             if task.trim().is_empty() || task.len() > MAX_TASK_BYTES {
@@ -71,11 +71,11 @@ impl BoundedBody for Reply {
             return Err(("document", format!("{} bytes; 1 to {MAX_DOCUMENT_BYTES} are taken", document.len())));
         }
         let empty = say.trim().is_empty() && questions.is_empty() && steps.is_empty() && document.is_none();
-        if empty { Err(("say", "there is nothing: no say, no questions, no steps".into())) } else { Ok(()) }
+        if empty { Err(("say", "the answer is empty: it has no say, no questions and no steps".into())) } else { Ok(()) }
     }
 }
 
-/// Reads what a model said to a program with this role. The error is for the model.
+/// Reads the answer of a model to a program with this role. The error is a message for the model.
 pub fn read(text: &str, routes: &Routes, role: Role) -> Result<Decision, String> {
     let object = text.find('{').zip(text.rfind('}')).filter(|(start, end)| start < end);
     let (start, end) = object.ok_or("there is no JSON object in it")?;
@@ -83,13 +83,13 @@ pub fn read(text: &str, routes: &Routes, role: Role) -> Result<Decision, String>
     match (role, &document) {
         (Role::Prd, None) => return Err("document: it is missing".to_owned()),
         (Role::Prd, Some(_)) if !questions.is_empty() => {
-            return Err("questions: nobody is there to answer; the document says what is open".to_owned());
+            return Err("questions: no person can answer here; put open questions into the document".to_owned());
         }
         (Role::Scheduler | Role::Buddy, Some(_)) => return Err("document: none is wanted".to_owned()),
         (Role::Prd, Some(_)) | (Role::Scheduler | Role::Buddy, None) => {}
     }
     let steps = steps.into_iter().map(|step| routed(step, routes)).collect::<Result<Vec<_>, _>>()?;
-    // Keys, what waits for what, and that nothing waits for itself.
+    // Keys, dependencies, and that there is no cycle.
     if let Some(Queueing::Many(plan)) = queueing(&steps, None, None) {
         plan.check().map_err(|(field, trouble)| format!("{field}: {trouble}"))?;
     } else if let [Step { key, after, .. }] = steps.as_slice()
@@ -100,7 +100,7 @@ pub fn read(text: &str, routes: &Routes, role: Role) -> Result<Decision, String>
     Ok(Decision { say: say.trim().to_owned(), questions, steps, document })
 }
 
-/// A step that the table of types allows.
+/// Checks a step against the table of types, and adds its queue and priority.
 fn routed(step: ReplyStep, routes: &Routes) -> Result<Step, String> {
     let ReplyStep { key, type_, queue, priority, after, task } = step;
     let known = || routes.types.iter().map(|route| route.type_.as_str()).collect::<Vec<_>>().join(", ");
@@ -116,7 +116,7 @@ fn routed(step: ReplyStep, routes: &Routes) -> Result<Step, String> {
     Ok(Step { queue: queue.or_else(|| queues.first().cloned()), priority: priority.unwrap_or(*usual), key, after, type_, task })
 }
 
-/// Queues, in words.
+/// The names of queues, for a message.
 pub fn named(queues: &[String]) -> String {
     if queues.is_empty() { "none to name".to_owned() } else { queues.join(", ") }
 }
@@ -147,7 +147,7 @@ mod tests {
             step("b", json!({"queue": "urgent", "priority": 50, "after": ["a"]})),
             step("c", json!({"type": "chore", "after": ["a", "b"]}))
         ]);
-        // Words around the object, and a fence, are what models write.
+        // Models write text around the object, and a fence.
         let text = format!("Here you are:\n```json\n{}\n```", json!({"say": " Three. ", "steps": steps}));
         let decision = read(&text, &routes(), Role::Scheduler).expect("a plan");
         assert_eq!(decision.say, "Three.");

@@ -1,5 +1,5 @@
-//! Which types of work there are: their queues, their priorities, and the words by which a request is known to be of one.
-//! A team edits this table. Pure, but for [`Routes::read`].
+//! The table of the types of work: their queues, their priorities, and the words that classify a request. A team edits this
+//! table. Pure, except [`Routes::read`].
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const MAX_LIST_ENTRIES: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Routes {
-    /// The types, in the order in which their words are looked for.
+    /// The types, in the order in which their words are searched.
     pub types: Vec<Route>,
     /// The type of a request that no word classifies.
     pub otherwise: String,
@@ -32,10 +32,10 @@ pub struct Route {
     /// Its name.
     #[serde(rename = "type")]
     pub type_: String,
-    /// What belongs to it, for the model.
+    /// A description of the type, for the model.
     #[serde(default)]
     pub about: String,
-    /// Queues that take it; the first one unless the model names another. None: Spillway routes by the type.
+    /// Queues for the type. The first one is used unless the model names another. Empty: Spillway routes by the type.
     #[serde(default)]
     pub queues: Vec<String>,
     /// The priority of its items.
@@ -44,7 +44,7 @@ pub struct Route {
     /// The highest priority that the model may give one of its items; unset: `priority`.
     #[serde(default)]
     pub max_priority: Option<i32>,
-    /// Words at the beginning of a request of this type. They are looked for before the words of any type.
+    /// Words at the beginning of a request of this type. They are searched before the `words` of any type.
     #[serde(default)]
     pub first_words: Vec<String>,
     /// Words anywhere in a request of this type.
@@ -61,7 +61,7 @@ impl BoundedBody for Routes {
             let Route { type_, about, queues, priority, max_priority, first_words, words } = route;
             at_most("types.type", type_, 63)?;
             if type_.is_empty() || self.types[..at].iter().any(|other| other.type_ == *type_) {
-                return Err(("types.type", format!("{type_:?} is empty, or there twice")));
+                return Err(("types.type", format!("{type_:?} is empty, or is in the list twice")));
             }
             at_most("types.about", about, 1000)?;
             if max_priority.is_some_and(|most| most < *priority) {
@@ -119,7 +119,7 @@ impl Routes {
         self.types.iter().find(|route| route.type_ == type_)
     }
 
-    /// The type of a request, by its words.
+    /// The type of a request, from its words.
     pub fn classify(&self, text: &str) -> &str {
         let text = in_words(text);
         let begins = |route: &&Route| route.first_words.iter().any(|words| text.starts_with(&in_words(words)));

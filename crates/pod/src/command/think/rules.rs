@@ -1,25 +1,25 @@
-//! What is done about a request without a model: it is split into tasks, and words decide the type of each. Pure.
+//! The decision about a request without a model: it is split into tasks, and words decide the type of each. Pure.
 //!
 //! | request | result |
 //! |---|---|
-//! | a question (`status`, `how far are you?`, whatever ends with `?`) | no task |
+//! | a question (`status`, `how far are you?`, any text that ends with `?`) | no task |
 //! | one task | one step |
-//! | several: on lines of their own, numbered, or between semicolons | a step each |
-//! | a task that begins with `then` | it waits for all tasks before it |
+//! | several tasks: on separate lines, numbered, or separated by semicolons | one step for each |
+//! | a task that begins with `then` | a step that waits for all tasks before it |
 //!
-//! A line that is indented further than its task, or stands between two lines of three backticks, belongs to the task before.
+//! A line belongs to the task before it if it is indented further, or is between two lines of three backticks.
 
 use super::decision::Step;
 use super::routes::Routes;
 
-/// What a request is.
+/// The kind of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// It has no words.
     Nothing,
-    /// All of it are questions.
+    /// Each of its tasks is a question.
     Question,
-    /// It is work.
+    /// It asks for work.
     Work(Vec<Step>),
 }
 
@@ -39,7 +39,7 @@ pub fn read(text: &str, routes: &Routes) -> Request {
     Request::Work(tasks.iter().enumerate().map(step).collect())
 }
 
-/// A task, and after how many others' stages it comes.
+/// A task, and its stage: it waits for the tasks of the stage before.
 struct Task {
     text: String,
     stage: usize,
@@ -49,11 +49,11 @@ struct Task {
 struct Splitter {
     tasks: Vec<Task>,
     stage: usize,
-    /// The next task waits for those before.
+    /// The next task waits for the tasks before it.
     waits: bool,
     /// A further line may belong to the last task.
     open: bool,
-    /// Lines up to the next fence do.
+    /// All lines up to the next fence belong to the last task.
     fenced: bool,
     /// The indent of the last task's line.
     margin: usize,
@@ -105,7 +105,7 @@ impl Splitter {
         self.add(rest);
     }
 
-    /// A task begins; a mark of a list is no part of it.
+    /// Adds a task, without the mark of a list before it.
     fn add(&mut self, text: &str) {
         let mut text = without_mark(trim(text));
         if let Some(rest) = after_then(text) {
@@ -115,7 +115,7 @@ impl Splitter {
         if text.is_empty() {
             return;
         }
-        // Two that begin with `then` in a row come one after the other.
+        // Two tasks in a row that begin with `then` get two stages.
         self.stage += usize::from(self.waits);
         self.waits = false;
         self.tasks.push(Task { text: text.to_owned(), stage: self.stage });
@@ -135,7 +135,7 @@ fn indent(line: &str) -> usize {
     line.chars().take_while(|letter| is_blank(*letter)).map(|letter| if letter == '\t' { 8 } else { 1 }).sum()
 }
 
-/// What follows the mark `N.`, `N)` or `(N)` and a blank.
+/// The text after the mark `N.`, `N)` or `(N)` and a blank.
 fn marked(text: &str, number: usize) -> Option<&str> {
     let text = text.strip_prefix('(').unwrap_or(text).strip_prefix(&number.to_string())?;
     text.strip_prefix(['.', ')'])?.strip_prefix(is_blank)
@@ -150,7 +150,7 @@ fn without_mark(text: &str) -> &str {
     rest.filter(|rest| rest.starts_with(is_blank)).map_or(text, |rest| rest.trim_start_matches(is_blank))
 }
 
-/// What follows `then` or `and then`.
+/// The text after `then` or `and then`.
 fn after_then(text: &str) -> Option<&str> {
     let strip =
         |text: &str, word: &str| -> Option<usize> { text.get(..word.len()).filter(|start| start.eq_ignore_ascii_case(word)).map(str::len) };
@@ -160,7 +160,7 @@ fn after_then(text: &str) -> Option<&str> {
     (rest.is_empty() || rest.starts_with(ends)).then(|| rest.trim_start_matches(ends))
 }
 
-/// How a question begins that has no mark at its end.
+/// First words of a question without a question mark.
 const QUESTION_PREFIXES: [&str; 24] = [
     "how far ",
     "how many ",
@@ -200,7 +200,7 @@ fn is_question(text: &str) -> bool {
     asks_status(&text) || QUESTION_PREFIXES.iter().any(|beginning| text.starts_with(beginning))
 }
 
-/// `status`, `the current progress please`, `show me the status`, `news of the login`.
+/// Whether a text asks for the state of the work: `the current progress please`, `show me the status`, `news of the login`.
 fn asks_status(text: &str) -> bool {
     let skip = |text: &'_ str, words: &[&str]| -> usize { words.iter().find(|word| text.starts_with(**word)).map_or(0, |word| word.len()) };
     let over = |rest: &str| rest.trim_matches([' ', '.', '!']).is_empty();

@@ -1,9 +1,9 @@
-//! The scheduler: takes what people ask in words, queues it as items of work for other pools, and prints what becomes of them.
-//! It runs all the time (`agent.run: LongRunning`).
+//! The scheduler: it turns requests in words into items of work for other pools, and prints their results. It runs all the time
+//! (`agent.run: LongRunning`).
 //!
-//! What always holds: what is asked under one uid is queued once, whoever is lost in between: the key is the uid's, and what
-//! was queued under the name of what was asked is looked for first, since a model does not say the same twice. All items carry
-//! that name as their group.
+//! What always holds: a request is queued once, also when the agent is lost in between. The dedup key follows from the uid of
+//! the request's item. Before a model decides, the scheduler searches for items that were queued for the request, because a
+//! second answer of the model may differ. All of these items have the name of the request's item as their group.
 
 use spillway_wire::ask;
 use spillway_wire::work::{Assignment, MAX_RESULT_BYTES, Outcome};
@@ -20,7 +20,7 @@ use crate::command::output::print;
 /// The most bytes of a message about a failure.
 const MAX_MESSAGE_BYTES: usize = 1000;
 
-/// Serves what is asked, for ever.
+/// Serves requests for ever.
 pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
     let listener = sidecar.clone();
     std::thread::spawn(move || listener.listen(print_plain));
@@ -38,11 +38,11 @@ pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
     }
 }
 
-/// Answers what was asked; gives how that ended.
+/// Answers a request; returns the outcome of its item.
 fn serve(thinker: &Thinker, sidecar: &Sidecar, item: &Assignment) -> Outcome {
     match answer(thinker, sidecar, item) {
         Ok(answer) => Outcome::Complete { result: Some(cut(&answer, MAX_RESULT_BYTES).to_owned()) },
-        // Somebody may answer, later.
+        // Spillway may answer later.
         Err(SidecarError::Away(words)) => {
             Outcome::Release { reason: "Released".to_owned(), message: cut(&words, MAX_MESSAGE_BYTES).to_owned() }
         }
@@ -53,7 +53,7 @@ fn serve(thinker: &Thinker, sidecar: &Sidecar, item: &Assignment) -> Outcome {
 }
 
 fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload, .. }: &Assignment) -> Result<String, SidecarError> {
-    // An agent that was lost may have queued it.
+    // An agent that was lost may have queued the items.
     let count = queued_before(sidecar, name)?;
     if count > 0 {
         return Ok(queued(count));
@@ -68,7 +68,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload
     let key = format!("ask-{}", held.uid);
     let count = match sidecar.queue(&steps, Some(name), Some(&key)) {
         Ok(items) => items.len(),
-        // By an agent that was lost just before we looked.
+        // An agent that was lost queued them just before our search.
         Err(SidecarError::Known(words)) => match queued_before(sidecar, name)? {
             0 => return Err(SidecarError::Refused(words)),
             count => count,
@@ -99,7 +99,7 @@ fn queued(count: usize) -> String {
     }
 }
 
-/// What is done about a request without a model; `work` is how the work stands.
+/// The decision about a request without a model; `work` is the summary of the work.
 pub fn by_rules(words: &str, thinker: &Thinker, work: String) -> Decision {
     match rules::read(&ask::as_one_request(words), thinker.routes()) {
         Request::Nothing => Decision { say: "Nothing was asked, so nothing is queued.".to_owned(), ..Decision::default() },

@@ -1,5 +1,5 @@
-//! What the program asks of its sidecar: work to be queued, how it stands, and what ended. A question that nobody answers is
-//! asked again for a while; what is refused is told in the words of the refusal.
+//! Questions to the sidecar: to queue work, to list it, and to read its results. A question without an answer is repeated for a
+//! while. A refusal is reported in its own words.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::command::ask::{self, key_or_new};
 use crate::command::follow;
 use crate::command::place::SidecarPaths;
 
-/// Times that a question is asked while nobody can answer it.
+/// Tries of a question without an answer.
 const MAX_ATTEMPTS: u32 = 5;
-/// Between two of them.
+/// Between two tries of a question.
 const QUESTION_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Between two tries to say how an item ended.
+/// Between two tries to report the end of an item.
 const CONCLUDE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What is said of an answer to another question.
-const WRONG_ANSWER_MESSAGE: &str = "the sidecar answers another question";
+/// The error about an answer of the wrong kind.
+const WRONG_ANSWER_MESSAGE: &str = "the sidecar's answer does not match the request";
 
-/// Between two questions for an item that were answered with none.
+/// Between two questions for an item that found none.
 const NEXT_ITEM_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The sidecar.
@@ -39,11 +39,11 @@ pub struct Sidecar {
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SidecarError {
-    /// Nobody can answer now.
+    /// The sidecar or the gateway does not answer now.
     Away(String),
-    /// What was to be queued was queued before, perhaps otherwise, under the same key.
+    /// Work with the same key was queued before. It may differ.
     Known(String),
-    /// It was refused.
+    /// The request was refused.
     Refused(String),
 }
 
@@ -59,7 +59,7 @@ impl SidecarError {
         }
     }
 
-    /// In words.
+    /// The message.
     pub fn words(&self) -> &str {
         match self {
             Self::Away(words) | Self::Known(words) | Self::Refused(words) => words,
@@ -79,12 +79,12 @@ pub struct Queued {
 }
 
 impl Sidecar {
-    /// At its place in the pod.
+    /// The sidecar at these paths.
     pub fn new(place: &SidecarPaths) -> Self {
         Self { socket: place.ask_socket.clone(), data: place.ask_data.clone() }
     }
 
-    /// Asks; again while nobody can answer.
+    /// Asks, and repeats the question while there is no answer.
     fn ask(&self, question: &Ask) -> Result<Answer, SidecarError> {
         let mut tries = 0;
         loop {
@@ -123,7 +123,7 @@ impl Sidecar {
         }
     }
 
-    /// What the agents of the pool submitted, or of it what has this group.
+    /// The items that the agents of the pool submitted, or those of this group.
     pub fn list(&self, group: Option<&str>) -> Result<WorkList, SidecarError> {
         let question = Ask::ListWork(ListWork { submitted_by: None, group: group.map(str::to_owned), plan: None });
         match self.ask(&question)? {
@@ -132,16 +132,16 @@ impl Sidecar {
         }
     }
 
-    /// The next item, or the one in hand; none: there is none yet.
+    /// The next item, or the item in hand; `None`: there is no item yet.
     pub fn next(&self) -> Option<Box<Assignment>> {
         match ask::ask(&self.socket, &Ask::Next { wait_seconds: MAX_CLAIM_WAIT_SECONDS }) {
             Ok(Answer::Item(Some(item))) => Some(item),
-            // It was waited for; a sidecar that does not wait is not asked without a pause.
+            // The sidecar has waited already. The pause is for a sidecar that does not wait.
             Ok(Answer::Item(None)) => {
                 std::thread::sleep(NEXT_ITEM_POLL_INTERVAL);
                 None
             }
-            // Not yet, or not now: that was said at once.
+            // The sidecar answered at once, without a wait.
             Ok(_) | Err(_) => {
                 std::thread::sleep(CONCLUDE_RETRY_DELAY);
                 None
@@ -149,16 +149,16 @@ impl Sidecar {
         }
     }
 
-    /// Says how the item in hand ended, until the sidecar hears it. That it is not ours any more is no error: somebody else
-    /// answers then.
+    /// Reports the end of the item in hand, until the sidecar answers. A refusal is no error: the item may belong to another
+    /// agent by now.
     pub fn conclude(&self, outcome: &Outcome) {
         while ask::ask(&self.socket, &Ask::Finish(outcome.clone())).is_err() {
             std::thread::sleep(CONCLUDE_RETRY_DELAY);
         }
     }
 
-    /// Why a call of so many bytes is not worth trying: a limit that it passes has less left, or is paused. A call that is
-    /// refused would have the agent paused with its item.
+    /// Why a model call of this many bytes should not be tried: a limit has fewer tokens left, or is paused. If the call were
+    /// refused, the agent and its item would be paused.
     pub fn short_of_tokens(&self, bytes: usize) -> Option<String> {
         let Ok(Answer::Budget(left)) = ask::ask(&self.socket, &Ask::Budget) else { return None };
         let needed = i64::try_from(bytes / 4).unwrap_or(i64::MAX);
@@ -166,8 +166,8 @@ impl Sidecar {
         Some(format!("{}, {}: {} tokens are left", short.budget, short.name, if short.paused { 0 } else { short.left }))
     }
 
-    /// Tells, for ever, what ended of the work that the pool's agents queued. An agent that replaces another one hears what
-    /// that one waited for.
+    /// Reports for ever what has ended of the work that the pool's agents queued. An agent that replaces another one also gets
+    /// the results that the other one waited for.
     pub fn listen(&self, told: impl Fn(&str)) {
         let file = follow::cursor_file(&self.data);
         let mut after = follow::cursor(&file);
@@ -184,7 +184,7 @@ impl Sidecar {
     }
 }
 
-/// A message, in one line.
+/// A message in one line.
 fn in_words(message: &Message) -> String {
     let line = message_line(message, false);
     match message {
@@ -197,7 +197,7 @@ fn in_words(message: &Message) -> String {
             format!("Plan {plan} finished: {counts}")
         }
         Message::ItemWaits { item, text } => format!("Waits: {}: {text}", item.name),
-        Message::Escalated { .. } => format!("Look at it: {line}"),
+        Message::Escalated { .. } => format!("Needs attention: {line}"),
     }
 }
 

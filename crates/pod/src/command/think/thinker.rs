@@ -1,5 +1,5 @@
-//! From words to a decision: by the model, whose answer is checked and asked for once more if it cannot be used; or, where
-//! there is no model or none answers, not at all: the caller goes by rules then, and says why.
+//! From a request to a decision, by a model. An answer that cannot be used is asked for once more. If there is no model, or no
+//! usable answer, the caller uses rules, and the reason is returned.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,33 +16,33 @@ use crate::files;
 
 /// The most bytes of a prompt.
 const MAX_PROMPT_BYTES: usize = 64 * 1024;
-/// Answers of one request that cannot be used, before rules are used.
+/// Unusable answers to one request, before the caller uses rules.
 const MAX_UNUSABLE_ANSWERS: u32 = 2;
 
-/// What came of thinking.
+/// The result of a request to the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThinkResult {
-    /// This is to be done; and the model's own words, for what follows in the same conversation.
+    /// The decision, and the model's own text for the rest of the conversation.
     Decided(Decision, String),
-    /// No model decided; why, where one should have.
+    /// No model decided. The reason is unset if no model is configured.
     ByRules(Option<String>),
 }
 
-/// What turns words into a decision.
+/// Turns requests into decisions.
 #[derive(Debug)]
 pub struct Thinker {
     role: Role,
-    /// The model; or why there is none.
+    /// The model, or why there is none.
     model: Result<Model, Option<String>>,
     prompt_file: Option<PathBuf>,
     routes_file: Option<PathBuf>,
-    /// As the files said last.
+    /// The last usable content of the files.
     prompt: String,
     routes: Routes,
 }
 
 impl Thinker {
-    /// With these arguments. A file that cannot be used is an error.
+    /// Reads the files of the arguments. A file that cannot be used is an error.
     pub fn new(arguments: ThinkArguments, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let ThinkArguments { role, model, dialect, prompt, routes, max_output_tokens, answer_seconds } = arguments;
         let within = Duration::from_secs(answer_seconds);
@@ -64,10 +64,10 @@ impl Thinker {
         &self.routes
     }
 
-    /// Reads the files again, so that an edit counts. One that cannot be used is said, and what it said before is kept.
+    /// Reads the files again, so that edits apply. A file that cannot be used is reported, and its previous content is kept.
     pub fn refresh(&mut self) {
         if let Err(trouble) = self.read_files() {
-            tell(&format!("kept as it was before: {trouble}"));
+            tell(&format!("a file cannot be used, so its previous content stays in use: {trouble}"));
         }
     }
 
@@ -84,7 +84,7 @@ impl Thinker {
         Ok(())
     }
 
-    /// What is to be done about the last message of a conversation.
+    /// The decision about the last message of a conversation.
     pub fn think(&self, sidecar: &Sidecar, mut messages: Vec<Message>) -> ThinkResult {
         let model = match &self.model {
             Ok(model) => model,
@@ -113,7 +113,7 @@ impl Thinker {
     }
 }
 
-/// The model of this name, by the addresses that the pod has.
+/// The model of this name, with the address from the environment of the pod.
 fn at_hand(
     name: String,
     dialect: Option<Dialect>,
@@ -132,7 +132,7 @@ fn at_hand(
     Ok(Model { dialect, name, base, key, max_output, within })
 }
 
-/// The last line of an answer that no model gave although one was asked.
+/// The last line of an answer that rules gave although a model is configured.
 pub fn note(why: Option<&str>) -> Option<String> {
     why.map(|why| format!("(By rules, without the model: {why})"))
 }

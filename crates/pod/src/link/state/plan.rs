@@ -1,4 +1,4 @@
-//! What the sidecar does next, from what it knows: orders to the supervisor, looks at the walls, calls. Takes no input.
+//! The next actions of the sidecar, from its state: orders to the supervisor, tests of the canary, calls. It takes no input.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::link::action::Action;
 use crate::link::work;
 
 impl Link {
-    /// What is to be done now, and when to ask again at the latest.
+    /// The actions that are due now, and when to plan again at the latest.
     pub fn plan(&mut self, now: BootTime) -> (Vec<Action>, BootTime) {
         let mut actions = Vec::new();
         let mut wake = now.after(Duration::from_secs(60));
@@ -26,7 +26,7 @@ impl Link {
         (actions, wake)
     }
 
-    /// What follows from time alone.
+    /// Decides whether the program must end, by time alone.
     fn judge(&mut self, now: BootTime, wake: &mut BootTime) {
         let Some(settings) = &self.settings else { return };
         let silence = Duration::from_secs(settings.heartbeat_timeout_seconds.max(1).into());
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// Tells the supervisor what it was not told on this connection.
+    /// Plans the orders that the supervisor has not got on this connection.
     fn tell(&mut self, actions: &mut Vec<Action>) {
         let may_start = self.may_start();
         let (Some(told), Some(settings)) = (&mut self.supervisor, &self.settings) else { return };
@@ -73,7 +73,7 @@ impl Link {
         }
     }
 
-    /// Tells that the program asked something: at once, then not more often than the supervisor can care about.
+    /// Plans a note that the program asked something: at once, and then at most once a second.
     fn tell_activity(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
         if self.activity.is_none() || self.supervisor.is_none() {
             return;
@@ -98,7 +98,7 @@ impl Link {
         wanted && self.registered && self.walls.stand && self.end.is_none()
     }
 
-    /// Why no work may be asked for yet: what the supervisor has to do first has not succeeded, or it has not said so.
+    /// The refusal of work before the supervisor has reported that the preflight succeeded.
     pub(super) fn preflight(&self) -> Option<Refusal> {
         if self.settings.as_ref().is_none_or(|settings| settings.preflight_command.is_empty()) {
             return None;
@@ -109,7 +109,7 @@ impl Link {
             Some(Preflight { state: PreflightState::Failed, message }) => format!("; {message}"),
             Some(Preflight { state: PreflightState::Pending, message: _ }) | None => String::new(),
         };
-        let message = format!("the preflight command (agent.preflightCommand) has not succeeded yet, and no item comes before{words}");
+        let message = format!("no item is given before the preflight command (agent.preflightCommand) has succeeded{words}");
         Some(Refusal::new(Code::PreflightNotPassed, message))
     }
 
@@ -121,7 +121,7 @@ impl Link {
         let ending = self.leaving || self.end.is_some();
         let give_back = match directive {
             _ if ending => Some("Drained"),
-            _ if !self.registered => None, // what was wanted may be long ago
+            _ if !self.registered => None, // the stored desired state may be old
             Directive::Run => None,
             Directive::Pause => Some("Paused"),
             Directive::Drain | Directive::Stop => Some("Drained"),
@@ -139,7 +139,7 @@ impl Link {
 
     fn plan_probe(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
         let Some(settings) = &self.settings else { return };
-        // Unregistered, an unreachable target may be no more than a network that is not there yet.
+        // Before the registration, an unreachable target may only mean that the network is not ready.
         if self.walls.looking.is_some() || !(self.registered || self.let_start) {
             return;
         }

@@ -1,4 +1,4 @@
-//! The report of a sidecar: what it says, and when it is due. Plans no other call.
+//! The report of the sidecar: its content, and when it is due. It plans no other call.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use spillway_wire::work::LeaseRef;
 use super::{Link, MIN_REPORT_INTERVAL, OPEN_EGRESS_THRESHOLD};
 use crate::clock::{BootTime, millis};
 
-/// The parts of a report whose change is reported at once.
+/// The parts of a report whose changes are reported at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UrgentParts {
     program: Program,
@@ -50,7 +50,7 @@ impl Link {
         let Some((sent, shown)) = &self.sent else { return BootTime::default() };
         let period = self.settings.as_ref().map_or(1, |settings| settings.heartbeat_period_seconds.max(1));
         let changed = self.acknowledged.as_ref() != Some(&UrgentParts::of(report));
-        // Others wait for the program to be started, and it is once; but for each item it would be too often.
+        // The start of the program is reported at once, because people wait for it. For each item that would be too often.
         if !self.settings.as_ref().is_some_and(|settings| settings.work.as_ref().is_some_and(|work| work.run == Run::PerItem))
             && shown.program == Program::Waiting
             && report.program != Program::Waiting
@@ -60,7 +60,7 @@ impl Link {
         sent.after(if changed { MIN_REPORT_INTERVAL } else { Duration::from_secs(period.into()) })
     }
 
-    /// How the agent is, now. `None`: a program was let start and the supervisor has not said how it is.
+    /// The report, now. `None`: the program may have started, and the supervisor has not reported its state yet.
     pub fn report(&self, now: BootTime) -> Option<Report> {
         let waiting = Report::of(Program::Waiting);
         let (at, said) = match &self.program {
@@ -68,14 +68,14 @@ impl Link {
             None if self.let_start => return None,
             None => (now, waiting),
         };
-        // Nothing was heard since, so it has been silent (and frozen) since.
+        // The supervisor reported nothing since, so that the program has been silent (and frozen) since.
         let since = millis(now.since(at));
         let frozen_ms = if said.program == Program::Frozen { said.frozen_ms.saturating_add(since) } else { said.frozen_ms };
         let silent_ms = if said.program == Program::Waiting { 0 } else { said.silent_ms.saturating_add(since) };
         let reachable = if !self.let_start || self.walls.open >= OPEN_EGRESS_THRESHOLD { self.walls.reachable.clone() } else { Vec::new() };
         let action = self.action.clone().or_else(|| said.action.clone());
         let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
-        // Of a lease we know before the supervisor does, and until its end is settled.
+        // The sidecar knows a lease before the supervisor does, and until its end is settled.
         let held = self.sidecar_work.held();
         Some(Report {
             period_seconds,
@@ -90,7 +90,7 @@ impl Link {
         })
     }
 
-    /// The last report that a gateway took is what is true now, but for the lease, whose end is a call of its own.
+    /// Whether the last accepted report is still true. The lease does not count, because its end is a separate call.
     pub fn all_reported(&self, now: BootTime) -> bool {
         let known = |shown: &UrgentParts| UrgentParts { held: None, ..shown.clone() };
         self.report(now).is_none_or(|report| self.acknowledged.as_ref().map(known) == Some(known(&UrgentParts::of(&report))))

@@ -1,5 +1,5 @@
-//! What the sidecar's state does about items of work: when they are claimed, how they are reported. Holds no test of the book of
-//! work itself.
+//! Tests of the sidecar's state about items: when they are claimed, and how they are reported. Tests of `SidecarWork` itself are
+//! in `work_tests.rs`.
 
 use spillway_wire::agent::{Preflight, PreflightState};
 
@@ -15,7 +15,7 @@ fn assignment() -> spillway_wire::work::Assignment {
     samples::assignment(3)
 }
 
-/// One that works from queues and was told to start, at one second.
+/// A sidecar of a pool with queues, whose program may start, at one second.
 fn serving() -> (Link, Vec<Action>) {
     let mut link = new();
     link.connected();
@@ -45,7 +45,7 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
     };
     assert_eq!(report(&actions).expect("at once").held, Some(assignment().held));
     link.reported(at(2_000));
-    // That a run began is news, and of it there may be many.
+    // The start of a run is reported, but not at once, because runs may be many.
     link.program(at(2_100), Report { held: Some(assignment().held), ..said(Program::Running) });
     assert_eq!(report(&plan(&mut link, 2_100)), None);
     assert_eq!(report(&plan(&mut link, 3_000)).map(|report| report.program), Some(Program::Running));
@@ -106,7 +106,7 @@ fn how_items_come_stays_as_it_was_when_the_program_was_let_start() {
     assert_eq!(run(&fresh), Some(Run::PerItem), "nothing was started yet");
 }
 
-/// How the supervisor says that its preflight stands.
+/// The supervisor's report of its preflight.
 fn checked(state: PreflightState) -> Report {
     Report { preflight: Some(Preflight { state, message: "no login".into() }), ..said(Program::Waiting) }
 }
@@ -137,7 +137,7 @@ fn no_work_is_asked_for_before_the_preflight_passed() {
         assert!(actions.iter().any(told), "{state:?} is reported at once: {actions:?}");
         link.reported(at(second * 1_000));
     }
-    // A program that asks all the same is told why, whatever runs it.
+    // A program that asks anyway gets the reason.
     let mut asks = link.clone();
     asks.settings = Some(Settings { work: long, preflight_command: check, ..settings() });
     let Some(Answer::Refused(refusal)) = asks.next(at(3_000), 1, 25) else { panic!("it is refused at once") };

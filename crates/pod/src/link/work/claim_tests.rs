@@ -1,4 +1,4 @@
-//! When an item is claimed, and how often. Holds no test of what becomes of it then.
+//! Tests of when an item is claimed, and how often.
 
 use super::*;
 

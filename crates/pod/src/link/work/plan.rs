@@ -1,5 +1,5 @@
-//! What the sidecar does next about its agent's work: orders to the supervisor, claims, answers to the program, calls. Takes no
-//! answer of the gateway.
+//! The next actions about work: orders to the supervisor, claims, answers to the program, calls. It takes no answer of the
+//! gateway.
 
 use spillway_wire::agent::Run;
 use spillway_wire::link::{Answer, Order};
@@ -10,7 +10,7 @@ use crate::clock::BootTime;
 use crate::link::action::{Action, WorkAction};
 
 impl SidecarWork {
-    /// What is to be done now, and when to ask again at the latest.
+    /// Plans the actions that are due now, and when to plan again at the latest.
     pub fn plan(&mut self, now: BootTime, mut facts: WorkFacts<'_>, actions: &mut Vec<Action>, wake: &mut BootTime) {
         self.obey(&facts);
         let mut orders = Vec::new();
@@ -31,14 +31,14 @@ impl SidecarWork {
         actions.extend(self.news.drain(..).map(Action::Work));
     }
 
-    /// What follows from what is wanted.
+    /// Applies the order about the item in hand.
     fn obey(&mut self, facts: &WorkFacts<'_>) {
         let waits = facts.wanted.filter(|wanted| matches!(wanted.order, ItemOrder::Pause(_)));
         self.paused = waits.filter(|_| facts.how.run == Run::PerItem).map(|wanted| wanted.held.clone());
         let Some(item) = &mut self.kept.item else { return };
-        // Nobody works on it, and nobody was told to: the supervisor says so.
+        // The supervisor has reported that it does not hold the item, and has no order to work on it.
         let untouched = facts.supervisor.as_ref().is_some_and(|(present, _)| present.lacks(&item.held));
-        // Not told yet, it is taken back: its supervisor runs the program again when the item goes on.
+        // An end that is not sent yet is dropped: the supervisor runs the program again after the pause.
         if self.paused.as_ref() == Some(&item.held) && item.finish.take_if(|finish| died(finish)).is_some() {
             self.dirty = true;
         }
@@ -67,13 +67,13 @@ impl SidecarWork {
         }
     }
 
-    /// Tells the supervisor what it was not told on this connection.
+    /// Plans the orders that the supervisor has not got on this connection.
     fn tell(&mut self, facts: &mut WorkFacts<'_>, orders: &mut Vec<Order>) {
         let settled = std::mem::take(&mut self.settled);
-        // One that is not there says its end again when it comes, and is told then.
+        // Without a connection the supervisor repeats the end on its next one, and gets the order then.
         let Some((present, started)) = &mut facts.supervisor else { return };
         for held in settled {
-            // Should the same lease be given to us again, it is told anew.
+            // If the same lease is given to us again, the supervisor must get it again.
             present.item.take_if(|told| *told == held);
             present.settled = Some(held.clone());
             orders.push(Order::Settled(held));
@@ -100,7 +100,7 @@ impl SidecarWork {
             present.said.clone_from(&said);
             orders.push(Order::Said(held, outcome));
         }
-        // Who said it may go once the supervisor knows, and not before: its end would be taken for another.
+        // The program gets its answer only after the supervisor knows the report. If it ended before, another end would count.
         if said.is_some() && said == present.said {
             self.news.extend(self.talkers.drain(..).map(|talker| WorkAction::Answer(talker.number, Answer::Done)));
         }
@@ -116,7 +116,7 @@ impl SidecarWork {
                 (idle && self.kept.item.is_none()).then_some(MAX_CLAIM_WAIT_SECONDS)
             }
             Run::LongRunning => {
-                // A lease whose task our journal lost is claimed again.
+                // A lease is claimed again if our journal lost its task.
                 let free = self.kept.item.as_ref().is_none_or(|item| item.assignment.is_none() && item.finish.is_none());
                 let left = self.waiters.iter().map(|waiter| waiter.until.since(now).as_millis().div_ceil(1000)).max();
                 left.filter(|_| free).map(|left| u32::try_from(left).unwrap_or(MAX_CLAIM_WAIT_SECONDS).min(MAX_CLAIM_WAIT_SECONDS))
@@ -136,7 +136,7 @@ impl SidecarWork {
         facts.may_claim && facts.how.max_items.is_none_or(|most| self.kept.done < most.max(1))
     }
 
-    /// Answers those who asked for an item, or said how theirs ended.
+    /// Answers the programs that asked for an item, or reported the end of theirs.
     fn answer(&mut self, now: BootTime, facts: &WorkFacts<'_>, wake: &mut BootTime) {
         let welcome = self.welcome(facts);
         let item = self.kept.item.as_ref().filter(|item| item.finish.is_none() && !item.lost);
@@ -166,7 +166,7 @@ impl SidecarWork {
         });
     }
 
-    /// Progress first: nobody takes it after the end.
+    /// Plans a call about the item. Progress comes first, because it is refused after the end.
     fn plan_call(&mut self, now: BootTime, wake: &mut BootTime) {
         let Some(item) = self.kept.item.as_ref().filter(|item| !item.lost && !self.calls.busy) else { return };
         let (action, due) = match (&item.advance, &item.finish) {
@@ -188,7 +188,7 @@ impl SidecarWork {
 }
 
 impl SupervisorView {
-    /// It said that it does not hold this lease, and was not told to.
+    /// Whether it has reported that it does not hold this lease, and did not get it on this connection.
     fn lacks(&self, held: &LeaseRef) -> bool {
         self.held.as_ref().is_some_and(|theirs| theirs.as_ref() != Some(held)) && self.item.as_ref() != Some(held)
     }

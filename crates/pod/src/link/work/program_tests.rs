@@ -1,4 +1,4 @@
-//! What a program says of its item and how it asks for one, and when it is answered. Holds no test of what the gateway orders.
+//! Tests of a program's questions and reports about items, and of their answers. Orders of the gateway are in `work_tests.rs`.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn what_the_program_said_is_told_before_it_is_answered() {
     room.sidecar_work.say(at(10), 7, released("Released"), Some(Run::PerItem));
     assert_eq!((room.plan(10), room.wake), (nothing(), at(5_010)));
     assert_eq!(room.plan(5_010).1, [WorkAction::Answer(7, Answer::Kept)], "nobody is there to be told");
-    // The supervisor did not hear it, and judged by the exit code.
+    // The supervisor did not get the report, and judged by the exit code.
     let exited = Outcome::Fail { reason: "Exited".into(), message: String::new(), exit_code: Some(9) };
     let cases = [
         (complete("said"), exited.clone(), complete("said")),
@@ -61,12 +61,12 @@ fn a_program_that_runs_all_the_time_is_answered_when_there_is_an_item_or_its_tim
     assert_eq!(room.plan(0).1, [WorkAction::Claim(10)]);
     room.claimed(10_000, CallOutcome::Done(None));
     assert_eq!(room.plan(10_000).1, [WorkAction::Answer(1, Answer::Item(None))]);
-    // With no time to wait it is still asked for once.
+    // With no time to wait, an item is still claimed once.
     room.sidecar_work.next(at(20_000), 2, 0, run);
     assert_eq!(room.plan(20_000).1, [WorkAction::Claim(0)]);
     room.claimed(20_100, CallOutcome::Done(None));
     assert_eq!(room.plan(20_100).1, [WorkAction::Answer(2, Answer::Item(None))]);
-    // Nobody answers: it is told so, and not later than it may be.
+    // No answer comes: the program gets that as its answer within its time.
     room.sidecar_work.next(at(30_000), 3, 25, run);
     assert_eq!(room.plan(30_000).1, [WorkAction::Claim(25)]);
     assert_eq!((room.plan(55_000), room.wake), (nothing(), at(58_000)));
@@ -79,7 +79,7 @@ fn a_program_that_runs_all_the_time_is_answered_when_there_is_an_item_or_its_tim
     let answers = room.plan(62_000).1;
     assert!(matches!(&answers[..], [WorkAction::Answer(4, Answer::Refused(refusal))] if refusal.code == Code::GovernorAway), "{answers:?}");
     room.claimed(63_000, CallOutcome::Refused(Refusal::new(Code::NoQueues, "x")));
-    // A refusal that stays is one at once; and one in hand is given to whoever asks.
+    // A final refusal is answered at once; and an item in hand is given to the program again.
     let mut room = Fixture::new(Run::LongRunning);
     room.sidecar_work.next(at(0), 5, 25, run);
     room.plan(0);
@@ -123,7 +123,7 @@ fn its_word_is_delivered_and_answered_with_what_the_gateway_says() {
             }
         }
     }
-    // Its supervisor tells of the end of the program, which said something before: that counts.
+    // The supervisor reports the end of the program, which has reported an outcome before: the earlier report counts.
     let mut room = busy(Run::LongRunning);
     room.sidecar_work.say(at(0), 5, complete("x"), run);
     room.sidecar_work.finished(held(1), released("Drained"));
