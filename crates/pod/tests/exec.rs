@@ -231,7 +231,7 @@ fn wanted(revision: &str, globally: &Value) -> Value {
 }
 
 #[test]
-fn while_that_of_the_namespace_is_open_nothing_runs_until_the_governor_lets_one_be_tried() {
+fn while_the_breaker_of_the_namespace_is_open_nothing_runs_until_the_governor_lets_one_be_tried() {
     let folder = Folder::new();
     let gateway = FakeGateway::start(&folder);
     gateway.want(wanted("1", &json!({"retryAfterMilliseconds": 60_000})));

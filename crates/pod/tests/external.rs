@@ -212,7 +212,7 @@ fn who_may_not_register_is_told_why_and_nothing_is_run() {
 }
 
 #[test]
-fn who_is_asked_to_end_while_it_registers_leaves_no_agent_that_nobody_runs() {
+fn a_signal_during_the_registration_leaves_no_agent() {
     let (gateway, folder) = gateway();
     gateway.refuse("/external", Some((503, "governor_away")));
     let mut laptop = laptop((gateway, folder), "touch $dir/ran");
@@ -234,7 +234,7 @@ fn an_agent_that_ended_before_it_ran_ends_here_too() {
 }
 
 #[test]
-fn whose_right_is_taken_away_ends() {
+fn an_agent_whose_right_is_taken_away_ends() {
     let mut laptop = laptop(gateway(), "echo begun > $dir/begun; exec sleep 1000");
     laptop.file("begun");
     for path in ["/report", "/wanted"] {

@@ -202,7 +202,7 @@ fn a_restart_does_not_start_the_program_twice_and_brings_the_newest_wanted_state
 }
 
 #[test]
-fn nobody_answering_for_too_long_is_told() {
+fn a_long_silence_of_the_gateway_is_told() {
     let folder = Folder::new();
     let gateway = FakeGateway::start(&folder);
     gateway.set("heartbeatTimeoutSeconds", json!(1));

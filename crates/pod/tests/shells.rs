@@ -172,7 +172,7 @@ fn what_began_before_a_model_answered_is_the_program_or_a_helper_of_it() {
 }
 
 #[test]
-fn whoever_kills_the_shell_has_killed_it() {
+fn a_kill_of_the_timed_shell_kills_the_real_one() {
     let pod = Pod::patient();
     for signal in [Signal::KILL, Signal::TERM] {
         let mut shell = pod.shell("bash", &["-c", "sleep 3000"]).spawn().expect("started");
@@ -200,7 +200,7 @@ fn too_many_that_fail_are_refused() {
 }
 
 #[test]
-fn nobody_who_could_be_asked_stops_no_shell() {
+fn an_absent_sidecar_stops_no_shell() {
     let pod = Pod::timed();
     let gone = pod.folder.path("run/none.sock");
     let mut shell = pod.shell("sh", &["-c", LONG]);

@@ -155,7 +155,7 @@ fn it_behaves_as_people_said_last() {
 }
 
 #[test]
-fn while_that_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried() {
+fn while_the_breaker_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried() {
     let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
     let open = |wait| Some(OpenGlobally { forced: false, retry_after_milliseconds: wait });
     let begin = |commands: &mut Commands, seconds| commands.begin(time(seconds), 0.5, BeginCommand::default(), |_| {});

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_number_of_conversations_is_remembered_and_who_was_forgotten_is_new() {
+    fn a_bounded_number_of_conversations_is_remembered_and_a_forgotten_one_is_new() {
         let all = Conversations::default();
         let running = all.begin(at(1));
         running.goes_on_with(u64::MAX);

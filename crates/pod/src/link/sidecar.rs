@@ -244,7 +244,7 @@ impl Sidecar {
             }
             Order::Start(settings) => link_says!("registered as {}, and the network is isolated: the program may start", settings.agent),
             Order::Abandoned => {
-                link_says!("no gateway has answered for longer than the pool's heartbeatTimeoutSeconds: the program must end")
+                link_says!("no gateway has answered for longer than the pool's heartbeatTimeoutSeconds: the program must end");
             }
             Order::WallsDown(reachable) => {
                 link_says!("the network is not isolated, {} can be reached: the program must end", reachable.join(", "));

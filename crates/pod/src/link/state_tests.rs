@@ -139,7 +139,7 @@ fn the_program_starts_after_registering_and_a_look_that_found_nothing() {
 }
 
 #[test]
-fn nobody_is_told_to_start_who_is_not_wanted() {
+fn a_program_that_must_not_run_gets_no_order_to_start() {
     for directive in [Directive::Stop, Directive::Drain] {
         let mut link = new();
         link.connected();
@@ -220,7 +220,7 @@ fn silence_from_everyone_ends_the_program_and_any_answer_is_none() {
 }
 
 #[test]
-fn nobody_is_abandoned_who_was_never_known() {
+fn an_agent_that_never_registered_is_not_abandoned() {
     let mut link = new();
     link.connected();
     for _ in 0..10 {

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thinking_is_no_text_and_neither_is_nothing() {
+    fn reasoning_and_an_empty_answer_are_no_text() {
         let cases = [
             (
                 Dialect::Anthropic,

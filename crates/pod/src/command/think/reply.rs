@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_wanted_of_who_writes_one_and_fits_a_result() {
+    fn a_document_is_required_of_its_writer_and_fits_a_result() {
         let read = |reply: Value| read(&reply.to_string(), &routes(), Role::Prd).map(|decision| decision.document);
         assert_eq!(read(json!({"document": "# A"})), Ok(Some("# A".to_owned())));
         assert!(read(json!({"say": "x"})).expect_err("none").starts_with("document: "));

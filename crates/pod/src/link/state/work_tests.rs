@@ -59,7 +59,7 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
 }
 
 #[test]
-fn who_ends_or_pauses_claims_nothing() {
+fn an_agent_that_ends_or_pauses_claims_nothing() {
     type Change = fn(&mut Link);
     let changes: [Change; 4] = [
         |link| link.leave(at(1_500)),
