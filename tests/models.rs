@@ -255,7 +255,7 @@ async fn a_provider_that_refuses_the_teams_key_is_not_quoted() {
 async fn a_refusal_of_the_ledger_is_said_in_the_dialect_and_nothing_is_forwarded() {
     let (world, side) = plain().await;
     let refusals = [Refusal::new(Code::BudgetExhausted, "spent"), Refusal::new(Code::BudgetHeld, "held").retry_after(3)];
-    world.leader.table().refuse.extend(refusals);
+    world.leader.table().next_refusals.extend(refusals);
     let got = side.ask(messages(true)).await;
     assert!(got.status == 402 && got.body.is_some_and(|body| body.contains("spent")));
     let got = side.ask(messages(true)).await;
@@ -269,7 +269,7 @@ async fn a_refusal_of_the_ledger_is_said_in_the_dialect_and_nothing_is_forwarded
 #[tokio::test]
 async fn a_governor_that_is_away_is_waited_for_but_not_for_ever() {
     let world = TestCluster::new().await;
-    let side = world.gateway("g", Times { patience: SHORT, ..Times::default() }, true);
+    let side = world.gateway("g", Times { governor_wait: SHORT, ..Times::default() }, true);
     world.provider.then(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     world.leader.table().away = true;
@@ -278,7 +278,7 @@ async fn a_governor_that_is_away_is_waited_for_but_not_for_ever() {
     world.leader.table().away = false;
     costs_nothing(&world, 2).await;
     let patient = world.gateway("h", Times::default(), true);
-    until("it has begun", || world.leader.table().known.contains("h").then_some(())).await;
+    until("it has begun", || world.leader.table().known_sessions.contains("h").then_some(())).await;
     world.leader.table().away = true;
     world.leader.table().turned_away = 0;
     world.provider.then(answer());
@@ -312,7 +312,7 @@ async fn a_provider_that_speaks_the_older_protocol_is_called_too() {
 #[tokio::test]
 async fn a_hold_whose_answer_was_lost_is_the_same_hold() {
     let (world, side) = plain().await;
-    world.leader.table().lose = 2;
+    world.leader.table().answers_to_lose = 2;
     world.provider.then(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     assert_eq!(settled(&world, 1).await.usage, USED);
@@ -328,7 +328,7 @@ async fn a_new_leader_is_told_everything_before_it_is_asked() {
     world.provider.then(Script::Endless(begun()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
-    world.leader.replaced();
+    world.leader.lose_state();
     world.provider.then(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     let table = world.leader.table();
@@ -366,7 +366,7 @@ async fn two_gateways_are_two_sessions() {
         assert_eq!((settled(&world, seq).await.seq, settled(&world, seq).await.hold), (1, 1));
     }
     let table = world.leader.table();
-    assert_eq!((table.known.iter().map(String::as_str).collect::<Vec<_>>(), table.open.len()), (vec!["g", "h"], 0));
+    assert_eq!((table.known_sessions.iter().map(String::as_str).collect::<Vec<_>>(), table.open.len()), (vec!["g", "h"], 0));
 }
 
 #[tokio::test]
@@ -390,7 +390,7 @@ async fn an_end_that_was_not_heard_of_is_asked_about() {
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     world.leader.table().ended = true;
-    world.leader.replaced();
+    world.leader.lose_state();
     assert!(body.collect().await.is_err(), "it is cut");
 }
 

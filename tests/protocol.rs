@@ -30,8 +30,8 @@ const SHORT: Duration = Duration::from_secs(3);
 
 /// The bounds of a gateway, with short times.
 fn short() -> Bounds {
-    let times = ConnectionTimes { strange: SHORT, head: SHORT, rest: SHORT, ..Bounds::AGENTS.times };
-    Bounds { times, last_calls: Duration::ZERO, ..Bounds::AGENTS }
+    let times = ConnectionTimes { strange: SHORT, head: SHORT, idle: SHORT, ..Bounds::AGENTS.times };
+    Bounds { times, shutdown_timeout: Duration::ZERO, ..Bounds::AGENTS }
 }
 
 /// A running gateway.

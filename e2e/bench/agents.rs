@@ -55,7 +55,7 @@ const HANGS: usize = 50;
 /// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("agents").await?;
-    let (controller, gateway) = room.staffed().await?;
+    let (controller, gateway) = room.start_operators().await?;
     let api_server = processes::api_server(&std::env::var("SPILLWAY_AUDIT_LOG")?)?;
     let (used, time) = (processes::processor_seconds(api_server)?, size.time(IDLE));
     tokio::time::sleep(time).await;
@@ -194,7 +194,7 @@ impl Stage {
         let all = self.fleet.answered(agents, self.size.limit(LIMIT)).await?.duration_since(began);
         let used = self.gateway.processor_seconds()? * 1000.0 / float(agents);
         let samples = self.fleet.samples();
-        let unanswered = samples.iter().filter(|sample| sample.trouble.is_some()).count();
+        let unanswered = samples.iter().filter(|sample| sample.failure.is_some()).count();
         let mut rows = vec![
             Row::one("killed -> another one is Ready", ready.as_secs_f64(), "s"),
             Row::one("killed -> every agent has had an answer from it", all.as_secs_f64(), "s"),
@@ -219,9 +219,9 @@ impl Stage {
         tokio::time::sleep(SETTLE).await;
         drop(self.fleet.samples());
         let began = self.fleet.hang(hangs);
-        let all = self.fleet.know_it_is_open(agents, self.size.limit(LIMIT)).await?.duration_since(began);
-        let half = self.fleet.know_it_is_open(agents.div_ceil(2), LIMIT).await?.duration_since(began);
-        let first = self.fleet.know_it_is_open(1, LIMIT).await?.duration_since(began);
+        let all = self.fleet.wait_until_breaker_known_open(agents, self.size.limit(LIMIT)).await?.duration_since(began);
+        let half = self.fleet.wait_until_breaker_known_open(agents.div_ceil(2), LIMIT).await?.duration_since(began);
+        let first = self.fleet.wait_until_breaker_known_open(1, LIMIT).await?.duration_since(began);
         let mut rows = vec![
             Row::one("counted in the pods -> the first agent knows that it is open", first.as_secs_f64(), "s"),
             Row::one("counted in the pods -> half of the agents know", half.as_secs_f64(), "s"),
@@ -276,13 +276,13 @@ impl Stage {
 
 /// Times of the calls that were answered.
 fn times(samples: &[Sample], call: &str) -> Vec<f64> {
-    samples.iter().filter(|sample| sample.call == call && sample.trouble.is_none()).filter_map(|sample| sample.took).collect()
+    samples.iter().filter(|sample| sample.call == call && sample.failure.is_none()).filter_map(|sample| sample.milliseconds).collect()
 }
 
 /// Calls that were refused, or not answered.
 fn troubles(samples: &[Sample]) -> Vec<Row> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for Sample { call, took: _, trouble } in samples {
+    for Sample { call, milliseconds: _, failure: trouble } in samples {
         if let Some(trouble) = trouble {
             *counts.entry(format!("{call}: {trouble}")).or_default() += 1;
         }

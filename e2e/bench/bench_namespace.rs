@@ -89,7 +89,7 @@ impl BenchNamespace {
     }
 
     /// An operator that serves this namespace only: a controller that leads, and a gateway that is connected to it.
-    pub async fn staffed(&self) -> anyhow::Result<(Operator, Operator)> {
+    pub async fn start_operators(&self) -> anyhow::Result<(Operator, Operator)> {
         let controller = Operator::start(self, "one")?;
         let gateway = Operator::gateway(self, GATEWAY)?;
         controller.leads(self).await?;

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("burst").await?;
-    let _operator = room.staffed().await?;
+    let _operator = room.start_operators().await?;
     let _fleet = Fleet::start(&room);
     let (mut first, mut all, mut ready) = (Vec::new(), Vec::new(), Vec::new());
     let runs = size.runs(RUNS);

@@ -42,7 +42,7 @@ struct Stage {
 /// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("failover").await?;
-    let (leader, gateway) = room.staffed().await?;
+    let (leader, gateway) = room.start_operators().await?;
     let _fleet = Fleet::start(&room);
     let standby = Operator::start(&room, "two")?;
     standby.stands_by().await?;
@@ -83,7 +83,7 @@ impl Stage {
         let (name, seen) =
             tokio::time::timeout(LIMIT, self.born.recv()).await.context("no replica took over")?.context("the watch ended")?;
         let gateway = self.gateway.connected_since(told, LIMIT).await?.duration_since(told).as_secs_f64();
-        let lease = self.proof(told, &name)?;
+        let lease = self.verify_successor(told, &name)?;
         self.replicas += 1;
         let next = Operator::start(&self.room, &format!("replica-{}", self.replicas))?;
         self.leader = std::mem::replace(&mut self.standby, next);
@@ -94,7 +94,7 @@ impl Stage {
     }
 
     /// Checks that the standby made the Agent; when the standby took the lease.
-    fn proof(&self, told: jiff::Timestamp, agent: &str) -> anyhow::Result<f64> {
+    fn verify_successor(&self, told: jiff::Timestamp, agent: &str) -> anyhow::Result<f64> {
         let writes = audit::writes(&self.room.namespace, told);
         let maker = writes.iter().find(|write| write.is("create", "agents") && write.object_ref.name == agent);
         let holder = maker.and_then(audit::Write::holder).unwrap_or("nobody");

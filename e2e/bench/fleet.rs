@@ -32,7 +32,7 @@ const REST: Duration = Duration::from_secs(60);
 /// Runs both parts.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("fleet").await?;
-    let (leader, gateway) = room.staffed().await?;
+    let (leader, gateway) = room.start_operators().await?;
     let standby = Operator::start(&room, "two")?;
     standby.stands_by().await?;
     tokio::time::sleep(size.time(IDLE)).await;
@@ -74,7 +74,7 @@ fn weight(what: &str, memory: Memory, goal: Option<&'static str>) -> Vec<Row> {
 /// its own.
 async fn template() -> anyhow::Result<Pod> {
     let room = BenchNamespace::open("template").await?;
-    let _operator = room.staffed().await?;
+    let _operator = room.start_operators().await?;
     let _fleet = Fleet::start(&room);
     room.apply_pool("one", 1, Nodes::Fake).await?;
     room.settled("one", 1, LIMIT).await?;

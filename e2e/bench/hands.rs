@@ -47,12 +47,12 @@ pub struct Hands {
     log: Mutex<Log>,
     waiting: AtomicUsize,
     /// Permits for a supplier: each end of an item adds one, and each new item takes one.
-    pub places: Semaphore,
+    pub supply_permits: Semaphore,
 }
 
 impl Default for Hands {
     fn default() -> Self {
-        Self { think_ms: Default::default(), log: Mutex::default(), waiting: AtomicUsize::new(0), places: Semaphore::new(0) }
+        Self { think_ms: Default::default(), log: Mutex::default(), waiting: AtomicUsize::new(0), supply_permits: Semaphore::new(0) }
     }
 }
 
@@ -62,12 +62,12 @@ impl Hands {
     }
 
     /// Sets how long an agent works on each item from now on.
-    pub fn set_think(&self, think: Duration) {
-        self.set_thinks(think, think);
+    pub fn set_work_time(&self, think: Duration) {
+        self.set_work_time_range(think, think);
     }
 
     /// Sets the least and the longest time that an agent works on an item from now on, uniformly distributed.
-    pub fn set_thinks(&self, least: Duration, most: Duration) {
+    pub fn set_work_time_range(&self, least: Duration, most: Duration) {
         for (known, time) in self.think_ms.iter().zip([least, most]) {
             known.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
@@ -103,7 +103,7 @@ impl Hands {
         let at = Instant::now();
         if let CallOutcome::Done(()) = calls::taken(result) {
             self.log().ends.push(End { held: held.clone(), at });
-            self.places.add_permits(1);
+            self.supply_permits.add_permits(1);
         }
     }
 

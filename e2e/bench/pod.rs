@@ -61,7 +61,7 @@ type Start = Vec<(&'static str, f64)>;
 /// Runs the benchmark.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("pod").await?;
-    let _operator = room.staffed().await?;
+    let _operator = room.start_operators().await?;
     // The first pod is the pattern of the others, and brings the image's files into the page cache.
     room.apply_program(POOL, 1, Nodes::Real, &PROGRAM).await?;
     room.settled(POOL, 1, LIMIT).await?;
@@ -81,7 +81,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         }
     }
     tokio::time::sleep(size.time(IDLE)).await;
-    Ok(vec![started(&starts), weighed(&agents(&room).await?)?])
+    Ok(vec![started(&starts), memory_report(&agents(&room).await?)?])
 }
 
 /// The pods of the namespace's agents.
@@ -95,7 +95,7 @@ async fn once(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> a
     let name = match kind {
         Kind::Spillway => another_agent(room).await?,
         Kind::Hook | Kind::Sidecar | Kind::Bare => {
-            let pod = like(pattern, kind, &format!("{kind:?}-{run}").to_lowercase())?;
+            let pod = derived_pod(pattern, kind, &format!("{kind:?}-{run}").to_lowercase())?;
             pods.create(&PostParams::default(), &pod).await?.name_any()
         }
     };
@@ -124,7 +124,7 @@ async fn another_agent(room: &BenchNamespace) -> anyhow::Result<String> {
 }
 
 /// A pod like Spillway's, with less in it.
-fn like(pattern: &Pod, kind: Kind, name: &str) -> anyhow::Result<Pod> {
+fn derived_pod(pattern: &Pod, kind: Kind, name: &str) -> anyhow::Result<Pod> {
     let mut spec = pattern.spec.clone().context("a spec")?;
     spec.node_name = None;
     let mut sidecar = spec.init_containers.take().and_then(|mut all| all.pop()).context("a sidecar")?;
@@ -229,7 +229,7 @@ fn started(starts: &BTreeMap<Kind, Vec<Start>>) -> Report {
     Report::new("start of a pod", method, rows)
 }
 
-fn weighed(pods: &[Pod]) -> anyhow::Result<Report> {
+fn memory_report(pods: &[Pod]) -> anyhow::Result<Report> {
     let mut rows: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
     let mut add = |what, value| rows.entry(what).or_default().push(value);
     for pod in pods {

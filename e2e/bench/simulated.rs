@@ -65,9 +65,9 @@ pub struct Sample {
     /// Name of the call: `register`, `report`, `wanted`, `goodbye`, `claim` or `finish`.
     pub call: &'static str,
     /// Milliseconds until the answer; none for a long poll.
-    pub took: Option<f64>,
+    pub milliseconds: Option<f64>,
     /// Why it was refused, or that it was not answered.
-    pub trouble: Option<String>,
+    pub failure: Option<String>,
 }
 
 struct Shared {
@@ -86,7 +86,7 @@ struct SimulatedPod {
     goodbye: watch::Sender<Option<Goodbye>>,
     hung: watch::Sender<u64>,
     task: AbortHandle,
-    seen: AgentProgress,
+    progress: AgentProgress,
 }
 
 /// Progress of an agent.
@@ -142,7 +142,7 @@ impl Fleet {
 
     /// Counts answered agents from now on.
     pub fn forget_answers(&self) -> Instant {
-        lock(&self.shared.known).values_mut().for_each(|one| one.seen.answered = None);
+        lock(&self.shared.known).values_mut().for_each(|one| one.progress.answered = None);
         Instant::now()
     }
 
@@ -159,7 +159,7 @@ impl Fleet {
         time: fn(&AgentProgress) -> Option<Instant>,
     ) -> anyhow::Result<Instant> {
         within(limit, &format!("{wanted} agents are {what}"), async || {
-            let mut times: Vec<Instant> = lock(&self.shared.known).values().filter_map(|one| time(&one.seen)).collect();
+            let mut times: Vec<Instant> = lock(&self.shared.known).values().filter_map(|one| time(&one.progress)).collect();
             times.sort();
             times.get(wanted.saturating_sub(1)).copied().with_context(|| format!("{} are", times.len()))
         })
@@ -169,7 +169,8 @@ impl Fleet {
     /// The pods of agents that are registered.
     pub fn names(&self) -> Vec<String> {
         let known = lock(&self.shared.known);
-        let mut names: Vec<String> = known.iter().filter(|(_, one)| one.seen.registered.is_some()).map(|(name, _)| name.clone()).collect();
+        let mut names: Vec<String> =
+            known.iter().filter(|(_, one)| one.progress.registered.is_some()).map(|(name, _)| name.clone()).collect();
         names.sort();
         names
     }
@@ -179,7 +180,7 @@ impl Fleet {
         let mut known = lock(&self.shared.known);
         let one = known.get_mut(pod).with_context(|| format!("the agent in {pod} has ended"))?;
         let now = Instant::now();
-        one.seen.said_goodbye = Some(now);
+        one.progress.said_goodbye = Some(now);
         one.goodbye.send_replace(Some(Goodbye { reason: reason.to_owned() }));
         Ok(now)
     }
@@ -194,7 +195,7 @@ impl Fleet {
 
     /// Waits until `wanted` agents know that the breaker of their namespace's commands is open; when the last of them
     /// learned it.
-    pub async fn know_it_is_open(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
+    pub async fn wait_until_breaker_known_open(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
         self.until(wanted, limit, "told that it is open", |seen| seen.open).await
     }
 
@@ -257,7 +258,7 @@ fn begin(shared: &Arc<Shared>, pod: &Pod) {
             lock(&shared.known).remove(&name);
         }
     });
-    known.insert(name, SimulatedPod { leave, goodbye, hung, task: task.abort_handle(), seen: AgentProgress::default() });
+    known.insert(name, SimulatedPod { leave, goodbye, hung, task: task.abort_handle(), progress: AgentProgress::default() });
 }
 
 fn leave(shared: &Shared, name: &str) {
@@ -340,7 +341,7 @@ async fn certificates(room: &BenchNamespace) -> anyhow::Result<PathBuf> {
 impl Shared {
     fn see(&self, name: &str, change: impl FnOnce(&mut AgentProgress)) {
         if let Some(one) = lock(&self.known).get_mut(name) {
-            change(&mut one.seen);
+            change(&mut one.progress);
         }
     }
 
@@ -350,6 +351,6 @@ impl Shared {
             Ok(Answer::Refused(refusal)) => Some(format!("refused: {}", refusal.code.label())),
             Err(silence) => Some(silence.to_string()),
         };
-        lock(&self.samples).push(Sample { call, took: took.map(milliseconds), trouble });
+        lock(&self.samples).push(Sample { call, milliseconds: took.map(milliseconds), failure: trouble });
     }
 }

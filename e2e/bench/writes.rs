@@ -35,7 +35,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
 
 async fn life(name: &str, agents: usize, nodes: Nodes) -> anyhow::Result<Vec<Row>> {
     let room = BenchNamespace::open(name).await?;
-    let _operator = room.staffed().await?;
+    let _operator = room.start_operators().await?;
     let _fleet = (nodes == Nodes::Fake).then(|| Fleet::start(&room));
     let began = jiff::Timestamp::now();
     room.apply_pool(POOL, agents, nodes).await?;

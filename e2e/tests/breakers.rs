@@ -49,7 +49,7 @@ fn plugin(room: &TestNamespace, words: &[&str]) -> String {
 }
 
 /// A queue whose items soon time out, and are retried many times.
-fn quickly() -> Value {
+fn short_retries_spec() -> Value {
     let policy =
         json!({"attemptTimeoutSeconds": 3, "leaseDurationSeconds": 5, "maxStalls": 100, "backoff": {"initialSeconds": 1, "maxSeconds": 1}});
     json!({"itemDefaults": policy})
@@ -64,7 +64,7 @@ async fn hanging(name: &str, spec: Value, items: usize) -> (TestNamespace, Opera
     breaker(&room, "strict", spec).await;
     // Another test covers the circuit of the project.
     breaker(&room, "for-all", json!({"project": {"failureThreshold": 1000}})).await;
-    room.apply_queue("bugs", quickly()).await;
+    room.apply_queue("bugs", short_retries_spec()).await;
     let extra = json!({"scaling": {"min": 1, "max": 2}, "supervision": {"heartbeatPeriodSeconds": 1}});
     room.apply_workers("fixers", &["bugs"], HANGS, extra).await;
     for at in 0..items {
@@ -128,7 +128,7 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
     // The probe is the item that works.
     let approved = plugin(&room, &["breaker", "approve", "strict"]);
     assert!(approved.contains("approved up to epoch"), "{approved}");
-    room.item_is("good", Succeeded).await;
+    room.wait_for_item_phase("good", Succeeded).await;
     let closed = says(&room, "strict", "Tripped", "False", "CircuitsClosed").await;
     assert!(closed.contains("closed"), "{closed}");
     room.event("strict", "CircuitClosed", "work/fixers").await;
@@ -158,15 +158,15 @@ async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
     assert!(held.contains("breaker auto strict"), "{held}");
     says(&room, "strict", "Tripped", "False", "ForcedClosed").await;
     room.submit("bugs", "good", json!({"payload": "good", "priority": 100})).await;
-    room.item_is("good", Succeeded).await;
+    room.wait_for_item_phase("good", Succeeded).await;
     plugin(&room, &["breaker", "open", "strict"]);
     says(&room, "strict", "Tripped", "True", "ForcedOpen").await;
     let (reason, message) = room.pool_says("fixers", "Blocked", "True").await;
     assert!(reason == "BreakerOpen" && message.contains("breaker auto strict"), "{reason}: {message}");
     room.submit("bugs", "good-2", json!({"payload": "good", "priority": 100})).await;
-    room.item_is("good-2", Ready).await;
+    room.wait_for_item_phase("good-2", Ready).await;
     plugin(&room, &["breaker", "auto", "strict"]);
-    room.item_is("good-2", Succeeded).await;
+    room.wait_for_item_phase("good-2", Succeeded).await;
     told(&calls, "CircuitClosed").await;
     let agents: Vec<String> = room.list::<Agent>().await.iter().map(|agent| agent.name_any()).collect();
     assert!(!agents.is_empty());
@@ -183,7 +183,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
     breaker(&room, "strict", json!({"pools": ["menders"], "work": {"failureThreshold": 5}})).await;
     let extra = json!({"scaling": {"min": 1, "max": 1}, "supervision": {"heartbeatPeriodSeconds": 1}});
     for (pool, queue) in [("fixers", "bugs"), ("menders", "leaks"), ("idlers", "chores")] {
-        room.apply_queue(queue, quickly()).await;
+        room.apply_queue(queue, short_retries_spec()).await;
         room.apply_workers(pool, &[queue], HANGS, extra.clone()).await;
     }
     // Both pools retry their items: of three time-outs one pool has at most two.
@@ -196,7 +196,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
     let name = format!("work circuit breaker open for all pools of namespace {} (Breaker/default)", room.namespace);
     // A pool without failures gets no work either, and all pools show the reason.
     room.submit("chores", "good", json!({"payload": "good"})).await;
-    room.item_is("good", Ready).await;
+    room.wait_for_item_phase("good", Ready).await;
     for pool in ["fixers", "menders", "idlers"] {
         let (reason, message) = room.pool_says(pool, "Blocked", "True").await;
         assert!(reason == "BreakerOpen" && message.contains(&name), "{pool}: {reason}: {message}");
@@ -214,7 +214,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
     for queue in ["bugs", "leaks"] {
         room.change_item(&format!("bad-{queue}"), json!({"cancelRequested": true})).await;
     }
-    room.item_is("good", Succeeded).await;
+    room.wait_for_item_phase("good", Succeeded).await;
     says(&room, "default", "Tripped", "False", "CircuitsClosed").await;
     for pool in ["fixers", "menders", "idlers"] {
         room.pool_says(pool, "Blocked", "False").await;

@@ -54,7 +54,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     });
     room.apply_workers("fixers", &["bugs"], &one_call("scripted-large", "exit 7"), extra).await;
     room.submit("bugs", "first", json!({"payload": "x"})).await;
-    let first = room.item_is("first", Succeeded).await;
+    let first = room.wait_for_item_phase("first", Succeeded).await;
     eventually("the status of an item without a share has the used tokens", async || {
         let item = room.api::<WorkItem>().get("first").await.map_err(|error| error.to_string())?;
         let used = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
@@ -89,7 +89,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     let words = condition(&short, "BudgetAvailable").map(|said| said.message.clone()).unwrap_or_default();
     assert_eq!(words, message);
     for item in ["second", "third"] {
-        let status = room.item_is(item, Ready).await.status.expect("a status");
+        let status = room.wait_for_item_phase(item, Ready).await.status.expect("a status");
         assert_eq!((status.attempts.unwrap_or(0), status.failures.unwrap_or(0), status.stalls.unwrap_or(0)), (0, 0, 0), "{item}");
     }
     eventually("the pool wants two agents", async || {
@@ -108,7 +108,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
 
     budget(&room, 1_000_000).await;
     for item in ["second", "third"] {
-        let done = room.item_is(item, Succeeded).await;
+        let done = room.wait_for_item_phase(item, Succeeded).await;
         let verbs: Vec<String> = attempts(&done).into_iter().map(|(verb, _)| verb).collect();
         assert_eq!(verbs, ["Complete"], "{item}: there was no other attempt");
     }
@@ -138,7 +138,7 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
     gateways.kill(0);
     gateways.serves(0).await;
     for item in ["plain", "shared"] {
-        let done = room.item_is(item, Succeeded).await;
+        let done = room.wait_for_item_phase(item, Succeeded).await;
         let holder = attempts(&done)[0].1.clone();
         eventually(&format!("item {item} and its agent have the same token count"), async || {
             let item = room.api::<WorkItem>().get(item).await.map_err(|error| error.to_string())?;

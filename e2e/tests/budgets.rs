@@ -104,13 +104,13 @@ fn retry_after(answer: &Answer) -> Duration {
 }
 
 /// Checks a final refusal: no client retries it, and its message names the Budget.
-fn is_final(answer: &Answer) {
+fn assert_final_refusal(answer: &Answer) {
     assert_eq!(answer.headers.get("x-should-retry").map(|value| value.as_bytes()), Some(&b"false"[..]), "{answer:?}");
     assert!(text(answer).contains("Budget/default"), "{answer:?}");
 }
 
 /// Whether it is the refusal while others hold the rest, or while a new leader does not know all holds of gateways yet.
-fn are_held(answer: &Answer) -> bool {
+fn is_temporary_refusal(answer: &Answer) -> bool {
     let said = text(answer);
     let held = ["Calls in flight hold the rest", "not all gateways have reported their holds", "no tokens for the call a moment ago"];
     held.iter().any(|words| said.contains(words))
@@ -121,11 +121,11 @@ const OF_ONE_AGENT: usize = 16;
 const AT_ONCE: usize = 512;
 
 /// Calls, and retries after each refusal that allows it; the number of retries and the final answer.
-async fn comes_back(mut line: Line, body: String, told_to_wait: &AtomicUsize) -> (usize, Answer) {
+async fn call_until_final(mut line: Line, body: String, told_to_wait: &AtomicUsize) -> (usize, Answer) {
     for times in 0.. {
         let answer = line.call_for(GENEROUS, "POST", &format!("/models/gpt{PATH}"), body.clone()).await.expect("an answer");
         match answer.status {
-            429 => assert!(are_held(&answer), "{answer:?}"),
+            429 => assert!(is_temporary_refusal(&answer), "{answer:?}"),
             503 => eprintln!("a call is sent away: {}", text(&answer)),
             _ => return (times, answer),
         }
@@ -149,7 +149,7 @@ async fn flood(agents: &[Standin], call: &Call, told_to_wait: &AtomicUsize, mean
     });
     let lines: Vec<Line> = lines.buffer_unordered(16).collect().await;
     assert_eq!(lines.len(), AT_ONCE);
-    let calls = lines.into_iter().map(|line| comes_back(line, call.body.clone(), told_to_wait));
+    let calls = lines.into_iter().map(|line| call_until_final(line, call.body.clone(), told_to_wait));
     futures::join!(futures::future::join_all(calls), meanwhile).0
 }
 
@@ -158,7 +158,7 @@ fn passed(all: &[(usize, Answer)]) -> usize {
     let (passed, refused): (Vec<_>, Vec<_>) = all.iter().partition(|(_, answer)| answer.status == 200);
     for (_, answer) in refused {
         assert_eq!(answer.status, 402, "{answer:?}");
-        is_final(answer);
+        assert_final_refusal(answer);
     }
     passed.len()
 }
@@ -167,7 +167,7 @@ fn passed(all: &[(usize, Answer)]) -> usize {
 async fn of_512_calls_at_once_no_more_pass_than_the_budget_bears() {
     let room = TestNamespace::open("flood").await;
     let controllers = Controllers::start(&room, 1);
-    controllers.are_kept_for(&room, under_a_flood(&room)).await;
+    controllers.run_during(&room, under_a_flood(&room)).await;
     room.close().await;
 }
 
@@ -239,13 +239,13 @@ struct MadeCall {
     agent: String,
     gateway: usize,
     /// When it began.
-    life: Life,
+    gateway_life: Life,
     /// Whether all of its answer arrived. Otherwise its client left, or its gateway was killed.
     whole: bool,
     /// The most that it may be charged if the provider's usage is not received or not believed.
     most: i64,
     /// Whether the provider's usage is believed.
-    believed: bool,
+    usage_believed: bool,
 }
 
 /// The answer to a call.
@@ -314,7 +314,15 @@ impl Scene<'_> {
         };
         self.whole.fetch_add(usize::from(whole), Ordering::SeqCst);
         let (most, believed) = (call.most, call.most == call.estimate);
-        let made = MadeCall { name: name.to_owned(), agent: agent.name.clone(), gateway, life, whole, most, believed };
+        let made = MadeCall {
+            name: name.to_owned(),
+            agent: agent.name.clone(),
+            gateway,
+            gateway_life: life,
+            whole,
+            most,
+            usage_believed: believed,
+        };
         self.made.lock().expect("not poisoned").push(made);
         outcome
     }
@@ -327,7 +335,7 @@ impl Scene<'_> {
                 Outcome::Whole
             }
             429 => {
-                assert!(are_held(answer), "{answer:?}");
+                assert!(is_temporary_refusal(answer), "{answer:?}");
                 Outcome::ComeBack(retry_after(answer))
             }
             // The gateway waited for the governor for the full time. It does not wait for a busy API server.
@@ -338,7 +346,7 @@ impl Scene<'_> {
                 Outcome::ComeBack(retry_after(answer))
             }
             402 => {
-                is_final(answer);
+                assert_final_refusal(answer);
                 Outcome::Spent
             }
             _ => panic!("no call fails because of a fail-over: {answer:?}"),
@@ -389,12 +397,14 @@ impl Scene<'_> {
     fn bounds(&self) -> BTreeMap<String, (i64, i64)> {
         let counted = self.provider.callers();
         let mut bounds = BTreeMap::new();
-        for MadeCall { name, agent, gateway, life, whole, most: call_most, believed } in self.made.lock().expect("not poisoned").iter() {
+        for MadeCall { name, agent, gateway, gateway_life: life, whole, most: call_most, usage_believed: believed } in
+            self.made.lock().expect("not poisoned").iter()
+        {
             let killed = self.gateways.life(*gateway).number != life.number;
             let (least, most) = match counted.get(name) {
                 // A call whose client left is charged the provider's usage, if the gateway reads the answer to its end.
-                Some(Counted { finished: 1, told, .. }) if *believed && (*whole || !killed) => (*told, *told),
-                Some(Counted { told, .. }) => (*told, *call_most),
+                Some(Counted { finished: 1, reported_tokens: told, .. }) if *believed && (*whole || !killed) => (*told, *told),
+                Some(Counted { reported_tokens: told, .. }) => (*told, *call_most),
                 None if killed => (0, *call_most),
                 None => (0, 0),
             };
@@ -424,7 +434,7 @@ impl Scene<'_> {
     }
 
     /// Checks at each write of the budget that spent and possible tokens stay within its limit.
-    async fn is_never_passed(&self) {
+    async fn watch_limit(&self) {
         let mut events = watcher::watcher(self.room.api::<Budget>(), watcher::Config::default()).boxed();
         while let Some(event) = events.next().await {
             let (Event::Apply(budget) | Event::InitApply(budget)) = event.expect("the test's own watch holds") else { continue };
@@ -442,7 +452,7 @@ async fn a_budget_holds_while_gateways_and_leaders_are_killed_and_stopped() {
     let room = TestNamespace::open("budgetfaults").await;
     let mut dice = Dice::seeded();
     let controllers = Controllers::start(&room, 3);
-    controllers.are_kept_for(&room, under_faults(&room, &controllers, &mut dice)).await;
+    controllers.run_during(&room, under_faults(&room, &controllers, &mut dice)).await;
     room.close().await;
 }
 
@@ -461,13 +471,13 @@ async fn under_faults(room: &TestNamespace, controllers: &Controllers, dice: &mu
     let scene = Scene { room, provider: &provider, gateways, calls, limit, made, whole, controllers };
     let everything = async {
         let calls = scene.calls.iter().cycle();
-        let works = agents.iter().zip(calls).map(|(agent, call)| scene.works(agent, call, dice.another())).collect::<Vec<_>>();
-        futures::join!(futures::future::join_all(works), scene.fails(dice.another()));
+        let works = agents.iter().zip(calls).map(|(agent, call)| scene.works(agent, call, dice.fork())).collect::<Vec<_>>();
+        futures::join!(futures::future::join_all(works), scene.fails(dice.fork()));
         scene.is_quiet().await;
     };
     tokio::select! {
         () = everything => {}
-        () = scene.is_never_passed() => panic!("the watch ended"),
+        () = scene.watch_limit() => panic!("the watch ended"),
     }
     let (used, ..) = spent(room).await;
     assert!(used <= limit && provider.told() <= limit, "{used} of {limit}; told: {}", provider.told());

@@ -140,7 +140,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
         room.submit("jobs", &format!("job-{number}"), json!({"payload": format!("task {number}")})).await;
     }
     for number in 0..3 {
-        let item = room.item_is(&format!("job-{number}"), Succeeded).await;
+        let item = room.wait_for_item_phase(&format!("job-{number}"), Succeeded).await;
         let result = item.status.as_ref().and_then(|status| status.result.clone()).unwrap_or_default();
         assert_eq!(result.trim(), format!("did task {number} as {}", agent.name_any()));
         assert_eq!(attempts(&item), [("Complete".to_owned(), agent.name_any())]);
@@ -172,7 +172,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     let mut second = Outside::start(&room, "second", "exec sleep 1000");
     let second_agent = agent_is(&room, "second", AgentPhase::Idle).await;
     room.submit("jobs", "held", json!({"payload": "x"})).await;
-    assert_eq!(holder(&room.item_is("held", Leased).await), second_agent.name_any());
+    assert_eq!(holder(&room.wait_for_item_phase("held", Leased).await), second_agent.name_any());
     room.api::<Agent>().delete(&second_agent.name_any(), &DeleteParams::default()).await.expect("deleted");
     second.ended().await;
     eventually("its Agent is gone", async || {
@@ -195,13 +195,13 @@ async fn a_silent_one_is_given_up_and_another_does_its_item() {
     let lost = Outside::start(&room, "lost", "exec sleep 1000");
     let agent = agent_is(&room, "lost", AgentPhase::Idle).await;
     room.submit("jobs", "job", json!({"payload": "x"})).await;
-    assert_eq!(holder(&room.item_is("job", Leased).await), agent.name_any());
+    assert_eq!(holder(&room.wait_for_item_phase("job", Leased).await), agent.name_any());
     // The machine is switched off.
     lost.signal(Signal::KILL);
     let gone = agent_is(&room, "lost", AgentPhase::ForceStopped).await;
     assert!(condition(&gone, "GivenUp").is_some_and(|given_up| given_up.status == "True"), "{gone:?}");
     let _heir = Outside::start(&room, "heir", "echo done");
-    let item = room.item_is("job", Succeeded).await;
+    let item = room.wait_for_item_phase("job", Succeeded).await;
     let agents: Vec<String> = attempts(&item).into_iter().map(|(_, agent)| agent).collect();
     assert_eq!((agents.len(), agents.first()), (2, Some(&agent.name_any())), "{item:?}");
     room.close().await;
@@ -214,7 +214,7 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     let inside = room.idle("free", 1).await.remove(0);
     let mut laptop = Outside::start(&room, "laptop", "exec sleep 1000");
     let agent = agent_is(&room, "laptop", AgentPhase::Idle).await;
-    let gateway = Caller::at_the_gateway(&room).await;
+    let gateway = Caller::anonymous_at_gateway(&room).await;
     // One token each: an address may show only about twenty unknown tokens.
     let mut tokens = HashMap::new();
     for account in ["laptop", "desktop", "stranger"] {

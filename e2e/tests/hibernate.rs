@@ -59,7 +59,7 @@ impl TestNamespace {
     }
 
     async fn done(&self, name: &str) -> WorkItem {
-        let item = self.item_is(name, Succeeded).await;
+        let item = self.wait_for_item_phase(name, Succeeded).await;
         let status = item.status.as_ref().expect("a status");
         let counts = (status.attempts.unwrap_or(0), status.failures.unwrap_or(0), status.stalls.unwrap_or(0));
         assert_eq!((counts, attempts(&item).len()), ((1, 0, 0), 1), "{item:?}");
@@ -135,7 +135,7 @@ async fn who_sleeps_is_woken_before_others_come_and_max_is_kept() {
         room.submit("bugs", name, json!({})).await;
     }
     for name in ["one", "two"] {
-        room.let_go(name).await;
+        room.release_item(name).await;
         room.done(name).await;
     }
     let mut asleep = room.asleep(2).await;
@@ -156,14 +156,14 @@ async fn who_sleeps_is_woken_before_others_come_and_max_is_kept() {
     }
     let mut holders = Vec::new();
     for name in ["three", "four"] {
-        holders.push(holder(&room.item_is(name, Leased).await));
+        holders.push(holder(&room.wait_for_item_phase(name, Leased).await));
     }
     assert!(holders.contains(&asleep[0].name_any()), "the one that sleeps is woken: {holders:?}");
     assert!(!holders.contains(&held.name_any()), "the one that is held is not: {holders:?}");
     assert_eq!((history.agents_ever().await.len(), pods.most()), (3, 2));
     agents.patch(&held.name_any(), &PatchParams::default(), &pause(false)).await.expect("it is let go");
     for name in ["three", "four"] {
-        room.let_go(name).await;
+        room.release_item(name).await;
         room.done(name).await;
     }
     let asleep = room.asleep(3).await;

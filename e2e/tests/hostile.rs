@@ -83,9 +83,9 @@ async fn a_gateway_serves_within_its_memory_while_others_want_all_of_it() {
     room.apply_pool("callers", pool).await;
     let agents = room.idle("callers", 2).await;
     let hostile = room.api::<Pod>().get(&agents[0].name_any()).await.expect("its pod");
-    let stranger = Caller::at_the_gateway(&room).await;
+    let stranger = Caller::anonymous_at_gateway(&room).await;
     group.forget_peak().expect("its memory counts anew");
-    let mut attacks: Vec<_> = STRANGERS.map(|address| tokio::spawn(send_unfinished_heads(stranger.coming_from(address)))).into();
+    let mut attacks: Vec<_> = STRANGERS.map(|address| tokio::spawn(send_unfinished_heads(stranger.with_source(address)))).into();
     attacks.push(tokio::spawn(send_brackets(room.as_pod(&hostile).await)));
     // The honest program is in a real pod. Like any client it retries when a refusal allows it.
     let script = format!(

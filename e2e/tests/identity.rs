@@ -30,7 +30,7 @@ struct Scene {
     /// The agents' pods.
     pods: Vec<Pod>,
     /// A caller without a token, at the gateway.
-    nobody: Caller,
+    anonymous: Caller,
 }
 
 impl Scene {
@@ -45,14 +45,14 @@ impl Scene {
         room.pool_says("free", "Ready", "True").await;
         Fleet::of(&room, agents).await;
         let pods = room.pods_ready(agents).await;
-        let nobody = Caller::at_the_gateway(&room).await;
-        let scene = Self { room, gateway, _operator: operator, pods, nobody };
-        scene.rests().await;
+        let nobody = Caller::anonymous_at_gateway(&room).await;
+        let scene = Self { room, gateway, _operator: operator, pods, anonymous: nobody };
+        scene.wait_until_quiet().await;
         scene
     }
 
     /// Waits until the Agents are not written any more: also the writes that are delayed on purpose.
-    async fn rests(&self) {
+    async fn wait_until_quiet(&self) {
         eventually("the Agents are not written any more", async || {
             let before = self.stored().await;
             tokio::time::sleep(Duration::from_secs(7)).await;
@@ -63,7 +63,7 @@ impl Scene {
     }
 
     async fn agent_of(&self, pod: &Pod) -> Caller {
-        self.nobody.with(&token_of(&self.room, pod).await)
+        self.anonymous.with(&token_of(&self.room, pod).await)
     }
 
     /// Number of calls that the gateway refused for this reason.
@@ -104,7 +104,7 @@ fn goodbye() -> String {
 }
 
 /// A user's pod that is never scheduled. It holds its name and the binding of a token, and runs nothing.
-async fn somebodys_pod(room: &TestNamespace, metadata: Value) -> Pod {
+async fn unscheduled_pod(room: &TestNamespace, metadata: Value) -> Pod {
     let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
     let container = json!({"name": "agent", "image": "localhost/spillway/demo-agent:dev", "securityContext": walls});
     let pod = json!({"metadata": metadata, "spec": {"nodeSelector": {"no-such": "label"}, "containers": [container]}});
@@ -120,38 +120,38 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     let refuses = async |caller: &Caller, code: Code, words: &[&str]| {
         scene.refuses(caller, "POST", path, goodbye(), code, words).await;
     };
-    refuses(&scene.nobody, Code::NoToken, &["Authorization: Bearer"]).await;
-    refuses(&scene.nobody.saying("authorization", "Basic dTpw"), Code::NoToken, &["Authorization: Bearer"]).await;
-    refuses(&scene.nobody.with(""), Code::NoToken, &["Authorization: Bearer"]).await;
+    refuses(&scene.anonymous, Code::NoToken, &["Authorization: Bearer"]).await;
+    refuses(&scene.anonymous.saying("authorization", "Basic dTpw"), Code::NoToken, &["Authorization: Bearer"]).await;
+    refuses(&scene.anonymous.with(""), Code::NoToken, &["Authorization: Bearer"]).await;
     for garbage in ["garbage", "eyJhbGciOiJub25lIn0.e30.", "a.b.c"] {
-        refuses(&scene.nobody.with(garbage), Code::InvalidToken, &["does not accept this token", GATEWAY_AUDIENCE]).await;
+        refuses(&scene.anonymous.with(garbage), Code::InvalidToken, &["does not accept this token", GATEWAY_AUDIENCE]).await;
     }
     // A valid token, with its end cut off, or with the signature of another one.
     let good = token_of(room, &scene.pods[0]).await;
     let other = token_of(room, &scene.pods[1]).await;
     let (head, _) = good.rsplit_once('.').expect("a signature");
     let (_, signature) = other.rsplit_once('.').expect("a signature");
-    refuses(&scene.nobody.with(&format!("{head}.{signature}")), Code::InvalidToken, &["does not accept this token"]).await;
-    refuses(&scene.nobody.with(head), Code::InvalidToken, &["does not accept this token"]).await;
+    refuses(&scene.anonymous.with(&format!("{head}.{signature}")), Code::InvalidToken, &["does not accept this token"]).await;
+    refuses(&scene.anonymous.with(head), Code::InvalidToken, &["does not accept this token"]).await;
 
     // For another audience: the governor, the API server, or an unknown one.
     let api_server = "https://kubernetes.default.svc.cluster.local";
     for audience in [GOVERNOR_AUDIENCE, api_server, "https://example.org"] {
         let token = token(room, "default", audience, Some(&scene.pods[0])).await;
-        refuses(&scene.nobody.with(&token), Code::WrongAudience, &[GATEWAY_AUDIENCE]).await;
+        refuses(&scene.anonymous.with(&token), Code::WrongAudience, &[GATEWAY_AUDIENCE]).await;
     }
     // For the gateway, and bound to no object.
     for account in ["default", operator::GATEWAY] {
         let token = token(room, account, GATEWAY_AUDIENCE, None).await;
-        refuses(&scene.nobody.with(&token), Code::NotAPod, &["not bound to a pod", "agents' pods"]).await;
+        refuses(&scene.anonymous.with(&token), Code::NotAPod, &["not bound to a pod", "agents' pods"]).await;
     }
 
     // Pods of users. The last one imitates an agent's pod as far as a user with rights on pods can.
-    let plain = somebodys_pod(room, json!({"name": "plain"})).await;
+    let plain = unscheduled_pod(room, json!({"name": "plain"})).await;
     refuses(&scene.agent_of(&plain).await, Code::NotAnAgent, &["uid", "Spillway created"]).await;
     let dressed =
         json!({"name": "dressed", "labels": scene.pods[0].metadata.labels, "ownerReferences": scene.pods[0].metadata.owner_references});
-    let dressed = somebodys_pod(room, dressed).await;
+    let dressed = unscheduled_pod(room, dressed).await;
     refuses(&scene.agent_of(&dressed).await, Code::NotAnAgent, &["Spillway created"]).await;
     assert!(scene.goodbyes().await.is_empty());
     // Their own statements do not give them an identity either.
@@ -170,14 +170,14 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     })
     .await;
     room.pool_says("free", "Ready", "True").await;
-    scene.rests().await;
-    let squatter = somebodys_pod(room, json!({"name": ended, "labels": scene.pods[0].metadata.labels})).await;
+    scene.wait_until_quiet().await;
+    let squatter = unscheduled_pod(room, json!({"name": ended, "labels": scene.pods[0].metadata.labels})).await;
     refuses(&scene.agent_of(&squatter).await, Code::NotAnAgent, &["Spillway created"]).await;
     // The token of the ended agent, whose pod is deleted.
-    refuses(&scene.nobody.with(&good), Code::InvalidToken, &["does not accept this token"]).await;
+    refuses(&scene.anonymous.with(&good), Code::InvalidToken, &["does not accept this token"]).await;
 
     // No other agent was affected.
-    let agent = scene.nobody.with(&other);
+    let agent = scene.anonymous.with(&other);
     assert_eq!(agent.post("/agent/v1/report", report()).await.status, 200);
     for pod in ["plain", "dressed", ended.as_str()] {
         let _ = room.api::<Pod>().delete(pod, &DeleteParams::default().grace_period(0)).await; // the operator may have deleted it already
@@ -292,7 +292,7 @@ async fn the_governor_listens_to_gateways_only() {
     let scene = Scene::set("governor", json!({"replicas": 1}), 1).await;
     let room = &scene.room;
     let pod = &scene.pods[0];
-    let somebody = Caller::at_the_governor(room).await;
+    let somebody = Caller::anonymous_at_governor(room).await;
     // With all headers of a gateway.
     let somebody = somebody.saying(CALLER_NAMESPACE_HEADER, &room.namespace).saying(CALLER_POD_HEADER, &pod.name_any());
     let somebody = somebody.saying(CALLER_UID_HEADER, &pod.uid().expect("a uid")).saying(GATEWAY_HEADER, "counted");
@@ -322,7 +322,7 @@ async fn the_governor_listens_to_gateways_only() {
     }
     assert_eq!(scene.stored().await, before, "nothing changed");
     // A gateway that names no agent is refused too, and so is one that names a pod that is no agent's.
-    let gateway = Caller::at_the_governor(room).await.with(&token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await);
+    let gateway = Caller::anonymous_at_governor(room).await.with(&token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await);
     let refusal = gateway.post("/agent/v1/report", report()).await.refusal();
     assert_eq!((refusal.code, refusal.field.as_deref()), (Code::InvalidBody, Some(GATEWAY_HEADER)));
     let named = |uid: &str, name: &str| {

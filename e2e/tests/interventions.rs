@@ -63,7 +63,7 @@ async fn chronic_time_outs_end_the_agent_and_are_told_to_the_breakers_of_its_wor
     });
     room.apply_workers("slow", &["bugs"], &script, extra).await;
     room.submit("bugs", "hangs", json!({"payload": "x"})).await;
-    let name = holder(&room.item_is("hangs", Leased).await);
+    let name = holder(&room.wait_for_item_phase("hangs", Leased).await);
     let ended = agent(&room, "it is given up", &name, |agent| says(agent, "GivenUp", "True", "Reaped")).await;
     assert!(intervened(&ended, "ChronicTimeout", "Reap"), "{:?}", ended.status);
     assert!(ended.status.and_then(|status| status.timeouts).is_some_and(|timeouts| timeouts >= 2));
@@ -129,7 +129,7 @@ async fn thresholds_of_a_budget_tell_people_and_end_agents() {
     });
     room.apply_workers("spenders", &["bugs"], &script, extra).await;
     room.submit("bugs", "spends", json!({"payload": "x"})).await;
-    let spender = holder(&room.item_is("spends", Leased).await);
+    let spender = holder(&room.wait_for_item_phase("spends", Leased).await);
     let notice = told(&calls, "ThresholdReached").await;
     assert_eq!(notice["objects"][0]["kind"], "Budget", "{notice}");
     assert!(notice.to_string().contains("50 % of the limit daily of 4000 tokens"), "{notice}");
@@ -149,12 +149,12 @@ async fn what_a_pool_escalates_comes_to_the_inbox_of_the_scheduler() {
     room.apply_pool("planner", json!({"type": "scheduler", "replicas": 1})).await;
     let planner = room.idle("planner", 1).await.remove(0).name_any();
     let pod = room.api::<Pod>().get(&planner).await.expect("its pod");
-    let inbox = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let inbox = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await);
     room.apply_queue("bugs", json!({"itemDefaults": {"attemptTimeoutSeconds": 3}})).await;
     let rules = json!({"rules": [{"signal": "ItemPastTime", "do": "Escalate"}]});
     room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, json!({"scaling": {"max": 1}, "supervision": rules})).await;
     room.submit("bugs", "long", json!({"payload": "x"})).await;
-    let name = holder(&room.item_is("long", Leased).await);
+    let name = holder(&room.wait_for_item_phase("long", Leased).await);
     let message = eventually("the scheduler's inbox has the message", async || {
         let answer = inbox.try_call("GET", "/agent/v1/inbox", "").await?;
         let messages = if answer.status == 200 { answer.json()["messages"].as_array().cloned().unwrap_or_default() } else { Vec::new() };
@@ -168,7 +168,7 @@ async fn what_a_pool_escalates_comes_to_the_inbox_of_the_scheduler() {
     );
     let works = agent(&room, "it is told of", &name, |agent| intervened(agent, "ItemPastTime", "Escalate")).await;
     assert!(condition(&works, "GivenUp").is_none(), "and works on: {:?}", works.status);
-    room.let_go("long").await;
-    room.item_is("long", Succeeded).await;
+    room.release_item("long").await;
+    room.wait_for_item_phase("long", Succeeded).await;
     room.close().await;
 }

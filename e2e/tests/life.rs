@@ -40,7 +40,7 @@ const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done"
 const STUBBORN: &str = "trap '' TERM; while :; do sleep 1; done";
 
 /// A heartbeat each second, and a time-out of five seconds.
-fn closely(mode: &str) -> Value {
+fn short_timeouts_spec(mode: &str) -> Value {
     json!({"mode": mode, "heartbeatPeriodSeconds": 1, "heartbeatTimeoutSeconds": 5})
 }
 
@@ -54,7 +54,7 @@ async fn change(room: &TestNamespace, agent: &str, spec: Value) {
 }
 
 /// Waits until the Agent fits now.
-async fn becomes(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
+async fn wait_for_agent(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(&format!("{name} {what}"), async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
         seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
@@ -88,7 +88,7 @@ fn exit_code(pod: &Pod) -> Option<i32> {
 }
 
 async fn ends_with_goodbye(room: &TestNamespace, history: &History, name: &str, reason: &str) {
-    let ended = becomes(room, name, "ended", |agent| phase(agent) == Some(Stopped)).await;
+    let ended = wait_for_agent(room, name, "ended", |agent| phase(agent) == Some(Stopped)).await;
     assert!(says(&ended, "Ready", "False", "SaidGoodbye"), "{:?}", ended.status);
     assert_eq!(condition(&ended, "Ready").map(|ready| ready.message.as_str()), Some(reason));
     assert!(history.phases(name).await.ends_with(&[Goodbye, Stopped]), "{:?}", history.phases(name).await);
@@ -142,7 +142,7 @@ async fn a_goodbye_brings_no_replacement_that_the_pool_does_not_want() {
         "spec": {"poolRef": {"name": "free"}, "manual": true}}))
         .expect("an Agent");
     room.api::<Agent>().create(&PostParams::default(), &manual).await.expect("accepted");
-    becomes(&room, "mine", "is idle", |agent| phase(agent) == Some(Idle)).await;
+    wait_for_agent(&room, "mine", "is idle", |agent| phase(agent) == Some(Idle)).await;
     says_goodbye(&room, "mine", "bye").await;
     ends_with_goodbye(&room, &history, "mine", "bye").await;
     scale(&room, "free", 1).await;
@@ -233,11 +233,11 @@ async fn nobody_is_given_up_for_a_late_start_while_no_gateway_serves() {
 #[tokio::test]
 async fn a_pause_is_told_and_counted_and_a_paused_frozen_program_is_not_given_up() {
     let (room, _operator, history) = opened("pause").await;
-    room.apply_pool("free", json!({"replicas": 1, "agent": program(QUIET), "supervision": closely("Enforce")})).await;
+    room.apply_pool("free", json!({"replicas": 1, "agent": program(QUIET), "supervision": short_timeouts_spec("Enforce")})).await;
     let agent = room.idle("free", 1).await.remove(0);
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
     change(&room, &name, json!({"paused": true})).await;
-    let paused = becomes(&room, &name, "is paused", |agent| phase(agent) == Some(Paused)).await;
+    let paused = wait_for_agent(&room, &name, "is paused", |agent| phase(agent) == Some(Paused)).await;
     assert!(says(&paused, "Paused", "True", "PausedBySpec"), "{:?}", paused.status);
     assert_eq!(paused.status.and_then(|status| status.pauses), Some(1));
     eventually("the pod knows about the pause", async || {
@@ -255,12 +255,14 @@ async fn a_pause_is_told_and_counted_and_a_paused_frozen_program_is_not_given_up
     node::signal(&node::program(&uid).expect("a program"), Signal::CONT);
 
     change(&room, &name, json!({"paused": false, "resumePause": 1})).await;
-    let again = becomes(&room, &name, "goes on", |agent| phase(agent) == Some(Idle)).await;
+    let again = wait_for_agent(&room, &name, "goes on", |agent| phase(agent) == Some(Idle)).await;
     assert!(says(&again, "Paused", "False", "NotPaused") && pod_uid(&again) == uid, "{:?}", again.status);
     // The same again without a pause.
     node::signal(&node::program(&uid).expect("a program"), Signal::STOP);
-    becomes(&room, &name, "is given up", |agent| phase(agent) == Some(ForceStopped) && says(agent, "Ready", "False", "ProgramSilent"))
-        .await;
+    wait_for_agent(&room, &name, "is given up", |agent| {
+        phase(agent) == Some(ForceStopped) && says(agent, "Ready", "False", "ProgramSilent")
+    })
+    .await;
     assert!(history.phases(&name).await.ends_with(&[Idle, Stale, ForceStopped]), "{:?}", history.phases(&name).await);
     room.close().await;
 }
@@ -278,15 +280,15 @@ async fn children_are_made_within_the_bulkhead_and_leave_with_their_parent() {
     let not_listed = exec::spillway(&room, &name, &["spawn", "others"]).await;
     assert!(not_listed.code == 3 && not_listed.err.contains("spec.may.spawnIn"), "{not_listed:?}");
     let child = exec::spillway(&room, &name, &["spawn", "kids", "--key", "first"]).await.ok().trim().to_owned();
-    let made = becomes(&room, &child, "is idle", |agent| phase(agent) == Some(Idle)).await;
+    let made = wait_for_agent(&room, &child, "is idle", |agent| phase(agent) == Some(Idle)).await;
     assert_eq!((made.spec.parent_ref.map(|parent| parent.name), made.spec.manual), (Some(name.clone()), Some(true)));
-    becomes(&room, &name, "has a child", |agent| agent.status.as_ref().and_then(|status| status.children) == Some(1)).await;
+    wait_for_agent(&room, &name, "has a child", |agent| agent.status.as_ref().and_then(|status| status.children) == Some(1)).await;
     assert_eq!(room.pool("kids").await.status.and_then(|status| status.agents), Some(0), "it counts outside its pool's size");
 
     // The same key gives the same child, with the command and with the API call of the sidecar.
     assert_eq!(exec::spillway(&room, &name, &["spawn", "kids", "--key", "first"]).await.ok().trim(), child);
     let pod = room.api::<Pod>().get(&name).await.expect("its pod");
-    let link = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await).saying("idempotency-key", "first");
+    let link = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await).saying("idempotency-key", "first");
     let again = link.post("/agent/v1/agents", json!({"pool": "kids"})).await;
     assert_eq!((again.status, again.json()), (200, json!({"agent": child})));
     let another = link.post("/agent/v1/agents", json!({"pool": "kids", "displayName": "another"})).await;
@@ -295,7 +297,7 @@ async fn children_are_made_within_the_bulkhead_and_leave_with_their_parent() {
 
     let one_too_many = exec::spillway(&room, &name, &["spawn", "kids"]).await;
     assert!(one_too_many.code == 3 && one_too_many.err.contains("maxChildAgents"), "{one_too_many:?}");
-    warned(&room, &name).await;
+    assert_model_warned(&room, &name).await;
     assert_eq!(room.list::<Agent>().await.len(), 2, "nothing else was made");
 
     says_goodbye(&room, &name, "done").await;
@@ -304,12 +306,12 @@ async fn children_are_made_within_the_bulkhead_and_leave_with_their_parent() {
         .agent("the child leaves too", |agent| agent.name_any() == child && says(agent, "GoodbyeRequested", "True", "ParentEnded"))
         .await;
     assert_eq!(gone.name_any(), child);
-    becomes(&room, &child, "ended", |agent| phase(agent) == Some(Stopped)).await;
+    wait_for_agent(&room, &child, "ended", |agent| phase(agent) == Some(Stopped)).await;
     room.close().await;
 }
 
 /// Checks that the model, and persons, get a notice of the refused request.
-async fn warned(room: &TestNamespace, name: &str) {
+async fn assert_model_warned(room: &TestNamespace, name: &str) {
     let rule = "RuleViolated/TooManyChildren";
     eventually("the pod has the warning", async || {
         let said = sh(room, name, "cat /spillway/data/notices.jsonl").await;
@@ -321,7 +323,7 @@ async fn warned(room: &TestNamespace, name: &str) {
     let after = exec::spillway(room, name, &["progress", "thinking"]).await;
     assert!(!after.err.contains(rule), "once: {after:?}");
     room.event(name, rule, "Warn: ").await;
-    let parent = becomes(room, name, "has it on record", |agent| {
+    let parent = wait_for_agent(room, name, "has it on record", |agent| {
         agent.status.as_ref().is_some_and(|status| status.interventions.as_ref().is_some_and(|all| !all.is_empty()))
     })
     .await;
@@ -348,7 +350,7 @@ async fn a_chat_agent_is_active_while_its_terminal_is_used() {
     .await;
     assert_eq!(sh(&room, &name, "cat /tmp/typed").await.ok().trim(), "hello");
     // Still attached, without typing.
-    becomes(&room, &name, "is idle again", |agent| phase(agent) == Some(Idle)).await;
+    wait_for_agent(&room, &name, "is idle again", |agent| phase(agent) == Some(Idle)).await;
     assert!(history.phases(&name).await.ends_with(&[Idle, Active, Idle]), "{:?}", history.phases(&name).await);
     assert!(only(&history.phases(&other).await, &[Spawning, Running, Idle]), "no person was at the other one");
     drop(person);

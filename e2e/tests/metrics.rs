@@ -45,7 +45,7 @@ async fn what_happens_to_work_and_agents_is_counted_once_and_a_new_leader_begins
     for (name, payload) in [("who", "who"), ("good", "good"), ("bad", "bad")] {
         room.submit("bugs", name, json!({"payload": payload})).await;
     }
-    room.items_are_over(3).await;
+    room.wait_until_items_ended(3).await;
     let queue = |rest: &str| format!("queue=\"bugs\"{rest}");
     until(&room, &operator, "queue_arrivals_total", &[(&queue(""), 3.0)]).await;
     until(&room, &operator, "queue_claims_total", &[(&queue(""), 4.0)]).await;
@@ -97,7 +97,7 @@ async fn what_happens_to_work_and_agents_is_counted_once_and_a_new_leader_begins
     let next = room.operator("two");
     next.leads(&room).await;
     room.submit("bugs", "late", json!({"payload": "good"})).await;
-    room.item_is("late", Succeeded).await;
+    room.wait_for_item_phase("late", Succeeded).await;
     until(&room, &next, "queue_arrivals_total", &[(&queue(""), 1.0)]).await;
     until(&room, &next, "queue_claims_total", &[(&queue(""), 1.0)]).await;
     until(&room, &next, "queue_ends_total", &[(&queue(",outcome=\"Succeeded\""), 1.0)]).await;

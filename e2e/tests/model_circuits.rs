@@ -136,7 +136,7 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
         .await;
         agrees(&room, &scene.provider).await;
     };
-    controllers.are_kept_for(&room, test).await;
+    controllers.run_during(&room, test).await;
     room.close().await;
 }
 
@@ -170,7 +170,7 @@ async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_rest
         }
         agrees(&room, &scene.provider).await;
     };
-    controllers.are_kept_for(&room, test).await;
+    controllers.run_during(&room, test).await;
     room.close().await;
 }
 
@@ -215,7 +215,7 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
         is_open().await;
         assert_eq!(scene.provider.calls(), calls, "no call reached it");
     };
-    controllers.are_kept_for(&room, test).await;
+    controllers.run_during(&room, test).await;
     room.close().await;
 }
 
@@ -248,7 +248,7 @@ async fn a_probe_that_never_answers_does_not_wedge_it() {
             () = hangs => {}
         }
     };
-    controllers.are_kept_for(&room, test).await;
+    controllers.run_during(&room, test).await;
     room.close().await;
 }
 
@@ -273,7 +273,7 @@ async fn a_provider_that_hangs_counts_when_the_clients_of_calls_that_are_not_str
         is_refused(&scene.call(1, "cache", false).await, 402);
         scene.provider.go();
     };
-    controllers.are_kept_for(&room, test).await;
+    controllers.run_during(&room, test).await;
     room.close().await;
 }
 
@@ -295,6 +295,6 @@ async fn a_model_turn_that_takes_too_long_is_told_so_and_counted_all_the_same() 
         let said = text(&answer);
         assert!(answer.status == 200 && !said.contains("[DONE]") && said.contains("turn_timed_out"), "{said}");
     };
-    controllers.are_kept_for(&room, test).await;
+    controllers.run_during(&room, test).await;
     room.close().await;
 }

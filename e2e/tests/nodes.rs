@@ -7,7 +7,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use spillway::api::Agent;
 
-use crate::outages::went_on;
+use crate::outages::assert_programs_continued;
 use crate::support::fleet::{Chronicle, Fleet, steps};
 use crate::support::neighbours::Neighbours;
 use crate::support::{TestNamespace, eventually, seen, stopped};
@@ -59,7 +59,7 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
     .await;
     for name in &replacements {
         let stuck = told.until(name, "without a node", |state| state.ready == "Unschedulable").await;
-        assert!(stuck.words.contains("untolerated taint"), "in the scheduler's words: {stuck:?}");
+        assert!(stuck.message.contains("untolerated taint"), "in the scheduler's words: {stuck:?}");
     }
     let now: Vec<Pod> = room.list().await;
     for pod in &pods {
@@ -84,7 +84,7 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
         .await;
     }
     assert_eq!(Fleet::of(&room, 2).await, before, "who was there before is there, and was never ended");
-    went_on(&room, &before.names(), &walked, 5).await;
+    assert_programs_continued(&room, &before.names(), &walked, 5).await;
     neighbours.go().await;
     room.close().await;
 }
@@ -108,7 +108,7 @@ async fn alone_on_the_only_node_nobody_is_replaced_when_its_kubelet_is_away() {
     drop(kubelet);
     node_is(&room, &pods[0], "True").await;
     assert_eq!(Fleet::of(&room, 2).await, before);
-    told.nothing_happened_to(&before.names());
-    went_on(&room, &before.names(), &walked, 15).await;
+    told.assert_undisturbed(&before.names());
+    assert_programs_continued(&room, &before.names(), &walked, 15).await;
     room.close().await;
 }

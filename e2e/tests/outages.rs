@@ -41,7 +41,7 @@ async fn answered_again(room: &TestNamespace, agents: &[String], times: usize) {
 }
 
 /// Checks that the programs continued meanwhile, with each step once.
-pub async fn went_on(room: &TestNamespace, agents: &[String], before: &[u64], at_least: u64) {
+pub async fn assert_programs_continued(room: &TestNamespace, agents: &[String], before: &[u64], at_least: u64) {
     let after = steps(room, agents).await;
     assert!(before.iter().zip(&after).all(|(before, after)| after - before >= at_least), "from {before:?} to {after:?}");
 }
@@ -62,7 +62,7 @@ async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(Fleet::now(&room).await, before, "all operators are away, and nothing changed");
     // A step takes five seconds. On a busy machine half of the steps are enough.
-    went_on(&room, &before.names(), &walked, 60).await;
+    assert_programs_continued(&room, &before.names(), &walked, 60).await;
 
     room.start_gateway("later");
     let second = room.operator("second");
@@ -70,8 +70,8 @@ async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
     answered_again(&room, &before.names(), 1).await;
     room.pool_says("free", "Ready", "True").await;
     assert_eq!(Fleet::of(&room, 3).await, before, "the same Agents, pods and containers, none of them restarted");
-    told.nothing_happened_to(&before.names());
-    went_on(&room, &before.names(), &walked, 60).await;
+    told.assert_undisturbed(&before.names());
+    assert_programs_continued(&room, &before.names(), &walked, 60).await;
 
     // The new leader also controls them again.
     scale(&room, "free", 1).await;
@@ -89,7 +89,7 @@ async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
     let before = Fleet::of(&room, 3).await;
     let walked = steps(&room, &before.names()).await;
     let pod = room.list::<Pod>().await.remove(0);
-    let agent = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let agent = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await);
 
     drop(first);
     eventually("the gateway says that the governor is away", async || {
@@ -103,7 +103,7 @@ async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
         assert!(answer.headers.contains_key("retry-after"), "and when to come again");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    went_on(&room, &before.names(), &walked, 6).await;
+    assert_programs_continued(&room, &before.names(), &walked, 6).await;
 
     let second = room.operator("second");
     second.leads(&room).await;
@@ -111,8 +111,8 @@ async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
     // A controller that counted the silence would have given them up within this time.
     tokio::time::sleep(Duration::from_secs(45)).await;
     assert_eq!(Fleet::of(&room, 3).await, before);
-    told.nothing_happened_to(&before.names());
-    went_on(&room, &before.names(), &walked, 12).await;
+    told.assert_undisturbed(&before.names());
+    assert_programs_continued(&room, &before.names(), &walked, 12).await;
     room.close().await;
 }
 
@@ -131,11 +131,11 @@ async fn a_roll_out_of_the_gateway_loses_no_agent() {
     tokio::time::sleep(Duration::from_secs(90)).await;
     room.start_gateway("after");
     answered_again(&room, &before.names(), 1).await;
-    went_on(&room, &before.names(), &walked, 9).await;
+    assert_programs_continued(&room, &before.names(), &walked, 9).await;
     // Effects of the outage would show within another time-out.
     tokio::time::sleep(Duration::from_secs(130)).await;
     assert_eq!(Fleet::of(&room, 3).await, before);
-    told.nothing_happened_to(&before.names());
+    told.assert_undisturbed(&before.names());
 
     // One after the other at the same address, each for less time than an agent's time-out.
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 40)})).await;
@@ -148,7 +148,7 @@ async fn a_roll_out_of_the_gateway_loses_no_agent() {
     answered_again(&room, &before.names(), 2).await;
     tokio::time::sleep(Duration::from_secs(50)).await;
     assert_eq!(Fleet::of(&room, 3).await, before);
-    told.nothing_happened_to(&before.names());
+    told.assert_undisturbed(&before.names());
     room.close().await;
 }
 
@@ -197,14 +197,14 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
     })
     .await;
     // Changes that the stopped one does not know: a goodbye, and another size.
-    let leaving = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pods[2]).await);
+    let leaving = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pods[2]).await);
     eventually("the new leader accepts a goodbye", async || {
         let answer = leaving.try_call("POST", "/agent/v1/goodbye", json!({"reason": "done"}).to_string()).await?;
         seen(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
     scale(&room, "free", 5).await;
-    let after = Fleet::of_living(&room, 5).await;
+    let after = Fleet::wait_for_living(&room, 5).await;
     tokio::time::sleep(Duration::from_secs(150)).await;
 
     let woken = jiff::Timestamp::now();
@@ -227,7 +227,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
         .filter(|write| (200..300).contains(&write.response_status.code))
         .collect();
     assert!(late.is_empty(), "the one that slept writes nothing: {late:#?}");
-    assert_eq!(Fleet::of_living(&room, 5).await, after, "and no agent was ended for it");
+    assert_eq!(Fleet::wait_for_living(&room, 5).await, after, "and no agent was ended for it");
     let stayed = before.names().into_iter().filter(|name| *name != pods[2].name_any());
     assert!(stayed.clone().all(|name| after.names().contains(&name)), "{:?} of {:?}", stayed.collect::<Vec<_>>(), after.names());
     let goodbye = room.api::<Agent>().get(&pods[0].name_any()).await.expect("an Agent").status.and_then(|status| status.goodbye);
@@ -238,7 +238,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
 /// A caller with the headers of a gateway that calls for `pod`.
 async fn gateway_at_the_governor(room: &TestNamespace, pod: &Pod) -> Caller {
     let token = caller::token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await;
-    let caller = Caller::at_the_governor(room).await.with(&token).saying(GATEWAY_HEADER, "test");
+    let caller = Caller::anonymous_at_governor(room).await.with(&token).saying(GATEWAY_HEADER, "test");
     caller
         .saying(CALLER_NAMESPACE_HEADER, &room.namespace)
         .saying(CALLER_POD_HEADER, &pod.name_any())
@@ -251,8 +251,8 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
     let authority = Authority::make(&room).await;
     let old = FakeGovernor::start(&room, &authority, "old", 7).await;
     old.leads(&room).await;
-    let pod = never_run(&room, "somebody").await;
-    let agent = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let pod = unscheduled_pod(&room, "somebody").await;
+    let agent = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await);
     let answers = async |what: &str| {
         eventually(what, async || {
             let answer = agent.try_call("POST", "/agent/v1/report", report().to_string()).await?;
@@ -284,7 +284,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
         let agent = agent.clone();
         async move { agent.post("/agent/v1/report", report()).await }
     });
-    old.holds_a_call().await;
+    old.wait_for_held_call().await;
     let new = FakeGovernor::start(&room, &authority, "new", 8).await;
     new.leads(&room).await;
     old.ends_streams();
@@ -303,7 +303,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
 }
 
 /// A pod that is never scheduled. It exists, so tokens can be bound to it.
-async fn never_run(room: &TestNamespace, name: &str) -> Pod {
+async fn unscheduled_pod(room: &TestNamespace, name: &str) -> Pod {
     let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
     let container = json!({"name": "c", "image": "localhost/spillway/demo-agent:dev", "securityContext": walls});
     let pod = json!({"metadata": {"name": name}, "spec": {"nodeSelector": {"no-such": "label"}, "containers": [container]}});
@@ -330,14 +330,14 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     let link = stopped::Link::of(&pods[0]);
     let lost = told.until(&alone, "given up", |state| state.phase == "Stale").await;
     assert_eq!(lost.ready, "HeartbeatLost");
-    assert!((20..40).contains(&served(&lost.words)), "{lost:?}");
+    assert!((20..40).contains(&served(&lost.message)), "{lost:?}");
     told.until(&alone, "ended by force", |state| state.phase == "ForceStopped").await;
     let many = told.of(&alone).into_iter().find(|state| state.heartbeating.contains("SilentWithMany"));
     assert_eq!(many, None, "no other agent was silent with it");
     drop(link);
 
     // All agents of a node at once.
-    Fleet::of_living(&room, 6).await;
+    Fleet::wait_for_living(&room, 6).await;
     let pods = room.pods_ready(6).await;
     let links: Vec<_> = pods.iter().map(stopped::Link::of).collect();
     for pod in &pods {
@@ -345,13 +345,13 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
         told.until(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
         let lost = told.until(&name, "given up in the end", |state| state.phase == "Stale").await;
         assert_eq!(lost.ready, "HeartbeatLost");
-        assert!(served(&lost.words) >= 40, "only after a second time-out: {lost:?}");
+        assert!(served(&lost.message) >= 40, "only after a second time-out: {lost:?}");
         let states = told.of(&name);
         let at = |holds: &dyn Fn(&crate::support::fleet::State) -> bool| states.iter().position(holds).expect("it was seen");
         assert!(at(&|state| state.heartbeating == "Unknown/SilentWithMany") < at(&|state| state.phase == "Stale"), "{states:#?}");
     }
     drop(links);
-    Fleet::of_living(&room, 6).await;
+    Fleet::wait_for_living(&room, 6).await;
     room.close().await;
 }
 
@@ -440,7 +440,7 @@ async fn an_api_server_goes_and_comes(seconds: u64) {
         .filter(|write| ["create", "delete"].iter().any(|verb| write.is(verb, "agents") || write.is(verb, "pods")))
         .collect();
     assert!(made_or_ended.is_empty(), "{made_or_ended:#?}");
-    went_on(&room, &before.names(), &walked, seconds / 10).await;
+    assert_programs_continued(&room, &before.names(), &walked, seconds / 10).await;
     // The new leader also controls them again.
     scale(&room, "free", 1).await;
     room.pods_ready(1).await;
@@ -451,8 +451,8 @@ async fn an_api_server_goes_and_comes(seconds: u64) {
 async fn a_gateway_without_any_leader_answers_everybody_at_once() {
     let room = TestNamespace::open("nobody").await;
     let _authority = Authority::make(&room).await;
-    let pod = never_run(&room, "somebody").await;
-    let agent = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let pod = unscheduled_pod(&room, "somebody").await;
+    let agent = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await);
     let away = async |method: &str, path: &str, body: Bytes| {
         eventually("the gateway serves", async || {
             let answer = agent.try_call(method, path, body.clone()).await?;

@@ -204,7 +204,7 @@ impl Drop for Listening {
 }
 
 /// A NetworkPolicy that lets all pods of the namespace reach `to`, like a network plugin that applies policies late.
-async fn hole(room: &TestNamespace, to: SocketAddr) {
+async fn open_egress(room: &TestNamespace, to: SocketAddr) {
     let out = json!([{"to": [{"ipBlock": {"cidr": format!("{}/32", to.ip())}}], "ports": [{"protocol": "TCP", "port": to.port()}]}]);
     let policy = json!({"metadata": {"name": "hole"}, "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": out}});
     let policy: NetworkPolicy = serde_json::from_value(policy).expect("a policy");
@@ -241,7 +241,7 @@ async fn with_canary(name: &str) -> (TestNamespace, Operator, History, Listening
 #[tokio::test]
 async fn no_program_starts_before_its_walls_stand() {
     let (room, _operator, history, canary) = with_canary("canary").await;
-    hole(&room, canary.0).await;
+    open_egress(&room, canary.0).await;
     let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
     room.apply_pool("free", json!({"replicas": 1, "agent": program})).await;
     let (_, agent) = history.agent("it is held back", |agent| held_back(agent, canary.0)).await;
@@ -268,7 +268,7 @@ async fn no_program_starts_before_its_walls_stand() {
 #[tokio::test]
 async fn a_pod_whose_walls_never_stand_is_given_up_and_another_one_tried() {
     let (room, _operator, history, canary) = with_canary("never").await;
-    hole(&room, canary.0).await;
+    open_egress(&room, canary.0).await;
     let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
     room.apply_pool("free", json!({"replicas": 1, "agent": program, "supervision": {"startupTimeoutSeconds": 10}})).await;
     let (_, ended) = history.agent("it is given up", |agent| phase(agent) == Some(ForceStopped)).await;
@@ -293,7 +293,7 @@ async fn a_program_ends_when_its_walls_fall() {
         seen(said.starts_with("begun\n"), || said.clone())
     })
     .await;
-    hole(&room, canary.0).await;
+    open_egress(&room, canary.0).await;
     // The sidecar probes each minute.
     let (_, ended) = history.agent("it ended", |agent| agent.name_any() == name && phase(agent) == Some(Stopped)).await;
     let ready = condition(&ended, "Ready").expect("Ready");

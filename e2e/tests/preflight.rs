@@ -21,7 +21,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
 }
 
 /// Waits until the only agent's preflight failed; its name and the message.
-async fn unfit(room: &TestNamespace) -> (String, String) {
+async fn wait_for_failed_preflight(room: &TestNamespace) -> (String, String) {
     eventually("an agent fails its preflight", async || {
         let agents: Vec<Agent> = room.list().await;
         let [agent] = &agents[..] else { return Err(format!("{} agents", agents.len())) };
@@ -33,7 +33,7 @@ async fn unfit(room: &TestNamespace) -> (String, String) {
 }
 
 /// Waits until the preflight of an agent of the pool failed; its name and the message.
-async fn unfit_of(room: &TestNamespace, pool: &str) -> (String, String) {
+async fn wait_for_failed_preflight_of(room: &TestNamespace, pool: &str) -> (String, String) {
     eventually("an agent of the pool fails its preflight", async || {
         let agents: Vec<Agent> = room.list().await;
         let failed = agents.iter().filter(|agent| agent.spec.pool_ref.name == pool).find_map(|agent| {
@@ -54,25 +54,25 @@ async fn an_agent_gets_its_item_when_its_preflight_passed() {
     let agent = json!({"agent": {"preflightCommand": ["/bin/sh", "-c", check]}, "scaling": {"min": 0, "max": 1}});
     room.apply_workers("fixers", &["bugs"], "echo \"fixed $task\"", agent).await;
     room.submit("bugs", "bug", json!({"payload": "the bug"})).await;
-    let (name, words) = unfit(&room).await;
+    let (name, words) = wait_for_failed_preflight(&room).await;
     assert_eq!(words, "the preflight command ended with exit code 3: no login");
     let (reason, words) = room.pool_says("fixers", "Blocked", "True").await;
     assert_eq!((reason.as_str(), words), ("PreflightFailed", format!("{name}: the preflight command ended with exit code 3: no login")));
     room.event(&name, "PreflightFailed", "no login").await;
-    let item = room.item_is("bug", Ready).await;
+    let item = room.wait_for_item_phase("bug", Ready).await;
     assert_eq!(item.status.as_ref().and_then(|status| status.attempts).unwrap_or(0), 0, "no agent tried it");
     // A new leader knows it from the stored status, and then from the agent itself.
     drop(operator);
     let second = room.operator("two");
     second.leads(&room).await;
-    assert_eq!(unfit(&room).await.0, name, "it is kept");
+    assert_eq!(wait_for_failed_preflight(&room).await.0, name, "it is kept");
     eventually("a person repairs it", async || {
         let said = sh(&room, &name, "touch /tmp/mended").await;
         // The end of a run kills all processes in the container, also the user's own command.
         seen(said.code == 0, || format!("{said:?}"))
     })
     .await;
-    let item = room.item_is("bug", Succeeded).await;
+    let item = room.wait_for_item_phase("bug", Succeeded).await;
     let status = item.status.clone().expect("a status");
     assert_eq!((status.attempts, status.failures, status.stalls), (Some(1), Some(0), Some(0)));
     assert_eq!(attempts(&item), [("Complete".to_owned(), name)], "by the agent that was there all along");
@@ -87,12 +87,12 @@ async fn a_sandbox_that_is_required_by_name_and_not_there_keeps_work_away() {
     let strict = |require: bool| json!({"preflight": {"requireSandbox": require}, "scaling": {"min": 0, "max": 1}});
     room.apply_workers("fixers", &["bugs"], "exit 0", strict(true)).await;
     room.submit("bugs", "bug", json!({})).await;
-    let (name, words) = unfit(&room).await;
+    let (name, words) = wait_for_failed_preflight(&room).await;
     assert!(words.contains("Landlock") && words.contains("requireSandbox"), "{words}");
     room.event(&name, "PreflightFailed", "Landlock").await;
-    room.item_is("bug", Ready).await;
+    room.wait_for_item_phase("bug", Ready).await;
     room.apply_workers("fixers", &["bugs"], "exit 0", strict(false)).await;
-    let item = room.item_is("bug", Succeeded).await;
+    let item = room.wait_for_item_phase("bug", Succeeded).await;
     assert_eq!(attempts(&item), [("Complete".to_owned(), name)], "by the same agent, which asked again");
     room.close().await;
 }
@@ -127,7 +127,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     room.event("waits", "RequirementsUnmet", "scripted-large").await;
     // Other items overtake it, and no agent is started for it.
     room.submit("bugs", "plain", json!({})).await;
-    room.item_is("plain", Succeeded).await;
+    room.wait_for_item_phase("plain", Succeeded).await;
     let said = plugin(&room, &["explain", "item/waits"]).await.ok();
     assert!(said.contains("pool small lacks what the item requires: scripted-large (requires.models)"), "{said}");
     eventually("the pool has no agents", async || {
@@ -138,7 +138,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     assert_eq!(room.item("waits").await.status.and_then(|status| status.attempts).unwrap_or(0), 0);
     // Only a pool with the model takes it.
     with_models(&room, &provider, "large", &["scripted-*"], json!({})).await;
-    let done = room.item_is("waits", Succeeded).await;
+    let done = room.wait_for_item_phase("waits", Succeeded).await;
     let [(_, agent)] = &attempts(&done)[..] else { panic!("{done:?}") };
     let agent = room.api::<Agent>().get(agent).await.expect("its agent");
     assert_eq!(agent.spec.pool_ref.name, "large");
@@ -164,7 +164,7 @@ async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
     // The pool requires a tool that its image does not have, so its agent gets no work.
     let named = json!({"preflight": {"tools": ["sh", "git"]}, "scaling": {"min": 0, "max": 2}});
     room.apply_workers("workers", &["bugs"], "exit 0", named).await;
-    let (_, words) = unfit_of(&room, "workers").await;
+    let (_, words) = wait_for_failed_preflight_of(&room, "workers").await;
     assert_eq!(words, "the preflight command ended with exit code 1: git is not on the path (spec.preflight.tools)");
     room.pool_says("workers", "Blocked", "True").await;
     spillway(&room, &planner, &submit("tools=git", "two")).await.ok();
@@ -186,13 +186,13 @@ async fn a_pool_whose_models_do_not_answer_gives_its_agents_no_work() {
     let checks = json!({"preflight": {"models": true, "urls": [format!("{}/v1", provider.origin)]}});
     with_models(&room, &provider, "workers", &["scripted-*"], checks).await;
     room.submit("bugs", "bug", json!({})).await;
-    let (_, words) = unfit_of(&room, "workers").await;
+    let (_, words) = wait_for_failed_preflight_of(&room, "workers").await;
     for part in ["the model API main answers 503", "(spec.preflight.models)", &format!("{}/v1 does not answer", provider.origin)] {
         assert!(words.contains(part), "{part}: {words}");
     }
-    room.item_is("bug", Ready).await;
+    room.wait_for_item_phase("bug", Ready).await;
     provider.serves().await;
-    let done = room.item_is("bug", Succeeded).await;
+    let done = room.wait_for_item_phase("bug", Succeeded).await;
     assert_eq!(done.status.and_then(|status| status.attempts), Some(1));
     assert_eq!(provider.told(), 0, "it costs nothing");
     // An origin that no agent could reach blocks the pool before its first agent.
@@ -236,17 +236,17 @@ async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
     .await;
     // The items continue. A leased item over its time is also a signal of its agent.
     room.apply_workers("workers", &["urgent", "calm"], crate::support::work::UNTIL_TOLD, json!({"scaling": {"min": 0, "max": 1}})).await;
-    room.item_is("first", Leased).await;
+    room.wait_for_item_phase("first", Leased).await;
     for name in ["first", "second", "calm"] {
-        room.let_go(name).await;
-        room.item_is(name, Succeeded).await;
+        room.release_item(name).await;
+        room.wait_for_item_phase(name, Succeeded).await;
     }
     room.submit("urgent", "third", json!({})).await;
-    let third = room.item_is("third", Leased).await;
+    let third = room.wait_for_item_phase("third", Leased).await;
     room.event("third", "ObjectiveMissed", "completionSeconds").await;
     room.event(&holder(&third), "ObjectiveMissed", "completionSeconds").await;
-    room.let_go("third").await;
-    assert_eq!(room.item_is("third", Succeeded).await.status.and_then(|status| status.attempts), Some(1));
+    room.release_item("third").await;
+    assert_eq!(room.wait_for_item_phase("third", Succeeded).await.status.and_then(|status| status.attempts), Some(1));
     says("urgent", "True", "no item misses").await;
     // After many reconciles.
     let events = room.list::<k8s_openapi::api::events::v1::Event>().await;

@@ -128,7 +128,7 @@ async fn scheduler(room: &TestNamespace) -> String {
 }
 
 /// Waits for another agent of the scheduler than this one.
-async fn another(room: &TestNamespace, than: &str) -> String {
+async fn wait_for_other_agent(room: &TestNamespace, than: &str) -> String {
     eventually("another agent is there", async || {
         let now = scheduler(room).await;
         seen(now != than, || now.clone()).map(|()| now)
@@ -144,7 +144,7 @@ async fn words_become_work_and_a_question_becomes_none() {
     let (answer, items) = asked(&room, "the clock runs backwards, fix it").await;
     assert_eq!(answer, "Queued 1 item. I'll let you know when it's done.");
     assert_eq!(types(&items), [("the clock runs backwards, fix it", "bug")]);
-    let first = room.item_is(&items[0].name_any(), Ready).await;
+    let first = room.wait_for_item_phase(&items[0].name_any(), Ready).await;
     let (answer, none) = asked(&room, "status").await;
     assert!(answer.starts_with(&format!("1 Ready\n{}: Ready", first.name_any())), "{answer}");
     assert!(none.is_empty());
@@ -155,10 +155,10 @@ async fn words_become_work_and_a_question_becomes_none() {
     assert_eq!(types(&items), [("the login is broken", "bug"), ("tidy up", "chore"), ("write a PRD for a dark mode", "idea")]);
     let plan = items[0].spec.plan.clone().expect("a plan");
     assert!(items.iter().all(|item| item.spec.plan.as_ref() == Some(&plan)) && plan.size == 3, "{items:?}");
-    room.item_is(&items[1].name_any(), Blocked).await;
+    room.wait_for_item_phase(&items[1].name_any(), Blocked).await;
     workers(&room, ECHO).await;
     for item in items.iter().chain([&first]) {
-        let done = room.item_is(&item.name_any(), Succeeded).await;
+        let done = room.wait_for_item_phase(&item.name_any(), Succeeded).await;
         assert_eq!(done.status.and_then(|status| status.result).as_deref(), Some(item.spec.payload.as_str()));
     }
     // In the order of their dependencies, by their writes.
@@ -187,7 +187,7 @@ async fn words_become_work_and_a_question_becomes_none() {
     told(&agent).await;
     // The replacement also gets the notices.
     room.api::<Agent>().delete(&agent, &DeleteParams::default()).await.expect("deleted");
-    told(&another(&room, &agent).await).await;
+    told(&wait_for_other_agent(&room, &agent).await).await;
     let (answer, _) = asked(&room, "what is done?").await;
     assert_eq!(answer, "4 Succeeded");
     room.close().await;
@@ -252,7 +252,7 @@ async fn an_agent_that_is_lost_in_the_middle_queues_nothing_twice() {
     let agent = scheduler(&room).await;
     room.apply_pool("scheduler", lost).await;
     room.api::<Agent>().delete(&agent, &DeleteParams::default()).await.expect("deleted");
-    another(&room, &agent).await;
+    wait_for_other_agent(&room, &agent).await;
     let (answer, items) = asked(&room, "fix a; fix b").await;
     assert_eq!(answer, "Queued 2 items. I'll let you know when they're done.");
     assert_eq!(types(&items), [("fix a", "bug"), ("fix b", "bug")]);
@@ -268,7 +268,7 @@ async fn an_agent(room: &TestNamespace, may: Value) -> Caller {
     room.apply_pool("caller", json!({"replicas": 1, "may": may})).await;
     Fleet::of(room, 1).await;
     let pods = room.pods_ready(1).await;
-    Caller::at_the_gateway(room).await.with(&token_of(room, &pods[0]).await)
+    Caller::anonymous_at_gateway(room).await.with(&token_of(room, &pods[0]).await)
 }
 
 fn steps(steps: &[(&str, &[&str], Value)]) -> Value {
@@ -287,7 +287,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
     room.apply_queue("small", json!({"limits": {"maxPending": 3}})).await;
     let agent = an_agent(&room, json!({"submitTo": ["work", "small"]})).await;
     room.submit("small", "filler", json!({"notBeforeTime": "2100-01-01T00:00:00Z"})).await;
-    room.item_is("filler", Scheduled).await;
+    room.wait_for_item_phase("filler", Scheduled).await;
     let to = |queue: &str, payload: &str| json!({"queue": queue, "payload": payload});
     let (work, small) = (to("work", "x"), to("small", "x"));
     let cycle = steps(&[("a", &["b"], work.clone()), ("b", &["a"], work.clone())]);
@@ -381,12 +381,12 @@ async fn what_comes_then_waits_and_who_asks_is_told_so() {
     workers(&room, UNTIL_TOLD).await;
     let (_, items) = asked(&room, "fix a; then tidy b").await;
     let (bug, chore) = (items[0].name_any(), items[1].name_any());
-    room.item_is(&bug, Leased).await;
-    room.item_is(&chore, Blocked).await;
+    room.wait_for_item_phase(&bug, Leased).await;
+    room.wait_for_item_phase(&chore, Blocked).await;
     let (answer, _) = asked(&room, "how far?").await;
     assert!(answer.contains(&format!("{bug}: Leased")), "{answer}");
-    room.let_go(&bug).await;
-    room.let_go(&chore).await;
-    room.item_is(&chore, Succeeded).await;
+    room.release_item(&bug).await;
+    room.release_item(&chore).await;
+    room.wait_for_item_phase(&chore, Succeeded).await;
     room.close().await;
 }

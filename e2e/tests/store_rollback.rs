@@ -81,7 +81,7 @@ async fn owner_epoch(room: &TestNamespace) -> i64 {
 }
 
 /// The sum of the agents' own accounts.
-async fn lives_agree(room: &TestNamespace, provider: &Scripted) {
+async fn wait_until_accounts_agree(room: &TestNamespace, provider: &Scripted) {
     eventually("the accounts of all agents have the provider's count", async || {
         let told = provider.told();
         let used = |agent: Agent| agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used).unwrap_or_default();
@@ -95,7 +95,7 @@ async fn lives_agree(room: &TestNamespace, provider: &Scripted) {
 async fn alone_a_restored_etcd_costs_no_token_and_no_finish() {
     let room = TestNamespace::open("rollback").await;
     let controllers = Controllers::start(&room, 2);
-    controllers.are_kept_for(&room, rolled_back(&room)).await;
+    controllers.run_during(&room, rolled_back(&room)).await;
     room.close().await;
 }
 
@@ -122,7 +122,7 @@ async fn rolled_back(room: &TestNamespace) {
         calls(&agent.caller).await;
     }
     agrees(room, &provider).await;
-    let copy = Etcd::copied(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rollback.etcd"));
+    let copy = Etcd::take_copy(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rollback.etcd"));
 
     let since = tokio::time::Instant::now();
     for agent in &agents[4..8] {
@@ -140,7 +140,7 @@ async fn rolled_back(room: &TestNamespace) {
     let short = has_claimed(&agents[8]).await;
     finishes(&agents[8], &short).await;
     agrees(room, &provider).await;
-    lives_agree(room, &provider).await;
+    wait_until_accounts_agree(room, &provider).await;
     let before = owner_epoch(room).await;
     // Model calls continue all the time.
     let over = Arc::new(AtomicBool::new(false));
@@ -167,7 +167,7 @@ async fn rolled_back(room: &TestNamespace) {
 
     assert!(owner_epoch(room).await > before, "above all lost epochs");
     for (at, lent) in [(0, &lent[0]), (1, &lent[1]), (8, &short)] {
-        let item = room.item_is(&lent.name, WorkItemPhase::Succeeded).await;
+        let item = room.wait_for_item_phase(&lent.name, WorkItemPhase::Succeeded).await;
         let status = item.status.expect("a status");
         assert_eq!(status.result, Some(format!("by {}", agents[at].name)), "{}", lent.name);
         assert_eq!(status.lease.and_then(|lease| lease.lease_transitions), Some(lent.epoch), "{}", lent.name);
@@ -186,7 +186,7 @@ async fn rolled_back(room: &TestNamespace) {
         assert_eq!(phase(&item), Some(WorkItemPhase::Succeeded), "{}", item.name_any());
     }
     agrees(room, &provider).await;
-    lives_agree(room, &provider).await;
+    wait_until_accounts_agree(room, &provider).await;
     let events = room.list::<Event>().await;
     assert!(events.iter().any(|event| event.reason.as_deref() == Some("StoreRolledBack")), "an event names the lost time");
 }

@@ -59,7 +59,7 @@ async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_gran
     room.apply_workers("fishers", &["bugs"], &script, extra).await;
     room.submit("bugs", "big", json!({"payload": "x"})).await;
 
-    let waits = room.item_is("big", Paused).await;
+    let waits = room.wait_for_item_phase("big", Paused).await;
     assert_eq!(counted(&waits), (1, 0, 0, 1), "the lease is kept");
     let name = holder(&waits);
     let held = agent(&room, "its checkpoint is taken", &name, |agent| says(agent, "Checkpointed", "True", "CheckpointTaken")).await;
@@ -83,7 +83,7 @@ async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_gran
     }))
     .expect("a Grant");
     room.api::<Grant>().create(&PostParams::default(), &grant).await.expect("the Grant is accepted");
-    let done = room.item_is("big", Succeeded).await;
+    let done = room.wait_for_item_phase("big", Succeeded).await;
     assert_eq!((attempts(&done), counted(&done)), (vec![("Complete".to_owned(), name.clone())], (1, 0, 0, 1)));
     let result = done.status.as_ref().and_then(|status| status.result.clone()).unwrap_or_default();
     assert!(result.starts_with("calls: 6, checkpoint after ") && !result.ends_with("after "), "{result}");
@@ -110,9 +110,9 @@ async fn out_of_tokens_without_progress_the_agent_is_ended_and_its_item_counts_n
     });
     room.apply_workers("baiters", &["bugs"], &script, extra).await;
     room.submit("bugs", "first", json!({"payload": "x"})).await;
-    let first = attempts(&room.item_is("first", Succeeded).await)[0].1.clone();
+    let first = attempts(&room.wait_for_item_phase("first", Succeeded).await)[0].1.clone();
     room.submit("bugs", "second", json!({"payload": "x"})).await;
-    let done = room.item_is("second", Succeeded).await;
+    let done = room.wait_for_item_phase("second", Succeeded).await;
     let all = attempts(&done);
     let verbs: Vec<&str> = all.iter().map(|(verb, _)| verb.as_str()).collect();
     assert_eq!((verbs, all[0].1.as_str()), (vec!["Release", "Complete"], first.as_str()));
@@ -148,11 +148,11 @@ async fn a_gang_of_which_most_fail_is_ended_together_and_told_of_once() {
     }
     let mut gang = BTreeSet::new();
     for item in items {
-        gang.insert(holder(&room.item_is(item, Leased).await));
+        gang.insert(holder(&room.wait_for_item_phase(item, Leased).await));
     }
     assert_eq!(gang.len(), 5, "each has an agent");
     for item in &items[..3] {
-        room.let_go(item).await;
+        room.release_item(item).await;
     }
     for name in &gang {
         let ended = agent(&room, "all of the gang are ended", name, |agent| {
@@ -173,8 +173,8 @@ async fn a_gang_of_which_most_fail_is_ended_together_and_told_of_once() {
         .await;
         let (_, failures, stalls, _) = counted(&again);
         assert_eq!((failures, stalls), (i32::from(item.starts_with('f')), 0), "{item}: only its own failure counts");
-        room.let_go(item).await;
-        room.item_is(item, Succeeded).await;
+        room.release_item(item).await;
+        room.wait_for_item_phase(item, Succeeded).await;
     }
     let told: BTreeSet<String> = {
         let calls = calls.lock().expect("whole");

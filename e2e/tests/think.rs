@@ -89,14 +89,14 @@ async fn a_model_of_each_protocol_makes_work_of_words_and_every_token_is_counted
         room.submit(&format!("asks-{name}"), &format!("ask-{name}"), json!({"payload": format!("the {name} clock runs backwards")})).await;
     }
     for (name, dialect) in PROTOCOLS {
-        let asked = room.item_is(&format!("ask-{name}"), Succeeded).await;
+        let asked = room.wait_for_item_phase(&format!("ask-{name}"), Succeeded).await;
         assert_eq!(result(&asked), "Two steps.\nQueued 2 items. I'll let you know when they're done.", "{dialect}");
         let items = members(&room, &format!("ask-{name}")).await;
         let queue = |item: &WorkItem| item.spec.queue_ref.as_ref().map(|queue| queue.name.clone());
         let rows: Vec<_> = items.iter().map(|item| (item.spec.payload.as_str(), queue(item), item.spec.priority)).collect();
         assert_eq!(rows, [("a: mend it", Some("bugs".to_owned()), 40), ("b: tell everybody", Some("chores".to_owned()), 0)], "{dialect}");
-        room.item_is(&items[0].name_any(), Ready).await;
-        room.item_is(&items[1].name_any(), Blocked).await;
+        room.wait_for_item_phase(&items[0].name_any(), Ready).await;
+        room.wait_for_item_phase(&items[1].name_any(), Blocked).await;
     }
     assert_eq!(provider.calls(), 4);
     agrees(&room, &provider).await;
@@ -144,7 +144,7 @@ async fn an_idea_becomes_a_document_and_work() {
     let extra = json!({"queues": [{"name": "ideas"}], "scaling": {"min": 1, "max": 1}});
     room.apply_pool("prd", thinking(&provider, "Anthropic", "prd", extra)).await;
     room.submit("ideas", "dark-mode", json!({"type": "idea", "payload": "a dark mode"})).await;
-    let done = room.item_is("dark-mode", Succeeded).await;
+    let done = room.wait_for_item_phase("dark-mode", Succeeded).await;
     let follows = members(&room, "dark-mode").await;
     assert_eq!(follows.iter().map(|item| item.spec.payload.as_str()).collect::<Vec<_>>(), ["measure how bright it is"]);
     assert_eq!(result(&done).trim_end(), format!("{document}\n\nQueued: {} (chore).", follows[0].name_any()));

@@ -15,7 +15,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
 }
 
 /// Spec of a pool that scales as fast as possible.
-fn quick(max: u32) -> serde_json::Value {
+fn fast_scaling_spec(max: u32) -> serde_json::Value {
     json!({"scaling": {"min": 0, "max": max, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}})
 }
 
@@ -23,12 +23,13 @@ fn quick(max: u32) -> serde_json::Value {
 async fn agents_come_for_work_do_it_and_leave() {
     let (room, _operator) = opened("work").await;
     room.apply_queue("bugs", json!({})).await;
-    room.apply_workers("fixers", &["bugs"], "echo \"fixed $task\"; echo \"result of $task\" > $SPILLWAY_RESULT_FILE", quick(2)).await;
+    room.apply_workers("fixers", &["bugs"], "echo \"fixed $task\"; echo \"result of $task\" > $SPILLWAY_RESULT_FILE", fast_scaling_spec(2))
+        .await;
     room.pods_ready(0).await;
     for at in 0..6 {
         room.submit("bugs", &format!("bug-{at}"), json!({"payload": format!("bug {at}")})).await;
     }
-    assert_eq!(room.items_are_over(6).await, [("Succeeded".to_owned(), 6)].into());
+    assert_eq!(room.wait_until_items_ended(6).await, [("Succeeded".to_owned(), 6)].into());
     for at in 0..6 {
         let item = room.item(&format!("bug-{at}")).await;
         let status = item.status.clone().expect("a status");
@@ -47,9 +48,15 @@ async fn a_failure_is_tried_again_and_set_aside_and_a_person_may_start_it_again(
     let (room, _operator) = opened("failures").await;
     let policy = json!({"maxAttempts": 2, "backoff": {"initialSeconds": 1, "maxSeconds": 1}});
     room.apply_queue("bugs", json!({"itemDefaults": policy})).await;
-    room.apply_workers("fixers", &["bugs"], "[ $SPILLWAY_WORK_EPOCH -gt 2 ] && exit 0; echo \"cannot do $task\"; exit 7", quick(1)).await;
+    room.apply_workers(
+        "fixers",
+        &["bugs"],
+        "[ $SPILLWAY_WORK_EPOCH -gt 2 ] && exit 0; echo \"cannot do $task\"; exit 7",
+        fast_scaling_spec(1),
+    )
+    .await;
     room.submit("bugs", "hard", json!({"payload": "the hard one"})).await;
-    let item = room.item_is("hard", DeadLettered).await;
+    let item = room.wait_for_item_phase("hard", DeadLettered).await;
     let status = item.status.clone().expect("a status");
     assert_eq!((status.attempts, status.failures, status.stalls), (Some(2), Some(2), Some(0)));
     assert_eq!(status.reason.as_deref(), Some("TooManyFailures"));
@@ -57,7 +64,7 @@ async fn a_failure_is_tried_again_and_set_aside_and_a_person_may_start_it_again(
     assert!(history.iter().all(|attempt| attempt.verb == "Fail" && attempt.reason.as_deref() == Some("Exited")), "{history:?}");
     assert!(history[0].message.as_deref().is_some_and(|message| message.contains("cannot do the hard one")), "{history:?}");
     room.change_item("hard", json!({"redrives": 1})).await;
-    let item = room.item_is("hard", Succeeded).await;
+    let item = room.wait_for_item_phase("hard", Succeeded).await;
     let status = item.status.expect("a status");
     assert_eq!((status.attempts, status.failures), (Some(1), Some(0)), "counted anew");
     assert_eq!(status.lease.and_then(|lease| lease.lease_transitions), Some(3), "the epoch is not");
@@ -88,11 +95,11 @@ async fn order_dependencies_and_what_is_refused() {
         })
         .await;
         room.submit(queue, name, spec).await;
-        let item = room.item_is(name, Rejected).await;
+        let item = room.wait_for_item_phase(name, Rejected).await;
         assert_eq!(item.status.expect("a status").reason.as_deref(), Some(reason), "{name}");
     }
-    room.apply_workers("workers", &["first", "second"], "exit 0", quick(1)).await;
-    room.item_is("after-idea", Succeeded).await;
+    room.apply_workers("workers", &["first", "second"], "exit 0", fast_scaling_spec(1)).await;
+    room.wait_for_item_phase("after-idea", Succeeded).await;
     let items: Vec<WorkItem> = room.list().await;
     let started = |name: &str| {
         let item = items.iter().find(|item| item.metadata.name.as_deref() == Some(name)).expect("an item");
@@ -103,7 +110,7 @@ async fn order_dependencies_and_what_is_refused() {
         "{items:?}"
     );
     // Its dependency was never created.
-    let never = room.item_is("never", Cancelled).await;
+    let never = room.wait_for_item_phase("never", Cancelled).await;
     assert_eq!(never.status.expect("a status").reason.as_deref(), Some("DependencyMissing"));
     room.close().await;
 }
@@ -112,14 +119,14 @@ async fn order_dependencies_and_what_is_refused() {
 async fn a_cancelled_item_stops_and_is_never_given_out_again() {
     let (room, _operator) = opened("cancel").await;
     room.apply_queue("bugs", json!({})).await;
-    room.apply_workers("fixers", &["bugs"], "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done", quick(1)).await;
+    room.apply_workers("fixers", &["bugs"], "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done", fast_scaling_spec(1)).await;
     room.submit("bugs", "endless", json!({})).await;
-    room.item_is("endless", Leased).await;
+    room.wait_for_item_phase("endless", Leased).await;
     room.submit("bugs", "waiting", json!({})).await;
     // The one that waits first: the agent takes the next as soon as it is free.
     for name in ["waiting", "endless"] {
         room.change_item(name, json!({"cancelRequested": true})).await;
-        room.item_is(name, Cancelled).await;
+        room.wait_for_item_phase(name, Cancelled).await;
     }
     assert_eq!(attempts(&room.item("endless").await).first().map(|(verb, _)| verb.as_str()), Some("CancelDone"));
     assert!(attempts(&room.item("waiting").await).is_empty());

@@ -57,7 +57,7 @@ const PATIENT: &str = "while :; do echo \"at $task\"; [ $SPILLWAY_WORK_EPOCH -gt
 /// The first attempt never ends. Each later one is done at once.
 const SECOND: &str = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] && exit 0; while :; do echo working; sleep 1; done";
 
-async fn let_go(room: &TestNamespace, agent: &str) {
+async fn release_program(room: &TestNamespace, agent: &str) {
     sh(room, agent, "touch $SPILLWAY_DATA_DIR/go").await.ok();
 }
 
@@ -76,7 +76,7 @@ async fn a_frozen_holder_is_gone_before_its_item_is_given_out_again_and_its_fini
     queue(&room, json!({"leaseDurationSeconds": 5})).await;
     room.apply_workers("fixers", &["bugs"], PATIENT, agents(1)).await;
     room.submit("bugs", "bug", json!({"payload": "the bug"})).await;
-    let item = room.item_is("bug", Leased).await;
+    let item = room.wait_for_item_phase("bug", Leased).await;
     let first = room.holder(&item).await;
     let (name, uid) = (first.name_any(), first.uid().expect("a uid"));
     let zombie = room.as_pod(&first).await;
@@ -104,8 +104,8 @@ async fn a_frozen_holder_is_gone_before_its_item_is_given_out_again_and_its_fini
     assert_eq!((stale.status, stale.refusal().code), (409, Code::StaleLease), "{stale:?}");
     is_revoked(&zombie.completes(&item, 1, "by the zombie").await);
     is_revoked(&zombie.completes(&item, 2, "by the zombie").await);
-    let_go(&room, &second.name_any()).await;
-    let done = room.item_is("bug", Succeeded).await;
+    release_program(&room, &second.name_any()).await;
+    let done = room.wait_for_item_phase("bug", Succeeded).await;
     is_revoked(&zombie.completes(&item, 1, "by the zombie").await);
     let stale = living.completes(&item, 1, "by the wrong epoch").await;
     assert_eq!((stale.status, stale.refusal().code), (409, Code::StaleLease), "{stale:?}");
@@ -154,7 +154,7 @@ async fn a_claim_whose_answer_is_lost_gives_the_same_lease_again() {
     assert_eq!(counts(&room.item("bug").await), (0, 0, 1, 1), "one claim");
     assert_eq!(agent.completes(&item, 1, "done").await.status, 200);
     assert_eq!(agent.completes(&item, 1, "done").await.status, 200, "a repetition is answered the same");
-    let done = room.item_is("bug", Succeeded).await;
+    let done = room.wait_for_item_phase("bug", Succeeded).await;
     assert_eq!((result(&done).as_deref(), counts(&done)), (Some("done"), (0, 0, 1, 1)));
     witness.each_was_finished_once();
     room.close().await;
@@ -195,7 +195,7 @@ async fn who_hangs_up_in_the_middle_of_a_call_leaves_no_item_that_nobody_can_fin
             seen(answer.status == 200, || format!("{answer:?}"))
         })
         .await;
-        let done = room.item_is(&name, Succeeded).await;
+        let done = room.wait_for_item_phase(&name, Succeeded).await;
         assert_eq!(counts(&done), (0, 0, 1, 1), "{:?}", done.status);
     }
     witness.each_was_finished_once();
@@ -210,7 +210,7 @@ async fn a_program_that_says_something_is_not_stalled_and_one_that_says_nothing_
     let script = "n=0; while [ $n -lt 20 ]; do n=$((n+1)); echo \"step $n\"; sleep 1; done";
     room.apply_workers("fixers", &["bugs"], script, agents(1)).await;
     room.submit("bugs", "long", json!({})).await;
-    let done = room.item_is("long", Succeeded).await;
+    let done = room.wait_for_item_phase("long", Succeeded).await;
     assert_eq!(counts(&done), (0, 0, 1, 1), "{:?}", done.status);
     room.api::<AgentPool>().delete("fixers", &DeleteParams::default()).await.expect("deleted");
     room.empty().await;
@@ -218,7 +218,7 @@ async fn a_program_that_says_something_is_not_stalled_and_one_that_says_nothing_
     let script = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] && exit 0; exec sleep 1000";
     room.apply_workers("silent", &["bugs"], script, agents(1)).await;
     room.submit("bugs", "silent", json!({})).await;
-    let done = room.item_is("silent", Succeeded).await;
+    let done = room.wait_for_item_phase("silent", Succeeded).await;
     assert_eq!(counts(&done), (0, 1, 2, 2), "{:?}", done.status);
     let [(verb, agent), (last, _)] = attempts(&done).try_into().expect("two attempts");
     assert_eq!((verb.as_str(), last.as_str()), ("Stalled", "Complete"));
@@ -232,7 +232,7 @@ async fn an_attempt_that_takes_too_long_is_ended_and_too_many_of_them_set_the_it
     queue(&room, json!({"attemptTimeoutSeconds": 5, "maxStalls": 1})).await;
     room.apply_workers("fixers", &["bugs"], "while :; do echo working; sleep 1; done", agents(1)).await;
     room.submit("bugs", "endless", json!({})).await;
-    let item = room.item_is("endless", DeadLettered).await;
+    let item = room.wait_for_item_phase("endless", DeadLettered).await;
     let status = item.status.clone().expect("a status");
     assert_eq!((status.reason.as_deref(), counts(&item)), (Some("TooManyStalls"), (0, 1, 1, 1)));
     let attempt = status.attempt_history.expect("a history").remove(0);
@@ -258,7 +258,7 @@ async fn who_leaves_with_an_item_in_hand_gives_it_back_and_it_counts_as_nothing(
         } else {
             room.api::<Pod>().delete(&name, &DeleteParams::default()).await.expect("deleted");
         }
-        let done = room.item_is(item, Succeeded).await;
+        let done = room.wait_for_item_phase(item, Succeeded).await;
         assert_eq!(counts(&done), (0, 0, 2, 2), "{:?}", done.status);
         let [(verb, first), (last, second)] = attempts(&done).try_into().expect("two attempts");
         assert_eq!((verb.as_str(), last.as_str()), ("Release", "Complete"));
@@ -283,7 +283,7 @@ async fn a_holder_that_is_deleted_by_force_is_a_stall_and_its_item_is_done_by_an
     let again = witness.until("bug", "given to another", |state| leased(state, 2)).await;
     assert_eq!(node::of_pod(&pod.uid().expect("a uid")), [], "nothing of the first runs by then");
     is_revoked(&zombie.completes(&held, 1, "by the zombie").await);
-    let done = room.item_is("bug", Succeeded).await;
+    let done = room.wait_for_item_phase("bug", Succeeded).await;
     assert_eq!(counts(&done), (0, 1, 2, 2), "{:?}", done.status);
     assert_eq!(attempts(&done)[0], ("LeaseExpired".to_owned(), pod.name_any()));
     assert_ne!(crate::support::witness::holder(&again), pod.uid().expect("a uid"));
@@ -316,7 +316,7 @@ async fn an_agent_that_vanished_proves_nothing_while_its_pod_is_there() {
     let freed = witness.until("bug", "freed", |state| epoch(state) == 1 && phase(state) != Some(Leased)).await;
     assert_eq!(node::of_pod(&uid), [], "nothing of it runs when its item is free");
     assert!(gone_at(&history, &uid) < version(&freed), "nor did the API server believe so: {:?}", freed.status);
-    let done = room.item_is("bug", Succeeded).await;
+    let done = room.wait_for_item_phase("bug", Succeeded).await;
     assert_eq!(counts(&done), (0, 1, 2, 2), "{:?}", done.status);
     room.close().await;
 }
@@ -349,7 +349,7 @@ async fn the_next_leader_goes_on_with_what_waits_is_blocked_is_scheduled_and_is_
     room.submit("bugs", "soon", json!({"notBeforeTime": soon.to_string()})).await;
     room.submit("bugs", "later", json!({"notBeforeTime": later.to_string()})).await;
     for (name, waiting) in [("ready", Ready), ("after", Blocked), ("later", Scheduled)] {
-        room.item_is(name, waiting).await;
+        room.wait_for_item_phase(name, waiting).await;
     }
     drop(first);
     let second = room.operator("two");
@@ -360,12 +360,12 @@ async fn the_next_leader_goes_on_with_what_waits_is_blocked_is_scheduled_and_is_
     assert!(witness.of("soon").iter().all(|state| phase(state) != Some(Leased)), "priority comes first");
     drop(second);
     let agent = room.holder(&held).await.name_any();
-    let_go(&room, &agent).await;
+    release_program(&room, &agent).await;
     let third = room.operator("three");
     third.leads(&room).await;
     let mut started = Vec::new();
     for name in ["ready", "soon", "later", "after"] {
-        let done = room.item_is(name, Succeeded).await;
+        let done = room.wait_for_item_phase(name, Succeeded).await;
         assert_eq!((counts(&done), attempts(&done)), ((0, 0, 1, 1), vec![("Complete".to_owned(), agent.clone())]), "{name}");
         started.push(done.status.and_then(|status| status.attempt_history?.first().map(|attempt| attempt.start_time.0)).expect("a time"));
     }
@@ -404,7 +404,7 @@ async fn alone_an_item_of_a_dead_node_is_freed_by_a_word_and_nothing_that_thaws_
     assert!(!node::of_pod(&uid).is_empty(), "and it is not");
 
     room.change_item("bug", json!({"releasedEpoch": 1})).await;
-    let done = room.item_is("bug", Succeeded).await;
+    let done = room.wait_for_item_phase("bug", Succeeded).await;
     assert_eq!((result(&done).as_deref(), counts(&done)), (Some("by attempt 2"), (0, 1, 2, 2)), "{:?}", done.status);
     let [lost, finished] = attempts(&done).try_into().expect("two attempts");
     assert_eq!(lost, ("LeaseExpired".to_owned(), name.clone()));

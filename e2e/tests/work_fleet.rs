@@ -35,7 +35,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
 }
 
 /// A pool that scales as fast as possible.
-fn quick(max: u32) -> Value {
+fn fast_scaling_spec(max: u32) -> Value {
     json!({"scaling": {"min": 0, "max": max, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}})
 }
 
@@ -91,7 +91,7 @@ async fn two_hundred_items_are_done_once_each_in_their_order_and_the_pool_is_bac
     let claim = json!({"storageClassName": "standard", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}});
     let own = json!({"workspace": {"volumeClaimTemplate": claim}});
     let log = "echo $SPILLWAY_ITEM_UID >> /workspace/log";
-    room.apply_workers("fixers", &["first", "second"], log, with(quick(5), own)).await;
+    room.apply_workers("fixers", &["first", "second"], log, with(fast_scaling_spec(5), own)).await;
     ledger.until(ITEMS, "Succeeded", |phase| phase == Succeeded).await;
     ends_without_work(&room, "fixers").await;
     assert_eq!(pods.most(), 5);
@@ -151,8 +151,8 @@ async fn a_pool_with_a_minimum_goes_to_nothing_without_work() {
 
     room.submit("bugs", "one", json!({})).await;
     room.pods_ready(2).await;
-    room.let_go("one").await;
-    room.item_is("one", Succeeded).await;
+    room.release_item("one").await;
+    room.wait_for_item_phase("one", Succeeded).await;
     ends_without_work(&room, "fixers").await;
     assert_eq!(history.agents_ever().await.len(), 2);
     room.close().await;
@@ -170,7 +170,7 @@ async fn idle_agents_leave_first_and_busy_ones_finish() {
     }
     let mut busy = BTreeSet::new();
     for name in ["long", "longer"] {
-        busy.insert(holder(&room.item_is(name, Leased).await));
+        busy.insert(holder(&room.wait_for_item_phase(name, Leased).await));
     }
     room.pods_ready(5).await;
     eventually("two are active and three idle", async || {
@@ -187,8 +187,8 @@ async fn idle_agents_leave_first_and_busy_ones_finish() {
     let asked = |pods: &[Pod]| pods.iter().any(|pod| busy.contains(&pod.name_any()) && pod.metadata.deletion_timestamp.is_some());
     for name in ["long", "longer"] {
         assert!(!asked(&room.list::<Pod>().await), "no busy agent is asked to leave");
-        room.let_go(name).await;
-        let item = room.item_is(name, Succeeded).await;
+        room.release_item(name).await;
+        let item = room.wait_for_item_phase(name, Succeeded).await;
         assert_eq!((counts(&item), attempts(&item).len()), ((1, 0, 0), 1), "{item:?}");
     }
     ends_without_work(&room, "fixers").await;
@@ -216,10 +216,10 @@ async fn an_agent_leaves_after_its_items_and_a_drone_after_one() {
         room.submit("odd-jobs", &format!("job-{at}"), json!({"payload": if at == 2 { "fail" } else { "work" }})).await;
     }
     let script = "[ \"$task\" != fail ]";
-    room.apply_workers("fixers", &["bugs"], script, with(quick(1), json!({"agent": {"maxItems": 2}}))).await;
-    room.apply_workers("drones", &["odd-jobs"], script, with(quick(2), json!({"type": "drone"}))).await;
+    room.apply_workers("fixers", &["bugs"], script, with(fast_scaling_spec(1), json!({"agent": {"maxItems": 2}}))).await;
+    room.apply_workers("drones", &["odd-jobs"], script, with(fast_scaling_spec(2), json!({"type": "drone"}))).await;
     ledger.until(9, "Succeeded", |phase| phase == Succeeded).await;
-    let failed = room.item_is("job-2", Failed).await;
+    let failed = room.wait_for_item_phase("job-2", Failed).await;
     assert_eq!((reason(&failed), counts(&failed)), (Some("DroneFailed"), (1, 1, 0)), "{failed:?}");
     let items = ledger.last();
     let of = |prefix: &'static str| items.values().filter(move |item| item.name_any().starts_with(prefix));
@@ -242,7 +242,7 @@ async fn items_that_failed_together_are_tried_again_apart() {
     for at in 0..ITEMS {
         room.submit("bugs", &format!("bug-{at}"), json!({})).await;
     }
-    room.apply_workers("fixers", &["bugs"], "[ $SPILLWAY_WORK_EPOCH -gt 1 ]", quick(5)).await;
+    room.apply_workers("fixers", &["bugs"], "[ $SPILLWAY_WORK_EPOCH -gt 1 ]", fast_scaling_spec(5)).await;
     ledger.until(ITEMS, "Succeeded", |phase| phase == Succeeded).await;
     let mut waits = Vec::new();
     for (name, item) in ledger.last() {
@@ -271,13 +271,13 @@ async fn what_came_back_from_a_backup_waits_for_a_person() {
     let long_ago = (Timestamp::now() - SignedDuration::from_secs(61)).to_string();
     room.submit("bugs", "restored", json!({"priority": 9, "submitTime": long_ago})).await;
     room.submit("bugs", "recent", json!({"submitTime": (Timestamp::now() - SignedDuration::from_secs(50)).to_string()})).await;
-    room.apply_workers("fixers", &["bugs"], "exit 0", quick(1)).await;
+    room.apply_workers("fixers", &["bugs"], "exit 0", fast_scaling_spec(1)).await;
     // It would have been before the other.
-    room.item_is("recent", Succeeded).await;
-    let item = room.item_is("restored", Suspended).await;
+    room.wait_for_item_phase("recent", Succeeded).await;
+    let item = room.wait_for_item_phase("restored", Suspended).await;
     assert_eq!((reason(&item), counts(&item)), (Some("Restored"), (0, 0, 0)), "{item:?}");
     room.change_item("restored", json!({"redrives": 1})).await;
-    let item = room.item_is("restored", Succeeded).await;
+    let item = room.wait_for_item_phase("restored", Succeeded).await;
     assert_eq!(counts(&item), (1, 0, 0), "{item:?}");
     room.close().await;
 }
@@ -290,7 +290,7 @@ async fn what_argo_keeps_is_not_collected() {
     let tracked = json!({"name": "tracked", "annotations": {"argocd.argoproj.io/tracking-id": "app:spillway.dev/WorkItem:x/tracked"}});
     room.submit_as(tracked, spec(1)).await;
     room.submit_as(json!({"name": "plain"}), spec(0)).await;
-    room.apply_workers("fixers", &["bugs"], "exit 0", quick(1)).await;
+    room.apply_workers("fixers", &["bugs"], "exit 0", fast_scaling_spec(1)).await;
     eventually("the other item is collected", async || {
         let left = room.api::<WorkItem>().get_opt("plain").await.map_err(|error| error.to_string())?;
         seen(left.is_none(), || format!("{:?}", left.and_then(|item| item.status)))
@@ -318,9 +318,9 @@ async fn an_item_made_right_after_its_queue_is_admitted() {
 async fn a_queue_that_is_deleted_rejects_what_waits_and_nothing_else_goes() {
     let (room, _operator, _) = opened("unqueue").await;
     room.apply_queue("bugs", json!({})).await;
-    room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, quick(1)).await;
+    room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, fast_scaling_spec(1)).await;
     room.submit("bugs", "held", json!({})).await;
-    room.item_is("held", Leased).await;
+    room.wait_for_item_phase("held", Leased).await;
     let waiting = [
         ("ready", Ready, json!({})),
         ("blocked", Blocked, json!({"dependsOn": [{"name": "held"}]})),
@@ -329,16 +329,16 @@ async fn a_queue_that_is_deleted_rejects_what_waits_and_nothing_else_goes() {
     ];
     for (name, phase, spec) in &waiting {
         room.submit("bugs", name, spec.clone()).await;
-        room.item_is(name, *phase).await;
+        room.wait_for_item_phase(name, *phase).await;
     }
     room.api::<WorkQueue>().delete("bugs", &DeleteParams::default()).await.expect("deleted");
     for (name, _, _) in &waiting {
-        let item = room.item_is(name, Rejected).await;
+        let item = room.wait_for_item_phase(name, Rejected).await;
         assert_eq!((reason(&item), counts(&item)), (Some("QueueMissing"), (0, 0, 0)), "{item:?}");
     }
     // Agents that work continue.
-    room.let_go("held").await;
-    room.item_is("held", Succeeded).await;
+    room.release_item("held").await;
+    room.wait_for_item_phase("held", Succeeded).await;
     assert_eq!((room.list::<WorkItem>().await.len(), room.list::<AgentPool>().await.len()), (5, 1));
     room.close().await;
 }

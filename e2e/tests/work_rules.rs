@@ -22,7 +22,7 @@ async fn opened(name: &str) -> (TestNamespace, Operator) {
 }
 
 /// Spec of a pool that scales as fast as possible.
-fn quick(max: u32) -> Value {
+fn fast_scaling_spec(max: u32) -> Value {
     json!({"scaling": {"min": 0, "max": max, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}})
 }
 
@@ -38,7 +38,7 @@ async fn left(room: &TestNamespace, wanted: &[&str]) {
 }
 
 /// Waits until a queue has this number of dead letters, and this condition DeadLettersKept; the time of the oldest.
-async fn letters(room: &TestNamespace, queue: &str, count: i32, kept: (&str, &str)) -> Option<Timestamp> {
+async fn wait_for_dead_letters(room: &TestNamespace, queue: &str, count: i32, kept: (&str, &str)) -> Option<Timestamp> {
     eventually(&format!("queue {queue} has {count} dead letters and says {kept:?}"), async || {
         let queue: WorkQueue = room.api().get(queue).await.map_err(|error| error.to_string())?;
         let status = queue.status.unwrap_or_default();
@@ -59,15 +59,15 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
         json!({"itemDefaults": defaults, "limits": {"maxFinished": 0}, "deadLetters": {"ttlSeconds": ttl, "max": 2}})
     };
     room.apply_queue("bugs", queue(3600)).await;
-    room.apply_workers("fixers", &["bugs"], "exit $task", quick(1)).await;
+    room.apply_workers("fixers", &["bugs"], "exit $task", fast_scaling_spec(1)).await;
     room.submit("bugs", "dead-1", json!({"payload": "7"})).await;
-    let first = room.item_is("dead-1", DeadLettered).await;
+    let first = room.wait_for_item_phase("dead-1", DeadLettered).await;
     room.submit("bugs", "done", json!({"payload": "0"})).await;
     left(&room, &["dead-1"]).await;
-    letters(&room, "bugs", 1, ("True", "DeadLettersFit")).await;
+    wait_for_dead_letters(&room, "bugs", 1, ("True", "DeadLettersFit")).await;
     room.submit("bugs", "dead-2", json!({"payload": "7"})).await;
-    room.item_is("dead-2", DeadLettered).await;
-    let oldest = letters(&room, "bugs", 2, ("False", "DeadLettersFull")).await;
+    room.wait_for_item_phase("dead-2", DeadLettered).await;
+    let oldest = wait_for_dead_letters(&room, "bugs", 2, ("False", "DeadLettersFull")).await;
     assert_eq!(oldest, first.status.and_then(|status| status.completion_time).map(|time| time.0));
     room.submit("bugs", "dead-3", json!({"payload": "7"})).await;
     left(&room, &["dead-2", "dead-3"]).await;
@@ -86,7 +86,7 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
     // A shorter retention time applies to existing ones.
     room.apply_queue("bugs", queue(1)).await;
     left(&room, &[]).await;
-    assert_eq!(letters(&room, "bugs", 0, ("True", "DeadLettersFit")).await, None);
+    assert_eq!(wait_for_dead_letters(&room, "bugs", 0, ("True", "DeadLettersFit")).await, None);
     room.close().await;
 }
 
@@ -102,7 +102,7 @@ async fn prioritise(room: &TestNamespace, arguments: priority::Arguments) {
 async fn claimed(room: &TestNamespace, names: &[&str]) -> Vec<String> {
     let mut order = Vec::new();
     for name in names {
-        let status = room.item_is(name, Succeeded).await.status.unwrap_or_default();
+        let status = room.wait_for_item_phase(name, Succeeded).await.status.unwrap_or_default();
         let began = status.attempt_history.and_then(|history| history.first().map(|first| first.start_time.0)).expect("an attempt");
         order.push((began, (*name).to_owned()));
     }
@@ -116,20 +116,20 @@ async fn a_person_changes_the_order_of_a_queue() {
     room.apply_queue("bugs", json!({})).await;
     // Attempts have times in whole seconds, so each takes longer than one.
     let script = format!("case $SPILLWAY_ITEM in long) {UNTIL_TOLD};; *) sleep 2;; esac");
-    room.apply_workers("fixers", &["bugs"], &script, quick(1)).await;
+    room.apply_workers("fixers", &["bugs"], &script, fast_scaling_spec(1)).await;
     room.submit("bugs", "long", json!({})).await;
-    room.item_is("long", Leased).await;
+    room.wait_for_item_phase("long", Leased).await;
     let names = ["a", "b", "c", "d"];
     for name in names {
         room.submit("bugs", name, json!({"group": if name < "c" { "first" } else { "second" }})).await;
-        room.item_is(name, Ready).await;
+        room.wait_for_item_phase(name, Ready).await;
     }
     prioritise(&room, priority::Arguments { items: vec!["d".into(), "long".into()], priority: 9, ..priority::Arguments::default() }).await;
     let first =
         priority::Arguments { queue: Some("bugs".into()), group: Some("first".into()), priority: -1, ..priority::Arguments::default() };
     prioritise(&room, first).await;
     prioritise(&room, priority::Arguments { items: vec!["a".into()], priority: -2, ..priority::Arguments::default() }).await;
-    room.let_go("long").await;
+    room.release_item("long").await;
     assert_eq!(claimed(&room, &names).await, ["d", "c", "b", "a"]);
     room.close().await;
 }
@@ -151,7 +151,7 @@ async fn an_agent_that_waits_takes_from_the_queues_that_its_pool_names_now() {
         let (name, left) = (format!("item-{at}"), format!("left-{at}"));
         // The agent has asked, and waits at a queue without work for it.
         room.submit(queue, &name, json!({})).await;
-        room.item_is(&name, Ready).await;
+        room.wait_for_item_phase(&name, Ready).await;
         pool(json!([{"name": queue}])).await;
         // Much shorter than the pause before an agent asks again.
         let done = within(Duration::from_secs(10), &format!("{name} is done"), async || {
@@ -162,7 +162,7 @@ async fn an_agent_that_waits_takes_from_the_queues_that_its_pool_names_now() {
         agents.extend(attempts(&done).into_iter().map(|(_, agent)| agent));
         // It gets no more items from the other queue.
         room.submit(other, &left, json!({})).await;
-        room.item_is(&left, Ready).await;
+        room.wait_for_item_phase(&left, Ready).await;
         room.change_item(&left, json!({"cancelRequested": true})).await;
     }
     assert_eq!(agents.len(), 1, "the agent ran all the time: {agents:?}");
@@ -170,7 +170,7 @@ async fn an_agent_that_waits_takes_from_the_queues_that_its_pool_names_now() {
     room.submit("first", "idea", json!({"type": "idea"})).await;
     pool(json!([{"name": "first", "types": ["bug"]}])).await;
     room.submit("first", "bug", json!({"type": "bug"})).await;
-    room.item_is("bug", Succeeded).await;
+    room.wait_for_item_phase("bug", Succeeded).await;
     room.close().await;
 }
 
@@ -199,7 +199,7 @@ async fn an_item_is_taken_by_an_agent_whose_labels_it_asks_for_and_by_no_other()
         {
             let name = format!("item-{round}-{at}");
             room.submit("bugs", &name, asks(expressions.clone())).await;
-            let done = room.item_is(&name, Succeeded).await;
+            let done = room.wait_for_item_phase(&name, Succeeded).await;
             assert_eq!(attempts(&done), [("Complete".to_owned(), taker.clone())], "{expressions}");
         }
     }
@@ -211,15 +211,16 @@ async fn an_item_is_taken_by_an_agent_whose_labels_it_asks_for_and_by_no_other()
 async fn an_item_may_say_how_long_an_attempt_at_it_may_take() {
     let (room, _operator) = opened("task-time").await;
     room.apply_queue("bugs", json!({"itemDefaults": {"attemptTimeoutSeconds": 3600, "maxStalls": 1}})).await;
-    room.apply_workers("fixers", &["bugs"], "while [ \"$task\" = hang ]; do echo working; sleep 1; done; sleep 10", quick(2)).await;
+    room.apply_workers("fixers", &["bugs"], "while [ \"$task\" = hang ]; do echo working; sleep 1; done; sleep 10", fast_scaling_spec(2))
+        .await;
     room.submit("bugs", "short", json!({"payload": "hang", "bulkhead": {"timeoutSeconds": 5}})).await;
     room.submit("bugs", "long", json!({"payload": "go"})).await;
-    let item = room.item_is("short", DeadLettered).await;
+    let item = room.wait_for_item_phase("short", DeadLettered).await;
     let status = item.status.clone().expect("a status");
     assert_eq!((status.reason.as_deref(), status.failures, status.stalls), (Some("TooManyStalls"), Some(0), Some(1)));
     let attempt = status.attempt_history.expect("a history").remove(0);
     assert_eq!((attempt.verb.as_str(), attempt.reason.as_deref()), ("Stalled", Some("ItemPastTime")), "{attempt:?}");
-    let done = room.item_is("long", Succeeded).await;
+    let done = room.wait_for_item_phase("long", Succeeded).await;
     assert_eq!(attempts(&done).len(), 1, "an item without a time of its own has that of its queue");
     room.close().await;
 }
@@ -245,7 +246,7 @@ async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_befo
         .await;
     }
     room.submit("ideas", "four", json!({"priority": 100})).await;
-    let rejected = room.item_is("four", Rejected).await;
+    let rejected = room.wait_for_item_phase("four", Rejected).await;
     let status = rejected.status.clone().expect("a status");
     assert_eq!((status.reason.as_deref(), status.attempts.unwrap_or(0), status.lease), (Some("ProjectFull"), 0, None));
     let failed = status.conditions.iter().find(|one| one.type_ == "Failed").expect("a condition");

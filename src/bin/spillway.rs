@@ -241,7 +241,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         lease: Identity {
             namespace: lease_namespace.clone(),
             name: lease_name,
-            holder: one_of_a_kind(&identity),
+            holder: unique_name(&identity),
             address: Some(address.to_string()),
         },
         listen,
@@ -251,7 +251,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
             namespace: lease_namespace.clone(),
             image: agent_image,
             pull_policy: agent_image_pull_policy,
-            canaries: canaries_of(&canaries, no_canary)?,
+            canaries: canary_addresses(&canaries, no_canary)?,
         },
         governor: governor_listen,
         cluster_budget,
@@ -264,7 +264,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
 /// The addresses that an agent must not reach: the given ones, else the API server's Service as the kubelet announces
 /// it to pods. Without this test a network that enforces nothing is not noticed, so only an explicit option disables
 /// it.
-fn canaries_of(given: &[SocketAddr], none: bool) -> anyhow::Result<Vec<String>> {
+fn canary_addresses(given: &[SocketAddr], none: bool) -> anyhow::Result<Vec<String>> {
     if none || !given.is_empty() {
         return Ok(given.iter().map(SocketAddr::to_string).collect());
     }
@@ -303,7 +303,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         log_format,
     } = arguments;
     let governor =
-        gateway::governor::Settings { namespace, lease: lease_name, token: governor_token_file, identity: one_of_a_kind(&identity) };
+        gateway::governor::Settings { namespace, lease: lease_name, token: governor_token_file, identity: unique_name(&identity) };
     let settings = gateway::Settings {
         listen,
         health: health_listen,
@@ -322,7 +322,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
 }
 
 /// A replica's name that no other process has or had.
-fn one_of_a_kind(name: &str) -> String {
+fn unique_name(name: &str) -> String {
     format!("{name}_{:08x}", rand::random::<u32>())
 }
 

@@ -38,30 +38,33 @@ const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A layer that makes writes wait for a permit.
 #[derive(Clone)]
 pub struct AdaptiveLimitLayer {
-    turns: FairSemaphore,
+    semaphore: FairSemaphore,
     adaptive_limit: Arc<Mutex<AdaptiveLimit>>,
     began: BootTime,
     metrics: Metrics,
-    quiet: ForegroundWrites,
+    foreground_writes: ForegroundWrites,
 }
 
 impl AdaptiveLimitLayer {
     /// Waits are counted in `metrics`. `quiet` is told of foreground writes.
     pub fn new(metrics: Metrics, quiet: ForegroundWrites) -> Self {
-        let turns =
-            FairSemaphore::new(Bounds { all: NAMESPACES_AT_FULL_LIMIT * MIN_WRITE_LIMIT, of_one: MIN_WRITE_LIMIT, waiting: usize::MAX });
+        let turns = FairSemaphore::new(Bounds {
+            total: NAMESPACES_AT_FULL_LIMIT * MIN_WRITE_LIMIT,
+            per_namespace: MIN_WRITE_LIMIT,
+            max_waiting: usize::MAX,
+        });
         metrics.writes_at_once(MIN_WRITE_LIMIT);
-        Self { turns, adaptive_limit: Arc::default(), began: BootTime::now(), metrics, quiet }
+        Self { semaphore: turns, adaptive_limit: Arc::default(), began: BootTime::now(), metrics, foreground_writes: quiet }
     }
 
     /// A write that began at `began` has ended.
-    fn took(&self, began: BootTime) {
+    fn record_write(&self, began: BootTime) {
         let mut adaptive_limit = self.adaptive_limit.lock().unwrap_or_else(PoisonError::into_inner);
         let before = adaptive_limit.at_once();
-        adaptive_limit.took(self.began.elapsed(), began.elapsed(), self.turns.are_wanted());
+        adaptive_limit.record_write(self.began.elapsed(), began.elapsed(), self.semaphore.has_waiters());
         let now = adaptive_limit.at_once();
         if now != before {
-            self.turns.resize(NAMESPACES_AT_FULL_LIMIT * now, now);
+            self.semaphore.resize(NAMESPACES_AT_FULL_LIMIT * now, now);
             self.metrics.writes_at_once(now);
         }
     }
@@ -113,11 +116,11 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (inner, adaptive_limit) = (self.inner.clone(), self.adaptive_limit.clone());
         Box::pin(async move {
-            let Some(namespace) = whose(request.method(), request.uri()) else { return Self::send(inner, request).await };
-            let _disturbs = request.extensions().get::<BackgroundWrite>().is_none().then(|| adaptive_limit.quiet.disturb());
+            let Some(namespace) = limited_namespace(request.method(), request.uri()) else { return Self::send(inner, request).await };
+            let _disturbs = request.extensions().get::<BackgroundWrite>().is_none().then(|| adaptive_limit.foreground_writes.disturb());
             // The number of waiters is not limited.
             let asked = BootTime::now();
-            let turn = adaptive_limit.turns.take(&namespace).await.ok();
+            let turn = adaptive_limit.semaphore.take(&namespace).await.ok();
             let began = BootTime::now();
             let waited = began.since(asked);
             adaptive_limit.metrics.write_waited(waited);
@@ -133,7 +136,7 @@ where
             };
             // A refused write is answered at once, so its duration says nothing about the load.
             if answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
-                adaptive_limit.took(began);
+                adaptive_limit.record_write(began);
             }
             answer
         })
@@ -141,7 +144,7 @@ where
 }
 
 /// The namespace whose limit applies to a request. None: no limit applies.
-fn whose(method: &Method, uri: &Uri) -> Option<String> {
+fn limited_namespace(method: &Method, uri: &Uri) -> Option<String> {
     let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
     let (namespace, resource) = match parts[..] {
         ["api", _, "namespaces", namespace, resource, ..] | ["apis", _, _, "namespaces", namespace, resource, ..] => (namespace, resource),
@@ -231,7 +234,7 @@ mod tests {
             ("PATCH", "/api/v1/namespaces/a", None),
         ];
         for (method, uri, expected) in cases {
-            let found = whose(&method.parse().expect("a method"), &uri.parse().expect("a path"));
+            let found = limited_namespace(&method.parse().expect("a method"), &uri.parse().expect("a path"));
             assert_eq!(found.as_deref(), expected, "{method} {uri}");
         }
     }

@@ -39,10 +39,10 @@ impl ForegroundWrites {
 
     /// Waits until it is quiet, or for `at_most`.
     pub async fn wait(&self, at_most: Duration) {
-        let _ = tokio::time::timeout(at_most, self.comes()).await;
+        let _ = tokio::time::timeout(at_most, self.wait_until_quiet()).await;
     }
 
-    async fn comes(&self) {
+    async fn wait_until_quiet(&self) {
         let mut writes = self.0.subscribe();
         loop {
             // `self` keeps the sender, so this cannot fail.

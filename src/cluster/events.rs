@@ -42,9 +42,9 @@ impl Allowance {
 /// The decision about one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventVerdict {
-    Told,
+    Published,
     /// It is dropped; `first`: the events before it were published.
-    LeftOut {
+    Dropped {
         first: bool,
     },
 }
@@ -72,11 +72,11 @@ impl Allowances {
         let known = self.of.entry(namespace.to_owned()).or_insert(Allowance { left: EVENT_BURST, at: now, said: false });
         (known.left, known.at) = (known.refilled(now), now);
         if known.left < 1.0 {
-            return EventVerdict::LeftOut { first: !std::mem::replace(&mut known.said, true) };
+            return EventVerdict::Dropped { first: !std::mem::replace(&mut known.said, true) };
         }
         known.left -= 1.0;
         known.said = known.said && known.left < EVENT_BURST / 2.0;
-        EventVerdict::Told
+        EventVerdict::Published
     }
 }
 
@@ -125,9 +125,9 @@ impl Events {
     async fn publish(&self, type_: EventType, about: &ObjectReference, reason: &str, action: &str, note: String) {
         let namespace = about.namespace.as_deref().unwrap_or_default();
         match self.allowances.lock().unwrap_or_else(PoisonError::into_inner).take(namespace, BootTime::now()) {
-            EventVerdict::Told => {}
-            EventVerdict::LeftOut { first: false } => return,
-            EventVerdict::LeftOut { first: true } => {
+            EventVerdict::Published => {}
+            EventVerdict::Dropped { first: false } => return,
+            EventVerdict::Dropped { first: true } => {
                 tracing::warn!(namespace, reason, "the namespace has too many events; further events are dropped until it has fewer");
                 return;
             }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn told(allowances: &mut Allowances, namespace: &str, now: BootTime, events: usize) -> usize {
-        (0..events).filter(|_| allowances.take(namespace, now) == EventVerdict::Told).count()
+        (0..events).filter(|_| allowances.take(namespace, now) == EventVerdict::Published).count()
     }
 
     #[test]
@@ -161,10 +161,10 @@ mod tests {
         let later = start.after(Duration::from_secs(10));
         assert_eq!(told(&mut allowances, "loud", later, 5_000), 50);
         // The log says it once, until the namespace has been quiet for a while.
-        let mut said = (0..5_000).filter(|_| allowances.take("loud", later) == EventVerdict::LeftOut { first: true });
+        let mut said = (0..5_000).filter(|_| allowances.take("loud", later) == EventVerdict::Dropped { first: true });
         assert_eq!(said.next(), None);
         let rested = later.after(Duration::from_secs(3600));
-        let first = (0..5_000).filter(|_| allowances.take("loud", rested) == EventVerdict::LeftOut { first: true }).count();
+        let first = (0..5_000).filter(|_| allowances.take("loud", rested) == EventVerdict::Dropped { first: true }).count();
         assert_eq!(first, 1);
     }
 

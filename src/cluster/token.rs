@@ -84,7 +84,7 @@ pub struct Reviewer {
     api: Api<TokenReview>,
     audience: &'static str,
     /// Additional audiences that are accepted in tokens of users that are not pods.
-    of_users: Vec<String>,
+    user_audiences: Vec<String>,
     known: TtlCache<Hash, Answer>,
 }
 
@@ -97,13 +97,13 @@ impl Reviewer {
             Err(refusal) if refusal.code.passes() => Duration::ZERO,
             Err(_) => INVALID_TOKEN_TTL,
         };
-        Self { api: Api::all(client), audience, of_users: Vec::new(), known: TtlCache::new(keep, MAX_CACHED_REVIEWS) }
+        Self { api: Api::all(client), audience, user_audiences: Vec::new(), known: TtlCache::new(keep, MAX_CACHED_REVIEWS) }
     }
 
     /// Also accepts tokens for these audiences, of users that are not pods: an API server accepts tokens of an identity
     /// provider only for its own audiences.
-    pub fn with_users_of(self, audiences: Vec<String>) -> Self {
-        Self { of_users: audiences, ..self }
+    pub fn with_user_audiences(self, audiences: Vec<String>) -> Self {
+        Self { user_audiences: audiences, ..self }
     }
 
     /// The owner of the bearer token in these headers. `may_ask` is called before a review, so that a caller that sends
@@ -119,7 +119,7 @@ impl Reviewer {
             if !matches!(before, Some(Ok(_))) {
                 may_ask()?;
             }
-            let (api, audience, of_users, token) = (self.api.clone(), self.audience, self.of_users.clone(), token.to_owned());
+            let (api, audience, of_users, token) = (self.api.clone(), self.audience, self.user_audiences.clone(), token.to_owned());
             Ok::<_, Refusal>(async move { ask(&api, audience, &of_users, &token).await })
         };
         self.known.get(Sha256::digest(token.as_bytes()).into(), ask).await?
@@ -232,7 +232,7 @@ mod tests {
                 Ok::<_, std::convert::Infallible>(http::Response::builder().status(201).body(body).expect("an answer"))
             }
         });
-        let reviewer = Reviewer::new(Client::new(service, "n"), "spillway.dev/gateway").with_users_of(vec!["b".into()]);
+        let reviewer = Reviewer::new(Client::new(service, "n"), "spillway.dev/gateway").with_user_audiences(vec!["b".into()]);
         let headers = [(http::header::AUTHORIZATION, "Bearer t".parse().expect("a header"))].into_iter().collect();
         assert_eq!(reviewer.review(&headers, || Ok(())).await.map(|holder| holder.user), Ok("alice".to_owned()));
         assert_eq!(*asked.lock().expect("whole"), json!(["spillway.dev/gateway", "b"]));

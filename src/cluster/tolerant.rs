@@ -214,7 +214,7 @@ fn read<K: DeserializeOwned>(text: &str) -> Result<Tolerant<K>, serde_json::Erro
             let kept = serde_json::to_string(&KeptParts { api_version, kind, metadata: &metadata, spec, status })?;
             match serde_json::from_str(&kept) {
                 Ok(object) => return Ok(Tolerant(Ok(object))),
-                Err(error) => without_place(&error),
+                Err(error) => short_message(&error),
             }
         }
     };
@@ -241,7 +241,7 @@ fn metadata(text: Option<&RawValue>) -> Result<(Metadata<'_>, Option<String>), s
 }
 
 /// The message without line and column, which users cannot see, and without a long part of the object.
-fn without_place(error: &serde_json::Error) -> String {
+fn short_message(error: &serde_json::Error) -> String {
     let mut words = error.to_string();
     if let Some(at) = words.rfind(" at line ") {
         words.truncate(at);

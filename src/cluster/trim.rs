@@ -155,7 +155,7 @@ impl Trimmer {
     }
 
     /// Whether the position is directly in an object whose members may be removed.
-    fn cutting(&self) -> bool {
+    fn may_remove_member(&self) -> bool {
         self.member.is_none() && matches!(self.kind(), Some(Kind::Metadata | Kind::Annotations))
     }
 
@@ -170,7 +170,7 @@ impl Trimmer {
 
     fn step(&mut self, byte: u8, out: &mut Vec<u8>) {
         if let Some((text, escaped)) = self.text {
-            return self.inside(text, escaped, byte, out);
+            return self.step_in_string(text, escaped, byte, out);
         }
         // The end of the member that may be removed: a comma after it, or the end of the object around it.
         if matches!(byte, b',' | b'}')
@@ -187,7 +187,7 @@ impl Trimmer {
                 self.text = Some((text, false));
                 if text == Text::Name {
                     self.name.clear();
-                    if self.cutting() {
+                    if self.may_remove_member() {
                         return; // written once the name is known
                     }
                 }
@@ -212,7 +212,7 @@ impl Trimmer {
             b':' => self.name_next = false,
             b',' => {
                 self.name_next = self.kind() != Some(Kind::Array);
-                if self.cutting() {
+                if self.may_remove_member() {
                     return; // written before the next member that stays
                 }
             }
@@ -222,7 +222,7 @@ impl Trimmer {
     }
 
     /// A byte of a string.
-    fn inside(&mut self, text: Text, escaped: bool, byte: u8, out: &mut Vec<u8>) {
+    fn step_in_string(&mut self, text: Text, escaped: bool, byte: u8, out: &mut Vec<u8>) {
         let ends = byte == b'"' && !escaped;
         self.text = if ends { None } else { Some((text, byte == b'\\' && !escaped)) };
         if text == Text::Value {
@@ -231,7 +231,7 @@ impl Trimmer {
         if !ends && self.name.len() <= MAX_FIELD_NAME_BYTES {
             self.name.push(byte);
         }
-        if !self.cutting() {
+        if !self.may_remove_member() {
             return self.write(&[byte], out);
         }
         if ends {

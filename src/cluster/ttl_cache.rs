@@ -34,7 +34,7 @@ struct CachedAnswer<V> {
 struct State<K, V> {
     known: HashMap<K, CachedAnswer<V>>,
     /// The running requests, each with a unique number.
-    asking: HashMap<K, (u64, WeakShared<BoxFuture<'static, V>>)>,
+    running: HashMap<K, (u64, WeakShared<BoxFuture<'static, V>>)>,
     number: u64,
     /// When useless answers are removed from `known`.
     sweep: Sweep,
@@ -58,7 +58,7 @@ where
 {
     /// An empty cache. `keep` returns how long an answer is valid, and `most` is the most cached answers.
     pub fn new(keep: fn(&V) -> Duration, most: usize) -> Self {
-        let state = State { known: HashMap::new(), asking: HashMap::new(), number: 0, sweep: Sweep::new(SWEEP_THRESHOLD.min(most)) };
+        let state = State { known: HashMap::new(), running: HashMap::new(), number: 0, sweep: Sweep::new(SWEEP_THRESHOLD.min(most)) };
         Self(Arc::new(Entries { keep, most, state: Mutex::new(state) }))
     }
 
@@ -74,7 +74,7 @@ where
     {
         let asking = {
             let mut state = self.lock();
-            let asking = state.asking.get(&key).and_then(|(_, asking)| asking.upgrade());
+            let asking = state.running.get(&key).and_then(|(_, asking)| asking.upgrade());
             let known = state.known.get_mut(&key);
             let keep = known.as_ref().map(|known| ((self.0.keep)(&known.answer), known.since.elapsed()));
             match (known, keep) {
@@ -107,7 +107,7 @@ where
     pub fn forget(&self, key: &K) {
         let mut state = self.lock();
         state.known.remove(key);
-        state.asking.remove(key);
+        state.running.remove(key);
     }
 
     fn begin(&self, state: &mut State<K, V>, key: K, asked: impl Future<Output = V> + Send + 'static) -> Shared<BoxFuture<'static, V>> {
@@ -119,17 +119,17 @@ where
             answer
         };
         let asking = asking.boxed().shared();
-        state.asking.retain(|_, (_, asking)| asking.upgrade().is_some());
-        state.asking.extend(asking.downgrade().map(|asking| (key, (number, asking))));
+        state.running.retain(|_, (_, asking)| asking.upgrade().is_some());
+        state.running.extend(asking.downgrade().map(|asking| (key, (number, asking))));
         asking
     }
 
     fn answered(&self, key: K, number: u64, answer: &V) {
         let mut state = self.lock();
-        if state.asking.get(&key).is_none_or(|(of, _)| *of != number) {
+        if state.running.get(&key).is_none_or(|(of, _)| *of != number) {
             return; // the key was forgotten meanwhile
         }
-        state.asking.remove(&key);
+        state.running.remove(&key);
         let (keep, most) = (self.0.keep, self.0.most);
         if keep(answer).is_zero() {
             return;
@@ -207,7 +207,7 @@ mod tests {
         assert!(futures::join!(many, let_go).0.into_iter().all(|answer| answer == Ok(1)));
         slow.answer(2);
         assert_eq!(futures::join!(ask("a"), ask("b")), (Ok(2), Ok(3)), "an answer is not kept, and is for its own key");
-        assert!(all.lock().asking.is_empty());
+        assert!(all.lock().running.is_empty());
     }
 
     #[tokio::test]

@@ -33,7 +33,7 @@ use crate::cluster::ObjectKey;
 use crate::policy::agent::{Hindrance, HindranceKind};
 use crate::policy::budget::{Key as Place, MAX_BUDGET_DEPTH};
 use crate::policy::capacity::{
-    Amounts, BudgetPath, CapacityHolder, Limit, LimitScope, LimitedResource, Project, Reservation, beyond, full,
+    Amounts, BudgetPath, CapacityHolder, Limit, LimitScope, LimitedResource, Project, Reservation, exceeds_max_projects, full,
 };
 use crate::policy::work::admission::ProjectLimit;
 
@@ -121,7 +121,7 @@ impl PendingPlaces {
     }
 
     /// Releases the place of a pod that was not created and will not be.
-    pub fn give_back(&self, key: &ObjectKey) {
+    pub fn release(&self, key: &ObjectKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
@@ -157,7 +157,7 @@ fn holders(given: &HashMap<ObjectKey, CapacityHolder>, stores: &Stores) -> HashM
             .as_ref()
             .and_then(|status| status.claim_ref.as_ref())
             .filter(|_| !agent.has_ended())
-            .map_or(0, |_| volume_of(agent, stores));
+            .map_or(0, |_| agent_storage(agent, stores));
         if with_pod || storage > 0 {
             let holder = all.entry(key.clone()).or_insert_with(|| of_pool(&key.namespace, &agent.spec.pool_ref.name));
             holder.amounts.agents = holder.amounts.agents.max(u64::from(with_pod));
@@ -198,20 +198,20 @@ pub fn memory(pod: &Pod) -> u64 {
 }
 
 /// The same, as resources of the pod itself.
-pub fn as_resources(memory: u64) -> ResourceRequirements {
+pub fn pod_memory_resources(memory: u64) -> ResourceRequirements {
     ResourceRequirements { limits: Some([("memory".to_owned(), Quantity(memory.to_string()))].into()), ..ResourceRequirements::default() }
 }
 
 /// The storage that a claim requests, in bytes.
-pub fn volume(claim: &PersistentVolumeClaim) -> u64 {
+pub fn requested_storage(claim: &PersistentVolumeClaim) -> u64 {
     let asked = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
     asked.map_or(0, units)
 }
 
-fn volume_of(agent: &Agent, stores: &Stores) -> u64 {
+fn agent_storage(agent: &Agent, stores: &Stores) -> u64 {
     let pool = stores.pool(&agent.namespace().unwrap_or_default(), &agent.spec.pool_ref.name);
     let pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok());
-    pool.and_then(|pool| super::agent::claim_of(agent, pool)).as_ref().map_or(0, volume)
+    pool.and_then(|pool| super::agent::claim_of(agent, pool)).as_ref().map_or(0, requested_storage)
 }
 
 /// A holder for an agent of this pool, without amounts: the Budgets that count it (all of the namespace if they are
@@ -259,7 +259,7 @@ fn known_path(pool: &AgentPool, stores: &Stores) -> (Vec<String>, Option<Hindran
 /// A ClusterBudget and the namespaces that it binds.
 struct Cluster {
     budget: ClusterBudget,
-    selects: Selector,
+    selector: Selector,
 }
 
 impl Cluster {
@@ -270,7 +270,7 @@ impl Cluster {
     /// All ClusterBudgets bind a namespace that is not known yet: too much is counted rather than too little.
     fn binds(&self, namespace: &str, stores: &Stores) -> bool {
         let known = stores.namespaces.get(&ObjectRef::new(namespace));
-        known.is_none_or(|known| self.selects.matches(known.metadata.labels.as_ref().unwrap_or(&BTreeMap::new())))
+        known.is_none_or(|known| self.selector.matches(known.metadata.labels.as_ref().unwrap_or(&BTreeMap::new())))
     }
 }
 
@@ -280,7 +280,7 @@ fn clusters_over(namespace: &str, stores: &Stores) -> Vec<Cluster> {
     let readable = all.iter().filter_map(|object| object.0.as_ref().ok());
     let clusters = readable.filter_map(|budget| {
         let selects = Selector::try_from(budget.spec.namespace_selector.clone()).ok()?;
-        Some(Cluster { budget: budget.clone(), selects })
+        Some(Cluster { budget: budget.clone(), selector: selects })
     });
     clusters.filter(|cluster| cluster.binds(namespace, stores)).collect()
 }
@@ -305,7 +305,7 @@ fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Store
         ];
         let agents_at_most = |over, field, max, reservations| {
             let max = u64::try_from(max).unwrap_or(0);
-            Limit { owner: cluster.name(), field, over, what: LimitedResource::Agents, max, reservations }
+            Limit { owner: cluster.name(), field, scope: over, resource: LimitedResource::Agents, max, reservations }
         };
         let each = spec.per_namespace.as_ref().and_then(|each| each.agents.as_ref());
         let own = each.and_then(|agents| agents.max_concurrent).map(|max| {
@@ -317,7 +317,7 @@ fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Store
         let total = spec.agents.as_ref().and_then(|agents| agents.max_total);
         let total = total.map(|max| agents_at_most(all(), "spec.agents.maxTotal", max, Vec::new()));
         let sums = amounts.into_iter().filter_map(|(what, field, max)| {
-            Some(Limit { owner: cluster.name(), field, over: all(), what, max: units(max?), reservations: Vec::new() })
+            Some(Limit { owner: cluster.name(), field, scope: all(), resource: what, max: units(max?), reservations: Vec::new() })
         });
         limits.extend(own.into_iter().chain(total).chain(sums));
     }
@@ -356,7 +356,7 @@ fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores)
         }
     };
     let over = LimitScope::Budget { namespace: namespace.to_owned(), name: name.to_owned() };
-    Some(Limit { owner, field, over, what: LimitedResource::Agents, max: u64::try_from(max).unwrap_or(0), reservations })
+    Some(Limit { owner, field, scope: over, resource: LimitedResource::Agents, max: u64::try_from(max).unwrap_or(0), reservations })
 }
 
 /// The reservations of these limits. `source` is the object and its field.
@@ -388,29 +388,29 @@ pub fn project_work(namespace: &str, stores: &Stores) -> Option<ProjectLimit> {
     let budgets = stores.budgets_of(namespace);
     let of_root = |budget: &Arc<BudgetObject>| {
         let root = budget.0.as_ref().ok().filter(|budget| budget.spec.parent_ref.is_none())?;
-        work_of_budget(root, &clusters)
+        budget_work_limit(root, &clusters)
     };
     budgets.iter().filter_map(of_root).chain(clusters.iter().filter_map(of_cluster)).min()
 }
 
 /// The same, for items that agents of a pool submit: the Budgets between the pool and the top apply too.
-pub fn most_work(pool: &AgentPool, stores: &Stores) -> Option<ProjectLimit> {
+pub fn pool_work_limit(pool: &AgentPool, stores: &Stores) -> Option<ProjectLimit> {
     let namespace = pool.namespace().unwrap_or_default();
     let clusters = clusters_over(&namespace, stores);
     let of_budget = |name: &String| {
         let object = stores.budgets.get(&ObjectRef::new(name).within(&namespace))?;
-        work_of_budget(object.0.as_ref().ok()?, &clusters)
+        budget_work_limit(object.0.as_ref().ok()?, &clusters)
     };
     let (path, _) = known_path(pool, stores);
     path.iter().filter_map(of_budget).chain(project_work(&namespace, stores)).min()
 }
 
 fn project_limit(most: i32, says: String) -> ProjectLimit {
-    ProjectLimit { most: u64::try_from(most).unwrap_or(0), says }
+    ProjectLimit { most: u64::try_from(most).unwrap_or(0), source: says }
 }
 
 /// The Budget's own limit, else the default of the ClusterBudgets.
-fn work_of_budget(budget: &Budget, clusters: &[Cluster]) -> Option<ProjectLimit> {
+fn budget_work_limit(budget: &Budget, clusters: &[Cluster]) -> Option<ProjectLimit> {
     if budget.spec.mode != Mode::Enforce {
         return None;
     }
@@ -447,7 +447,7 @@ fn project_full(namespace: &str, clusters: &[Cluster], holders: &[CapacityHolder
         let running: BTreeSet<String> = running.map(|holder| holder.namespace.clone()).collect();
         let projects: Vec<Project> = projects.collect();
         let count = projects.len();
-        beyond(projects, &running, namespace, max).then(|| {
+        exceeds_max_projects(projects, &running, namespace, max).then(|| {
             format!(
                 "{} allows {max} namespaces with pools ({PROJECTS_MAX_FIELD}), and there are {count}. Namespaces with older pools come first",
                 cluster.name()

@@ -54,7 +54,7 @@ fn a_reserved_place_counts_before_the_caches_show_it() {
     assert_eq!(take(&places, "one", &stores), Ok(()), "its own place is not in its way: its create may have been lost");
     let words = "Budget/b allows 1 agents at once (spec.agents.maxConcurrent), and 1 have a pod".to_owned();
     assert_eq!(take(&places, "two", &stores), Err((HindranceKind::BudgetExhausted, words)));
-    places.give_back(&key("one"));
+    places.release(&key("one"));
     assert_eq!(take(&places, "two", &stores), Ok(()), "the pod was refused");
 }
 
@@ -228,7 +228,7 @@ fn the_memory_of_a_pod_is_what_all_its_containers_may_use() {
     .expect("a pod");
     assert_eq!(memory(&pod), (1 << 30) + (48 << 20));
     let kept = Pod {
-        spec: Some(k8s_openapi::api::core::v1::PodSpec { resources: Some(as_resources(memory(&pod))), ..Default::default() }),
+        spec: Some(k8s_openapi::api::core::v1::PodSpec { resources: Some(pod_memory_resources(memory(&pod))), ..Default::default() }),
         ..Pod::default()
     };
     assert_eq!(memory_of(&kept), memory(&pod));
@@ -239,7 +239,7 @@ fn the_lowest_limit_on_pending_items_applies() {
     let most = |more: &[Value]| {
         let stores = Stores::of(&[more, &[pool("n", "p", Some("b"))]].concat());
         let pool = stores.pool("n", "p").expect("the pool");
-        most_work(pool.0.as_ref().expect("it fits"), &stores).map(|limit| (limit.most, limit.says))
+        pool_work_limit(pool.0.as_ref().expect("it fits"), &stores).map(|limit| (limit.most, limit.source))
     };
     let waits = |max: u32| json!({"work": {"maxPending": max}});
     assert_eq!(most(&[budget("b", json!({}))]), None);
@@ -253,7 +253,8 @@ fn the_lowest_limit_on_pending_items_applies() {
 
 #[test]
 fn a_project_allows_what_its_topmost_budgets_and_the_cluster_allow_whoever_makes_items() {
-    let project = |namespace: &str, objects: &[Value]| project_work(namespace, &Stores::of(objects)).map(|limit| (limit.most, limit.says));
+    let project =
+        |namespace: &str, objects: &[Value]| project_work(namespace, &Stores::of(objects)).map(|limit| (limit.most, limit.source));
     let waits = |max: u32| json!({"work": {"maxPending": max}});
     let below = budget("below", json!({"parentRef": {"name": "top"}, "work": {"maxPending": 1}}));
     let all = [budget("top", waits(7)), below.clone(), budget("other", waits(9))];
@@ -359,7 +360,7 @@ mod simulated {
                                     now[at].recorded = true;
                                 }
                                 Answer::Lost => now[at].pod = true,
-                                Answer::Refused => places.give_back(&key(&name(at))),
+                                Answer::Refused => places.release(&key(&name(at))),
                             }
                         }
                     }

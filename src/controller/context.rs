@@ -44,7 +44,7 @@ pub enum NextLook {
     /// After this long; earlier failures of the object are forgotten.
     After(Duration),
     /// With a growing delay, as after a failure: something is missing or refused now.
-    Later,
+    WithBackoff,
     /// When something changes.
     OnChange,
 }
@@ -64,7 +64,7 @@ pub struct ContextParts {
     /// The caches.
     pub stores: Stores,
     /// What is known of pods that disappeared.
-    pub disappearances: PodTerminations,
+    pub pod_terminations: PodTerminations,
     /// Triggers reconciles.
     pub wake: Wake,
     /// The settings for agents' pods.
@@ -74,7 +74,7 @@ pub struct ContextParts {
     /// The index of work items.
     pub work_index: WorkIndex,
     /// Whether writes are under way that a caller waits for.
-    pub quiet: ForegroundWrites,
+    pub foreground_writes: ForegroundWrites,
     /// The counts of agents, for metrics.
     pub fleet: Fleet,
 }
@@ -98,7 +98,7 @@ pub struct Context {
     /// The caches.
     pub stores: Stores,
     /// What is known of pods that disappeared.
-    pub disappearances: PodTerminations,
+    pub pod_terminations: PodTerminations,
     /// Our last writes of pools.
     pub pool_gate: Gate<ObjectKey>,
     /// Our last writes of agents.
@@ -106,21 +106,21 @@ pub struct Context {
     /// Our last writes of pods.
     pub pod_gate: Gate<ObjectKey>,
     /// Our last writes of NetworkPolicies and ConfigMaps.
-    pub wall_gate: Gate<ObjectKey>,
+    pub namespace_setup_gate: Gate<ObjectKey>,
     /// Our last writes of Budgets.
     pub budget_gate: Gate<ObjectKey>,
     /// Our last writes of ResourceQuotas and LimitRanges, by kind.
     pub compute_gate: Gate<(String, ObjectKey)>,
     /// The capacity that is reserved for pods that are being created.
-    pub places: PendingPlaces,
+    pub pending_places: PendingPlaces,
     /// Since when namespaces have no Budget, or no Breaker.
-    pub waiting: WaitingNamespaces,
+    pub waiting_namespaces: WaitingNamespaces,
     /// The reports of agents, and their directives.
     pub live: Live,
     /// The index of work items.
     pub work_index: WorkIndex,
     /// Whether writes are under way that a caller waits for.
-    pub quiet: ForegroundWrites,
+    pub foreground_writes: ForegroundWrites,
     /// The counts of agents, for metrics.
     pub fleet: Fleet,
     /// The ledger of tokens.
@@ -134,7 +134,7 @@ pub struct Context {
     /// The settings for agents' pods.
     pub supervised: Supervised,
     /// How long pools have been larger than they need to be.
-    pub descent: ScaleDowns,
+    pub scale_downs: ScaleDowns,
     trust: watch::Receiver<Option<Trust>>,
     backoff: Backoff<(&'static str, ObjectKey)>,
     published: Mutex<HashMap<(&'static str, ObjectKey), PublishTimes>>,
@@ -158,12 +158,12 @@ impl Context {
             metrics,
             events,
             stores,
-            disappearances,
+            pod_terminations: disappearances,
             wake,
             supervised,
             trust,
             work_index,
-            quiet,
+            foreground_writes: quiet,
             fleet,
         } = parts;
         let circuits = Circuits::new(epoch, metrics.clone());
@@ -176,23 +176,23 @@ impl Context {
             metrics,
             events,
             stores,
-            disappearances,
+            pod_terminations: disappearances,
             pool_gate: Gate::default(),
             agent_gate: Gate::default(),
             pod_gate: Gate::default(),
-            wall_gate: Gate::default(),
+            namespace_setup_gate: Gate::default(),
             budget_gate: Gate::default(),
             compute_gate: Gate::default(),
-            places: PendingPlaces::default(),
-            waiting: WaitingNamespaces::default(),
+            pending_places: PendingPlaces::default(),
+            waiting_namespaces: WaitingNamespaces::default(),
             live: Live::new(epoch),
             work_index,
-            quiet,
+            foreground_writes: quiet,
             fleet,
             meter: Meter::new(epoch),
             circuits,
             attempts: Attempts::default(),
-            descent: ScaleDowns::default(),
+            scale_downs: ScaleDowns::default(),
             wake,
             supervised,
             trust,
@@ -237,7 +237,7 @@ impl Context {
         let result = work.await;
         let outcome = match &result {
             Ok(NextLook::After(_) | NextLook::OnChange) => "ok",
-            Ok(NextLook::Later) => "waiting",
+            Ok(NextLook::WithBackoff) => "waiting",
             Err(error) => error.class().label(),
         };
         self.metrics.reconciled(controller, outcome, started.elapsed());
@@ -250,7 +250,7 @@ impl Context {
                 self.backoff.succeeded(&(controller, key));
                 Action::await_change()
             }
-            NextLook::Later => Action::requeue(self.retry_after(controller, key)),
+            NextLook::WithBackoff => Action::requeue(self.retry_after(controller, key)),
         })
     }
 
@@ -291,7 +291,7 @@ impl Context {
     }
 
     /// Decides whether a changed status is written now, and records the time.
-    pub fn publish_now(
+    pub fn decide_write(
         &self,
         controller: &'static str,
         key: &ObjectKey,
@@ -313,7 +313,7 @@ impl Context {
     }
 
     /// Whether this error of an object that does not fit its type was not reported before.
-    pub fn invalid_is_news(&self, controller: &'static str, key: ObjectKey, trouble: &str) -> bool {
+    pub fn is_new_error(&self, controller: &'static str, key: ObjectKey, trouble: &str) -> bool {
         let mut told = self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner);
         told.insert((controller, key), trouble.to_owned()).as_deref() != Some(trouble)
     }

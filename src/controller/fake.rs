@@ -86,8 +86,8 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
         metrics: metrics.clone(),
         events: Events::new(client, "test".into(), notifier),
         stores: Stores::of(objects),
-        disappearances: PodTerminations::default(),
-        wake: Wake::nobody(),
+        pod_terminations: PodTerminations::default(),
+        wake: Wake::detached(),
         supervised: Supervised {
             gateway: String::new(),
             peer: Default::default(),
@@ -98,7 +98,7 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
         },
         trust: watch::channel(None).1,
         work_index: WorkIndex::new(metrics.clone()).0,
-        quiet: ForegroundWrites::default(),
+        foreground_writes: ForegroundWrites::default(),
         fleet: Fleet::new(metrics),
     };
     Context::new(parts, 7)
@@ -122,7 +122,7 @@ impl Leader {
     }
 
     /// Reconciles an Agent, as it is in the stores.
-    pub async fn looks_at(&self, agent: &str) {
+    pub async fn reconcile_agent(&self, agent: &str) {
         let key = ObjectKey { namespace: TEAM.into(), name: agent.into() };
         let object = self.context.stores.agent(&key).expect("the Agent is there");
         agent::reconcile(object, self.context.clone()).await.expect("it is done");

@@ -51,18 +51,18 @@ struct SeenAgent {
     pool: String,
     phase: Option<AgentPhase>,
     /// Uid of the pod that it lives in.
-    life: Option<String>,
+    pod_uid: Option<String>,
 }
 
 #[derive(Default)]
 struct Pool {
     /// Its object exists, or existed.
-    ever: bool,
+    has_existed: bool,
     exists: bool,
     type_: Option<String>,
     desired: u64,
     /// Maximum number of agents.
-    most: u64,
+    max_agents: u64,
     phases: BTreeMap<&'static str, u64>,
 }
 
@@ -148,9 +148,9 @@ impl Fleet {
     }
 
     /// Every pool, with its living agents and how many it may have.
-    pub fn fullness(&self) -> Vec<(ObjectKey, u64, u64)> {
+    pub fn pool_usage(&self) -> Vec<(ObjectKey, u64, u64)> {
         let state = self.lock();
-        state.pools.iter().filter(|(_, pool)| pool.exists).map(|(key, pool)| (key.clone(), pool.live(), pool.most)).collect()
+        state.pools.iter().filter(|(_, pool)| pool.exists).map(|(key, pool)| (key.clone(), pool.live(), pool.max_agents)).collect()
     }
 
     /// Sets the metrics. `tripped` are the agents whose own command breaker is not closed, with its state. No other
@@ -176,7 +176,7 @@ impl Fleet {
 
 impl Pool {
     fn labels(&self, key: &ObjectKey, metrics: &Metrics) -> (crate::telemetry::Series, String) {
-        let series = metrics.pool(&key.namespace, self.ever.then_some(key.name.as_str()));
+        let series = metrics.pool(&key.namespace, self.has_existed.then_some(key.name.as_str()));
         (series, metrics.agent_type(self.type_.as_deref()))
     }
 }
@@ -187,9 +187,9 @@ impl State {
         let known = self.pools.entry(key).or_default();
         let type_ = Some(pool.spec.type_.clone());
         let before = if known.type_ == type_ { None } else { std::mem::replace(&mut known.type_, type_) };
-        (known.ever, known.exists) = (true, true);
+        (known.has_existed, known.exists) = (true, true);
         known.desired = pool.status.as_ref().and_then(|status| status.desired).and_then(|desired| u64::try_from(desired).ok()).unwrap_or(0);
-        known.most = u64::from(pool.spec.fixed_replicas().unwrap_or_else(|| pool.spec.max()));
+        known.max_agents = u64::from(pool.spec.fixed_replicas().unwrap_or_else(|| pool.spec.max()));
         self.type_gone(before, metrics);
     }
 
@@ -232,25 +232,25 @@ impl State {
         let phase = status.and_then(|status| status.phase);
         let caller = agent.caller_uid().map(str::to_owned);
         let over = phase.is_some_and(AgentPhase::ended);
-        let now = SeenAgent { uid, pool: agent.spec.pool_ref.name.clone(), phase, life: caller.clone().filter(|_| !over) };
+        let now = SeenAgent { uid, pool: agent.spec.pool_ref.name.clone(), phase, pod_uid: caller.clone().filter(|_| !over) };
         let before = self.agents.insert(key.clone(), now.clone());
         let of_pool = ObjectKey { namespace: key.namespace, name: now.pool };
         let pool = self.pools.entry(of_pool.clone()).or_default();
         if let Some(before) = &before {
-            pool.less(before.phase);
+            pool.remove_one(before.phase);
         }
         *pool.phases.entry(name(phase)).or_default() += 1;
-        let life = before.as_ref().and_then(|before| before.life.clone());
+        let life = before.as_ref().and_then(|before| before.pod_uid.clone());
         // An earlier leader has counted the agents of the first list.
         if before.is_none() && !self.listed {
             return;
         }
         let (series, type_) = pool.labels(&of_pool, metrics);
-        if life.is_some() && life != now.life {
+        if life.is_some() && life != now.pod_uid {
             metrics.agent_ended(series.clone(), type_.clone(), why(agent));
         }
         // An agent that began and ended unseen counts as started too.
-        let began = if before.is_none() { caller.as_ref() } else { now.life.as_ref() };
+        let began = if before.is_none() { caller.as_ref() } else { now.pod_uid.as_ref() };
         if began.is_some() && began != life.as_ref() {
             metrics.agent_started(series.clone(), type_.clone());
             if over {
@@ -263,8 +263,8 @@ impl State {
         let Some(known) = self.agents.remove(key) else { return };
         let of_pool = ObjectKey { namespace: key.namespace.clone(), name: known.pool };
         if let Some(pool) = self.pools.get_mut(&of_pool) {
-            pool.less(known.phase);
-            if known.life.is_some() {
+            pool.remove_one(known.phase);
+            if known.pod_uid.is_some() {
                 let (series, type_) = pool.labels(&of_pool, metrics);
                 metrics.agent_ended(series, type_, reason);
             }
@@ -275,7 +275,7 @@ impl State {
 
 impl Pool {
     /// Removes one agent from this phase.
-    fn less(&mut self, phase: Option<AgentPhase>) {
+    fn remove_one(&mut self, phase: Option<AgentPhase>) {
         if let Some(count) = self.phases.get_mut(name(phase)) {
             *count -= 1;
             if *count == 0 {
@@ -441,7 +441,7 @@ mod tests {
             ]
         );
         assert_eq!(lines(&metrics, "spillway_pool_session_breakers"), [r#"spillway_pool_session_breakers{,state="open"} 1"#]);
-        assert_eq!(fleet.fullness(), [(key("p"), 2, 1)]);
+        assert_eq!(fleet.pool_usage(), [(key("p"), 2, 1)]);
         // A pool that is gone is counted until its agents are, too.
         fleet.pool_gone(&pool("p", "worker", 2));
         ["a", "b"].into_iter().for_each(|name| fleet.agent_gone(&agent(name, Some("Goodbye"), Some("u1"), &[])));

@@ -15,6 +15,6 @@ pub async fn run(context: Arc<Context>) {
     loop {
         ticks.tick().await;
         context.work_index.measure();
-        context.fleet.measure(context.live.tripped());
+        context.fleet.measure(context.live.tripped_agents());
     }
 }

@@ -50,7 +50,7 @@ fn ours(namespace: &str, name: &str) -> ObjectMeta {
 }
 
 /// Whether both objects of `namespace` exist and are up to date, according to the caches.
-pub fn stand(namespace: &str, context: &Context) -> bool {
+pub fn is_ready(namespace: &str, context: &Context) -> bool {
     encloses(namespace, context) && trusts(namespace, context)
 }
 
@@ -85,12 +85,12 @@ where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
 {
     let key = ObjectKey::of(&object);
-    if !context.wall_gate.open(&key, seen.as_deref()) {
+    if !context.namespace_setup_gate.open(&key, seen.as_deref()) {
         return Ok(());
     }
     context.leadership.check()?;
     let made = calls::apply(&context.api::<K>(&key.namespace), &object, names::managers::POOL).await?;
-    context.wall_gate.wrote(key, made.meta().resource_version.as_deref());
+    context.namespace_setup_gate.wrote(key, made.meta().resource_version.as_deref());
     Ok(())
 }
 

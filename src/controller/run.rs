@@ -167,12 +167,12 @@ async fn stand_and_lead(
             metrics,
             events,
             stores,
-            disappearances,
+            pod_terminations: disappearances,
             wake,
             supervised: supervised.clone(),
             trust: trust.clone(),
             work_index,
-            quiet,
+            foreground_writes: quiet,
             fleet,
         };
         let context = Arc::new(Context::new(parts, epoch));

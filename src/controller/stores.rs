@@ -76,7 +76,7 @@ pub struct Stores {
     /// Our NetworkPolicies.
     pub policies: Store<NetworkPolicy>,
     /// ConfigMaps with the certificates that pods trust.
-    pub bundles: Store<ConfigMap>,
+    pub trust_config_maps: Store<ConfigMap>,
 }
 
 impl Stores {
@@ -124,7 +124,7 @@ impl Stores {
 
     /// The ConfigMap `key`, if it holds our certificates.
     pub fn bundle(&self, key: &ObjectKey) -> Option<Arc<ConfigMap>> {
-        self.bundles.get(&ObjectRef::new(&key.name).within(&key.namespace))
+        self.trust_config_maps.get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
 
     /// The node `name`.
@@ -162,7 +162,7 @@ impl Stores {
         }
         wait!("agentpools" pools, "agents" agents, "pods" pods, "nodes" nodes, "leases" node_leases, "budgets" budgets,
             "clusterbudgets" cluster_budgets, "grants" grants, "breakers" breakers, "namespaces" namespaces, "resourcequotas" quotas,
-            "limitranges" ranges, "workqueues" queues, "toolsets" toolsets, "networkpolicies" policies, "configmaps" bundles);
+            "limitranges" ranges, "workqueues" queues, "toolsets" toolsets, "networkpolicies" policies, "configmaps" trust_config_maps);
         tell(Vec::new());
     }
 }
@@ -190,7 +190,7 @@ impl Stores {
             queues: holding(objects),
             toolsets: holding(objects),
             policies: holding(objects),
-            bundles: holding(objects),
+            trust_config_maps: holding(objects),
         }
     }
 }

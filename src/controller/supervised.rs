@@ -95,7 +95,7 @@ async fn look(settings: &Settings, client: &Client) -> anyhow::Result<Supervised
         Gateway::Service(name) => {
             let service =
                 Api::<Service>::namespaced(client.clone(), namespace).get_opt(name).await.context("cannot read the gateway's Service")?;
-            behind(&service.with_context(|| format!("there is no Service {name} in namespace {namespace}"))?, namespace)?
+            service_address(&service.with_context(|| format!("there is no Service {name} in namespace {namespace}"))?, namespace)?
         }
     };
     Ok(Supervised { gateway, peer, port, image: image.clone(), pull_policy: pull_policy.clone(), canaries: canaries.clone() })
@@ -106,7 +106,7 @@ fn block(address: SocketAddr) -> NetworkPolicyPeer {
     NetworkPolicyPeer { ip_block: Some(IPBlock { cidr: format!("{}/{bits}", address.ip()), except: None }), ..NetworkPolicyPeer::default() }
 }
 
-fn behind(service: &Service, namespace: &str) -> anyhow::Result<(String, NetworkPolicyPeer, i32)> {
+fn service_address(service: &Service, namespace: &str) -> anyhow::Result<(String, NetworkPolicyPeer, i32)> {
     let spec = service.spec.as_ref().context("the gateway's Service has no spec")?;
     let address =
         spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None").context("the gateway's Service has no cluster address")?;
@@ -139,7 +139,7 @@ mod tests {
             json!({"spec": {"clusterIP": "10.1.2.3", "selector": {"app": "g"}, "ports": [{"port": 443, "targetPort": 8443}]}}),
         )
         .expect("a Service");
-        let (address, peer, port) = behind(&service, "sys").expect("resolved");
+        let (address, peer, port) = service_address(&service, "sys").expect("resolved");
         assert_eq!((address.as_str(), port), ("10.1.2.3:443", 8443));
         assert_eq!(
             json!(peer),
@@ -148,7 +148,7 @@ mod tests {
         let headless: Service =
             serde_json::from_value(json!({"spec": {"clusterIP": "None", "selector": {"app": "g"}, "ports": [{"port": 443}]}}))
                 .expect("a Service");
-        assert!(behind(&headless, "sys").is_err());
+        assert!(service_address(&headless, "sys").is_err());
         assert_eq!(json!(block("10.9.9.9:8443".parse().expect("an address"))), json!({"ipBlock": {"cidr": "10.9.9.9/32"}}));
     }
 }

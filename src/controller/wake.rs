@@ -47,7 +47,7 @@ impl Wake {
     }
 
     /// Queues every Agent that waits for capacity of a budget, because some may be free now.
-    pub fn short_agents(&self, agents: &Store<AgentObject>) {
+    pub fn agents_short_of_budget(&self, agents: &Store<AgentObject>) {
         self.agents_where(agents, |agent| waits_for(agent, &[reasons::BUDGET_EXHAUSTED, reasons::PROJECT_LIMIT]));
     }
 
@@ -112,7 +112,7 @@ impl Wake {
 #[cfg(test)]
 impl Wake {
     /// Queues that nothing reads.
-    pub fn nobody() -> Self {
+    pub fn detached() -> Self {
         Self { pools: due::queue().0, agents: due::queue().0, budgets: due::queue().0 }
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct CallSlot<'a> {
 
 impl<'a> CallSlot<'a> {
     pub fn take(gateway: &'a Gateway, pod: &'a PodIdentity) -> Result<Self, Refusal> {
-        let name = gateway.long_polls.counted_as(pod);
+        let name = gateway.long_polls.limit_key(pod);
         let begun = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
         let (whose, full) = match begun {
             Ok(()) => return Ok(Self { limits: &gateway.limits, namespace: &pod.namespace, name }),

@@ -23,10 +23,10 @@ const MAX_USER_NAME_BYTES: usize = 512;
 /// An agent that has ended is refused. After a success the connection of the call is a known one.
 pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, extensions: &Extensions) -> Result<PodIdentity, Refusal> {
     let peer = extensions.get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
-    let identified = vouched(gateway, headers, &peer).await;
+    let identified = identify_by_token(gateway, headers, &peer).await;
     if let Some(connection) = extensions.get::<Connection>() {
         match &identified {
-            Ok(pod) => connection.admit(&pod.namespace).map_err(no_place)?,
+            Ok(pod) => connection.admit(&pod.namespace).map_err(connection_refusal)?,
             Err(refusal) if refusal.code.passes() => {}
             Err(_) => connection.refuse(),
         }
@@ -35,16 +35,16 @@ pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, extensions:
 }
 
 /// The refusal of a call whose connection cannot become known.
-fn no_place(full: ConnectionsFull) -> Refusal {
+fn connection_refusal(full: ConnectionsFull) -> Refusal {
     let message = match full {
         ConnectionsFull::Namespace => "the agents of this namespace have reached their limit of connections; try again",
         ConnectionsFull::Address => "this address has reached its limit of connections; try again",
-        ConnectionsFull::Gone => "the gateway ended this connection to accept a new one; connect again",
+        ConnectionsFull::Evicted => "the gateway ended this connection to accept a new one; connect again",
     };
     Refusal::new(Code::TooManyCalls, message).retry_after(1)
 }
 
-async fn vouched(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<PodIdentity, Refusal> {
+async fn identify_by_token(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<PodIdentity, Refusal> {
     let holder = gateway.reviewer.review(headers, || may_ask(gateway, peer)).await?;
     let caller = match (holder.pod.clone(), headers.get(EXTERNAL_HEADER)) {
         (Some(pod), None) => pod,
@@ -71,7 +71,7 @@ async fn vouched(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<P
 
 /// Whether the API server may be asked about an unknown token from `peer`.
 fn may_ask(gateway: &Gateway, peer: &str) -> Result<(), Refusal> {
-    let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).stranger(peer, now());
+    let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).may_review_unknown(peer, now());
     let message = "this address sent too many unknown tokens; try again";
     if may { Ok(()) } else { Err(Refusal::new(Code::TooManyCalls, message).retry_after(1)) }
 }

@@ -87,9 +87,9 @@ struct Shared {
     bearer: Mutex<Option<(Instant, HeaderValue)>>,
     connection: Mutex<Option<Connection>>,
     /// The number of the current connection. A connection with another number may be to another leader.
-    numbers: watch::Sender<Option<u64>>,
+    connection_number: watch::Sender<Option<u64>>,
     /// The last leader, and the time of its last answer. An answer with a lower epoch comes from a replaced leader.
-    seen: Mutex<Option<(SeenLeader, Instant)>>,
+    last_leader: Mutex<Option<(SeenLeader, Instant)>>,
     /// The leader's store was rolled back in the last minutes.
     rolled_back: AtomicBool,
 }
@@ -101,7 +101,19 @@ impl Governor {
         let numbers = watch::channel(None).0;
         let (bearer, connection) = (Mutex::default(), Mutex::default());
         let (seen, rolled_back) = (Mutex::default(), AtomicBool::new(false));
-        Self { shared: Arc::new(Shared { settings, leases, trusted, long_polls, bearer, connection, numbers, seen, rolled_back }) }
+        Self {
+            shared: Arc::new(Shared {
+                settings,
+                leases,
+                trusted,
+                long_polls,
+                bearer,
+                connection,
+                connection_number: numbers,
+                last_leader: seen,
+                rolled_back,
+            }),
+        }
     }
 
     /// Whether the leader's store was rolled back in the last minutes, so that it has lost what earlier leaders acknowledged.
@@ -121,13 +133,13 @@ impl Governor {
     fn set(&self, connection: Option<Connection>, number: u64) {
         let there = connection.is_some();
         *self.shared.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
-        self.shared.numbers.send_replace(there.then_some(number));
+        self.shared.connection_number.send_replace(there.then_some(number));
     }
 
     /// The number of the current connection, as it changes. The epoch of its leader is recorded before a number is
     /// published.
     pub fn connections(&self) -> watch::Receiver<Option<u64>> {
-        self.shared.numbers.subscribe()
+        self.shared.connection_number.subscribe()
     }
 
     /// Finds the leader, reads its stream of changes, and starts again when the stream ends. Never returns.
@@ -137,7 +149,7 @@ impl Governor {
             let ended = self.session(number, &tell).await;
             self.set(None, number);
             tell(false);
-            self.shared.long_polls.nothing_is_known();
+            self.shared.long_polls.changes_missed();
             if let Err(error) = ended {
                 let error = format!("{error:#}");
                 if error != last {
@@ -167,12 +179,12 @@ impl Governor {
         // lower than the highest that we saw. A replaced leader is not in a Lease that is read after its successor was
         // seen.
         let epoch = epoch_of(&answer)?;
-        *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner) =
+        *self.shared.last_leader.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((SeenLeader { epoch, version: version_of(&answer) }, Instant::now()));
         self.shared.rolled_back.store(answer.headers().contains_key(ROLLED_BACK_HEADER), Ordering::SeqCst);
         let end = CancellationToken::new();
         self.set(Some(Connection { sender, end: end.clone() }), number);
-        self.shared.long_polls.nothing_is_known();
+        self.shared.long_polls.changes_missed();
         tracing::info!(address, epoch, "connected to the governor");
         tell(true);
         let mut body = answer.into_body();
@@ -319,7 +331,7 @@ impl Governor {
     /// Refuses the answer of a replaced leader.
     fn accept_epoch(&self, answer: &Response<Incoming>) -> anyhow::Result<()> {
         let (epoch, version) = (epoch_of(answer)?, version_of(answer));
-        let mut seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.shared.last_leader.lock().unwrap_or_else(PoisonError::into_inner);
         let (highest, before) = seen.map_or((epoch, 0), |(leader, _)| (leader.epoch, leader.version));
         // Only the answer is dropped. The current connection may be to another leader by now.
         ensure!(epoch >= highest, "the answer has owner epoch {epoch}, but a leader with owner epoch {highest} was seen");
@@ -330,7 +342,7 @@ impl Governor {
 
     /// The last leader, if it answered within [`REPLAY_HISTORY_TTL`]. Answers of an older one would not be replayed.
     fn seen_leader(&self) -> Option<SeenLeader> {
-        let seen = *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = *self.shared.last_leader.lock().unwrap_or_else(PoisonError::into_inner);
         seen.filter(|(_, at)| at.elapsed() < REPLAY_HISTORY_TTL).map(|(leader, _)| leader)
     }
 }

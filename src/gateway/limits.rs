@@ -10,19 +10,19 @@ use crate::policy::sweep::Sweep;
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// Calls in flight, long polls included.
-    at_once: u32,
+    max_in_flight: u32,
     /// Calls in a burst.
     burst: f64,
     /// Calls each second on average.
-    a_second: f64,
+    per_second: f64,
 }
 
 /// A heartbeat each second, a long poll, and commands of its program.
-const AGENT_CALL_BOUNDS: Bounds = Bounds { at_once: 16, burst: 60.0, a_second: 20.0 };
+const AGENT_CALL_BOUNDS: Bounds = Bounds { max_in_flight: 16, burst: 60.0, per_second: 20.0 };
 /// Some thousands of agents, each with its long poll.
-const NAMESPACE_CALL_BOUNDS: Bounds = Bounds { at_once: 8_000, burst: 4_000.0, a_second: 1_000.0 };
+const NAMESPACE_CALL_BOUNDS: Bounds = Bounds { max_in_flight: 8_000, burst: 4_000.0, per_second: 1_000.0 };
 /// Unknown tokens from one address: a pod has one, renewed each hour.
-const UNKNOWN_TOKEN_BOUNDS: Bounds = Bounds { at_once: u32::MAX, burst: 20.0, a_second: 2.0 };
+const UNKNOWN_TOKEN_BOUNDS: Bounds = Bounds { max_in_flight: u32::MAX, burst: 20.0, per_second: 2.0 };
 /// From this number of remembered callers on, idle ones are removed.
 const CALLER_SWEEP_THRESHOLD: usize = 20_000;
 /// Remembered addresses with unknown tokens. Further addresses share one bucket until some of these are idle.
@@ -42,9 +42,9 @@ struct Bucket {
 impl Bucket {
     /// The limit that a call at `now` exceeds, if any.
     fn full(&mut self, bounds: &Bounds, now: Duration) -> Option<LimitReached> {
-        self.left = (self.left + now.saturating_sub(self.at).as_secs_f64() * bounds.a_second).min(bounds.burst);
+        self.left = (self.left + now.saturating_sub(self.at).as_secs_f64() * bounds.per_second).min(bounds.burst);
         self.at = now;
-        if self.in_flight >= bounds.at_once {
+        if self.in_flight >= bounds.max_in_flight {
             return Some(LimitReached::InFlight);
         }
         (self.left < 1.0).then_some(LimitReached::Rate)
@@ -77,13 +77,13 @@ pub enum LimitOwner {
 /// The buckets of all callers of one kind.
 #[derive(Debug)]
 struct Buckets {
-    of: HashMap<String, Bucket>,
+    by_name: HashMap<String, Bucket>,
     sweep: Sweep,
 }
 
 impl Default for Buckets {
     fn default() -> Self {
-        Self { of: HashMap::new(), sweep: Sweep::new(CALLER_SWEEP_THRESHOLD) }
+        Self { by_name: HashMap::new(), sweep: Sweep::new(CALLER_SWEEP_THRESHOLD) }
     }
 }
 
@@ -91,18 +91,18 @@ impl Buckets {
     /// The bucket of `name`. Idle buckets are swept, so that there are at most twice as many buckets as callers that
     /// are not idle.
     fn get(&mut self, name: &str, bounds: &Bounds, now: Duration) -> &mut Bucket {
-        if self.sweep.is_due(self.of.len()) {
-            self.of.retain(|_, bucket| bucket.in_flight > 0 || now.saturating_sub(bucket.at) < IDLE_CALLER_TTL);
-            self.sweep.done(self.of.len());
+        if self.sweep.is_due(self.by_name.len()) {
+            self.by_name.retain(|_, bucket| bucket.in_flight > 0 || now.saturating_sub(bucket.at) < IDLE_CALLER_TTL);
+            self.sweep.done(self.by_name.len());
         }
-        self.of.entry(name.to_owned()).or_insert(Bucket { left: bounds.burst, at: now, in_flight: 0 })
+        self.by_name.entry(name.to_owned()).or_insert(Bucket { left: bounds.burst, at: now, in_flight: 0 })
     }
 }
 
 /// The buckets of addresses that sent unknown tokens.
 #[derive(Debug, Default)]
 struct Strangers {
-    of: HashMap<String, Bucket>,
+    by_address: HashMap<String, Bucket>,
     /// When idle ones were last removed.
     swept: Duration,
 }
@@ -110,16 +110,16 @@ struct Strangers {
 impl Strangers {
     fn get(&mut self, address: &str, now: Duration) -> &mut Bucket {
         let mut name = address;
-        if self.of.len() >= MAX_REMEMBERED_ADDRESSES && !self.of.contains_key(address) {
+        if self.by_address.len() >= MAX_REMEMBERED_ADDRESSES && !self.by_address.contains_key(address) {
             if now.saturating_sub(self.swept) >= ADDRESS_SWEEP_INTERVAL {
-                self.of.retain(|_, bucket| now.saturating_sub(bucket.at) < IDLE_CALLER_TTL);
+                self.by_address.retain(|_, bucket| now.saturating_sub(bucket.at) < IDLE_CALLER_TTL);
                 self.swept = now;
             }
-            if self.of.len() >= MAX_REMEMBERED_ADDRESSES {
+            if self.by_address.len() >= MAX_REMEMBERED_ADDRESSES {
                 name = ""; // no address is empty
             }
         }
-        self.of.entry(name.to_owned()).or_insert(Bucket { left: UNKNOWN_TOKEN_BOUNDS.burst, at: now, in_flight: 0 })
+        self.by_address.entry(name.to_owned()).or_insert(Bucket { left: UNKNOWN_TOKEN_BOUNDS.burst, at: now, in_flight: 0 })
     }
 }
 
@@ -128,7 +128,7 @@ impl Strangers {
 pub struct Limits {
     agents: Buckets,
     namespaces: Buckets,
-    strangers: Strangers,
+    unknown_tokens: Strangers,
 }
 
 impl Limits {
@@ -148,8 +148,8 @@ impl Limits {
     }
 
     /// A caller at `address` sent an unknown token. Whether the API server may be asked about it.
-    pub fn stranger(&mut self, address: &str, now: Duration) -> bool {
-        let bucket = self.strangers.get(address, now);
+    pub fn may_review_unknown(&mut self, address: &str, now: Duration) -> bool {
+        let bucket = self.unknown_tokens.get(address, now);
         let may = bucket.full(&UNKNOWN_TOKEN_BOUNDS, now).is_none();
         if may {
             bucket.left -= 1.0;
@@ -159,7 +159,7 @@ impl Limits {
 
     /// A call that began has ended.
     pub fn end(&mut self, namespace: &str, uid: &str) {
-        for bucket in [self.agents.of.get_mut(uid), self.namespaces.of.get_mut(namespace)].into_iter().flatten() {
+        for bucket in [self.agents.by_name.get_mut(uid), self.namespaces.by_name.get_mut(namespace)].into_iter().flatten() {
             bucket.in_flight = bucket.in_flight.saturating_sub(1);
         }
     }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn so_many_at_once_and_a_place_that_is_given_back_is_free() {
         let mut limits = Limits::default();
-        for _ in 0..AGENT_CALL_BOUNDS.at_once {
+        for _ in 0..AGENT_CALL_BOUNDS.max_in_flight {
             assert_eq!(limits.begin("n", "a", Duration::ZERO), Ok(()));
         }
         assert_eq!(limits.begin("n", "a", Duration::ZERO), Err((LimitOwner::Agent, LimitReached::InFlight)));
@@ -196,9 +196,9 @@ mod tests {
     #[test]
     fn one_address_cannot_have_tokens_reviewed_without_end() {
         let mut limits = Limits::default();
-        let asked = (0..1_000).filter(|_| limits.stranger("10.0.0.1", Duration::ZERO)).count();
+        let asked = (0..1_000).filter(|_| limits.may_review_unknown("10.0.0.1", Duration::ZERO)).count();
         assert_eq!(asked, 20);
-        assert!(limits.stranger("10.0.0.2", Duration::ZERO));
+        assert!(limits.may_review_unknown("10.0.0.2", Duration::ZERO));
     }
 
     #[test]
@@ -224,19 +224,19 @@ mod tests {
             assert_eq!(limits.begin(&namespace, &agent, now), Ok(()));
             limits.end(&namespace, &agent);
         }
-        assert!(limits.agents.of.len() <= CALLER_SWEEP_THRESHOLD && limits.namespaces.of.len() <= CALLER_SWEEP_THRESHOLD);
-        assert_eq!(limits.agents.of["in-flight"].in_flight, 1);
+        assert!(limits.agents.by_name.len() <= CALLER_SWEEP_THRESHOLD && limits.namespaces.by_name.len() <= CALLER_SWEEP_THRESHOLD);
+        assert_eq!(limits.agents.by_name["in-flight"].in_flight, 1);
     }
 
     #[test]
     fn more_addresses_than_are_remembered_share_what_one_may() {
         let mut limits = Limits::default();
         let now = Duration::from_secs(1000);
-        let asked = (0..3 * MAX_REMEMBERED_ADDRESSES).filter(|address| limits.stranger(&address.to_string(), now)).count();
-        assert_eq!((asked, limits.strangers.of.len()), (MAX_REMEMBERED_ADDRESSES + 20, MAX_REMEMBERED_ADDRESSES + 1));
-        assert!(limits.stranger("0", now), "one that is known has its own");
+        let asked = (0..3 * MAX_REMEMBERED_ADDRESSES).filter(|address| limits.may_review_unknown(&address.to_string(), now)).count();
+        assert_eq!((asked, limits.unknown_tokens.by_address.len()), (MAX_REMEMBERED_ADDRESSES + 20, MAX_REMEMBERED_ADDRESSES + 1));
+        assert!(limits.may_review_unknown("0", now), "one that is known has its own");
         let later = now + IDLE_CALLER_TTL;
-        assert!((0..100).all(|address| limits.stranger(&format!("new-{address}"), later)), "and new ones have when those rest");
-        assert!(limits.strangers.of.len() < MAX_REMEMBERED_ADDRESSES);
+        assert!((0..100).all(|address| limits.may_review_unknown(&format!("new-{address}"), later)), "and new ones have when those rest");
+        assert!(limits.unknown_tokens.by_address.len() < MAX_REMEMBERED_ADDRESSES);
     }
 }

@@ -64,36 +64,36 @@ impl<T: Clone + Default> Waiters<T> {
 
 /// The last inserted names: at least `most`, and at most twice as many.
 struct RecentSet {
-    these: HashSet<String>,
-    before: HashSet<String>,
+    current: HashSet<String>,
+    previous: HashSet<String>,
     most: usize,
 }
 
 impl RecentSet {
     fn new(most: usize) -> Self {
-        Self { these: HashSet::new(), before: HashSet::new(), most }
+        Self { current: HashSet::new(), previous: HashSet::new(), most }
     }
 
     fn insert(&mut self, one: String) {
-        if self.these.len() >= self.most {
-            self.before = std::mem::take(&mut self.these);
+        if self.current.len() >= self.most {
+            self.previous = std::mem::take(&mut self.current);
         }
-        self.these.insert(one);
+        self.current.insert(one);
     }
 
     fn contains(&self, one: &str) -> bool {
-        self.these.contains(one) || self.before.contains(one)
+        self.current.contains(one) || self.previous.contains(one)
     }
 }
 
 struct KnownAgents {
     waiting: Waiters<Option<String>>,
-    hungry: Waiters<()>,
+    waiting_for_work: Waiters<()>,
     /// Agents with an open stream. They are woken when changes may have been missed.
     streaming: Waiters<()>,
     revoked: RecentSet,
     /// Agents outside the cluster that the governor confirmed as their user's, as USER/UID.
-    outside: RecentSet,
+    confirmed_external: RecentSet,
 }
 
 impl Default for KnownAgents {
@@ -101,10 +101,10 @@ impl Default for KnownAgents {
         let (waiting, hungry, streaming) = (Waiters::default(), Waiters::default(), Waiters::default());
         Self {
             waiting,
-            hungry,
+            waiting_for_work: hungry,
             streaming,
             revoked: RecentSet::new(MIN_KEPT_REVOCATIONS),
-            outside: RecentSet::new(MIN_KEPT_EXTERNAL_AGENTS),
+            confirmed_external: RecentSet::new(MIN_KEPT_EXTERNAL_AGENTS),
         }
     }
 }
@@ -124,9 +124,9 @@ impl LongPolls {
         match change {
             Change::Alive => {}
             Change::Wanted { uid, revision } => known.waiting.wake(&uid, Some(revision)),
-            Change::Work { uid } => known.hungry.wake(&uid, ()),
+            Change::Work { uid } => known.waiting_for_work.wake(&uid, ()),
             Change::Revoked { uid } => {
-                known.hungry.end(&uid);
+                known.waiting_for_work.end(&uid);
                 known.waiting.end(&uid);
                 known.streaming.senders.remove(&uid);
                 known.revoked.insert(uid);
@@ -135,10 +135,10 @@ impl LongPolls {
     }
 
     /// The stream of changes broke, or began: all waiting calls must ask the governor again.
-    pub fn nothing_is_known(&self) {
+    pub fn changes_missed(&self) {
         let known = self.lock();
         known.waiting.wake_all();
-        known.hungry.wake_all();
+        known.waiting_for_work.wake_all();
         known.streaming.wake_all();
     }
 
@@ -160,25 +160,25 @@ impl LongPolls {
     /// Whether it is an agent outside the cluster that the governor has not confirmed as its user's.
     pub fn is_unconfirmed(&self, caller: &PodIdentity) -> bool {
         let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return false };
-        !self.lock().outside.contains(&format!("{}/{}", external.user, caller.uid))
+        !self.lock().confirmed_external.contains(&format!("{}/{}", external.user, caller.uid))
     }
 
     /// The governor answered a call of this agent, which confirms that it belongs to its user.
     pub fn confirmed(&self, caller: &PodIdentity) {
         let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return };
         let (name, mut known) = (format!("{}/{}", external.user, caller.uid), self.lock());
-        if !known.outside.contains(&name) {
-            known.outside.insert(name);
+        if !known.confirmed_external.contains(&name) {
+            known.confirmed_external.insert(name);
         }
     }
 
     /// The name under which the calls of an agent are counted. An agent outside the cluster only claims its identity,
     /// so all unconfirmed agents of a user share one name: a user cannot use up the limits of another user's agent, nor
     /// get more by inventing agents.
-    pub fn counted_as(&self, caller: &PodIdentity) -> String {
+    pub fn limit_key(&self, caller: &PodIdentity) -> String {
         let Some(external) = &caller.external else { return caller.uid.clone() };
         let name = format!("{}/{}", external.user, caller.uid);
-        if self.lock().outside.contains(&name) { name } else { format!("{}/", external.user) }
+        if self.lock().confirmed_external.contains(&name) { name } else { format!("{}/", external.user) }
     }
 
     /// Changes when `uid` has, or may have, a new desired state.
@@ -188,7 +188,7 @@ impl LongPolls {
 
     /// Changes when there may be work for `uid`.
     pub fn wait_for_work(&self, uid: &str) -> watch::Receiver<()> {
-        self.lock().hungry.subscribe(uid)
+        self.lock().waiting_for_work.subscribe(uid)
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         assert!(!work.has_changed().expect("a sender"));
         long_polls.apply(Change::Work { uid: "u".into() });
         work.changed().await.expect("a sender");
-        long_polls.nothing_is_known();
+        long_polls.changes_missed();
         work.changed().await.expect("a sender");
     }
 
@@ -218,7 +218,7 @@ mod tests {
         long_polls.apply(Change::Wanted { uid: "u".into(), revision: "1.2".into() });
         waiting.changed().await.expect("a sender");
         assert_eq!(waiting.borrow_and_update().as_deref(), Some("1.2"));
-        long_polls.nothing_is_known();
+        long_polls.changes_missed();
         waiting.changed().await.expect("a sender");
         assert_eq!(*waiting.borrow_and_update(), None);
     }
@@ -227,7 +227,7 @@ mod tests {
     async fn a_stream_ends_with_its_agent_and_looks_again_after_a_gap() {
         let long_polls = LongPolls::default();
         let mut stream = long_polls.stream("u");
-        long_polls.nothing_is_known();
+        long_polls.changes_missed();
         stream.changed().await.expect("it may have been missed");
         long_polls.apply(Change::Revoked { uid: "u".into() });
         assert!(stream.changed().await.is_err());
@@ -253,10 +253,10 @@ mod tests {
         }
         let lengths = {
             let known = long_polls.lock();
-            [known.waiting.senders.len(), known.hungry.senders.len(), known.streaming.senders.len()]
+            [known.waiting.senders.len(), known.waiting_for_work.senders.len(), known.streaming.senders.len()]
         };
         assert!(lengths.iter().all(|length| *length <= WAITER_SWEEP_THRESHOLD), "{lengths:?}");
-        long_polls.nothing_is_known();
+        long_polls.changes_missed();
         waits.0.changed().await.expect("a sender");
         waits.1.changed().await.expect("a sender");
         waits.2.changed().await.expect("a sender");
@@ -275,7 +275,7 @@ mod tests {
             }
         }
         let known = long_polls.lock();
-        assert!(known.revoked.these.len() + known.revoked.before.len() <= 2 * MIN_KEPT_REVOCATIONS);
+        assert!(known.revoked.current.len() + known.revoked.previous.len() <= 2 * MIN_KEPT_REVOCATIONS);
     }
 
     fn outside(user: &str, uid: &str) -> PodIdentity {
@@ -286,13 +286,13 @@ mod tests {
     #[test]
     fn who_invents_agents_has_no_more_than_one_of_them_may_and_uses_up_nobody_elses() {
         let long_polls = LongPolls::default();
-        let of = |user: &str, uid: &str| long_polls.counted_as(&outside(user, uid));
+        let of = |user: &str, uid: &str| long_polls.limit_key(&outside(user, uid));
         assert_eq!(of("alice", "u"), of("alice", "v"), "nobody has answered either");
         long_polls.confirmed(&outside("alice", "u"));
         assert_ne!(of("alice", "u"), of("alice", "v"));
         assert!(of("bob", "u") != of("alice", "u") && of("bob", "u") == of("bob", "v"), "whose agent it is not");
         let pod = PodIdentity { external: None, ..outside("", "u") };
-        assert_eq!(long_polls.counted_as(&pod), "u");
+        assert_eq!(long_polls.limit_key(&pod), "u");
         let mut enrols = outside("carol", "u");
         enrols.external.as_mut().expect("from outside").enrols = true;
         long_polls.confirmed(&enrols);
@@ -306,8 +306,8 @@ mod tests {
             long_polls.confirmed(&outside("alice", &at.to_string()));
         }
         let last = outside("alice", &(4 * MIN_KEPT_EXTERNAL_AGENTS).to_string());
-        assert_ne!(long_polls.counted_as(&last), long_polls.counted_as(&outside("alice", "nobody")));
+        assert_ne!(long_polls.limit_key(&last), long_polls.limit_key(&outside("alice", "nobody")));
         let known = long_polls.lock();
-        assert!(known.outside.these.len() + known.outside.before.len() <= 2 * MIN_KEPT_EXTERNAL_AGENTS);
+        assert!(known.confirmed_external.current.len() + known.confirmed_external.previous.len() <= 2 * MIN_KEPT_EXTERNAL_AGENTS);
     }
 }

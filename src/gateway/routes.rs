@@ -37,12 +37,12 @@ const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Bodies of agents' own calls are in memory until the call is answered, which may wait for a turn or for work. They
 /// have some hundred bytes, except for plans. The guaranteed part lets the heartbeats of each namespace pass.
 pub const AGENT_BODY_LIMITS: BodyLimits = BodyLimits {
-    most: MAX_BODY_BYTES,
-    all: 16 * 1024 * 1024,
+    max_body_bytes: MAX_BODY_BYTES,
+    total_bytes: 16 * 1024 * 1024,
     reserve: 4 * 1024 * 1024,
     guaranteed: 64 * 1024,
     within: Duration::from_secs(10),
-    patience: Duration::from_secs(5),
+    memory_wait: Duration::from_secs(5),
 };
 
 /// The routes.
@@ -64,7 +64,7 @@ async fn document(request: Request) -> Response {
     // Requests on strange connections were counted before.
     let connection = request.extensions().get::<Connection>().filter(|connection| connection.is_known());
     if let Some(connection) = connection
-        && !connection.take_turn().await
+        && !connection.wait_for_rate_limit().await
     {
         return refused(&Refusal::new(Code::TooManyCalls, "this address sent too many requests; try again").retry_after(1));
     }
@@ -86,7 +86,7 @@ async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let row = find(request.method().as_str(), request.uri().path());
     let call = match row {
         RequestMatch::Row(row) => row.path,
-        RequestMatch::OtherMethod | RequestMatch::Nothing => "other",
+        RequestMatch::OtherMethod | RequestMatch::UnknownPath => "other",
     };
     let methods = methods(request.uri().path());
     let response = one(&gateway, row, request).await.unwrap_or_else(|refusal| {
@@ -110,7 +110,7 @@ async fn one(gateway: &Gateway, row: RequestMatch, request: Request) -> Result<R
     let row = match row {
         RequestMatch::Row(row) => row,
         RequestMatch::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "this path does not accept this method")),
-        RequestMatch::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call; /openapi.json lists all calls")),
+        RequestMatch::UnknownPath => return Err(Refusal::new(Code::NoSuchCall, "there is no such call; /openapi.json lists all calls")),
     };
     // A pod's token belongs to its sidecar. The sidecar checks what programs may call.
     let enrols = pod.external.as_ref().is_some_and(|external| external.enrols);
@@ -128,7 +128,7 @@ async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Reques
     let (head, body) = request.into_parts();
     let (bytes, _room) = gateway.bodies.read(&pod.namespace, body).await?;
     let bytes = Bytes::from(bytes);
-    checked(row.call, &bytes, &head.uri)?;
+    check_arguments(row.call, &bytes, &head.uri)?;
     if row.call == Call::Wanted {
         let DesiredStateQuery { after } = query::read(&head.uri)?;
         return wanted(gateway, pod, &after.unwrap_or_default()).await;
@@ -140,17 +140,17 @@ async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Reques
         _ => None,
     };
     if let Some(wait_seconds) = wait_seconds {
-        return when_there_is(gateway, pod, (row, path), bytes, wait_seconds).await;
+        return poll_until_result(gateway, pod, (row, path), bytes, wait_seconds).await;
     }
     let (status, answer) = gateway.governor.call(row.method, path, pod, head.headers.get("idempotency-key"), bytes.clone()).await?;
     if status == 200 {
         gateway.lease_history.record_end(pod, row.call, head.uri.path().rsplit('/').nth(1).unwrap_or_default(), &bytes);
     }
-    passed_on(status, answer)
+    pass_on_answer(status, answer)
 }
 
 /// The first answer of the governor that is not 204, or 204 if there is none within the caller's `wait_seconds`.
-async fn when_there_is(
+async fn poll_until_result(
     gateway: &Gateway,
     pod: &PodIdentity,
     (row, path): (&Row, &str),
@@ -167,7 +167,7 @@ async fn when_there_is(
             gateway.lease_history.record_claim(pod, &answer);
         }
         if status != 204 {
-            return passed_on(status, answer);
+            return pass_on_answer(status, answer);
         }
         match tokio::time::timeout_at(end, work.changed()).await {
             Err(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
@@ -181,7 +181,7 @@ async fn when_there_is(
 }
 
 /// Refuses invalid bodies and queries here, where it costs less than at the governor.
-fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
+fn check_arguments(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
     match call {
         Call::Enrol => body::read::<Enrol>(bytes).map(drop),
         Call::Register => body::read::<Register>(bytes).map(drop),
@@ -217,7 +217,7 @@ async fn wanted(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Res
         let (status, answer) = gateway.governor.call("GET", "/agent/v1/wanted", pod, None, Bytes::new()).await?;
         let same = status == 200 && serde_json::from_slice::<DesiredState>(&answer).is_ok_and(|wanted| wanted.revision == after);
         if !same {
-            return passed_on(status, answer);
+            return pass_on_answer(status, answer);
         }
         match tokio::time::timeout_at(end, changes.changed()).await {
             Err(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
@@ -231,7 +231,7 @@ async fn wanted(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Res
     }
 }
 
-fn passed_on(status: u16, answer: Bytes) -> Result<Response, Refusal> {
+fn pass_on_answer(status: u16, answer: Bytes) -> Result<Response, Refusal> {
     if let Ok(refusal) = serde_json::from_slice::<Refusal>(&answer)
         && status >= 400
     {

@@ -116,7 +116,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         telling.run().await;
         anyhow::bail!("the task that keeps the session with the ledger has ended")
     });
-    let reviewer = Reviewer::new(client.clone(), GATEWAY_AUDIENCE).with_users_of(settings.user_audiences.clone());
+    let reviewer = Reviewer::new(client.clone(), GATEWAY_AUDIENCE).with_user_audiences(settings.user_audiences.clone());
     let authorizer = settings.external_agents.then(|| Authorizer::new(client));
     let (limits, bodies) = (Mutex::new(Limits::default()), BodyMemory::new(AGENT_BODY_LIMITS));
     let lease_history = LeaseHistory::default();
@@ -129,7 +129,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let gateway =
         Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics: metrics_of, models: models_of, lease_history };
     let gateway = Arc::new(gateway);
-    let bounds = Bounds { last_calls: SHUTDOWN_TIMEOUT, ..Bounds::AGENTS };
+    let bounds = Bounds { shutdown_timeout: SHUTDOWN_TIMEOUT, ..Bounds::AGENTS };
     let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), metrics, served.clone());
     tokio::pin!(serving);
     let ended = tokio::select! {

@@ -18,7 +18,7 @@ pub fn page() -> String {
          | kind | field | unsupported values | instead |\n|---|---|---|---|\n",
     );
     for field in UNSUPPORTED_FIELDS {
-        let Field { kind, path, values, instead } = field;
+        let Field { kind, path, values, advice: instead } = field;
         let what = match values {
             Values::Any => "anything".to_owned(),
             Values::NotEmpty => "anything but an empty list".to_owned(),
@@ -39,7 +39,7 @@ pub fn mark(kind: &str, path: &str) -> String {
         Values::True => " with `true`".to_owned(),
         Values::These(these) => format!(" with {}", these.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")),
     };
-    format!(" **[Unsupported](unsupported.md){what}**: {}.", field.instead)
+    format!(" **[Unsupported](unsupported.md){what}**: {}.", field.advice)
 }
 
 /// The policy, as a template of the chart. It warns and refuses nothing: the object itself reports the field, and a

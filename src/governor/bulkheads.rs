@@ -39,8 +39,8 @@ pub async fn run(context: Arc<Context>) {
     let mut watch = UseWatch::default();
     loop {
         tokio::time::sleep(BULKHEAD_LOG_INTERVAL).await;
-        let facts = Facts { tokens: context.meter.standings(), queues: context.work_index.fullness(), pools: context.fleet.fullness() };
-        let all = gather(&facts, &context.places, &context.stores);
+        let facts = Facts { tokens: context.meter.standings(), queues: context.work_index.fullness(), pools: context.fleet.pool_usage() };
+        let all = gather(&facts, &context.pending_places, &context.stores);
         for (namespace, uses) in &all {
             tell(namespace, uses);
         }
@@ -216,8 +216,8 @@ mod tests {
             used: 0,
             held: 0,
             lost: 0,
-            rest: 0,
-            carried: 0,
+            unexplained: 0,
+            debt: 0,
             reserved: 0,
             left,
             least: 1,

@@ -48,7 +48,7 @@ pub async fn answer(
         return json(&external::enrol(caller, key, body::read(bytes)?, context).await?).map(Some);
     }
     let agent = identify(caller, context).await?;
-    context.live.recall(&caller.uid, stored_directive(&agent));
+    context.live.restore_directive(&caller.uid, stored_directive(&agent));
     match call {
         Call::Register => json(&register(caller, &agent, body::read(bytes)?, context)?),
         Call::Report => json(&report(caller, &agent, body::read(bytes)?, context)?),
@@ -196,7 +196,7 @@ fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) ->
     if request.held.is_some() {
         work::common::ready(context)?;
     }
-    let request = if agent.spec.external.is_some() { external::believed(request) } else { request };
+    let request = if agent.spec.external.is_some() { external::sanitize_report(request) } else { request };
     commands::counted(caller, agent, request.commands, context);
     commands::tell(caller, agent, context);
     let held = request.held.clone();
@@ -236,7 +236,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     let child = agent_pool::child(pool, parent, &caller.uid, key, request.display_name.as_deref());
     let name = child.name_any();
     // One at a time for one parent: two concurrent calls could both see the last free place.
-    let one = context.live.spawning(&caller.uid);
+    let one = context.live.spawn_lock(&caller.uid);
     let Ok(mut made) = one.try_lock_owned() else {
         return Err(Refusal::new(Code::TooManyCalls, "another child of this agent is being created").retry_after(1));
     };

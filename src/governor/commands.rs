@@ -42,13 +42,13 @@ pub async fn run(context: Arc<Context>) {
 
 fn spread(context: &Context) {
     let mut of_pools = HashMap::new();
-    for (uid, key) in context.live.everybody() {
+    for (uid, key) in context.live.expected_agents() {
         let stored = context.stores.agent(&key);
         let Some(agent) = stored.as_ref().and_then(|agent| agent.0.as_ref().ok()) else { continue };
         let pool = pool_of(&key.namespace, agent);
         let told = of_pools.entry(pool).or_insert_with_key(|pool| context.circuits.commands(pool));
         if let Some(told) = told {
-            context.live.commands(&uid, as_concerns(agent, told.clone()));
+            context.live.commands(&uid, for_agent(agent, told.clone()));
         }
     }
 }
@@ -60,12 +60,12 @@ fn pool_of(namespace: &str, agent: &Agent) -> ObjectKey {
 /// Updates the state of the command breakers for an agent that is about to be answered.
 pub fn tell(caller: &Caller, agent: &Agent, context: &Context) {
     if let Some(told) = context.circuits.commands(&pool_of(&caller.key.namespace, agent)) {
-        context.live.commands(&caller.uid, as_concerns(agent, told));
+        context.live.commands(&caller.uid, for_agent(agent, told));
     }
 }
 
 /// The part that applies to this agent. Hanging commands in pods say nothing about agents outside the cluster.
-fn as_concerns(agent: &Agent, told: CommandBreakers) -> CommandBreakers {
+fn for_agent(agent: &Agent, told: CommandBreakers) -> CommandBreakers {
     if agent.spec.external.is_some() { CommandBreakers { open_globally: None, ..told } } else { told }
 }
 
@@ -97,7 +97,7 @@ pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, co
     let within = Duration::from_millis(timeout_milliseconds) + COMMAND_REPORT_GRACE;
     match context.circuits.admit(&pool_of(namespace, agent), &Circuit::commands(namespace), within).await {
         Ok(permit) => {
-            context.live.may_try(&caller.uid, command, permit);
+            context.live.add_probe(&caller.uid, command, permit);
             tracing::info!(%namespace, agent = %agent.name_any(), "an agent tries a command for its namespace");
             Ok(TryAnswer::Permit(said(&permit)))
         }

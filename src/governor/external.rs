@@ -56,7 +56,7 @@ pub fn settings(settings: Settings) -> Settings {
 /// The parts of a report that are accepted. The report interval is bounded. Reachability is dropped, because no
 /// NetworkPolicy isolates the process. Counts of hanging commands are dropped: these commands do not run on our nodes
 /// and must not stop the commands of others.
-pub fn believed(report: Report) -> Report {
+pub fn sanitize_report(report: Report) -> Report {
     let period_seconds = report.period_seconds.min(MAX_REPORT_PERIOD_SECONDS);
     Report { period_seconds, reachable: Vec::new(), commands: CommandCounts::default(), ..report }
 }
@@ -79,7 +79,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     let wanted = agent_pool::external(pool, &external.user, key, request.display_name.as_deref());
     let name = wanted.name_any();
     // One at a time for one pool: two concurrent calls could both see the last free place.
-    let one = context.live.spawning(&pool.uid().unwrap_or_default());
+    let one = context.live.spawn_lock(&pool.uid().unwrap_or_default());
     let Ok(mut asked) = one.try_lock_owned() else {
         return Err(Refusal::new(Code::TooManyCalls, "another agent of this pool is being registered; try again").retry_after(1));
     };

@@ -104,7 +104,7 @@ impl Live {
             frozen: if report.program == Program::Frozen { Duration::from_millis(report.frozen_ms.max(1)) } else { Duration::ZERO },
         };
         state.liveness.heard(uid, gateway, heard);
-        state.trips(uid, report.breaker);
+        state.set_breaker_state(uid, report.breaker);
         let one = state.agents.entry(uid.to_owned()).or_default();
         let before = one.notices.len();
         one.notices.retain(|notice| notice.id > report.notices_seen);
@@ -146,10 +146,10 @@ impl Live {
         // A resumed item is sent at once, and not with the next report.
         let goes_on = matches!(&one.item, Some(ItemWanted { held, order: ItemOrder::Pause(_) })
             if working.as_ref().is_some_and(|working| working.held == *held && working.paused.is_none()));
-        let same = one.hand.as_ref().map(|hand| &hand.working.held) == working.as_ref().map(|working| &working.held);
-        one.hand = working.map(|working| match one.hand.take() {
-            Some(hand) if same => ItemInHand { working: Working { fresh: hand.working.fresh, ..working }, ..hand },
-            Some(_) | None => ItemInHand { working, held: Duration::ZERO, unmoved: Duration::ZERO, cancelling: Duration::ZERO },
+        let same = one.item_in_hand.as_ref().map(|hand| &hand.working.held) == working.as_ref().map(|working| &working.held);
+        one.item_in_hand = working.map(|working| match one.item_in_hand.take() {
+            Some(hand) if same => ItemInHand { working: Working { had_all_tokens: hand.working.had_all_tokens, ..working }, ..hand },
+            Some(_) | None => ItemInHand { working, held: Duration::ZERO, without_progress: Duration::ZERO, cancelling: Duration::ZERO },
         });
         if order.is_some() || goes_on {
             self.order_item(uid, one, order);
@@ -157,18 +157,18 @@ impl Live {
     }
 
     /// Clears the item of every agent whose pod is not in this list, for example when the item was deleted.
-    pub fn only_these_hold(&self, pods: &std::collections::HashSet<String>) {
+    pub fn retain_holders(&self, pods: &std::collections::HashSet<String>) {
         for (uid, one) in &mut self.lock().agents {
             if !pods.contains(uid) {
-                one.hand = None;
+                one.item_in_hand = None;
             }
         }
     }
 
     /// Records that an agent reported progress of its item.
     pub fn progressed(&self, uid: &str) {
-        if let Some(hand) = self.lock().agents.get_mut(uid).and_then(|one| one.hand.as_mut()) {
-            hand.unmoved = Duration::ZERO;
+        if let Some(hand) = self.lock().agents.get_mut(uid).and_then(|one| one.item_in_hand.as_mut()) {
+            hand.without_progress = Duration::ZERO;
         }
     }
 
@@ -239,21 +239,21 @@ impl Live {
     }
 
     /// The lock that is held while a child of this agent is created. It contains the creation times that still count.
-    pub fn spawning(&self, uid: &str) -> Arc<tokio::sync::Mutex<Vec<BootTime>>> {
+    pub fn spawn_lock(&self, uid: &str) -> Arc<tokio::sync::Mutex<Vec<BootTime>>> {
         self.lock().agents.entry(uid.to_owned()).or_default().spawning.clone()
     }
 
     /// Sets the directive of an agent, as its reconciler decides.
-    pub fn direct(&self, uid: &str, directive: Directive) {
-        self.wants(uid, directive, true);
+    pub fn set_directive(&self, uid: &str, directive: Directive) {
+        self.update_directive(uid, directive, true);
     }
 
     /// Sets the directive from the stored object. It counts until the reconciler has looked at the agent.
-    pub fn recall(&self, uid: &str, directive: Directive) {
-        self.wants(uid, directive, false);
+    pub fn restore_directive(&self, uid: &str, directive: Directive) {
+        self.update_directive(uid, directive, false);
     }
 
-    fn wants(&self, uid: &str, directive: Directive, looked: bool) {
+    fn update_directive(&self, uid: &str, directive: Directive, looked: bool) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
         one.idle = Duration::ZERO;
@@ -301,7 +301,7 @@ impl Live {
             directive: one.directive,
             notices: one.notices.iter().cloned().collect(),
             item: one.item.clone(),
-            commands: one.commanding.told.as_ref().map(|(breakers, until)| {
+            commands: one.command_state.told.as_ref().map(|(breakers, until)| {
                 let mut breakers = breakers.clone();
                 if let (Some(open), Some(until)) = (&mut breakers.open_globally, until) {
                     let left = until.since(BootTime::now());
@@ -344,8 +344,8 @@ impl Live {
             asks: one.asks.clone(),
             occurrences: one.occurrences.iter().map(|(signal, times)| (*signal, ago(times))).collect(),
             words: one.words.clone(),
-            short_at: one.short_at,
-            began_fresh: one.hand.as_ref().is_some_and(|hand| hand.working.fresh),
+            refused_at_limit: one.refused_at_limit,
+            began_fresh: one.item_in_hand.as_ref().is_some_and(|hand| hand.working.had_all_tokens),
             timeouts: one.timeouts,
         })
     }
@@ -370,7 +370,7 @@ impl Live {
         let State { liveness, agents, tripped, gangs: _ } = &mut *guard;
         liveness.tick(time);
         for (uid, _) in agents.iter().filter(|(_, one)| one.expected.as_ref().is_some_and(|expected| expected.excused)) {
-            liveness.excuse(uid);
+            liveness.restart_times(uid);
         }
         agents.retain(|uid, one| {
             let stays = one.stays(time);
@@ -381,7 +381,7 @@ impl Live {
             stays
         });
         if liveness.gateways() > 0 {
-            agents.values_mut().filter_map(|one| one.hand.as_mut()).for_each(|hand| hand.tick(time));
+            agents.values_mut().filter_map(|one| one.item_in_hand.as_mut()).for_each(|hand| hand.tick(time));
         }
         let silent = SilenceCounts::count(liveness, agents);
         let (mut changed, mut late) = (Vec::new(), Vec::new());
@@ -398,7 +398,7 @@ impl Live {
                 with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), liveness.via(uid)),
                 active: expected.active,
                 paused: expected.paused,
-                work: one.hand.as_ref().map(|hand| hand.facts(period)),
+                work: one.item_in_hand.as_ref().map(|hand| hand.facts(period)),
             };
             let finding = health::look(&facts);
             let began = |finding: &Finding| matches!(finding, Finding::ItemPastTime(_));
@@ -440,7 +440,7 @@ impl SilenceCounts {
             };
             let times: ServedTimes = liveness.times(uid);
             let period = one.period();
-            let lease = one.hand.as_ref().map(|hand| hand.facts(period).lease);
+            let lease = one.item_in_hand.as_ref().map(|hand| hand.facts(period).lease);
             let timeout = expected.timeout.max(period.saturating_mul(MAX_MISSED_REPORTS)).min(lease.unwrap_or(Duration::MAX));
             let soon = health::soon(times, timeout, period);
             add(Some(all.nodes.entry(node.clone()).or_default()), soon);

@@ -29,7 +29,7 @@ const NOW: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
 fn working(paused: Option<i64>, fresh: bool) -> Working {
     let second = Duration::from_secs(1);
     let held = LeaseRef { uid: "i".into(), epoch: 1 };
-    Working { held, lease: 3600 * second, stall: 60 * second, attempt: 10 * second, cancelling: false, paused, fresh }
+    Working { held, lease: 3600 * second, stall: 60 * second, attempt: 10 * second, cancelling: false, paused, had_all_tokens: fresh }
 }
 
 #[test]
@@ -66,15 +66,15 @@ fn a_refusal_counts_for_its_own_lease_and_what_is_dealt_with_is_forgotten() {
     let refused = |words: &str| RefusedCall { by: RefusedBy::Above, words: words.into() };
     live.refused("u", held(1), refused("first"));
     live.refused("u", held(1), refused("second"));
-    assert_eq!(live.was_refused("u", &held(1)), Some(refused("second")), "the last one");
-    assert_eq!((live.was_refused("u", &held(2)), live.was_refused("other", &held(1))), (None, None));
-    assert!(!live.undecided("u", Signal::TokenBudgetExceeded));
+    assert_eq!(live.recent_refusal("u", &held(1)), Some(refused("second")), "the last one");
+    assert_eq!((live.recent_refusal("u", &held(2)), live.recent_refusal("other", &held(1))), (None, None));
+    assert!(!live.is_undecided("u", Signal::TokenBudgetExceeded));
     live.out_of_tokens("u", Some(500), "all is spent".into());
-    assert!(live.undecided("u", Signal::TokenBudgetExceeded));
-    assert_eq!(live.view("u").expect("a view").short_at, Some(500));
-    live.dealt_with("u", Signal::TokenBudgetExceeded);
+    assert!(live.is_undecided("u", Signal::TokenBudgetExceeded));
+    assert_eq!(live.view("u").expect("a view").refused_at_limit, Some(500));
+    live.decision_stored("u", Signal::TokenBudgetExceeded);
     assert!(live.view("u").expect("a view").occurrences.is_empty());
-    assert!(live.undecided("u", Signal::TokenBudgetExceeded), "not everybody may have seen what was stored");
+    assert!(live.is_undecided("u", Signal::TokenBudgetExceeded), "not everybody may have seen what was stored");
 }
 
 #[test]
@@ -106,12 +106,12 @@ fn a_preflight_is_news_and_part_of_a_start_that_was_made() {
 #[test]
 fn what_is_stored_counts_until_the_reconciler_looked() {
     let live = Live::new(7);
-    live.recall("u", Directive::Pause);
+    live.restore_directive("u", Directive::Pause);
     assert_eq!(live.wanted("u").directive, Directive::Pause);
-    live.recall("u", Directive::Run);
+    live.restore_directive("u", Directive::Run);
     assert_eq!(live.wanted("u").directive, Directive::Run, "it was stored since");
-    live.direct("u", Directive::Drain);
-    live.recall("u", Directive::Run);
+    live.set_directive("u", Directive::Drain);
+    live.restore_directive("u", Directive::Run);
     assert_eq!(live.wanted("u").directive, Directive::Drain, "the reconciler knows better");
 }
 
@@ -120,7 +120,7 @@ fn a_change_has_a_new_revision_and_is_told_until_it_is_acknowledged() {
     let live = Live::new(7);
     let mut changes = live.changes();
     let first = live.wanted("u");
-    live.direct("u", Directive::Run);
+    live.set_directive("u", Directive::Run);
     assert_eq!(live.wanted("u"), first, "nothing changed");
     live.tell("u", "BudgetNearLimit", "80 % is spent", NOW);
     let second = live.wanted("u");
@@ -319,7 +319,7 @@ fn agents_whose_own_breaker_is_not_closed_are_known_until_it_is_or_they_end() {
         live.reported(uid, "g", Report { breaker, ..report() }, NOW);
     };
     let known = || {
-        let mut known: Vec<_> = live.tripped().into_iter().map(|(key, state)| (key.name, state)).collect();
+        let mut known: Vec<_> = live.tripped_agents().into_iter().map(|(key, state)| (key.name, state)).collect();
         known.sort();
         known
     };
@@ -381,7 +381,7 @@ fn only_who_was_given_a_permit_gives_it_back_and_once() {
     let live = Live::new(1);
     let command = CommandPermit { owner: 1, epoch: 1, id: 1 };
     let permit = Permit { owner: 5, epoch: 4, id: 3, kind: Kind::Probe };
-    live.may_try("u", command, permit);
+    live.add_probe("u", command, permit);
     assert_eq!((live.tries("u", command), live.tries("v", command)), (Some(permit), None));
     let given = CommandPermit { owner: 5, epoch: 4, id: 3 };
     assert_eq!(live.tried("v", given), None, "somebody else's");
@@ -398,7 +398,7 @@ fn what_comes_after_an_agents_end_is_forgotten_and_who_is_expected_or_heard_is_n
     live.revoke("ended");
     live.say_goodbye("ended", "late".into(), NOW);
     live.refused("ended", LeaseRef { uid: "i".into(), epoch: 1 }, RefusedCall { by: RefusedBy::Above, words: "no".into() });
-    let spawns = live.spawning("spawns");
+    let spawns = live.spawn_lock("spawns");
     for _ in 0..UNEXPECTED_AGENT_TTL.as_secs() {
         live.reported("heard", "g", report(), NOW);
         live.tick(Duration::from_secs(1));
@@ -434,9 +434,9 @@ async fn a_gateway_that_reads_too_slowly_is_sent_away_and_nothing_is_kept_for_it
 #[test]
 fn gangs_of_which_people_were_told_are_forgotten_after_a_minute() {
     let live = Live::new(7);
-    assert!(live.first_of_gang("n", "words") && !live.first_of_gang("n", "words"));
+    assert!(live.is_new_gang_notice("n", "words") && !live.is_new_gang_notice("n", "words"));
     live.lock().gangs.values_mut().for_each(|told| *told = BootTime::default());
-    assert!(live.first_of_gang("n", "other"));
+    assert!(live.is_new_gang_notice("n", "other"));
     assert_eq!(live.lock().gangs.len(), 1);
 }
 
@@ -445,7 +445,7 @@ fn commands_that_one_agent_tries_and_never_ends_are_bounded() {
     let live = Live::new(7);
     let permit = |id| Permit { owner: 7, epoch: 1, id, kind: crate::policy::breaker::circuit::Kind::Probe };
     let command = |id| CommandPermit { owner: 1, epoch: 1, id };
-    (0..1_000).for_each(|id| live.may_try("u", command(id), permit(id)));
+    (0..1_000).for_each(|id| live.add_probe("u", command(id), permit(id)));
     let known = (0..1_000).filter(|id| live.tries("u", command(*id)).is_some()).count();
     assert_eq!(known, 64);
     assert!(live.tries("u", command(999)).is_some());

@@ -23,7 +23,7 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
         return Verdict::Failed(failed.message.clone());
     }
     let command = match report.and_then(|report| report.preflight.as_ref()) {
-        None => Command::NotTold,
+        None => Command::NotReported,
         Some(Preflight { state: PreflightState::Pending, message: _ }) => Command::Pending,
         Some(Preflight { state: PreflightState::Passed, message: _ }) => Command::Passed,
         Some(Preflight { state: PreflightState::Failed, message }) => Command::Failed(message.clone()),

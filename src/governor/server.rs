@@ -31,12 +31,12 @@ use crate::wire::{Code, Refusal};
 /// Bodies of agents' calls in memory until they are answered. Thousands of calls may wait for their turn to write, and
 /// a parsed plan takes several times its bytes. Each namespace has a small guaranteed part.
 pub const GOVERNOR_BODY_LIMITS: BodyLimits = BodyLimits {
-    most: MAX_BODY_BYTES,
-    all: 8 * 1024 * 1024,
+    max_body_bytes: MAX_BODY_BYTES,
+    total_bytes: 8 * 1024 * 1024,
     reserve: 2 * 1024 * 1024,
     guaranteed: 64 * 1024,
     within: Duration::from_secs(10),
-    patience: Duration::from_secs(3),
+    memory_wait: Duration::from_secs(3),
 };
 /// Interval of keep-alive lines on a stream of changes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -80,7 +80,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     if context.leadership.check().is_err() {
         return Err(Refusal::away("this replica is not the leader; try again"));
     }
-    vouched(governor, request.headers()).await?;
+    check_gateway(governor, request.headers()).await?;
     // The connection of a gateway carries the calls of all its agents and its stream of changes. Once accepted, it
     // stays open when a later token is refused. Only that call is refused.
     if let Some(connection) = request.extensions().get::<Connection>() {
@@ -90,7 +90,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     let row = match find(request.method().as_str(), request.uri().path()) {
         RequestMatch::Row(row) => row,
         RequestMatch::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
-        RequestMatch::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
+        RequestMatch::UnknownPath => return Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
     };
     let gateway = value(request.headers(), GATEWAY_HEADER)?;
     if row.call == Call::Changes {
@@ -143,7 +143,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
 }
 
 /// Checks that the caller is a gateway.
-async fn vouched(governor: &Governor, headers: &HeaderMap) -> Result<(), Refusal> {
+async fn check_gateway(governor: &Governor, headers: &HeaderMap) -> Result<(), Refusal> {
     let holder = governor.reviewer.review(headers, || Ok(())).await?;
     if holder.user != governor.gateway {
         return Err(Refusal::new(Code::NotAllowed, format!("{} is not the gateways' ServiceAccount", holder.user)));

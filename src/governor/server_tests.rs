@@ -119,8 +119,9 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
     let cluster = Arc::new(Cluster { silent: true, ..Cluster::default() });
     let routes = governor(&cluster);
     // The largest body: 10 MiB for all, of which one namespace may have 4 while no other namespace has any.
-    let ask =
-        |number: usize| routes.clone().oneshot(call("/agent/v1/report", &format!("key-{number}"), " ".repeat(GOVERNOR_BODY_LIMITS.most)));
+    let ask = |number: usize| {
+        routes.clone().oneshot(call("/agent/v1/report", &format!("key-{number}"), " ".repeat(GOVERNOR_BODY_LIMITS.max_body_bytes)))
+    };
     let mut calls: FuturesUnordered<_> = (0..40).map(ask).collect();
     let mut refused = Vec::new();
     let refusing = async {
@@ -129,15 +130,15 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
         }
     };
     // Longer than a call waits for memory. Calls that have memory are never answered.
-    let over = tokio::time::timeout(3 * GOVERNOR_BODY_LIMITS.patience, refusing).await;
+    let over = tokio::time::timeout(3 * GOVERNOR_BODY_LIMITS.memory_wait, refusing).await;
     assert!(over.is_err(), "all are answered: {refused:?}");
-    assert_eq!(cluster.reads.load(Ordering::SeqCst) * GOVERNOR_BODY_LIMITS.most, 4 * MIB, "what is carried on at once");
+    assert_eq!(cluster.reads.load(Ordering::SeqCst) * GOVERNOR_BODY_LIMITS.max_body_bytes, 4 * MIB, "what is carried on at once");
     assert_eq!(refused, [429; 24]);
 }
 
 #[test]
 fn bodies_and_what_is_read_out_of_them_are_a_part_of_the_containers_memory() {
     // The default values of the chart give a controller 256 MiB. A parsed plan takes eight times its bytes.
-    let BodyLimits { all, most, .. } = GOVERNOR_BODY_LIMITS;
+    let BodyLimits { total_bytes: all, max_body_bytes: most, .. } = GOVERNOR_BODY_LIMITS;
     assert!(all * 8 <= 256 * MIB / 4 && most * 8 <= all, "{all} bytes of all, {most} of one");
 }

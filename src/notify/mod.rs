@@ -40,7 +40,7 @@ struct WebhookLane {
 /// Sends notices to all webhooks. The default has none.
 #[derive(Clone, Default)]
 pub struct Notifier {
-    ways: Arc<[WebhookLane]>,
+    lanes: Arc<[WebhookLane]>,
     metrics: Metrics,
 }
 
@@ -55,7 +55,7 @@ impl Notifier {
             tokio::spawn(work(webhook.clone(), sender, told, metrics.clone()));
             ways.push(WebhookLane { webhook, queue });
         }
-        Ok(Self { ways: ways.into(), metrics: metrics.clone() })
+        Ok(Self { lanes: ways.into(), metrics: metrics.clone() })
     }
 
     /// A notifier for tests, and the notices that all webhooks would get.
@@ -63,13 +63,13 @@ impl Notifier {
     pub fn kept() -> (Self, mpsc::Receiver<Arc<Notice>>) {
         let (queue, told) = mpsc::channel(NOTICE_QUEUE_CAPACITY);
         let webhook = serde_json::from_value(serde_json::json!({"name": "test", "urlFile": "/nowhere"})).expect("a webhook");
-        (Self { ways: [WebhookLane { webhook: Arc::new(webhook), queue }].into(), metrics: Metrics::default() }, told)
+        (Self { lanes: [WebhookLane { webhook: Arc::new(webhook), queue }].into(), metrics: Metrics::default() }, told)
     }
 
     /// Queues a notice for each webhook that wants it. Never waits.
     pub fn tell(&self, notice: Notice) {
         let notice = Arc::new(notice);
-        for WebhookLane { webhook, queue } in self.ways.iter() {
+        for WebhookLane { webhook, queue } in self.lanes.iter() {
             if webhook.wants(notice.about.namespace.as_deref()) && queue.try_send(notice.clone()).is_err() {
                 self.metrics.notification(&webhook.name, "lost");
             }
@@ -83,7 +83,7 @@ async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Ar
     let mut outbox: Outbox<NoticeGroup, Arc<Notice>> = Outbox::default();
     loop {
         match outbox.next(began.elapsed()) {
-            NextStep::Tell(telling, lost) => {
+            NextStep::Send(telling, lost) => {
                 let outcome = {
                     let trying = attempt(&webhook, &sender, &telling, lost, &metrics);
                     tokio::pin!(trying);
@@ -99,7 +99,7 @@ async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Ar
                 outbox.ended(telling, lost, outcome, began.elapsed(), rand::random());
                 (before..outbox.lost()).for_each(|_| metrics.notification(&webhook.name, "lost"));
             }
-            NextStep::At(then) => tokio::select! {
+            NextStep::WaitUntil(then) => tokio::select! {
                 () = tokio::time::sleep_until(began + then) => {}
                 notice = told.recv() => match notice {
                     Some(notice) => outbox.push(NoticeGroup::of(&notice), notice, began.elapsed()),

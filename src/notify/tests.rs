@@ -39,8 +39,8 @@ pub fn told(notices: Vec<Notice>) -> Delivery<NoticeGroup, Arc<Notice>> {
         outbox.push(NoticeGroup::of(&notice), Arc::new(notice), Duration::ZERO);
     }
     match outbox.next(Duration::ZERO) {
-        NextStep::Tell(telling, _) => telling,
-        NextStep::At(_) | NextStep::Rest => panic!("nothing to tell"),
+        NextStep::Send(telling, _) => telling,
+        NextStep::WaitUntil(_) | NextStep::Rest => panic!("nothing to tell"),
     }
 }
 

@@ -56,7 +56,7 @@ pub enum AdmissionFull {
     /// Its address has reached its limit.
     Address,
     /// It was evicted.
-    Gone,
+    Evicted,
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Admission {
         let victim = if own.is_some_and(|own| own.len() >= self.capacity.strange_per_address) {
             own.and_then(|own| own.first_key_value()).map(|(id, _)| (address, *id))
         } else if self.strange_count >= self.capacity.strange {
-            match self.oldest_of_the_most() {
+            match self.oldest_of_busiest_address() {
                 Some((_, _, began, count)) if count <= HONEST_ADDRESS_CONNECTIONS && now.saturating_sub(began) < RUSH_GRACE => {
                     return Arrival::Later(RUSH_GRACE.saturating_sub(now.saturating_sub(began)));
                 }
@@ -123,7 +123,7 @@ impl Admission {
 
     /// The oldest connection of the address with the most strange connections, and their number. If several addresses
     /// have the most, the address with the oldest connection counts.
-    fn oldest_of_the_most(&self) -> Option<(IpAddr, Id, Duration, usize)> {
+    fn oldest_of_busiest_address(&self) -> Option<(IpAddr, Id, Duration, usize)> {
         let oldest = self.strange.iter().filter_map(|(address, own)| {
             let (id, began) = own.first_key_value()?;
             Some((*address, *id, *began, own.len()))
@@ -139,7 +139,7 @@ impl Admission {
             return Ok(());
         }
         if !self.strange.get(&address).is_some_and(|own| own.contains_key(&id)) {
-            return Err(AdmissionFull::Gone);
+            return Err(AdmissionFull::Evicted);
         }
         let own = self.known_of_namespace.get(namespace).copied().unwrap_or_default();
         let left_by_others = self.capacity.known.saturating_sub(self.known.len() - own);

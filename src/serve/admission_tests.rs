@@ -31,7 +31,7 @@ fn the_oldest_of_an_address_that_has_all_it_may_gives_way() {
     let (_, evicted) = placed(all.arrive(address(1), Duration::ZERO));
     assert_eq!(evicted, Some(first));
     assert_eq!(all.counts(), (SMALL.strange_per_address, 0));
-    assert_eq!(all.admit(first, address(1), "n"), Err(AdmissionFull::Gone), "it lost its place");
+    assert_eq!(all.admit(first, address(1), "n"), Err(AdmissionFull::Evicted), "it lost its place");
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Register {
         self.0.metrics.connections(self.0.bounds.listener, strange, known);
     }
 
-    fn turned_away(&self, reason: &'static str) {
+    fn count_refusal(&self, reason: &'static str) {
         self.0.metrics.connection_refused(self.0.bounds.listener, reason);
     }
 
@@ -86,7 +86,7 @@ impl Register {
             Arrival::Place { id, evicted } => {
                 if let Some(end) = evicted.and_then(|id| state.ends.remove(&id)) {
                     end.cancel();
-                    self.turned_away(reason::EVICTED);
+                    self.count_refusal(reason::EVICTED);
                 }
                 let ended = CancellationToken::new();
                 state.ends.insert(id, ended.clone());
@@ -98,7 +98,7 @@ impl Register {
                     id,
                     address,
                     known,
-                    waits,
+                    has_queued_request: waits,
                     lifetime,
                     changed,
                     ended,
@@ -119,7 +119,7 @@ struct Inner {
     address: IpAddr,
     known: AtomicBool,
     /// A request on it waits for the rate limit of its address.
-    waits: AtomicBool,
+    has_queued_request: AtomicBool,
     lifetime: Mutex<Lifetime>,
     /// Its next step may be due earlier now.
     changed: Notify,
@@ -156,7 +156,7 @@ impl Connection {
     /// A request on it is accepted: it is a known connection of `namespace` from now on. Err: the limit of known
     /// connections is reached, and the request must be refused.
     pub fn admit(&self, namespace: &str) -> Result<(), AdmissionFull> {
-        let Inner { register, id, address, known, lifetime: _, waits: _, changed: _, ended: _ } = &*self.0;
+        let Inner { register, id, address, known, lifetime: _, has_queued_request: _, changed: _, ended: _ } = &*self.0;
         if known.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -166,9 +166,9 @@ impl Connection {
             Err(full) => {
                 drop(state);
                 match full {
-                    AdmissionFull::Namespace => register.turned_away(reason::NAMESPACE_FULL),
-                    AdmissionFull::Address => register.turned_away(reason::ADDRESS_FULL),
-                    AdmissionFull::Gone => {}
+                    AdmissionFull::Namespace => register.count_refusal(reason::NAMESPACE_FULL),
+                    AdmissionFull::Address => register.count_refusal(reason::ADDRESS_FULL),
+                    AdmissionFull::Evicted => {}
                 }
                 return Err(full);
             }
@@ -201,8 +201,8 @@ impl Connection {
 
     /// Counts one request of its address, and waits while the rate limit is reached. False: another request on it waits
     /// already.
-    pub async fn take_turn(&self) -> bool {
-        let Inner { register, address, waits, .. } = &*self.0;
+    pub async fn wait_for_rate_limit(&self) -> bool {
+        let Inner { register, address, has_queued_request: waits, .. } = &*self.0;
         let mut waiting = None;
         loop {
             let now = register.now();
@@ -210,7 +210,7 @@ impl Connection {
             let Err(after) = taken else { return true };
             if waiting.is_none() {
                 if waits.swap(true, Ordering::AcqRel) {
-                    register.turned_away(reason::RATE_LIMITED);
+                    register.count_refusal(reason::RATE_LIMITED);
                     return false;
                 }
                 waiting = Some(QueuedRequest(waits));
@@ -230,8 +230,8 @@ impl Connection {
     }
 
     /// Bytes came (HTTP/1).
-    pub(super) fn bytes_came(&self) {
-        let begins = self.lifetime().bytes_came(self.0.register.now());
+    pub(super) fn bytes_received(&self) {
+        let begins = self.lifetime().bytes_received(self.0.register.now());
         // A strange connection ends before the time limit of a head.
         if begins && self.is_known() {
             self.0.changed.notify_one();
@@ -244,9 +244,9 @@ impl Connection {
         if lifetime.step(now) == Step::Close {
             // A known connection that is closed because it is idle is not refused.
             if !self.is_known() {
-                self.0.register.turned_away(reason::NOT_ADMITTED);
+                self.0.register.count_refusal(reason::NOT_ADMITTED);
             } else if lifetime.is_refused() {
-                self.0.register.turned_away(reason::TOKEN_REFUSED);
+                self.0.register.count_refusal(reason::TOKEN_REFUSED);
             }
         }
         lifetime.closing(now);
@@ -263,7 +263,7 @@ impl Connection {
     }
 
     /// When a strange connection that begins now must end.
-    pub(super) fn strange_until(&self) -> Instant {
+    pub(super) fn strange_deadline(&self) -> Instant {
         Instant::now() + self.0.register.0.bounds.times.strange
     }
 

@@ -15,12 +15,12 @@ use crate::policy::fair_queue::FairQueue;
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Permits in all.
-    pub all: usize,
+    pub total: usize,
     /// The most permits of one namespace. The rest is always free for others, also if this namespace keeps its permits
     /// for long.
-    pub of_one: usize,
+    pub per_namespace: usize,
     /// The most waiters of one namespace.
-    pub waiting: usize,
+    pub max_waiting: usize,
 }
 
 /// The namespace has reached its limit of waiters.
@@ -30,8 +30,8 @@ pub struct QueueFull;
 struct State {
     bounds: Bounds,
     taken: usize,
-    of: HashMap<String, usize>,
-    line: FairQueue<String, oneshot::Sender<Permit>>,
+    taken_by_namespace: HashMap<String, usize>,
+    queue: FairQueue<String, oneshot::Sender<Permit>>,
 }
 
 /// The permits. Cheap to clone.
@@ -40,26 +40,26 @@ pub struct FairSemaphore(Arc<Mutex<State>>);
 
 /// One permit, until it is dropped.
 pub struct Permit {
-    turns: FairSemaphore,
+    semaphore: FairSemaphore,
     namespace: String,
 }
 
 impl State {
     fn may(&self, namespace: &str) -> bool {
-        self.taken < self.bounds.all && self.of.get(namespace).is_none_or(|own| *own < self.bounds.of_one)
+        self.taken < self.bounds.total && self.taken_by_namespace.get(namespace).is_none_or(|own| *own < self.bounds.per_namespace)
     }
 
     fn begin(&mut self, namespace: &str) {
         self.taken += 1;
-        *self.of.entry(namespace.to_owned()).or_default() += 1;
+        *self.taken_by_namespace.entry(namespace.to_owned()).or_default() += 1;
     }
 
     fn end(&mut self, namespace: &str) {
         self.taken = self.taken.saturating_sub(1);
-        if let Some(own) = self.of.get_mut(namespace) {
+        if let Some(own) = self.taken_by_namespace.get_mut(namespace) {
             *own = own.saturating_sub(1);
             if *own == 0 {
-                self.of.remove(namespace);
+                self.taken_by_namespace.remove(namespace);
             }
         }
     }
@@ -68,8 +68,8 @@ impl State {
 impl FairSemaphore {
     /// All permits are free.
     pub fn new(bounds: Bounds) -> Self {
-        let line = FairQueue::new(bounds.waiting);
-        Self(Arc::new(Mutex::new(State { bounds, taken: 0, of: HashMap::new(), line })))
+        let line = FairQueue::new(bounds.max_waiting);
+        Self(Arc::new(Mutex::new(State { bounds, taken: 0, taken_by_namespace: HashMap::new(), queue: line })))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -77,7 +77,7 @@ impl FairSemaphore {
     }
 
     fn turn(&self, namespace: &str) -> Permit {
-        Permit { turns: self.clone(), namespace: namespace.to_owned() }
+        Permit { semaphore: self.clone(), namespace: namespace.to_owned() }
     }
 
     /// Waits for a permit. Cancel safe: a dropped future leaves the queue.
@@ -90,21 +90,21 @@ impl FairSemaphore {
                 return Ok(self.turn(namespace));
             }
             let (call, called) = oneshot::channel();
-            (state.line.join(namespace.to_owned(), call).map_err(|_| QueueFull)?, called)
+            (state.queue.join(namespace.to_owned(), call).map_err(|_| QueueFull)?, called)
         };
-        let _waiting = QueuedWaiter { turns: self, namespace, number };
+        let _waiting = QueuedWaiter { semaphore: self, namespace, number };
         // The queue never drops a sender: it is used, or the waiter removes it.
         called.await.map_err(|_| QueueFull)
     }
 
     /// Changes the numbers of permits. Permits in use stay valid; the limit of waiters does not change.
     pub fn resize(&self, all: usize, of_one: usize) {
-        self.call(|state| state.bounds = Bounds { all, of_one, ..state.bounds });
+        self.call(|state| state.bounds = Bounds { total: all, per_namespace: of_one, ..state.bounds });
     }
 
     /// Whether there are waiters.
-    pub fn are_wanted(&self) -> bool {
-        !self.lock().line.is_empty()
+    pub fn has_waiters(&self) -> bool {
+        !self.lock().queue.is_empty()
     }
 
     fn end(&self, namespace: &str) {
@@ -117,9 +117,9 @@ impl FairSemaphore {
         {
             let mut state = self.lock();
             change(&mut state);
-            while state.taken < state.bounds.all {
-                let State { of, line, bounds, .. } = &mut *state;
-                let may = |one: &String| of.get(one).is_none_or(|own| *own < bounds.of_one);
+            while state.taken < state.bounds.total {
+                let State { taken_by_namespace: of, queue: line, bounds, .. } = &mut *state;
+                let may = |one: &String| of.get(one).is_none_or(|own| *own < bounds.per_namespace);
                 let Some((next, call)) = line.next(may) else { break };
                 state.begin(&next);
                 called.push((call, self.turn(&next)));
@@ -132,20 +132,20 @@ impl FairSemaphore {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.turns.end(&self.namespace);
+        self.semaphore.end(&self.namespace);
     }
 }
 
 /// Removes a waiter from the queue, unless it got its permit.
 struct QueuedWaiter<'a> {
-    turns: &'a FairSemaphore,
+    semaphore: &'a FairSemaphore,
     namespace: &'a str,
     number: u64,
 }
 
 impl Drop for QueuedWaiter<'_> {
     fn drop(&mut self) {
-        drop(self.turns.lock().line.leave(&self.namespace.to_owned(), self.number));
+        drop(self.semaphore.lock().queue.leave(&self.namespace.to_owned(), self.number));
     }
 }
 
@@ -156,13 +156,13 @@ mod tests {
     use super::*;
 
     fn turns(all: usize, of_one: usize) -> FairSemaphore {
-        FairSemaphore::new(Bounds { all, of_one, waiting: 10 })
+        FairSemaphore::new(Bounds { total: all, per_namespace: of_one, max_waiting: 10 })
     }
 
     /// All permits are free, and no namespace is remembered.
     fn is_empty(turns: &FairSemaphore) -> bool {
         let state = turns.lock();
-        state.taken == 0 && state.of.is_empty() && state.line.is_empty()
+        state.taken == 0 && state.taken_by_namespace.is_empty() && state.queue.is_empty()
     }
 
     #[tokio::test]
@@ -224,7 +224,7 @@ mod tests {
         let turns = turns(1, 1);
         let first = turns.take("a").await.expect("free");
         let mut second = Box::pin(turns.take("a"));
-        assert!((&mut second).now_or_never().is_none() && turns.are_wanted());
+        assert!((&mut second).now_or_never().is_none() && turns.has_waiters());
         turns.resize(4, 2);
         let second = second.now_or_never().expect("at once").expect("a place");
         turns.resize(1, 1);
@@ -238,7 +238,7 @@ mod tests {
 
     #[tokio::test]
     async fn so_many_of_one_wait_and_no_more() {
-        let turns = FairSemaphore::new(Bounds { all: 1, of_one: 1, waiting: 1 });
+        let turns = FairSemaphore::new(Bounds { total: 1, per_namespace: 1, max_waiting: 1 });
         let _first = turns.take("loud").await.expect("free");
         let mut second = Box::pin(turns.take("loud"));
         assert!((&mut second).now_or_never().is_none());

@@ -29,7 +29,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.connection.bytes_came();
+            self.connection.bytes_received();
         }
         read
     }

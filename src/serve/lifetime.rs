@@ -13,7 +13,7 @@ pub struct Times {
     /// From the first byte of a request's head to its last (HTTP/1).
     pub head: Duration,
     /// Between two requests on a known connection.
-    pub rest: Duration,
+    pub idle: Duration,
     /// For the last responses, once the peer was asked to close.
     pub close: Duration,
 }
@@ -74,7 +74,7 @@ impl Lifetime {
     }
 
     /// Bytes arrived (HTTP/1). True: a head begins with them.
-    pub fn bytes_came(&mut self, now: Duration) -> bool {
+    pub fn bytes_received(&mut self, now: Duration) -> bool {
         let begins = self.running == 0 && self.head_since.is_none();
         if begins {
             self.head_since = Some(now);
@@ -109,7 +109,7 @@ impl Lifetime {
             None if refused => Step::Close,
             None if busy => Step::Wait,
             None => {
-                let rest = resting_since + times.rest;
+                let rest = resting_since + times.idle;
                 until(head_since.map_or(rest, |since| rest.min(since + times.head)), Step::Close)
             }
         }
@@ -124,13 +124,13 @@ mod tests {
     const TIMES: Times = Times {
         strange: Duration::from_secs(10),
         head: Duration::from_secs(10),
-        rest: Duration::from_secs(75),
+        idle: Duration::from_secs(75),
         close: Duration::from_secs(2),
     };
 
     fn known() -> Lifetime {
         let mut life = Lifetime::new(TIMES, S(0));
-        life.bytes_came(S(1));
+        life.bytes_received(S(1));
         life.request_began();
         life.admitted();
         life
@@ -141,7 +141,7 @@ mod tests {
         let mut life = Lifetime::new(TIMES, S(0));
         assert_eq!(life.step(S(0)), Step::WaitUntil(S(10)));
         for second in 1..10 {
-            life.bytes_came(S(second));
+            life.bytes_received(S(second));
             life.request_began();
             life.refused();
             if second % 2 == 0 {
@@ -168,8 +168,8 @@ mod tests {
     fn a_head_that_began_must_be_whole_soon() {
         let mut life = known();
         life.request_ended(S(20));
-        assert!(life.bytes_came(S(50)));
-        assert!(!life.bytes_came(S(55)), "the same head");
+        assert!(life.bytes_received(S(50)));
+        assert!(!life.bytes_received(S(55)), "the same head");
         assert_eq!(life.step(S(55)), Step::WaitUntil(S(60)));
         assert_eq!(life.step(S(60)), Step::Close);
         life.request_began();
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn bytes_beside_a_request_are_its_body() {
         let mut life = known();
-        assert!(!life.bytes_came(S(2)));
+        assert!(!life.bytes_received(S(2)));
         life.request_ended(S(3));
         assert_eq!(life.step(S(3)), Step::WaitUntil(S(78)));
     }

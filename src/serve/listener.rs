@@ -96,7 +96,7 @@ async fn serve(
         });
     }
     tasks.close();
-    let _ = tokio::time::timeout(bounds.last_calls, tasks.wait()).await;
+    let _ = tokio::time::timeout(bounds.shutdown_timeout, tasks.wait()).await;
     Ok(())
 }
 
@@ -135,8 +135,8 @@ async fn next(listener: &TcpListener, register: &Register, stop: &CancellationTo
 /// The version of HTTP that a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
-    First,
-    Second,
+    Http1,
+    Http2,
 }
 
 async fn one(
@@ -148,13 +148,13 @@ async fn one(
     stop: &CancellationToken,
 ) -> Result<(), Trouble> {
     stream.set_nodelay(true)?;
-    let Some(acceptor) = acceptor else { return drive(stream, Protocol::First, bounds, routes, connection, stop).await };
+    let Some(acceptor) = acceptor else { return drive(stream, Protocol::Http1, bounds, routes, connection, stop).await };
     let stream = tokio::select! {
-        shaken = tokio::time::timeout_at(connection.strange_until(), shake(stream, &acceptor, connection)) => shaken??,
+        shaken = tokio::time::timeout_at(connection.strange_deadline(), shake(stream, &acceptor, connection)) => shaken??,
         () = stop.cancelled() => return Ok(()),
     };
     let second = stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice());
-    let protocol = if second { Protocol::Second } else { Protocol::First };
+    let protocol = if second { Protocol::Http2 } else { Protocol::Http1 };
     drive(stream, protocol, bounds, routes, connection, stop).await
 }
 
@@ -164,7 +164,7 @@ pub(super) async fn shake<S>(stream: S, acceptor: &TlsAcceptor, connection: &Con
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    connection.take_turn().await;
+    connection.wait_for_rate_limit().await;
     acceptor.accept(stream).await
 }
 
@@ -183,14 +183,14 @@ where
     let whose = connection.clone();
     let service = service_fn(move |request| answer(request, whose.clone(), routes.clone()));
     match protocol {
-        Protocol::Second => {
+        Protocol::Http2 => {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .timer(TokioTimer::new())
                 .keep_alive_interval(PING_PERIOD)
                 .keep_alive_timeout(PING_TIMEOUT)
                 .max_concurrent_streams(bounds.streams)
-                .max_pending_accept_reset_streams(bounds.given_up)
+                .max_pending_accept_reset_streams(bounds.max_reset_streams)
                 .max_local_error_reset_streams(ERROR_RESETS)
                 .max_header_list_size(HEADER_LIST_BYTES)
                 .max_frame_size(FRAME_BYTES)
@@ -201,7 +201,7 @@ where
             let serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
             live(serving, |serving| serving.graceful_shutdown(), connection, stop).await
         }
-        Protocol::First => {
+        Protocol::Http1 => {
             let mut builder = http1::Builder::new();
             // `Lifetime` limits the time of a head, which depends on what the connection did before.
             builder.timer(TokioTimer::new()).header_read_timeout(None);
@@ -254,7 +254,7 @@ async fn live<C: Future<Output = hyper::Result<()>>>(
 async fn answer(mut request: Request<Incoming>, connection: Connection, routes: axum::Router) -> Result<Response<AnswerBody>, Infallible> {
     let running = connection.begin();
     // Waiting requests are bounded: a second waiting request ends a connection that is not known.
-    let response = if connection.is_known() || connection.take_turn().await {
+    let response = if connection.is_known() || connection.wait_for_rate_limit().await {
         request.extensions_mut().insert(Peer(connection.address()));
         request.extensions_mut().insert(connection);
         routes.oneshot(request.map(Body::new)).await?

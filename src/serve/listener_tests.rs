@@ -92,10 +92,10 @@ fn about(took: Duration, seconds: u64) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_strange_connection_that_says_nothing_or_a_head_without_end_is_over_soon() {
-    let took = serve(Protocol::First).lives().await;
+    let took = serve(Protocol::Http1).lives().await;
     assert!(about(took, 10), "{took:?}");
 
-    let Served { client, driver, .. } = serve(Protocol::First);
+    let Served { client, driver, .. } = serve(Protocol::Http1);
     let (began, (mut read, mut write)) = (Instant::now(), tokio::io::split(client));
     let dripping = tokio::spawn(async move {
         let mut bytes = b"GET / HTTP/1.1\r\nx: ".as_slice().to_vec();
@@ -112,7 +112,7 @@ async fn a_strange_connection_that_says_nothing_or_a_head_without_end_is_over_so
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_nobody_lets_in_do_not_keep_a_connection() {
-    let mut served = serve(Protocol::First);
+    let mut served = serve(Protocol::Http1);
     let began = Instant::now();
     for _ in 0..9 {
         assert!(served.get("bad", 0).await.starts_with("HTTP/1.1 401"));
@@ -129,7 +129,7 @@ async fn requests_that_nobody_lets_in_do_not_keep_a_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_known_connection_lives_through_a_long_poll_and_then_rests() {
-    let mut served = serve(Protocol::First);
+    let mut served = serve(Protocol::Http1);
     assert!(served.get("good", 3600).await.contains("done"));
     assert!(served.counted(r#"spillway_connections{listener="agents",class="known"} 1"#));
     sleep(S(70)).await;
@@ -141,7 +141,7 @@ async fn a_known_connection_lives_through_a_long_poll_and_then_rests() {
 
 #[tokio::test(start_paused = true)]
 async fn a_head_on_a_known_connection_must_be_whole_soon_after_it_began() {
-    let mut served = serve(Protocol::First);
+    let mut served = serve(Protocol::Http1);
     assert!(served.get("good", 0).await.contains("done"));
     sleep(S(30)).await;
     served.client.write_all(b"GET / HTTP/1.1\r\n").await.expect("open");
@@ -153,7 +153,7 @@ async fn a_head_on_a_known_connection_must_be_whole_soon_after_it_began() {
 
 #[tokio::test(start_paused = true)]
 async fn a_known_connection_whose_token_is_refused_takes_no_more() {
-    let mut served = serve(Protocol::First);
+    let mut served = serve(Protocol::Http1);
     assert!(served.get("good", 0).await.contains("done"));
     let refused = served.get("bad", 0).await;
     assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
@@ -166,7 +166,7 @@ async fn a_known_connection_whose_token_is_refused_takes_no_more() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_of_an_address_without_a_token_take_turns_and_those_with_one_do_not() {
-    let mut served = serve(Protocol::First);
+    let mut served = serve(Protocol::Http1);
     let began = Instant::now();
     for _ in 0..1_000 {
         assert!(served.get("bad", 0).await.starts_with("HTTP/1.1 401"));
@@ -199,12 +199,12 @@ async fn handshakes_of_an_address_take_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stops_closes_what_rests_and_finishes_what_runs() {
-    let mut served = serve(Protocol::First);
+    let mut served = serve(Protocol::Http1);
     assert!(served.get("good", 0).await.contains("done"));
     served.stop.cancel();
     assert!(served.lives().await < S(3));
 
-    let mut served = serve(Protocol::First);
+    let mut served = serve(Protocol::Http1);
     let stop = served.stop.clone();
     tokio::spawn(async move {
         sleep(S(5)).await;
@@ -234,13 +234,13 @@ fn get(token: &str, seconds: u64) -> hyper::Request<Body> {
 
 #[tokio::test(start_paused = true)]
 async fn pings_alone_keep_no_connection() {
-    let Served { client, driver, .. } = serve(Protocol::Second);
+    let Served { client, driver, .. } = serve(Protocol::Http2);
     let (_sender, over) = second(client).await;
     let took = timeout(S(100), over).await.expect("it ends").expect("no panic");
     assert!(about(took, 10), "{took:?}");
     driver.await.expect("no panic");
 
-    let Served { client, driver, .. } = serve(Protocol::Second);
+    let Served { client, driver, .. } = serve(Protocol::Http2);
     let (mut sender, over) = second(client).await;
     let answer = sender.send_request(get("good", 200)).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::OK);
@@ -252,7 +252,7 @@ async fn pings_alone_keep_no_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_token_ends_no_call_that_was_let_in() {
-    let (began, Served { client, driver, .. }) = (Instant::now(), serve(Protocol::Second));
+    let (began, Served { client, driver, .. }) = (Instant::now(), serve(Protocol::Http2));
     let (mut sender, _over) = second(client).await;
     let mut running = sender.clone();
     let running = tokio::spawn(async move { running.send_request(get("good", 600)).await.map(|answer| answer.status()) });
@@ -267,7 +267,7 @@ async fn a_refused_token_ends_no_call_that_was_let_in() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_requests_on_one_connection_ends_it() {
-    let Served { client, driver, metrics, .. } = serve(Protocol::Second);
+    let Served { client, driver, metrics, .. } = serve(Protocol::Http2);
     let (sender, over) = second(client).await;
     let floods = (0..64).map(|_| {
         let mut sender = sender.clone();

@@ -55,13 +55,13 @@ pub struct Bounds {
     pub streams: u32,
     /// How many calls the peer may reset before the server has accepted them. One more ends the connection with all its
     /// calls. A low limit where a peer may be hostile.
-    pub given_up: usize,
+    pub max_reset_streams: usize,
     /// Unread bytes of one body (HTTP/2).
     pub stream_window_bytes: u32,
     /// Unread bytes of all bodies of a connection (HTTP/2).
     pub connection_window_bytes: u32,
     /// How long running calls have to end when the server stops.
-    pub last_calls: Duration,
+    pub shutdown_timeout: Duration,
     /// The limits of connections.
     pub capacity: Capacity,
     /// The time limits of a connection.
@@ -72,7 +72,7 @@ const TIMES: Times = Times {
     strange: Duration::from_secs(10),
     head: Duration::from_secs(10),
     // Longer than our own clients keep a connection.
-    rest: Duration::from_secs(75),
+    idle: Duration::from_secs(75),
     // `strange` and this together exceed the time that the API server may take to review a token.
     close: Duration::from_secs(2),
 };
@@ -82,10 +82,10 @@ impl Bounds {
     pub const AGENTS: Self = Self {
         listener: "agents",
         streams: 64,
-        given_up: 20,
+        max_reset_streams: 20,
         stream_window_bytes: 32 * 1024,
         connection_window_bytes: 64 * 1024,
-        last_calls: SHUTDOWN_TIMEOUT,
+        shutdown_timeout: SHUTDOWN_TIMEOUT,
         // A pod keeps up to three connections, so these are enough for some 3,300 pods of one replica. A known
         // connection takes about 34 kB, a strange one up to about 70 kB. Where a network hides pods behind their node's
         // address, all pods of a node share the limits of one address.
@@ -97,10 +97,10 @@ impl Bounds {
         listener: "governor",
         streams: 10_000,
         // A gateway resets many calls at once when its clients leave.
-        given_up: 10_000,
+        max_reset_streams: 10_000,
         stream_window_bytes: 1024 * 1024,
         connection_window_bytes: 1024 * 1024,
-        last_calls: SHUTDOWN_TIMEOUT,
+        shutdown_timeout: SHUTDOWN_TIMEOUT,
         capacity: Capacity { strange: 256, strange_per_address: 64, known: 1_024, known_per_address: 256 },
         times: TIMES,
     };

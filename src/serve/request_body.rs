@@ -19,9 +19,9 @@ use crate::wire::{Code, Refusal};
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
     /// The most bytes of one body.
-    pub most: usize,
+    pub max_body_bytes: usize,
     /// Bytes of all bodies in memory as they were received. Parsed values take more.
-    pub all: usize,
+    pub total_bytes: usize,
     /// The part of these that only namespaces with at most `guaranteed` bytes may use.
     pub reserve: usize,
     /// Bytes that a namespace gets while the reserve lasts.
@@ -29,7 +29,7 @@ pub struct BodyLimits {
     /// How long a body may take to arrive.
     pub within: Duration,
     /// How long a call waits for memory.
-    pub patience: Duration,
+    pub memory_wait: Duration,
 }
 
 /// A namespace may have this many times the free memory. So one largest body passes while there is no other, if the
@@ -52,31 +52,31 @@ struct Shared {
 struct Counts {
     sizes: BodyLimits,
     all: usize,
-    of: HashMap<String, usize>,
+    by_namespace: HashMap<String, usize>,
     waiting: HashMap<String, usize>,
 }
 
 impl Counts {
     fn new(sizes: BodyLimits) -> Self {
-        Self { sizes, all: 0, of: HashMap::new(), waiting: HashMap::new() }
+        Self { sizes, all: 0, by_namespace: HashMap::new(), waiting: HashMap::new() }
     }
 
     /// Takes `bytes` more for a namespace, if its limits allow it.
     fn take(&mut self, namespace: &str, bytes: usize) -> bool {
-        let BodyLimits { all, reserve, guaranteed, .. } = self.sizes;
-        let own = self.of.get(namespace).copied().unwrap_or_default() + bytes;
+        let BodyLimits { total_bytes: all, reserve, guaranteed, .. } = self.sizes;
+        let own = self.by_namespace.get(namespace).copied().unwrap_or_default() + bytes;
         let Some(free) = all.checked_sub(self.all + bytes) else { return false };
         let takes = own <= guaranteed || own <= FREE_SPACE_MULTIPLE * free.saturating_sub(reserve);
         if takes {
             self.all += bytes;
-            self.of.insert(namespace.to_owned(), own);
+            self.by_namespace.insert(namespace.to_owned(), own);
         }
         takes
     }
 
     fn give_back(&mut self, namespace: &str, bytes: usize) {
         self.all = self.all.saturating_sub(bytes);
-        subtract(&mut self.of, namespace, bytes);
+        subtract(&mut self.by_namespace, namespace, bytes);
     }
 }
 
@@ -134,7 +134,7 @@ impl BodyReservation {
         if self.grow(bytes) {
             return Ok(());
         }
-        let (bodies, namespace, patience) = (self.bodies.clone(), self.namespace.clone(), self.bodies.0.sizes.patience);
+        let (bodies, namespace, patience) = (self.bodies.clone(), self.namespace.clone(), self.bodies.0.sizes.memory_wait);
         let _waiting = WaitingCall::begin(&bodies, &namespace)?;
         let waiting = async {
             loop {
@@ -177,7 +177,7 @@ impl BodyMemory {
     /// Reads the body of a call from `namespace`.
     pub async fn read(&self, namespace: &str, body: Body) -> Result<(Vec<u8>, BodyReservation), Refusal> {
         let place = BodyReservation { bodies: self.clone(), namespace: namespace.to_owned(), bytes: 0 };
-        let reading = tokio::time::timeout(self.0.sizes.within, whole(body, place, self.0.sizes.most)).await;
+        let reading = tokio::time::timeout(self.0.sizes.within, whole(body, place, self.0.sizes.max_body_bytes)).await;
         reading.map_err(|_| Refusal::new(Code::InvalidBody, "the body did not arrive in time").field("(body)"))?
     }
 }
@@ -227,8 +227,8 @@ mod tests {
     use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 
     const MIB: usize = 1 << 20;
-    const MOST: usize = MODELS.most;
-    const PATIENCE: Duration = MODELS.patience;
+    const MOST: usize = MODELS.max_body_bytes;
+    const PATIENCE: Duration = MODELS.memory_wait;
     /// All limits that are in use.
     const ALL: [BodyLimits; 3] = [MODELS, AGENTS, CALLS];
 
@@ -239,7 +239,7 @@ mod tests {
     /// Bytes of all bodies, and the number of namespaces that have some.
     fn held(bodies: &BodyMemory) -> (usize, usize) {
         let counts = bodies.lock();
-        (counts.all, counts.of.len())
+        (counts.all, counts.by_namespace.len())
     }
 
     fn code(read: Result<(Vec<u8>, BodyReservation), Refusal>) -> Option<Code> {
@@ -304,19 +304,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_waits_for_its_turn_to_write_is_a_bounded_sum_and_others_come_through() {
         for sizes in [AGENTS, CALLS] {
-            let (bodies, turns) = (BodyMemory::new(sizes), FairSemaphore::new(Bounds { all: 2, of_one: 1, waiting: 8_000 }));
+            let (bodies, turns) = (BodyMemory::new(sizes), FairSemaphore::new(Bounds { total: 2, per_namespace: 1, max_waiting: 8_000 }));
             let call = async |namespace: &str, bytes: usize| {
                 let (read, _place) = bodies.read(namespace, body(bytes)).await?;
                 let turn = tokio::time::timeout(Duration::from_secs(5), turns.take(namespace)).await;
                 Ok::<_, Refusal>((read.len(), turn.is_ok()))
             };
             let _never_ends = turns.take("loud").await;
-            let calls = (0..100).map(|_| call("loud", sizes.most));
+            let calls = (0..100).map(|_| call("loud", sizes.max_body_bytes));
             let looking = async {
                 for _ in 0..30 {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     let (held, _) = held(&bodies);
-                    assert!(held <= sizes.all && held >= sizes.most, "{held} bytes of {sizes:?}");
+                    assert!(held <= sizes.total_bytes && held >= sizes.max_body_bytes, "{held} bytes of {sizes:?}");
                 }
                 let quiet = call("quiet", 2048).await.expect("there is room for a heartbeat");
                 assert_eq!(quiet, (2048, true), "and a turn");
@@ -331,8 +331,8 @@ mod tests {
     #[test]
     fn every_room_takes_one_body_of_the_most_bytes_and_keeps_a_reserve_for_many() {
         for sizes in ALL {
-            assert!(Counts::new(sizes).take("team", sizes.most), "{sizes:?}");
-            assert!(sizes.reserve < sizes.all && sizes.guaranteed * 8 <= sizes.reserve, "{sizes:?}");
+            assert!(Counts::new(sizes).take("team", sizes.max_body_bytes), "{sizes:?}");
+            assert!(sizes.reserve < sizes.total_bytes && sizes.guaranteed * 8 <= sizes.reserve, "{sizes:?}");
         }
     }
 
@@ -351,9 +351,9 @@ mod tests {
                     bytes /= 2;
                 }
             }
-            prop_assert!(counts.all <= MODELS.all);
-            prop_assert_eq!(counts.all, counts.of.values().sum::<usize>());
-            prop_assert!(counts.take("newcomer", small), "{} are free", MODELS.all - counts.all);
+            prop_assert!(counts.all <= MODELS.total_bytes);
+            prop_assert_eq!(counts.all, counts.by_namespace.values().sum::<usize>());
+            prop_assert!(counts.take("newcomer", small), "{} are free", MODELS.total_bytes - counts.all);
         }
 
         /// After any sequence of takes and returns, the sum is below the limit, and one namespace is below its share.
@@ -368,15 +368,15 @@ mod tests {
                     let (namespace, bytes): (String, usize) = had.swap_remove(part % had.len());
                     counts.give_back(&namespace, bytes);
                 } else {
-                    let (namespace, bytes) = (format!("n{namespace}"), sizes.most / part);
+                    let (namespace, bytes) = (format!("n{namespace}"), sizes.max_body_bytes / part);
                     if counts.take(&namespace, bytes) {
                         had.push((namespace, bytes));
                     }
                 }
-                prop_assert!(counts.all <= sizes.all);
+                prop_assert!(counts.all <= sizes.total_bytes);
                 prop_assert_eq!(counts.all, had.iter().map(|(_, bytes)| bytes).sum::<usize>());
-                let share = (FREE_SPACE_MULTIPLE * (sizes.all - sizes.reserve)).div_ceil(FREE_SPACE_MULTIPLE + 1).max(sizes.guaranteed);
-                prop_assert!(counts.of.values().all(|own| *own <= share));
+                let share = (FREE_SPACE_MULTIPLE * (sizes.total_bytes - sizes.reserve)).div_ceil(FREE_SPACE_MULTIPLE + 1).max(sizes.guaranteed);
+                prop_assert!(counts.by_namespace.values().all(|own| *own <= share));
             }
         }
     }

@@ -62,8 +62,8 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
     assert_eq!(refused.status, 429, "{refused:?}");
     // This time is shorter than the calls wait. A call that gets room meanwhile gets it from a call that has continued.
     let meanwhile = async { while calls.next().await.is_some() {} };
-    let _ = tokio::time::timeout(AGENT_BODY_LIMITS.patience / 5, meanwhile).await;
-    let asked = world.leader.table().asked;
+    let _ = tokio::time::timeout(AGENT_BODY_LIMITS.memory_wait / 5, meanwhile).await;
+    let asked = world.leader.table().token_requests;
     assert!((24..=32).contains(&asked), "{asked} of them are carried on at once");
     world.leader.table().silent = false;
     let answered = calls.collect::<Vec<_>>().await;

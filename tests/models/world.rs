@@ -53,7 +53,7 @@ pub use governor::{Leader, Table};
 
 /// Longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-const BOUNDS: Bounds = Bounds { last_calls: Duration::ZERO, ..Bounds::AGENTS };
+const BOUNDS: Bounds = Bounds { shutdown_timeout: Duration::ZERO, ..Bounds::AGENTS };
 
 /// Waits until `look` returns a value.
 pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -68,7 +68,7 @@ pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Admits every client: providers and governors of the tests check no token.
-fn let_in(request: Request) -> Request {
+fn admit_client(request: Request) -> Request {
     request.extensions().get::<Connection>().expect("served").admit("clients").expect("a place");
     request
 }
@@ -82,7 +82,7 @@ async fn served(pair: &PemKeyPair, routes: axum::Router, second: bool) -> Socket
     if !second {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
     }
-    let routes = routes.layer(MapRequestLayer::new(let_in));
+    let routes = routes.layer(MapRequestLayer::new(admit_client));
     tokio::spawn(serve_tls(listener, config, BOUNDS, routes, Metrics::default(), CancellationToken::new()));
     address
 }
@@ -315,21 +315,21 @@ impl TestCluster {
         let target = Target { origin: origin.clone(), dialect: Dialect::Anthropic, credential: Some("key".into()), credential_type: None };
         let table = Table {
             begins: vec![],
-            known: BTreeSet::new(),
+            known_sessions: BTreeSet::new(),
             holds: vec![],
             open: BTreeMap::new(),
             settles: vec![],
             extends: vec![],
-            ways: vec![],
+            routes: vec![],
             agent_calls: vec![],
             acked: BTreeMap::new(),
-            refuse: VecDeque::new(),
-            lose: 0,
+            next_refusals: VecDeque::new(),
+            answers_to_lose: 0,
             target,
             ended: false,
             away: false,
             turned_away: 0,
-            asked: 0,
+            token_requests: 0,
             silent: false,
         };
         let leader = Arc::new(Leader { table: Mutex::new(table), changes: broadcast::channel(16).0, cut: broadcast::channel(4).0 });

@@ -27,7 +27,7 @@ fn count(text: &str, class: &str) -> Option<usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_is_known_by_its_token_and_no_longer_when_its_agent_ended() {
-    let times = Times { rest: Bounds::AGENTS.times.rest, ..short().times };
+    let times = Times { idle: Bounds::AGENTS.times.idle, ..short().times };
     let served = served(Bounds { times, ..short() }).await;
     let connections = || {
         let text = served.side.metrics.text().expect("text");

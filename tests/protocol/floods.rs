@@ -57,7 +57,7 @@ fn rapid_reset(get: &[u8]) -> Vec<Vec<u8>> {
     preface().chain(streams().map(|stream| given_up(stream, get))).collect()
 }
 
-fn made_to_reset(post: &[u8]) -> Vec<Vec<u8>> {
+fn server_reset_request(post: &[u8]) -> Vec<Vec<u8>> {
     preface().chain(streams().map(|stream| malformed(stream, post))).collect()
 }
 
@@ -128,7 +128,7 @@ async fn floods_of_http_2_end_their_connection_and_nobody_elses() {
     let served = served(short()).await;
     let floods = [
         ("rapid reset", rapid_reset(GET)),
-        ("resets that the server makes", made_to_reset(POST)),
+        ("resets that the server makes", server_reset_request(POST)),
         ("CONTINUATION", continuation()),
         ("empty CONTINUATION", empty_continuation()),
         ("HPACK bomb", header_bomb(GET)),
@@ -194,12 +194,12 @@ async fn known(served: &Served) -> TlsStream<TcpStream> {
 /// Known connections live as long as they are used. Only the number of frames ends them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_of_resets_and_heads_end_a_known_connection_too() {
-    let served = served(Bounds { last_calls: Duration::ZERO, ..Bounds::AGENTS }).await;
+    let served = served(Bounds { shutdown_timeout: Duration::ZERO, ..Bounds::AGENTS }).await;
     // With a token. Without one the requests would be refused, and that alone would end the connection.
     let (get, post) = ([GET, TOKEN].concat(), [POST, TOKEN].concat());
     let floods = [
         ("rapid reset", rapid_reset(&get)),
-        ("resets that the server makes", made_to_reset(&post)),
+        ("resets that the server makes", server_reset_request(&post)),
         ("CONTINUATION", continuation()),
         ("empty CONTINUATION", empty_continuation()),
         ("HPACK bomb", header_bomb(&get)),

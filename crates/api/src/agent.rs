@@ -124,7 +124,7 @@ impl Agent {
 
 /// Phase of an agent. Stopped and ForceStopped are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum AgentPhase {
     /// Its pod is created or starts.
     Spawning,

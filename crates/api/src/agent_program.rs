@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::schema::short_command;
+use crate::schema::command_length_rule;
 use crate::shared::LocalRef;
 
 /// Program that each agent runs.
@@ -16,8 +16,8 @@ use crate::shared::LocalRef;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = short_command("command", 32_768),
-    validation = short_command("preflightCommand", 16_384),
+    validation = command_length_rule("command", 32_768),
+    validation = command_length_rule("preflightCommand", 16_384),
     validation = Rule::new("!has(self.env) || self.env.map(entry, has(entry.value) ? entry.value.size() : 0).sum() <= 65536")
         .message("the values of env must have at most 65536 characters in all: put longer ones into a file (agent.files)")
         .field_path(".env"),
@@ -147,9 +147,9 @@ pub struct Continue {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = short_command("checkpoint", 16_384),
-    validation = short_command("drain", 16_384),
-    validation = short_command("warn", 16_384),
+    validation = command_length_rule("checkpoint", 16_384),
+    validation = command_length_rule("drain", 16_384),
+    validation = command_length_rule("warn", 16_384),
 )]
 pub struct Hooks {
     /// Command that runs before work with progress is paused.

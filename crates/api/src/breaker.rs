@@ -64,7 +64,7 @@ pub struct BreakerSpec {
 
 /// State in which a person holds all circuits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum Force {
     /// Everything is refused.
     Open,
@@ -114,7 +114,7 @@ pub struct WorkGuard {
 
 /// How an open circuit gets to its probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum Review {
     /// The circuit is probed after openSeconds.
     Auto,
@@ -215,7 +215,7 @@ pub struct ModelsGuard {
 
 /// State of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum CircuitState {
     /// Everything passes.
     Closed,

@@ -194,7 +194,7 @@ pub struct Weights {
 
 /// How the input of a request is estimated before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum Estimate {
     /// By the learned ratio of tokens to bytes. It is close and may be exceeded.
     Ratio,
@@ -204,7 +204,7 @@ pub enum Estimate {
 
 /// Handling of a request that asks for more output than is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum OnInsufficient {
     /// The output of the request is limited to what is left.
     ClampOutput,
@@ -214,7 +214,7 @@ pub enum OnInsufficient {
 
 /// Handling of tokens spent beyond a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum Debt {
     /// The next window begins with them.
     Next,

@@ -22,7 +22,7 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         crate::WorkQueue::crd(),
     ];
     for crd in &mut all {
-        finish(crd);
+        apply_conventions(crd);
     }
     all.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     all
@@ -45,12 +45,12 @@ pub fn plurals() -> [Cow<'static, str>; 9] {
 
 /// Settings that the derive macro cannot express. A client that waits for a condition must not take a new object for a finished one.
 /// Therefore the status of a new object begins with an observedGeneration that no generation equals.
-fn finish(crd: &mut CustomResourceDefinition) {
+fn apply_conventions(crd: &mut CustomResourceDefinition) {
     for version in &mut crd.spec.versions {
         let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
             continue;
         };
-        no_null_enums(schema);
+        make_enums_not_nullable(schema);
         if let Some(status) = schema.properties.as_mut().and_then(|properties| properties.get_mut("status")) {
             status.default = Some(JSON(json!({"observedGeneration": -1})));
             status.nullable = None;
@@ -67,16 +67,16 @@ fn finish(crd: &mut CustomResourceDefinition) {
 
 /// Makes enums not nullable. The API server refuses null for an enum in a `nullable` field, even if the enum lists null. In a field that is
 /// not nullable, a create or replace treats null as absent.
-fn no_null_enums(schema: &mut JSONSchemaProps) {
+fn make_enums_not_nullable(schema: &mut JSONSchemaProps) {
     if schema.enum_.is_some() {
         schema.nullable = None;
     }
     for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {
-        no_null_enums(property);
+        make_enums_not_nullable(property);
     }
     match &mut schema.items {
-        Some(JSONSchemaPropsOrArray::Schema(items)) => no_null_enums(items),
-        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(no_null_enums),
+        Some(JSONSchemaPropsOrArray::Schema(items)) => make_enums_not_nullable(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(make_enums_not_nullable),
         None => {}
     }
 }

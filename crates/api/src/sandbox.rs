@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::schema::short_command;
+use crate::schema::command_length_rule;
 
 /// Sandbox of each agent.
 #[skip_serializing_none]
@@ -28,7 +28,7 @@ pub struct Sandbox {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = short_command("verify", 16_384))]
+#[x_kube(validation = command_length_rule("verify", 16_384))]
 pub struct Changeset {
     /// Method: `Git` (a fresh clone for each item), `Copy` (a copy of the workspace) or `None` (the default). Git and Copy are not
     /// supported by this version.
@@ -46,7 +46,7 @@ pub struct Changeset {
 
 /// Method that isolates changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum ChangesetDriver {
     /// A fresh clone for each item.
     Git,
@@ -74,7 +74,7 @@ pub struct Isolation {
 
 /// How strongly a guarantee is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum Requirement {
     /// The agent does not run without it.
     Required,
@@ -86,7 +86,7 @@ pub enum Requirement {
 
 /// A seccomp profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum SeccompProfile {
     /// Spillway's own filter around the agent's commands.
     AgentStrict,
@@ -122,7 +122,7 @@ pub struct Outputs {
 
 /// Hosts that can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum Egress {
     /// No host.
     None,
@@ -134,7 +134,7 @@ pub enum Egress {
 
 /// Loopback ports that can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum Loopback {
     /// All ports of the pod.
     Open,

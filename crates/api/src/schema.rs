@@ -19,14 +19,14 @@ pub(crate) fn never_falls(field: &str) -> Rule {
 }
 
 /// A rule that the parts of a command have at most `most` characters together.
-pub(crate) fn short_command(field: &str, most: usize) -> Rule {
+pub(crate) fn command_length_rule(field: &str, most: usize) -> Rule {
     Rule::new(format!("!has(self.{field}) || self.{field}.map(part, part.size()).sum() <= {most}"))
         .message(format!("{field} must have at most {most} characters in all: put longer text into a file").as_str())
         .field_path(format!(".{field}"))
 }
 
 /// Removes the description of an enumeration. In an optional field, it would replace the description of the field.
-pub(crate) fn described_where_it_is_used(schema: &mut Schema) {
+pub(crate) fn without_enum_description(schema: &mut Schema) {
     schema.remove("description");
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn tolerations(_: &mut SchemaGenerator) -> Schema {
 
 /// A rule that bounds the keys of a map, because a schema cannot. The key of a label has at most 63 characters, and its prefix 253, with a
 /// slash between them. The name of a resource has the same limits.
-fn short_keys() -> serde_json::Value {
+fn key_length_rule() -> serde_json::Value {
     serde_json::json!({
         "rule": "self.all(key, key.size() <= 317)",
         "message": "keys must have at most 317 characters"
@@ -139,7 +139,7 @@ pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object", "maxProperties": 16,
         "additionalProperties": {"type": "string", "maxLength": 63},
-        "x-kubernetes-validations": [short_keys()]
+        "x-kubernetes-validations": [key_length_rule()]
     })
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
             "matchLabels": {
                 "type": "object", "maxProperties": 16, "description": "Labels that must have exactly these values.",
                 "additionalProperties": {"type": "string", "maxLength": 63},
-                "x-kubernetes-validations": [short_keys()]
+                "x-kubernetes-validations": [key_length_rule()]
             },
             "matchExpressions": {
                 "type": "array", "maxItems": 16, "description": "Further requirements; all must hold.",
@@ -191,7 +191,7 @@ pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
 /// At most 16 quantities, by the name of the resource.
 pub(crate) fn quantities(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "maxProperties": 16, "additionalProperties": quantity(generator),
-        "x-kubernetes-validations": [short_keys()]})
+        "x-kubernetes-validations": [key_length_rule()]})
 }
 
 /// `requests` and `limits` of a container. Claims of dynamic resources are not offered, because nothing here could bound them.

@@ -111,7 +111,7 @@ pub enum Signal {
 
 /// A rule that an agent can violate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum ViolatedRule {
     NetworkDenied,

@@ -29,11 +29,11 @@ pub struct Field {
     /// Values that are not supported.
     pub values: Values,
     /// Advice about an alternative.
-    pub instead: &'static str,
+    pub advice: &'static str,
 }
 
 const fn field(kind: &'static str, path: &'static str, values: Values, instead: &'static str) -> Field {
-    Field { kind, path, values, instead }
+    Field { kind, path, values, advice: instead }
 }
 
 const NO_SANDBOX_ADVICE: &str = "leave it unset. The pod's own isolation still applies";
@@ -68,7 +68,7 @@ pub const UNSUPPORTED_FIELDS: [Field; 16] = [
 impl Field {
     /// Message for the writer of an object that uses the field.
     pub fn message(&self) -> String {
-        let Self { kind: _, path, values, instead } = self;
+        let Self { kind: _, path, values, advice: instead } = self;
         let which = match values {
             Values::Any | Values::NotEmpty => String::new(),
             Values::True => ": true".to_owned(),
@@ -78,7 +78,7 @@ impl Field {
     }
 
     /// Whether an object with this spec uses the field with an unsupported value.
-    pub fn is_asked(&self, spec: &Value) -> bool {
+    pub fn is_used_by(&self, spec: &Value) -> bool {
         let below = self.path.strip_prefix("spec").unwrap_or(self.path);
         asks(spec, below.trim_start_matches('.'), self.values)
     }
@@ -86,9 +86,9 @@ impl Field {
     /// A CEL expression that is true for an object, named `root`, that does not use the field.
     pub fn expression(&self, root: &str) -> String {
         let asked = match self.path.split_once("[].") {
-            None => present(root, self.path, self.values),
+            None => usage_expression(root, self.path, self.values),
             Some((list, member)) => {
-                let one = present("one", member, self.values);
+                let one = usage_expression("one", member, self.values);
                 format!("{} && {root}.{list}.exists(one, {one})", has(root, list))
             }
         };
@@ -102,7 +102,7 @@ fn has(root: &str, path: &str) -> String {
     ends.map(|end| format!("has({root}.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
 }
 
-fn present(root: &str, path: &str, values: Values) -> String {
+fn usage_expression(root: &str, path: &str, values: Values) -> String {
     let has = has(root, path);
     match values {
         Values::Any => has,
@@ -133,7 +133,7 @@ fn asks(value: &Value, path: &str, values: Values) -> bool {
 
 /// The unsupported fields that the spec of an object of this kind uses.
 pub fn asked(kind: &str, spec: &Value) -> Vec<Field> {
-    UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == kind && field.is_asked(spec)).copied().collect()
+    UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == kind && field.is_used_by(spec)).copied().collect()
 }
 
 #[cfg(test)]

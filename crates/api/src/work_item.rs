@@ -246,7 +246,7 @@ pub enum NotifyOn {
 
 /// Phase of an item. Succeeded and Cancelled are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
-#[schemars(transform = crate::schema::described_where_it_is_used)]
+#[schemars(transform = crate::schema::without_enum_description)]
 pub enum WorkItemPhase {
     /// It is not admitted yet.
     Pending,

@@ -98,11 +98,11 @@ fn cel_and_the_conditions_find_the_same() {
     let mut compared = 0;
     for field in UNSUPPORTED_FIELDS {
         let (object, passes) = (asking(field), cel(field));
-        assert!(field.is_asked(&object["spec"]), "{field:?}: {object}");
+        assert!(field.is_used_by(&object["spec"]), "{field:?}: {object}");
         assert!(!passes(&object), "{}: {object}", field.expression("self"));
         for case in cases.iter().filter(|case| case.kind == field.kind && case.error.is_none()) {
             for object in [Some(&case.object), case.old.as_ref()].into_iter().flatten().filter(|object| object["spec"].is_object()) {
-                assert_eq!(passes(object), !field.is_asked(&object["spec"]), "{} of `{}`: {object}", field.path, case.name);
+                assert_eq!(passes(object), !field.is_used_by(&object["spec"]), "{} of `{}`: {object}", field.path, case.name);
                 compared += 1;
             }
         }

@@ -15,7 +15,7 @@ pub fn queues_of(pool: &AgentPool) -> Vec<(String, Vec<String>)> {
 
 /// The items that the agents of a pool take.
 pub fn taking(pool: &AgentPool) -> PoolIntake {
-    PoolIntake { queues: queues_of(pool), offer: offer(&pool.spec), outside: false }
+    PoolIntake { queues: queues_of(pool), offer: offer(&pool.spec), outside_cluster: false }
 }
 
 /// What a pool offers to items with requirements: tools, models, origins, accounts and volumes.
@@ -61,7 +61,10 @@ mod tests {
             accounts: names(&["team"]),
             volumes: names(&["repo"]),
         };
-        assert_eq!(taking(&pool), PoolIntake { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected, outside: false });
+        assert_eq!(
+            taking(&pool),
+            PoolIntake { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected, outside_cluster: false }
+        );
         assert_eq!(offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), PoolOffer::default());
     }
 }

@@ -108,7 +108,7 @@ pub fn spec(item: &WorkItem) -> Spec {
         cancel: spec.cancel_requested.unwrap_or(false),
         redrives: spec.redrives.unwrap_or(0),
         resume_pause: spec.resume_pause.unwrap_or(0),
-        freed_epoch: spec.released_epoch.unwrap_or(0),
+        released_epoch: spec.released_epoch.unwrap_or(0),
         unsupported: unsupported(item),
         restored: blank && from_backup,
         after: spec
@@ -244,7 +244,7 @@ pub fn entry(item: &WorkItem) -> Entry {
 
 /// Whether the current attempt has progress, or has written a checkpoint. Progress of an earlier attempt has no time
 /// any more.
-pub fn has_worth(item: &WorkItem) -> bool {
+pub fn has_progress(item: &WorkItem) -> bool {
     let progress = item.status.as_ref().and_then(|status| status.progress.as_ref()).filter(|said| said.update_time.is_some());
     progress.is_some_and(|said| said.percent.is_some_and(|percent| percent > 0) || said.checkpoint_ref.is_some())
 }

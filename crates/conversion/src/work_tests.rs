@@ -182,7 +182,7 @@ fn what_no_pool_has_is_a_condition_while_the_item_is_ready_and_what_it_needs_is_
     let needs = super::spec(&item(asked, json!({}))).requires;
     assert_eq!((needs.tools.len(), needs.models.len(), needs.urls.len(), needs.accounts.len(), needs.volumes.len()), (1, 1, 1, 1, 1));
     let record = |phase: Phase| Record { phase, reason: Some("RequirementsUnmet".into()), ..Record::default() };
-    let beside = StatusExtras { unmet: Some("no pool has m".into()), ..StatusExtras::default() };
+    let beside = StatusExtras { unmet_requirements: Some("no pool has m".into()), ..StatusExtras::default() };
     let told = conditions(&record(Phase::Ready), &beside, 1, UnixMillis(0));
     let shown = (&told[0]["type"], &told[0]["status"], &told[0]["reason"], &told[0]["message"]);
     assert_eq!(shown, (&json!("PreflightPassed"), &json!("False"), &json!("RequirementsUnmet"), &json!("no pool has m")));

@@ -46,7 +46,7 @@ pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, F
     for (index, offered) in offered.iter().enumerate() {
         tool(offered, &at.item(index), found)?;
     }
-    edits(body)?;
+    check_context_edits(body)?;
     let limits = vec![OutputLimit::of(body, "max_tokens", output)];
     Ok(Request { model, stream, output, thinking, choices: 1, limits, ..Request::default() })
 }
@@ -56,7 +56,7 @@ fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fa
     match json_spans::text(tool.get("type"), &at.key("type"))?.as_deref() {
         None | Some("custom") => Ok(()),
         Some(known) if CLIENT_TOOL_PREFIXES.iter().any(|prefix| known.starts_with(prefix)) => {
-            found.known_tool();
+            found.add_provider_tool();
             Ok(())
         }
         Some(other) => Err(at.key("type").fault(format_args!(
@@ -67,7 +67,7 @@ fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fa
 
 /// Refuses edits of the context other than `clear_*`. A clear edit only removes input. A summary is another run of the
 /// model inside this call.
-fn edits(body: &Node<'_>) -> Result<(), Fault> {
+fn check_context_edits(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("context_management");
     let Some(management) = json_spans::object(body.get("context_management"), &at)? else { return Ok(()) };
     let at = at.key("edits");
@@ -195,10 +195,10 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
         "message_delta" if said(notes, seen) => {
             seen.stands(if notes[STOP_NOTE].kind == Kind::None { UsageConfidence::AtEnd } else { UsageConfidence::Final });
         }
-        "content_block_start" => seen.wrote(notes[BLOCK_NOTE].written),
-        "content_block_delta" => seen.wrote(notes[DELTA_NOTE].written),
+        "content_block_start" => seen.add_output_bytes(notes[BLOCK_NOTE].output_bytes),
+        "content_block_delta" => seen.add_output_bytes(notes[DELTA_NOTE].output_bytes),
         "message" => {
-            seen.wrote(notes[CONTENT_NOTE].written);
+            seen.add_output_bytes(notes[CONTENT_NOTE].output_bytes);
             if said(notes, seen) {
                 seen.stands(UsageConfidence::Final);
             }

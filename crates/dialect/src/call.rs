@@ -33,7 +33,7 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
     let body = body.into();
     let dialect = match (route.kind, route.dialect) {
         (Kind::Generate | Kind::CountTokens, Some(dialect)) => dialect,
-        (Kind::ListModels | Kind::Hello, _) | (Kind::Generate | Kind::CountTokens, None) => return bodiless(route, &body),
+        (Kind::ListModels | Kind::Hello, _) | (Kind::Generate | Kind::CountTokens, None) => return parse_without_body(route, &body),
     };
     plain(content_type, content_encoding)?;
     let fault = |what: String| Fault::at("(body)".to_owned(), what);
@@ -49,7 +49,7 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
     };
     let request = Request { stream: route.stream.unwrap_or(request.stream), ..request };
     let facts = Facts {
-        bytes: i64::try_from(body.len().saturating_sub(found.hidden + blanks)).unwrap_or(i64::MAX),
+        bytes: i64::try_from(body.len().saturating_sub(found.media_bytes + blanks)).unwrap_or(i64::MAX),
         other_tokens: found.tokens(),
         output: request.output,
         thinking: request.thinking,
@@ -65,7 +65,7 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
     Ok(Call { dialect, kind: route.kind, request, facts, charges, conversation, body })
 }
 
-fn bodiless(route: &Route, body: &[u8]) -> Result<Call, Fault> {
+fn parse_without_body(route: &Route, body: &[u8]) -> Result<Call, Fault> {
     if !body.is_empty() {
         return Err(Fault::at("(body)".to_owned(), "must be empty for this call"));
     }
@@ -133,7 +133,7 @@ impl Call {
     ///
     /// # Errors
     /// A fault for a 400 in the dialect.
-    pub fn costs_what_it_says(&self, allows: impl Fn(&str) -> bool) -> Result<(), Fault> {
+    pub fn check_surcharges(&self, allows: impl Fn(&str) -> bool) -> Result<(), Fault> {
         match self.charges.iter().find(|charge| !allows(charge.field)) {
             Some(charge) => Err(charge.fault.clone()),
             None => Ok(()),
@@ -150,7 +150,7 @@ impl Call {
     }
 
     pub(crate) fn strips(&self) -> bool {
-        self.request.strip
+        self.request.strips_usage_chunk
     }
 
     /// The body to send: the client's body with only these edits:

@@ -45,14 +45,14 @@ pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, F
         let key = OUTPUT_LIMIT_MEMBERS.into_iter().find(|key| body.member(key).is_some()).unwrap_or(OUTPUT_LIMIT_MEMBERS[1]);
         limits.push(OutputLimit::of(body, key, None));
     }
-    modalities(body)?;
+    check_modalities(body)?;
     messages(body, &model, found)?;
     tools(body, found)?;
     let (edits, strip) = if stream { usage(body)? } else { (Vec::new(), false) };
-    Ok(Request { model, stream, output, thinking: 0, choices, limits, edits, strip })
+    Ok(Request { model, stream, output, thinking: 0, choices, limits, edits, strips_usage_chunk: strip })
 }
 
-fn modalities(body: &Node<'_>) -> Result<(), Fault> {
+fn check_modalities(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("modalities");
     for (index, modality) in json_spans::list(body.get("modalities"), &at)?.iter().enumerate() {
         if !modality.is("text") {
@@ -96,14 +96,14 @@ fn messages(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Result<(), 
                 json_spans::object(Some(part), &at.item(index))?;
             }
         }
-        part_of(message, &at, model, found)?;
+        read_part(message, &at, model, found)?;
     }
     Ok(())
 }
 
 /// Reads a part by its members at any depth and not by its type. Some servers need no type, and a part of an unknown
 /// type may also have data.
-fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_part(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     let present = |member: &&json_spans::Member<'_>| !matches!(member.node.value, json_spans::Value::Null);
     for member in part.members().iter().filter(present).filter(|member| !TEXT_MEMBERS.contains(&member.key.as_ref())) {
         let (node, at) = (&member.node, at.key(&member.key));
@@ -112,7 +112,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) 
             "input_audio" => {
                 json_spans::object(Some(node), &at)?;
                 json_spans::text(node.get("data"), &at.key("data"))?;
-                found.sound(node.get("data").map_or(0, Node::text_bytes));
+                found.add_sound(node.get("data").map_or(0, Node::text_bytes));
             }
             "file_data" => {
                 let data = json_spans::text(Some(node), &at)?.unwrap_or_default();
@@ -135,7 +135,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) 
 
 fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
-        return part_of(node, at, model, found);
+        return read_part(node, at, model, found);
     }
     node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), model, found))
 }
@@ -217,14 +217,14 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &{
 
 /// Reads a chunk of a stream, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
-    seen.wrote(notes[DELTA_NOTE].written);
-    seen.wrote(notes[MESSAGE_NOTE].written);
+    seen.add_output_bytes(notes[DELTA_NOTE].output_bytes);
+    seen.add_output_bytes(notes[MESSAGE_NOTE].output_bytes);
     if notes[USAGE_NOTE].members == 0 {
         return;
     }
     let [prompt, completion, total, cached, hit, written] =
         [PROMPT_NOTE, COMPLETION_NOTE, TOTAL_NOTE, CACHED_NOTE, CACHE_HIT_NOTE, CACHE_WRITE_NOTE].map(|at| seen.number(&notes[at]));
-    seen.say_whole(prompt, cached.or(hit), written, completion, total);
+    seen.add_counts_with_cached_input(prompt, cached.or(hit), written, completion, total);
     // An answer with a message is whole. A chunk without choices is the extra chunk. After other chunks, more may
     // follow. A server that omits the total may have omitted more.
     let whole = notes[MESSAGE_NOTE].times == notes[CHOICES_NOTE].members && total.is_some();
@@ -234,6 +234,6 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
 }
 
 /// Whether this is the extra chunk that `include_usage` causes: it has usage, no choices, and no error.
-pub(crate) fn is_extra(notes: &FoundValues) -> bool {
+pub(crate) fn is_extra_usage_chunk(notes: &FoundValues) -> bool {
     notes[CHOICES_NOTE].is_empty() && notes[USAGE_NOTE].members > 0 && !has_error(notes)
 }

@@ -174,11 +174,11 @@ fn what_costs_more_than_its_tokens_say_is_for_administrators_to_allow() {
         assert!(SURCHARGE_MEMBERS.contains(&field));
         for path in paths {
             let call = call(path, &more).unwrap_or_else(|fault| panic!("{fault}"));
-            let fault = call.costs_what_it_says(|_| false).expect_err(field);
+            let fault = call.check_surcharges(|_| false).expect_err(field);
             let named = fault.field.as_deref().expect("a field");
             assert!(more.get(named).is_some() && fault.message.contains("gateway.allowedFields"), "{path}: {fault}");
-            assert!(call.costs_what_it_says(|allowed| allowed == field).is_ok(), "{path} {more}");
-            assert!(call.costs_what_it_says(|allowed| allowed != field).is_err(), "{path} {more}");
+            assert!(call.check_surcharges(|allowed| allowed == field).is_ok(), "{path} {more}");
+            assert!(call.check_surcharges(|allowed| allowed != field).is_err(), "{path} {more}");
         }
     }
 }
@@ -203,7 +203,7 @@ fn what_clients_send_by_themselves_costs_what_it_says() {
     for (paths, more) in rows {
         for path in paths {
             let call = call(path, &more).unwrap_or_else(|fault| panic!("{fault}"));
-            assert!(call.costs_what_it_says(|_| false).is_ok(), "{path} {more}");
+            assert!(call.check_surcharges(|_| false).is_ok(), "{path} {more}");
         }
     }
 }

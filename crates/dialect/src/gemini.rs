@@ -57,12 +57,12 @@ fn read_request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut Media
 
 /// The member `key` in either of its spellings, unless it is null.
 fn pick<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<&'n Node<'a>>, Fault> {
-    Ok(spelt(object, key, at)?.map(|(_, node)| node).filter(|node| !matches!(node.value, Value::Null)))
+    Ok(member_with_spelling(object, key, at)?.map(|(_, node)| node).filter(|node| !matches!(node.value, Value::Null)))
 }
 
 /// The member `key`, with its spelling in the body.
-fn spelt<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<(String, &'n Node<'a>)>, Fault> {
-    let other = snake(key);
+fn member_with_spelling<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<(String, &'n Node<'a>)>, Fault> {
+    let other = to_snake_case(key);
     match (object.member(key), object.member(&other)) {
         (Some(_), Some(_)) if other != key => Err(at.key(key).fault(format_args!("the field is set twice, as {key} and as {other}"))),
         (Some(node), _) => Ok(Some((key.to_owned(), node))),
@@ -71,7 +71,7 @@ fn spelt<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Optio
     }
 }
 
-fn snake(key: &str) -> String {
+fn to_snake_case(key: &str) -> String {
     key.chars().fold(String::new(), |mut out, letter| {
         if letter.is_ascii_uppercase() {
             out.push('_');
@@ -94,13 +94,13 @@ fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Resu
     for (index, part) in many(node).iter().enumerate() {
         let at = at.item(index);
         json_spans::object(Some(part), &at)?;
-        part_of(part, &at, found)?;
+        read_part(part, &at, found)?;
     }
     Ok(())
 }
 
 /// Reads a part and everything in it, because an unknown member may also have data.
-fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_part(part: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if pick(part, "fileData", at)?.is_some() {
         return Err(at
             .key("fileData")
@@ -118,13 +118,13 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(),
         let at = at.key("functionResponse");
         parts(pick(response, "parts", &at)?, &at.key("parts"), found)?;
     }
-    let known = |key: &str| KNOWN_PART_MEMBERS.into_iter().any(|known| key == known || key == snake(known));
+    let known = |key: &str| KNOWN_PART_MEMBERS.into_iter().any(|known| key == known || key == to_snake_case(known));
     part.members().iter().filter(|member| !known(&member.key)).try_for_each(|member| within(&member.node, &at.key(&member.key), found))
 }
 
 fn within(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
-        return part_of(node, at, found);
+        return read_part(node, at, found);
     }
     node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), found))
 }
@@ -138,8 +138,8 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Resu
         let at = at.item(index);
         json_spans::object(Some(tool), &at)?;
         for member in tool.members().iter().filter(|member| !matches!(member.node.value, Value::Null)) {
-            match ALLOWED_TOOL_MEMBERS.into_iter().find(|known| member.key == *known || member.key == snake(known)) {
-                Some("computerUse") => found.known_tool(),
+            match ALLOWED_TOOL_MEMBERS.into_iter().find(|known| member.key == *known || member.key == to_snake_case(known)) {
+                Some("computerUse") => found.add_provider_tool(),
                 Some(_) => {}
                 None => {
                     let what = "the provider runs this tool and reads its results as input that Spillway cannot count";
@@ -155,7 +155,7 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
     let key = "generationConfig";
     let at = root.key(key);
     let mut request = Request { choices: 1, ..Request::default() };
-    let config = match spelt(body, key, root)? {
+    let config = match member_with_spelling(body, key, root)? {
         Some((_, node)) if !matches!(node.value, Value::Null) => node,
         Some((_, null)) => {
             let limit = OutputLimit::Absent { at: null.at(), end: null.end(), before: "{\"maxOutputTokens\":".to_owned(), after: "}" };
@@ -169,7 +169,7 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
         }
     };
     json_spans::object(Some(config), &at)?;
-    let limit = spelt(config, "maxOutputTokens", &at)?;
+    let limit = member_with_spelling(config, "maxOutputTokens", &at)?;
     request.output = json_spans::count(pick(config, "maxOutputTokens", &at)?, &at.key("maxOutputTokens"), 0)?;
     let spelling = limit.map_or("maxOutputTokens".to_owned(), |(spelling, _)| spelling);
     request.limits = vec![OutputLimit::of(config, &spelling, request.output)];
@@ -236,8 +236,8 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &[
 
 /// Reads an event of a stream, an object of a list, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, choices: i64, seen: &mut UsageSoFar) {
-    seen.wrote(notes[PARTS_NOTE].written);
-    seen.finished += notes[FINISH_NOTE].times;
+    seen.add_output_bytes(notes[PARTS_NOTE].output_bytes);
+    seen.finished_choices += notes[FINISH_NOTE].times;
     let [prompt, tools, candidates, thoughts, cached, total] =
         [PROMPT_NOTE, TOOL_PROMPT_NOTE, WRITTEN_NOTE, THOUGHTS_NOTE, CACHED_NOTE, TOTAL_NOTE].map(|at| seen.number(&notes[at]));
     if notes[USAGE_NOTE].kind != Kind::Object {
@@ -245,8 +245,8 @@ pub(crate) fn event(notes: &FoundValues, choices: i64, seen: &mut UsageSoFar) {
     }
     // Gemini leaves out zeros, and fields that the call did not ask for. Only the total shows that no part is missing.
     let output = candidates.unwrap_or_default() + thoughts.unwrap_or_default();
-    seen.say_whole(prompt.map(|prompt| prompt + tools.unwrap_or_default()), cached, None, Some(output), total);
+    seen.add_counts_with_cached_input(prompt.map(|prompt| prompt + tools.unwrap_or_default()), cached, None, Some(output), total);
     if prompt.is_some() && total.is_some() {
-        seen.stands(if seen.finished >= choices { UsageConfidence::Final } else { UsageConfidence::AtEnd });
+        seen.stands(if seen.finished_choices >= choices { UsageConfidence::Final } else { UsageConfidence::AtEnd });
     }
 }

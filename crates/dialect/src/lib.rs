@@ -67,6 +67,6 @@ pub use call::{Call, parse};
 pub use fault::Fault;
 pub use fields::SURCHARGE_MEMBERS;
 pub use meter::Meter;
-pub use outcome::{AnswerEnd, of_answer, of_status};
-pub use refuse::{Answer, budget_headers, refuse, refuse_any, refuse_in_stream};
+pub use outcome::{AnswerEnd, outcome_of_answer, outcome_of_status};
+pub use refuse::{Answer, budget_headers, refuse, refuse_in_stream, refuse_in_unknown_dialect};
 pub use route::{Kind, Route, SERVED_PATHS, route};

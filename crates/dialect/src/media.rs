@@ -41,7 +41,7 @@ const DOCUMENT_EXTENSIONS: [&str; 14] =
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MediaTally {
     /// Bytes of base64 that do not count as text.
-    pub hidden: usize,
+    pub media_bytes: usize,
     tokens: i64,
 }
 
@@ -52,16 +52,16 @@ impl MediaTally {
     }
 
     fn add(&mut self, bytes: usize, tokens: i64) {
-        self.hidden += bytes;
+        self.media_bytes += bytes;
         self.tokens = self.tokens.saturating_add(tokens);
     }
 
     /// Adds data of type `mime` that the model gets directly: an image, sound, a text, or other data.
     pub fn base64(&mut self, mime: &str, data: &Data<'_>, image: i64) {
         let start = decoded(&data.head);
-        match media(mime).as_str() {
+        match media_class(mime).as_str() {
             "image" if is_image(&start) => self.add(data.bytes, image),
-            "audio" if !is_document(&start) => self.sound(data.bytes),
+            "audio" if !is_document(&start) => self.add_sound(data.bytes),
             "text" if is_text(&start, &data.head) => {}
             _ => self.add(data.bytes, MAX_CONTEXT_TOKENS),
         }
@@ -69,13 +69,13 @@ impl MediaTally {
 
     /// Adds a file of type `mime`. The provider may choose its reader by the name. Only text counts by its bytes.
     pub fn file(&mut self, mime: &str, name: &str, data: &Data<'_>) {
-        if media(mime) != "text" || !is_text(&decoded(&data.head), &data.head) || has_document_name(name) {
+        if media_class(mime) != "text" || !is_text(&decoded(&data.head), &data.head) || has_document_name(name) {
             self.add(data.bytes, MAX_CONTEXT_TOKENS);
         }
     }
 
     /// Adds sound of `bytes` bytes of base64, in a field that accepts only sound.
-    pub fn sound(&mut self, bytes: usize) {
+    pub fn add_sound(&mut self, bytes: usize) {
         self.add(bytes, i64::try_from(bytes).unwrap_or(MAX_CONTEXT_TOKENS).saturating_mul(2).min(MAX_CONTEXT_TOKENS));
     }
 
@@ -100,7 +100,7 @@ impl MediaTally {
     }
 
     /// Adds a tool that the provider describes and the client runs.
-    pub fn known_tool(&mut self) {
+    pub fn add_provider_tool(&mut self) {
         self.add(0, PROVIDER_TOOL_TOKENS);
     }
 }
@@ -143,7 +143,7 @@ fn data_url<'u>(url: &'u str, at: &Path<'_>) -> Result<(&'u str, &'u str), Fault
 }
 
 /// The first part of a media type.
-fn media(mime: &str) -> String {
+fn media_class(mime: &str) -> String {
     mime.split('/').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
@@ -231,7 +231,7 @@ mod tests {
         ] {
             let mut found = MediaTally::default();
             found.base64(mime, &Data::of(&data(start)), 7);
-            assert_eq!((found.hidden, found.tokens()), (hidden, tokens), "{mime}");
+            assert_eq!((found.media_bytes, found.tokens()), (hidden, tokens), "{mime}");
         }
         let mut found = MediaTally::default();
         (0..3).for_each(|_| found.base64("application/pdf", &Data::of("A"), 0));
@@ -258,7 +258,7 @@ mod tests {
         ] {
             let mut found = MediaTally::default();
             found.base64(mime, &Data::of(&data(start)), 7);
-            assert_eq!((found.hidden, found.tokens()), (100, MAX_CONTEXT_TOKENS), "{mime} {start:?}");
+            assert_eq!((found.media_bytes, found.tokens()), (100, MAX_CONTEXT_TOKENS), "{mime} {start:?}");
         }
         let text = data(b"a,b\n1,2\n");
         for (mime, name, wanted) in [
@@ -284,6 +284,6 @@ mod tests {
         let mut found = MediaTally::default();
         let url = format!("data:image/png;base64,{}", data(PNG));
         found.url(&url, &Path::Root, 9).expect("a data URL");
-        assert_eq!((found.hidden, found.tokens()), (100, 9));
+        assert_eq!((found.media_bytes, found.tokens()), (100, 9));
     }
 }

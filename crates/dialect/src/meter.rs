@@ -23,14 +23,14 @@ const EVENT_HEAD_BYTES: usize = 16;
 #[derive(Debug)]
 pub struct Meter {
     shape: Shape,
-    of: CallFacts,
-    seen: UsageSoFar,
+    call_facts: CallFacts,
+    reported: UsageSoFar,
 }
 
 #[derive(Debug)]
 enum Shape {
     /// An answer without usage: a refusal, a list of models, a count.
-    Free,
+    Unmetered,
     Events(Box<Sse>, Box<Event>),
     Json(Box<TextPath>),
 }
@@ -41,7 +41,7 @@ struct Event {
     scanner: Scanner,
     head: Vec<u8>,
     /// Whether there is data after the end of its JSON value.
-    rest: bool,
+    has_trailing_data: bool,
 }
 
 /// The call that is answered.
@@ -49,35 +49,35 @@ struct Event {
 struct CallFacts {
     dialect: Dialect,
     choices: i64,
-    strips: bool,
+    strips_usage_chunk: bool,
 }
 
 impl Meter {
     /// Creates a meter for the answer to `call`, by its status and its `content-type`. The answer must not be
     /// compressed: ask the provider for `accept-encoding: identity`.
     pub fn new(call: &Call, status: u16, content_type: Option<&str>) -> Self {
-        let of = CallFacts { dialect: call.dialect(), choices: call.choices(), strips: call.strips() };
+        let of = CallFacts { dialect: call.dialect(), choices: call.choices(), strips_usage_chunk: call.strips() };
         let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
         let shape = match call.kind() {
             Kind::Generate if (200..300).contains(&status) => match events {
                 true => {
-                    let event = Event { scanner: Scanner::new(of.places()), head: Vec::new(), rest: false };
-                    Shape::Events(Box::new(Sse::new(of.strips)), Box::new(event))
+                    let event = Event { scanner: Scanner::new(of.places()), head: Vec::new(), has_trailing_data: false };
+                    Shape::Events(Box::new(Sse::new(of.strips_usage_chunk)), Box::new(event))
                 }
                 false => Shape::Json(Box::new(TextPath::new(Scanner::new(of.places())))),
             },
             // The call was refused before it was processed, or it is free.
-            Kind::Generate | Kind::CountTokens | Kind::ListModels | Kind::Hello => Shape::Free,
+            Kind::Generate | Kind::CountTokens | Kind::ListModels | Kind::Hello => Shape::Unmetered,
         };
-        Self { shape, of, seen: UsageSoFar::default() }
+        Self { shape, call_facts: of, reported: UsageSoFar::default() }
     }
 
     /// Reads the next bytes of the answer, and appends to `out` the bytes that the client gets now.
     pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>) {
-        let Self { shape, of, seen } = self;
+        let Self { shape, call_facts: of, reported: seen } = self;
         match shape {
-            Shape::Free => out.extend_from_slice(chunk),
-            Shape::Events(sse, event) => sse.feed(chunk, out, &mut EventReading { of: *of, event, seen }),
+            Shape::Unmetered => out.extend_from_slice(chunk),
+            Shape::Events(sse, event) => sse.feed(chunk, out, &mut EventReading { call_facts: *of, event, reported: seen }),
             Shape::Json(pieces) => {
                 out.extend_from_slice(chunk);
                 pieces.feed(chunk, &mut |piece| of.piece(piece, seen));
@@ -89,27 +89,27 @@ impl Meter {
     /// minimum for the text since then. It exceeds the call's limit only if the provider does not respect the limit.
     /// Then the hold is extended.
     pub fn output_so_far(&self) -> i64 {
-        self.seen.so_far()
+        self.reported.output_lower_bound()
     }
 
     /// Whether the answer so far contains an error, and whether it is the provider's own.
     pub fn error(&self) -> Option<bool> {
-        self.seen.error
+        self.reported.error
     }
 
     /// Ends the answer. `complete`: it ended properly, and not by a broken connection. Appends to `out` the bytes that
     /// were held back.
     pub fn end(self, complete: bool, out: &mut Vec<u8>) -> (Usage, Quality) {
-        let Self { shape, of, mut seen } = self;
+        let Self { shape, call_facts: of, reported: mut seen } = self;
         match shape {
-            Shape::Free => return (Usage::default(), Quality::Exact),
+            Shape::Unmetered => return (Usage::default(), Quality::Exact),
             Shape::Events(mut sse, mut event) => {
                 // An event that was cut off is not an event that could not be read.
-                let before = seen.trouble;
-                sse.end(out, &mut EventReading { of, event: &mut event, seen: &mut seen });
-                seen.trouble &= complete || before;
+                let before = seen.has_invalid_data;
+                sse.end(out, &mut EventReading { call_facts: of, event: &mut event, reported: &mut seen });
+                seen.has_invalid_data &= complete || before;
             }
-            Shape::Json(pieces) => seen.trouble |= complete && !pieces.is_whole(),
+            Shape::Json(pieces) => seen.has_invalid_data |= complete && !pieces.is_whole(),
         }
         seen.end(complete)
     }
@@ -117,14 +117,14 @@ impl Meter {
 
 /// The current event, and the state that it updates.
 struct EventReading<'m> {
-    of: CallFacts,
+    call_facts: CallFacts,
     event: &'m mut Event,
-    seen: &'m mut UsageSoFar,
+    reported: &'m mut UsageSoFar,
 }
 
 impl Data for EventReading<'_> {
     fn part(&mut self, bytes: &[u8]) {
-        let Event { scanner, head, rest } = &mut *self.event;
+        let Event { scanner, head, has_trailing_data: rest } = &mut *self.event;
         let room = (EVENT_HEAD_BYTES + 1).saturating_sub(head.len());
         head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         let read = scanner.feed(bytes);
@@ -132,16 +132,16 @@ impl Data for EventReading<'_> {
     }
 
     fn end(&mut self) -> Pass {
-        let Event { scanner, head, rest } = &mut *self.event;
+        let Event { scanner, head, has_trailing_data: rest } = &mut *self.event;
         scanner.end();
         let pass = if head.len() <= EVENT_HEAD_BYTES && head.trim_ascii() == STREAM_END_MARKER {
-            self.seen.over();
-            Pass::On
+            self.reported.over();
+            Pass::Forward
         } else if scanner.has_ended() && !*rest {
-            self.of.read(scanner.notes(), self.seen)
+            self.call_facts.read(scanner.notes(), self.reported)
         } else {
-            self.seen.trouble = true;
-            Pass::On
+            self.reported.has_invalid_data = true;
+            Pass::Forward
         };
         scanner.reset();
         head.clear();
@@ -166,20 +166,24 @@ impl CallFacts {
             Some(piece) => {
                 self.read(piece, seen);
             }
-            None => seen.trouble = true,
+            None => seen.has_invalid_data = true,
         }
     }
 
     fn read(&self, notes: &FoundValues, seen: &mut UsageSoFar) -> Pass {
         // Only the first error counts.
-        seen.error = seen.error.or_else(|| outcome::error_in(notes));
+        seen.error = seen.error.or_else(|| outcome::provider_error(notes));
         match self.dialect {
             Dialect::Anthropic => anthropic::event(notes, seen),
             Dialect::OpenAIChat => chat::event(notes, seen),
             Dialect::OpenAIResponses => responses::event(notes, seen),
             Dialect::Gemini => gemini::event(notes, self.choices, seen),
         }
-        if self.strips && self.dialect == Dialect::OpenAIChat && chat::is_extra(notes) { Pass::Drop } else { Pass::On }
+        if self.strips_usage_chunk && self.dialect == Dialect::OpenAIChat && chat::is_extra_usage_chunk(notes) {
+            Pass::Drop
+        } else {
+            Pass::Forward
+        }
     }
 }
 

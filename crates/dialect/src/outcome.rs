@@ -31,11 +31,11 @@ pub enum AnswerEnd {
     /// No byte came for too long.
     Idle,
     /// The answer was no longer read: its client left, or it took longer than any answer may.
-    Left,
+    Abandoned,
 }
 
 /// The outcome of a status. `None`: it depends on the answer.
-pub fn of_status(status: u16, retry_after: Option<u32>) -> Option<Outcome> {
+pub fn outcome_of_status(status: u16, retry_after: Option<u32>) -> Option<Outcome> {
     match status {
         500 | 502 | 503 | 504 | 529 => Some(Outcome::Failed { why: FaultCause::Status(status), retry_after }),
         200..=299 => None,
@@ -45,11 +45,11 @@ pub fn of_status(status: u16, retry_after: Option<u32>) -> Option<Outcome> {
 
 /// The outcome of an answer of status 200. `error`: the answer contained an error. True: the error was the provider's
 /// own.
-pub fn of_answer(ended: AnswerEnd, error: Option<bool>) -> Outcome {
+pub fn outcome_of_answer(ended: AnswerEnd, error: Option<bool>) -> Outcome {
     let failed = |why| Outcome::Failed { why, retry_after: None };
     match (error, ended) {
         (Some(true), _) => failed(FaultCause::Event),
-        (Some(false), _) | (None, AnswerEnd::Left) => Outcome::Nothing,
+        (Some(false), _) | (None, AnswerEnd::Abandoned) => Outcome::Nothing,
         (None, AnswerEnd::Whole) => Outcome::Worked,
         (None, AnswerEnd::Broken) => failed(FaultCause::Broken),
         (None, AnswerEnd::Idle) => failed(FaultCause::Idle),
@@ -84,14 +84,14 @@ pub(crate) const INNER_ERROR_PATH: ValuePath = object(
 );
 
 /// Whether an event contains an error, and whether the error is the provider's own.
-pub(crate) fn error_in(event: &FoundValues) -> Option<bool> {
+pub(crate) fn provider_error(event: &FoundValues) -> Option<bool> {
     let [named, inner] = [ERROR_NOTE, INNER_ERROR_NOTE].map(|at| event[at].kind != Kind::None);
     let flat = event[KIND_NOTE].word() == "error";
     match (named, inner) {
-        (true, _) if !event[ERROR_NOTE].is_empty() => Some(is_own(event, ERROR_WORD_NOTES)),
-        (false, true) if !event[INNER_ERROR_NOTE].is_empty() => Some(is_own(event, INNER_ERROR_WORD_NOTES)),
+        (true, _) if !event[ERROR_NOTE].is_empty() => Some(is_provider_failure(event, ERROR_WORD_NOTES)),
+        (false, true) if !event[INNER_ERROR_NOTE].is_empty() => Some(is_provider_failure(event, INNER_ERROR_WORD_NOTES)),
         // The event itself is an error.
-        (_, _) if flat => Some(is_own(event, FLAT_ERROR_WORD_NOTES)),
+        (_, _) if flat => Some(is_provider_failure(event, FLAT_ERROR_WORD_NOTES)),
         (_, _) => None,
     }
 }
@@ -101,11 +101,13 @@ pub(crate) fn has_error(event: &FoundValues) -> bool {
     event[ERROR_NOTE].kind != Kind::None
 }
 
-fn is_own(event: &FoundValues, says: [usize; 3]) -> bool {
+fn is_provider_failure(event: &FoundValues, says: [usize; 3]) -> bool {
     says.into_iter().any(|at| {
         let note = &event[at];
         match note.kind {
-            Kind::Number => note.word().parse::<u16>().is_ok_and(|status| matches!(of_status(status, None), Some(Outcome::Failed { .. }))),
+            Kind::Number => {
+                note.word().parse::<u16>().is_ok_and(|status| matches!(outcome_of_status(status, None), Some(Outcome::Failed { .. })))
+            }
             Kind::Text => PROVIDER_FAILURE_WORDS.contains(&note.word().to_ascii_lowercase().as_str()),
             Kind::None | Kind::False | Kind::True | Kind::List | Kind::Object => false,
         }
@@ -126,12 +128,12 @@ mod tests {
     fn a_status_is_a_failure_only_if_another_call_would_meet_it_too() {
         for status in [500, 502, 503, 504, 529] {
             let failed = Outcome::Failed { why: FaultCause::Status(status), retry_after: Some(7) };
-            assert_eq!(of_status(status, Some(7)), Some(failed));
+            assert_eq!(outcome_of_status(status, Some(7)), Some(failed));
         }
         for status in [301, 400, 401, 402, 403, 404, 409, 413, 422, 429, 499, 501] {
-            assert_eq!(of_status(status, None), Some(Outcome::Nothing), "{status}");
+            assert_eq!(outcome_of_status(status, None), Some(Outcome::Nothing), "{status}");
         }
-        assert_eq!(of_status(200, None), None);
+        assert_eq!(outcome_of_status(200, None), None);
     }
 
     #[test]
@@ -157,22 +159,22 @@ mod tests {
             let mut scanner = Scanner::new(PLACES);
             scanner.feed(event.as_bytes());
             assert!(scanner.has_ended());
-            assert_eq!(error_in(scanner.notes()), wanted, "{event}");
+            assert_eq!(provider_error(scanner.notes()), wanted, "{event}");
         }
     }
 
     #[test]
     fn an_abandoned_answer_has_no_outcome_for_its_provider() {
-        assert_eq!(of_answer(AnswerEnd::Whole, None), Outcome::Worked);
-        assert_eq!(of_answer(AnswerEnd::Left, None), Outcome::Nothing);
-        assert_eq!(of_answer(AnswerEnd::Whole, Some(false)), Outcome::Nothing);
+        assert_eq!(outcome_of_answer(AnswerEnd::Whole, None), Outcome::Worked);
+        assert_eq!(outcome_of_answer(AnswerEnd::Abandoned, None), Outcome::Nothing);
+        assert_eq!(outcome_of_answer(AnswerEnd::Whole, Some(false)), Outcome::Nothing);
         for (ended, error, why) in [
             (AnswerEnd::Whole, Some(true), FaultCause::Event),
             (AnswerEnd::Broken, None, FaultCause::Broken),
             (AnswerEnd::Idle, None, FaultCause::Idle),
-            (AnswerEnd::Left, Some(true), FaultCause::Event),
+            (AnswerEnd::Abandoned, Some(true), FaultCause::Event),
         ] {
-            assert_eq!(of_answer(ended, error), Outcome::Failed { why, retry_after: None });
+            assert_eq!(outcome_of_answer(ended, error), Outcome::Failed { why, retry_after: None });
         }
     }
 }

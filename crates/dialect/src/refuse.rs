@@ -36,29 +36,29 @@ enum ProgramAction {
     /// Try again after this many seconds: other calls hold the tokens that are left.
     Wait(u32),
     /// Try again after this many seconds: Spillway is not available.
-    Away(u32),
+    Unavailable(u32),
     /// End the work.
     End,
     /// End the work: the call itself is wrong. The value is the HTTP status.
-    Wrong(u16),
+    InvalidCall(u16),
 }
 
 fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
-    let seconds = refusal.retry_after_seconds.or_else(|| until_reset(refusal.budget.as_deref(), now_ms));
+    let seconds = refusal.retry_after_seconds.or_else(|| seconds_until_reset(refusal.budget.as_deref(), now_ms));
     match refusal.code {
         Code::BudgetHeld | Code::TooManyCalls => {
             ProgramAction::Wait(seconds.unwrap_or(DEFAULT_WAIT_SECONDS).clamp(1, MAX_CLIENT_WAIT_SECONDS))
         }
         Code::GovernorAway | Code::SessionUnknown | Code::HoldClosed | Code::PreflightNotPassed | Code::Internal | Code::Unknown => {
             match seconds.unwrap_or(DEFAULT_WAIT_SECONDS) {
-                short @ 0..=MAX_CLIENT_WAIT_SECONDS => ProgramAction::Away(short.max(1)),
+                short @ 0..=MAX_CLIENT_WAIT_SECONDS => ProgramAction::Unavailable(short.max(1)),
                 _ => ProgramAction::End,
             }
         }
-        Code::TurnTimedOut => ProgramAction::Away(DEFAULT_WAIT_SECONDS),
+        Code::TurnTimedOut => ProgramAction::Unavailable(DEFAULT_WAIT_SECONDS),
         // Without a time, a person must act.
         Code::CircuitOpen => match refusal.retry_after_seconds {
-            Some(short @ 0..=MAX_CIRCUIT_WAIT_SECONDS) => ProgramAction::Away(short.clamp(1, MAX_CLIENT_WAIT_SECONDS)),
+            Some(short @ 0..=MAX_CIRCUIT_WAIT_SECONDS) => ProgramAction::Unavailable(short.clamp(1, MAX_CLIENT_WAIT_SECONDS)),
             Some(_) | None => ProgramAction::End,
         },
         // Programs take 401 and 403 for a wrong key of the user, so neither is used.
@@ -72,8 +72,8 @@ fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
         | Code::NotAnAgent
         | Code::StaleLease
         | Code::LeaseLost => ProgramAction::End,
-        Code::NoSuchCall => ProgramAction::Wrong(404),
-        Code::WrongMethod => ProgramAction::Wrong(405),
+        Code::NoSuchCall => ProgramAction::InvalidCall(404),
+        Code::WrongMethod => ProgramAction::InvalidCall(405),
         Code::ModelNotAllowed
         | Code::InvalidBody
         | Code::BodyTooLarge
@@ -89,12 +89,12 @@ fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
         | Code::TypeNotAccepted
         | Code::ItemTooLarge
         | Code::Cycle
-        | Code::Duplicate => ProgramAction::Wrong(400),
+        | Code::Duplicate => ProgramAction::InvalidCall(400),
     }
 }
 
 /// Seconds until the window ends, if that is soon.
-fn until_reset(shortage: Option<&Shortage>, now_ms: i64) -> Option<u32> {
+fn seconds_until_reset(shortage: Option<&Shortage>, now_ms: i64) -> Option<u32> {
     let left = shortage?.room.as_ref()?.resets_at?.saturating_sub(now_ms);
     let seconds = u32::try_from(left.max(0).saturating_add(999) / 1000).ok()?;
     (seconds <= MAX_CLIENT_WAIT_SECONDS).then_some(seconds)
@@ -108,11 +108,11 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
     let codex = dialect == Dialect::OpenAIResponses;
     let (status, wait) = match then {
         ProgramAction::Wait(seconds) => (429, Some(seconds)),
-        ProgramAction::Away(seconds) if codex => (429, Some(seconds)),
-        ProgramAction::Away(seconds) => (503, Some(seconds)),
+        ProgramAction::Unavailable(seconds) if codex => (429, Some(seconds)),
+        ProgramAction::Unavailable(seconds) => (503, Some(seconds)),
         ProgramAction::End if codex => (429, None),
         ProgramAction::End => (402, None),
-        ProgramAction::Wrong(status) => (status, None),
+        ProgramAction::InvalidCall(status) => (status, None),
     };
     let mut headers = vec![("content-type", "application/json".to_owned())];
     headers.extend(wait.map(|seconds| ("retry-after", seconds.to_string())));
@@ -136,7 +136,7 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
 
 /// The body of a refusal of a call whose dialect is unknown: the form of the agents' API, and an `error` in which
 /// clients of each dialect find the message.
-pub fn refuse_any(refusal: &Refusal, now_ms: i64) -> Vec<u8> {
+pub fn refuse_in_unknown_dialect(refusal: &Refusal, now_ms: i64) -> Vec<u8> {
     let then = then(refusal, now_ms);
     let message = message(refusal);
     let status = refusal.code.status();
@@ -174,10 +174,10 @@ fn anthropic(then: ProgramAction, message: &str) -> Value {
     let kind = match then {
         ProgramAction::Wait(_) => "rate_limit_error",
         // `overloaded_error` is not used, because Claude Code gives up after the third one.
-        ProgramAction::Away(_) => "api_error",
+        ProgramAction::Unavailable(_) => "api_error",
         ProgramAction::End => "billing_error",
-        ProgramAction::Wrong(404) => "not_found_error",
-        ProgramAction::Wrong(_) => "invalid_request_error",
+        ProgramAction::InvalidCall(404) => "not_found_error",
+        ProgramAction::InvalidCall(_) => "invalid_request_error",
     };
     json!({"type": "error", "error": {"type": kind, "message": message}})
 }
@@ -185,9 +185,9 @@ fn anthropic(then: ProgramAction, message: &str) -> Value {
 fn openai(then: ProgramAction, message: &str, refusal: &Refusal) -> Value {
     let kind = match then {
         ProgramAction::Wait(_) => "rate_limit_exceeded",
-        ProgramAction::Away(_) => "server_error",
+        ProgramAction::Unavailable(_) => "server_error",
         ProgramAction::End => "insufficient_quota",
-        ProgramAction::Wrong(_) => "invalid_request_error",
+        ProgramAction::InvalidCall(_) => "invalid_request_error",
     };
     json!({"error": {"message": message, "type": kind, "param": refusal.field, "code": refusal.code.label()}})
 }
@@ -207,10 +207,10 @@ fn responses(then: ProgramAction, message: &str, refusal: &Refusal) -> Value {
 fn gemini(status: u16, then: ProgramAction, wait: Option<u32>, message: &str) -> Value {
     let word = match then {
         ProgramAction::Wait(_) => "RESOURCE_EXHAUSTED",
-        ProgramAction::Away(_) => "UNAVAILABLE",
+        ProgramAction::Unavailable(_) => "UNAVAILABLE",
         ProgramAction::End => "FAILED_PRECONDITION",
-        ProgramAction::Wrong(404) => "NOT_FOUND",
-        ProgramAction::Wrong(_) => "INVALID_ARGUMENT",
+        ProgramAction::InvalidCall(404) => "NOT_FOUND",
+        ProgramAction::InvalidCall(_) => "INVALID_ARGUMENT",
     };
     let mut body = json!({"error": {"code": status, "message": message, "status": word}});
     if let Some(seconds) = wait {
@@ -235,7 +235,7 @@ fn message(refusal: &Refusal) -> String {
             if !refusal.message.contains(&format!("{left} of {limit} tokens")) {
                 add(format!("{budget}, limit {name}: {left} of {limit} tokens are left ({used} used, {held} held by calls in flight)"));
             }
-            match resets_at.map(utc) {
+            match resets_at.map(format_utc) {
                 Some(at) if refusal.message.contains(&at) => {}
                 Some(at) => add(format!("It resets at {at}")),
                 None => add("It does not reset by itself".to_owned()),
@@ -268,7 +268,7 @@ fn one_line(message: &str) -> String {
 }
 
 /// A time in milliseconds as `2026-11-22T16:05Z`, as the ledger writes it.
-fn utc(ms: i64) -> String {
+fn format_utc(ms: i64) -> String {
     let minutes = ms.div_euclid(60_000);
     let (days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
     // Days since 0000-03-01, in eras of 400 years. The leap day is the last day of such a year.

@@ -190,7 +190,7 @@ fn times_are_calendar_times() {
         (NOW, "2026-11-22T16:05Z"),
         (-60_000, "1969-12-31T23:59Z"),
     ] {
-        assert_eq!(utc(ms), want);
+        assert_eq!(format_utc(ms), want);
     }
 }
 
@@ -225,7 +225,8 @@ fn an_open_circuit_is_waited_out_if_that_is_soon_and_else_ends_the_work() {
 #[test]
 fn a_refusal_of_no_dialect_is_read_by_clients_of_each() {
     let body: Value =
-        serde_json::from_slice(&refuse_any(&Refusal::new(Code::NoSuchCall, "POST /v1/files is not passed on"), NOW)).expect("JSON");
+        serde_json::from_slice(&refuse_in_unknown_dialect(&Refusal::new(Code::NoSuchCall, "POST /v1/files is not passed on"), NOW))
+            .expect("JSON");
     let words = "Spillway: POST /v1/files is not passed on.";
     assert_eq!(body["error"], json!({"type": "not_found_error", "message": words, "code": 404, "status": "NOT_FOUND"}));
     assert_eq!(

@@ -21,7 +21,7 @@ pub(crate) struct Request {
     /// Edits that do not depend on the output limit.
     pub edits: Vec<BodyEdit>,
     /// Whether the answer has a chunk with usage that the client did not ask for.
-    pub strip: bool,
+    pub strips_usage_chunk: bool,
 }
 
 /// An output limit of the body.

@@ -38,7 +38,7 @@ enum ToolRunner {
     /// The body describes it, and the client runs it.
     Client,
     /// The provider describes it, and the client runs it.
-    Known,
+    ClientKnownTool,
     /// The provider runs it. Programs offer it by default, so it is removed.
     Dropped,
     /// The provider runs it. The call is refused.
@@ -58,15 +58,15 @@ pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut MediaTally) -> Resul
     // An answer has a list of items there. In a call it would be more input.
     json_spans::text(body.get("instructions"), &root.key("instructions"))?;
     let at = root.key("input");
-    let of = Input { text, model: &model, keeps };
+    let of = Input { text, model: &model, stores_answer: keeps };
     if let Some(input) = body.get("input").filter(|input| input.text().is_none()) {
         for (index, item) in json_spans::list(Some(input), &at)?.iter().enumerate() {
             json_spans::object(Some(item), &at.item(index))?;
-            item_of(item, &at.item(index), &of, found, &mut edits)?;
+            read_item(item, &at.item(index), &of, found, &mut edits)?;
         }
     }
     let limits = vec![OutputLimit::of(body, "max_output_tokens", output)];
-    Ok(Request { model, stream, output, thinking: 0, choices: 1, limits, edits, strip: false })
+    Ok(Request { model, stream, output, thinking: 0, choices: 1, limits, edits, strips_usage_chunk: false })
 }
 
 fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<ToolRunner, Fault> {
@@ -85,8 +85,8 @@ fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<ToolRunner, Fault> {
             ToolRunner::Client
         }
         "tool_search" if tool.get("execution").is_some_and(|by| by.is("client")) => ToolRunner::Client,
-        "local_shell" | "apply_patch" | "computer" | "computer_use_preview" => ToolRunner::Known,
-        "shell" if local(tool.get("environment")) => ToolRunner::Known,
+        "local_shell" | "apply_patch" | "computer" | "computer_use_preview" => ToolRunner::ClientKnownTool,
+        "shell" if local(tool.get("environment")) => ToolRunner::ClientKnownTool,
         "web_search" | "web_search_preview" | "image_generation" => ToolRunner::Dropped,
         dated if dated.starts_with("web_search_20") || dated.starts_with("web_search_preview_20") => ToolRunner::Dropped,
         _ => ToolRunner::Provider,
@@ -109,7 +109,7 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut MediaTa
         let at = at.item(index);
         match runs(tool, &at)? {
             ToolRunner::Client => {}
-            ToolRunner::Known => found.known_tool(),
+            ToolRunner::ClientKnownTool => found.add_provider_tool(),
             ToolRunner::Dropped => continue,
             ToolRunner::Provider => return Err(refused(tool, &at)),
         }
@@ -127,7 +127,7 @@ fn choice(body: &Node<'_>) -> Result<(), Fault> {
     let Some(choice) = body.get("tool_choice").filter(|choice| choice.text().is_none()) else { return Ok(()) };
     json_spans::object(Some(choice), &at)?;
     let asked = |tool: &Node<'_>, at: &Path<'_>| match runs(tool, at)? {
-        ToolRunner::Client | ToolRunner::Known => Ok(()),
+        ToolRunner::Client | ToolRunner::ClientKnownTool => Ok(()),
         ToolRunner::Dropped | ToolRunner::Provider => Err(refused(tool, at)),
     };
     if choice.get("type").is_some_and(|kind| kind.is("allowed_tools")) {
@@ -145,11 +145,11 @@ struct Input<'t> {
     text: &'t str,
     model: &'t str,
     /// Whether the provider stores its answer.
-    keeps: bool,
+    stores_answer: bool,
 }
 
-fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaTally, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
-    let Input { text, model, keeps } = *input;
+fn read_item(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaTally, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
+    let Input { text, model, stores_answer: keeps } = *input;
     let kind = json_spans::text(item.get("type"), &at.key("type"))?;
     match kind.as_deref() {
         Some("item_reference") => return Err(at.fault(STORED_INPUT_REFUSAL)),
@@ -162,10 +162,10 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaT
                 return Err(at.fault(format_args!("it refers to reasoning that the provider stores, which Spillway cannot count. {do_so}")));
             }
             if !whole {
-                nameless(item, text, edits);
+                remove_id(item, text, edits);
             }
         }
-        Some(kind) if PROVIDER_TOOL_ITEMS.contains(&kind) => nameless(item, text, edits),
+        Some(kind) if PROVIDER_TOOL_ITEMS.contains(&kind) => remove_id(item, text, edits),
         // A generated image without its data.
         Some("image_generation_call") if item.get("result").is_none_or(Node::is_empty) => return Err(at.fault(STORED_INPUT_REFUSAL)),
         Some(_) | None => {}
@@ -174,11 +174,11 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaT
     if let Some("tool_search_output" | "additional_tools") = kind.as_deref() {
         tools(item.get("tools"), &at.key("tools"), text, found, edits)?;
     }
-    part_of(item, at, model, found)
+    read_part(item, at, model, found)
 }
 
 /// Removes the id of an item. The provider would read the data that it stored under this id as input.
-fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<BodyEdit>) {
+fn remove_id(item: &Node<'_>, text: &str, edits: &mut Vec<BodyEdit>) {
     if item.member("id").is_none() {
         return;
     }
@@ -189,7 +189,7 @@ fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<BodyEdit>) {
 }
 
 /// Reads a part by its members at any depth and not by its type, because a part of an unknown type may also have data.
-fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_part(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     let present = |member: &&json_spans::Member<'_>| !matches!(member.node.value, json_spans::Value::Null);
     for member in part.members().iter().filter(present).filter(|member| !TEXT_MEMBERS.contains(&member.key.as_ref())) {
         let (node, at) = (&member.node, at.key(&member.key));
@@ -207,7 +207,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) 
                 let name = part.get("filename").and_then(Node::text).unwrap_or_default();
                 found.file_url(&url, &name, &at)?;
             }
-            "input_audio" => found.sound(node.get("data").map_or(0, Node::text_bytes)),
+            "input_audio" => found.add_sound(node.get("data").map_or(0, Node::text_bytes)),
             _ => within(node, &at, model, found)?,
         }
     }
@@ -216,7 +216,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) 
 
 fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
-        return part_of(node, at, model, found);
+        return read_part(node, at, model, found);
     }
     node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), model, found))
 }
@@ -264,12 +264,12 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &{
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     match notes[KIND_NOTE].word() {
         "response.completed" | "response.incomplete" | "response.failed" => said(notes, seen),
-        "response.output_item.added" => seen.wrote(notes[NAME_NOTE].written),
+        "response.output_item.added" => seen.add_output_bytes(notes[NAME_NOTE].output_bytes),
         // Hidden reasoning comes as one encrypted text.
-        "response.output_item.done" => seen.sealed(notes[SEALED_NOTE].written),
-        delta if delta.ends_with(".delta") => seen.wrote(notes[DELTA_NOTE].written),
+        "response.output_item.done" => seen.add_encrypted_bytes(notes[SEALED_NOTE].output_bytes),
+        delta if delta.ends_with(".delta") => seen.add_output_bytes(notes[DELTA_NOTE].output_bytes),
         "" => {
-            seen.wrote(notes[CACHE_WRITE_NOTE].written);
+            seen.add_output_bytes(notes[CACHE_WRITE_NOTE].output_bytes);
             said(notes, seen);
         }
         _ => {}
@@ -281,7 +281,7 @@ fn said(notes: &FoundValues, seen: &mut UsageSoFar) {
         return;
     }
     let [input, output, total, cached] = [INPUT_NOTE, OUTPUT_NOTE, TOTAL_NOTE, CACHED_NOTE].map(|at| seen.number(&notes[at]));
-    seen.say_whole(input, cached, None, output, total);
+    seen.add_counts_with_cached_input(input, cached, None, output, total);
     if input.is_some() && output.is_some() {
         seen.stands(UsageConfidence::Final);
     }

@@ -39,24 +39,24 @@ pub(crate) struct ValuePath {
     /// Number of its note.
     pub field: usize,
     /// Whether the bytes of model output in it are counted.
-    pub counts: bool,
+    pub counts_output: bool,
     /// Paths below it.
     pub within: &'static [ValuePath],
 }
 
 /// A path of a scalar value.
 pub(crate) const fn value(key: &'static str, field: usize) -> ValuePath {
-    ValuePath { key, field, counts: false, within: &[] }
+    ValuePath { key, field, counts_output: false, within: &[] }
 }
 
 /// A path of an object, or of a list of objects.
 pub(crate) const fn object(key: &'static str, field: usize, within: &'static [ValuePath]) -> ValuePath {
-    ValuePath { key, field, counts: false, within }
+    ValuePath { key, field, counts_output: false, within }
 }
 
 /// A path of model output, whose bytes are counted.
 pub(crate) const fn output(key: &'static str, field: usize) -> ValuePath {
-    ValuePath { key, field, counts: true, within: &[] }
+    ValuePath { key, field, counts_output: true, within: &[] }
 }
 
 /// The value at a path.
@@ -68,7 +68,7 @@ pub(crate) struct FoundValue {
     /// Number of members or items of the last value. For a text, its length.
     pub members: i64,
     /// Bytes of model output in it.
-    pub written: i64,
+    pub output_bytes: i64,
     word: Vec<u8>,
 }
 
@@ -318,7 +318,7 @@ impl Scanner {
             self.long_key |= self.key.len() + bytes.len() > MAX_KEY_BYTES;
             let room = MAX_KEY_BYTES - self.key.len();
             self.key.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        } else if self.kind == Kind::Number || self.context.place.is_some_and(|place| !place.counts) {
+        } else if self.kind == Kind::Number || self.context.place.is_some_and(|place| !place.counts_output) {
             let room = (MAX_WORD_BYTES + 1).saturating_sub(self.word.len());
             self.word.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
@@ -340,7 +340,7 @@ impl Scanner {
             (Counting::Scalars(into), _) => Counting::Scalars(into),
             // The outer value counts it.
             (Counting::Whole(_), _) => Counting::Not,
-            (Counting::Not, Some(ValuePath { counts: true, field, .. })) => Counting::Scalars(*field),
+            (Counting::Not, Some(ValuePath { counts_output: true, field, .. })) => Counting::Scalars(*field),
             (Counting::Not, _) => Counting::Not,
         };
         Context { place, within: place.map_or(&[], |place| place.within), counting }
@@ -417,7 +417,7 @@ impl Scanner {
     }
 
     fn add(&mut self, into: usize, bytes: i64) {
-        let written = &mut self.notes.0[into].written;
+        let written = &mut self.notes.0[into].output_bytes;
         *written = written.saturating_add(bytes);
     }
 

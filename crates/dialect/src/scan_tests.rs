@@ -29,7 +29,7 @@ fn what_stands_at_known_places_is_noted_and_nothing_else() {
     assert_eq!((notes[0].word(), notes[2].word(), notes[4].word(), notes[7].times), ("end", "12", "3.0", 1));
     assert_eq!((notes[1].kind, notes[1].members, notes[5].kind, notes[5].members), (Kind::Object, 2, Kind::List, 2));
     // "abc" with its quotes, and the arguments as they stand.
-    assert_eq!(notes[6].written, 5 + i64::try_from(r#"{"a": [1, 2]}"#.len()).expect("few"));
+    assert_eq!(notes[6].output_bytes, 5 + i64::try_from(r#"{"a": [1, 2]}"#.len()).expect("few"));
     assert_eq!(notes[8].kind, Kind::None);
 }
 
@@ -100,14 +100,14 @@ proptest! {
         cut.end();
         prop_assert!(cut.has_ended());
         for (one, other) in whole.notes.0.iter().zip(&cut.notes.0) {
-            prop_assert_eq!((one.kind, one.times, one.members, one.written, one.word()), (other.kind, other.times, other.members, other.written, other.word()));
+            prop_assert_eq!((one.kind, one.times, one.members, one.output_bytes, one.word()), (other.kind, other.times, other.members, other.output_bytes, other.word()));
         }
         let notes = whole.notes();
         if let Some(tokens) = value.get("usage").and_then(|usage| usage.get("tokens")).and_then(Value::as_i64) {
             prop_assert_eq!(notes[2].word(), tokens.to_string());
         }
         if let Some(output) = value.get("text") {
-            prop_assert_eq!(notes[8].written, i64::try_from(written(output)).expect("few"));
+            prop_assert_eq!(notes[8].output_bytes, i64::try_from(written(output)).expect("few"));
         }
     }
 

@@ -13,7 +13,7 @@ const FIELD_NAME_BYTES: usize = 8;
 /// Whether an event is forwarded or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
-    On,
+    Forward,
     Drop,
 }
 
@@ -32,7 +32,7 @@ enum Line {
     #[default]
     Name,
     /// Data whose first byte may be a space, which is skipped.
-    Space,
+    DataStart,
     Data,
     Comment,
     Other,
@@ -50,13 +50,13 @@ pub(crate) struct Sse {
     /// Whether an LF that follows now belongs to the line before.
     after_cr: bool,
     /// Whether the line before ended a block.
-    ended: bool,
+    after_block: bool,
     /// Whether that block was dropped.
-    dropped: bool,
+    block_dropped: bool,
     /// Whether the first line has ended.
-    begun: bool,
+    after_first_line: bool,
     /// Whether the block is too long to be held back.
-    long: bool,
+    exceeds_hold_limit: bool,
     /// The bytes of the block that are held back. None: no event may be dropped.
     held: Option<Vec<u8>>,
 }
@@ -74,17 +74,17 @@ impl Sse {
         let mut rest = chunk;
         while let Some(first) = rest.first() {
             if std::mem::take(&mut self.after_cr) && *first == b'\n' {
-                self.end_of_line(out);
+                self.forward_line_feed(out);
                 rest = &rest[1..];
                 continue;
             }
             let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
                 self.part(rest, data);
-                self.pass(rest, out);
+                self.hold_or_forward(rest, out);
                 return;
             };
             self.part(&rest[..end], data);
-            self.pass(&rest[..=end], out);
+            self.hold_or_forward(&rest[..=end], out);
             self.after_cr = rest[end] == b'\r';
             rest = &rest[end + 1..];
             self.line(out, data);
@@ -92,10 +92,10 @@ impl Sse {
     }
 
     /// Handles the LF of a CRLF: it is forwarded, held or dropped together with its line.
-    fn end_of_line(&mut self, out: &mut Vec<u8>) {
+    fn forward_line_feed(&mut self, out: &mut Vec<u8>) {
         match &mut self.held {
             None => {}
-            Some(_) if self.ended && self.dropped => {}
+            Some(_) if self.after_block && self.block_dropped => {}
             Some(held) if held.is_empty() => out.push(b'\n'),
             Some(held) => held.push(b'\n'),
         }
@@ -118,7 +118,7 @@ impl Sse {
         let name = self.name();
         match name.iter().position(|byte| *byte == b':') {
             Some(0) => Some(Line::Comment),
-            Some(end) if &name[..end] == b"data" => Some(Line::Space),
+            Some(end) if &name[..end] == b"data" => Some(Line::DataStart),
             Some(_) => Some(Line::Other),
             None => enough.then_some(Line::Other),
         }
@@ -127,14 +127,14 @@ impl Sse {
     /// The beginning of the line, without a byte order mark before the first.
     fn name(&self) -> &[u8] {
         let name = self.name.as_slice();
-        if self.begun { name } else { name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name) }
+        if self.after_first_line { name } else { name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name) }
     }
 
     /// Sets the kind of the line, and reads the data that came together with the name.
     fn begin(&mut self, line: Line, data: &mut dyn Data) {
         self.line = line;
         self.has_fields |= line != Line::Comment;
-        if line == Line::Space {
+        if line == Line::DataStart {
             if std::mem::replace(&mut self.has_data, true) {
                 self.has_bytes = true;
                 data.part(b"\n");
@@ -148,8 +148,8 @@ impl Sse {
 
     fn more(&mut self, bytes: &[u8], data: &mut dyn Data) {
         let bytes = match self.line {
-            Line::Space if bytes.is_empty() => return,
-            Line::Space => {
+            Line::DataStart if bytes.is_empty() => return,
+            Line::DataStart => {
                 self.line = Line::Data;
                 bytes.strip_prefix(b" ").unwrap_or(bytes)
             }
@@ -162,11 +162,11 @@ impl Sse {
         }
     }
 
-    fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+    fn hold_or_forward(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let Some(held) = &mut self.held else { return };
         held.extend_from_slice(bytes);
-        self.long |= held.len() > MAX_HELD_EVENT_BYTES;
-        if self.long {
+        self.exceeds_hold_limit |= held.len() > MAX_HELD_EVENT_BYTES;
+        if self.exceeds_hold_limit {
             out.append(held);
             *held = Vec::new();
         }
@@ -177,14 +177,14 @@ impl Sse {
         let blank = self.line == Line::Name && self.name().is_empty();
         if self.line == Line::Name && !blank {
             // A field name without a colon has an empty value.
-            let line = if self.name() == b"data" { Line::Space } else { Line::Other };
-            if line == Line::Space {
+            let line = if self.name() == b"data" { Line::DataStart } else { Line::Other };
+            if line == Line::DataStart {
                 self.name.push(b':');
             }
             self.begin(line, data);
         }
         let comment = self.line == Line::Comment;
-        (self.begun, self.line, self.ended) = (true, Line::Name, blank);
+        (self.after_first_line, self.line, self.after_block) = (true, Line::Name, blank);
         self.name.clear();
         if blank {
             self.block(out, data);
@@ -200,12 +200,12 @@ impl Sse {
     /// Ends a block.
     fn block(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
         // A block without data, or with empty data, is not an event.
-        let verdict = if self.has_bytes { data.end() } else { Pass::On };
-        self.dropped = verdict == Pass::Drop && !self.long;
+        let verdict = if self.has_bytes { data.end() } else { Pass::Forward };
+        self.block_dropped = verdict == Pass::Drop && !self.exceeds_hold_limit;
         if let Some(held) = &mut self.held {
-            if self.dropped { held.clear() } else { out.append(held) }
+            if self.block_dropped { held.clear() } else { out.append(held) }
         }
-        (self.has_data, self.has_bytes, self.has_fields, self.long) = (false, false, false, false);
+        (self.has_data, self.has_bytes, self.has_fields, self.exceeds_hold_limit) = (false, false, false, false);
     }
 
     /// Ends the stream: the rest of it is an event too.

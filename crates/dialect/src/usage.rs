@@ -30,17 +30,17 @@ pub(crate) struct UsageSoFar {
     cache_write: Option<i64>,
     output: Option<i64>,
     /// The reported output or 0, and the bytes that were written since then.
-    said: i64,
-    since: i64,
+    reported_output: i64,
+    bytes_since_report: i64,
     /// Readable bytes of the whole answer.
-    written: i64,
-    standing: UsageConfidence,
+    readable_bytes: i64,
+    confidence: UsageConfidence,
     /// Whether a part could not be read, or a number is impossible.
-    pub trouble: bool,
+    pub has_invalid_data: bool,
     /// Set if the answer contained an error: whether the error was the provider's own.
     pub error: Option<bool>,
     /// Number of choices that ended.
-    pub finished: i64,
+    pub finished_choices: i64,
 }
 
 impl UsageSoFar {
@@ -52,7 +52,7 @@ impl UsageSoFar {
             Kind::False | Kind::True | Kind::Text | Kind::List | Kind::Object => None,
         };
         let sane = read.map(|number: i64| number.clamp(0, MAX_REPORTED_TOKENS));
-        self.trouble |= sane.is_none() || sane != read;
+        self.has_invalid_data |= sane.is_none() || sane != read;
         sane
     }
 
@@ -63,18 +63,25 @@ impl UsageSoFar {
         self.cache_write = self.cache_write.max(cache_write);
         self.output = self.output.max(output);
         // Some providers report 0 until the end.
-        if let Some(output) = output.filter(|output| *output > self.said) {
-            (self.said, self.since) = (output, 0);
+        if let Some(output) = output.filter(|output| *output > self.reported_output) {
+            (self.reported_output, self.bytes_since_report) = (output, 0);
         }
     }
 
     /// Takes reported counts where `input` includes cached input. The part of `total` beyond input and output is output
     /// (reasoning, which some providers do not count as output).
-    pub fn say_whole(&mut self, input: Option<i64>, cached: Option<i64>, written: Option<i64>, output: Option<i64>, total: Option<i64>) {
+    pub fn add_counts_with_cached_input(
+        &mut self,
+        input: Option<i64>,
+        cached: Option<i64>,
+        written: Option<i64>,
+        output: Option<i64>,
+        total: Option<i64>,
+    ) {
         let (Some(whole), cached, written) = (input, cached.unwrap_or_default(), written.unwrap_or_default()) else {
             return self.say(None, cached, written, output);
         };
-        self.trouble |= cached + written > whole;
+        self.has_invalid_data |= cached + written > whole;
         let cached = cached.min(whole);
         let written = written.min(whole - cached);
         let output = output.map(|output| output.max(total.unwrap_or_default() - whole));
@@ -83,39 +90,39 @@ impl UsageSoFar {
 
     /// Sets how complete the last reported usage is.
     pub fn stands(&mut self, standing: UsageConfidence) {
-        self.standing = self.standing.max(standing);
+        self.confidence = self.confidence.max(standing);
     }
 
     /// The stream reported its end: usage that is complete at a proper end is complete now.
     pub fn over(&mut self) {
-        if self.standing == UsageConfidence::AtEnd {
-            self.standing = UsageConfidence::Final;
+        if self.confidence == UsageConfidence::AtEnd {
+            self.confidence = UsageConfidence::Final;
         }
     }
 
     /// Adds bytes of output.
-    pub fn wrote(&mut self, bytes: i64) {
-        self.since = self.since.saturating_add(bytes);
-        self.written = self.written.saturating_add(bytes);
+    pub fn add_output_bytes(&mut self, bytes: i64) {
+        self.bytes_since_report = self.bytes_since_report.saturating_add(bytes);
+        self.readable_bytes = self.readable_bytes.saturating_add(bytes);
     }
 
     /// Adds bytes of encrypted output. Their number is no lower bound of tokens, because their content is unknown.
-    pub fn sealed(&mut self, bytes: i64) {
-        self.since = self.since.saturating_add(bytes);
+    pub fn add_encrypted_bytes(&mut self, bytes: i64) {
+        self.bytes_since_report = self.bytes_since_report.saturating_add(bytes);
     }
 
     /// Lower bound of the output so far: the reported output, and a minimum for the bytes since then.
-    pub fn so_far(&self) -> i64 {
-        self.said.saturating_add(self.since / MAX_BYTES_PER_TOKEN)
+    pub fn output_lower_bound(&self) -> i64 {
+        self.reported_output.saturating_add(self.bytes_since_report / MAX_BYTES_PER_TOKEN)
     }
 
     /// The usage and its quality at the end.
     pub fn end(&self, complete: bool) -> (Usage, Quality) {
         let any = [self.input, self.cache_read, self.cache_write, self.output];
         let [input, cache_read, cache_write, output] = any.map(Option::unwrap_or_default);
-        let least = self.written / MAX_BYTES_PER_TOKEN;
-        let all = self.input.is_some() && self.output.is_some() && output >= least && !self.trouble;
-        let quality = match self.standing {
+        let least = self.readable_bytes / MAX_BYTES_PER_TOKEN;
+        let all = self.input.is_some() && self.output.is_some() && output >= least && !self.has_invalid_data;
+        let quality = match self.confidence {
             UsageConfidence::Final if all => Quality::Exact,
             UsageConfidence::AtEnd if all && complete => Quality::Exact,
             UsageConfidence::Final | UsageConfidence::AtEnd | UsageConfidence::Nothing if any.iter().any(Option::is_some) => {

@@ -92,7 +92,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     };
     match done {
         WriteOutcome::Written(breaker) => seen(&mut report, &breaker),
-        WriteOutcome::Left(breaker, words) => {
+        WriteOutcome::Unchanged(breaker, words) => {
             seen(&mut report, &breaker);
             report.unchanged = Some(words);
         }

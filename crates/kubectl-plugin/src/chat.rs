@@ -66,11 +66,11 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Session, Er
     match find::named(cluster, &arguments.name).await? {
         FoundObject::Agent(agent) => {
             let pool = find::pool(cluster, &agent.spec.pool_ref.name).await?;
-            chats(&pool)?;
+            ensure_chat_pool(&pool)?;
             session(&cluster.namespace, &agent)
         }
         FoundObject::Pool(pool) => {
-            chats(&pool)?;
+            ensure_chat_pool(&pool)?;
             let agents = ls::agents_of(cluster, &pool.name_any()).await?;
             session(&cluster.namespace, one(&cluster.namespace, &pool.name_any(), &agents)?)
         }
@@ -78,7 +78,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Session, Er
 }
 
 /// Refuses a pool whose agents have no terminal.
-fn chats(pool: &AgentPool) -> Result<(), Error> {
+fn ensure_chat_pool(pool: &AgentPool) -> Result<(), Error> {
     match pool.spec.mode {
         PoolMode::Chat => Ok(()),
         PoolMode::Perseverance => Err(Error::Usage(format!(

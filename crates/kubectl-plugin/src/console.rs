@@ -54,7 +54,7 @@ pub trait Console {
 #[derive(Debug, Default)]
 pub struct Terminal {
     failed: bool,
-    unheard: bool,
+    output_closed: bool,
 }
 
 /// Whether standard input and standard output are a terminal.
@@ -82,12 +82,12 @@ impl Console for Terminal {
         let Output { out, err, failed } = output;
         self.failed |= failed;
         // An error means that the reader has closed standard output.
-        self.unheard |= io::stdout().write_all(out.as_bytes()).and_then(|()| io::stdout().flush()).is_err();
+        self.output_closed |= io::stdout().write_all(out.as_bytes()).and_then(|()| io::stdout().flush()).is_err();
         let _ = io::stderr().write_all(err.as_bytes());
     }
 
     fn unheard(&self) -> bool {
-        self.unheard
+        self.output_closed
     }
 
     fn confirm(&mut self, question: &str) -> Result<bool, Error> {

@@ -123,7 +123,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Re
         }
         Grantable::ClusterBudget(name) => {
             let api: Api<ClusterBudget> = Api::all(cluster.client.clone());
-            let budget = api.get(name).await.map_err(|error| of_cluster(name, error))?;
+            let budget = api.get(name).await.map_err(|error| cluster_budget_error(name, error))?;
             let counted = budget.status.as_ref().and_then(|status| status.windows.as_deref());
             Some(choose(&arguments.target, &limits(budget.spec.tokens.as_ref(), counted), arguments.limit.as_deref(), &mut notes)?)
         }
@@ -147,7 +147,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Re
 }
 
 /// The error for a ClusterBudget, which has no namespace.
-fn of_cluster(name: &str, error: kube::Error) -> Error {
+fn cluster_budget_error(name: &str, error: kube::Error) -> Error {
     match Error::of::<ClusterBudget>("", name)(error) {
         Error::NotFound { .. } => {
             Error::Usage(format!("ClusterBudget \"{name}\" not found; `kubectl get clusterbudgets` lists those that exist"))
@@ -222,7 +222,7 @@ pub async fn wait(cluster: &Cluster, report: &Report) -> Result<Waited, Error> {
     let look = async || look(cluster, report).await;
     Ok(match wait::until(Some(Instant::now() + GRANT_TIMEOUT), wait::WAIT_POLL_INTERVAL, look).await? {
         wait::Waited::Done(waited) => waited,
-        wait::Waited::Late(words) => Waited::Unknown(words),
+        wait::Waited::TimedOut(words) => Waited::Unknown(words),
     })
 }
 

@@ -119,7 +119,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
         },
         FoundObject::Pool(pool) => {
             let agents = ls::agents_of(cluster, &pool.name_any()).await?;
-            return Err(Error::Usage(is_a_pool(&pool.name_any(), &agents)));
+            return Err(Error::Usage(pool_name_error(&pool.name_any(), &agents)));
         }
     }
     Ok(plan)
@@ -194,7 +194,7 @@ fn prefix(agent: &Agent, among: &[Agent]) -> String {
     }
 }
 
-fn is_a_pool(pool: &str, agents: &[Agent]) -> String {
+fn pool_name_error(pool: &str, agents: &[Agent]) -> String {
     match agents {
         [] => format!("\"{pool}\" is a pool and has no agents now; `kubectl spillway ls {pool} --all` lists the ended agents"),
         agents => format!(
@@ -216,7 +216,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan, console: &mut dyn Console) {
     let mut last_words = LastWords::default();
     for source in &plan.sources {
         match read(cluster, source, &plan.params).await {
-            Ok(lines) => open.push(tagged(lines, source.prefix.clone())),
+            Ok(lines) => open.push(with_prefix(lines, source.prefix.clone())),
             Err(UnreadLog::Gone(words)) => {
                 let last = last_words.of(cluster, &source.agent).await;
                 show_failure(console, &format!("{words}. {last}"));
@@ -236,7 +236,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan, console: &mut dyn Console) {
 /// The lines of a log with their prefix.
 type Tagged = Pin<Box<dyn Stream<Item = (String, io::Result<Vec<String>>)> + Send>>;
 
-fn tagged(lines: Lines, prefix: String) -> Tagged {
+fn with_prefix(lines: Lines, prefix: String) -> Tagged {
     Box::pin(lines.map(move |lines| (prefix.clone(), lines)))
 }
 
@@ -276,11 +276,11 @@ enum UnreadLog {
 async fn read(cluster: &Cluster, source: &Source, params: &LogParams) -> Result<Lines, UnreadLog> {
     match cluster.api::<Pod>().log_stream(&source.pod, params).await {
         Ok(reader) => Ok(Box::pin(lines(Box::pin(reader)))),
-        Err(error) => Err(unread(&cluster.namespace, source, error)),
+        Err(error) => Err(read_error(&cluster.namespace, source, error)),
     }
 }
 
-fn unread(namespace: &str, source: &Source, error: kube::Error) -> UnreadLog {
+fn read_error(namespace: &str, source: &Source, error: kube::Error) -> UnreadLog {
     let Source { agent, pod, prefix: _, state, ended } = source;
     match &error {
         kube::Error::Api(status) if status.code == 404 && *ended => {
@@ -313,7 +313,7 @@ fn lines(reader: Pin<Box<dyn AsyncBufRead + Send>>) -> impl Stream<Item = io::Re
 /// Splits bytes into lines.
 #[derive(Debug, Default)]
 struct Splitter {
-    begun: Vec<u8>,
+    partial_line: Vec<u8>,
 }
 
 impl Splitter {
@@ -322,9 +322,9 @@ impl Splitter {
         let mut lines = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             for piece in part.chunks(MAX_LINE_BYTES) {
-                self.begun.extend_from_slice(piece);
-                if self.begun.ends_with(b"\n") || self.begun.len() >= MAX_LINE_BYTES {
-                    lines.push(safe(&std::mem::take(&mut self.begun)));
+                self.partial_line.extend_from_slice(piece);
+                if self.partial_line.ends_with(b"\n") || self.partial_line.len() >= MAX_LINE_BYTES {
+                    lines.push(safe_line(&std::mem::take(&mut self.partial_line)));
                 }
             }
         }
@@ -333,12 +333,12 @@ impl Splitter {
 
     /// The last line, if it has no line end.
     fn rest(self) -> Vec<String> {
-        if self.begun.is_empty() { Vec::new() } else { vec![safe(&self.begun)] }
+        if self.partial_line.is_empty() { Vec::new() } else { vec![safe_line(&self.partial_line)] }
     }
 }
 
 /// One line without its end. Programs on a terminal also end lines with a carriage return.
-fn safe(line: &[u8]) -> String {
+fn safe_line(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     printable_line(text.trim_end_matches(['\n', '\r']))
 }
@@ -374,10 +374,10 @@ mod tests {
     #[test]
     fn a_pool_is_no_agent_and_its_agents_are_listed() {
         assert_eq!(
-            is_a_pool("p", &[running("a", Some("calm-otter"))]),
+            pool_name_error("p", &[running("a", Some("calm-otter"))]),
             "\"p\" is a pool; name one of its agents: a (calm-otter, Idle). Or write --pool p, which shows all of them, each line after its agent's name"
         );
-        assert!(is_a_pool("p", &[]).contains("ls p --all"));
+        assert!(pool_name_error("p", &[]).contains("ls p --all"));
     }
 
     #[test]
@@ -418,10 +418,10 @@ mod tests {
         let missing =
             |code: u16| kube::Error::Api(Box::new(serde_json::from_value(json!({"code": code, "message": "m2"})).expect("a Status")));
         let gone = "agent \"a\" has ended, and its log is gone with its pod (Stopped, PodFailed: m)";
-        assert_eq!(unread("n", &source, missing(404)), UnreadLog::Gone(gone.into()));
+        assert_eq!(read_error("n", &source, missing(404)), UnreadLog::Gone(gone.into()));
         let living = Source { state: "Idle".into(), ended: false, ..source };
         let other = |words: &str| UnreadLog::Other(words.into());
-        assert_eq!(unread("n", &living, missing(404)), other("pod \"a\" of agent \"a\" does not exist (Idle)"));
-        assert_eq!(unread("n", &living, missing(400)), other("the log of agent \"a\" cannot be read: from server (400): m2 (Idle)"));
+        assert_eq!(read_error("n", &living, missing(404)), other("pod \"a\" of agent \"a\" does not exist (Idle)"));
+        assert_eq!(read_error("n", &living, missing(400)), other("the log of agent \"a\" cannot be read: from server (400): m2 (Idle)"));
     }
 }

@@ -235,7 +235,7 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
         });
         match gone.await? {
             wait::Waited::Done(()) => left.pop(),
-            wait::Waited::Late(_) => break,
+            wait::Waited::TimedOut(_) => break,
         };
     }
     Ok(Waited { namespace: report.namespace.clone(), left: left.iter().map(|target| target.name.clone()).collect() })

@@ -161,7 +161,7 @@ pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Re
     });
     Ok(match waited.await? {
         wait::Waited::Done(waited) => waited,
-        wait::Waited::Late(words) => Waited::TimedOut(words),
+        wait::Waited::TimedOut(words) => Waited::TimedOut(words),
     })
 }
 

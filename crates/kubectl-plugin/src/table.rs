@@ -37,7 +37,7 @@ pub fn pairs(all: &[(&str, String)]) -> String {
 
 /// `text` with characters replaced that would move the cursor or break a row. Agents have written many of the listed texts.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|character| if moves(character) { '\u{fffd}' } else { character }).collect()
+    text.chars().map(|character| if moves_cursor(character) { '\u{fffd}' } else { character }).collect()
 }
 
 /// As [`printable`], for a line that a program wrote for a terminal: tabs stay, and colour sequences are removed.
@@ -53,7 +53,7 @@ pub fn printable_line(text: &str) -> String {
                 after
             }
             (_, None) => {
-                safe.push(if moves(character) { '\u{fffd}' } else { character });
+                safe.push(if moves_cursor(character) { '\u{fffd}' } else { character });
                 after
             }
         };
@@ -73,7 +73,7 @@ fn colour(text: &str) -> Option<&str> {
 }
 
 /// Whether a character moves the cursor, ends the line, or changes the direction of the text after it.
-fn moves(character: char) -> bool {
+fn moves_cursor(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -24,7 +24,7 @@ pub enum Waited<T> {
     /// The condition held in time.
     Done(T),
     /// The time is up, with the state of the last check.
-    Late(String),
+    TimedOut(String),
 }
 
 /// Calls `look` until it is done, at most until `deadline` (none: no limit), with `pause` between two calls.
@@ -39,14 +39,14 @@ pub async fn until<T>(
     let mut last = "no answer yet".to_owned();
     loop {
         match within(deadline, look()).await {
-            None => return Ok(Waited::Late(last)),
+            None => return Ok(Waited::TimedOut(last)),
             Some(answer) => match answer? {
                 Check::Done(done) => return Ok(Waited::Done(done)),
                 Check::NotYet(words) => last = words,
             },
         }
         if within(deadline, sleep(pause)).await.is_none() {
-            return Ok(Waited::Late(last));
+            return Ok(Waited::TimedOut(last));
         }
     }
 }
@@ -78,7 +78,7 @@ mod tests {
             Ok(Check::NotYet(format!("look {looks}")))
         })
         .await;
-        assert_eq!(waited.expect("an answer"), Waited::Late("look 2".into()));
+        assert_eq!(waited.expect("an answer"), Waited::TimedOut("look 2".into()));
         let waited: Result<Waited<()>, Error> = until(None, WAIT_POLL_INTERVAL, async || Err(Error::Usage("no".into()))).await;
         assert_eq!(waited.expect_err("refused").to_string(), "no");
     }

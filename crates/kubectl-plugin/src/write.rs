@@ -43,7 +43,7 @@ pub enum WriteOutcome<K> {
     /// The object after the change.
     Written(Box<K>),
     /// The unchanged object, with the reason.
-    Left(Box<K>, String),
+    Unchanged(Box<K>, String),
     /// An error message that names the object.
     Failed(String),
 }
@@ -70,14 +70,14 @@ where
             Err(error) => return Err(error),
         };
         let spec = match decide(&object) {
-            Decision::Leave(words) => return Ok(WriteOutcome::Left(Box::new(object), words)),
+            Decision::Leave(words) => return Ok(WriteOutcome::Unchanged(Box::new(object), words)),
             Decision::Refuse(words) => return Ok(WriteOutcome::Failed(format!("{word} \"{name}\" {words}"))),
             Decision::Write(spec) => spec,
         };
         match api.patch(name, &params(), &Patch::Merge(patch(&object, on, spec))).await {
             Ok(written) => return Ok(WriteOutcome::Written(Box::new(written))),
             Err(kube::Error::Api(status)) if on == WriteTarget::Version && status.code == 409 => {}
-            Err(kube::Error::Api(status)) if another(&status) => {
+            Err(kube::Error::Api(status)) if is_other_object(&status) => {
                 return Ok(WriteOutcome::Failed(format!(
                     "{word} \"{name}\" was replaced by another one with the same name meanwhile; the new one was not changed"
                 )));
@@ -101,7 +101,7 @@ fn patch(object: &impl Resource<DynamicType = ()>, on: WriteTarget, spec: Value)
 }
 
 /// Whether the server refuses because the stored object has another uid: a conflict, or a change of an immutable field.
-fn another(status: &kube::core::Status) -> bool {
+fn is_other_object(status: &kube::core::Status) -> bool {
     let uid = |cause: &kube::core::response::StatusCause| cause.field == "metadata.uid";
     status.code == 409 || (status.code == 422 && status.details.as_ref().is_some_and(|details| details.causes.iter().any(uid)))
 }

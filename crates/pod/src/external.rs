@@ -31,7 +31,7 @@ use crate::clock::BootTime;
 use crate::install::COMMAND_NAME;
 use crate::link::gateway::{Answer, Call, Gateway};
 use crate::link::retry::CALL_RETRY_BACKOFF;
-use crate::link::{self, ExternalOptions, calls::asked_to_wait};
+use crate::link::{self, ExternalOptions, calls::retry_after};
 use crate::process::tree::{Reaped, Tree};
 use crate::{DATA_DIR_VARIABLE, FAIL_CLOSED_EXIT_CODE, SOCKET_VARIABLE, VERSION, link_says, random};
 
@@ -114,7 +114,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         let models = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let at = models.local_addr()?.port();
         let caller = Gateway::new(gateway.clone(), ca.clone(), token.clone());
-        caller.speaks_for(&place).map_err(io::Error::other)?;
+        caller.set_external_agent(&place).map_err(io::Error::other)?;
         let (enrolled, terminated) = enrol_until(&caller, &key, name, &mut asked).await;
         let enrolled = match enrolled {
             Some(Ok(enrolled)) => enrolled,
@@ -126,7 +126,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
             }
         };
         let place = ExternalAgent { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
-        caller.speaks_for(&place).map_err(io::Error::other)?;
+        caller.set_external_agent(&place).map_err(io::Error::other)?;
         if terminated {
             leave(&caller, "spillway-agent run got a signal to end before it started the program").await;
             return Ok(SIGTERM_EXIT_CODE);
@@ -141,7 +141,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
                 return Err(error);
             }
         };
-        let mut program = Program { child, tree, asked: false, code: FAIL_CLOSED_EXIT_CODE };
+        let mut program = Program { child, tree, stop_requested: false, code: FAIL_CLOSED_EXIT_CODE };
         let options = link::Options {
             gateway,
             ca,
@@ -204,7 +204,7 @@ async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Re
             said = trouble;
         }
         failures = failures.saturating_add(1);
-        sleep(backoff::delay(failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random::fraction()).max(asked_to_wait(&result))).await;
+        sleep(backoff::delay(failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random::fraction()).max(retry_after(&result))).await;
     }
 }
 
@@ -289,9 +289,9 @@ fn environment(
     }
     say(DATA_DIR_VARIABLE, Some(folder.path("data").into()));
     say(SOCKET_VARIABLE, Some(folder.socket().into()));
-    say("PATH", Some(joined(folder.path("bin").as_os_str(), ":", own("PATH"))));
+    say("PATH", Some(join_variable(folder.path("bin").as_os_str(), ":", own("PATH"))));
     for name in ["NO_PROXY", "no_proxy"] {
-        say(name, Some(joined(NO_PROXY_HOSTS.as_ref(), ",", own(name))));
+        say(name, Some(join_variable(NO_PROXY_HOSTS.as_ref(), ",", own(name))));
     }
     for (url, key, below, dialects) in MODEL_VARIABLES {
         let speaks = |entry: &&ModelEntry| dialects.contains(&entry.dialect);
@@ -307,7 +307,7 @@ fn environment(
 }
 
 /// `first`, and after it `between` and `rest`, if `rest` is not empty.
-fn joined(first: &OsStr, between: &str, rest: Option<OsString>) -> OsString {
+fn join_variable(first: &OsStr, between: &str, rest: Option<OsString>) -> OsString {
     let mut all = first.to_owned();
     if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
         all.push(between);
@@ -355,7 +355,7 @@ struct Program {
     /// All processes below us.
     tree: Tree,
     /// A signal on this machine asked us to end.
-    asked: bool,
+    stop_requested: bool,
     /// The exit code of the supervisor, once it has ended.
     code: u8,
 }
@@ -376,7 +376,7 @@ impl Program {
                 Ok(Some(status)) => {
                     self.code = code(status);
                     end_orphans(self.tree).await;
-                    return Some(Goodbye { reason: farewell(self.code, self.asked) });
+                    return Some(Goodbye { reason: goodbye_reason(self.code, self.stop_requested) });
                 }
                 Err(error) => {
                     link_says!("cannot wait for the supervisor process: {error}");
@@ -386,7 +386,7 @@ impl Program {
             tokio::select! {
                 _ = children.recv() => {}
                 () = asked.next() => {
-                    self.asked = true;
+                    self.stop_requested = true;
                     self.end();
                 }
                 changed = directives.changed(), if listens => {
@@ -416,7 +416,7 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 /// The reason of the goodbye.
-fn farewell(code: u8, asked: bool) -> String {
+fn goodbye_reason(code: u8, asked: bool) -> String {
     if asked { format!("a signal on its machine ended it: exit code {code}") } else { format!("its program ended with exit code {code}") }
 }
 
@@ -489,6 +489,6 @@ mod tests {
     fn a_goodbye_says_how_it_ended() {
         assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(code(ExitStatus::from_raw(9)), 137);
-        assert!(farewell(3, false).contains("exit code 3") && farewell(143, true).contains("signal on its machine"));
+        assert!(goodbye_reason(3, false).contains("exit code 3") && goodbye_reason(143, true).contains("signal on its machine"));
     }
 }

@@ -85,18 +85,18 @@ pub fn remove_by(steps: &impl Steps, path: &Path) -> io::Result<()> {
 }
 
 /// `content` as standard input of a process. It is a file in memory and no pipe: a process that does not read it blocks no writer.
-pub fn reading(content: &[u8]) -> io::Result<Stdio> {
+pub fn stdin_with(content: &[u8]) -> io::Result<Stdio> {
     if content.is_empty() {
         return Ok(Stdio::null());
     }
-    let mut file = nowhere()?;
+    let mut file = anonymous_file()?;
     file.write_all(content)?;
     file.rewind()?;
     Ok(file.into())
 }
 
 /// A file in memory, without a name. It ends with the last process that has it open.
-pub fn nowhere() -> io::Result<File> {
+pub fn anonymous_file() -> io::Result<File> {
     Ok(File::from(rustix::fs::memfd_create("spillway", MemfdFlags::CLOEXEC)?))
 }
 

@@ -174,12 +174,12 @@ impl Pod {
     }
 
     fn calls(&self) -> i64 {
-        self.provider.books.count()["all"]["calls"].as_i64().expect("a number")
+        self.provider.counts.count()["all"]["calls"].as_i64().expect("a number")
     }
 
     /// The bodies of the model calls, as text.
     fn bodies(&self) -> Vec<String> {
-        let requests = self.provider.books.requests();
+        let requests = self.provider.counts.requests();
         let list = requests.as_array().or_else(|| requests["requests"].as_array()).cloned().expect("a list");
         list.iter().map(|request| request["body"].to_string()).collect()
     }

@@ -55,7 +55,7 @@ fn run(agents: usize, open: u64) -> Option<Run> {
         routes.push(Route::new(vec![Key::Agent(name)], Some(Key::budget("team", "default")), "worker"));
     }
     let (session, _) = ledger.begin(NOW, "gateway", &SessionLog { next_hold: 1, ..SessionLog::default() });
-    let ask = HoldRequest { input: 12_000, output: 4000, least: 1000, choices: 1 };
+    let ask = HoldRequest { input: 12_000, output: 4000, min_output: 1000, choices: 1 };
     let mut writes = 0;
     let mut held = 0_u64;
     let mut hold = |ledger: &mut Ledger, writes: &mut u64, now: i64, id: u64, session: SessionId| -> Option<()> {

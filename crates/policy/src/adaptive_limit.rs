@@ -24,20 +24,20 @@ const BASELINE_TTL: Duration = Duration::from_secs(10);
 /// The limit and its measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdaptiveLimit {
-    at_once: usize,
+    limit: usize,
     /// The latency at [`MIN_WRITE_LIMIT`], and when it was measured.
-    fewest: Option<(Duration, Duration)>,
+    baseline: Option<(Duration, Duration)>,
     /// Some of the writes that end now began under a higher limit.
     emptying: bool,
     sum: Duration,
     count: u32,
     /// In this round, more writes were ready than the limit allowed.
-    wanted: bool,
+    saturated: bool,
 }
 
 impl Default for AdaptiveLimit {
     fn default() -> Self {
-        Self { at_once: MIN_WRITE_LIMIT, fewest: None, emptying: false, sum: Duration::ZERO, count: 0, wanted: false }
+        Self { limit: MIN_WRITE_LIMIT, baseline: None, emptying: false, sum: Duration::ZERO, count: 0, saturated: false }
     }
 }
 
@@ -45,17 +45,17 @@ impl AdaptiveLimit {
     /// The number of writes that may be under way at once.
     #[must_use]
     pub const fn at_once(&self) -> usize {
-        self.at_once
+        self.limit
     }
 
     /// A write ended at `now` and took `time`. `waiting`: other writes wait for their turn.
-    pub fn took(&mut self, now: Duration, time: Duration, waiting: bool) {
+    pub fn record_write(&mut self, now: Duration, time: Duration, waiting: bool) {
         self.sum = self.sum.saturating_add(time);
         self.count += 1;
-        self.wanted |= waiting;
+        self.saturated |= waiting;
         if self.count >= WRITES_PER_ROUND {
-            self.judge(now, self.sum / self.count, self.wanted);
-            (self.sum, self.count, self.wanted) = (Duration::ZERO, 0, false);
+            self.judge(now, self.sum / self.count, self.saturated);
+            (self.sum, self.count, self.saturated) = (Duration::ZERO, 0, false);
         }
     }
 
@@ -63,20 +63,20 @@ impl AdaptiveLimit {
         if std::mem::take(&mut self.emptying) {
             return;
         }
-        let known = self.fewest.filter(|(_, since)| now.saturating_sub(*since) < BASELINE_TTL);
+        let known = self.baseline.filter(|(_, since)| now.saturating_sub(*since) < BASELINE_TTL);
         let Some((fewest, _)) = known else {
-            if self.at_once == MIN_WRITE_LIMIT {
-                self.fewest = Some((mean, now));
+            if self.limit == MIN_WRITE_LIMIT {
+                self.baseline = Some((mean, now));
             } else {
-                (self.at_once, self.emptying) = (MIN_WRITE_LIMIT, true);
+                (self.limit, self.emptying) = (MIN_WRITE_LIMIT, true);
             }
             return;
         };
         let percent = mean.as_nanos().saturating_mul(100) / fewest.as_nanos().max(1);
         if percent > LOWER_ABOVE_PERCENT {
-            self.at_once = (self.at_once * 3 / 4).max(MIN_WRITE_LIMIT);
+            self.limit = (self.limit * 3 / 4).max(MIN_WRITE_LIMIT);
         } else if percent <= RAISE_BELOW_PERCENT && wanted {
-            self.at_once = (self.at_once + 1).min(MAX_WRITE_LIMIT);
+            self.limit = (self.limit + 1).min(MAX_WRITE_LIMIT);
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
             let at_once = u32::try_from(adaptive_limit.at_once()).expect("few");
             let takes = disk + work * at_once.max(cores) / cores;
             now += takes / at_once;
-            adaptive_limit.took(now, takes, true);
+            adaptive_limit.record_write(now, takes, true);
             adaptive_limit.at_once()
         };
         std::iter::repeat_with(|| step(adaptive_limit)).take(writes).collect()
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn where_nobody_waits_there_are_no_more() {
         let mut adaptive_limit = AdaptiveLimit::default();
-        (0..1_000).for_each(|at| adaptive_limit.took(ms(at), ms(1), false));
+        (0..1_000).for_each(|at| adaptive_limit.record_write(ms(at), ms(1), false));
         assert_eq!(adaptive_limit.at_once(), MIN_WRITE_LIMIT);
     }
 
@@ -143,7 +143,7 @@ mod tests {
             let (mut adaptive_limit, mut now) = (AdaptiveLimit::default(), Duration::ZERO);
             for (later, time, waiting) in all {
                 now += ms(later);
-                adaptive_limit.took(now, Duration::from_micros(time), waiting);
+                adaptive_limit.record_write(now, Duration::from_micros(time), waiting);
                 prop_assert!((MIN_WRITE_LIMIT..=MAX_WRITE_LIMIT).contains(&adaptive_limit.at_once()));
             }
         }

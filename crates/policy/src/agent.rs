@@ -65,7 +65,7 @@ pub struct Life {
     /// It must take no new work.
     pub paused: bool,
     /// An address that its pod can reach and must not reach.
-    pub walls_down: Option<String>,
+    pub forbidden_reachable: Option<String>,
     /// Whether it may be given work.
     pub preflight: preflight::Verdict,
     /// The pod has had a node for longer than a start may take.
@@ -255,7 +255,7 @@ pub enum Activity {
     /// Its pod has not registered yet.
     Registering,
     /// It is held back, because its pod can reach this address and must not.
-    WallsDown(String),
+    ForbiddenReachable(String),
     /// It gets no work, because its preflight failed with this message.
     PreflightFailed(String),
     /// It waits for work.
@@ -353,11 +353,11 @@ impl StoredLeave {
 
     /// The state when nothing of its pod is left.
     fn left(self, otherwise: AgentEnd) -> State {
-        if self.sleeps() { State::Hibernated } else { State::Ended(self.end(otherwise)) }
+        if self.hibernates() { State::Hibernated } else { State::Ended(self.end(otherwise)) }
     }
 
     /// Whether its pod ends and the Agent stays.
-    fn sleeps(self) -> bool {
+    fn hibernates(self) -> bool {
         self.sleep != Sleep::No && !self.goodbye && !self.condemned
     }
 }
@@ -369,11 +369,11 @@ fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, Sta
     let overdue = *overdue && heard;
     match stage {
         // The object must go before another pod can have its name. If its node is away, it may stay for long.
-        Stage::Succeeded | Stage::Failed(_) if *deleting && how.sleeps() => {
+        Stage::Succeeded | Stage::Failed(_) if *deleting && how.hibernates() => {
             (Step::None, if unreachable { State::Unreachable } else { State::Hibernating })
         }
         // The pod ended as it was asked to.
-        Stage::Succeeded | Stage::Failed(_) if how.sleep == Sleep::Begun && how.sleeps() => (Step::DeletePod, State::Hibernating),
+        Stage::Succeeded | Stage::Failed(_) if how.sleep == Sleep::Begun && how.hibernates() => (Step::DeletePod, State::Hibernating),
         // The pod ended as it was asked to. How its program reacted says nothing.
         Stage::Succeeded | Stage::Failed(_) if *deleting => (Step::None, State::Ended(how.end(AgentEnd::PodGone))),
         Stage::Succeeded => (Step::None, State::Ended(how.end(AgentEnd::Succeeded))),
@@ -384,7 +384,7 @@ fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, Sta
         }
         // The kubelet kills a pod after its grace period. If it does not, delete again with the shortest one.
         Stage::Pending(_) | Stage::Running { .. } if *deleting => {
-            let state = if how.sleeps() { State::Hibernating } else { State::Stopping };
+            let state = if how.hibernates() { State::Hibernating } else { State::Stopping };
             (if overdue { Step::ForcePod } else { Step::None }, state)
         }
         Stage::Pending(_) | Stage::Running { .. } if how.goodbye => (Step::DeletePod, State::Stopping),
@@ -402,7 +402,7 @@ fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, Sta
             (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, why))))
         }
         Stage::Running { .. } if heard && life.start_overdue => {
-            let why = life.walls_down.as_ref().map_or_else(
+            let why = life.forbidden_reachable.as_ref().map_or_else(
                 || {
                     let registered = "its pod registered with the gateway, but its program was not started";
                     if life.registered { registered } else { "its pod did not register with the gateway" }.to_owned()
@@ -412,12 +412,12 @@ fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, Sta
             (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, why))))
         }
         Stage::Pending(hindrance) => (Step::None, State::Pending(hindrance.clone())),
-        Stage::Running { ready } => (Step::None, State::Running(doing(*ready, life))),
+        Stage::Running { ready } => (Step::None, State::Running(activity(*ready, life))),
     }
 }
 
-fn doing(ready: bool, life: &Life) -> Activity {
-    let Life { registered, started, active, paused, walls_down, preflight, start_overdue: _, give_up: _ } = life;
+fn activity(ready: bool, life: &Life) -> Activity {
+    let Life { registered, started, active, paused, forbidden_reachable: walls_down, preflight, start_overdue: _, give_up: _ } = life;
     // If a working agent is not Ready, its kubelet or its sidecar has just restarted. It is not `Starting`: a pool may
     // end an agent that starts, because nothing is lost.
     let at_work = *registered && *started;
@@ -426,7 +426,7 @@ fn doing(ready: bool, life: &Life) -> Activity {
     }
     match (registered, walls_down) {
         (false, _) => Activity::Registering,
-        (true, Some(reachable)) => Activity::WallsDown(reachable.clone()),
+        (true, Some(reachable)) => Activity::ForbiddenReachable(reachable.clone()),
         // The sidecar tests the isolation before the program starts.
         (true, None) if !*started => Activity::Starting,
         (true, None) if *paused => Activity::Paused,

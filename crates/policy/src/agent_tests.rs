@@ -23,7 +23,7 @@ fn life() -> Life {
         started: true,
         active: false,
         paused: false,
-        walls_down: None,
+        forbidden_reachable: None,
         preflight: preflight::Verdict::Passed,
         start_overdue: false,
         give_up: None,
@@ -221,7 +221,10 @@ fn a_running_agent_is_what_its_reports_say() {
     assert_eq!(of(Life { preflight: preflight::Verdict::Pending, ..life() }), Activity::Starting);
     assert_eq!(of(Life { preflight: failed(), active: true, ..life() }), Activity::Active, "what it holds it may finish");
     assert_eq!(of(Life { preflight: failed(), paused: true, ..life() }), Activity::Paused);
-    assert_eq!(of(Life { walls_down: Some("10.0.0.1:443".into()), ..life() }), Activity::WallsDown("10.0.0.1:443".into()));
+    assert_eq!(
+        of(Life { forbidden_reachable: Some("10.0.0.1:443".into()), ..life() }),
+        Activity::ForbiddenReachable("10.0.0.1:443".into())
+    );
 }
 
 #[test]

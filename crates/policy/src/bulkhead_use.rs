@@ -125,14 +125,14 @@ pub struct UseAlert {
 #[derive(Debug, Default)]
 pub struct UseWatch {
     /// The threshold that was reported for each bulkhead. `None`: before the first look.
-    told: Option<BTreeMap<(String, Kind, Owner, String), u64>>,
+    reported: Option<BTreeMap<(String, Kind, Owner, String), u64>>,
 }
 
 impl UseWatch {
     /// Compares with the last look. The first look reports nothing, because an earlier leader has reported it.
     pub fn look(&mut self, all: &BulkheadUses) -> Vec<UseAlert> {
-        let first = self.told.is_none();
-        let before = self.told.take().unwrap_or_default();
+        let first = self.reported.is_none();
+        let before = self.reported.take().unwrap_or_default();
         let (mut now, mut reached) = (BTreeMap::new(), Vec::new());
         for (namespace, uses) in all {
             for used in uses.iter().filter(|one| one.kind.told()) {
@@ -154,7 +154,7 @@ impl UseWatch {
                 }
             }
         }
-        self.told = Some(now);
+        self.reported = Some(now);
         reached
     }
 }
@@ -208,7 +208,7 @@ mod tests {
         let pool = BulkheadUse::counted(Kind::Pool, Owner::Pool("p".into()), "agents", 5, 5);
         let agents = BulkheadUse::counted(Kind::Agents, Owner::Budget("b".into()), "agents.maxConcurrent", 9, 10);
         assert_eq!(told(&mut watch, &[tokens, pool, agents, queue("a", 80), queue("b", 79)]), [(90, false), (80, false)]);
-        assert_eq!(watch.told.as_ref().map(BTreeMap::len), Some(2), "what has room is not remembered");
+        assert_eq!(watch.reported.as_ref().map(BTreeMap::len), Some(2), "what has room is not remembered");
     }
 
     #[test]

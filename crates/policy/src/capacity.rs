@@ -124,9 +124,9 @@ pub struct Limit {
     /// The field that sets it.
     pub field: &'static str,
     /// The agents that it counts.
-    pub over: LimitScope,
+    pub scope: LimitScope,
     /// The resource that it is on.
-    pub what: LimitedResource,
+    pub resource: LimitedResource,
     /// The most that may be used.
     pub max: u64,
     /// Shares that are reserved for pool types; only of limits on agents.
@@ -181,15 +181,15 @@ pub enum ReservationShortage {
 
 /// The first limit that `asks` would exceed, together with all `holders`. `asks` is not one of the holders.
 pub fn full(limits: Vec<Limit>, holders: &[CapacityHolder], asks: &CapacityHolder) -> Option<FullLimit> {
-    limits.into_iter().filter(|limit| limit.over.counts(asks)).find_map(|limit| {
-        let asked = limit.what.of(&asks.amounts);
+    limits.into_iter().filter(|limit| limit.scope.counts(asks)).find_map(|limit| {
+        let asked = limit.resource.of(&asks.amounts);
         // A request for none of the resource is never refused, even if a lowered limit is exceeded already.
         if asked == 0 {
             return None;
         }
-        let counted: Vec<&CapacityHolder> = holders.iter().filter(|holder| limit.over.counts(holder)).collect();
+        let counted: Vec<&CapacityHolder> = holders.iter().filter(|holder| limit.scope.counts(holder)).collect();
         let sum = |of: &dyn Fn(&CapacityHolder) -> bool| {
-            let amounts = counted.iter().filter(|holder| of(holder)).map(|holder| limit.what.of(&holder.amounts));
+            let amounts = counted.iter().filter(|holder| of(holder)).map(|holder| limit.resource.of(&holder.amounts));
             amounts.fold(0, u64::saturating_add)
         };
         let used = sum(&|_| true);
@@ -234,7 +234,7 @@ fn for_others(limit: &Limit, sum: &impl Fn(&dyn Fn(&CapacityHolder) -> bool) -> 
 
 impl std::fmt::Display for FullLimit {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { limit: Limit { owner, field, over: _, what, max, reservations: _ }, used, asked, reserved } = self;
+        let Self { limit: Limit { owner, field, scope: _, resource: what, max, reservations: _ }, used, asked, reserved } = self;
         match what {
             LimitedResource::Agents => match reserved {
                 None => write!(to, "{owner} allows {max} agents at once ({field}), and {used} have a pod"),
@@ -288,7 +288,7 @@ pub struct Project {
 /// Whether `namespace` is not among the first `max` projects, ordered by their oldest pools. `running` are the projects
 /// that have agents with a pod. A stale cache may have admitted a project before an older one. Then the younger one
 /// continues and the older one waits, so that never more than `max` run.
-pub fn beyond(projects: impl IntoIterator<Item = Project>, running: &BTreeSet<String>, namespace: &str, max: usize) -> bool {
+pub fn exceeds_max_projects(projects: impl IntoIterator<Item = Project>, running: &BTreeSet<String>, namespace: &str, max: usize) -> bool {
     let mut projects: Vec<Project> = projects.into_iter().collect();
     projects.sort();
     let among_the_first = projects.iter().take(max).any(|project| project.namespace == namespace);
@@ -318,8 +318,8 @@ mod tests {
         Limit {
             owner: "Budget/b".into(),
             field: "spec.agents.maxConcurrent",
-            over,
-            what: LimitedResource::Agents,
+            scope: over,
+            resource: LimitedResource::Agents,
             max,
             reservations: Vec::new(),
         }
@@ -355,8 +355,8 @@ mod tests {
         let limit = |what, max| Limit {
             owner: "ClusterBudget/c".into(),
             field: "f",
-            over: LimitScope::Namespace("n".into()),
-            what,
+            scope: LimitScope::Namespace("n".into()),
+            resource: what,
             max,
             reservations: Vec::new(),
         };
@@ -410,12 +410,16 @@ mod tests {
     fn the_first_projects_are_those_with_the_oldest_pools() {
         let projects = || [(3, "c"), (1, "a"), (2, "b")].map(|(since, namespace)| Project { since, namespace: namespace.into() });
         let none = BTreeSet::new();
-        assert!(!beyond(projects(), &none, "a", 2) && !beyond(projects(), &none, "b", 2) && beyond(projects(), &none, "c", 2));
-        assert!(beyond(projects(), &none, "a", 0));
+        assert!(
+            !exceeds_max_projects(projects(), &none, "a", 2)
+                && !exceeds_max_projects(projects(), &none, "b", 2)
+                && exceeds_max_projects(projects(), &none, "c", 2)
+        );
+        assert!(exceeds_max_projects(projects(), &none, "a", 0));
         let running: BTreeSet<String> = ["b".to_owned(), "c".to_owned()].into();
-        assert!(beyond(projects(), &running, "a", 2), "c was let in by a cache that did not show a");
-        assert!(!beyond(projects(), &running, "b", 2), "who runs goes on");
-        assert!(beyond(projects(), &running, "c", 2), "but c gets no more");
+        assert!(exceeds_max_projects(projects(), &running, "a", 2), "c was let in by a cache that did not show a");
+        assert!(!exceeds_max_projects(projects(), &running, "b", 2), "who runs goes on");
+        assert!(exceeds_max_projects(projects(), &running, "c", 2), "but c gets no more");
     }
 
     proptest! {
@@ -430,7 +434,7 @@ mod tests {
                 agents(budget("a"), of_a),
                 agents(LimitScope::Namespace("n".into()), of_n),
                 agents(LimitScope::Namespaces(["n".to_owned(), "m".to_owned()].into()), of_all),
-                Limit { what: LimitedResource::Memory, ..agents(LimitScope::Namespaces(["n".to_owned(), "o".to_owned()].into()), memory) },
+                Limit { resource: LimitedResource::Memory, ..agents(LimitScope::Namespaces(["n".to_owned(), "o".to_owned()].into()), memory) },
             ];
             let mut held: Vec<CapacityHolder> = Vec::new();
             for (namespace, memory, path) in asks {
@@ -439,7 +443,7 @@ mod tests {
                     held.push(asks);
                 }
                 for limit in &limits {
-                    let used: u64 = held.iter().filter(|holder| limit.over.counts(holder)).map(|holder| limit.what.of(&holder.amounts)).sum();
+                    let used: u64 = held.iter().filter(|holder| limit.scope.counts(holder)).map(|holder| limit.resource.of(&holder.amounts)).sum();
                     prop_assert!(used <= limit.max);
                 }
             }

@@ -57,7 +57,7 @@ mod tests {
             started: true,
             active: true,
             paused: false,
-            walls_down: None,
+            forbidden_reachable: None,
             preflight: preflight::Verdict::Passed,
             start_overdue: false,
             give_up: give_up.map(|why| (why, "m".to_owned())),

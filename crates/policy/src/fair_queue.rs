@@ -19,7 +19,7 @@ impl<K> Default for RoundRobin<K> {
 
 impl<K: Clone + PartialEq> RoundRobin<K> {
     /// Sets the keys that want a turn. New ones come last, in the given order.
-    pub fn only(&mut self, wanting: &[K]) {
+    pub fn set_members(&mut self, wanting: &[K]) {
         self.0.retain(|one| wanting.contains(one));
         for one in wanting {
             if !self.0.contains(one) {

@@ -43,12 +43,12 @@ fn one_fills_its_own_room_and_nobody_elses() {
 #[test]
 fn a_round_follows_those_who_want() {
     let mut round = RoundRobin::default();
-    round.only(&["a", "b", "c"]);
+    round.set_members(&["a", "b", "c"]);
     assert_eq!(round.next(|_| true), Some("a"));
-    round.only(&["c", "a", "d"]);
+    round.set_members(&["c", "a", "d"]);
     let order: Vec<_> = (0..4).filter_map(|_| round.next(|_| true)).collect();
     assert_eq!(order, ["c", "a", "d", "c"]);
-    round.only(&[]);
+    round.set_members(&[]);
     assert_eq!(round.next(|_| true), None);
 }
 

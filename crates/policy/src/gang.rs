@@ -29,7 +29,7 @@ pub struct Divergence {
     /// Members that failed.
     pub failed: usize,
     /// Members.
-    pub of: usize,
+    pub members: usize,
     /// The agents of all members: those that hold one, and those that failed at one.
     pub agents: BTreeSet<String>,
 }
@@ -65,7 +65,7 @@ pub fn look<'a>(
     }
     let enough = usize::try_from(limits.failed).is_ok_and(|least| failed >= least.max(1));
     let percent = usize::try_from(limits.percent).unwrap_or(usize::MAX);
-    (enough && failed.saturating_mul(100) >= of.saturating_mul(percent)).then_some(Divergence { failed, of, agents })
+    (enough && failed.saturating_mul(100) >= of.saturating_mul(percent)).then_some(Divergence { failed, members: of, agents })
 }
 
 /// The agents that are left of a restart which an earlier leader began and did not end. They still hold an item that
@@ -114,7 +114,7 @@ mod tests {
     fn three_of_five_that_fail_are_a_divergence_of_all_five() {
         let group = [held("a"), held("b"), failed("c"), failed("d"), failed("e")];
         let got = found(&group).expect("too many");
-        assert_eq!((got.failed, got.of, got.agents.len()), (3, 5, 5));
+        assert_eq!((got.failed, got.members, got.agents.len()), (3, 5, 5));
         assert_eq!(found(&group[..4]), None, "two are not enough, whatever the share");
         let many: Vec<Record> = (0..4).map(|at| held(&format!("more-{at}"))).chain(group.clone()).collect();
         assert_eq!(found(&many), None, "three of nine are too small a share");

@@ -48,7 +48,7 @@ pub struct Work {
     /// How long it has held the item, as far as we know.
     pub held: Duration,
     /// Time since its last progress report, as far as we know.
-    pub unmoved: Duration,
+    pub without_progress: Duration,
     /// Time since it was told to give the item back.
     pub cancelling: Option<Duration>,
 }
@@ -88,10 +88,10 @@ pub fn look(facts: &Facts) -> Finding {
         return Finding::Well;
     }
     let patience = if with_many { timeout.saturating_mul(2) } else { timeout };
-    if times.unheard >= patience {
-        return Finding::HeartbeatLost(times.unheard);
+    if times.pod_silent >= patience {
+        return Finding::HeartbeatLost(times.pod_silent);
     }
-    if times.unheard >= timeout {
+    if times.pod_silent >= timeout {
         return Finding::SilentWithMany;
     }
     if let Some(work) = work
@@ -107,9 +107,9 @@ pub fn look(facts: &Facts) -> Finding {
 
 /// What is wrong with how an agent works on its item.
 fn look_at_work(work: &Work, times: ServedTimes, with_many: bool, paused: bool) -> Option<Finding> {
-    let Work { lease, stall, attempt, cancel, held, unmoved, cancelling } = *work;
-    if times.unheard >= lease {
-        return Some(if with_many { Finding::SilentWithMany } else { Finding::LeaseExpired(times.unheard) });
+    let Work { lease, stall, attempt, cancel, held, without_progress: unmoved, cancelling } = *work;
+    if times.pod_silent >= lease {
+        return Some(if with_many { Finding::SilentWithMany } else { Finding::LeaseExpired(times.pod_silent) });
     }
     if let Some(told) = cancelling {
         return (told >= cancel).then_some(Finding::CancelIgnored(told));
@@ -128,7 +128,7 @@ fn look_at_work(work: &Work, times: ServedTimes, with_many: bool, paused: bool) 
 /// each stops somewhere between two of its reports, and one of these may be late. So their silences differ by up to two
 /// periods.
 pub fn soon(times: ServedTimes, timeout: Duration, period: Duration) -> bool {
-    times.unheard.saturating_add(NEAR_TIMEOUT_MARGIN.min(timeout / 3).max(period.saturating_mul(2))) >= timeout
+    times.pod_silent.saturating_add(NEAR_TIMEOUT_MARGIN.min(timeout / 3).max(period.saturating_mul(2))) >= timeout
 }
 
 /// Whether enough agents of a group (of a node or a gateway) are about to be given up to blame the group.
@@ -146,7 +146,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let times = ServedTimes {
             expected: 100 * MINUTE,
-            unheard: second * u32::try_from(unheard).unwrap_or(0),
+            pod_silent: second * u32::try_from(unheard).unwrap_or(0),
             program_silent: second * u32::try_from(silent).unwrap_or(0),
             program_frozen: second * u32::try_from(frozen).unwrap_or(0),
         };
@@ -172,7 +172,7 @@ mod tests {
             attempt: 30 * second,
             cancel: 5 * second,
             held: 25 * second,
-            unmoved: 25 * second,
+            without_progress: 25 * second,
             cancelling: None,
         };
         let with = |work, unheard, silent| look(&Facts { work: Some(work), ..facts(unheard, silent, 0) });
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(look(&Facts { work: Some(work), with_many: true, ..facts(10, 0, 0) }), Finding::SilentWithMany);
         assert_eq!(with(work, 0, 19), Finding::Well, "its program did something");
         assert_eq!(with(work, 0, 20), Finding::ItemStalled(20 * second));
-        assert_eq!(with(Work { unmoved: second, ..work }, 0, 50), Finding::Well, "it said how far it is");
+        assert_eq!(with(Work { without_progress: second, ..work }, 0, 50), Finding::Well, "it said how far it is");
         assert_eq!(with(Work { held: 5 * second, ..work }, 0, 50), Finding::Well, "it has had the item for a moment only");
         assert_eq!(with(Work { held: 30 * second, ..work }, 0, 0), Finding::ItemPastTime(30 * second));
         assert_eq!(with(Work { cancelling: Some(4 * second), ..work }, 0, 50), Finding::Well, "it is on its way");

@@ -27,7 +27,7 @@ pub struct ServedTimes {
     /// Time since the agent is expected. It limits a start.
     pub expected: Duration,
     /// Time since its pod reported.
-    pub unheard: Duration,
+    pub pod_silent: Duration,
     /// Time since its program showed activity.
     pub program_silent: Duration,
     /// Time for which its program has been stopped.
@@ -83,14 +83,14 @@ impl Liveness {
         one.frozen = !heard.frozen.is_zero();
         one.times = ServedTimes {
             expected: one.times.expected,
-            unheard: Duration::ZERO,
+            pod_silent: Duration::ZERO,
             program_silent: one.times.program_silent.min(heard.silent),
             program_frozen: one.times.program_frozen.min(heard.frozen),
         };
     }
 
     /// The agent cannot report now, and that is not its fault: its time starts anew.
-    pub fn excuse(&mut self, uid: &str) {
+    pub fn restart_times(&mut self, uid: &str) {
         if let Some(one) = self.agents.get_mut(uid) {
             one.times = ServedTimes::default();
         }
@@ -108,7 +108,7 @@ impl Liveness {
         }
         for one in self.agents.values_mut() {
             one.times.expected += time;
-            one.times.unheard += time;
+            one.times.pod_silent += time;
             one.times.program_silent += time;
             if one.frozen {
                 one.times.program_frozen += time;
@@ -144,10 +144,10 @@ mod tests {
         let mut all = Liveness::default();
         all.expect("a");
         all.tick(600 * SECOND);
-        assert_eq!(all.times("a").unheard, Duration::ZERO);
+        assert_eq!(all.times("a").pod_silent, Duration::ZERO);
         all.connected("g");
         all.tick(5 * SECOND);
-        assert_eq!(all.times("a").unheard, 5 * SECOND);
+        assert_eq!(all.times("a").pod_silent, 5 * SECOND);
     }
 
     #[test]
@@ -158,9 +158,9 @@ mod tests {
         all.heard("a", "g", ReportTimes::default());
         all.tick(50 * SECOND);
         all.disconnected("g");
-        assert_eq!(all.times("a").unheard, Duration::ZERO);
+        assert_eq!(all.times("a").pod_silent, Duration::ZERO);
         all.tick(9 * SECOND);
-        assert_eq!(all.times("a").unheard, 9 * SECOND, "h is there: it could have come by h");
+        assert_eq!(all.times("a").pod_silent, 9 * SECOND, "h is there: it could have come by h");
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         all.connected("g");
         all.disconnected("g");
         all.tick(5 * SECOND);
-        assert_eq!(all.times("a").unheard, 5 * SECOND);
+        assert_eq!(all.times("a").pod_silent, 5 * SECOND);
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         all.heard("a", "g", ReportTimes { silent: 520 * SECOND, frozen: 520 * SECOND });
         let times = |unheard, silent, frozen| ServedTimes {
             expected: 20 * SECOND + unheard,
-            unheard,
+            pod_silent: unheard,
             program_silent: silent,
             program_frozen: frozen,
         };
@@ -232,7 +232,7 @@ mod tests {
                         all.tick(time);
                     }
                 }
-                prop_assert!(all.times("a").unheard <= served);
+                prop_assert!(all.times("a").pod_silent <= served);
             }
         }
     }

@@ -93,7 +93,7 @@ pub fn reach(unknown: bool, judgement: Judgement, stored: bool) -> NodeReach {
 struct Node {
     judgement: Judgement,
     /// The served time at which it last reported, or at which we began.
-    heard: Duration,
+    last_report: Duration,
     /// When its kubelet last posted its status, by the node's clock. Kubelets without a lease do that instead.
     posted: Option<i64>,
 }
@@ -108,7 +108,7 @@ pub struct NodeLiveness {
     /// When we saw a renewal last, by our own clock.
     last_renewal: Option<Duration>,
     /// The served time since which silence counts.
-    anew: Duration,
+    silence_from: Duration,
     /// The served time of the last judgement.
     judged: Duration,
     longest_gap: Duration,
@@ -122,7 +122,7 @@ impl Default for NodeLiveness {
             leases: BTreeMap::new(),
             served: Duration::ZERO,
             last_renewal: None,
-            anew: Duration::ZERO,
+            silence_from: Duration::ZERO,
             judged: Duration::ZERO,
             longest_gap: NO_LEASE.longest_gap(),
             disrupted: false,
@@ -139,7 +139,7 @@ impl NodeLiveness {
             if all {
                 listed.insert(name.to_owned());
             }
-            let begun = Node { judgement: Judgement::NotObserved, heard: self.served, posted };
+            let begun = Node { judgement: Judgement::NotObserved, last_report: self.served, posted };
             let node = self.nodes.entry(name.to_owned()).or_insert(begun);
             if std::mem::replace(&mut node.posted, posted) != posted && !self.leases.contains_key(name) {
                 renewed.push(name.to_owned());
@@ -200,12 +200,12 @@ impl NodeLiveness {
         if gap <= self.longest_gap {
             self.served += gap;
         } else {
-            self.anew = self.served;
+            self.silence_from = self.served;
         }
         let mut changed = Vec::new();
         for name in names {
             if let Some(node) = self.nodes.get_mut(&name) {
-                node.heard = self.served;
+                node.last_report = self.served;
                 if std::mem::replace(&mut node.judgement, Judgement::Alive) != Judgement::Alive {
                     changed.push(name);
                 }
@@ -219,9 +219,9 @@ impl NodeLiveness {
     }
 
     fn judge(&mut self, changed: &mut Vec<String>) {
-        let (served, anew, leases) = (self.served, self.anew, &self.leases);
+        let (served, anew, leases) = (self.served, self.silence_from, &self.leases);
         let lease = |name: &str| leases.get(name).copied().unwrap_or(NO_LEASE);
-        let silence = |node: &Node| served.saturating_sub(node.heard.max(anew));
+        let silence = |node: &Node| served.saturating_sub(node.last_report.max(anew));
         self.longest_gap = self.nodes.keys().map(|name| lease(name).longest_gap()).min().unwrap_or_else(|| NO_LEASE.longest_gap());
         // Nodes that are judged already fell silent earlier, for another reason.
         let (mut silent, mut of) = (0_usize, 0_usize);
@@ -232,7 +232,7 @@ impl NodeLiveness {
         let disrupted = silent * 2 > of;
         if std::mem::replace(&mut self.disrupted, disrupted) && !disrupted {
             // The other nodes come back one after the other. Each gets its whole time.
-            self.anew = served;
+            self.silence_from = served;
         } else if !disrupted {
             for (name, node) in &mut self.nodes {
                 if node.judgement != Judgement::Unreachable && silence(node) >= lease(name).patience() {

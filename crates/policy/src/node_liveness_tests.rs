@@ -424,7 +424,7 @@ proptest! {
             prop_assert_eq!(cluster.leader.judgement(&Cluster::name(node)), Judgement::Alive);
             for name in changed.iter().filter(|name| cluster.leader.judgement(name) == Judgement::Unreachable) {
                 prop_assert!(*name != Cluster::name(node));
-                let silence = cluster.leader.served.saturating_sub(cluster.leader.nodes[name].heard);
+                let silence = cluster.leader.served.saturating_sub(cluster.leader.nodes[name].last_report);
                 prop_assert!(silence >= 60 * SECOND, "{name}: {silence:?}");
             }
         }

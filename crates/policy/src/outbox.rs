@@ -52,9 +52,9 @@ pub enum Outcome {
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextStep<K, T> {
     /// Send this, then report how it [`ended`](Outbox::ended). The number is the count of lost notifications so far.
-    Tell(Delivery<K, T>, u64),
+    Send(Delivery<K, T>, u64),
     /// Nothing before this time.
-    At(Duration),
+    WaitUntil(Duration),
     /// Nothing before the next notification.
     Rest,
 }
@@ -63,7 +63,7 @@ pub enum NextStep<K, T> {
 #[derive(Debug)]
 pub struct Outbox<K, T> {
     waiting: VecDeque<Delivery<K, T>>,
-    told: HashMap<K, Duration>,
+    last_sent: HashMap<K, Duration>,
     next_id: u64,
     lost: u64,
     failures: u32,
@@ -72,14 +72,14 @@ pub struct Outbox<K, T> {
 
 impl<K, T> Default for Outbox<K, T> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), told: HashMap::new(), next_id: 1, lost: 0, failures: 0, paused: Duration::ZERO }
+        Self { waiting: VecDeque::new(), last_sent: HashMap::new(), next_id: 1, lost: 0, failures: 0, paused: Duration::ZERO }
     }
 }
 
 impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
     /// Adds a notification.
     pub fn push(&mut self, key: K, one: T, now: Duration) {
-        self.told.retain(|_, told| *told + NOTICE_BATCH_INTERVAL > now);
+        self.last_sent.retain(|_, told| *told + NOTICE_BATCH_INTERVAL > now);
         if let Some(telling) = self.waiting.iter_mut().find(|telling| telling.key == key && telling.tries == 0) {
             telling.count += 1;
             if telling.named.len() < MAX_NAMED_NOTICES {
@@ -93,7 +93,7 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
             self.lost += 1;
             return;
         }
-        let due = self.told.get(&key).map_or(now, |told| *told + NOTICE_BATCH_INTERVAL);
+        let due = self.last_sent.get(&key).map_or(now, |told| *told + NOTICE_BATCH_INTERVAL);
         self.waiting.push_back(Delivery { id: self.next_id, key, named: vec![one], last: None, count: 1, due, tries: 0 });
         self.next_id += 1;
     }
@@ -103,14 +103,14 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
         let Some(first) = self.waiting.iter().map(|telling| telling.due).min() else { return NextStep::Rest };
         let from = first.max(self.paused);
         if from > now {
-            return NextStep::At(from);
+            return NextStep::WaitUntil(from);
         }
         match self.waiting.iter().position(|telling| telling.due <= now).and_then(|at| self.waiting.remove(at)) {
             Some(mut telling) => {
                 telling.tries += 1;
                 // From now on notifications with the same key wait.
-                self.told.insert(telling.key.clone(), now);
-                NextStep::Tell(telling, self.lost)
+                self.last_sent.insert(telling.key.clone(), now);
+                NextStep::Send(telling, self.lost)
             }
             None => NextStep::Rest,
         }
@@ -158,8 +158,8 @@ mod tests {
 
     fn told<K: Clone + Eq + Hash + std::fmt::Debug, T: std::fmt::Debug>(outbox: &mut Outbox<K, T>, now: Duration) -> (Delivery<K, T>, u64) {
         match outbox.next(now) {
-            NextStep::Tell(telling, lost) => (telling, lost),
-            NextStep::At(_) | NextStep::Rest => panic!("nothing is to be told at {now:?}: {outbox:?}"),
+            NextStep::Send(telling, lost) => (telling, lost),
+            NextStep::WaitUntil(_) | NextStep::Rest => panic!("nothing is to be told at {now:?}: {outbox:?}"),
         }
     }
 
@@ -176,7 +176,7 @@ mod tests {
         let (other, _) = told(&mut outbox, secs(13));
         assert_eq!(other.key, "b", "what is different does not wait");
         outbox.ended(other, 0, Outcome::Taken, secs(13), 0.5);
-        assert_eq!(outbox.next(secs(14)), NextStep::At(secs(70)));
+        assert_eq!(outbox.next(secs(14)), NextStep::WaitUntil(secs(70)));
         let (rest, _) = told(&mut outbox, secs(70));
         assert_eq!((rest.named, rest.last, rest.count), ((2..22).collect(), Some(39), 38));
         assert_eq!(outbox.next(secs(70)), NextStep::Rest);
@@ -191,7 +191,7 @@ mod tests {
             let (telling, lost) = told(&mut outbox, now);
             ids.push(telling.id);
             outbox.ended(telling, lost, Outcome::Later(None), now, 1.0);
-            if let NextStep::At(then) = outbox.next(now) {
+            if let NextStep::WaitUntil(then) = outbox.next(now) {
                 pauses.push((then - now).as_secs());
                 now = then;
             }
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128]);
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
         outbox.push("b", 2, now);
-        assert_eq!(outbox.next(now), NextStep::At(now + secs(256)), "whoever was away stays so for the next one");
+        assert_eq!(outbox.next(now), NextStep::WaitUntil(now + secs(256)), "whoever was away stays so for the next one");
         let (next, lost) = told(&mut outbox, now + secs(256));
         assert_eq!((next.key, lost), ("b", 1), "and is told what was lost");
         outbox.push("c", 1, secs(900));
@@ -215,7 +215,7 @@ mod tests {
             outbox.push("a", 1, secs(0));
             let (telling, lost) = told(&mut outbox, secs(0));
             outbox.ended(telling, lost, Outcome::Later(Some(secs(said))), secs(0), 0.0);
-            assert_eq!(outbox.next(secs(0)), NextStep::At(secs(waits)));
+            assert_eq!(outbox.next(secs(0)), NextStep::WaitUntil(secs(waits)));
         }
     }
 
@@ -230,7 +230,7 @@ mod tests {
                 if what < 5 {
                     outbox.push(key, (), now);
                     pushed += 1;
-                } else if let NextStep::Tell(telling, lost) = outbox.next(now) {
+                } else if let NextStep::Send(telling, lost) = outbox.next(now) {
                     let (count, key, tries) = (telling.count, telling.key, telling.tries);
                     let before = if tries == 1 { last.insert(key, now) } else { None };
                     prop_assert!(before.is_none_or(|before| before + NOTICE_BATCH_INTERVAL <= now), "what is alike is told too often");
@@ -249,11 +249,11 @@ mod tests {
             // If the receiver accepts everything, everything is delivered.
             for _ in 0..=MAX_PENDING_NOTICES + 1 {
                 match outbox.next(now) {
-                    NextStep::Tell(telling, lost) => outbox.ended(telling, lost, Outcome::Taken, now, 0.0),
-                    NextStep::At(then) => now = then,
+                    NextStep::Send(telling, lost) => outbox.ended(telling, lost, Outcome::Taken, now, 0.0),
+                    NextStep::WaitUntil(then) => now = then,
                     NextStep::Rest => break,
                 }
-                if let NextStep::Tell(telling, lost) = outbox.next(now) {
+                if let NextStep::Send(telling, lost) = outbox.next(now) {
                     outbox.ended(telling, lost, Outcome::Taken, now, 0.0);
                 }
             }

@@ -20,11 +20,11 @@ pub struct AgentFacts {
     /// Its number, or `None` if it was made by hand (outside min and max).
     pub sequence: Option<i64>,
     /// Its state.
-    pub standing: MemberState,
+    pub state: MemberState,
     /// How long ago it was made, to order those that leave.
     pub age: Duration,
     /// It has a volume that outlives its pod: it can hibernate.
-    pub keeps: bool,
+    pub can_hibernate: bool,
 }
 
 /// The state of an Agent, as far as its pool needs it.
@@ -107,7 +107,7 @@ pub struct Facts {
     pub hibernate: bool,
     /// The most Agents, hibernated ones included. If there are more, hibernated ones are deleted. 0: no Agent may
     /// hibernate.
-    pub with_hibernated: u32,
+    pub max_with_hibernated: u32,
 }
 
 /// What to do, in the order of the fields.
@@ -173,7 +173,7 @@ fn unseen(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> Vec<i64>
 }
 
 fn count(unseen: &[i64], agents: &[AgentFacts]) -> u32 {
-    let seen = agents.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count();
+    let seen = agents.iter().filter(|agent| agent.sequence.is_some() && agent.state.counts()).count();
     u32::try_from(seen + unseen.len()).unwrap_or(u32::MAX)
 }
 
@@ -184,7 +184,8 @@ pub fn there(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> u32 {
 
 /// Decide.
 pub fn plan(facts: &Facts) -> Plan {
-    let Facts { desired, may_grow, spawned, collected_below, agents, stopped_ttl: _, hibernate, with_hibernated } = facts;
+    let Facts { desired, may_grow, spawned, collected_below, agents, stopped_ttl: _, hibernate, max_with_hibernated: with_hibernated } =
+        facts;
     let unseen = unseen(*spawned, *collected_below, agents);
     let seen_below = unseen.first().copied().unwrap_or(*spawned).max(*collected_below);
     let counted = count(&unseen, agents);
@@ -214,7 +215,7 @@ pub fn plan(facts: &Facts) -> Plan {
         let leavers = leavers(agents.iter().filter(known), counted - *desired);
         let places = if *hibernate { with_hibernated.saturating_sub(*desired).saturating_sub(asleep_now) } else { 0 };
         for agent in leavers {
-            if agent.keeps && plan.hibernate.len() < usize::try_from(places).unwrap_or(usize::MAX) {
+            if agent.can_hibernate && plan.hibernate.len() < usize::try_from(places).unwrap_or(usize::MAX) {
                 plan.hibernate.push(name(agent));
             } else {
                 plan.delete.push((name(agent), RemovalReason::ScaledDown));
@@ -240,7 +241,7 @@ fn name(agent: &AgentFacts) -> String {
 
 /// Hibernated Agents that are not paused, in the order in which they are woken. The order is always the same.
 fn wakeable(agents: &[AgentFacts]) -> Vec<&AgentFacts> {
-    let asleep = |agent: &&AgentFacts| agent.sequence.is_some() && agent.standing == MemberState::Hibernated { paused: false };
+    let asleep = |agent: &&AgentFacts| agent.sequence.is_some() && agent.state == MemberState::Hibernated { paused: false };
     let mut asleep: Vec<_> = agents.iter().filter(asleep).collect();
     asleep.sort_by_key(|agent| agent.sequence);
     asleep
@@ -251,7 +252,7 @@ fn wakeable(agents: &[AgentFacts]) -> Vec<&AgentFacts> {
 /// itself (children, processes outside the cluster) are counted apart.
 fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (Vec<(String, RemovalReason)>, Option<Duration>) {
     let mut ended: Vec<_> = agents
-        .filter_map(|agent| match agent.standing {
+        .filter_map(|agent| match agent.state {
             MemberState::Ended { ago, crashed } => {
                 Some((agent, if crashed { facts.stopped_ttl.max(CRASH_TTL) } else { facts.stopped_ttl }, ago))
             }
@@ -290,7 +291,7 @@ pub fn crashes(agents: &[AgentFacts]) -> u32 {
 }
 
 fn ages_of_crashes(agents: &[AgentFacts]) -> impl Iterator<Item = Duration> {
-    agents.iter().filter(|agent| agent.sequence.is_some()).filter_map(|agent| match agent.standing {
+    agents.iter().filter(|agent| agent.sequence.is_some()).filter_map(|agent| match agent.state {
         MemberState::Ended { ago, crashed: true } if ago < CRASH_TTL => Some(ago),
         MemberState::Ended { .. }
         | MemberState::Spawning
@@ -318,7 +319,7 @@ fn crash_pause(desired: u32, agents: &[AgentFacts]) -> Option<Duration> {
 /// How many Agents may be made at once: one more than have their pods (1, 2, 4, 8 ...), and none while one is refused:
 /// a thousand Agents that wait for quota are of no use.
 fn batch(agents: &[AgentFacts]) -> u32 {
-    let numbered = || agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.standing);
+    let numbered = || agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.state);
     if numbered().any(|standing| standing == MemberState::Refused) {
         return 0;
     }
@@ -344,9 +345,9 @@ fn leavers<'a>(agents: impl Iterator<Item = &'a AgentFacts>, surplus: u32) -> Ve
         | MemberState::Ended { .. }
         | MemberState::Foreign => None,
     };
-    let leaving = agents.iter().filter(|agent| agent.standing == MemberState::Leaving).count();
+    let leaving = agents.iter().filter(|agent| agent.state == MemberState::Leaving).count();
     let mut candidates: Vec<(i32, std::cmp::Reverse<Duration>, &AgentFacts)> =
-        agents.iter().filter_map(|agent| rank(agent.standing).map(|rank| (rank, std::cmp::Reverse(agent.age), *agent))).collect();
+        agents.iter().filter_map(|agent| rank(agent.state).map(|rank| (rank, std::cmp::Reverse(agent.age), *agent))).collect();
     candidates.sort_by(|one, other| (one.0, one.1, &one.2.name).cmp(&(other.0, other.1, &other.2.name)));
     let wanted = usize::try_from(surplus).unwrap_or(usize::MAX).saturating_sub(leaving);
     candidates.into_iter().take(wanted).map(|(_, _, agent)| agent).collect()

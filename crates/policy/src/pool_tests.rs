@@ -8,9 +8,9 @@ fn agent(number: i64, standing: MemberState) -> AgentFacts {
     AgentFacts {
         name: format!("a{number}"),
         sequence: Some(number),
-        standing,
+        state: standing,
         age: Duration::from_secs(u64::try_from(100 - number).unwrap_or(0)),
-        keeps: false,
+        can_hibernate: false,
     }
 }
 fn facts(desired: u32, spawned: i64, agents: Vec<AgentFacts>) -> Facts {
@@ -22,7 +22,7 @@ fn facts(desired: u32, spawned: i64, agents: Vec<AgentFacts>) -> Facts {
         agents,
         stopped_ttl: Duration::from_secs(3600),
         hibernate: false,
-        with_hibernated: 0,
+        max_with_hibernated: 0,
     }
 }
 fn many(range: std::ops::Range<i64>, standing: MemberState) -> Vec<AgentFacts> {
@@ -40,7 +40,7 @@ fn waits_for_pods_that_are_being_made_and_stops_at_a_refusal() {
     let mut agents = many(0..4, MemberState::Idle);
     agents.extend(many(4..9, MemberState::Spawning));
     assert!(plan(&facts(30, 9, agents.clone())).create.is_empty());
-    agents[7].standing = MemberState::Refused;
+    agents[7].state = MemberState::Refused;
     assert!(plan(&facts(30, 9, agents)).create.is_empty());
 }
 
@@ -153,8 +153,8 @@ fn agents_made_by_hand_are_outside_min_and_max() {
 
 /// A pool of at most `most` Agents that hibernate without work.
 fn sleepy(desired: u32, most: u32, spawned: i64, agents: Vec<AgentFacts>) -> Facts {
-    let agents = agents.into_iter().map(|agent| AgentFacts { keeps: true, ..agent }).collect();
-    Facts { hibernate: true, with_hibernated: most, ..facts(desired, spawned, agents) }
+    let agents = agents.into_iter().map(|agent| AgentFacts { can_hibernate: true, ..agent }).collect();
+    Facts { hibernate: true, max_with_hibernated: most, ..facts(desired, spawned, agents) }
 }
 const ASLEEP: MemberState = MemberState::Hibernated { paused: false };
 fn names(left: &[(String, RemovalReason)]) -> Vec<&str> {
@@ -168,7 +168,7 @@ fn agents_without_work_hibernate_and_others_leave() {
     let all = plan(&sleepy(2, 5, 4, agents.clone()));
     assert_eq!((all.hibernate, names(&all.delete)), (vec!["a3".to_owned(), "a0".to_owned()], vec![]));
     let mut without_volume = sleepy(2, 5, 4, agents.clone());
-    without_volume.agents[0].keeps = false;
+    without_volume.agents[0].can_hibernate = false;
     let some = plan(&without_volume);
     assert_eq!((some.hibernate, names(&some.delete)), (vec!["a3".to_owned()], vec!["a0"]), "nothing of it would be kept");
     let ignored = plan(&Facts { hibernate: false, ..sleepy(2, 5, 4, agents) });

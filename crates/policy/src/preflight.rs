@@ -12,7 +12,7 @@ pub const UNBUILT_GUARANTEES: [&str; 2] = ["Landlock", "AgentStrict"];
 pub enum Command {
     /// The agent reported no result: its pool has no command, or the command has not begun. The pod asks for no work
     /// before its command has passed.
-    NotTold,
+    NotReported,
     /// It has not ended yet.
     Pending,
     /// It succeeded.
@@ -52,7 +52,7 @@ pub fn judge(facts: &Facts) -> Verdict {
         (Command::Failed(words), Verdict::Passed | Verdict::Pending) => Verdict::Failed(words.clone()),
         (_, failed @ Verdict::Failed(_)) => failed,
         (Command::Pending, Verdict::Passed | Verdict::Pending) | (_, Verdict::Pending) => Verdict::Pending,
-        (Command::NotTold | Command::Passed, Verdict::Passed) => Verdict::Passed,
+        (Command::NotReported | Command::Passed, Verdict::Passed) => Verdict::Passed,
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn the_command_decides_where_no_sandbox_is_required() {
         for require in [None, Some(false)] {
-            assert_eq!(verdict(Command::NotTold, require, None), Verdict::Passed, "nothing was asked for");
+            assert_eq!(verdict(Command::NotReported, require, None), Verdict::Passed, "nothing was asked for");
             assert_eq!(verdict(Command::Pending, require, None), Verdict::Pending);
             assert_eq!(verdict(Command::Passed, require, None), Verdict::Passed);
             assert_eq!(verdict(Command::Failed("no login".into()), require, None), failed("no login"));
@@ -117,7 +117,7 @@ mod tests {
     fn whatever_fails_is_told_and_no_failure_is_hidden_by_what_is_not_known() {
         let both = verdict(Command::Failed("no login".into()), Some(true), Some(&["Landlock"]));
         assert_eq!(both, failed("no login; its sandbox lacks Landlock, which its AgentPool requires (spec.preflight.requireSandbox)"));
-        let commands = [Command::NotTold, Command::Pending, Command::Passed, Command::Failed("x".into())];
+        let commands = [Command::NotReported, Command::Pending, Command::Passed, Command::Failed("x".into())];
         for command in commands {
             for require in [None, Some(false), Some(true)] {
                 for missing in [None, Some(&[] as &[&str]), Some(&["Landlock"]), Some(&["Seccomp"])] {

@@ -25,7 +25,7 @@ pub enum Work {
     /// The pool follows work, and how much there is is not known yet: it stays as it is.
     Unknown {
         /// Agents wanted so far.
-        so_far: u32,
+        current: u32,
     },
     /// Counted.
     Known {
@@ -79,7 +79,7 @@ pub fn desired(facts: &Facts) -> DesiredSize {
         (Some(replicas), _) => (replicas, SizeReason::ReplicasSet),
         (None, _) if max == 0 => (0, SizeReason::Drained),
         (None, Work::Ignored) => (min.min(max), SizeReason::AtMinimum),
-        (None, Work::Unknown { so_far }) => (so_far.min(max), SizeReason::WorkUnknown),
+        (None, Work::Unknown { current: so_far }) => (so_far.min(max), SizeReason::WorkUnknown),
         (None, Work::Known { ready: 0, leased: 0, .. }) => (0, SizeReason::NoWork),
         (None, Work::Known { ready, leased, items_per_agent, idle_buffer }) => {
             let wanted = ready.saturating_add(leased).div_ceil(u64::from(items_per_agent.max(1))).saturating_add(u64::from(idle_buffer));
@@ -101,7 +101,7 @@ pub fn desired(facts: &Facts) -> DesiredSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleDown {
     /// Agents wanted so far.
-    pub held: u32,
+    pub current: u32,
     /// For how long fewer agents would have been enough.
     pub lower_for: Duration,
     /// How long that must last before some agents leave ...
@@ -112,7 +112,7 @@ pub struct ScaleDown {
 
 /// The size now, on the way down to `target`, and how long to wait if it is not reached yet.
 pub fn descend(target: DesiredSize, descent: ScaleDown) -> (DesiredSize, Option<Duration>) {
-    let ScaleDown { held, lower_for, cooldown, empty } = descent;
+    let ScaleDown { current: held, lower_for, cooldown, empty } = descent;
     if target.count >= held {
         return (target, None);
     }
@@ -149,7 +149,7 @@ mod tests {
             (Facts { max: 0, ..facts(Work::Ignored) }, 0, SizeReason::Drained),
             (Facts { replicas: Some(9), ..facts(Work::Ignored) }, 9, SizeReason::ReplicasSet),
             (Facts { replicas: Some(0), ..facts(known(9, 0)) }, 0, SizeReason::ReplicasSet),
-            (facts(Work::Unknown { so_far: 3 }), 3, SizeReason::WorkUnknown),
+            (facts(Work::Unknown { current: 3 }), 3, SizeReason::WorkUnknown),
             (facts(known(0, 0)), 0, SizeReason::NoWork),
             (facts(known(1, 0)), 1, SizeReason::AtMinimum),
             (facts(known(5, 0)), 3, SizeReason::AgentsWanted),
@@ -167,7 +167,7 @@ mod tests {
     fn steps_down_wait_and_the_one_to_nothing_as_long_as_the_queue_says() {
         let second = Duration::from_secs(1);
         let at = |count, why, lower_for: u32| {
-            let descent = ScaleDown { held: 5, lower_for: lower_for * second, cooldown: 30 * second, empty: 10 * second };
+            let descent = ScaleDown { current: 5, lower_for: lower_for * second, cooldown: 30 * second, empty: 10 * second };
             let (desired, wait) = descend(DesiredSize { count, why }, descent);
             (desired.count, wait.map(|wait| wait.as_secs()))
         };

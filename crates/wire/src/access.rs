@@ -131,7 +131,7 @@ pub enum RequestMatch {
     /// The path exists, but not with this method.
     OtherMethod,
     /// There is no such path.
-    Nothing,
+    UnknownPath,
 }
 
 /// Finds the row for `method` and `path` (without the query).
@@ -145,7 +145,7 @@ pub fn find(method: &str, path: &str) -> RequestMatch {
             seen = true;
         }
     }
-    if seen { RequestMatch::OtherMethod } else { RequestMatch::Nothing }
+    if seen { RequestMatch::OtherMethod } else { RequestMatch::UnknownPath }
 }
 
 /// The methods of `path` in the table.
@@ -218,7 +218,7 @@ mod tests {
         assert!(matches!(find("PUT", "/agent/v1/goodbye"), RequestMatch::OtherMethod));
         assert_eq!(methods("/agent/v1/work"), ["POST", "GET"]);
         for path in ["/agent/v1/goodbye/", "/agent/v1", "//agent/v1/goodbye", "/agent/v1/work//fail", "/agent/v1/../v1/goodbye"] {
-            assert!(matches!(find("POST", path), RequestMatch::Nothing), "{path}");
+            assert!(matches!(find("POST", path), RequestMatch::UnknownPath), "{path}");
         }
     }
 }

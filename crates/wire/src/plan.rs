@@ -67,19 +67,20 @@ impl BoundedBody for Plan {
             if item.dedup_key.is_some() {
                 return Err(("steps.item.dedupKey", format!("step {key:?} must not have a dedupKey: set the one of the plan")));
             }
-            item.check().map_err(|(field, trouble)| (in_step(field), format!("step {key:?}: {trouble}")))?;
+            item.check().map_err(|(field, trouble)| (step_field_path(field), format!("step {key:?}: {trouble}")))?;
         }
         for Step { key, after, .. } in &self.steps {
             if let Some(unknown) = after.iter().find(|other| !keys.contains(other.as_str())) {
                 return Err(("steps.after", format!("step {key:?} waits for {unknown:?}, which is not a step of the plan")));
             }
         }
-        self.cycle().map_or(Ok(()), |key| Err(("steps.after", format!("step {key:?} waits for itself, directly or through other steps"))))
+        self.find_cycle()
+            .map_or(Ok(()), |key| Err(("steps.after", format!("step {key:?} waits for itself, directly or through other steps"))))
     }
 }
 
 /// The path of a field of a step's item.
-fn in_step(field: &str) -> &'static str {
+fn step_field_path(field: &str) -> &'static str {
     match field {
         "queue" => "steps.item.queue",
         "type" => "steps.item.type",
@@ -97,7 +98,7 @@ fn in_step(field: &str) -> &'static str {
 
 impl Plan {
     /// Returns a step that waits for itself, directly or through other steps.
-    fn cycle(&self) -> Option<&str> {
+    fn find_cycle(&self) -> Option<&str> {
         let mut left: BTreeMap<&str, BTreeSet<&str>> =
             self.steps.iter().map(|step| (step.key.as_str(), step.after.iter().map(String::as_str).collect())).collect();
         while let Some((&free, _)) = left.iter().find(|(_, after)| after.iter().all(|key| !left.contains_key(key))) {

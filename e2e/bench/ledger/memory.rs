@@ -45,7 +45,7 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let (time, rounds) = (size.time(TIME), size.runs(ROUNDS));
     let mut alone = Vec::new();
     for depth in DEPTHS {
-        let rates = (0..rounds).map(|_| pure(&BenchCluster::new(depth)?, time)).collect::<anyhow::Result<_>>()?;
+        let rates = (0..rounds).map(|_| pure_ledger_rate(&BenchCluster::new(depth)?, time)).collect::<anyhow::Result<_>>()?;
         alone.push(Row::spread(format!("depth {depth}"), rates, "/s").goal(GOAL));
     }
     let places = "Depth 1 is a Budget. Depth 4 is an agent's life, its Budget, the namespace and the ClusterBudget. Depth 8 is five \
@@ -94,7 +94,7 @@ fn settle(id: u64) -> Settle {
 }
 
 /// Holds and settles a second of the pure ledger.
-fn pure(world: &BenchCluster, time: Duration) -> anyhow::Result<f64> {
+fn pure_ledger_rate(world: &BenchCluster, time: Duration) -> anyhow::Result<f64> {
     let callers = world.callers(1)?;
     let caller = callers.first().context("a caller")?;
     let clusters: Vec<_> = world.clusters.iter().map(AsRef::as_ref).collect();
@@ -219,7 +219,7 @@ impl<'a> Driver<'a> {
             match self.meter.hold(&self.caller.session, self.id, route, &body(), (NAMESPACE, MODEL)) {
                 HoldResult::Given { .. } => break,
                 // A record is being written.
-                HoldResult::Soon => std::thread::sleep(Duration::from_millis(1)),
+                HoldResult::WritePending => std::thread::sleep(Duration::from_millis(1)),
                 other @ (HoldResult::Refused(_) | HoldResult::Closed | HoldResult::Unknown) => anyhow::bail!("{other:?}"),
             }
         }

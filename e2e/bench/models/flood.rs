@@ -118,7 +118,7 @@ const ALONE: [usize; 2] = [0, 2];
 /// Measurements of both namespaces.
 struct FloodResults {
     /// In the order of [`WHEN`].
-    seen: [QuietResults; 3],
+    quiet_results: [QuietResults; 3],
     /// Seconds until the flood's items were made.
     filled: f64,
     flooded: Flooded,
@@ -131,15 +131,15 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let (mut shared, mut apart) = (Vec::new(), Vec::new());
     // A cluster that never had as many items first has to allocate memory for them.
     println!("  a flood that is not counted");
-    with_the_same(Scale { time: scale.alone(), ..scale }).await?;
+    with_shared_operators(Scale { time: scale.alone(), ..scale }).await?;
     for turn in 1..=size.runs(TURNS) {
         println!("  turn {turn}");
         if turn % 2 == 1 {
-            shared.push(with_the_same(scale).await?);
+            shared.push(with_shared_operators(scale).await?);
         }
-        apart.push(with_their_own(scale).await?);
+        apart.push(with_separate_operators(scale).await?);
         if turn % 2 == 0 {
-            shared.push(with_the_same(scale).await?);
+            shared.push(with_shared_operators(scale).await?);
         }
     }
     let against = against(&shared, &apart);
@@ -150,7 +150,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     ])
 }
 
-async fn with_the_same(scale: Scale) -> anyhow::Result<FloodResults> {
+async fn with_shared_operators(scale: Scale) -> anyhow::Result<FloodResults> {
     let quiet = BenchNamespace::open("flood-quiet").await?;
     let flooding = Loud::start(quiet.node).await?;
     let stage = Stage::open(quiet.clone(), Serves::All, STREAMS, &[&flooding.served]).await?;
@@ -161,7 +161,7 @@ async fn with_the_same(scale: Scale) -> anyhow::Result<FloodResults> {
     taken
 }
 
-async fn with_their_own(scale: Scale) -> anyhow::Result<FloodResults> {
+async fn with_separate_operators(scale: Scale) -> anyhow::Result<FloodResults> {
     let (quiet, loud) = (BenchNamespace::open("flood-apart-quiet").await?, BenchNamespace::open("flood-apart-loud").await?);
     let flooding = Loud::start(quiet.node).await?;
     let stage = Stage::open(quiet.clone(), Serves::Own, STREAMS, &[]).await?;
@@ -180,14 +180,14 @@ async fn take(
     scale: Scale,
 ) -> anyhow::Result<FloodResults> {
     let both = Both::open(stage, own, flooding, quiet.clone(), loud.clone(), scale).await?;
-    let alone = both.quietly("alone", scale.alone()).await?;
+    let alone = both.measure_alone("alone", scale.alone()).await?;
     let began = Instant::now();
     items::make(&both.loud, scale.items, |number| items::item("flood", &format!("flood-{number:05}"))).await?;
     let filled = super::seconds(began);
     let (beside, flooded) = both.beside().await?;
     both.clear().await?;
-    let again = both.quietly("again", scale.alone()).await?;
-    Ok(FloodResults { seen: [alone, beside, again], filled, flooded })
+    let again = both.measure_alone("again", scale.alone()).await?;
+    Ok(FloodResults { quiet_results: [alone, beside, again], filled, flooded })
 }
 
 const APART: &str = "as before, but each namespace has a controller and a gateway of its own, and no ClusterBudget is above both: the \
@@ -239,12 +239,12 @@ impl<'a> Both<'a> {
         let pool = steady::pool(scale.loud);
         let loud_callers = Callers::gather(loud_stage.unwrap_or(stage), &loud, &flooding.served, scale.loud, pool).await?;
         let [least, most] = LOUD_THINK;
-        loud_callers.fleet.hands().set_thinks(least, most);
+        loud_callers.fleet.hands().set_work_time_range(least, most);
         Ok(Self { stage, loud_stage, quiet, loud, loud_callers, flooding, scale })
     }
 
     /// Measures the quiet namespace without the flood.
-    async fn quietly(&self, part: &str, time: Duration) -> anyhow::Result<QuietResults> {
+    async fn measure_alone(&self, part: &str, time: Duration) -> anyhow::Result<QuietResults> {
         self.quiet.ready().await?;
         processes::renice(FIRST)?;
         let (began, before) = (Instant::now(), self.cost()?);
@@ -273,7 +273,7 @@ impl<'a> Both<'a> {
         let flooding = self.flooding.flood(self.loud_stage.unwrap_or(self.stage), &self.loud_callers, much);
         let quiet = async {
             tokio::time::sleep(BEGINNING).await;
-            self.quietly("beside", time).await
+            self.measure_alone("beside", time).await
         };
         let (seen, flooded) = tokio::join!(quiet, flooding);
         drop((self.loud_callers.fleet.hands().take(), self.loud_callers.fleet.samples()));
@@ -310,7 +310,7 @@ const GOAL: Option<&str> = Some("<= 20 %");
 
 /// A percentile of all turns' times. The p99 of one turn depends on a few items, and so on chance.
 fn of_all(turns: &[FloodResults], when: &[usize], of: Times, percent: f64) -> f64 {
-    let times = turns.iter().flat_map(|taken| when.iter().flat_map(move |&at| of(&taken.seen[at].measured)));
+    let times = turns.iter().flat_map(|taken| when.iter().flat_map(move |&at| of(&taken.quiet_results[at].measured)));
     percentile(&times.copied().collect::<Vec<_>>(), percent)
 }
 
@@ -325,7 +325,7 @@ fn changed(what: &str, from: f64, to: f64, goal: Option<&'static str>) -> Row {
 /// The quiet namespace beside a flood with the same operators, compared with a flood with other operators.
 fn against(shared: &[FloodResults], apart: &[FloodResults]) -> Vec<Row> {
     let rows = COMPARED.into_iter().flat_map(|(what, of, percent, goal)| {
-        let beside = |turns| each(turns, |taken| percentile(of(&taken.seen[BESIDE].measured), percent));
+        let beside = |turns| each(turns, |taken| percentile(of(&taken.quiet_results[BESIDE].measured), percent));
         [
             changed(what, of_all(apart, &[BESIDE], of, percent), of_all(shared, &[BESIDE], of, percent), goal),
             Row::spread(format!("{what}: the same operators"), beside(shared), "ms"),
@@ -344,22 +344,28 @@ fn rows(turns: &[FloodResults]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, of, percent, goal) in COMPARED {
         for (at, when) in WHEN.into_iter().enumerate() {
-            rows.push(Row::spread(format!("{what}: {when}"), each(turns, |taken| percentile(of(&taken.seen[at].measured), percent)), "ms"));
+            rows.push(Row::spread(
+                format!("{what}: {when}"),
+                each(turns, |taken| percentile(of(&taken.quiet_results[at].measured), percent)),
+                "ms",
+            ));
         }
         rows.push(changed(what, of_all(turns, &ALONE, of, percent), of_all(turns, &[BESIDE], of, percent), goal));
     }
     for (at, when) in WHEN.into_iter().enumerate() {
         let spread = |what: &str, unit, number: fn(&Measured) -> f64| {
-            Row::spread(format!("{what}, {when}"), each(turns, |taken| number(&taken.seen[at].measured)), unit)
+            Row::spread(format!("{what}, {when}"), each(turns, |taken| number(&taken.quiet_results[at].measured)), unit)
         };
         rows.push(spread("items that were not claimed", "", |seen| float(seen.unclaimed)).goal("0"));
         rows.push(spread("calls that failed", "", |seen| float(seen.calls.failed.len())).goal("0"));
         rows.push(spread("calls began late, p99", "ms", |seen| percentile(&seen.calls.late, 99.0)));
         rows.extend(
-            turns.iter().flat_map(|taken| failures(&format!("the quiet namespace, {when}"), &taken.seen[at].measured.calls.failed)),
+            turns
+                .iter()
+                .flat_map(|taken| failures(&format!("the quiet namespace, {when}"), &taken.quiet_results[at].measured.calls.failed)),
         );
         rows.extend(PROCESSORS.map(|(who, of)| {
-            let percent = each(turns, |taken| of(&taken.seen[at].cost));
+            let percent = each(turns, |taken| of(&taken.quiet_results[at].cost));
             Row::spread(format!("processor, {when}: {who}"), percent, "% of a core")
         }));
     }

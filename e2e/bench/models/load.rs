@@ -84,7 +84,7 @@ pub struct Streamed {
     /// For each event, milliseconds from the provider to the reader.
     pub delays: Vec<f64>,
     /// Whether its last event came.
-    pub whole: bool,
+    pub is_complete: bool,
 }
 
 impl Target {
@@ -180,8 +180,8 @@ impl Target {
             while let Some(end) = find(rest.get(read..).unwrap_or_default(), b"\n\n") {
                 let event = rest.get(read..read + end).unwrap_or_default();
                 read += end + 2;
-                streamed.whole |= event.ends_with(b"[DONE]");
-                if let Some(left) = left_at(event).filter(|left| *left > 1) {
+                streamed.is_complete |= event.ends_with(b"[DONE]");
+                if let Some(left) = sent_at(event).filter(|left| *left > 1) {
                     streamed.delays.push(milliseconds(Duration::from_nanos(now.saturating_sub(left))));
                     events.fetch_add(1, Ordering::Relaxed);
                 }
@@ -198,7 +198,7 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
 }
 
 /// When an event left the provider. 1 for events without a time.
-fn left_at(event: &[u8]) -> Option<u64> {
+fn sent_at(event: &[u8]) -> Option<u64> {
     let from = find(event, BEFORE_TIME)? + BEFORE_TIME.len();
     let digits = event.get(from..)?.iter().take_while(|byte| byte.is_ascii_digit());
     Some(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn an_event_says_when_it_left() {
-        assert_eq!(left_at(br#"data: {"id":"c","created":1234,"model":"m"}"#), Some(1234));
-        assert_eq!((left_at(b"data: [DONE]"), find(b"ab\n\nc", b"\n\n")), (None, Some(2)));
+        assert_eq!(sent_at(br#"data: {"id":"c","created":1234,"model":"m"}"#), Some(1234));
+        assert_eq!((sent_at(b"data: [DONE]"), find(b"ab\n\nc", b"\n\n")), (None, Some(2)));
     }
 }

@@ -206,7 +206,7 @@ impl Stage {
     }
 
     /// Restarts operators that have ended, as a kubelet would, and waits for them; their names.
-    async fn revive(&mut self) -> anyhow::Result<Vec<&'static str>> {
+    async fn restart_ended(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut ended = Vec::new();
         let (room, limits) = (&self.room, self.limits.as_ref());
         if !self.controller.runs() {

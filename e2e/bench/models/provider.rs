@@ -126,7 +126,7 @@ pub struct Provider {
     /// The key of its certificate.
     pub key: String,
     /// Its counts so far.
-    pub books: Arc<Books>,
+    pub counts: Arc<Books>,
     _tasks: JoinSet<()>,
 }
 
@@ -150,7 +150,7 @@ impl Provider {
         }
         let [first, second] = addresses[..] else { anyhow::bail!("two addresses") };
         let served = Served { first, second, certificate: issued.cert.pem() };
-        Ok(Self { served, key: issued.signing_key.serialize_pem(), books, _tasks: tasks })
+        Ok(Self { served, key: issued.signing_key.serialize_pem(), counts: books, _tasks: tasks })
     }
 }
 

@@ -61,7 +61,7 @@ impl Steady {
     pub async fn open(stage: &Stage, room: BenchNamespace, workers: usize) -> anyhow::Result<Self> {
         items::apply_queue(&room, 0).await?;
         let callers = Callers::gather(stage, &room, &stage.provider.served, workers, pool(workers)).await?;
-        callers.fleet.hands().set_think(ITEM_TIME);
+        callers.fleet.hands().set_work_time(ITEM_TIME);
         let target = stage.target(Arm::Gateway, None, &callers)?;
         Ok(Self { room, callers, workers, target })
     }

@@ -61,7 +61,7 @@ impl Bench<'_> {
         }
         let (took, used) = (seconds(began), self.used(arm)?.since(used));
         let count = count.load(Ordering::Relaxed);
-        let whole = all.iter().filter(|streamed| streamed.whole && streamed.delays.len() == events).count();
+        let whole = all.iter().filter(|streamed| streamed.is_complete && streamed.delays.len() == events).count();
         let delays: Vec<f64> = all.into_iter().flat_map(|streamed| streamed.delays).collect();
         let name = |what: &str| format!("{}: {what}", arm.label());
         let mut rows = vec![

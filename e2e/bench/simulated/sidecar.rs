@@ -45,7 +45,7 @@ impl Sidecar {
                     wake = Duration::ZERO;
                 }
                 Action::Tell(order) => {
-                    self.obey(now, order);
+                    self.carry_out_order(now, order);
                     wake = Duration::ZERO;
                 }
                 Action::Work(action) => self.work(action),
@@ -58,7 +58,7 @@ impl Sidecar {
     }
 
     /// Carries out an order in the place of the supervisor.
-    fn obey(&mut self, now: BootTime, order: Order) {
+    fn carry_out_order(&mut self, now: BootTime, order: Order) {
         match order {
             Order::Start(settings) => {
                 let per_item = settings.work.as_ref().is_some_and(|work| work.run == Run::PerItem);
@@ -122,35 +122,35 @@ impl Sidecar {
         let now = BootTime::now();
         match input {
             Input::Registered(result) => {
-                self.hear(&result);
+                self.note_answer(&result);
                 match body::<Settings>(&result) {
                     Some(settings) => {
                         self.state.registered(now, settings);
                         self.shared.see(&self.name, |seen| seen.registered = seen.registered.or_else(|| Some(Instant::now())));
                     }
-                    None => self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction()),
+                    None => self.state.call_failed(now, calls::retry_after(&result), random::fraction()),
                 }
             }
             Input::Reported(result) => {
-                self.hear(&result);
+                self.note_answer(&result);
                 match &result {
                     Ok(Answer::Done(_) | Answer::Nothing) => {
                         self.state.reported(now);
                         self.take_wanted(&result);
                     }
                     Ok(Answer::Refused(_)) | Err(_) => {
-                        self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction());
+                        self.state.call_failed(now, calls::retry_after(&result), random::fraction());
                     }
                 }
             }
-            Input::Waited(result) => {
+            Input::LongPolled(result) => {
                 self.shared.sample("wanted", None, &result);
-                self.hear(&result);
+                self.note_answer(&result);
                 self.take_wanted(&result);
             }
             Input::Delivered(goodbye, result) => {
-                self.hear(&result);
-                let said = lock(&self.shared.known).get(&self.name).and_then(|one| one.seen.said_goodbye);
+                self.note_answer(&result);
+                let said = lock(&self.shared.known).get(&self.name).and_then(|one| one.progress.said_goodbye);
                 self.shared.sample("goodbye", said.map(|said| said.elapsed()), &result);
                 let over = match &result {
                     Ok(Answer::Done(_) | Answer::Nothing) => true,
@@ -166,12 +166,12 @@ impl Sidecar {
                 self.state.finished(held, outcome);
             }
             Input::Work(WorkResult::Claimed(result)) => {
-                self.hear(&result);
-                self.state.sidecar_work().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random::fraction());
+                self.note_answer(&result);
+                self.state.sidecar_work().claimed(now, calls::claimed(&result), calls::retry_after(&result), random::fraction());
             }
             Input::Work(WorkResult::Finished(held, result)) => {
-                self.hear(&result);
-                self.state.sidecar_work().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random::fraction());
+                self.note_answer(&result);
+                self.state.sidecar_work().on_end_answer(now, &held, calls::taken(&result), calls::retry_after(&result), random::fraction());
             }
             // Simulated sidecars do not ask, probe, connect, report progress or run commands.
             Input::Carried(_)
@@ -181,8 +181,8 @@ impl Sidecar {
             | Input::Gone(_)
             | Input::Ask(..)
             | Input::Work(WorkResult::Advanced(..))
-            | Input::Called(..)
-            | Input::Tried(..) => {}
+            | Input::ModelCalled(..)
+            | Input::TryAnswered(..) => {}
         }
     }
 
@@ -195,7 +195,7 @@ impl Sidecar {
         }
     }
 
-    fn hear(&mut self, result: &Result<Answer, Silence>) {
+    fn note_answer(&mut self, result: &Result<Answer, Silence>) {
         let now = BootTime::now();
         match result {
             Ok(Answer::Done(_) | Answer::Nothing) => {

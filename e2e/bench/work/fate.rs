@@ -7,7 +7,7 @@ use crate::hands::Log;
 use crate::report::{Row, float};
 
 /// Items that were lost, given out twice or finished twice, of `made` items. `left`: items that were not collected.
-pub fn once_each(made: usize, log: &Log, left: usize) -> Vec<Row> {
+pub fn exactly_once_rows(made: usize, log: &Log, left: usize) -> Vec<Row> {
     let claimed: HashSet<&str> = log.claims.iter().map(|claim| claim.item.as_str()).collect();
     let ended: HashSet<&str> = log.ends.iter().map(|end| end.held.uid.as_str()).collect();
     let number = |what: &str, count: usize| Row::one(what, float(count), "");
@@ -25,7 +25,7 @@ pub fn once_each(made: usize, log: &Log, left: usize) -> Vec<Row> {
 pub fn troubles(stage: &Stage) -> Vec<Row> {
     let mut counts = BTreeMap::<String, usize>::new();
     for sample in stage.fleet.samples() {
-        if let Some(trouble) = sample.trouble {
+        if let Some(trouble) = sample.failure {
             *counts.entry(format!("calls that failed: {}: {trouble}", sample.call)).or_default() += 1;
         }
     }
@@ -33,6 +33,6 @@ pub fn troubles(stage: &Stage) -> Vec<Row> {
 }
 
 /// Prints why some items could not be made.
-pub fn tell_not_made<'a>(why: impl Iterator<Item = &'a String>) {
+pub fn print_create_errors<'a>(why: impl Iterator<Item = &'a String>) {
     why.collect::<HashSet<_>>().into_iter().for_each(|why| println!("  an item could not be made: {why}"));
 }

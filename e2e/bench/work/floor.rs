@@ -38,7 +38,7 @@ impl Floor {
     /// Lets a worker do one item, and looks at its status.
     pub async fn open(stage: &Stage) -> anyhow::Result<Self> {
         let hands = stage.fleet.hands();
-        hands.set_think(HELD);
+        hands.set_work_time(HELD);
         stage.room.api::<WorkItem>().create(&PostParams::default(), &items::item("pattern", "pattern")).await?;
         let claimed = status(stage, Leased).await?;
         let finished = status(stage, Succeeded).await?;

@@ -48,7 +48,7 @@ pub fn item(part: &str, name: &str) -> WorkItem {
 }
 
 /// An item of lower priority for an agent with a label that none has: it is ready, and no worker takes it.
-fn untakeable(name: &str) -> WorkItem {
+fn unclaimable_item(name: &str) -> WorkItem {
     let mut item = item("waiting", name);
     item.spec.priority = LAST;
     item.spec.agent_selector =
@@ -110,7 +110,7 @@ pub async fn collect(room: &BenchNamespace, part: &str) -> anyhow::Result<usize>
 pub(super) async fn fill(stage: &mut Stage) -> anyhow::Result<Report> {
     let (room, wanted) = (&stage.room, stage.scale.waiting);
     let (since, began, before) = (Timestamp::now(), Instant::now(), stage.used()?);
-    make(room, wanted, |number| untakeable(&format!("waiting-{number:05}"))).await?;
+    make(room, wanted, |number| unclaimable_item(&format!("waiting-{number:05}"))).await?;
     let made = began.elapsed().as_secs_f64();
     // The phase Ready of an unclaimed item is stored after two seconds.
     let unwritten = ListParams::default().labels(&format!("{PART}=waiting")).fields("status.phase!=Ready");
@@ -142,7 +142,7 @@ pub(super) async fn finish(stage: &mut Stage) -> anyhow::Result<Report> {
     let wanted = stage.scale.finished();
     apply_queue(&stage.room, wanted).await?;
     let hands = stage.fleet.hands();
-    hands.set_think(Duration::ZERO);
+    hands.set_work_time(Duration::ZERO);
     drop(hands.take());
     let began = Instant::now();
     make(&stage.room, wanted, |number| item("kept", &format!("kept-{number:05}"))).await?;

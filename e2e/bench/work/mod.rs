@@ -128,7 +128,7 @@ impl Stage {
     /// Sets up a queue, and workers that all wait for work.
     async fn open(size: Size, scale: Scale) -> anyhow::Result<Self> {
         let room = BenchNamespace::open("work").await?;
-        let (controller, gateway) = room.staffed().await?;
+        let (controller, gateway) = room.start_operators().await?;
         let api_server = processes::api_server(&std::env::var("SPILLWAY_AUDIT_LOG")?)?;
         items::apply_queue(&room, items::KEPT).await?;
         let fleet = Fleet::start(&room);

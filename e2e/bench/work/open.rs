@@ -43,7 +43,7 @@ struct Submitted {
 pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
     let part = format!("open-{}-{rate}", stage.waiting);
     let hands = stage.fleet.hands();
-    hands.set_think(THINK);
+    hands.set_work_time(THINK);
     stage.all_wait().await?;
     drop((hands.take(), stage.fleet.samples()));
     let (since, before, begin) = (Timestamp::now(), stage.used()?, Instant::now() + LEAD);
@@ -53,7 +53,7 @@ pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
     let submitting = due.iter().enumerate().map(|(number, due)| submit(stage, &part, number, begin + *due));
     let submitted = join_all(submitting.collect::<Vec<_>>()).await;
     let made = submitted.iter().filter(|item| item.made.is_ok()).count();
-    fate::tell_not_made(submitted.iter().filter_map(|item| item.made.as_ref().err()));
+    fate::print_create_errors(submitted.iter().filter_map(|item| item.made.as_ref().err()));
     stage.all_end(made).await?;
     let (used, memory) = (before.until(&stage.used()?), stage.memory()?);
     let log = hands.take();
@@ -62,7 +62,7 @@ pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
     tokio::time::sleep(SETTLE).await;
     let mut rows = times(&submitted, &log);
     rows.push(Row::one("items that could not be made", float(submitted.len() - made), ""));
-    rows.extend(fate::once_each(made, &log, left));
+    rows.extend(fate::exactly_once_rows(made, &log, left));
     rows.extend(troubles);
     rows.extend(used.rows(made));
     rows.extend(memory);

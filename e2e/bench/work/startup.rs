@@ -29,7 +29,7 @@ struct Times {
 
 /// Runs the benchmark.
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Report> {
-    stage.fleet.hands().set_think(Duration::ZERO);
+    stage.fleet.hands().set_work_time(Duration::ZERO);
     let mut times = Vec::new();
     for _ in 0..stage.size.runs(RUNS) {
         stage.all_wait().await?;

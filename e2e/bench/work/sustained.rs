@@ -67,10 +67,10 @@ pub async fn run(stage: &mut Stage, floor: &Floor) -> anyhow::Result<Report> {
     stage.all_wait().await?;
     items::apply_queue(&stage.room, 0).await?;
     let (hands, unfinished) = (stage.fleet.hands(), stage.scale.agents + queued(stage));
-    hands.set_think(Duration::ZERO);
+    hands.set_work_time(Duration::ZERO);
     drop((hands.take(), stage.fleet.samples()));
-    hands.places.forget_permits(usize::MAX);
-    hands.places.add_permits(unfinished);
+    hands.supply_permits.forget_permits(usize::MAX);
+    hands.supply_permits.add_permits(unfinished);
     let since = Timestamp::now();
     let (supplied, window) = tokio::join!(supply(stage, &part, START + time), window(stage, time));
     let (supplied, (from, to)) = (supplied?, window?);
@@ -128,7 +128,7 @@ fn rows(seen: SustainedResults, stage: &Stage) -> anyhow::Result<Vec<Row>> {
         Row::one(format!("of the bare client's, {} at once", items::AT_ONCE), lives * 100.0 / bare, "%").goal(">= 70 %"),
         Row::one("items that could not be made", float(supplied.failed.len()), ""),
     ];
-    rows.extend(fate::once_each(count, &log, left));
+    rows.extend(fate::exactly_once_rows(count, &log, left));
     rows.extend(troubles);
     rows.extend(from.look.until(&to.look).rows(finished));
     rows.extend(stage.memory()?);
@@ -146,14 +146,14 @@ async fn supply(stage: &Stage, part: &str, time: Duration) -> anyhow::Result<Sup
             let mut all = Supplied { made: Vec::new(), failed: Vec::new() };
             while tokio::time::Instant::now() < until {
                 // No permit in the rest of the time, or (which never happens) the semaphore is closed.
-                let Ok(Ok(place)) = tokio::time::timeout_at(until, hands.places.acquire()).await else { break };
+                let Ok(Ok(place)) = tokio::time::timeout_at(until, hands.supply_permits.acquire()).await else { break };
                 place.forget();
                 let name = format!("{part}-{supplier}-{}", all.made.len() + all.failed.len());
                 match api.create(&PostParams::default(), &items::item(&part, &name)).await {
                     Ok(_) => all.made.push(Instant::now()),
                     Err(error) => {
                         all.failed.push(error.to_string());
-                        hands.places.add_permits(1);
+                        hands.supply_permits.add_permits(1);
                     }
                 }
             }
@@ -162,7 +162,7 @@ async fn supply(stage: &Stage, part: &str, time: Duration) -> anyhow::Result<Sup
     }
     let all = tokio::time::timeout(time + LATE, suppliers.join_all()).await.context("creations are not answered")?;
     let failed: Vec<String> = all.iter().flat_map(|one| one.failed.clone()).collect();
-    fate::tell_not_made(failed.iter());
+    fate::print_create_errors(failed.iter());
     Ok(Supplied { made: all.into_iter().flat_map(|one| one.made).collect(), failed })
 }
 

@@ -34,7 +34,7 @@ pub struct Provider {
     /// Names in its list of models. All other models are served too.
     models: Vec<String>,
     /// The counts.
-    pub books: Books,
+    pub counts: Books,
     /// Whether waiting answers are released.
     gone: watch::Sender<bool>,
     /// Texts that `POST /say` set, with the words that select them.
@@ -50,7 +50,7 @@ pub struct Answer {
     /// How long to wait before its head.
     pub late: Duration,
     /// Whether it waits for `POST /go`.
-    pub waits: bool,
+    pub waits_for_release: bool,
     /// Its body.
     pub body: Body,
     /// The caller that it is counted for; unset: it is not counted.
@@ -75,7 +75,7 @@ impl Provider {
     /// With these credentials, by name, and these models in its list.
     #[must_use]
     pub fn new(credentials: BTreeMap<String, String>, models: Vec<String>) -> Arc<Self> {
-        Arc::new(Self { credentials, models, books: Books::default(), gone: watch::Sender::new(false), said: Mutex::default() })
+        Arc::new(Self { credentials, models, counts: Books::default(), gone: watch::Sender::new(false), said: Mutex::default() })
     }
 
     /// Releases the answers that wait (mode `wait`), and all later ones.
@@ -99,7 +99,7 @@ impl Provider {
     }
 
     /// Until [`Self::go`].
-    pub async fn may_go(&self) {
+    pub async fn wait_for_release(&self) {
         let _ = self.gone.subscribe().wait_for(|gone| *gone).await; // we hold the sender
     }
 
@@ -107,8 +107,8 @@ impl Provider {
     pub fn answer(&self, head: &Parts, body: &[u8]) -> Answer {
         let path = head.uri.path();
         match (&head.method, path) {
-            (&Method::GET, "/count") => return plain(self.books.count()),
-            (&Method::GET, "/requests") => return plain(self.books.requests()),
+            (&Method::GET, "/count") => return plain(self.counts.count()),
+            (&Method::GET, "/requests") => return plain(self.counts.requests()),
             (&Method::HEAD, "/" | "/api/hello") => return plain(Value::Null),
             (&Method::POST, "/go") => {
                 self.go();
@@ -131,7 +131,7 @@ impl Provider {
             Route::Generate(api, _) | Route::CountTokens(api) | Route::Models(api, _) => api,
         };
         let credential = self.credential(api, head);
-        self.books.keep(seen(head, body, credential));
+        self.counts.keep(seen(head, body, credential));
         let Some(credential) = credential else {
             return refused(None, Refusal::of(api, 401, "the credential is missing, or is not one of this provider's"));
         };
@@ -157,18 +157,18 @@ impl Provider {
         let key = Key { credential: credential.to_owned(), model: ask.model.clone(), caller: caller(&head.headers) };
         let script = match Script::of(&ask.model, header(&head.headers, script::HEADER)) {
             Ok(script) => script,
-            Err(message) => return refused(Some((&self.books, key)), Refusal::of(ask.api, 400, &message)),
+            Err(message) => return refused(Some((&self.counts, key)), Refusal::of(ask.api, 400, &message)),
         };
-        let (before, known) = self.books.begin(&key);
+        let (before, known) = self.counts.begin(&key);
         if let Some(refusal) = failure(ask.api, &script, before, known) {
-            return Answer { late: script.late, waits: script.wait, ..refused(Some((&self.books, key)), refusal) };
+            return Answer { late: script.late, waits_for_release: script.wait, ..refused(Some((&self.counts, key)), refusal) };
         }
         let (say, used) = decide(ask, &script, self.told(&ask.task).as_deref());
         let told = told(used, &script);
-        let turn = ModelTurn { ask, say: &say, used, told, cumulative: script.cumulative, number: before + 1 };
+        let turn = ModelTurn { ask, say: &say, used, reported: told, cumulative: script.cumulative, number: before + 1 };
         let body = if ask.stream { chunks::stream(ask, stream(&turn), &script) } else { chunks::whole(whole(&turn), used, told, &script) };
         let headers = vec![("x-request-id", format!("req_{:08}", before + 1)), ("cache-control", "no-cache".to_owned())];
-        Answer { status: StatusCode::OK, headers, late: script.late, waits: script.wait, body, key: Some(key) }
+        Answer { status: StatusCode::OK, headers, late: script.late, waits_for_release: script.wait, body, key: Some(key) }
     }
 
     /// The name of the request's credential, from the headers that this provider reads.
@@ -306,7 +306,7 @@ fn refused(key: Option<(&Books, Key)>, refusal: Refusal) -> Answer {
 
 fn plain(value: Value) -> Answer {
     let body = chunks::whole(value, Default::default(), None, &Script::default());
-    Answer { status: StatusCode::OK, headers: vec![], late: Duration::ZERO, waits: false, body, key: None }
+    Answer { status: StatusCode::OK, headers: vec![], late: Duration::ZERO, waits_for_release: false, body, key: None }
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -75,7 +75,7 @@ pub fn whole(turn: &ModelTurn) -> Value {
     };
     let mut message = message(turn, content);
     put(&mut message, "stop_reason", Some(json!(stop_reason(turn.say))));
-    put(&mut message, "usage", turn.told.as_ref().map(usage));
+    put(&mut message, "usage", turn.reported.as_ref().map(usage));
     message
 }
 
@@ -88,12 +88,12 @@ fn event(name: &'static str, mut data: Value) -> Event {
 pub fn stream(turn: &ModelTurn) -> Stream {
     let mut growing = Growing::default();
     // The start of a stream reports the first token already.
-    let at_start = turn.told.map(|told| Tokens { output: told.output.min(1), reasoning: 0, ..told });
+    let at_start = turn.reported.map(|told| Tokens { output: told.output.min(1), reasoning: 0, ..told });
     let mut started = message(turn, json!([]));
     put(&mut started, "usage", at_start.as_ref().map(usage));
     let mut start = event("message_start", json!({"message": started}));
-    start.charged = turn.at_first();
-    start.said = at_start.map(|told| growing.until(&told)).unwrap_or_default();
+    start.charged = turn.charged_before_content();
+    start.reported = at_start.map(|told| growing.until(&told)).unwrap_or_default();
 
     let (block, deltas): (Value, Vec<(Value, Tokens)>) = match turn.say {
         Say::Call { id, tool, input } => (
@@ -109,17 +109,17 @@ pub fn stream(turn: &ModelTurn) -> Stream {
     for (delta, charged) in deltas {
         so_far += charged.output;
         content.push(Event { charged, content: true, ..event("content_block_delta", json!({"index": 0, "delta": delta})) });
-        if let Some(told) = turn.told.filter(|_| turn.cumulative) {
+        if let Some(told) = turn.reported.filter(|_| turn.cumulative) {
             let now = Tokens { output: so_far.min(told.output), ..told };
             let said = growing.until(&now);
-            content.push(Event { said, ..event("message_delta", json!({"delta": {"stop_reason": null}, "usage": usage(&now)})) });
+            content.push(Event { reported: said, ..event("message_delta", json!({"delta": {"stop_reason": null}, "usage": usage(&now)})) });
         }
     }
     let mut end = event("message_delta", json!({"delta": {"stop_reason": stop_reason(turn.say), "stop_sequence": null}}));
-    if let Some(told) = turn.told {
+    if let Some(told) = turn.reported {
         let fields = if turn.cumulative { usage(&told) } else { json!({"output_tokens": told.output}) };
         put(&mut end.data, "usage", Some(fields));
-        end.said = growing.until(&told);
+        end.reported = growing.until(&told);
     }
     Stream {
         head: vec![start, event("content_block_start", json!({"index": 0, "content_block": block}))],

@@ -73,14 +73,14 @@ pub fn whole(turn: &ModelTurn) -> Value {
         "id": format!("chatcmpl-{:08}", turn.number), "object": "chat.completion", "created": 1, "model": turn.ask.model,
         "choices": (0..turn.ask.choices).map(choice).collect::<Vec<_>>(),
     });
-    put(&mut answer, "usage", turn.told.as_ref().map(usage));
+    put(&mut answer, "usage", turn.reported.as_ref().map(usage));
     answer
 }
 
 /// The answer as a stream.
 pub fn stream(turn: &ModelTurn) -> Stream {
     let (ask, mut growing) = (turn.ask, Growing::default());
-    let told = turn.told.filter(|_| ask.include_usage);
+    let told = turn.reported.filter(|_| ask.include_usage);
     let chunk = |choices: Value, usage: Value| {
         let mut data = json!({
             "id": format!("chatcmpl-{:08}", turn.number), "object": "chat.completion.chunk", "created": 1, "model": ask.model,
@@ -94,7 +94,7 @@ pub fn stream(turn: &ModelTurn) -> Stream {
     let role = |index| chunk(delta(index, json!({"role": "assistant", "content": ""}), Value::Null), Value::Null);
     let mut head: Vec<Event> = (0..ask.choices).map(role).collect();
     if let Some(first) = head.first_mut() {
-        first.charged = turn.at_first();
+        first.charged = turn.charged_before_content();
     }
     let mut pieces: Vec<(u64, Value, Tokens)> = Vec::new();
     match turn.say {
@@ -116,12 +116,12 @@ pub fn stream(turn: &ModelTurn) -> Stream {
         let now = told.filter(|_| turn.cumulative).map(|told| Tokens { output: so_far.min(told.output), ..told });
         let said = now.map(|now| growing.until(&now)).unwrap_or_default();
         let event = chunk(delta(index, piece, Value::Null), now.as_ref().map_or(Value::Null, usage));
-        content.push(Event { charged, said, content: true, ..event });
+        content.push(Event { charged, reported: said, content: true, ..event });
     }
     let end = |index| chunk(delta(index, json!({}), json!(finish_reason(turn.say))), Value::Null);
     let mut tail: Vec<Event> = (0..ask.choices).map(end).collect();
     if let Some(told) = told {
-        tail.push(Event { said: growing.until(&told), ..chunk(json!([]), usage(&told)) });
+        tail.push(Event { reported: growing.until(&told), ..chunk(json!([]), usage(&told)) });
     }
     tail.push(Event { raw: Some("[DONE]".to_owned()), ..Event::default() });
     let error = json!({"error": {"message": "The server had an error", "type": "server_error", "param": null, "code": null}});

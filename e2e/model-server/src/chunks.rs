@@ -55,7 +55,7 @@ pub struct Body {
 #[must_use]
 pub fn whole(mut value: Value, charged: Tokens, told: Option<Tokens>, script: &Script) -> Body {
     let mut said = told.unwrap_or_default();
-    if script.telling == ScriptedSpeech::Odd {
+    if script.reported_usage == ScriptedSpeech::Odd {
         make_odd(&mut value);
     }
     let mut text = value.to_string();
@@ -82,12 +82,12 @@ pub fn stream(ask: &Ask, stream: Stream, script: &Script) -> Body {
     let (events, end) = arrange(stream, script);
     let mut pieces = Vec::with_capacity(events.len());
     for (at, mut event) in events.into_iter().enumerate() {
-        if script.telling == ScriptedSpeech::Odd {
+        if script.reported_usage == ScriptedSpeech::Odd {
             make_odd(&mut event.data);
         }
         let wait = if at == 0 { script.slow } else { script.pace };
         let text = if script.comments { framing.filler(at) } else { String::new() } + &framing.frame(&event, at);
-        pieces.extend(split(Chunk { wait, bytes: text.into(), charged: event.charged, said: event.said }, script.split));
+        pieces.extend(split(Chunk { wait, bytes: text.into(), charged: event.charged, said: event.reported }, script.split));
     }
     let end = match end {
         Last::Proper => {

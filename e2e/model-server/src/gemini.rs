@@ -75,7 +75,7 @@ pub fn whole(turn: &ModelTurn) -> Value {
         Say::Call { .. } => parts(turn.say).into_iter().next().map(|(part, _)| part).unwrap_or_default(),
         Say::Text { parts, .. } => json!([{"text": parts.iter().map(|part| part.text.as_str()).collect::<String>()}]),
     };
-    chunk(turn, &parts, Some(finish_reason(turn.say)), turn.told)
+    chunk(turn, &parts, Some(finish_reason(turn.say)), turn.reported)
 }
 
 /// The answer as a stream.
@@ -88,21 +88,22 @@ pub fn stream(turn: &ModelTurn) -> Stream {
         };
         so_far += charged.output;
         if at == 0 {
-            charged.add(&turn.at_first());
+            charged.add(&turn.charged_before_content());
         }
         // Before the end it reports a part of the output, or all so far.
-        let now =
-            turn.told.map(|told| if turn.cumulative { Tokens { output: so_far.min(told.output), ..told } } else { told.without_output() });
+        let now = turn
+            .reported
+            .map(|told| if turn.cumulative { Tokens { output: so_far.min(told.output), ..told } } else { told.without_output() });
         let said = now.map(|now| growing.until(&now)).unwrap_or_default();
-        content.push(Event { data: chunk(turn, &part, None, now), charged, said, content: true, ..Event::default() });
+        content.push(Event { data: chunk(turn, &part, None, now), charged, reported: said, content: true, ..Event::default() });
     }
-    let said = turn.told.map(|told| growing.until(&told)).unwrap_or_default();
-    let end = chunk(turn, &json!([{"text": ""}]), Some(finish_reason(turn.say)), turn.told);
+    let said = turn.reported.map(|told| growing.until(&told)).unwrap_or_default();
+    let end = chunk(turn, &json!([{"text": ""}]), Some(finish_reason(turn.say)), turn.reported);
     let error = json!({"error": {"code": 503, "message": "The model is overloaded. Please try again later.", "status": "UNAVAILABLE"}});
     Stream {
         head: vec![],
         content,
-        tail: vec![Event { data: end, said, ..Event::default() }],
+        tail: vec![Event { data: end, reported: said, ..Event::default() }],
         error: Event { data: error, ..Event::default() },
     }
 }

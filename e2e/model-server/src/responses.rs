@@ -114,7 +114,7 @@ fn response(turn: &ModelTurn, status: &str, output: Value) -> Value {
 fn end(turn: &ModelTurn) -> Value {
     let whole = !matches!(turn.say, Say::Text { whole: false, .. });
     let mut response = response(turn, if whole { "completed" } else { "incomplete" }, json!([item(turn, "completed")]));
-    put(&mut response, "usage", turn.told.as_ref().map(usage));
+    put(&mut response, "usage", turn.reported.as_ref().map(usage));
     response
 }
 
@@ -132,7 +132,7 @@ fn event(name: &'static str, mut data: Value) -> Event {
 pub fn stream(turn: &ModelTurn) -> Stream {
     let begun = response(turn, "in_progress", json!([]));
     let mut created = event("response.created", json!({"response": begun}));
-    created.charged = turn.at_first();
+    created.charged = turn.charged_before_content();
     let id = item(turn, "in_progress")["id"].clone();
     let mut head = vec![
         created,
@@ -182,7 +182,7 @@ pub fn stream(turn: &ModelTurn) -> Stream {
     }
     tail.push(event("response.output_item.done", json!({"output_index": 0, "item": item(turn, "completed")})));
     let last = if matches!(turn.say, Say::Text { whole: false, .. }) { "response.incomplete" } else { "response.completed" };
-    tail.push(Event { said: turn.told.unwrap_or_default(), ..event(last, json!({"response": end(turn)})) });
+    tail.push(Event { reported: turn.reported.unwrap_or_default(), ..event(last, json!({"response": end(turn)})) });
     let mut failed = response(turn, "failed", json!([]));
     put(&mut failed, "error", Some(json!({"code": "rate_limit_exceeded", "message": "Rate limit reached. Please try again in 5s."})));
     let error = event("response.failed", json!({"response": failed}));

@@ -101,7 +101,7 @@ pub struct Script {
     /// One line of content has N bytes: `line-N`.
     pub line: u64,
     /// The usage that is reported.
-    pub telling: ScriptedSpeech,
+    pub reported_usage: ScriptedSpeech,
     /// How it ends.
     pub ending: Ending,
 }
@@ -135,8 +135,8 @@ impl Script {
             "broken" => self.broken = true,
             "wait" => self.wait = true,
             "noretry" => self.no_retry = true,
-            "nousage" => self.telling = ScriptedSpeech::Nothing,
-            "odd" => self.telling = ScriptedSpeech::Odd,
+            "nousage" => self.reported_usage = ScriptedSpeech::Nothing,
+            "odd" => self.reported_usage = ScriptedSpeech::Odd,
             "endless" => self.ending = Ending::Endless,
             "final" => self.failure = Some(Failure::Final),
             "final400" => self.failure = Some(Failure::Final400),
@@ -159,7 +159,7 @@ impl Script {
             "calls" => self.calls = few(number),
             "long" => self.long = few(number)?,
             "line" => self.line = number.min(MOST_BYTES),
-            "lies" => self.telling = ScriptedSpeech::Lie(number),
+            "lies" => self.reported_usage = ScriptedSpeech::Lie(number),
             "cut" => self.ending = Ending::Cut(few(number)?),
             "silent" => self.ending = Ending::Silent(few(number)?),
             "error" => self.ending = Ending::Error(few(number)?),

@@ -73,10 +73,10 @@ async fn call(request: Request<Incoming>, provider: Arc<Provider>) -> Response<S
         *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
         return response;
     };
-    let Answer { status, headers, late, waits, body, key } = provider.answer(&head, &body.to_bytes());
+    let Answer { status, headers, late, waits_for_release: waits, body, key } = provider.answer(&head, &body.to_bytes());
     sleep(late).await;
     if waits {
-        let _ = timeout(AT_MOST, provider.may_go()).await; // after that time it is released anyway
+        let _ = timeout(AT_MOST, provider.wait_for_release()).await; // after that time it is released anyway
     }
     let mut response = Response::builder().status(status).header(CONTENT_TYPE, body.content_type);
     for (name, value) in headers {
@@ -87,8 +87,8 @@ async fn call(request: Request<Incoming>, provider: Arc<Provider>) -> Response<S
         Ok([piece]) if body.end == End::Proper => {
             sleep(piece.wait).await;
             if let Some(key) = &key {
-                provider.books.piece(key, &piece.charged, &piece.said);
-                provider.books.finished(key);
+                provider.counts.piece(key, &piece.charged, &piece.said);
+                provider.counts.finished(key);
             }
             Full::new(piece.bytes).map_err(|never| match never {}).boxed()
         }
@@ -129,7 +129,7 @@ impl Flow {
         match &self.end {
             End::Proper => {
                 if let Some(key) = &self.key {
-                    self.provider.books.finished(key);
+                    self.provider.counts.finished(key);
                 }
                 None
             }
@@ -155,7 +155,7 @@ impl Flow {
             sleep(piece.wait).await;
         }
         if let Some(key) = &self.key {
-            self.provider.books.piece(key, &piece.charged, &piece.said);
+            self.provider.counts.piece(key, &piece.charged, &piece.said);
         }
         piece.bytes
     }

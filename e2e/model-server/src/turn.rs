@@ -14,7 +14,7 @@ pub struct ModelTurn<'a> {
     /// Its tokens.
     pub used: Tokens,
     /// The tokens that are reported. A mode can omit or falsify them.
-    pub told: Option<Tokens>,
+    pub reported: Option<Tokens>,
     /// Whether usage is reported repeatedly.
     pub cumulative: bool,
     /// Number of the call, for identifiers.
@@ -33,7 +33,7 @@ pub struct Event {
     /// Tokens that are charged for this event.
     pub charged: Tokens,
     /// Tokens that it reports in addition to earlier events.
-    pub said: Tokens,
+    pub reported: Tokens,
     /// Whether it carries content.
     pub content: bool,
 }
@@ -54,7 +54,7 @@ pub struct Stream {
 impl ModelTurn<'_> {
     /// Tokens that are charged before any content: input and thinking.
     #[must_use]
-    pub fn at_first(&self) -> Tokens {
+    pub fn charged_before_content(&self) -> Tokens {
         Tokens { output: self.used.reasoning, reasoning: self.used.reasoning, ..self.used.without_output() }
     }
 
@@ -68,7 +68,7 @@ impl ModelTurn<'_> {
 /// The reported usage for the real one, by the script.
 #[must_use]
 pub fn told(used: Tokens, script: &Script) -> Option<Tokens> {
-    match script.telling {
+    match script.reported_usage {
         ScriptedSpeech::True => Some(used),
         ScriptedSpeech::Nothing => None,
         ScriptedSpeech::Lie(number) => Some(Tokens { input: number, output: number, ..Tokens::default() }),
@@ -108,7 +108,7 @@ pub fn make_odd(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                if matches!(name.as_str(), "usage" | "usageMetadata") { spoil(value) } else { make_odd(value) }
+                if matches!(name.as_str(), "usage" | "usageMetadata") { invalidate_numbers(value) } else { make_odd(value) }
             }
         }
         Value::Array(values) => values.iter_mut().for_each(make_odd),
@@ -116,7 +116,7 @@ pub fn make_odd(value: &mut Value) {
     }
 }
 
-fn spoil(usage: &mut Value) {
+fn invalidate_numbers(usage: &mut Value) {
     let Some(fields) = usage.as_object_mut() else { return };
     let odd = [Value::from(-5), Value::from("12"), Value::from(1e300), Value::Null, Value::from(1.5), Value::Object(Map::new())];
     for (value, odd) in fields.values_mut().zip(odd.into_iter().cycle()) {

@@ -103,7 +103,7 @@ impl Server {
     }
 
     fn all(&self) -> Value {
-        self.provider.books.count()["all"].clone()
+        self.provider.counts.count()["all"].clone()
     }
 }
 
@@ -269,8 +269,8 @@ async fn a_call_without_the_credential_is_refused_and_not_counted() {
         }
     }
     assert_eq!(server.all()["calls"], json!(0));
-    assert_eq!(server.provider.books.requests().as_array().map(Vec::len), Some(12));
-    assert!(!server.provider.books.requests().to_string().contains("wrong"), "no credential is shown, not even a wrong one");
+    assert_eq!(server.provider.counts.requests().as_array().map(Vec::len), Some(12));
+    assert!(!server.provider.counts.requests().to_string().contains("wrong"), "no credential is shown, not even a wrong one");
 }
 
 #[tokio::test]

@@ -110,7 +110,7 @@ async fn the_table_of_calls_is_kept_row_by_row() {
             (true, true) => refuses(Code::InvalidBody, &["(body)"]).await,
         }
         // Without a token a caller does not learn even that.
-        scene.refuses(&scene.nobody, row.method, &path, "[]", Code::NoToken, &["Bearer"]).await;
+        scene.refuses(&scene.anonymous, row.method, &path, "[]", Code::NoToken, &["Bearer"]).await;
         for method in
             ["GET", "POST", "PUT", "PATCH", "DELETE"].into_iter().filter(|method| matches!(find(method, &path), RequestMatch::OtherMethod))
         {
@@ -147,11 +147,11 @@ async fn the_table_of_calls_is_kept_row_by_row() {
 async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
     let pool = json!({"replicas": 2, "may": {"spawnIn": ["free"]}, "bulkhead": {"maxChildAgents": 1}});
     let scene = Scene::set("document", pool, 2).await;
-    let answer = scene.nobody.get("/openapi.json").await;
+    let answer = scene.anonymous.get("/openapi.json").await;
     assert_eq!((answer.status, &answer.headers["content-type"]), (200, &"application/json".parse().expect("a value")));
     let document = answer.json();
     assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.1.")), "{document}");
-    let other_method = scene.nobody.post("/openapi.json", json!({})).await;
+    let other_method = scene.anonymous.post("/openapi.json", json!({})).await;
     assert_eq!((other_method.status, other_method.refusal().code), (405, Code::WrongMethod));
 
     let paths = document["paths"].as_object().expect("paths");
@@ -223,7 +223,7 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
     assert_eq!(Schema { document: &document, schema: &promised }.check(&noticed), [""; 0]);
     drop(still);
 
-    exchange(&scene.nobody, "/agent/v1/report", Some(report()), 401).await;
+    exchange(&scene.anonymous, "/agent/v1/report", Some(report()), 401).await;
     exchange(&agent, "/agent/v1/report", Some(json!({})), 400).await;
     let leaving = scene.agent_of(&scene.pods[1]).await;
     exchange(&leaving, "/agent/v1/goodbye", Some(json!({"reason": "done"})), 200).await;
@@ -241,12 +241,12 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
         }
     }
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
-    room_is_whole(&scene).await;
+    check_agents_complete(&scene).await;
     scene.room.close().await;
 }
 
 /// The pool has both of its agents, and the child in addition.
-async fn room_is_whole(scene: &Scene) {
+async fn check_agents_complete(scene: &Scene) {
     Fleet::of(&scene.room, 3).await;
     let manual = scene.room.list::<Agent>().await.into_iter().filter(|agent| agent.spec.parent_ref.is_some()).count();
     assert_eq!(manual, 1);

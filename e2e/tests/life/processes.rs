@@ -58,7 +58,7 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
     .await;
     node::signal(&node::supervisor(&uid).expect("a supervisor"), Signal::KILL);
     nothing_runs(&uid).await;
-    let ended = becomes(&room, &name, "ended", |agent| phase(agent) == Some(Stopped)).await;
+    let ended = wait_for_agent(&room, &name, "ended", |agent| phase(agent) == Some(Stopped)).await;
     let ready = condition(&ended, "Ready").expect("Ready");
     assert!(ready.reason == "PodFailed" && ready.message.contains("137"), "{ready:?}");
     room.close().await;

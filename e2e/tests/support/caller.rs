@@ -62,12 +62,12 @@ impl Answer {
 
 impl Caller {
     /// A caller without a token, at the namespace's gateway.
-    pub async fn at_the_gateway(room: &TestNamespace) -> Self {
+    pub async fn anonymous_at_gateway(room: &TestNamespace) -> Self {
         Self::new(room, room.gateway, GATEWAY_TLS_NAME).await
     }
 
     /// A caller without a token, at the governor of the namespace's current leader.
-    pub async fn at_the_governor(room: &TestNamespace) -> Self {
+    pub async fn anonymous_at_governor(room: &TestNamespace) -> Self {
         let lease = room.api::<Lease>().get("spillway-controller").await.expect("the leader's lease");
         let address = lease.annotations().get(ADDRESS_ANNOTATION).expect("the leader's address").parse().expect("an address");
         Self::new(room, address, GOVERNOR_TLS_NAME).await
@@ -102,7 +102,7 @@ impl Caller {
     }
 
     /// The same caller from this address of the machine, as a pod has an address of its own.
-    pub fn coming_from(&self, source: IpAddr) -> Self {
+    pub fn with_source(&self, source: IpAddr) -> Self {
         Self { source: Some(source), ..self.clone() }
     }
 

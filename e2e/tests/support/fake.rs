@@ -125,7 +125,7 @@ impl FakeGovernor {
     }
 
     /// Waits until it holds a call.
-    pub async fn holds_a_call(&self) {
+    pub async fn wait_for_held_call(&self) {
         self.shared.kept.subscribe().wait_for(|kept| *kept > 0).await.expect("it serves");
     }
 }

@@ -17,13 +17,13 @@ pub struct State {
     pub phase: String,
     pub ready: String,
     pub heartbeating: String,
-    pub words: String,
+    pub message: String,
 }
 
 /// The states of every agent, in order.
 #[derive(Clone)]
 pub struct Chronicle {
-    told: Arc<Mutex<BTreeMap<String, Vec<State>>>>,
+    states: Arc<Mutex<BTreeMap<String, Vec<State>>>>,
     _task: Arc<tokio::task::JoinHandle<()>>,
 }
 
@@ -46,12 +46,12 @@ impl Chronicle {
                 }
             }
         });
-        Self { told, _task: Arc::new(task) }
+        Self { states: told, _task: Arc::new(task) }
     }
 
     /// Every state in which `agent` was seen.
     pub fn of(&self, agent: &str) -> Vec<State> {
-        self.told.lock().expect("not poisoned").get(agent).cloned().unwrap_or_default()
+        self.states.lock().expect("not poisoned").get(agent).cloned().unwrap_or_default()
     }
 
     /// Waits until `agent` was seen in a state for which `holds` is true; the state.
@@ -64,8 +64,8 @@ impl Chronicle {
     }
 
     /// Checks that none of these agents was ever given up or counted as lost, and that there were no other agents.
-    pub fn nothing_happened_to(&self, agents: &[String]) {
-        let told = self.told.lock().expect("not poisoned");
+    pub fn assert_undisturbed(&self, agents: &[String]) {
+        let told = self.states.lock().expect("not poisoned");
         let names: Vec<_> = told.keys().cloned().collect();
         let mut expected = agents.to_vec();
         expected.sort();
@@ -85,7 +85,7 @@ fn state(agent: &Agent) -> State {
         phase: status.phase.map(|phase| format!("{phase:?}")).unwrap_or_default(),
         ready: find("Ready").map(|ready| ready.reason.clone()).unwrap_or_default(),
         heartbeating: find("Heartbeating").map(|one| format!("{}/{}", one.status, one.reason)).unwrap_or_default(),
-        words: find("Ready").map(|ready| ready.message.clone()).unwrap_or_default(),
+        message: find("Ready").map(|ready| ready.message.clone()).unwrap_or_default(),
     }
 }
 
@@ -115,7 +115,7 @@ impl Fleet {
     }
 
     /// The same, but ended agents may exist too.
-    pub async fn of_living(room: &TestNamespace, count: usize) -> Self {
+    pub async fn wait_for_living(room: &TestNamespace, count: usize) -> Self {
         let all = Self::of(room, count).await;
         Self(all.0.into_iter().filter(|(_, member)| member.lives).collect())
     }

@@ -82,7 +82,7 @@ impl<'a> Gateways<'a> {
 
     /// Waits until the current process serves.
     pub async fn serves(&self, which: usize) {
-        let caller = Caller::at_the_gateway(self.room).await.at(self.address(which));
+        let caller = Caller::anonymous_at_gateway(self.room).await.at(self.address(which));
         eventually(&format!("gateway {which} serves"), async || caller.connect().await.map(drop)).await;
         self.one(which).process.lock().expect("not poisoned").life.serves = true;
     }

@@ -54,7 +54,7 @@ impl History {
 
     /// The phases of an Agent until now, in order.
     pub async fn phases(&self, name: &str) -> Vec<AgentPhase> {
-        self.caught_up().await;
+        self.wait_until_current().await;
         let all = self.agents.lock().expect("not poisoned");
         let mut phases: Vec<_> =
             all.iter().filter(|(_, agent)| agent.name_any() == name).filter_map(|(_, agent)| agent.status.as_ref()?.phase).collect();
@@ -74,13 +74,13 @@ impl History {
 
     /// The values of `says` for all states of all Agents until now.
     async fn of_agents(&self, says: impl Fn(&Agent) -> Option<String>) -> BTreeSet<String> {
-        self.caught_up().await;
+        self.wait_until_current().await;
         self.agents.lock().expect("not poisoned").iter().filter_map(|(_, agent)| says(agent)).collect()
     }
 
     /// Waits until the watch has sent all that a read of the API server shows now, because a watch is later than a
     /// read.
-    async fn caught_up(&self) {
+    async fn wait_until_current(&self) {
         let version = |agent: &Agent| agent.resource_version().and_then(|version| version.parse::<u64>().ok()).expect("a version");
         let now = self.api.list(&ListParams::default()).await.expect("a list").items;
         eventually("the watch has sent the state that a read shows", async || {

@@ -35,7 +35,7 @@ impl Dice {
     }
 
     /// A generator of its own, whose numbers do not depend on other users.
-    pub fn another(&mut self) -> Self {
+    pub fn fork(&mut self) -> Self {
         Self(u64::try_from(self.below(usize::MAX)).expect("a number"))
     }
 
@@ -73,12 +73,12 @@ pub struct Killer<'a> {
     pub operator: Option<Operator>,
     kills: usize,
     /// Agents that were lost by kills.
-    pub lost: BTreeSet<String>,
+    pub lost_agents: BTreeSet<String>,
 }
 
 impl<'a> Killer<'a> {
     pub fn new(room: &'a TestNamespace, operator: Operator) -> Self {
-        Self { room, operator: Some(operator), kills: 0, lost: BTreeSet::new() }
+        Self { room, operator: Some(operator), kills: 0, lost_agents: BTreeSet::new() }
     }
 
     /// Kills the victim. A controller or a gateway is restarted at once.
@@ -96,7 +96,7 @@ impl<'a> Killer<'a> {
             }
             Victim::Supervisor => {
                 if let Some((agent, process)) = self.one_of_an_agent(dice, node::supervisor).await {
-                    self.lost.insert(agent);
+                    self.lost_agents.insert(agent);
                     node::signal(&process, Signal::KILL);
                 }
             }

@@ -28,7 +28,7 @@ pub struct Counted {
     /// Answers that were sent to their end.
     pub finished: i64,
     /// Tokens that it reported.
-    pub told: i64,
+    pub reported_tokens: i64,
 }
 
 /// A provider with a count of its own.
@@ -81,7 +81,7 @@ impl Scripted {
 
     /// Number of calls, including refused ones.
     pub fn calls(&self) -> i64 {
-        self.provider.books.count()["all"]["calls"].as_i64().expect("a number")
+        self.provider.counts.count()["all"]["calls"].as_i64().expect("a number")
     }
 
     /// Releases the answers that wait (mode `wait`), and all later ones.
@@ -96,11 +96,14 @@ impl Scripted {
 
     /// Its counts of each caller, by the header `x-caller`.
     pub fn callers(&self) -> BTreeMap<String, Counted> {
-        let count = self.provider.books.count();
+        let count = self.provider.counts.count();
         let number = |value: &Value| value.as_i64().expect("a number");
         let lines = count["lines"].as_array().expect("lines").iter().map(|line| {
-            let counted =
-                Counted { calls: number(&line["calls"]), finished: number(&line["finished"]), told: number(&line["told"]["all"]) };
+            let counted = Counted {
+                calls: number(&line["calls"]),
+                finished: number(&line["finished"]),
+                reported_tokens: number(&line["told"]["all"]),
+            };
             (line["caller"].as_str().expect("a name").to_owned(), counted)
         });
         lines.collect()
@@ -108,7 +111,7 @@ impl Scripted {
 
     /// Tokens of all answers, as the provider reported them.
     pub fn told(&self) -> i64 {
-        self.provider.books.count()["all"]["told"]["all"].as_i64().expect("a number")
+        self.provider.counts.count()["all"]["told"]["all"].as_i64().expect("a number")
     }
 }
 

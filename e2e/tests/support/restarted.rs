@@ -34,14 +34,14 @@ impl Controllers {
     }
 
     /// Restarts them until the test is over.
-    pub async fn are_kept_for(&self, room: &TestNamespace, test: impl Future<Output = ()>) {
+    pub async fn run_during(&self, room: &TestNamespace, test: impl Future<Output = ()>) {
         tokio::select! {
             () = test => {}
-            () = self.are_kept(room) => {}
+            () = self.keep_running(room) => {}
         }
     }
 
-    async fn are_kept(&self, room: &TestNamespace) {
+    async fn keep_running(&self, room: &TestNamespace) {
         loop {
             self.restart(room);
             tokio::time::sleep(Duration::from_millis(250)).await;

@@ -40,14 +40,14 @@ impl TestNamespace {
             seen(names.len() == count, || format!("{}", names.len())).map(|()| names)
         })
         .await;
-        let gateway = Caller::at_the_gateway(self).await;
+        let gateway = Caller::anonymous_at_gateway(self).await;
         let mut all = Vec::new();
         for (name, at) in names.into_iter().zip(1_u16..) {
             let pod = self.api::<Pod>().get(&name).await.expect("its pod");
             // A gateway reviews only a few unknown tokens of one address.
             let [high, low] = at.to_be_bytes();
             let source = IpAddr::from(Ipv4Addr::new(127, 77, high, low));
-            all.push(Standin { caller: gateway.with(&token_of(self, &pod).await).coming_from(source), name });
+            all.push(Standin { caller: gateway.with(&token_of(self, &pod).await).with_source(source), name });
         }
         all
     }

@@ -79,7 +79,7 @@ pub struct Etcd(PathBuf);
 
 impl Etcd {
     /// Copies etcd's data into this file. etcd is stopped for a short time.
-    pub fn copied(file: &Path) -> Self {
+    pub fn take_copy(file: &Path) -> Self {
         cluster(&["snapshot", &file.to_string_lossy()]);
         Self(file.to_owned())
     }

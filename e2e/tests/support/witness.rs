@@ -113,7 +113,7 @@ impl TestNamespace {
 
     /// A caller with the token of this pod, at the gateway.
     pub async fn as_pod(&self, pod: &Pod) -> Caller {
-        Caller::at_the_gateway(self).await.with(&token_of(self, pod).await)
+        Caller::anonymous_at_gateway(self).await.with(&token_of(self, pod).await)
     }
 }
 

@@ -63,8 +63,8 @@ impl TestNamespace {
     }
 
     /// Ends an item whose program is [`UNTIL_TOLD`].
-    pub async fn let_go(&self, name: &str) {
-        let agent = holder(&self.item_is(name, WorkItemPhase::Leased).await);
+    pub async fn release_item(&self, name: &str) {
+        let agent = holder(&self.wait_for_item_phase(name, WorkItemPhase::Leased).await);
         super::exec::sh(self, &agent, &format!("touch /tmp/go-{name}")).await.ok();
     }
 
@@ -78,7 +78,7 @@ impl TestNamespace {
     }
 
     /// Waits until the item is in this phase.
-    pub async fn item_is(&self, name: &str, wanted: WorkItemPhase) -> WorkItem {
+    pub async fn wait_for_item_phase(&self, name: &str, wanted: WorkItemPhase) -> WorkItem {
         eventually(&format!("item {name} is {wanted:?}"), async || {
             let item = self.item(name).await;
             seen(phase(&item) == Some(wanted), || format!("{:?}", item.status)).map(|()| item)
@@ -87,7 +87,7 @@ impl TestNamespace {
     }
 
     /// Waits until every item has ended; the number of items in each phase.
-    pub async fn items_are_over(&self, count: usize) -> BTreeMap<String, usize> {
+    pub async fn wait_until_items_ended(&self, count: usize) -> BTreeMap<String, usize> {
         eventually(&format!("{count} items have ended"), async || {
             let items: Vec<WorkItem> = self.list().await;
             let mut phases = BTreeMap::new();

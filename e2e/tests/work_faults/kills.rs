@@ -40,7 +40,7 @@ async fn many_items_under(victims: &[Victim]) {
         eprintln!("{:?} is killed when {} items are done", victim, witness.succeeded());
         killer.kill(victim, &mut dice).await;
     }
-    assert_eq!(room.items_are_over(ITEMS).await, [("Succeeded".to_owned(), ITEMS)].into());
+    assert_eq!(room.wait_until_items_ended(ITEMS).await, [("Succeeded".to_owned(), ITEMS)].into());
     let (mut again, mut unexplained) = (0, Vec::new());
     for item in room.list::<WorkItem>().await {
         let said = format!("{} {}", item.uid().expect("a uid"), epoch(&item));
@@ -56,13 +56,13 @@ async fn many_items_under(victims: &[Victim]) {
         assert_eq!(history.pop().map(|(verb, _)| verb).as_deref(), Some("Complete"));
         again += usize::from(!history.is_empty());
         let explained =
-            |(verb, agent): &(String, String)| matches!(verb.as_str(), "LeaseExpired" | "Release") && killer.lost.contains(agent);
+            |(verb, agent): &(String, String)| matches!(verb.as_str(), "LeaseExpired" | "Release") && killer.lost_agents.contains(agent);
         if !history.iter().all(explained) {
             unexplained.push(format!("{}: {:?}", item.name_any(), item.status.and_then(|status| status.attempt_history)));
         }
     }
-    eprintln!("{again} of {ITEMS} items were given out more than once; lost: {:?}", killer.lost);
-    assert!(unexplained.is_empty(), "agents that were not killed lost items (killed were {:?}): {unexplained:#?}", killer.lost);
+    eprintln!("{again} of {ITEMS} items were given out more than once; lost: {:?}", killer.lost_agents);
+    assert!(unexplained.is_empty(), "agents that were not killed lost items (killed were {:?}): {unexplained:#?}", killer.lost_agents);
     witness.each_was_finished_once();
     let _operator = killer.operator;
     room.close().await;

@@ -26,7 +26,7 @@ async fn gateway_away_for_longer_than_a_lease(name: &str, and_controller: bool) 
     }
     let mut holders = Vec::new();
     for name in names {
-        holders.push(room.holder(&room.item_is(name, Leased).await).await.name_any());
+        holders.push(room.holder(&room.wait_for_item_phase(name, Leased).await).await.name_any());
     }
     room.kill_gateway();
     tokio::time::sleep(Duration::from_secs(45)).await;
@@ -43,8 +43,8 @@ async fn gateway_away_for_longer_than_a_lease(name: &str, and_controller: bool) 
     tokio::time::sleep(Duration::from_secs(75)).await;
     for (name, holder) in names.iter().zip(&holders) {
         assert!(leased(&room.item(name).await, 1), "{:?}", room.item(name).await.status);
-        let_go(&room, holder).await;
-        let done = room.item_is(name, Succeeded).await;
+        release_program(&room, holder).await;
+        let done = room.wait_for_item_phase(name, Succeeded).await;
         assert_eq!((counts(&done), attempts(&done)), ((0, 0, 1, 1), vec![("Complete".to_owned(), holder.clone())]));
     }
     assert_eq!(history.agents_ever().await.len(), 3, "no agent was replaced");

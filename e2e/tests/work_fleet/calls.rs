@@ -23,7 +23,7 @@ async fn two_agents(room: &TestNamespace, may: Value) -> [Caller; 2] {
     room.apply_pool("pair", json!({"replicas": 2, "queues": queues, "may": may, "agent": {"run": "LongRunning"}})).await;
     Fleet::of(room, 2).await;
     let pods = room.pods_ready(2).await;
-    let nobody = Caller::at_the_gateway(room).await;
+    let nobody = Caller::anonymous_at_gateway(room).await;
     [nobody.with(&token_of(room, &pods[0]).await), nobody.with(&token_of(room, &pods[1]).await)]
 }
 
@@ -38,14 +38,14 @@ async fn what_cannot_be_submitted_is_refused_with_limit_and_number() {
     let [agent, _] = two_agents(&room, json!({"submitTo": ["work", "small", "full", "typed", "gone"]})).await;
     let keyed = |key: &str| agent.saying("idempotency-key", key);
     room.submit("full", "filler", json!({"notBeforeTime": "2100-01-01T00:00:00Z"})).await;
-    room.item_is("filler", Scheduled).await;
+    room.wait_for_item_phase("filler", Scheduled).await;
     let first = agent.post("/agent/v1/work", json!({"queue": "private", "dedupKey": "one", "payload": "x"})).await;
     assert_eq!(first.refusal().field.as_deref(), Some("queue"), "{first:?}");
     let known = json!({"queue": "typed", "type": "bug", "dedupKey": "one", "payload": "x"});
     let first = agent.post("/agent/v1/work", known.clone()).await;
     assert_eq!(first.status, 200, "{first:?}");
     let name = first.json()["name"].as_str().expect("a name").to_owned();
-    room.item_is(&name, Ready).await;
+    room.wait_for_item_phase(&name, Ready).await;
 
     // Each refusal has its code, field, limit and number.
     type Case = (&'static str, Value, (u16, &'static str), &'static str, Option<(u64, u64)>);
@@ -68,7 +68,7 @@ async fn what_cannot_be_submitted_is_refused_with_limit_and_number() {
     // A repeated call gives the same item. Another item with its key is refused.
     assert_eq!(agent.post("/agent/v1/work", known).await.json(), first.json());
     let made = keyed("k").post("/agent/v1/work", json!({"queue": "work", "payload": "1"})).await;
-    room.item_is(made.json()["name"].as_str().expect("a name"), Ready).await;
+    room.wait_for_item_phase(made.json()["name"].as_str().expect("a name"), Ready).await;
     refuses(&room, "a key for two", &keyed("k"), "/agent/v1/work", json!({"queue": "work", "payload": "2"}), (409, "key_reused")).await;
     assert_eq!(keyed("k").post("/agent/v1/work", json!({"queue": "work", "payload": "1"})).await.json(), made.json());
     assert_eq!(stored(&room).await.len(), 3);
@@ -158,7 +158,7 @@ async fn what_an_item_asks_for_cannot_be_changed() {
         json!({"redrives": 1, "releasedEpoch": 1, "cancelRequested": true, "notBeforeTime": "2100-01-01T00:00:00Z"}),
     )
     .await;
-    room.item_is("one", Cancelled).await;
+    room.wait_for_item_phase("one", Cancelled).await;
     let before = stored(&room).await;
     let long = json!({"matchLabels": {"a": "b"}});
     let cases = [

@@ -24,17 +24,17 @@ const STUBBORN: &str = "case $task in hold) trap '' TERM; while :; do sleep 1; d
 async fn a_person_cancels_a_group() {
     let (room, _operator, _) = opened("group").await;
     room.apply_queue("bugs", json!({})).await;
-    room.apply_workers("fixers", &["bugs"], STUBBORN, quick(1)).await;
+    room.apply_workers("fixers", &["bugs"], STUBBORN, fast_scaling_spec(1)).await;
     room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
-    room.item_is("held", Leased).await;
+    room.wait_for_item_phase("held", Leased).await;
     room.submit("bugs", "waiting", json!({"group": "book", "payload": "0"})).await;
     room.submit("bugs", "blocked", json!({"group": "book", "payload": "0", "dependsOn": [{"name": "other"}]})).await;
     room.submit("bugs", "other", json!({"group": "film", "payload": "0"})).await;
     let now = Timestamp::now();
     room.apply_queue("bugs", json!({"cancelGroups": [{"group": "book", "time": now.to_string()}]})).await;
-    room.item_is("held", Cancelling).await;
+    room.wait_for_item_phase("held", Cancelling).await;
     for name in ["waiting", "blocked", "held"] {
-        let item = room.item_is(name, Cancelled).await;
+        let item = room.wait_for_item_phase(name, Cancelled).await;
         let tried = i32::from(name == "held");
         assert_eq!((reason(&item), counts(&item)), (Some("GroupCancelled"), (tried, 0, 0)), "{item:?}");
     }
@@ -45,7 +45,7 @@ async fn a_person_cancels_a_group() {
     .await;
     room.submit("bugs", "later", json!({"group": "book", "payload": "0"})).await;
     for name in ["later", "other"] {
-        room.item_is(name, Succeeded).await;
+        room.wait_for_item_phase(name, Succeeded).await;
     }
     room.close().await;
 }
@@ -54,12 +54,12 @@ async fn a_person_cancels_a_group() {
 async fn a_queue_says_which_of_its_cancelled_groups_still_have_members() {
     let (room, _operator, _) = opened("tombstone").await;
     room.apply_queue("bugs", json!({})).await;
-    room.apply_workers("fixers", &["bugs"], STUBBORN, quick(1)).await;
+    room.apply_workers("fixers", &["bugs"], STUBBORN, fast_scaling_spec(1)).await;
     room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
-    room.item_is("held", Leased).await;
+    room.wait_for_item_phase("held", Leased).await;
     room.apply_queue("bugs", json!({"cancelGroups": [{"group": "book", "time": Timestamp::now().to_string()}]})).await;
     groups_are(&room, "bugs", &["book"]).await;
-    room.item_is("held", Cancelled).await;
+    room.wait_for_item_phase("held", Cancelled).await;
     groups_are(&room, "bugs", &[]).await;
     room.close().await;
 }
@@ -68,21 +68,21 @@ async fn a_queue_says_which_of_its_cancelled_groups_still_have_members() {
 async fn a_members_failure_cancels_its_group() {
     let (room, _operator, _) = opened("gang").await;
     room.apply_queue("bugs", json!({"failurePolicy": {"cancelGroup": true}, "itemDefaults": {"maxAttempts": 1}})).await;
-    room.apply_workers("fixers", &["bugs"], STUBBORN, quick(2)).await;
+    room.apply_workers("fixers", &["bugs"], STUBBORN, fast_scaling_spec(2)).await;
     room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
-    room.item_is("held", Leased).await;
+    room.wait_for_item_phase("held", Leased).await;
     room.submit("bugs", "after", json!({"group": "book", "payload": "0", "dependsOn": [{"name": "held"}]})).await;
     room.submit("bugs", "other", json!({"group": "film", "payload": "0", "dependsOn": [{"name": "fails", "condition": "Finished"}]})).await;
     room.submit("bugs", "fails", json!({"group": "book", "payload": "7"})).await;
-    let failed = room.item_is("fails", DeadLettered).await;
+    let failed = room.wait_for_item_phase("fails", DeadLettered).await;
     assert_eq!((reason(&failed), counts(&failed)), (Some("TooManyFailures"), (1, 1, 0)), "{failed:?}");
     // This was written before the failure could be read.
     assert_eq!(cancelled_groups(&room, "bugs").await, ["book"]);
     for name in ["after", "held"] {
-        let item = room.item_is(name, Cancelled).await;
+        let item = room.wait_for_item_phase(name, Cancelled).await;
         assert_eq!(reason(&item), Some("GroupCancelled"), "{item:?}");
     }
     groups_are(&room, "bugs", &[]).await;
-    room.item_is("other", Succeeded).await;
+    room.wait_for_item_phase("other", Succeeded).await;
     room.close().await;
 }

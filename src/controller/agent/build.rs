@@ -87,7 +87,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
         command: Some(command(pool)),
         env: Some(environment(agent, pool)),
         resources: Some(resources(agent.spec.resources.as_ref().or(spec.agent.resources.as_ref()))),
-        security_context: Some(container_walls()),
+        security_context: Some(container_security_context()),
         working_dir: Some(WORKSPACE_DIR.into()),
         volume_mounts: Some(mounts(&files)),
         stdin: chat.then_some(true),
@@ -112,9 +112,9 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             host_users: user_namespaces.then_some(false),
-            security_context: Some(pod_walls()),
+            security_context: Some(pod_security_context()),
             dns_policy: Some("None".into()),
-            dns_config: Some(no_dns()),
+            dns_config: Some(dns_config()),
             volumes: Some(volumes(agent, pool, &files)),
             node_selector: scheduling.node_selector.filter(|selector| !selector.is_empty()),
             tolerations: scheduling.tolerations,
@@ -131,7 +131,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
 }
 
 /// The patch that adopts an Agent which a person created or changed: it adds a missing finalizer, owner and labels.
-pub fn adoption(agent: &Agent, pool: Option<&AgentPool>) -> Value {
+pub fn adoption_patch(agent: &Agent, pool: Option<&AgentPool>) -> Value {
     let mut finalizers = agent.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == names::AGENT_FINALIZER) {
         finalizers.push(names::AGENT_FINALIZER.to_owned());
@@ -177,7 +177,7 @@ fn link(supervised: &Supervised) -> Container {
             requests: Some(quantities(LINK_REQUESTS)),
             ..ResourceRequirements::default()
         }),
-        security_context: Some(SecurityContext { run_as_user: Some(LINK_UID), ..container_walls() }),
+        security_context: Some(SecurityContext { run_as_user: Some(LINK_UID), ..container_security_context() }),
         volume_mounts: Some(vec![
             mount("spillway-bin", BIN_DIR),
             mount("spillway-run", RUN_DIR),
@@ -282,7 +282,7 @@ fn resources(set: Option<&ResourceRequirements>) -> ResourceRequirements {
     resources
 }
 
-fn container_walls() -> SecurityContext {
+fn container_security_context() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         read_only_root_filesystem: Some(true),
@@ -292,7 +292,7 @@ fn container_walls() -> SecurityContext {
     }
 }
 
-fn pod_walls() -> PodSecurityContext {
+fn pod_security_context() -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
         run_as_user: Some(AGENT_UID),
@@ -304,7 +304,7 @@ fn pod_walls() -> PodSecurityContext {
     }
 }
 
-fn no_dns() -> PodDNSConfig {
+fn dns_config() -> PodDNSConfig {
     let option = |name: &str| PodDNSConfigOption { name: Some(name.into()), value: Some("1".into()) };
     PodDNSConfig { nameservers: Some(vec!["127.0.0.1".into()]), options: Some(vec![option("timeout"), option("attempts")]), searches: None }
 }

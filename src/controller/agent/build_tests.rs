@@ -198,11 +198,11 @@ fn a_chat_agent_has_a_terminal() {
 #[test]
 fn an_agent_made_by_hand_gets_finalizer_owner_and_labels() {
     let (agent, pool) = objects(json!({}));
-    let patch = adoption(&agent, Some(&pool));
+    let patch = adoption_patch(&agent, Some(&pool));
     assert_eq!(patch["metadata"]["finalizers"], json!([names::AGENT_FINALIZER]));
     assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "pool-uid");
     assert_eq!(patch["metadata"]["labels"][names::TYPE_LABEL], "free");
     let mut half = agent.clone();
     half.metadata.finalizers = Some(vec![names::AGENT_FINALIZER.into()]);
-    assert_eq!(adoption(&half, Some(&pool))["metadata"]["finalizers"], json!([names::AGENT_FINALIZER]), "once");
+    assert_eq!(adoption_patch(&half, Some(&pool))["metadata"]["finalizers"], json!([names::AGENT_FINALIZER]), "once");
 }

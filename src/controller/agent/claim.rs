@@ -80,7 +80,7 @@ fn is_owned(claim: &PersistentVolumeClaim, agent: &Agent) -> bool {
 
 /// Deletes the volume of an agent that ended and whose pod is gone, although its Agent is still kept. A claim that
 /// cannot be deleted here is deleted with the Agent.
-pub async fn give_back(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
+pub async fn delete_claim(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let Some(claim) = agent.status.as_ref().and_then(|status| status.claim_ref.as_ref()) else { return Ok(()) };
     context.leadership.confirm().await?;
     match calls::delete(&context.api::<PersistentVolumeClaim>(&key.namespace), &claim.name, &claim.uid, None).await {

@@ -142,7 +142,7 @@ mod tests {
 
     /// Signal and action of each intervention in the agent's status.
     async fn told(leader: &Leader) -> Vec<(String, String)> {
-        leader.looks_at("a").await;
+        leader.reconcile_agent("a").await;
         let status = leader.status("Agent", "a");
         assert_eq!(status["phase"], "Stopped", "it has ended: {status}");
         let told = status["interventions"].as_array().cloned().unwrap_or_default();

@@ -19,10 +19,10 @@ use crate::wire::agent::Directive;
 use crate::wire::follow::Message;
 
 /// Tells the governor that the agent is expected to report, its directive, or that it ended.
-pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation, state: &State) {
+pub fn update_governor(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation, state: &State) {
     let Some(uid) = agent.caller_uid() else { return };
     if leaves(state) {
-        context.meter.is_over(TokenKey::Agent(agent.uid().unwrap_or_default()));
+        context.meter.write_soon(TokenKey::Agent(agent.uid().unwrap_or_default()));
     }
     // This includes a goodbye that an earlier leader stored: if the agent repeats it, it gets its answer at once.
     if agent.status.as_ref().is_some_and(|status| status.goodbye.is_some()) {
@@ -78,7 +78,7 @@ pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Agent
         };
         context.live.expect(uid, expected);
     }
-    context.live.direct(uid, directive);
+    context.live.set_directive(uid, directive);
 }
 
 /// Whether its program makes no model calls any more, or soon makes none: then its spent tokens are written at once.
@@ -127,7 +127,7 @@ pub async fn intervene(agent: &Agent, observed: &AgentObservation, context: &Con
             context.events.warning(agent, signal.name(), action.name(), note).await;
         }
         // A gang is reported once, not once for each of its agents.
-        _ if *signal == Signal::GangDivergence && !context.live.first_of_gang(&agent.namespace().unwrap_or_default(), message) => {
+        _ if *signal == Signal::GangDivergence && !context.live.is_new_gang_notice(&agent.namespace().unwrap_or_default(), message) => {
             context.events.warning(agent, signal.name(), action.name(), note).await
         }
         // Actions that are stronger than a warning also go to the webhooks.

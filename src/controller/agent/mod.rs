@@ -41,7 +41,7 @@ pub use observe::AgentObservation;
 pub use pod_termination::PodTerminations;
 pub use status::{hindrance_of, hindrance_reason};
 use supervise::Pause;
-pub use supervise::{condemned, held_by_supervisor};
+pub use supervise::{condemned, supervisor_pause_reason};
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER_NAME: &str = "agent";
@@ -63,7 +63,7 @@ pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Resul
     let key = ObjectKey::of(object.as_ref());
     let agent = match &object.0 {
         Ok(agent) => agent,
-        Err(invalid) => return malformed(object.as_ref(), &invalid.error, &key, &context).await,
+        Err(invalid) => return handle_invalid(object.as_ref(), &invalid.error, &key, &context).await,
     };
     context.reconcile(CONTROLLER_NAME, key.clone(), one(agent, &key, &context)).await
 }
@@ -75,8 +75,8 @@ pub fn after_error(object: Arc<AgentObject>, error: &Error, context: Arc<Context
 
 /// Reports an Agent that does not fit its type, once. If it is being deleted, its pod (found by owner reference) is
 /// deleted and its finalizer is removed by metadata alone, so that the deletion does not hang.
-async fn malformed(object: &AgentObject, trouble: &str, key: &ObjectKey, context: &Context) -> Result<Action, Error> {
-    if context.invalid_is_news(CONTROLLER_NAME, key.clone(), trouble) {
+async fn handle_invalid(object: &AgentObject, trouble: &str, key: &ObjectKey, context: &Context) -> Result<Action, Error> {
+    if context.is_new_error(CONTROLLER_NAME, key.clone(), trouble) {
         tracing::error!(namespace = %key.namespace, agent = %key.name, error = trouble, "a stored Agent does not fit its type; it is left alone");
         let note = format!(
             "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {trouble}"
@@ -115,18 +115,18 @@ async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLo
     }
     let observed = observe::observe(agent, key, pod, context).await?;
     let (step, state) = plan(&observed.facts);
-    govern::guide(agent, key, context, &observed, &state);
+    govern::update_governor(agent, key, context, &observed, &state);
     let (state, written) = apply(agent, key, context, &observed, step, state).await?;
     // The claim is deleted before the end is stored, so that it is not forgotten. A pod that ended by itself stays
     // readable, with its volume.
     if matches!(state, State::Ended(_)) && observed.pod.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()) {
-        claim::give_back(agent, key, context).await?;
+        claim::delete_claim(agent, key, context).await?;
     }
     let wait = match written {
         StepWrites::Gone => None,
-        StepWrites::Nothing | StepWrites::Pod(..) => tell(agent, key, context, &observed, &state, written).await?,
+        StepWrites::StatusOnly | StepWrites::Pod(..) => tell(agent, key, context, &observed, &state, written).await?,
     };
-    let wait = wait.into_iter().chain(observed.unwatched.then_some(MISSING_POD_CHECK_INTERVAL)).min();
+    let wait = wait.into_iter().chain(observed.missing_in_cache.then_some(MISSING_POD_CHECK_INTERVAL)).min();
     Ok(match (wait, next_look(&state)) {
         (Some(wait), NextLook::After(later)) => NextLook::After(wait.min(later)),
         (_, look) => look,
@@ -136,7 +136,7 @@ async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLo
 /// What remains to be written after a step.
 enum StepWrites {
     /// The status that follows from the state.
-    Nothing,
+    StatusOnly,
     /// The status, with the pod that was just created and the claim that it mounts.
     Pod(Box<Pod>, Option<ClaimRef>),
     /// Nothing: the Agent is deleted, or was changed in the meantime.
@@ -152,7 +152,7 @@ async fn apply(
     state: State,
 ) -> Result<(State, StepWrites), Error> {
     match step {
-        Step::None => Ok((state, StepWrites::Nothing)),
+        Step::None => Ok((state, StepWrites::StatusOnly)),
         Step::Adopt => {
             adopt(agent, key, context, observed).await?;
             Ok((state, StepWrites::Gone))
@@ -162,17 +162,17 @@ async fn apply(
             if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
                 delete_pod(key, context, &pod.uid, None).await?;
             }
-            Ok((state, StepWrites::Nothing))
+            Ok((state, StepWrites::StatusOnly))
         }
         Step::ForcePod => {
             if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
                 delete_pod(key, context, &pod.uid, Some(MIN_GRACE_SECONDS)).await?;
             }
-            Ok((state, StepWrites::Nothing))
+            Ok((state, StepWrites::StatusOnly))
         }
         Step::DeleteForeignPod => {
             delete_foreign_pod(agent, key, context).await?;
-            Ok((state, StepWrites::Nothing))
+            Ok((state, StepWrites::StatusOnly))
         }
         Step::RemoveFinalizer => {
             remove_finalizer(&agent.metadata, key, context).await?;
@@ -189,7 +189,7 @@ async fn apply(
 /// Adopts an Agent that a person created or changed: sets its finalizer, its pool as owner, and its labels.
 async fn adopt(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation) -> Result<(), Error> {
     context.leadership.check()?;
-    let patch = build::adoption(agent, observed.pool());
+    let patch = build::adoption_patch(agent, observed.pool());
     let params = kube::api::PatchParams { field_manager: Some(managers::AGENT.into()), ..Default::default() };
     let api = context.api::<Agent>(&key.namespace);
     let adopted = api.patch_metadata(&key.name, &params, &kube::api::Patch::Merge(patch)).await.map_err(Error::of("adopting an Agent"))?;
@@ -198,20 +198,20 @@ async fn adopt(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Age
 }
 
 async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation) -> Result<(State, StepWrites), Error> {
-    let Some(pool) = observed.pool() else { return Ok((State::PoolMissing, StepWrites::Nothing)) };
+    let Some(pool) = observed.pool() else { return Ok((State::PoolMissing, StepWrites::StatusOnly)) };
     let pod = build::pod(agent, pool, observe::user_namespaces(pool, context), &context.supervised);
     let volume = if agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some()) { None } else { build::claim(agent, pool) };
-    let amounts = Amounts { agents: 1, memory: capacity::memory(&pod), storage: volume.as_ref().map_or(0, capacity::volume) };
+    let amounts = Amounts { agents: 1, memory: capacity::memory(&pod), storage: volume.as_ref().map_or(0, capacity::requested_storage) };
     // Capacity is reserved before the volume is created, so that a refusal leaves no volume behind.
-    if let Err(hindrance) = context.places.take(key, pool, amounts, &context.stores) {
-        return Ok((State::Hindered(hindrance), StepWrites::Nothing));
+    if let Err(hindrance) = context.pending_places.take(key, pool, amounts, &context.stores) {
+        return Ok((State::Hindered(hindrance), StepWrites::StatusOnly));
     }
     let claim = match claim::ensure(agent, pool, key, context).await? {
         claim::Claim::None => None,
         claim::Claim::Ready(claim) => Some(claim),
         claim::Claim::Refused(hindrance) => {
-            context.places.give_back(key);
-            return Ok((State::Hindered(hindrance), StepWrites::Nothing));
+            context.pending_places.release(key);
+            return Ok((State::Hindered(hindrance), StepWrites::StatusOnly));
         }
     };
     context.leadership.check()?;
@@ -225,15 +225,15 @@ async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed:
                 Class::AlreadyExists => {
                     // A response was lost, or another client took the name. The pod belongs to no Agent.
                     delete_foreign_pod(agent, key, context).await?;
-                    return Ok((State::Replacing, StepWrites::Nothing));
+                    return Ok((State::Replacing, StepWrites::StatusOnly));
                 }
                 Class::QuotaExceeded => HindranceKind::QuotaExceeded,
                 Class::Terminating => HindranceKind::NamespaceTerminating,
                 Class::Refused => HindranceKind::PodRefused,
                 Class::Conflict | Class::NotFound | Class::LostLeadership | Class::Unavailable => return Err(error),
             };
-            context.places.give_back(key);
-            Ok((State::Hindered(Hindrance { kind, message: error.message() }), StepWrites::Nothing))
+            context.pending_places.release(key);
+            Ok((State::Hindered(Hindrance { kind, message: error.message() }), StepWrites::StatusOnly))
         }
     }
 }
@@ -292,30 +292,30 @@ async fn tell(
 ) -> Result<Option<Duration>, Error> {
     let (made, claim) = match written {
         StepWrites::Pod(pod, claim) => (pod.metadata.uid.map(|uid| PodRef { name: key.name.clone(), uid }), claim),
-        StepWrites::Nothing | StepWrites::Gone => (None, None),
+        StepWrites::StatusOnly | StepWrites::Gone => (None, None),
     };
     let told = status::StatusFacts {
         state,
         pod: observed.pod.as_deref(),
-        made: made.as_ref(),
+        created_pod: made.as_ref(),
         claim: claim.as_ref(),
         view: observed.view.as_ref(),
         decision: observed.decision.as_ref().filter(|decision| govern::is_new(agent, context, decision)),
         paused: observed.paused,
         holding: observed.holding.as_ref(),
         tokens: observed.tokens.clone(),
-        spent: observed.spent,
+        lifetime_spent: observed.lifetime_spent,
         children: observed.children,
         parent_ended: observed.parent_ended,
-        expelled: observed.expelled,
+        external_not_allowed: observed.external_not_allowed,
         epoch: context.epoch,
         now: jiff::Timestamp::now(),
     };
     let Some((next, change)) = status::next(agent, &told) else {
-        context.publish_now(CONTROLLER_NAME, key, StatusChange::None);
+        context.decide_write(CONTROLLER_NAME, key, StatusChange::None);
         return Ok(None);
     };
-    match context.publish_now(CONTROLLER_NAME, key, change) {
+    match context.decide_write(CONTROLLER_NAME, key, change) {
         WriteDecision::Never => return Ok(None),
         WriteDecision::After(wait) => return Ok(Some(wait)),
         WriteDecision::Now => {}
@@ -333,11 +333,11 @@ async fn tell(
         context.live.timeouts_stored(uid, observed.view.as_ref().map_or(0, |view| view.timeouts));
         // The signal that led to this pause must not lead to another pause after it.
         if let Some(decision) = observed.decision.as_ref().filter(|_| matches!(observed.paused, Some(Pause::Supervisor | Pause::Tokens))) {
-            context.live.dealt_with(uid, decision.signal);
+            context.live.decision_stored(uid, decision.signal);
         }
     }
     if let (State::Hibernated, Some(pod)) = (state, agent.status.as_ref().and_then(|status| status.pod_ref.as_ref())) {
-        context.disappearances.forget(&pod.uid);
+        context.pod_terminations.forget(&pod.uid);
     }
     for news in status::news(agent.status.as_ref(), &next) {
         if news.warning {
@@ -384,7 +384,7 @@ fn next_look(state: &State) -> NextLook {
         // A terminating pod is checked until it is gone: its deletion may have to be repeated with a shorter grace
         // period.
         State::Stopping => NextLook::After(LEAVING_POD_CHECK_INTERVAL),
-        State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => NextLook::Later,
+        State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => NextLook::WithBackoff,
         State::Missing(Verdict::NotYet(wait)) => NextLook::After(MISSING_POD_CHECK_INTERVAL.min(*wait)),
         State::Keep
         | State::Creating
@@ -412,7 +412,7 @@ fn forget(agent: &Agent, key: &ObjectKey, context: &Context) {
     context.agent_gate.forget(key);
     context.pod_gate.forget(key);
     if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
-        context.disappearances.forget(&pod.uid);
+        context.pod_terminations.forget(&pod.uid);
     }
 }
 

@@ -33,7 +33,7 @@ pub struct AgentObservation {
     /// The recorded pod, if it exists.
     pub pod: Option<Arc<Pod>>,
     /// The pod exists and the cache does not contain it, so no event reports its changes.
-    pub unwatched: bool,
+    pub missing_in_cache: bool,
     /// What the agent reported.
     pub view: Option<View>,
     /// The intervention that is due, if any.
@@ -45,13 +45,13 @@ pub struct AgentObservation {
     /// Whether there are tokens for the agent's calls.
     pub tokens: TokenAvailability,
     /// The agent spent its lifetime tokens and holds no item: it leaves, and its pool creates another one.
-    pub spent: bool,
+    pub lifetime_spent: bool,
     /// Number of living agents that this agent requested.
     pub children: u32,
     /// The parent agent ended.
     pub parent_ended: bool,
     /// The agent runs outside the cluster, and its pool no longer accepts such agents.
-    pub expelled: bool,
+    pub external_not_allowed: bool,
     /// The Agent's pool as stored, if it fits its type and is the one that owns the Agent.
     pool: Option<Arc<PoolObject>>,
 }
@@ -83,7 +83,7 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
         (None, None) => (PodFact::Absent(Verdict::Unknown), None),
         // The end of an Agent is stored only after its pod is proved to have ended.
         (_, Some(_)) if agent.has_ended() => (PodFact::Absent(Verdict::Gone), None),
-        (_, Some(recorded)) => look_for(agent, recorded, key, context).await?,
+        (_, Some(recorded)) => find_missing_pod(agent, recorded, key, context).await?,
     };
     // The silence of a pod that terminates, or whose node does not respond, says nothing.
     let quiet = match &fact {
@@ -108,8 +108,13 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     let paused_at = status.and_then(|status| status.paused_at_limit);
     let has_more = live_pool.zip(paused_at).is_some_and(|(pool, at)| availability::has_more(agent, pool, at, context));
     let paused = supervise::pause(agent, decision.as_ref(), holding.as_ref(), has_more);
-    let idle = Idle { holds: holding.is_some(), paused, leaves: live_pool.is_some_and(availability::leaves_when_spent), quiet };
-    let spent = is_spent(agent, view.as_ref(), &tokens, idle)
+    let idle = Idle {
+        holds: holding.is_some(),
+        paused,
+        leaves_when_spent: live_pool.is_some_and(availability::leaves_when_spent),
+        not_responding: quiet,
+    };
+    let spent = is_lifetime_spent(agent, view.as_ref(), &tokens, idle)
         // From here on the agent gets no work. It may have got an item a moment ago.
         && uid.is_some_and(|uid| context.work_index.with(&key.namespace, |work| work.retire(uid)));
     let expelled = outside && live_pool.is_some_and(|pool| pool.spec.external.is_none());
@@ -134,7 +139,21 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     };
     let children = uid.map_or(0, |uid| living_children(&key.namespace, uid, context));
     let unwatched = pod.is_some() && !watched;
-    Ok(AgentObservation { facts, unwatched, pod, pool, view, decision, holding, paused, tokens, spent, children, parent_ended, expelled })
+    Ok(AgentObservation {
+        facts,
+        missing_in_cache: unwatched,
+        pod,
+        pool,
+        view,
+        decision,
+        holding,
+        paused,
+        tokens,
+        lifetime_spent: spent,
+        children,
+        parent_ended,
+        external_not_allowed: expelled,
+    })
 }
 
 /// What decides whether an agent is idle.
@@ -144,16 +163,16 @@ struct Idle {
     holds: bool,
     paused: Option<supervise::Pause>,
     /// Agents of its pool leave when they have spent their lifetime tokens.
-    leaves: bool,
+    leaves_when_spent: bool,
     /// Its pod terminates, or does not respond.
-    quiet: bool,
+    not_responding: bool,
 }
 
 /// Whether an agent has spent its lifetime tokens and holds no item. Pure. If an agent spent nothing, its limit is too
 /// low for any call, and a new agent would not help.
-fn is_spent(agent: &Agent, view: Option<&View>, tokens: &TokenAvailability, idle: Idle) -> bool {
-    let Idle { holds, paused, leaves, quiet } = idle;
-    let over = matches!(tokens, TokenAvailability::Short(Blocker { key: TokenKey::Agent(_), .. }));
+fn is_lifetime_spent(agent: &Agent, view: Option<&View>, tokens: &TokenAvailability, idle: Idle) -> bool {
+    let Idle { holds, paused, leaves_when_spent: leaves, not_responding: quiet } = idle;
+    let over = matches!(tokens, TokenAvailability::Blocked(Blocker { key: TokenKey::Agent(_), .. }));
     let spends = agent.status.as_ref().and_then(|status| status.tokens.as_ref()?.used).unwrap_or(0) > 0;
     // A pause by a person or an intervention keeps the agent. A pause for lack of tokens does not: without an item the
     // agent has nothing to wait for.
@@ -203,7 +222,7 @@ fn ours(agent: &Agent, pod: &Pod, context: &Context) -> PodFact {
     let stored = ready.is_some_and(|ready| ready.reason == reasons::NODE_UNREACHABLE);
     // A deleted node says nothing: Kubernetes deletes its pods.
     let node = node.map_or(NodeReach::Heard, |node| context.stores.node_judgements.reach(&node, stored));
-    PodFact::Ours(pod_view::observed(pod, node, context.disappearances.leaving_for(pod)))
+    PodFact::Ours(pod_view::observed(pod, node, context.pod_terminations.terminating_for(pod)))
 }
 
 /// Whether the pod can be created. `stored_uid` is the uid of the pool object with that name, even if it does not fit
@@ -232,7 +251,7 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
     if let Some(message) = unsupported(&pool.spec) {
         return hindered(HindranceKind::Unsupported, message);
     }
-    if namespace_setup::stand(&namespace, context) { Spawn::Possible } else { Spawn::NotYet }
+    if namespace_setup::is_ready(&namespace, context) { Spawn::Possible } else { Spawn::NotYet }
 }
 
 /// Whether a pod of this pool gets a user namespace of its own.
@@ -255,16 +274,21 @@ pub fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
 
 /// Finds out what happened to a recorded pod that the cache does not contain: by a live read, else by its last known
 /// state and its node.
-async fn look_for(agent: &Agent, recorded: &PodRef, key: &ObjectKey, context: &Context) -> Result<(PodFact, Option<Arc<Pod>>), Error> {
+async fn find_missing_pod(
+    agent: &Agent,
+    recorded: &PodRef,
+    key: &ObjectKey,
+    context: &Context,
+) -> Result<(PodFact, Option<Arc<Pod>>), Error> {
     let live = context.api::<Pod>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
     if let Some(pod) = live.filter(|pod| pod.metadata.uid.as_deref() == Some(&recorded.uid)) {
         // The cache is stale, or the pod lost its labels and with them our watch. It is still ours.
         return Ok((ours(agent, &pod, context), Some(Arc::new(pod))));
     }
-    let (last, seen_on) = context.disappearances.last_seen(&recorded.uid);
+    let (last, seen_on) = context.pod_terminations.last_seen(&recorded.uid);
     let node = seen_on.or_else(|| agent.status.as_ref().and_then(|status| status.node.clone()));
     let node = match node {
-        None => NodeState::NotKnown(context.disappearances.missing_for(&recorded.uid, None, false)),
+        None => NodeState::NotKnown(context.pod_terminations.missing_for(&recorded.uid, None, false)),
         Some(name) => node_state(&name, &recorded.uid, context).await?,
     };
     Ok((PodFact::Absent(judge(last, node)), None))
@@ -278,10 +302,10 @@ async fn node_state(name: &str, pod_uid: &str, context: &Context) -> Result<Node
         return Ok(NodeState::OutOfService);
     }
     if !pod_view::healthy(&node) {
-        context.disappearances.node_unhealthy(pod_uid);
+        context.pod_terminations.node_unhealthy(pod_uid);
         return Ok(NodeState::Unhealthy);
     }
     let lease = context.api::<Lease>(NODE_LEASE_NAMESPACE).get_opt(name).await.map_err(Error::of("reading a node's lease"))?;
     let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0.to_string());
-    Ok(NodeState::HealthyFor(context.disappearances.missing_for(pod_uid, renewed, true)))
+    Ok(NodeState::HealthyFor(context.pod_terminations.missing_for(pod_uid, renewed, true)))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::pod_view::all_ended;
+use super::pod_view::all_containers_ended;
 use crate::cluster::clock::BootTime;
 use crate::policy::pod_termination::{LastSeen, NODE_HEALTHY_PROOF_DELAY};
 
@@ -26,7 +26,7 @@ pub struct PodTerminations(Arc<Mutex<MissingPod>>);
 struct MissingPod {
     last: HashMap<String, (LastSeen, Option<String>)>,
     missing: HashMap<String, Missing>,
-    leaving: HashMap<String, Leaving>,
+    terminating: HashMap<String, Leaving>,
 }
 
 /// Since when we see a pod terminating.
@@ -34,7 +34,7 @@ struct MissingPod {
 struct Leaving {
     since: BootTime,
     /// Its deletion time, which a repeated deletion with a shorter grace period changes. Only compared with itself.
-    asked: Time,
+    deletion_time: Time,
 }
 
 /// Since when a pod is missing while its node is healthy or unknown.
@@ -47,15 +47,15 @@ struct Missing {
 
 impl PodTerminations {
     /// Records the last state of `pod`, whose deletion the watch reported.
-    pub fn saw_deletion(&self, pod: &Pod) {
+    pub fn record_deletion(&self, pod: &Pod) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let mut known = self.lock();
         if known.last.len() >= MAX_TRACKED_PODS {
             known.last.clear();
         }
-        known.leaving.remove(&uid);
-        known.last.insert(uid, (if all_ended(pod) { LastSeen::Ended } else { LastSeen::Running }, node));
+        known.terminating.remove(&uid);
+        known.last.insert(uid, (if all_containers_ended(pod) { LastSeen::Ended } else { LastSeen::Running }, node));
     }
 
     /// The last known state of a pod, and its node.
@@ -64,15 +64,15 @@ impl PodTerminations {
     }
 
     /// How long we have seen a pod terminating, since its latest deletion.
-    pub fn leaving_for(&self, pod: &Pod) -> Duration {
+    pub fn terminating_for(&self, pod: &Pod) -> Duration {
         let (Some(uid), Some(asked)) = (pod.metadata.uid.as_ref(), pod.metadata.deletion_timestamp.as_ref()) else { return Duration::ZERO };
-        let begun = || Leaving { since: BootTime::now(), asked: asked.clone() };
+        let begun = || Leaving { since: BootTime::now(), deletion_time: asked.clone() };
         let mut known = self.lock();
-        if known.leaving.len() >= MAX_TRACKED_PODS && !known.leaving.contains_key(uid) {
-            known.leaving.clear();
+        if known.terminating.len() >= MAX_TRACKED_PODS && !known.terminating.contains_key(uid) {
+            known.terminating.clear();
         }
-        let leaving = known.leaving.entry(uid.clone()).or_insert_with(begun);
-        if leaving.asked != *asked {
+        let leaving = known.terminating.entry(uid.clone()).or_insert_with(begun);
+        if leaving.deletion_time != *asked {
             *leaving = begun();
         }
         leaving.since.elapsed()
@@ -97,7 +97,7 @@ impl PodTerminations {
         let mut known = self.lock();
         known.last.remove(uid);
         known.missing.remove(uid);
-        known.leaving.remove(uid);
+        known.terminating.remove(uid);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, MissingPod> {
@@ -118,9 +118,9 @@ mod tests {
                 .expect("a pod")
         };
         assert_eq!(known.last_seen("u"), (LastSeen::Unknown, None));
-        known.saw_deletion(&pod(json!({"phase": "Running"})));
+        known.record_deletion(&pod(json!({"phase": "Running"})));
         assert_eq!(known.last_seen("u"), (LastSeen::Running, Some("n".into())));
-        known.saw_deletion(&pod(json!({"phase": "Failed"})));
+        known.record_deletion(&pod(json!({"phase": "Failed"})));
         assert_eq!(known.last_seen("u").0, LastSeen::Ended);
         known.forget("u");
         assert_eq!(known.last_seen("u").0, LastSeen::Unknown);
@@ -134,17 +134,17 @@ mod tests {
         let long = Duration::from_secs(3600);
         let long_ago = |asked: &str| {
             let asked = leaving(asked).metadata.deletion_timestamp.expect("a time");
-            known.lock().leaving.insert("u".into(), Leaving { since: BootTime::default(), asked });
+            known.lock().terminating.insert("u".into(), Leaving { since: BootTime::default(), deletion_time: asked });
         };
-        assert_eq!(known.leaving_for(&pod(json!({"uid": "u"}))), Duration::ZERO, "it stays");
-        assert!(known.leaving_for(&leaving("2000-01-01T00:00:00Z")) < long, "a clock that is behind ours");
+        assert_eq!(known.terminating_for(&pod(json!({"uid": "u"}))), Duration::ZERO, "it stays");
+        assert!(known.terminating_for(&leaving("2000-01-01T00:00:00Z")) < long, "a clock that is behind ours");
         long_ago("2000-01-01T00:00:00Z");
-        let since_boot = known.leaving_for(&leaving("2000-01-01T00:00:00Z"));
-        assert!(since_boot > Duration::ZERO && known.leaving_for(&leaving("2000-01-01T00:00:00Z")) >= since_boot);
-        assert!(known.leaving_for(&leaving("1999-12-31T23:59:50Z")) < since_boot, "it was asked again");
+        let since_boot = known.terminating_for(&leaving("2000-01-01T00:00:00Z"));
+        assert!(since_boot > Duration::ZERO && known.terminating_for(&leaving("2000-01-01T00:00:00Z")) >= since_boot);
+        assert!(known.terminating_for(&leaving("1999-12-31T23:59:50Z")) < since_boot, "it was asked again");
         long_ago("2000-01-01T00:00:00Z");
-        known.saw_deletion(&leaving("2000-01-01T00:00:00Z"));
-        assert!(known.lock().leaving.is_empty(), "it is gone");
+        known.record_deletion(&leaving("2000-01-01T00:00:00Z"));
+        assert!(known.lock().terminating.is_empty(), "it is gone");
     }
 
     #[test]
@@ -163,11 +163,11 @@ mod tests {
         for at in 0..2 * MAX_TRACKED_PODS {
             let uid = format!("u{at}");
             let pod = serde_json::from_value(json!({"metadata": {"uid": uid}})).expect("a pod");
-            known.saw_deletion(&pod);
+            known.record_deletion(&pod);
             assert_ne!(known.last_seen(&uid).0, LastSeen::Unknown);
             let leaves = json!({"uid": format!("l{at}"), "deletionTimestamp": "2000-01-01T00:00:00Z"});
-            known.leaving_for(&serde_json::from_value(json!({"metadata": leaves})).expect("a pod"));
+            known.terminating_for(&serde_json::from_value(json!({"metadata": leaves})).expect("a pod"));
         }
-        assert!(known.lock().last.len() <= MAX_TRACKED_PODS && known.lock().leaving.len() <= MAX_TRACKED_PODS);
+        assert!(known.lock().last.len() <= MAX_TRACKED_PODS && known.lock().terminating.len() <= MAX_TRACKED_PODS);
     }
 }

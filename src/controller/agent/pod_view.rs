@@ -84,7 +84,7 @@ fn failure(status: &PodStatus) -> String {
 }
 
 /// Whether the kubelet reported the end of all containers, or the pod never had a node.
-pub fn all_ended(pod: &Pod) -> bool {
+pub fn all_containers_ended(pod: &Pod) -> bool {
     if pod.spec.as_ref().is_none_or(|spec| spec.node_name.is_none()) {
         return true;
     }
@@ -191,14 +191,16 @@ mod tests {
 
     #[test]
     fn ended_means_reported_by_the_kubelet_or_never_on_a_node() {
-        assert!(all_ended(&pod(json!({"metadata": {}}))));
+        assert!(all_containers_ended(&pod(json!({"metadata": {}}))));
         let on_node =
             |status: serde_json::Value| pod(json!({"metadata": {}, "spec": {"containers": [], "nodeName": "n"}, "status": status}));
         let container = |state: serde_json::Value| json!({"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state});
-        assert!(!all_ended(&on_node(json!({"phase": "Running", "containerStatuses": [container(json!({"running": {}}))]}))));
-        assert!(!all_ended(&on_node(json!({"phase": "Pending"}))), "assigned: the kubelet may be starting it");
-        assert!(all_ended(&on_node(json!({"phase": "Running", "containerStatuses": [container(json!({"terminated": {"exitCode": 0}}))]}))));
-        assert!(all_ended(&on_node(json!({"phase": "Failed"}))));
+        assert!(!all_containers_ended(&on_node(json!({"phase": "Running", "containerStatuses": [container(json!({"running": {}}))]}))));
+        assert!(!all_containers_ended(&on_node(json!({"phase": "Pending"}))), "assigned: the kubelet may be starting it");
+        assert!(all_containers_ended(&on_node(
+            json!({"phase": "Running", "containerStatuses": [container(json!({"terminated": {"exitCode": 0}}))]})
+        )));
+        assert!(all_containers_ended(&on_node(json!({"phase": "Failed"}))));
     }
 
     #[test]

@@ -29,17 +29,17 @@ async fn after_timeouts(of_pool: Value, timeouts: usize) -> Leader {
     let leader = Leader::of(&[pool("p", "worker", of_pool), agent, pod]);
     let spec = json!({"work": {"failureThreshold": 1}, "project": {"failureThreshold": 1}});
     let breaker: Breaker = serde_json::from_value(fake::object("Breaker", "b", spec)).expect("a Breaker");
-    leader.context.circuits.plant(vec![Arc::new(breaker)], HashMap::from([(key("p"), 1000)]));
+    leader.context.circuits.set_objects(vec![Arc::new(breaker)], HashMap::from([(key("p"), 1000)]));
     leader.context.live.registered("POD-a", "g", None);
     for _ in 0..timeouts {
         leader.context.live.timed_out("POD-a", Timeout::ModelTurn);
     }
-    leader.looks_at("a").await;
+    leader.reconcile_agent("a").await;
     leader
 }
 
 fn circuits(leader: &Leader) -> (State, Option<State>) {
-    let of = leader.context.circuits.work_of(&key("p")).expect("it is known");
+    let of = leader.context.circuits.pool_circuits(&key("p")).expect("it is known");
     (of.own.state, of.project.map(|project| project.state))
 }
 
@@ -57,7 +57,7 @@ async fn an_agent_whose_time_outs_are_chronic_is_ended_and_the_breakers_of_its_w
     let many = after_timeouts(json!({}), 3).await;
     assert_eq!((given_up(&many).as_deref(), circuits(&many)), (Some("Reaped"), (State::Open, Some(State::Open))));
     assert_eq!(many.status("Agent", "a")["interventions"][0]["signal"], "ChronicTimeout");
-    let last = many.context.circuits.work_of(&key("p")).and_then(|of| of.own.last_failure).unwrap_or_default();
+    let last = many.context.circuits.pool_circuits(&key("p")).and_then(|of| of.own.last_failure).unwrap_or_default();
     assert!(last.contains("spec.bulkhead.maxTimeouts"), "{last}");
     // The pool sets the limit.
     let strict = after_timeouts(json!({"bulkhead": {"maxTimeouts": 1}}), 1).await;
@@ -88,7 +88,7 @@ async fn escalated(held: Option<WorkItem>, mode: &str) -> (Leader, HashMap<&'sta
     }
     leader.context.live.registered("POD-a", "g", None);
     leader.context.live.timed_out("POD-a", Timeout::ModelTurn);
-    leader.looks_at("a").await;
+    leader.reconcile_agent("a").await;
     let told = leader.context.work_index.with(TEAM, |work| {
         let of = |pool| (pool, work.messages.after(pool, 0).map(|(_, message)| message.clone()).collect());
         ["p", "planner", "lead"].map(of)

@@ -29,7 +29,7 @@ pub struct StatusFacts<'a> {
     /// The recorded pod, if it is there.
     pub pod: Option<&'a Pod>,
     /// The pod that was just created.
-    pub made: Option<&'a PodRef>,
+    pub created_pod: Option<&'a PodRef>,
     /// The claim that it mounts.
     pub claim: Option<&'a ClaimRef>,
     /// What the agent reported.
@@ -43,13 +43,13 @@ pub struct StatusFacts<'a> {
     /// Whether there are tokens for the agent's calls.
     pub tokens: TokenAvailability,
     /// Whether the agent spent its lifetime tokens and holds no item.
-    pub spent: bool,
+    pub lifetime_spent: bool,
     /// Number of living agents that this agent requested.
     pub children: u32,
     /// Whether the parent agent ended.
     pub parent_ended: bool,
     /// Whether the agent runs outside the cluster and its pool no longer accepts such agents.
-    pub expelled: bool,
+    pub external_not_allowed: bool,
     /// Our owner epoch.
     pub epoch: i64,
     /// Now.
@@ -61,14 +61,15 @@ pub struct StatusFacts<'a> {
 pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, StatusChange)> {
     let stored = own(agent.status.as_ref());
     // A new goodbye and the phase that follows from it are one write.
-    let leaves = told.parent_ended || told.spent || told.expelled || told.view.is_some_and(|view| view.goodbye.is_some());
+    let leaves =
+        told.parent_ended || told.lifetime_spent || told.external_not_allowed || told.view.is_some_and(|view| view.goodbye.is_some());
     let state = if leaves && matches!(told.state, State::Running(_)) { &State::Stopping } else { told.state };
     let outside = agent.spec.external.is_some();
     let (phase, ready, reason, message) = outside.then(|| describe_external(state)).flatten().or_else(|| describe(state, &stored))?;
     let generation = agent.metadata.generation.unwrap_or(0);
     let conditions = Builder { stored: &stored.conditions, generation, now: told.now };
     let mut next = AgentStatus { observed_generation: Some(generation), phase: Some(phase), ..stored.clone() };
-    next.pod_ref = told.made.cloned().or(next.pod_ref);
+    next.pod_ref = told.created_pod.cloned().or(next.pod_ref);
     next.claim_ref = told.claim.cloned().or(next.claim_ref);
     if let Some(pod) = told.pod {
         place(pod, &mut next);
@@ -88,9 +89,9 @@ pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, Statu
         let first = stored.goodbye.is_none();
         let reason = if told.parent_ended {
             reasons::PARENT_ENDED
-        } else if was(reasons::EXTERNAL_NOT_ALLOWED) || (told.expelled && first) {
+        } else if was(reasons::EXTERNAL_NOT_ALLOWED) || (told.external_not_allowed && first) {
             reasons::EXTERNAL_NOT_ALLOWED
-        } else if was(reasons::LIFETIME_SPENT) || (told.spent && first) {
+        } else if was(reasons::LIFETIME_SPENT) || (told.lifetime_spent && first) {
             reasons::LIFETIME_SPENT
         } else {
             reasons::SAID_GOODBYE
@@ -196,17 +197,17 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     if told.parent_ended && next.goodbye.is_none() {
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the parent agent (spec.parentRef) ended".into()) });
     }
-    if told.expelled && next.goodbye.is_none() {
+    if told.external_not_allowed && next.goodbye.is_none() {
         let words = "the agent's pool no longer accepts agents outside the cluster (spec.external is not set)";
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some(words.into()) });
     }
-    if told.spent && next.goodbye.is_none() {
+    if told.lifetime_spent && next.goodbye.is_none() {
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent has spent its lifetime tokens".into()) });
     }
     let timeouts = supervise::counted(agent).saturating_add(told.view.map_or(0, |view| view.timeouts));
     next.timeouts = (timeouts > 0).then(|| i32::try_from(timeouts).unwrap_or(i32::MAX));
     next.paused_at_limit = match told.paused {
-        Some(Pause::Tokens) => next.paused_at_limit.or_else(|| told.view?.short_at),
+        Some(Pause::Tokens) => next.paused_at_limit.or_else(|| told.view?.refused_at_limit),
         Some(Pause::Spec | Pause::Supervisor) | None => None,
     };
     let children = i32::try_from(told.children).unwrap_or(i32::MAX);

@@ -37,17 +37,17 @@ fn told(state: &State) -> StatusFacts<'_> {
     StatusFacts {
         state,
         pod: None,
-        made: None,
+        created_pod: None,
         claim: None,
         view: None,
         decision: None,
         holding: None,
         paused: None,
         tokens: TokenAvailability::Unknown,
-        spent: false,
+        lifetime_spent: false,
         children: 0,
         parent_ended: false,
-        expelled: false,
+        external_not_allowed: false,
         epoch: 7,
         now,
     }
@@ -67,7 +67,7 @@ fn the_recorded_pod_is_kept_and_the_epoch_is_ours() {
     let pod = PodRef { name: "a".into(), uid: "u".into() };
     let mut agent = agent();
     let state = State::Pending(None);
-    let first = written(&agent, &StatusFacts { made: Some(&pod), ..told(&state) });
+    let first = written(&agent, &StatusFacts { created_pod: Some(&pod), ..told(&state) });
     assert_eq!((first.pod_ref.as_ref(), first.governor_epoch, first.observed_generation), (Some(&pod), Some(7), Some(3)));
     agent.status = Some(first);
     let second = written(&agent, &told(&State::Running(Activity::Idle)));
@@ -137,7 +137,7 @@ fn a_start_is_written_at_once_only_with_its_result() {
     let pod = PodRef { name: "a".into(), uid: "u".into() };
     let mut agent = agent();
     let pending = State::Pending(None);
-    agent.status = Some(written(&agent, &StatusFacts { made: Some(&pod), ..told(&pending) }));
+    agent.status = Some(written(&agent, &StatusFacts { created_pod: Some(&pod), ..told(&pending) }));
     let registering = State::Running(Activity::Registering);
     assert_eq!(next(&agent, &told(&registering)).map(|(_, change)| change), Some(StatusChange::Counts));
     let idle = State::Running(Activity::Idle);
@@ -151,7 +151,7 @@ fn a_hibernated_agent_keeps_its_volume_and_nothing_of_its_pod() {
     let (pod, claim) = (PodRef { name: "a".into(), uid: "u".into() }, ClaimRef { name: "a-workspace".into(), uid: "c".into() });
     let mut agent = agent();
     let pending = State::Pending(None);
-    agent.status = Some(written(&agent, &StatusFacts { made: Some(&pod), claim: Some(&claim), ..told(&pending) }));
+    agent.status = Some(written(&agent, &StatusFacts { created_pod: Some(&pod), claim: Some(&claim), ..told(&pending) }));
     agent.status = Some(written(&agent, &told(&State::Running(Activity::Idle))));
     assert!(supervise::heartbeating(&agent) && supervise::was_started(&agent));
     let view = View { goodbye: Some(("I was asked to end".into(), jiff::Timestamp::UNIX_EPOCH)), ..View::well() };
@@ -167,7 +167,7 @@ fn a_hibernated_agent_keeps_its_volume_and_nothing_of_its_pod() {
     assert!(!supervise::heartbeating(&agent) && !supervise::was_started(&agent), "its next pod has to call first");
     assert_eq!(next(&agent, &told(&State::Hibernated)), None);
     let again = PodRef { uid: "another".into(), ..pod };
-    let woken = written(&agent, &StatusFacts { made: Some(&again), claim: Some(&claim), ..told(&pending) });
+    let woken = written(&agent, &StatusFacts { created_pod: Some(&again), claim: Some(&claim), ..told(&pending) });
     assert_eq!((woken.phase, woken.pod_ref.as_ref()), (Some(AgentPhase::Spawning), Some(&again)));
     assert_eq!(news(agent.status.as_ref(), &woken).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Woken"]);
 }
@@ -219,9 +219,9 @@ fn a_request_for_tokens_is_reported_once_survives_leaders_and_can_be_withdrawn()
 
 fn short(key: Key, because: RefusalCause) -> TokenAvailability {
     let limit = Some(ExhaustedLimit { name: "hourly".into(), span: Window::Hour.at(3_600_000), height: 100 });
-    TokenAvailability::Short(Blocker {
+    TokenAvailability::Blocked(Blocker {
         key,
-        because,
+        cause: because,
         limit,
         field: "spec.tokens.limits[hourly].tokens".into(),
         guaranteed: Holders::default(),
@@ -237,11 +237,13 @@ fn missing_tokens_are_reported_at_once_with_the_field_to_raise() {
     };
     agent.status = Some(written(&agent, &told(&state)));
     assert_eq!(agent.status.as_ref().and_then(says), None, "it is not known");
-    let there = StatusFacts { tokens: TokenAvailability::There, ..told(&state) };
+    let there = StatusFacts { tokens: TokenAvailability::Available, ..told(&state) };
     assert_eq!(next(&agent, &there), None, "what goes without saying is not worth a write");
     let active = State::Running(Activity::Paused);
-    let first =
-        written(&agent, &StatusFacts { paused: Some(Pause::Spec), ..StatusFacts { tokens: TokenAvailability::There, ..told(&active) } });
+    let first = written(
+        &agent,
+        &StatusFacts { paused: Some(Pause::Spec), ..StatusFacts { tokens: TokenAvailability::Available, ..told(&active) } },
+    );
     assert_eq!(says(&first).map(|(status, reason, _)| (status, reason)), Some(("True".into(), "TokensLeft".into())), "it rides along");
     let budget = Key::budget("team", "default");
     let spent = StatusFacts { tokens: short(budget.clone(), RefusalCause::Used), ..told(&state) };
@@ -261,7 +263,7 @@ fn missing_tokens_are_reported_at_once_with_the_field_to_raise() {
     let (again, change) = next(&agent, &there).expect("news");
     assert_eq!((says(&again).map(|said| said.0), change), (Some("True".into()), StatusChange::State));
     let ended = State::Ended(AgentEnd::PodGone);
-    let last = written(&agent, &StatusFacts { tokens: TokenAvailability::There, ..told(&ended) });
+    let last = written(&agent, &StatusFacts { tokens: TokenAvailability::Available, ..told(&ended) });
     assert_eq!(says(&last).map(|said| said.0), Some("False".into()), "of one that ended it stays as it was");
 }
 
@@ -269,24 +271,24 @@ fn missing_tokens_are_reported_at_once_with_the_field_to_raise() {
 fn a_pause_for_lack_of_tokens_records_its_limit_until_it_ends() {
     let mut agent = agent();
     let (held, on) = (State::Running(Activity::Paused), State::Running(Activity::Active));
-    let short = View { short_at: Some(500), ..View::well() };
+    let short = View { refused_at_limit: Some(500), ..View::well() };
     let first = written(&agent, &StatusFacts { view: Some(&short), paused: Some(Pause::Tokens), ..told(&held) });
     assert_eq!((first.phase, first.pauses, first.paused_at_limit), (Some(AgentPhase::Paused), Some(1), Some(500)));
     let paused = find(&first.conditions, "Paused").expect("it is said");
     assert_eq!((paused.status.as_str(), paused.reason.as_str()), ("True", "TokenBudgetExceeded"));
-    assert_eq!(supervise::held_by_supervisor(&first), Some("TokenBudgetExceeded"));
+    assert_eq!(supervise::supervisor_pause_reason(&first), Some("TokenBudgetExceeded"));
     let above = written(&agent, &StatusFacts { view: Some(&View::well()), paused: Some(Pause::Tokens), ..told(&held) });
     let words = |status: &AgentStatus| find(&status.conditions, "Paused").map(|paused| paused.message.clone()).unwrap_or_default();
     assert!(words(&first).contains("It continues when") && words(&above).contains("resumePause"), "what ends it is said");
     agent.status = Some(first.clone());
-    let other = View { short_at: Some(900), ..View::well() };
+    let other = View { refused_at_limit: Some(900), ..View::well() };
     assert_eq!(
         next(&agent, &StatusFacts { view: Some(&other), paused: Some(Pause::Tokens), ..told(&held) }),
         None,
         "as it was when it began"
     );
     let over = written(&agent, &StatusFacts { view: Some(&other), ..told(&on) });
-    assert_eq!((over.pauses, over.paused_at_limit, supervise::held_by_supervisor(&over)), (Some(1), None, None));
+    assert_eq!((over.pauses, over.paused_at_limit, supervise::supervisor_pause_reason(&over)), (Some(1), None, None));
 }
 
 #[test]
@@ -301,7 +303,7 @@ fn a_checkpoint_is_reported_for_its_own_pause_only_and_while_that_lasts() {
         policy: Default::default(),
         pauses,
         resumed: false,
-        worth: true,
+        made_progress: true,
     };
     let reported = |pause, state, message: &str| {
         let checkpoint = Some(Checkpoint { held: held.clone(), pause, state, message: message.to_owned() });
@@ -345,7 +347,7 @@ fn time_outs_are_counted_and_a_life_without_tokens_ends_with_a_goodbye_of_its_ow
     let two = View { timeouts: 2, ..View::well() };
     agent.status = Some(written(&agent, &StatusFacts { view: Some(&two), ..told(&idle) }));
     let one = View { timeouts: 1, ..View::well() };
-    let spent = written(&agent, &StatusFacts { view: Some(&one), spent: true, ..told(&idle) });
+    let spent = written(&agent, &StatusFacts { view: Some(&one), lifetime_spent: true, ..told(&idle) });
     assert_eq!((spent.timeouts, spent.phase), (Some(3), Some(AgentPhase::Goodbye)));
     let said = |status: &AgentStatus| find(&status.conditions, "GoodbyeRequested").map(|said| said.reason.clone());
     assert_eq!(said(&spent).as_deref(), Some("LifetimeSpent"));
@@ -399,12 +401,15 @@ fn an_external_agent_leaves_when_its_pool_accepts_none_any_more() {
     let mut agent = external();
     let state = State::Running(Activity::Idle);
     agent.status = Some(written(&agent, &told(&state)));
-    let (status, change) = next(&agent, &StatusFacts { expelled: true, ..told(&state) }).expect("news");
+    let (status, change) = next(&agent, &StatusFacts { external_not_allowed: true, ..told(&state) }).expect("news");
     assert_eq!((status.phase, change), (Some(AgentPhase::Goodbye), StatusChange::State));
     assert!(status.goodbye.as_ref().and_then(|goodbye| goodbye.reason.as_deref()).is_some_and(|words| words.contains("spec.external")));
     let reason = |status: &AgentStatus| find(&status.conditions, types::GOODBYE_REQUESTED).map(|said| said.reason.clone());
     assert_eq!(reason(&status).as_deref(), Some(reasons::EXTERNAL_NOT_ALLOWED));
     // One that left by itself did.
     agent.status = Some(AgentStatus { conditions: Vec::new(), ..status });
-    assert_eq!(reason(&written(&agent, &StatusFacts { expelled: true, ..told(&State::Stopping) })).as_deref(), Some(reasons::SAID_GOODBYE));
+    assert_eq!(
+        reason(&written(&agent, &StatusFacts { external_not_allowed: true, ..told(&State::Stopping) })).as_deref(),
+        Some(reasons::SAID_GOODBYE)
+    );
 }

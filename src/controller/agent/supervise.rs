@@ -35,7 +35,7 @@ pub fn decide(
     context: &Context,
 ) -> Option<Decision> {
     let mut raised = of_pod;
-    raised.extend(view.into_iter().flat_map(raised_by));
+    raised.extend(view.into_iter().flat_map(reported_signals));
     let timeouts = counted(agent).saturating_add(view.map_or(0, |view| view.timeouts));
     let defaults = agent.namespace().and_then(|namespace| context.meter.defaults(&namespace));
     let most = bulkhead(spec.and_then(|spec| spec.bulkhead.as_ref()), defaults.as_ref(), |bulkhead| bulkhead.max_timeouts);
@@ -54,10 +54,10 @@ pub fn decide(
         ApiMode::Disabled => Mode::Disabled,
     };
     let rules: Vec<Rule> = supervision.and_then(|supervision| supervision.rules.as_ref()).into_iter().flatten().map(rule).collect();
-    let worth = |holding: &AgentHolding| if holding.worth { WorkAtRisk::Something } else { WorkAtRisk::Nothing };
+    let worth = |holding: &AgentHolding| if holding.made_progress { WorkAtRisk::Something } else { WorkAtRisk::Nothing };
     let who = SignalSubject { scheduler: spec.is_some_and(|spec| spec.type_ == names::SCHEDULER_TYPE), item: holding.map(worth) };
     let decision = decide_in_hub(mode, who, &raised, &rules)?;
-    let message = format!("{}{}", decision.message, how_to_go_on(agent, &decision, holding, view.and_then(|view| view.short_at)));
+    let message = format!("{}{}", decision.message, resume_hint(agent, &decision, holding, view.and_then(|view| view.refused_at_limit)));
     Some(Decision { message, ..decision })
 }
 
@@ -68,7 +68,7 @@ pub fn counted(agent: &Agent) -> u32 {
 
 /// What a person can do about an agent that is paused because tokens ran out. `short_at`: the limit of its lifetime
 /// tokens; none: a Budget above ran out.
-fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&AgentHolding>, short_at: Option<i64>) -> String {
+fn resume_hint(agent: &Agent, decision: &Decision, holding: Option<&AgentHolding>, short_at: Option<i64>) -> String {
     if (decision.signal, decision.action) != (Signal::TokenBudgetExceeded, Action::Pause) {
         return String::new();
     }
@@ -86,7 +86,7 @@ fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&AgentHoldin
 }
 
 /// The signals that follow from the agent's reports, or from missing reports.
-fn raised_by(view: &View) -> Vec<RaisedSignal> {
+fn reported_signals(view: &View) -> Vec<RaisedSignal> {
     let now = |signal, message: String| RaisedSignal { signal, message, ago: vec![Duration::ZERO] };
     let health = match view.finding {
         Finding::Well | Finding::SilentWithMany | Finding::StartOverdue(_) | Finding::LeaseExpired(_) | Finding::CancelIgnored(_) => None,
@@ -146,12 +146,12 @@ pub fn life(
         started: view.is_some_and(|view| view.started) || was_started(agent),
         active: holds || report.map_or(was_active, |report| report.attached),
         paused,
-        walls_down: reachable,
+        forbidden_reachable: reachable,
         preflight: preflight::verdict(agent, view, spec),
         start_overdue: view.is_some_and(|view| matches!(view.finding, Finding::StartOverdue(_))),
-        give_up: of_lease(view).or_else(|| {
+        give_up: lease_give_up(view).or_else(|| {
             // An item fails if it used up all lifetime tokens of the agent, not if a Budget ran out.
-            let fresh = holds && view.is_some_and(|view| view.began_fresh && view.short_at.is_some());
+            let fresh = holds && view.is_some_and(|view| view.began_fresh && view.refused_at_limit.is_some());
             enforced.and_then(|decision| Some((give_up(decision.signal, decision.action, holds, fresh)?, decision.message.clone())))
         }),
     }
@@ -159,7 +159,7 @@ pub fn life(
 
 /// Findings that end an agent whatever its pool's supervision says: else its item could never be given to another
 /// agent.
-fn of_lease(view: Option<&View>) -> Option<(GiveUpReason, String)> {
+fn lease_give_up(view: Option<&View>) -> Option<(GiveUpReason, String)> {
     match view?.finding {
         Finding::LeaseExpired(silent) => Some((
             GiveUpReason::LeaseExpired,
@@ -213,7 +213,7 @@ pub enum Pause {
 }
 
 /// The stored reason of a pause by supervision, if there is one.
-pub fn held_by_supervisor(status: &AgentStatus) -> Option<&str> {
+pub fn supervisor_pause_reason(status: &AgentStatus) -> Option<&str> {
     let held = find(&status.conditions, types::PAUSED).filter(|paused| paused.status == "True")?;
     [reasons::PAUSED_BY_SUPERVISOR, reasons::TOKEN_BUDGET_EXCEEDED].into_iter().find(|reason| *reason == held.reason)
 }
@@ -224,7 +224,7 @@ pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&AgentH
     let status = agent.status.as_ref();
     let pauses = status.and_then(|status| status.pauses).unwrap_or(0);
     let resumed = agent.spec.resume_pause.unwrap_or(0) >= pauses || holding.is_some_and(|holding| holding.resumed);
-    let goes_on = match status.and_then(held_by_supervisor) {
+    let goes_on = match status.and_then(supervisor_pause_reason) {
         Some(reasons::TOKEN_BUDGET_EXCEEDED) if !resumed && !has_more => Some(Pause::Tokens),
         Some(reasons::PAUSED_BY_SUPERVISOR) if !resumed => Some(Pause::Supervisor),
         Some(_) | None => None,
@@ -366,7 +366,7 @@ mod tests {
     fn holding(resumed: bool) -> AgentHolding {
         let held = crate::wire::work::LeaseRef { uid: "i".into(), epoch: 1 };
         let phase = crate::policy::work::item::Phase::Paused;
-        AgentHolding { name: "fix".into(), held, phase, policy: Default::default(), pauses: 1, resumed, worth: true }
+        AgentHolding { name: "fix".into(), held, phase, policy: Default::default(), pauses: 1, resumed, made_progress: true }
     }
     fn tokens_over(action: Action) -> Decision {
         Decision { signal: Signal::TokenBudgetExceeded, action, message: "m".into(), enforced: true, overruled: Vec::new() }

@@ -48,7 +48,7 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
     let pool = match &object.0 {
         Ok(pool) => pool,
         Err(invalid) => {
-            if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
+            if context.is_new_error(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, pool = %key.name, error = %invalid.error, "a stored AgentPool does not fit its type; it is left alone");
                 let note = format!(
                     "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {}",
@@ -74,7 +74,7 @@ pub fn after_error(object: Arc<PoolObject>, error: &Error, context: Arc<Context>
 pub fn forget(key: &ObjectKey, context: &Context) {
     context.forget(CONTROLLER_NAME, key);
     context.pool_gate.forget(key);
-    context.descent.forget(key);
+    context.scale_downs.forget(key);
 }
 
 async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
@@ -95,7 +95,7 @@ async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
         cached.blocked = Some(PoolBlockers { reason: reasons::WALLS_PENDING, message });
         let plan = Plan { counters: plan(&Facts { desired: 0, ..cached.facts.clone() }).counters, ..Plan::default() };
         store(pool, &cached, &plan, key, context).await?;
-        return Ok(NextLook::Later);
+        return Ok(NextLook::WithBackoff);
     }
     let default = budget::ensure_defaults(pool, key, context).await?;
     let plan = plan(&cached.facts);
@@ -103,7 +103,7 @@ async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
         return act(pool, key, context).await;
     }
     let wait = store(pool, &cached, &plan, key, context).await?;
-    let soonest = [Some(jittered(RESYNC_INTERVAL)), wait, plan.look_again, cached.settles, default]
+    let soonest = [Some(jittered(RESYNC_INTERVAL)), wait, plan.look_again, cached.shrinks_after, default]
         .into_iter()
         .flatten()
         .min()
@@ -120,7 +120,7 @@ async fn store(
     context: &Context,
 ) -> Result<Option<Duration>, Error> {
     let (next, change) = status::next(pool, observed, plan.counters, context.epoch);
-    match context.publish_now(CONTROLLER_NAME, key, change) {
+    match context.decide_write(CONTROLLER_NAME, key, change) {
         WriteDecision::Never => Ok(None),
         WriteDecision::After(wait) => Ok(Some(wait)),
         WriteDecision::Now => write(pool, &next, key, context).await.map(|_| None),
@@ -155,15 +155,15 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
     delete(key, context, &observed, &plan).await?;
     match made {
         // The watch shows these writes, which triggers the next reconcile. This delay is for a lost event.
-        CreationOutcome::All => Ok(NextLook::After(GATE_RETRY_DELAY)),
+        CreationOutcome::AllExist => Ok(NextLook::After(GATE_RETRY_DELAY)),
         CreationOutcome::NamesTaken(numbers) => {
             // These numbers are stored as used, so that they are never tried again.
             let used_up = |number: i64| AgentFacts {
                 name: String::new(),
                 sequence: Some(number),
-                standing: MemberState::Foreign,
+                state: MemberState::Foreign,
                 age: Duration::ZERO,
-                keeps: false,
+                can_hibernate: false,
             };
             observed.facts.agents.extend(numbers.into_iter().map(used_up));
             observed.facts.spawned = plan.counters.spawned;
@@ -176,7 +176,7 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
             // The pool must report it, because there is no Agent that could.
             observed.blocked = Some(refusal);
             store(&live, &observed, &plan, key, context).await?;
-            Ok(NextLook::Later)
+            Ok(NextLook::WithBackoff)
         }
     }
 }
@@ -184,7 +184,7 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
 /// The result of creating Agents.
 enum CreationOutcome {
     /// All of them exist.
-    All,
+    AllExist,
     /// Foreign objects have the names of these numbers.
     NamesTaken(Vec<i64>),
     /// The API server refuses, until a person changes something.
@@ -206,13 +206,13 @@ async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Pla
                     let message = "the API server drops the field spec.sequence of Agents, because its CustomResourceDefinitions are older than this operator. Apply the current CustomResourceDefinitions".to_owned();
                     Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::AGENT_REFUSED, message }))
                 }
-                Ok(_) => Ok(CreationOutcome::All),
+                Ok(_) => Ok(CreationOutcome::AllExist),
                 Err(error) => match error.class() {
                     Class::AlreadyExists => {
                         let there = api.get_opt(&agent.name_any()).await.map_err(Error::of("reading an Agent"));
                         // An Agent that cannot be read does not fit its type. The controller of Agents reports it.
                         let ours = !matches!(there, Ok(Some(there)) if there.spec.sequence != Some(*number) || there.spec.pool_ref != agent.spec.pool_ref);
-                        Ok(if ours { CreationOutcome::All } else { CreationOutcome::NamesTaken(vec![*number]) })
+                        Ok(if ours { CreationOutcome::AllExist } else { CreationOutcome::NamesTaken(vec![*number]) })
                     }
                     Class::QuotaExceeded => Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::QUOTA_EXCEEDED, message: error.message() })),
                     Class::Terminating => Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::NAMESPACE_TERMINATING, message: error.message() })),
@@ -224,22 +224,21 @@ async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Pla
     });
     let making: Vec<_> = making.collect();
     let all: Vec<CreationOutcome> = futures::stream::iter(making).buffer_unordered(MAX_CONCURRENT_WRITES).try_collect().await?;
-    Ok(all.into_iter().fold(CreationOutcome::All, |so_far, next| match (so_far, next) {
+    Ok(all.into_iter().fold(CreationOutcome::AllExist, |so_far, next| match (so_far, next) {
         (CreationOutcome::Refused(refusal), _) | (_, CreationOutcome::Refused(refusal)) => CreationOutcome::Refused(refusal),
         (CreationOutcome::NamesTaken(mut numbers), CreationOutcome::NamesTaken(more)) => {
             numbers.extend(more);
             CreationOutcome::NamesTaken(numbers)
         }
-        (CreationOutcome::NamesTaken(numbers), CreationOutcome::All) | (CreationOutcome::All, CreationOutcome::NamesTaken(numbers)) => {
-            CreationOutcome::NamesTaken(numbers)
-        }
-        (CreationOutcome::All, CreationOutcome::All) => CreationOutcome::All,
+        (CreationOutcome::NamesTaken(numbers), CreationOutcome::AllExist)
+        | (CreationOutcome::AllExist, CreationOutcome::NamesTaken(numbers)) => CreationOutcome::NamesTaken(numbers),
+        (CreationOutcome::AllExist, CreationOutcome::AllExist) => CreationOutcome::AllExist,
     }))
 }
 
 /// Excludes an Agent from work. `false`: it has just got an item, and is left alone.
-fn retired(member: &Member, key: &ObjectKey, context: &Context) -> bool {
-    member.caller.as_ref().is_none_or(|uid| context.work_index.with(&key.namespace, |work| work.retire(uid)))
+fn retire_from_work(member: &Member, key: &ObjectKey, context: &Context) -> bool {
+    member.caller_uid.as_ref().is_none_or(|uid| context.work_index.with(&key.namespace, |work| work.retire(uid)))
 }
 
 /// Hibernates the planned Agents, after a renewal of our lease that began after the decision, because their pods are
@@ -271,7 +270,7 @@ async fn set_hibernated(
     let writing = names.iter().map(|name| {
         let api = &api;
         async move {
-            let Some(member) = observed.members.get(name).filter(|member| !hibernated || retired(member, key, context)) else {
+            let Some(member) = observed.members.get(name).filter(|member| !hibernated || retire_from_work(member, key, context)) else {
                 return Ok(());
             };
             let spec = serde_json::json!({"hibernated": hibernated});
@@ -298,7 +297,7 @@ async fn delete(key: &ObjectKey, context: &Context, observed: &PoolObservation, 
     let deleting = plan.delete.iter().map(|(name, why)| {
         let api = &api;
         async move {
-            let Some(member) = observed.members.get(name).filter(|member| retired(member, key, context)) else { return Ok(()) };
+            let Some(member) = observed.members.get(name).filter(|member| retire_from_work(member, key, context)) else { return Ok(()) };
             calls::delete(api, name, &member.uid, None).await?;
             let why = match why {
                 RemovalReason::ScaledDown => "the pool wants fewer agents",

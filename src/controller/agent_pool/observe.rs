@@ -41,7 +41,7 @@ pub struct PoolObservation {
     /// The desired number of Agents, and why.
     pub desired: DesiredSize,
     /// Time until fewer Agents are desired, if nothing changes.
-    pub settles: Option<Duration>,
+    pub shrinks_after: Option<Duration>,
     /// Number of items that its agents could take now, and of items that they hold; unknown until all are listed.
     pub work: Option<(u64, u64)>,
     /// Objects that the spec names and that do not exist.
@@ -66,7 +66,7 @@ pub struct Member {
     /// The version that was read.
     pub version: String,
     /// The uid that identifies its calls.
-    pub caller: Option<String>,
+    pub caller_uid: Option<String>,
 }
 
 /// The facts that the caches show.
@@ -94,7 +94,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
         replicas: spec.fixed_replicas(),
         min: spec.min(),
         max: spec.max(),
-        work: wanted_work(pool, work),
+        work: scaling_work(pool, work),
         room: None,
     });
     let now = jiff::Timestamp::now();
@@ -103,9 +103,9 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let there = there(spawned, collected_below, &all);
     let follows = spec.work_aware() && spec.replicas.is_none();
     let (desired, settles) =
-        if follows { context.descent.step(pool, target, there, empty_after(pool, &namespace, context)) } else { (target, None) };
+        if follows { context.scale_downs.step(pool, target, there, empty_after(pool, &namespace, context)) } else { (target, None) };
     if !follows {
-        context.descent.forget(&ObjectKey { namespace: namespace.clone(), name: pool.name_any() });
+        context.scale_downs.forget(&ObjectKey { namespace: namespace.clone(), name: pool.name_any() });
     }
     let missing = missing_references(spec, &namespace, &context.stores);
     let unsupported = unsupported(spec);
@@ -128,25 +128,25 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
             && stopped.is_none()
             && unmeetable.is_none()
             && !all_unfit(&all, &numbered)
-            && namespace_setup::stand(&namespace, context),
+            && namespace_setup::is_ready(&namespace, context),
         spawned,
         collected_below,
         agents: all,
         stopped_ttl: Duration::from_secs(spec.stopped_ttl_seconds().into()),
         hibernate: follows && hibernates(pool, &namespace, context),
-        with_hibernated: if hibernates(pool, &namespace, context) { spec.max() } else { 0 },
+        max_with_hibernated: if hibernates(pool, &namespace, context) { spec.max() } else { 0 },
     };
     let ready = facts
         .agents
         .iter()
-        .filter(|agent| agent.sequence.is_some() && matches!(agent.standing, MemberState::Idle | MemberState::Busy | MemberState::Held));
+        .filter(|agent| agent.sequence.is_some() && matches!(agent.state, MemberState::Idle | MemberState::Busy | MemberState::Held));
     PoolObservation {
         ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
-        crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_words(&numbered))),
+        crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_crash_message(&numbered))),
         blocked: gravest(blocked(&numbered), stopped.or(short).filter(|_| desired.count > 0)).or(not_a_project).or(unmeetable),
         facts,
         desired,
-        settles,
+        shrinks_after: settles,
         work,
         missing,
         unsupported,
@@ -158,7 +158,7 @@ fn member(agent: &AgentObject) -> Member {
     Member {
         uid: agent.uid().unwrap_or_default(),
         version: agent.resource_version().unwrap_or_default(),
-        caller: agent.0.as_ref().ok().and_then(Agent::caller_uid).map(str::to_owned),
+        caller_uid: agent.0.as_ref().ok().and_then(Agent::caller_uid).map(str::to_owned),
     }
 }
 
@@ -198,7 +198,7 @@ fn pod_uid(agent: &Agent) -> Option<&str> {
     agent.status.as_ref()?.pod_ref.as_ref().map(|pod| pod.uid.as_str())
 }
 
-fn wanted_work(pool: &AgentPool, work: Option<(u64, u64)>) -> Work {
+fn scaling_work(pool: &AgentPool, work: Option<(u64, u64)>) -> Work {
     let spec = &pool.spec;
     if !spec.work_aware() {
         return Work::Ignored;
@@ -210,7 +210,7 @@ fn wanted_work(pool: &AgentPool, work: Option<(u64, u64)>) -> Work {
         None if queues_of(pool).is_empty() => known(0, 0),
         None => {
             let so_far = pool.status.as_ref().and_then(|status| status.desired).unwrap_or(0);
-            Work::Unknown { so_far: u32::try_from(so_far).unwrap_or(0) }
+            Work::Unknown { current: u32::try_from(so_far).unwrap_or(0) }
         }
     }
 }
@@ -239,9 +239,9 @@ fn agent_facts(agent: &AgentObject, sequence: Option<i64>, now: jiff::Timestamp,
         name: agent.name_any(),
         sequence,
         // An Agent that does not fit its type holds its place, and is not touched.
-        standing: agent.0.as_ref().map_or(MemberState::Leaving, |agent| at_work(standing(agent, since, mode), agent, context)),
+        state: agent.0.as_ref().map_or(MemberState::Leaving, |agent| at_work(standing(agent, since, mode), agent, context)),
         age: agent.creation_timestamp().map(|time| since(time.0)).unwrap_or_default(),
-        keeps: agent.0.as_ref().is_ok_and(|agent| agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some())),
+        can_hibernate: agent.0.as_ref().is_ok_and(|agent| agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some())),
     }
 }
 
@@ -323,7 +323,7 @@ pub fn crashed_ago(agent: &Agent, mode: PoolMode, now: jiff::Timestamp) -> Optio
 }
 
 /// The message of the Agent that crashed last.
-fn last_words(agents: &[&Agent]) -> String {
+fn last_crash_message(agents: &[&Agent]) -> String {
     let stop = |agent: &&&Agent| agent.status.as_ref().and_then(|status| status.stop_time.as_ref()).map(|time| time.0);
     let last = agents.iter().filter(|agent| crashed(agent)).max_by_key(stop);
     let ready = last.and_then(|agent| find(&agent.status.as_ref()?.conditions, types::READY));

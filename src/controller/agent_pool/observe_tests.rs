@@ -125,7 +125,13 @@ fn agents_that_get_no_work_are_shown_with_their_count() {
     let (first, second) = (said("b", "PreflightFailed"), said("a", "PreflightFailed"));
     let got = blocked(&[&first, &second]).expect("blocked");
     assert_eq!((got.reason, got.message.as_str()), ("PreflightFailed", "a: m (and 1 more)"));
-    let facts = |standing: MemberState| AgentFacts { name: "a".into(), sequence: Some(1), standing, age: Duration::ZERO, keeps: false };
+    let facts = |standing: MemberState| AgentFacts {
+        name: "a".into(),
+        sequence: Some(1),
+        state: standing,
+        age: Duration::ZERO,
+        can_hibernate: false,
+    };
     assert!(all_unfit(&[facts(MemberState::Starting)], &[&first, &second]), "one more would fail too");
     assert!(!all_unfit(&[facts(MemberState::Starting), facts(MemberState::Busy)], &[&first]), "some pass");
     assert!(!all_unfit(&[facts(MemberState::Starting)], &[]), "that is not known yet");
@@ -151,9 +157,9 @@ fn a_pool_without_tokens_says_so_and_keeps_saying_so_while_that_is_unknown() {
     };
     let limit = Some(ExhaustedLimit { name: "hourly".into(), span: Window::Hour.at(0), height: 100 });
     let field = "spec.tokens.limits[hourly].tokens".to_owned();
-    let short = TokenAvailability::Short(Blocker {
+    let short = TokenAvailability::Blocked(Blocker {
         key: TokenKey::budget("n", "b"),
-        because: RefusalCause::Used,
+        cause: RefusalCause::Used,
         limit,
         field,
         guaranteed: Holders::default(),
@@ -167,7 +173,7 @@ fn a_pool_without_tokens_says_so_and_keeps_saying_so_while_that_is_unknown() {
     };
     let was = says("True", "BudgetExhausted");
     assert_eq!(without_tokens(&was, &TokenAvailability::Unknown).map(|blocked| blocked.message).as_deref(), Some("m"));
-    assert_eq!(without_tokens(&was, &TokenAvailability::There), None);
+    assert_eq!(without_tokens(&was, &TokenAvailability::Available), None);
     for other in [pool(json!({})), says("True", "QuotaExceeded"), says("False", "NotBlocked")] {
         assert_eq!(without_tokens(&other, &TokenAvailability::Unknown), None);
     }

@@ -12,7 +12,7 @@ use crate::policy::scaling::{DesiredSize, ScaleDown as Facts, descend};
 
 #[derive(Clone, Copy, Debug)]
 struct LowerTarget {
-    held: u32,
+    kept_size: u32,
     since: Option<BootTime>,
 }
 
@@ -27,17 +27,21 @@ impl ScaleDowns {
     pub fn step(&self, pool: &AgentPool, target: DesiredSize, there: u32, empty: Duration) -> (DesiredSize, Option<Duration>) {
         let stored = pool.status.as_ref().and_then(|status| status.desired).and_then(|desired| u32::try_from(desired).ok());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lower = all.entry(ObjectKey::of(pool)).or_insert(LowerTarget { held: stored.unwrap_or(0), since: None });
-        lower.held = lower.held.min(pool.spec.max()).min(there.max(target.count));
-        let since = if target.count < lower.held { Some(lower.since.unwrap_or_else(BootTime::now)) } else { None };
+        let lower = all.entry(ObjectKey::of(pool)).or_insert(LowerTarget { kept_size: stored.unwrap_or(0), since: None });
+        lower.kept_size = lower.kept_size.min(pool.spec.max()).min(there.max(target.count));
+        let since = if target.count < lower.kept_size { Some(lower.since.unwrap_or_else(BootTime::now)) } else { None };
         let facts = Facts {
-            held: lower.held,
+            current: lower.kept_size,
             lower_for: since.map_or(Duration::ZERO, BootTime::elapsed),
             cooldown: Duration::from_secs(pool.spec.cooldown_seconds().into()),
             empty,
         };
         let (desired, wait) = descend(target, facts);
-        *lower = if wait.is_some() { LowerTarget { held: lower.held, since } } else { LowerTarget { held: desired.count, since: None } };
+        *lower = if wait.is_some() {
+            LowerTarget { kept_size: lower.kept_size, since }
+        } else {
+            LowerTarget { kept_size: desired.count, since: None }
+        };
         (desired, wait)
     }
 

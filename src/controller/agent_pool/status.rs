@@ -13,7 +13,7 @@ use crate::policy::status_throttle::StatusChange;
 /// The status to apply and what it changes. Only our own fields are in it.
 pub fn next(pool: &AgentPool, observed: &PoolObservation, counters: Counters, epoch: i64) -> (AgentPoolStatus, StatusChange) {
     let stored = own(pool.status.as_ref());
-    let numbered = || observed.facts.agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.standing);
+    let numbered = || observed.facts.agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.state);
     let count =
         |wanted: fn(MemberState) -> bool| i32::try_from(numbered().filter(|standing| wanted(*standing)).count()).unwrap_or(i32::MAX);
     let agents = count(MemberState::counts);
@@ -31,7 +31,7 @@ pub fn next(pool: &AgentPool, observed: &PoolObservation, counters: Counters, ep
         spawned: Some(counters.spawned),
         // It is written only with other changes: a lower stored value only means that more numbers are checked.
         collected_below: stored.collected_below,
-        reason: Some(headline(&conditions, observed)),
+        reason: Some(display_reason(&conditions, observed)),
         conditions,
         governor_epoch: stored.governor_epoch,
     };
@@ -87,7 +87,7 @@ fn conditions(pool: &AgentPool, observed: &PoolObservation, agents: i32, stored:
     let (ready, why, words) = match (&stalled, &blocked) {
         (Some((reason, message)), _) => (false, *reason, message.clone()),
         (None, Some((reasons::MISSING_REFERENCE, message))) => (false, reasons::MISSING_REFERENCE, message.clone()),
-        (None, _) if real => (true, reasons::AS_DESIRED, why_desired(observed)),
+        (None, _) if real => (true, reasons::AS_DESIRED, size_message(observed)),
         (None, Some((reason, message))) => (false, *reason, format!("{progress}; {message}")),
         (None, None) => (false, reasons::SCALING, progress.clone()),
     };
@@ -102,7 +102,7 @@ fn conditions(pool: &AgentPool, observed: &PoolObservation, agents: i32, stored:
         to.build(types::READY, ready, why, words),
         to.build(types::RECONCILING, reconciling, doing.0, doing.1),
         to.build(types::STALLED, is_stalled, stalled_reason, stalled_message),
-        to.build(types::SCALED_TO_ZERO, desired == 0, desired_reason(observed.desired.why), why_desired(observed)),
+        to.build(types::SCALED_TO_ZERO, desired == 0, size_reason(observed.desired.why), size_message(observed)),
         to.build(types::AT_MAX, at_max, if at_max { reasons::MAX_REACHED } else { reasons::BELOW_MAX }, String::new()),
         to.build(types::BLOCKED, is_blocked, blocked_reason, blocked_message),
     ]
@@ -139,7 +139,7 @@ fn crash_message(last: &str) -> String {
 }
 
 /// The reason under which the size of a pool is shown.
-fn desired_reason(why: SizeReason) -> &'static str {
+fn size_reason(why: SizeReason) -> &'static str {
     match why {
         SizeReason::ReplicasSet => reasons::REPLICAS_SET,
         SizeReason::AtMinimum => reasons::AT_MINIMUM,
@@ -153,7 +153,7 @@ fn desired_reason(why: SizeReason) -> &'static str {
     }
 }
 
-fn why_desired(observed: &PoolObservation) -> String {
+fn size_message(observed: &PoolObservation) -> String {
     let count = observed.desired.count;
     match observed.desired.why {
         SizeReason::ReplicasSet => format!("spec.replicas sets the size to {count}"),
@@ -171,13 +171,13 @@ fn why_desired(observed: &PoolObservation) -> String {
 }
 
 /// The reason in the column REASON: the obstacle, or why the pool has its size.
-fn headline(conditions: &[Condition], observed: &PoolObservation) -> String {
+fn display_reason(conditions: &[Condition], observed: &PoolObservation) -> String {
     let reason =
         |type_: &str| find(conditions, type_).filter(|condition| condition.status == "True").map(|condition| condition.reason.clone());
     reason(types::STALLED)
         .or_else(|| reason(types::BLOCKED))
         .or_else(|| reason(types::RECONCILING))
-        .unwrap_or_else(|| desired_reason(observed.desired.why).to_owned())
+        .unwrap_or_else(|| size_reason(observed.desired.why).to_owned())
 }
 
 /// A change that is reported as an event.

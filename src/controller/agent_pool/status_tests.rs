@@ -21,9 +21,9 @@ fn observed(desired: u32, ready: u32) -> PoolObservation {
         .map(|number| AgentFacts {
             name: format!("a{number}"),
             sequence: Some(number.into()),
-            standing: MemberState::Idle,
+            state: MemberState::Idle,
             age: Duration::ZERO,
-            keeps: false,
+            can_hibernate: false,
         })
         .collect();
     PoolObservation {
@@ -35,10 +35,10 @@ fn observed(desired: u32, ready: u32) -> PoolObservation {
             agents,
             stopped_ttl: Duration::ZERO,
             hibernate: false,
-            with_hibernated: 0,
+            max_with_hibernated: 0,
         },
         desired: DesiredSize { count: desired, why: SizeReason::AtMinimum },
-        settles: None,
+        shrinks_after: None,
         work: None,
         missing: vec![],
         unsupported: None,

@@ -65,23 +65,23 @@ async fn ensure_one<K: DefaultedKind>(namespace: &str, context: &Context) -> Res
     let known = K::known(namespace, context);
     let ours = known.iter().any(|(name, annotated)| name == names::DEFAULT_OBJECT_NAME && *annotated);
     if !known.is_empty() || marked::<K>(namespace, context) {
-        context.waiting.forget(&kind, namespace);
+        context.waiting_namespaces.forget(&kind, namespace);
         if ours && !marked::<K>(namespace, context) {
-            gently::<K>(mark::<K>(namespace, true, context).await)?;
+            warn_on_error::<K>(mark::<K>(namespace, true, context).await)?;
         }
         return Ok(None);
     }
-    if let Some(left) = context.waiting.left(&kind, namespace) {
+    if let Some(left) = context.waiting_namespaces.left(&kind, namespace) {
         return Ok(Some(left));
     }
     // A refused attempt is repeated after the same delay.
-    context.waiting.forget(&kind, namespace);
-    gently::<K>(make::<K>(namespace, context).await)?;
+    context.waiting_namespaces.forget(&kind, namespace);
+    warn_on_error::<K>(make::<K>(namespace, context).await)?;
     Ok(Some(DEFAULT_CREATION_DELAY))
 }
 
 /// Logs an error, except that of a lost leadership: a default is a convenience, and pools work without it.
-fn gently<K: DefaultedKind>(result: Result<(), Error>) -> Result<(), Error> {
+fn warn_on_error<K: DefaultedKind>(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.class() == Class::LostLeadership => Err(error),
         Err(error) => {
@@ -129,7 +129,7 @@ pub async fn remove_unused<K: DefaultedKind>(object: &K, key: &ObjectKey, contex
     }
     let api = context.api::<K>(&key.namespace);
     let live = api.get_metadata_opt(&key.name).await.map_err(Error::of("reading a default"))?;
-    let Some(live) = live.filter(|live| live.metadata.uid == object.meta().uid && untouched(&live.metadata)) else { return Ok(false) };
+    let Some(live) = live.filter(|live| live.metadata.uid == object.meta().uid && is_unedited(&live.metadata)) else { return Ok(false) };
     let any = context.api::<PoolObject>(&key.namespace).list(&ListParams::default().limit(1)).await.map_err(Error::of("listing pools"))?;
     if !any.items.is_empty() {
         return Ok(false);
@@ -137,7 +137,7 @@ pub async fn remove_unused<K: DefaultedKind>(object: &K, key: &ObjectKey, contex
     context.leadership.confirm().await?;
     // The mark is removed before the deletion: after a crash here, the next pool of the namespace finds the object and
     // marks it again.
-    gently::<K>(mark::<K>(&key.namespace, false, context).await)?;
+    warn_on_error::<K>(mark::<K>(&key.namespace, false, context).await)?;
     let (uid, version) = (live.metadata.uid.unwrap_or_default(), live.metadata.resource_version.unwrap_or_default());
     let gone = calls::delete_version(&api, &key.name, &uid, &version).await?;
     if gone {
@@ -147,7 +147,7 @@ pub async fn remove_unused<K: DefaultedKind>(object: &K, key: &ObjectKey, contex
 }
 
 /// Whether no other manager wrote anything except the status.
-fn untouched(meta: &ObjectMeta) -> bool {
+fn is_unedited(meta: &ObjectMeta) -> bool {
     let theirs = |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
         entry.subresource.as_deref() != Some("status") && entry.manager.as_deref() != Some(managers::DEFAULTS)
     };
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn a_default_that_another_manager_wrote_is_kept() {
         let (ours, status) = (json!({"manager": "spillway-defaults"}), json!({"manager": "x", "subresource": "status"}));
-        assert!(untouched(&budget(1, json!([ours, status]))));
-        assert!(!untouched(&budget(2, json!([ours, status]))), "its spec was changed, by whomever");
-        assert!(!untouched(&budget(1, json!([ours, {"manager": "kubectl"}]))), "a label, say");
-        assert!(!untouched(&budget(1, Value::Null)), "nothing is known of who wrote it");
+        assert!(is_unedited(&budget(1, json!([ours, status]))));
+        assert!(!is_unedited(&budget(2, json!([ours, status]))), "its spec was changed, by whomever");
+        assert!(!is_unedited(&budget(1, json!([ours, {"manager": "kubectl"}]))), "a label, say");
+        assert!(!is_unedited(&budget(1, Value::Null)), "nothing is known of who wrote it");
     }
 }

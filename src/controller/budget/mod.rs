@@ -50,7 +50,7 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
     let budget = match &object.0 {
         Ok(budget) => budget,
         Err(invalid) => {
-            if context.invalid_is_news(CONTROLLER_NAME, key.clone(), &invalid.error) {
+            if context.is_new_error(CONTROLLER_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, budget = %key.name, error = %invalid.error, "a stored Budget does not fit its type; it is left alone");
                 let note = format!(
                     "the stored object does not fit its type, so the operator ignores it. Apply the current CustomResourceDefinitions, then the object: {}",
@@ -97,8 +97,8 @@ async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<Next
     let outcome = outcome(standing, [quota, range]);
     tell(budget, key, &outcome, context).await?;
     Ok(match outcome {
-        Outcome::Failed(..) | Outcome::Waits(_) if binds => NextLook::Later,
-        Outcome::Failed(..) | Outcome::Waits(_) | Outcome::Unsaid | Outcome::Applied(_) | Outcome::Conflict(_) => {
+        Outcome::Failed(..) | Outcome::Waits(_) if binds => NextLook::WithBackoff,
+        Outcome::Failed(..) | Outcome::Waits(_) | Outcome::Unset | Outcome::Applied(_) | Outcome::Conflict(_) => {
             NextLook::After(jittered(RESYNC_INTERVAL))
         }
     })
@@ -108,18 +108,18 @@ async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<Next
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ComputeClaim {
     /// The Budget sets no compute.
-    Silent,
+    Unset,
     /// The Budget sets compute, and its mode is not Enforce.
     Off,
     /// The Budget binds.
     Binds,
     /// This older Budget binds instead.
-    Newer(String),
+    Superseded(String),
 }
 
 fn standing(budget: &Budget, key: &ObjectKey, context: &Context) -> ComputeClaim {
-    if !speaks(budget) {
-        return ComputeClaim::Silent;
+    if !sets_compute(budget) {
+        return ComputeClaim::Unset;
     }
     if budget.spec.mode != Mode::Enforce {
         return ComputeClaim::Off;
@@ -128,12 +128,12 @@ fn standing(budget: &Budget, key: &ObjectKey, context: &Context) -> ComputeClaim
     // The Budget itself is taken as it was read: the cache may contain another version, and its age never changes.
     let all = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| other.name_any() != key.name).chain([budget]);
     match binding(all.filter(|budget| claims(budget)).map(claimant)) {
-        Some(first) if first.name != key.name => ComputeClaim::Newer(first.name),
+        Some(first) if first.name != key.name => ComputeClaim::Superseded(first.name),
         Some(_) | None => ComputeClaim::Binds,
     }
 }
 
-fn speaks(budget: &Budget) -> bool {
+fn sets_compute(budget: &Budget) -> bool {
     budget
         .spec
         .compute
@@ -142,7 +142,7 @@ fn speaks(budget: &Budget) -> bool {
 }
 
 fn claims(budget: &Budget) -> bool {
-    speaks(budget) && budget.spec.mode == Mode::Enforce && budget.metadata.deletion_timestamp.is_none()
+    sets_compute(budget) && budget.spec.mode == Mode::Enforce && budget.metadata.deletion_timestamp.is_none()
 }
 
 fn claimant(budget: &Budget) -> Claimant {
@@ -155,7 +155,7 @@ enum ComputeOutcome {
     /// No object is desired, and we have none.
     None,
     /// The object is in force, with these values.
-    There(String),
+    InForce(String),
     /// An object with its name must be deleted first.
     Waits(String),
     /// The object is not in force: reason and message.
@@ -196,7 +196,7 @@ where
     }
     let there = format!("{}/{name}", slot.0);
     match act(wanted.is_some(), &stands) {
-        ComputeAction::Keep => Ok(wanted.map_or(ComputeOutcome::None, |wanted| ComputeOutcome::There(wanted.words()))),
+        ComputeAction::Keep => Ok(wanted.map_or(ComputeOutcome::None, |wanted| ComputeOutcome::InForce(wanted.words()))),
         ComputeAction::Wait => Ok(ComputeOutcome::Waits(format!("{there} is being deleted, and is created again afterwards"))),
         ComputeAction::Refuse => Ok(ComputeOutcome::Failed(
             reasons::NAME_TAKEN,
@@ -222,7 +222,7 @@ where
                 Ok(made) => {
                     context.compute_gate.wrote(slot, made.meta().resource_version.as_deref());
                     tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.words(), "applied spec.compute of a Budget");
-                    Ok(ComputeOutcome::There(wanted.words()))
+                    Ok(ComputeOutcome::InForce(wanted.words()))
                 }
                 Err(error) => match error.class() {
                     Class::Refused | Class::QuotaExceeded | Class::Terminating => {
@@ -242,17 +242,17 @@ fn outcome(standing: ComputeClaim, settled: [ComputeOutcome; 2]) -> Outcome {
     for piece in settled {
         match piece {
             ComputeOutcome::None => {}
-            ComputeOutcome::There(words) => there.push(words),
+            ComputeOutcome::InForce(words) => there.push(words),
             ComputeOutcome::Waits(words) => waits = waits.or(Some(words)),
             ComputeOutcome::Failed(reason, words) => failed = failed.or(Some((reason, words))),
         }
     }
     match standing {
-        ComputeClaim::Silent => Outcome::Unsaid,
+        ComputeClaim::Unset => Outcome::Unset,
         ComputeClaim::Off => {
             Outcome::Failed(reasons::NOT_ENFORCED, "spec.mode is not Enforce, so compute is neither limited nor counted".to_owned())
         }
-        ComputeClaim::Newer(older) => Outcome::Conflict(older),
+        ComputeClaim::Superseded(older) => Outcome::Conflict(older),
         ComputeClaim::Binds => match (failed, waits) {
             (Some((reason, words)), _) => Outcome::Failed(reason, words),
             (None, Some(words)) => Outcome::Waits(words),
@@ -287,15 +287,15 @@ mod tests {
 
     #[test]
     fn the_worst_of_both_objects_is_reported() {
-        let there = |words: &str| ComputeOutcome::There(words.to_owned());
+        let there = |words: &str| ComputeOutcome::InForce(words.to_owned());
         let failed = || ComputeOutcome::Failed(reasons::QUOTA_REFUSED, "no".into());
         let cases = [
-            (ComputeClaim::Silent, [ComputeOutcome::None, ComputeOutcome::None], Outcome::Unsaid),
+            (ComputeClaim::Unset, [ComputeOutcome::None, ComputeOutcome::None], Outcome::Unset),
             (ComputeClaim::Binds, [there("q"), there("r")], Outcome::Applied("q; r".into())),
             (ComputeClaim::Binds, [there("q"), ComputeOutcome::None], Outcome::Applied("q".into())),
             (ComputeClaim::Binds, [ComputeOutcome::Waits("w".into()), there("r")], Outcome::Waits("w".into())),
             (ComputeClaim::Binds, [ComputeOutcome::Waits("w".into()), failed()], Outcome::Failed(reasons::QUOTA_REFUSED, "no".into())),
-            (ComputeClaim::Newer("old".into()), [ComputeOutcome::None, ComputeOutcome::None], Outcome::Conflict("old".into())),
+            (ComputeClaim::Superseded("old".into()), [ComputeOutcome::None, ComputeOutcome::None], Outcome::Conflict("old".into())),
         ];
         for (standing, settled, expected) in cases {
             assert_eq!(outcome(standing, settled), expected);

@@ -14,7 +14,7 @@ use crate::controller::conditions::{Builder, find};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The Budget sets no compute.
-    Unsaid,
+    Unset,
     /// Compute is in force, with these values.
     Applied(String),
     /// Compute is being applied: what it waits for.
@@ -36,7 +36,7 @@ pub fn next(budget: &Budget, outcome: &Outcome, now: jiff::Timestamp) -> (Vec<Co
     };
     let told = |status: bool, reason: &str, message: String| to.build(types::QUOTA_APPLIED, status, reason, message);
     let next = match outcome {
-        Outcome::Unsaid => Vec::new(),
+        Outcome::Unset => Vec::new(),
         Outcome::Applied(words) => vec![told(true, reasons::APPLIED, words.clone())],
         Outcome::Waits(words) => vec![told(false, reasons::APPLYING, words.clone())],
         Outcome::Failed(reason, words) => vec![told(false, reason, words.clone())],
@@ -89,8 +89,8 @@ mod tests {
         let stored = [first, vec![foreign("Ready", "Observed")]].concat();
         assert!(!next(&budget(&stored), &outcome, at(9)).1, "only time has passed");
         assert!(next(&budget(&stored), &Outcome::Applied("more".into()), at(9)).1);
-        assert_eq!(next(&budget(&stored), &Outcome::Unsaid, at(9)), (Vec::new(), true), "taken back");
-        assert_eq!(next(&budget(&[foreign("Ready", "Observed")]), &Outcome::Unsaid, at(9)), (Vec::new(), false));
+        assert_eq!(next(&budget(&stored), &Outcome::Unset, at(9)), (Vec::new(), true), "taken back");
+        assert_eq!(next(&budget(&[foreign("Ready", "Observed")]), &Outcome::Unset, at(9)), (Vec::new(), false));
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Generations {
 }
 
 /// Keeps only our own annotation, which marks a default object that we created.
-fn keep_ours(object: &mut impl ResourceExt) {
+fn keep_own_annotation(object: &mut impl ResourceExt) {
     object.annotations_mut().retain(|name, _| name == names::DEFAULT_ANNOTATION);
 }
 
@@ -65,14 +65,14 @@ pub(super) fn watch_budgets(
         let (wake, pools) = (wake.clone(), pools.clone());
         move |namespace: &str| {
             wake.pools_in(&pools, namespace);
-            wake.short_agents(&agents);
+            wake.agents_short_of_budget(&agents);
             // All Budgets of the namespace together decide whose spec.compute applies.
             if let Some(budgets) = look.get() {
                 wake.budgets_where(budgets, |budget| budget.namespace().as_deref() == Some(namespace));
             }
         }
     };
-    let store = start(tasks, watcher(api, config()), keep_ours, move |change| {
+    let store = start(tasks, watcher(api, config()), keep_own_annotation, move |change| {
         match change {
             Change::Present(budget) => {
                 let key = ObjectKey::of(budget);
@@ -114,7 +114,7 @@ pub(super) fn watch_cluster_budgets(
         Some(api) => watcher(api, config()).boxed(),
         None => futures::stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(futures::stream::pending()).boxed(),
     };
-    start(tasks, events, keep_ours, move |change| {
+    start(tasks, events, keep_own_annotation, move |change| {
         let news = match change {
             Change::Present(budget) => generations.changed(budget),
             Change::Deleted(budget) => {
@@ -125,7 +125,7 @@ pub(super) fn watch_cluster_budgets(
         };
         if news {
             wake.all_pools(&pools);
-            wake.short_agents(&agents);
+            wake.agents_short_of_budget(&agents);
         }
         told.notify_one();
     })
@@ -146,7 +146,7 @@ pub(super) fn watch_namespaces(
         match change {
             Change::Present(namespace) | Change::Deleted(namespace) => {
                 wake.pools_in(&pools, &namespace.name_any());
-                wake.short_agents(&agents);
+                wake.agents_short_of_budget(&agents);
             }
             Change::Listed(_) => {}
         }
@@ -162,7 +162,7 @@ pub(super) fn watch_grants(tasks: &mut JoinSet<()>, api: Api<GrantObject>, told:
 
 /// Breakers: the governor alone reads them.
 pub(super) fn watch_breakers(tasks: &mut JoinSet<()>, api: Api<BreakerObject>, told: Arc<Notify>) -> Store<BreakerObject> {
-    start(tasks, watcher(api, config()), keep_ours, move |_| told.notify_one())
+    start(tasks, watcher(api, config()), keep_own_annotation, move |_| told.notify_one())
 }
 
 /// Watches the ResourceQuotas or LimitRanges of Budgets: the reconciler of Budgets repairs them, and Agents that wait
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_budget_keeps_the_mark_that_we_made_it() {
         let mut kept = budget("u", 1);
-        keep_ours(&mut kept);
+        keep_own_annotation(&mut kept);
         assert_eq!(kept.annotations().keys().collect::<Vec<_>>(), [names::DEFAULT_ANNOTATION]);
     }
 

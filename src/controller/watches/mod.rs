@@ -77,12 +77,18 @@ pub fn watch_all(
     let toolsets = references::<Toolset>(tasks, client, namespace, &wake, &pools);
     let ours = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
     let named = |name: &str| config().fields(&format!("metadata.name={name}"));
-    let policies =
-        watch_walls::<NetworkPolicy>(tasks, scoped(client, namespace), named(names::AGENTS_NETWORK_POLICY), &wake, &pools, &agents);
+    let policies = watch_namespace_setup::<NetworkPolicy>(
+        tasks,
+        scoped(client, namespace),
+        named(names::AGENTS_NETWORK_POLICY),
+        &wake,
+        &pools,
+        &agents,
+    );
     let labelled = || config().labels(&ours);
     let quotas = limits::watch_compute::<ResourceQuota>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let ranges = limits::watch_compute::<LimitRange>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
-    let bundles = watch_walls::<ConfigMap>(tasks, scoped(client, namespace), named(names::CA_CONFIG_MAP), &wake, &pools, &agents);
+    let bundles = watch_namespace_setup::<ConfigMap>(tasks, scoped(client, namespace), named(names::CA_CONFIG_MAP), &wake, &pools, &agents);
     let again = Triggers { pools: stream(pools_again), agents: stream(agents_again), budgets: stream(budgets_again), wake };
     let stores = Stores {
         pools,
@@ -103,7 +109,7 @@ pub fn watch_all(
         queues,
         toolsets,
         policies,
-        bundles,
+        trust_config_maps: bundles,
     };
     (stores, again)
 }
@@ -119,7 +125,7 @@ fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake, flee
             if let Some(agents) = look.get() {
                 wake.relatives(agents, agent, gone);
                 if gone || agent.has_ended() {
-                    wake.short_agents(agents);
+                    wake.agents_short_of_budget(agents);
                 }
             }
         }
@@ -189,7 +195,7 @@ fn watch_pools(
                 told.notify_one();
                 // It may have been the last pool of its namespace.
                 wake.budget(&key.namespace, names::DEFAULT_OBJECT_NAME);
-                wake.short_agents(&agents);
+                wake.agents_short_of_budget(&agents);
             }
             Change::Listed(pools) => {
                 let pools = pools.state();
@@ -212,13 +218,13 @@ fn watch_pods(
         Change::Present(pod) => {
             wake.agent(&ObjectKey::of(pod));
             if capacity::over(pod) {
-                wake.short_agents(&agents);
+                wake.agents_short_of_budget(&agents);
             }
         }
         Change::Deleted(pod) => {
-            disappearances.saw_deletion(pod);
+            disappearances.record_deletion(pod);
             wake.agent(&ObjectKey::of(pod));
-            wake.short_agents(&agents);
+            wake.agents_short_of_budget(&agents);
             // The namespace's quota has room again: Agents that wait for a pod may get one.
             let namespace = pod.namespace().unwrap_or_default();
             wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
@@ -246,14 +252,14 @@ where
 {
     let (wake, pools) = (wake.clone(), pools.clone());
     let api = scoped::<MetadataOnly<K>>(client, namespace);
-    start(tasks, watcher(api, config()), keep_name, move |change| match change {
+    start(tasks, watcher(api, config()), prune_to_name, move |change| match change {
         Change::Present(object) | Change::Deleted(object) => wake.pools_in(&pools, &object.namespace().unwrap_or_default()),
         Change::Listed(_) => {}
     })
 }
 
 /// Keeps only the name of an object that only has to exist.
-fn keep_name(object: &mut impl ResourceExt) {
+fn prune_to_name(object: &mut impl ResourceExt) {
     let meta = object.meta_mut();
     (meta.annotations, meta.labels, meta.owner_references, meta.finalizers) = (None, None, None, None);
 }
@@ -262,7 +268,7 @@ fn keep_name(object: &mut impl ResourceExt) {
 const READ_ANNOTATIONS: [&str; 2] = [names::DEFAULT_MADE_ANNOTATION, names::DEFAULT_BREAKER_MADE_ANNOTATION];
 
 /// Watches the objects of the namespace setup: pools repair them, and Agents wait for them.
-fn watch_walls<K>(
+fn watch_namespace_setup<K>(
     tasks: &mut JoinSet<()>,
     api: Api<K>,
     config: watcher::Config,
@@ -305,7 +311,7 @@ fn stream<T: 'static>(queue: impl Stream<Item = T> + Send + 'static) -> BoxStrea
 fn prune_pod(pod: &mut Pod) {
     pod.metadata.annotations = None;
     // The memory limits of the containers are kept as their sum, in the resources of the pod itself.
-    let resources = Some(capacity::as_resources(capacity::memory(pod)));
+    let resources = Some(capacity::pod_memory_resources(capacity::memory(pod)));
     let node_name = pod.spec.take().and_then(|spec| spec.node_name);
     pod.spec = Some(PodSpec { node_name, resources, ..PodSpec::default() });
     if let Some(status) = pod.status.as_mut() {

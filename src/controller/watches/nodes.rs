@@ -64,14 +64,14 @@ pub(super) fn watch_nodes(
         let mut changed = match change {
             Change::Present(lease) => {
                 let name = lease.name_any();
-                told.judgements.change(|liveness, now| liveness.leases([(name.as_str(), as_read(lease))], false, now))
+                told.judgements.change(|liveness, now| liveness.leases([(name.as_str(), lease_facts(lease))], false, now))
             }
             Change::Deleted(lease) => {
                 told.judgements.lock().lease_gone(&lease.name_any());
                 Vec::new()
             }
             Change::Listed(leases) => {
-                let leases: Vec<_> = leases.state().iter().map(|lease| (lease.name_any(), as_read(lease))).collect();
+                let leases: Vec<_> = leases.state().iter().map(|lease| (lease.name_any(), lease_facts(lease))).collect();
                 let leases = leases.iter().map(|(name, lease)| (name.as_str(), *lease));
                 told.judgements.change(|liveness, now| liveness.leases(leases, true, now))
             }
@@ -131,7 +131,7 @@ fn posted(node: &Node) -> Option<i64> {
     ready(node)?.last_heartbeat_time.as_ref().map(|time| time.0.as_microsecond())
 }
 
-fn as_read(lease: &Lease) -> node_liveness::Lease {
+fn lease_facts(lease: &Lease) -> node_liveness::Lease {
     let spec = lease.spec.as_ref();
     let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
     node_liveness::Lease {
@@ -197,7 +197,7 @@ mod tests {
         let mut kept = lease("2026-01-01T00:00:10.000001Z", 40);
         prune_lease(&mut kept);
         let expected = node_liveness::Lease { renewed: 1_767_225_610_000_001, duration: Duration::from_secs(40) };
-        assert_eq!(as_read(&kept), expected);
-        assert_eq!(as_read(&lease("2026-01-01T00:00:10.000001Z", -1)).duration, Duration::ZERO);
+        assert_eq!(lease_facts(&kept), expected);
+        assert_eq!(lease_facts(&lease("2026-01-01T00:00:10.000001Z", -1)).duration, Duration::ZERO);
     }
 }

@@ -90,7 +90,7 @@ impl Meter {
         let (attached, owed) = (inner.session.is_attached(), inner.session.owed());
         drop(inner);
         self.0.attached.send_if_modified(|known| std::mem::replace(known, attached) != attached);
-        self.0.owed.send_replace(owed);
+        self.0.unacknowledged.send_replace(owed);
         trouble
     }
 }

@@ -30,14 +30,14 @@ pub struct DurableSession<D: Disk = Folder> {
 impl<D: Disk> DurableSession<D> {
     /// Continues from the lines of a journal. `uid` is that of our pod.
     pub fn restore(journal: Journal<D>, lines: &[Line], uid: Option<&str>, now: Duration) -> Self {
-        let session = Session::restore(lines, || journal::name(uid, !journal.is_kept())).unwrap_or_else(|trouble| {
+        let session = Session::restore(lines, || journal::name(uid, !journal.is_persistent())).unwrap_or_else(|trouble| {
             // A session with an unreadable journal could use numbers twice. So it is abandoned: it expires, and its
             // holds are charged.
             tracing::error!(trouble, "cannot read the journal of holds; a new session begins, and the holds of the old one are charged");
             Session::new(journal::name(uid, true))
         });
         let mut durable = Self { session, journal, broken: true, next_try: now };
-        durable.write_anew(now);
+        durable.rewrite(now);
         if durable.broken {
             tracing::error!("cannot write the journal of holds; model calls are refused until it can be written");
         }
@@ -58,7 +58,7 @@ impl<D: Disk> DurableSession<D> {
         if let Err(error) = self.journal.append(line) {
             tracing::warn!(%error, "cannot append to the journal of holds; rewriting it");
             self.broken = true;
-            self.write_anew(now);
+            self.rewrite(now);
             if self.broken {
                 tracing::error!("cannot write the journal of holds; model calls are refused until it can be written");
             }
@@ -70,7 +70,7 @@ impl<D: Disk> DurableSession<D> {
     pub fn tend(&mut self, now: Duration) -> Option<Duration> {
         if now >= self.next_try {
             if self.broken {
-                self.write_anew(now);
+                self.rewrite(now);
                 if !self.broken {
                     tracing::info!("the journal of holds can be written again");
                 }
@@ -84,7 +84,7 @@ impl<D: Disk> DurableSession<D> {
         self.broken.then_some(self.next_try)
     }
 
-    fn write_anew(&mut self, now: Duration) {
+    fn rewrite(&mut self, now: Duration) {
         match self.journal.rewrite(self.session.snapshot().lines()) {
             Ok(()) => self.broken = false,
             Err(error) => {
@@ -95,14 +95,14 @@ impl<D: Disk> DurableSession<D> {
     }
 
     /// Starts a compaction if the journal has grown long. Returns it with the content to write.
-    pub fn shorten(&mut self) -> Option<(Compaction<D>, Snapshot)> {
-        let shorter = self.journal.shorten(self.session.bytes())?;
+    pub fn begin_compaction(&mut self) -> Option<(Compaction<D>, Snapshot)> {
+        let shorter = self.journal.begin_compaction(self.session.bytes())?;
         Some((shorter, self.session.snapshot()))
     }
 
     /// Replaces the journal by a compacted one. Returns the replaced file.
-    pub fn shortened(&mut self, written: std::io::Result<CompactedJournal<D>>) -> std::io::Result<Option<D::File>> {
-        self.journal.shortened(written)
+    pub fn finish_compaction(&mut self, written: std::io::Result<CompactedJournal<D>>) -> std::io::Result<Option<D::File>> {
+        self.journal.finish_compaction(written)
     }
 }
 

@@ -213,9 +213,9 @@ impl Simulation {
             }
             11 if self.random.one_in(3) => self.restart(),
             12 => {
-                if let Some((shorter, snapshot)) = self.durable.shorten() {
+                if let Some((shorter, snapshot)) = self.durable.begin_compaction() {
                     let written = shorter.write(snapshot.lines());
-                    let _ = self.durable.shortened(written); // after an error the journal continues as it is
+                    let _ = self.durable.finish_compaction(written); // after an error the journal continues as it is
                 }
             }
             _ => self.talk(lost),

@@ -28,7 +28,7 @@ pub struct Hold {
     /// When it was given, on the leader's clock, in milliseconds.
     pub at: i64,
     /// The namespace of its agent. Empty: an earlier version did not write it down.
-    pub of: Arc<str>,
+    pub namespace: Arc<str>,
     /// The limits that it counts against, by number.
     pub path: Box<[u64]>,
     /// Held tokens of input.

@@ -22,7 +22,7 @@ const JOURNAL_SPARE_BYTES: usize = 1024 * 1024;
 
 /// The journal file, or none: then the session ends with the process.
 pub struct Journal<D: Disk = Folder> {
-    kept: Option<OpenJournal<D>>,
+    open_journal: Option<OpenJournal<D>>,
     bytes: usize,
     /// A compaction starts when the journal is this many bytes longer than twice the needed bytes.
     pub(super) spare: usize,
@@ -70,7 +70,7 @@ impl<D: Disk> Journal<D> {
     /// Opens the journal on `disk`.
     pub fn on(disk: Option<D>, reserve: usize) -> anyhow::Result<(Self, Vec<Line>)> {
         let journal = |kept| Self {
-            kept,
+            open_journal: kept,
             bytes: 0,
             spare: JOURNAL_SPARE_BYTES,
             reserve,
@@ -89,14 +89,14 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Whether the journal outlives the process.
-    pub fn is_kept(&self) -> bool {
-        self.kept.is_some()
+    pub fn is_persistent(&self) -> bool {
+        self.open_journal.is_some()
     }
 
     /// Starts a compaction if only `needed` of the many bytes are still of use, and none is running. The caller writes
     /// the present session to it; lines that are appended from now on follow.
-    pub fn shorten(&mut self, needed: usize) -> Option<Compaction<D>> {
-        let kept = self.kept.as_ref().filter(|kept| kept.file.is_some())?;
+    pub fn begin_compaction(&mut self, needed: usize) -> Option<Compaction<D>> {
+        let kept = self.open_journal.as_ref().filter(|kept| kept.file.is_some())?;
         let begins = !self.shortening && self.bytes > (self.spare + 2 * needed).max(self.patience);
         begins.then(|| {
             (self.shortening, self.since) = (true, Some(Vec::new()));
@@ -106,8 +106,8 @@ impl<D: Disk> Journal<D> {
 
     /// Replaces the journal by the compacted file, and returns the old file, whose close takes a while. A compaction
     /// that a rewrite overtook is discarded. Err: the compaction failed, and the journal continues as it is.
-    pub fn shortened(&mut self, written: io::Result<CompactedJournal<D>>) -> io::Result<Option<D::File>> {
-        let Some(kept) = &mut self.kept else { return Ok(None) };
+    pub fn finish_compaction(&mut self, written: io::Result<CompactedJournal<D>>) -> io::Result<Option<D::File>> {
+        let Some(kept) = &mut self.open_journal else { return Ok(None) };
         let since = self.since.take();
         (self.shortening, self.patience) = (false, self.bytes + self.spare);
         let put = |CompactedJournal { mut file, bytes }: CompactedJournal<D>| {
@@ -129,7 +129,7 @@ impl<D: Disk> Journal<D> {
     /// Appends a line. After an error the file may end with a torn line, so it must be rewritten before the next
     /// append.
     pub fn append(&mut self, line: &Line) -> io::Result<()> {
-        let Some(kept) = &mut self.kept else { return Ok(()) };
+        let Some(kept) = &mut self.open_journal else { return Ok(()) };
         let file = kept.file.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let text = text(line)?;
         let written = file.write_all(&text);
@@ -145,7 +145,7 @@ impl<D: Disk> Journal<D> {
 
     /// Rewrites the journal in a second file, and renames that over the first.
     pub fn rewrite(&mut self, lines: impl Iterator<Item = Line>) -> io::Result<()> {
-        let Some(kept) = &mut self.kept else { return Ok(()) };
+        let Some(kept) = &mut self.open_journal else { return Ok(()) };
         // A running compaction does not have these lines.
         self.since = None;
         let written = whole(&kept.disk, NEW_JOURNAL_FILE, lines).and_then(|written| {
@@ -166,7 +166,7 @@ impl<D: Disk> Journal<D> {
 
     /// Reserves the space for a rewrite, if it is not reserved.
     pub fn make_room(&mut self) -> io::Result<()> {
-        if let Some(kept) = self.kept.as_ref().filter(|_| !self.reserved) {
+        if let Some(kept) = self.open_journal.as_ref().filter(|_| !self.reserved) {
             kept.disk.reserve(NEW_JOURNAL_FILE, u64::try_from(self.reserve).unwrap_or(u64::MAX))?;
             self.reserved = true;
         }

@@ -47,7 +47,7 @@ fn long(name: &str) -> (PathBuf, Journal) {
     let folder = folder(name);
     let mut journal = Journal::open(Some(folder.clone()), 4096).expect("opened").0;
     journal.rewrite([first()].into_iter()).expect("written");
-    assert!(journal.shorten(1).is_none(), "it is short");
+    assert!(journal.begin_compaction(1).is_none(), "it is short");
     for _ in 0..LONG {
         journal.append(&long_line()).expect("written");
     }
@@ -64,12 +64,12 @@ fn reopened(folder: &Path, journal: Journal) -> Vec<Line> {
 #[test]
 fn a_shorter_one_has_what_was_added_while_it_was_written() {
     let (folder, mut journal) = long("shorter");
-    let shorter = journal.shorten(1).expect("it is long");
+    let shorter = journal.begin_compaction(1).expect("it is long");
     journal.append(&Line::Sent(1)).expect("written");
-    assert!(journal.shorten(1).is_none(), "one at a time");
+    assert!(journal.begin_compaction(1).is_none(), "one at a time");
     let written = shorter.write([first()].into_iter());
     journal.append(&Line::Sent(2)).expect("written");
-    journal.shortened(written).expect("in place");
+    journal.finish_compaction(written).expect("in place");
     journal.append(&Line::Sent(3)).expect("written");
     let length = std::fs::metadata(folder.join(JOURNAL_FILE)).expect("the file").len();
     assert_eq!(u64::try_from(journal.bytes).expect("a size"), length);
@@ -79,17 +79,17 @@ fn a_shorter_one_has_what_was_added_while_it_was_written() {
 #[test]
 fn a_shorter_one_that_was_overtaken_or_never_came_to_be_is_left_out() {
     let (folder, mut journal) = long("overtaken");
-    let written = journal.shorten(1).expect("it is long").write([first()].into_iter());
+    let written = journal.begin_compaction(1).expect("it is long").write([first()].into_iter());
     journal.rewrite([first(), Line::Sent(1)].into_iter()).expect("written");
-    journal.shortened(written).expect("left out");
+    journal.finish_compaction(written).expect("left out");
     assert!(!folder.join(SHORTENED_JOURNAL_FILE).exists(), "it takes no room");
     journal.append(&Line::Sent(2)).expect("written");
     assert_eq!(reopened(&folder, journal), [first(), Line::Sent(1), Line::Sent(2)]);
 
     let (folder, mut journal) = long("failed");
-    drop(journal.shorten(1).expect("it is long"));
-    journal.shortened(Err(io::ErrorKind::StorageFull.into())).expect_err("it is told");
-    assert!(journal.shorten(1).is_none(), "not at once again");
+    drop(journal.begin_compaction(1).expect("it is long"));
+    journal.finish_compaction(Err(io::ErrorKind::StorageFull.into())).expect_err("it is told");
+    assert!(journal.begin_compaction(1).is_none(), "not at once again");
     journal.append(&Line::Sent(1)).expect("written");
     let lines = reopened(&folder, journal);
     assert_eq!((lines.len(), lines.last()), (LONG + 2, Some(&Line::Sent(1))));

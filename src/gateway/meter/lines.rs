@@ -73,7 +73,7 @@ pub struct HoldLine {
 impl HoldLine {
     /// The line of `hold`, with the `names` that the journal does not have yet.
     pub fn of(hold: &Hold, names: Vec<(u64, String)>) -> Self {
-        let Hold { id, at, of, path, input, output } = hold;
+        let Hold { id, at, namespace: of, path, input, output } = hold;
         Self { id: *id, at: *at, of: of.as_ref().to_owned(), names, path: path.to_vec(), input: *input, output: *output }
     }
 }

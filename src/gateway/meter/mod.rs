@@ -62,7 +62,7 @@ struct Shared {
     /// The governor knows the session.
     attached: watch::Sender<bool>,
     /// Settles that are not acknowledged.
-    owed: watch::Sender<usize>,
+    unacknowledged: watch::Sender<usize>,
 }
 
 impl Meter {
@@ -74,7 +74,8 @@ impl Meter {
         tracing::info!(session = durable.session.name(), "opened the session with the ledger");
         let owed = durable.session.owed();
         let inner = Mutex::new(durable);
-        let shared = Shared { inner, governor, wake: Notify::new(), attached: watch::channel(false).0, owed: watch::channel(owed).0 };
+        let shared =
+            Shared { inner, governor, wake: Notify::new(), attached: watch::channel(false).0, unacknowledged: watch::channel(owed).0 };
         Ok(Self(Arc::new(shared)))
     }
 
@@ -112,7 +113,7 @@ impl Meter {
             asking.sent = true;
             let answer = tokio::time::timeout_at(deadline, self.0.governor.ask::<_, HoldAnswer>(HOLD_PATH, Some(pod), &hold)).await;
             match answer {
-                Ok(Ok(given)) => return asking.given(given, pod.clone(), model, taught_by(&facts)),
+                Ok(Ok(given)) => return asking.given(given, pod.clone(), model, learnable_bytes(&facts)),
                 Ok(Err(refusal)) if refusal.code == Code::SessionUnknown => self.detach(),
                 Ok(Err(refusal)) if refusal.code == Code::GovernorAway => asking.lost = true,
                 Ok(Err(refusal)) if refusal.code == Code::HoldClosed => {
@@ -136,13 +137,13 @@ impl Meter {
     fn number(&self, namespace: &str) -> Result<HoldAttempt, Refusal> {
         let mut inner = self.lock();
         if !inner.is_written() {
-            return Err(unwritten());
+            return Err(unwritten_refusal());
         }
         let (id, line) = inner.session.ask(namespace).map_err(full)?;
         let kept = line.is_none_or(|line| inner.keep(&line, now()));
         drop(inner);
         let asking = HoldAttempt { meter: self.clone(), id, sent: false, lost: false };
-        if kept { Ok(asking) } else { Err(unwritten()) }
+        if kept { Ok(asking) } else { Err(unwritten_refusal()) }
     }
 
     fn end(&self, id: u64, usage: Usage, quality: Quality, end: CallEnd, model: &str, bytes: i64) {
@@ -152,7 +153,7 @@ impl Meter {
         }
         let owed = inner.session.owed();
         drop(inner);
-        self.0.owed.send_replace(owed);
+        self.0.unacknowledged.send_replace(owed);
         self.0.wake.notify_one();
     }
 
@@ -174,12 +175,12 @@ impl Meter {
     /// for that.
     fn shorten(&self) {
         let mut inner = self.lock();
-        let Some((shorter, snapshot)) = inner.shorten() else { return };
+        let Some((shorter, snapshot)) = inner.begin_compaction() else { return };
         let meter = self.clone();
         drop(inner);
         tokio::task::spawn_blocking(move || {
             let written = shorter.write(snapshot.lines());
-            let replaced = meter.lock().shortened(written);
+            let replaced = meter.lock().finish_compaction(written);
             if let Err(error) = replaced {
                 tracing::warn!(%error, "cannot compact the journal of holds; it continues to grow");
             }
@@ -195,7 +196,7 @@ impl Meter {
 
     /// Waits until everything is acknowledged, at most `within`: the process is about to end.
     pub async fn flush(&self, within: Duration) {
-        let mut owed = self.0.owed.subscribe();
+        let mut owed = self.0.unacknowledged.subscribe();
         let _ = tokio::time::timeout(within, owed.wait_for(|owed| *owed == 0)).await; // the journal has the rest
     }
 }
@@ -206,12 +207,12 @@ fn now() -> Duration {
 
 /// Bytes of text from which the ratio of tokens to bytes is learned. 0 for a call with images or files, because their
 /// part of the tokens is not known.
-fn taught_by(facts: &Facts) -> i64 {
+fn learnable_bytes(facts: &Facts) -> i64 {
     let Facts { bytes, other_tokens, output: _, thinking: _, choices: _ } = *facts;
     if other_tokens == 0 { bytes } else { 0 }
 }
 
-fn unwritten() -> Refusal {
+fn unwritten_refusal() -> Refusal {
     Refusal::new(Code::GovernorAway, "this gateway cannot write its journal of holds, so it makes no model calls now; try again")
         .retry_after(5)
 }
@@ -252,7 +253,7 @@ impl HoldAttempt {
         let (meter, id, covered) = (self.meter.clone(), self.id, given.open.output);
         let (end, late, answer_due) = (UNSENT_CALL_END, None, None);
         let held = CallHold { meter, pod, id, given, covered, model, bytes, state: Life::Given, end, late, answer_due, hangs: false };
-        if kept { Ok(held) } else { Err(unwritten()) }
+        if kept { Ok(held) } else { Err(unwritten_refusal()) }
     }
 }
 
@@ -317,7 +318,7 @@ impl CallHold {
             let line = inner.session.sent(self.id);
             if !inner.keep(&line, now()) {
                 inner.session.unsent(self.id);
-                return Err(unwritten());
+                return Err(unwritten_refusal());
             }
             (self.state, self.end) = (Life::Sent, CallEnd::default());
         }
@@ -356,11 +357,11 @@ impl CallHold {
     /// The first part of the response arrived.
     pub fn first_came(&mut self) {
         (self.answer_due, self.hangs) = (None, false);
-        self.first_is_over();
+        self.end_first_token_timer();
     }
 
     /// The first token arrived, or the call ended without it.
-    fn first_is_over(&mut self) {
+    fn end_first_token_timer(&mut self) {
         if let Some(FirstTokenTimer { due, .. }) = self.late.take().as_ref()
             && Instant::now() >= *due
         {
@@ -382,7 +383,7 @@ impl CallHold {
 
     /// The response has `output` tokens by now. If that exceeds the hold, more is requested. A provider that respects
     /// the call's limit never exceeds it. If the request is refused, the call may finish, and the excess becomes debt.
-    pub async fn reached(&mut self, output: i64) {
+    pub async fn extend_to(&mut self, output: i64) {
         if output <= self.covered {
             return;
         }
@@ -413,7 +414,7 @@ impl CallHold {
         if std::mem::replace(&mut self.state, Life::Ended) != Life::Ended {
             // The ratio of tokens to bytes is learned only from exact usage.
             let bytes = if quality == Quality::Exact && usage != Usage::default() { self.bytes } else { 0 };
-            self.first_is_over();
+            self.end_first_token_timer();
             if self.hangs {
                 self.says(Outcome::Failed { why: FaultCause::Late, retry_after: None });
             }
@@ -457,7 +458,7 @@ mod tests {
     #[test]
     fn a_call_with_an_image_teaches_nothing_of_text() {
         let facts = Facts { bytes: 300, ..Facts::default() };
-        assert_eq!(taught_by(&facts), 300);
-        assert_eq!(taught_by(&Facts { other_tokens: 1600, ..facts }), 0);
+        assert_eq!(learnable_bytes(&facts), 300);
+        assert_eq!(learnable_bytes(&Facts { other_tokens: 1600, ..facts }), 0);
     }
 }

@@ -70,7 +70,7 @@ pub struct Session {
     next_hold: u64,
     reserved: u64,
     /// Numbers of requested holds without an answer yet, with their namespaces.
-    asking: BTreeMap<u64, Arc<str>>,
+    requested: BTreeMap<u64, Arc<str>>,
     open: BTreeMap<u64, Entry>,
     names: Names,
     shares: Shares,
@@ -88,10 +88,10 @@ pub struct Session {
     /// The connection on which the session began.
     attached: Option<u64>,
     /// The last settle that was sent on it.
-    told: u64,
+    last_sent: u64,
     /// When the last settle was acknowledged, or all were sent again.
     progress: Duration,
-    spoke: Duration,
+    last_request: Duration,
     failures: u32,
     not_before: Duration,
     /// The settles that were acknowledged in the last minutes.
@@ -109,7 +109,7 @@ impl Session {
             name,
             next_hold: 1,
             reserved: 1,
-            asking: BTreeMap::new(),
+            requested: BTreeMap::new(),
             open: BTreeMap::new(),
             names: Names::default(),
             shares: Shares::new(MAX_SESSION_BYTES),
@@ -119,9 +119,9 @@ impl Session {
             written: (1, 0),
             connection: None,
             attached: None,
-            told: 0,
+            last_sent: 0,
             progress: Duration::ZERO,
-            spoke: Duration::ZERO,
+            last_request: Duration::ZERO,
             failures: 0,
             not_before: Duration::ZERO,
             acknowledged: History::new(REPLAY_HISTORY_TTL, ACKNOWLEDGED_BYTES),
@@ -159,7 +159,7 @@ impl Session {
         match line {
             Line::Session { .. } => return Err("there is a second session line"),
             Line::Reserved(reserved) => self.reserved = self.reserved.max(*reserved),
-            Line::Name(number, text) => self.name_is(*number, text)?,
+            Line::Name(number, text) => self.read_name(*number, text)?,
             Line::Gave(gave) => self.replay_hold(gave)?,
             Line::Held(open) => drop(self.take(open, "")),
             Line::Sent(id) => self.open.get_mut(id).ok_or("a call was sent without a hold")?.sent = true,
@@ -171,7 +171,7 @@ impl Session {
             }
             Line::Over(EndLine { seq: _, id, unanswered, usage, quality, end, model, bytes }) => {
                 if *unanswered {
-                    self.asking.insert(*id, self.shares.take("", reserve(std::iter::empty(), "")));
+                    self.requested.insert(*id, self.shares.take("", reserve(std::iter::empty(), "")));
                 }
                 self.end(*id, *usage, *quality, *end, model, *bytes).ok_or("a call ended without a hold")?;
             }
@@ -184,19 +184,19 @@ impl Session {
         Ok(())
     }
 
-    fn name_is(&mut self, number: u64, text: &str) -> Result<(), &'static str> {
+    fn read_name(&mut self, number: u64, text: &str) -> Result<(), &'static str> {
         if self.names.read(number, text) { Ok(()) } else { Err("two lines contradict each other about a name") }
     }
 
     fn replay_hold(&mut self, gave: &HoldLine) -> Result<(), &'static str> {
         let HoldLine { id, at, of, names, path, input, output } = gave;
-        names.iter().try_for_each(|(number, text)| self.name_is(*number, text))?;
+        names.iter().try_for_each(|(number, text)| self.read_name(*number, text))?;
         if !path.iter().all(|number| self.names.use_again(*number)) {
             return Err("a limit of a hold has no name");
         }
         let cost = reserve(path.iter().filter_map(|number| self.names.text(*number)), of);
         let of = self.shares.take(of, cost);
-        let hold = Hold { id: *id, at: *at, of, path: path.as_slice().into(), input: *input, output: *output };
+        let hold = Hold { id: *id, at: *at, namespace: of, path: path.as_slice().into(), input: *input, output: *output };
         self.insert(Entry { hold, sent: false, cost });
         Ok(())
     }
@@ -236,7 +236,7 @@ impl Session {
         self.shares.room(namespace, cost, self.names.bytes())?;
         let id = self.next_hold;
         self.next_hold += 1;
-        self.asking.insert(id, self.shares.take(namespace, cost));
+        self.requested.insert(id, self.shares.take(namespace, cost));
         if id < self.reserved {
             return Ok((id, None));
         }
@@ -245,7 +245,7 @@ impl Session {
     }
 
     fn answered(&mut self, id: u64) -> Option<Arc<str>> {
-        let of = self.asking.remove(&id)?;
+        let of = self.requested.remove(&id)?;
         self.shares.give_back(&of, reserve(std::iter::empty(), &of));
         Some(of)
     }
@@ -257,7 +257,7 @@ impl Session {
 
     /// The hold was given. Err: there is no space for its limits. Then it counts as not answered, and must be ended.
     pub fn given(&mut self, id: u64, open: &JournaledHold) -> Result<Line, ShareFull> {
-        let of = self.asking.get(&id).cloned().unwrap_or_else(|| Arc::from(""));
+        let of = self.requested.get(&id).cloned().unwrap_or_else(|| Arc::from(""));
         let texts = || open.path.iter().map(String::as_str);
         self.shares.room(&of, hold::places(texts()), self.names.bytes() + names::bytes(texts()))?;
         self.answered(id);
@@ -279,7 +279,7 @@ impl Session {
             number
         });
         let path = path.collect();
-        let hold = Hold { id: *id, at: *at, of: self.shares.take(of, cost), path, input: *input, output: *output };
+        let hold = Hold { id: *id, at: *at, namespace: self.shares.take(of, cost), path, input: *input, output: *output };
         self.insert(Entry { hold, sent: false, cost });
         names
     }
@@ -287,7 +287,7 @@ impl Session {
     /// Inserts an open hold. A replaced hold with the same number gives its bytes back. Only a foreign journal has two.
     fn insert(&mut self, entry: Entry) {
         if let Some(replaced) = self.open.insert(entry.hold.id, entry) {
-            self.shares.give_back(&replaced.hold.of, replaced.cost);
+            self.shares.give_back(&replaced.hold.namespace, replaced.cost);
             self.release(&replaced.hold);
         }
     }
@@ -319,30 +319,30 @@ impl Session {
         let asked = self.answered(id);
         let (hold, unanswered) = match (self.open.remove(&id), asked) {
             (Some(Entry { hold, sent: _, cost }), _) => {
-                self.shares.give_back(&hold.of, cost);
+                self.shares.give_back(&hold.namespace, cost);
                 (hold, false)
             }
-            (None, Some(of)) => (Hold { id, at: 0, of, path: Box::default(), input: 0, output: 0 }, true),
+            (None, Some(of)) => (Hold { id, at: 0, namespace: of, path: Box::default(), input: 0, output: 0 }, true),
             (None, None) => return None,
         };
         let model = if json_bytes(model) <= MAX_MODEL_NAME_BYTES { model.to_owned() } else { String::new() };
         let mut ended = EndedHold { seq: self.last() + 1, hold, unanswered, usage, quality, end, model, bytes, cost: 0 };
         let over = EndLine::of(&ended);
         let lines = hold::bytes(&Line::Over(over.clone())) + hold::bytes(&Line::Gave(HoldLine::of(&ended.hold, Vec::new())));
-        ended.cost = lines.max(hold::bytes(&self.told_of(&ended)));
-        self.shares.take(&ended.hold.of, ended.cost);
+        ended.cost = lines.max(hold::bytes(&self.journaled_settle(&ended)));
+        self.shares.take(&ended.hold.namespace, ended.cost);
         self.settling.insert(id);
         self.settles.push_back(Arc::new(ended));
         Some(Line::Over(over))
     }
 
     fn open_of(&self, hold: &Hold) -> JournaledHold {
-        let Hold { id, at, of: _, path, input, output } = hold;
+        let Hold { id, at, namespace: _, path, input, output } = hold;
         let text = |number: &u64| self.names.text(*number).unwrap_or_default().to_owned();
         JournaledHold { id: *id, at: *at, path: path.iter().map(text).collect(), input: *input, output: *output }
     }
 
-    fn told_of(&self, ended: &EndedHold) -> JournaledSettle {
+    fn journaled_settle(&self, ended: &EndedHold) -> JournaledSettle {
         JournaledSettle { open: self.open_of(&ended.hold), usage: ended.usage, quality: ended.quality, end: ended.end }
     }
 
@@ -350,7 +350,7 @@ impl Session {
     /// acknowledged.
     fn floor(&self) -> u64 {
         let open = self.open.keys().next().copied();
-        let asking = self.asking.keys().next().copied();
+        let asking = self.requested.keys().next().copied();
         let settling = self.settling.first().copied();
         [open, asking, settling].into_iter().flatten().fold(self.next_hold, u64::min)
     }
@@ -363,7 +363,7 @@ impl Session {
     fn drop_acked(&mut self, acked: u64) {
         while let Some(ended) = self.settles.pop_front_if(|ended| ended.seq <= acked) {
             self.settling.remove(&ended.hold.id);
-            self.shares.give_back(&ended.hold.of, ended.cost);
+            self.shares.give_back(&ended.hold.namespace, ended.cost);
             self.release(&ended.hold);
         }
         self.acked = self.acked.max(acked);

@@ -10,7 +10,7 @@ use crate::wire::{Code, Refusal};
 /// Why there is no response to pass on.
 pub enum Failure {
     Refused(Refusal),
-    Trouble(UpstreamError),
+    Upstream(UpstreamError),
     Slow,
     Redirect,
     Encoded,
@@ -23,12 +23,12 @@ impl Failure {
     pub fn outcome(&self) -> Outcome {
         let failed = |why| Outcome::Failed { why, retry_after: None };
         match self {
-            Self::Trouble(UpstreamError::Unreachable { .. }) => failed(FaultCause::Unreachable),
-            Self::Trouble(UpstreamError::Broken { .. }) => failed(FaultCause::Broken),
+            Self::Upstream(UpstreamError::Unreachable { .. }) => failed(FaultCause::Unreachable),
+            Self::Upstream(UpstreamError::Broken { .. }) => failed(FaultCause::Broken),
             Self::Slow => failed(FaultCause::Late),
             // Caused by Spillway or by settings, not by the provider.
             Self::Refused(_)
-            | Self::Trouble(UpstreamError::NotListed(_) | UpstreamError::Address { .. })
+            | Self::Upstream(UpstreamError::NotListed(_) | UpstreamError::Address { .. })
             | Self::Redirect
             | Self::Encoded
             | Self::Credential(_) => Outcome::Nothing,
@@ -39,7 +39,7 @@ impl Failure {
     pub fn may_have_cost(&self) -> bool {
         match self {
             Self::Refused(_) | Self::Redirect | Self::Credential(_) => false,
-            Self::Trouble(trouble) => trouble.may_have_cost(),
+            Self::Upstream(trouble) => trouble.may_have_cost(),
             Self::Slow | Self::Encoded => true,
         }
     }
@@ -48,7 +48,7 @@ impl Failure {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Refused(_) => "refused",
-            Self::Trouble(_) | Self::Redirect | Self::Encoded => "unreachable",
+            Self::Upstream(_) | Self::Redirect | Self::Encoded => "unreachable",
             Self::Slow => "slow",
             Self::Credential(_) => "provider_error",
         }
@@ -61,8 +61,8 @@ impl Failure {
         let passing = |message: String| Refusal::new(Code::GovernorAway, message).retry_after(5);
         match self {
             Self::Refused(refusal) => refusal.clone(),
-            Self::Trouble(trouble) if trouble.passes() => passing(trouble.to_string()),
-            Self::Trouble(trouble) => lasting(trouble.to_string()),
+            Self::Upstream(trouble) if trouble.passes() => passing(trouble.to_string()),
+            Self::Upstream(trouble) => lasting(trouble.to_string()),
             Self::Slow => passing(format!("{origin} did not start its response in time; try again")),
             Self::Redirect => lasting(format!("{origin} answers with a redirect, which is not followed: correct spec.models[].origin")),
             Self::Credential(status) => lasting(format!(

@@ -34,7 +34,7 @@ const MAX_PENDING_ANSWER_PARTS: usize = 4;
 pub struct Job {
     pub gateway: Arc<Gateway>,
     pub pod: PodIdentity,
-    pub way: ModelRoute,
+    pub route: ModelRoute,
     pub target: Target,
     /// None: the call costs nothing.
     pub counted: Option<CallCounts>,
@@ -43,7 +43,7 @@ pub struct Job {
     /// Held until the call ends.
     pub model_slot: ModelSlot,
     /// Held until the body is sent.
-    pub place: request_body::BodyReservation,
+    pub body_reservation: request_body::BodyReservation,
 }
 
 /// The hold of a call, and the call whose usage is counted.
@@ -57,7 +57,7 @@ pub type ResponseStart = Result<(StatusCode, HeaderMap, BodyParts), Refusal>;
 
 /// Forwards a call. `heading` gets the head of the response, or a refusal.
 pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
-    let Job { gateway, pod, way, target, mut counted, sent, began, model_slot: _seat, place } = job;
+    let Job { gateway, pod, route: way, target, mut counted, sent, began, model_slot: _seat, body_reservation: place } = job;
     let turn_over = counted.as_ref().and_then(|counted| TurnTimeout::of(&counted.held, target.dialect));
     let dialect = dialect_label(target.dialect);
     let over = |outcome| gateway.metrics.model_call(dialect, outcome, began.elapsed());
@@ -67,7 +67,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
         turn = turn(&gateway, &pod, &target) => turn,
         // The call was not sent, so its hold is given back.
         () = heading.closed() => return over("gone"),
-        () = &mut ended => Err(Failure::Refused(over_and_out())),
+        () = &mut ended => Err(Failure::Refused(agent_ended_refusal())),
     };
     let _turn = match turn {
         Ok(turn) => turn,
@@ -78,7 +78,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     };
     let model = way.model.as_deref().unwrap_or_default();
     let sending = send(&gateway, &pod, (&target, model), counted.as_mut(), sent);
-    let HeadOutcome { answered, told_over, client_left } =
+    let HeadOutcome { answered, told_timeout: told_over, client_left } =
         first(sending, &mut heading, &mut ended, gateway.models.times, turn_over.as_ref()).await;
     if let Some(CallCounts { held, .. }) = &mut counted {
         client_left.into_iter().for_each(|at| held.client_left(at));
@@ -109,20 +109,20 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     let (parts, body) = response.into_parts();
     let (giving, taking) = mpsc::channel(MAX_PENDING_ANSWER_PARTS);
     let room = counted.as_ref().and_then(|counted| counted.held.given.room.clone());
-    let told = heading.send(Ok((parts.status, headers::inward(&parts.headers, room.as_ref()), taking))).is_ok();
+    let told = heading.send(Ok((parts.status, headers::response_headers(&parts.headers, room.as_ref()), taking))).is_ok();
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
     let turn_over = turn_over.filter(|_| !told_over).map(|turn| TurnTimeout { event: turn.event.filter(|_| events), ..turn });
     let giving = told.then_some(giving);
-    let mut passing = ResponseStream { giving, times: gateway.models.times, turn_over, gone_at: None, first: None };
+    let mut passing = ResponseStream { sender: giving, times: gateway.models.times, turn_timeout: turn_over, gone_at: None, first: None };
     if !told {
-        passing.lose();
+        passing.mark_client_gone();
     }
     let meter = counted.as_ref().map(|counted| spillway_dialect::Meter::new(&counted.call, parts.status.as_u16(), content_type));
     if let (StatusCode::TOO_MANY_REQUESTS, Some(secret), Some(wait)) = (parts.status, &target.credential, retry_after(&parts.headers)) {
         gateway.models.credentials.pause(&pod.namespace, secret, model, Duration::from_secs(wait.into()));
     }
-    let said = spillway_dialect::of_status(parts.status.as_u16(), retry_after(&parts.headers));
+    let said = spillway_dialect::outcome_of_status(parts.status.as_u16(), retry_after(&parts.headers));
     // The body and its memory are not needed while the response passes.
     let held = counted.map(|counted| {
         let mut held = counted.held;
@@ -145,13 +145,13 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
 /// Waits for a permit for a call to the origin.
 async fn turn(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<Permit, Failure> {
     let models = &gateway.models;
-    let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
+    let origin = models.upstream.find(&target.origin).map_err(Failure::Upstream)?;
     let turns = models.upstream.turns(&origin);
     let busy = || {
         let message = format!("too many calls of this namespace to {} are in flight; try again", target.origin);
         Failure::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(5))
     };
-    let turn = timeout(models.times.patience, turns.take(&pod.namespace)).await;
+    let turn = timeout(models.times.governor_wait, turns.take(&pod.namespace)).await;
     turn.map_err(|_| busy())?.map_err(|QueueFull| busy())
 }
 
@@ -160,7 +160,7 @@ struct HeadOutcome {
     /// None: it did not arrive.
     answered: Option<Result<Response<Incoming>, Failure>>,
     /// The client was told that its turn timed out.
-    told_over: bool,
+    told_timeout: bool,
     /// When the client left before it arrived.
     client_left: Option<Instant>,
 }
@@ -183,7 +183,7 @@ async fn first(
     };
     let (told, client_left) = tokio::select! {
         answered = &mut sending => {
-            return HeadOutcome { answered: Some(answered.unwrap_or(Err(Failure::Slow))), told_over: false, client_left: None };
+            return HeadOutcome { answered: Some(answered.unwrap_or(Err(Failure::Slow))), told_timeout: false, client_left: None };
         }
         () = heading.closed() => (None, Some(Instant::now())),
         () = ended => (None, None),
@@ -192,9 +192,9 @@ async fn first(
     // A revoked agent is told at once. A client that left gets nothing.
     let nobody = oneshot::channel().0;
     let told_over = told.is_some();
-    let _ = std::mem::replace(heading, nobody).send(Err(told.unwrap_or_else(over_and_out)));
+    let _ = std::mem::replace(heading, nobody).send(Err(told.unwrap_or_else(agent_ended_refusal)));
     let answered = timeout(times.drain, sending).await.ok();
-    HeadOutcome { answered: answered.map(|answered| answered.unwrap_or(Err(Failure::Slow))), told_over, client_left }
+    HeadOutcome { answered: answered.map(|answered| answered.unwrap_or(Err(Failure::Slow))), told_timeout: told_over, client_left }
 }
 
 /// When a model turn times out, and the refusal for its client. The response is read further to count its usage.
@@ -221,7 +221,7 @@ fn retry_after(headers: &HeaderMap) -> Option<u32> {
     headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
 }
 
-fn over_and_out() -> Refusal {
+fn agent_ended_refusal() -> Refusal {
     Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls")
 }
 
@@ -230,7 +230,7 @@ async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, way: &ModelRoute) {
     let mut stream = gateway.long_polls.stream(&pod.uid);
     while stream.changed().await.is_ok() {
         // The stream of changes was interrupted, and a revocation may be missed, so the governor is asked.
-        if let Err(refusal) = gateway.models.meter.way(pod, way, gateway.models.times.patience).await
+        if let Err(refusal) = gateway.models.meter.way(pod, way, gateway.models.times.governor_wait).await
             && matches!(refusal.code, Code::AgentEnded | Code::NotAnAgent | Code::LeaseLost)
         {
             return;
@@ -248,7 +248,7 @@ async fn send(
     mut call: Call,
 ) -> Result<Response<Incoming>, Failure> {
     let models = &gateway.models;
-    let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
+    let origin = models.upstream.find(&target.origin).map_err(Failure::Upstream)?;
     if let Some(left) = target.credential.as_ref().and_then(|secret| models.credentials.paused(&pod.namespace, secret, model)) {
         let message = format!(
             "calls of {model} to {origin} with this credential are paused, because it answered 429 with Retry-After; try again",
@@ -279,7 +279,7 @@ async fn send(
             held.await_answer();
         }
     }
-    let answer = models.upstream.send(&origin, &call).await.map_err(Failure::Trouble)?;
+    let answer = models.upstream.send(&origin, &call).await.map_err(Failure::Upstream)?;
     let (StatusCode::UNAUTHORIZED, Some(secret)) = (answer.status(), &target.credential) else { return Ok(answer) };
     models.credentials.forget(&pod.namespace, secret);
     let Ok(newer) = models.credentials.get(&pod.namespace, secret, &origin).await else { return Ok(answer) };
@@ -288,7 +288,7 @@ async fn send(
     }
     drop(answer);
     put(&mut call, &newer)?;
-    models.upstream.send(&origin, &call).await.map_err(Failure::Trouble)
+    models.upstream.send(&origin, &call).await.map_err(Failure::Upstream)
 }
 
 /// Checks that a response can be passed on and metered.
@@ -309,18 +309,18 @@ fn readable(response: Response<Incoming>) -> Result<Response<Incoming>, Failure>
 /// The stream of a response to its client.
 struct ResponseStream {
     /// None: the client is gone.
-    giving: Option<mpsc::Sender<BodyPart>>,
+    sender: Option<mpsc::Sender<BodyPart>>,
     times: Times,
     /// None: the turn has timed out already, or has no limit.
-    turn_over: Option<TurnTimeout>,
+    turn_timeout: Option<TurnTimeout>,
     gone_at: Option<Instant>,
     /// When the first part arrived.
     first: Option<Instant>,
 }
 
 impl ResponseStream {
-    fn lose(&mut self) {
-        self.giving = None;
+    fn mark_client_gone(&mut self) {
+        self.sender = None;
         self.gone_at.get_or_insert_with(Instant::now);
     }
 
@@ -336,18 +336,18 @@ impl ResponseStream {
         let last = Instant::now() + self.times.whole;
         let mut out = Vec::new();
         let ending = loop {
-            let turn_over = self.turn_over.as_ref().map(|turn| turn.at);
+            let turn_over = self.turn_timeout.as_ref().map(|turn| turn.at);
             let until = self.gone_at.map_or(last, |gone| last.min(gone + self.times.drain)).min(Instant::now() + self.times.idle);
             let frame = tokio::select! {
                 frame = timeout_at(until, body.frame()) => frame,
-                () = client_gone(self.giving.as_ref()), if self.giving.is_some() => {
-                    self.lose();
+                () = client_gone(self.sender.as_ref()), if self.sender.is_some() => {
+                    self.mark_client_gone();
                     held.iter_mut().for_each(|held| held.client_left(Instant::now()));
                     continue
                 }
-                () = &mut *ended, if self.giving.is_some() => { self.cut(None); continue }
-                () = sleep_until(turn_over.unwrap_or(last)), if self.giving.is_some() && turn_over.is_some() => {
-                    let turn = self.turn_over.take();
+                () = &mut *ended, if self.sender.is_some() => { self.cut(None); continue }
+                () = sleep_until(turn_over.unwrap_or(last)), if self.sender.is_some() && turn_over.is_some() => {
+                    let turn = self.turn_timeout.take();
                     self.cut(turn.and_then(|turn| turn.event));
                     held.iter_mut().for_each(CallHold::timed_out);
                     continue
@@ -357,7 +357,7 @@ impl ResponseStream {
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 Ok(None) => break AnswerEnd::Whole,
                 Ok(Some(Err(_))) => break AnswerEnd::Broken,
-                Err(_) if self.gone_at.is_some() || Instant::now() >= last => break AnswerEnd::Left,
+                Err(_) if self.gone_at.is_some() || Instant::now() >= last => break AnswerEnd::Abandoned,
                 Err(_) => break AnswerEnd::Idle,
             };
             if self.first.is_none() {
@@ -369,12 +369,12 @@ impl ResponseStream {
                 None => out.extend_from_slice(&data),
             }
             if let (Some(meter), Some(held)) = (&meter, &mut held) {
-                held.reached(meter.output_so_far()).await;
+                held.extend_to(meter.output_so_far()).await;
             }
             self.give(&mut out, ended).await;
         };
         let complete = ending == AnswerEnd::Whole;
-        let said = spillway_dialect::of_answer(ending, meter.as_ref().and_then(spillway_dialect::Meter::error));
+        let said = spillway_dialect::outcome_of_answer(ending, meter.as_ref().and_then(spillway_dialect::Meter::error));
         let counts = meter.map(|meter| meter.end(complete, &mut out));
         self.give(&mut out, ended).await;
         // The usage is written down before the client sees the end of the response.
@@ -395,7 +395,7 @@ impl ResponseStream {
     /// Ends the response for the client so that it does not look complete: it is cut off, or ends with an event `last`
     /// that says why.
     fn cut(&mut self, last: Option<Bytes>) {
-        if let (Some(giving), Some(last)) = (self.giving.take(), last) {
+        if let (Some(giving), Some(last)) = (self.sender.take(), last) {
             // The event comes after the parts that wait for the client.
             tokio::spawn(async move {
                 if giving.send(BodyPart::Data(last)).await.is_ok() {
@@ -414,7 +414,7 @@ impl ResponseStream {
     }
 
     async fn send(&mut self, part: BodyPart, ended: &mut (impl Future<Output = ()> + Unpin)) {
-        let Some(giving) = &self.giving else { return };
+        let Some(giving) = &self.sender else { return };
         let given = tokio::select! {
             given = timeout(self.times.slow, giving.send(part)) => matches!(given, Ok(Ok(()))),
             () = &mut *ended => false,

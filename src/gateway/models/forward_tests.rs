@@ -91,7 +91,17 @@ impl Scene {
         let model_slot = ModelSlot::take(&self.gateway, &pod).expect("a seat");
         let counted = Some(CallCounts { held, call });
         let (heading, headed) = oneshot::channel();
-        let job = Job { gateway: self.gateway.clone(), pod, way, target, counted, sent, began: Instant::now(), model_slot, place };
+        let job = Job {
+            gateway: self.gateway.clone(),
+            pod,
+            route: way,
+            target,
+            counted,
+            sent,
+            began: Instant::now(),
+            model_slot,
+            body_reservation: place,
+        };
         tokio::spawn(run(job, heading));
         headed
     }
@@ -205,7 +215,7 @@ async fn a_provider_that_wants_no_calls_for_a_while_gets_none_with_that_credenti
     assert_eq!(scene.call("cache", false, 600).await, Err(Code::TooManyCalls));
     let told = scene.settled(2).await;
     assert_eq!((told.end.outcome, told.quality), (Some(Outcome::Nothing), Quality::Exact), "it was not sent");
-    assert_eq!(scene.provider.books.count()["all"]["calls"], 1);
+    assert_eq!(scene.provider.counts.count()["all"]["calls"], 1);
     let other = scene.begin_of("other", "cache", false, 600).await.await.expect("somebody answers");
     assert_eq!(other.map(|(status, ..)| status.as_u16()).map_err(|refusal| refusal.code), Ok(200), "another model is not paused");
 }

@@ -69,7 +69,7 @@ impl AllowedHeaders {
         }
         let read = |name: &String| {
             let name = HeaderName::try_from(name.as_str()).map_err(|_| format!("{name:?} is not a valid header name"))?;
-            let ours = stays(name.as_str()) || GATEWAY_HEADERS.contains(&name.as_str()) || about_the_way(name.as_str());
+            let ours = stays(name.as_str()) || GATEWAY_HEADERS.contains(&name.as_str()) || is_route_header(name.as_str());
             if ours {
                 Err(format!("{name} is never sent to a provider: Spillway sets it, or it changes the counted usage"))
             } else {
@@ -86,12 +86,12 @@ impl AllowedHeaders {
 }
 
 /// Whether the header is about proxies on the route.
-fn about_the_way(name: &str) -> bool {
+fn is_route_header(name: &str) -> bool {
     ["x-forwarded-", "proxy-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The headers of a call for the provider, without the credential. `has_body`: the body is JSON in UTF-8.
-pub fn outward(client: &HeaderMap, allowed: &AllowedHeaders, has_body: bool) -> HeaderMap {
+pub fn request_headers(client: &HeaderMap, allowed: &AllowedHeaders, has_body: bool) -> HeaderMap {
     let named = connection_names(client);
     let mut sent = HeaderMap::with_capacity(client.len());
     for (name, value) in client {
@@ -109,7 +109,7 @@ pub fn outward(client: &HeaderMap, allowed: &AllowedHeaders, has_body: bool) -> 
 }
 
 /// The headers of a response for the client.
-pub fn inward(provider: &HeaderMap, room: Option<&LimitRoom>) -> HeaderMap {
+pub fn response_headers(provider: &HeaderMap, room: Option<&LimitRoom>) -> HeaderMap {
     let named = connection_names(provider);
     let mut passed = HeaderMap::with_capacity(provider.len() + 3);
     for (name, value) in provider {
@@ -195,10 +195,10 @@ mod tests {
         client.insert(HeaderName::from_static("x-codex-long"), HeaderValue::try_from("x".repeat(4097)).expect("a value"));
         let mut expected = map(&kept);
         expected.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        assert_eq!(outward(&client, &AllowedHeaders::default(), false), expected);
+        assert_eq!(request_headers(&client, &AllowedHeaders::default(), false), expected);
         client.append(header::CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-7"));
         expected.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        assert_eq!(outward(&client, &AllowedHeaders::default(), true), expected);
+        assert_eq!(request_headers(&client, &AllowedHeaders::default(), true), expected);
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let allowed = AllowedHeaders::new(&names(&["X-Team"])).expect("names");
         let client = map(&[("x-team", "blue"), ("x-other", "red")]);
-        let sent = outward(&client, &allowed, false);
+        let sent = request_headers(&client, &allowed, false);
         assert!(sent.contains_key("x-team") && !sent.contains_key("x-other"));
         for name in ["authorization", "Host", "x-goog-fieldmask", "content-type", "x-forwarded-for", "spillway-item", "a b"] {
             AllowedHeaders::new(&names(&[name])).expect_err(name);
@@ -217,14 +217,14 @@ mod tests {
     fn an_answer_says_what_is_left_and_a_provider_cannot() {
         let provider =
             map(&[("content-type", "text/event-stream"), ("set-cookie", "a=b"), ("x-budget-remaining", "9"), ("request-id", "r")]);
-        assert_eq!(inward(&provider, None), map(&[("content-type", "text/event-stream"), ("request-id", "r")]));
+        assert_eq!(response_headers(&provider, None), map(&[("content-type", "text/event-stream"), ("request-id", "r")]));
         let kept =
             [("request-id", "r"), ("openai-processing-ms", "9"), ("anthropic-ratelimit-tokens-remaining", "9"), ("retry-after", "1")];
         let mut provider = map(&kept);
         for name in ["openai-organization", "openai-project", "anthropic-organization-id", "set-cookie", "server"] {
             provider.insert(HeaderName::from_static(name), HeaderValue::from_static("of the account"));
         }
-        assert_eq!(inward(&provider, None), map(&kept), "nothing of the account or its provider's hosts");
+        assert_eq!(response_headers(&provider, None), map(&kept), "nothing of the account or its provider's hosts");
         let room = LimitRoom {
             budget: "Budget/default".into(),
             name: "day".into(),
@@ -234,7 +234,7 @@ mod tests {
             left: 50,
             resets_at: Some(1_700_000_000_500),
         };
-        let passed = inward(&HeaderMap::new(), Some(&room));
+        let passed = response_headers(&HeaderMap::new(), Some(&room));
         let number = |name: &str| passed.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         assert_eq!(number("x-budget-limit").as_deref(), Some("100"));
         assert_eq!((number("x-budget-remaining").as_deref(), number("x-budget-reset").as_deref()), (Some("50"), Some("1700000000")));

@@ -74,7 +74,7 @@ impl RefusalFormat {
     fn refuse(self, refusal: &Refusal) -> Response {
         let Some(dialect) = self.dialect else {
             let mut response = refused(refusal);
-            let body = spillway_dialect::refuse_any(refusal, jiff::Timestamp::now().as_millisecond());
+            let body = spillway_dialect::refuse_in_unknown_dialect(refusal, jiff::Timestamp::now().as_millisecond());
             *response.body_mut() = Body::from(body);
             return response;
         };
@@ -132,17 +132,27 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
     let sent = upstream::Call {
         method: head.method.clone(),
         path,
-        headers: headers::outward(&head.headers, &gateway.models.allowed, !body.is_empty()),
+        headers: headers::request_headers(&head.headers, &gateway.models.allowed, !body.is_empty()),
         body: Bytes::new(),
     };
-    let patience = gateway.models.times.patience;
+    let patience = gateway.models.times.governor_wait;
     let job = match route.kind {
         Kind::Hello | Kind::ListModels => {
             parse(gateway, &pod, &route, &head.headers, body).await?;
             let way = way(route.model.clone());
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
             refusal_format.dialect = refusal_format.dialect.or(Some(target.dialect));
-            forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, model_slot, place }
+            forward::Job {
+                gateway: gateway.clone(),
+                pod,
+                route: way,
+                target,
+                counted: None,
+                sent,
+                began,
+                model_slot,
+                body_reservation: place,
+            }
         }
         Kind::CountTokens => {
             let call = parse(gateway, &pod, &route, &head.headers, body).await?;
@@ -150,12 +160,22 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
             let way = way(Some(call.model().to_owned()));
             let sent = upstream::Call { body: call.into_body().into(), ..sent };
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
-            forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, model_slot, place }
+            forward::Job {
+                gateway: gateway.clone(),
+                pod,
+                route: way,
+                target,
+                counted: None,
+                sent,
+                began,
+                model_slot,
+                body_reservation: place,
+            }
         }
         Kind::Generate => {
             let call = parse(gateway, &pod, &route, &head.headers, body).await?;
             (refusal_format.stream, refusal_format.conversation) = (call.stream(), call.conversation());
-            call.costs_what_it_says(|field| gateway.models.allowed_fields.iter().any(|allowed| allowed == field))?;
+            call.check_surcharges(|field| gateway.models.allowed_fields.iter().any(|allowed| allowed == field))?;
             let way = way(Some(call.model().to_owned()));
             let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;
             let target: Target = held.given.target.clone();
@@ -163,7 +183,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
             let (body, call) = beside(gateway, &pod, length, move || (call.upstream(output), call)).await?;
             let sent = upstream::Call { body: body.into(), ..sent };
             let counted = Some(forward::CallCounts { held, call });
-            forward::Job { gateway: gateway.clone(), pod, way, target, counted, sent, began, model_slot, place }
+            forward::Job { gateway: gateway.clone(), pod, route: way, target, counted, sent, began, model_slot, body_reservation: place }
         }
     };
     let (heading, headed) = oneshot::channel();
@@ -174,7 +194,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
     let lost = |_| Refusal::new(Code::Internal, "the gateway lost the call; the gateway's log says why");
     let (status, headers, parts) = headed.await.map_err(lost)??;
     let cut = || Refusal::new(Code::GovernorAway, "the provider's response was cut off; try again").retry_after(5);
-    let body = if refusal_format.stream { response::as_it_comes(parts) } else { response::whole(parts).await.ok_or_else(cut)? };
+    let body = if refusal_format.stream { response::streamed(parts) } else { response::whole(parts).await.ok_or_else(cut)? };
     let mut response = Response::new(body);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     Ok(response)
@@ -225,7 +245,7 @@ async fn beside<T: Send + 'static>(
         return Ok(work());
     }
     let busy = || Refusal::new(Code::TooManyCalls, "too many large bodies of this namespace wait to be read; try again").retry_after(2);
-    let turn = tokio::time::timeout(gateway.models.times.patience, gateway.models.readers.take(&pod.namespace)).await;
+    let turn = tokio::time::timeout(gateway.models.times.governor_wait, gateway.models.readers.take(&pod.namespace)).await;
     let _turn = turn.map_err(|_| busy())?.map_err(|QueueFull| busy())?;
     let lost = |_| Refusal::new(Code::Internal, "the gateway lost the call; the gateway's log says why");
     tokio::task::spawn_blocking(work).await.map_err(lost)
@@ -261,9 +281,12 @@ mod tests {
     #[test]
     fn bodies_and_what_is_read_out_of_them_are_half_of_the_containers_memory_at_most() {
         // Each body is in memory twice, and its parsed values take up to 16 MiB.
-        let bodies = 2 * MODEL_BODY_LIMITS.all + LARGE_BODY_READER_BOUNDS.all * 16 * MIB + crate::gateway::routes::AGENT_BODY_LIMITS.all;
+        let bodies = 2 * MODEL_BODY_LIMITS.total_bytes
+            + LARGE_BODY_READER_BOUNDS.total * 16 * MIB
+            + crate::gateway::routes::AGENT_BODY_LIMITS.total_bytes;
         assert!(bodies <= CONTAINER / 2, "{bodies} bytes for bodies");
-        let (Bounds { all: readers, of_one, .. }, BodyLimits { all, most, .. }) = (LARGE_BODY_READER_BOUNDS, MODEL_BODY_LIMITS);
+        let (Bounds { total: readers, per_namespace: of_one, .. }, BodyLimits { total_bytes: all, max_body_bytes: most, .. }) =
+            (LARGE_BODY_READER_BOUNDS, MODEL_BODY_LIMITS);
         assert!(of_one < readers && most * 2 <= all, "one namespace never has all");
     }
 

@@ -18,7 +18,7 @@ pub struct ModelSlot {
 impl ModelSlot {
     /// Takes a slot. Err: a limit is reached.
     pub fn take(gateway: &Arc<Gateway>, pod: &PodIdentity) -> Result<Self, Refusal> {
-        let name = gateway.long_polls.counted_as(pod);
+        let name = gateway.long_polls.limit_key(pod);
         let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
         begun.map_err(|(whose, full)| too_many(whose, full))?;
         Ok(Self { gateway: gateway.clone(), namespace: pod.namespace.clone(), name })

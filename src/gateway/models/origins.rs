@@ -113,7 +113,7 @@ impl Origins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialRefusal {
     /// No host has it: unspecified, multicast, broadcast, reserved, or for documentation.
-    Nobody,
+    Reserved,
     /// This machine.
     Loopback,
     /// Link-local, where clouds serve the credentials of their machines.
@@ -125,7 +125,7 @@ pub enum DialRefusal {
 impl fmt::Display for DialRefusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Self::Nobody => "a reserved address, which the gateway never calls",
+            Self::Reserved => "a reserved address, which the gateway never calls",
             Self::Loopback => "a loopback address, which gateway.modelOrigins of the chart does not allow (allowPrivate)",
             Self::LinkLocal => "a link-local address, which the gateway never calls because clouds serve credentials there",
             Self::Private => "a private address, which gateway.modelOrigins of the chart does not allow (allowPrivate)",
@@ -154,8 +154,8 @@ fn closed_v4(address: Ipv4Addr) -> Option<DialRefusal> {
         // The metadata addresses of clouds that are not link-local.
         [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => Some(DialRefusal::LinkLocal),
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Some(DialRefusal::Private),
-        [0, ..] | [192, 0, 0, _] | [192, 0, 2, _] | [192, 88, 99, _] | [198, 18..=19, ..] => Some(DialRefusal::Nobody),
-        [198, 51, 100, _] | [203, 0, 113, _] | [224..=255, ..] => Some(DialRefusal::Nobody),
+        [0, ..] | [192, 0, 0, _] | [192, 0, 2, _] | [192, 88, 99, _] | [198, 18..=19, ..] => Some(DialRefusal::Reserved),
+        [198, 51, 100, _] | [203, 0, 113, _] | [224..=255, ..] => Some(DialRefusal::Reserved),
         _ => None,
     }
 }
@@ -166,16 +166,16 @@ fn closed_v6(address: Ipv6Addr) -> Option<DialRefusal> {
         // An IPv4 address inside an IPv6 address has the reason of the IPv4 address, and is refused also if that is
         // public: it is never needed.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-            Some(closed_v4(v4(high, low)).unwrap_or(DialRefusal::Nobody))
+            Some(closed_v4(v4(high, low)).unwrap_or(DialRefusal::Reserved))
         }
         [0, 0, 0, 0, 0, 0, 0, 1] => Some(DialRefusal::Loopback),
         [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => Some(DialRefusal::LinkLocal),
         [0xfe80..=0xfebf, ..] => Some(DialRefusal::LinkLocal),
         [0xfc00..=0xfdff, ..] | [0xfec0..=0xfeff, ..] => Some(DialRefusal::Private),
-        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(DialRefusal::Nobody),
+        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(DialRefusal::Reserved),
         // The global unicast range.
         [0x2000..=0x3fff, ..] => None,
-        _ => Some(DialRefusal::Nobody),
+        _ => Some(DialRefusal::Reserved),
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_address() {
-        use DialRefusal::{LinkLocal, Loopback, Nobody, Private};
+        use DialRefusal::{LinkLocal, Loopback, Private, Reserved};
         let cases = [
             ("1.1.1.1", None),
             ("9.255.255.255", None),
@@ -204,8 +204,8 @@ mod tests {
             ("198.17.255.255", None),
             ("198.20.0.0", None),
             ("223.255.255.255", None),
-            ("0.0.0.0", Some(Nobody)),
-            ("0.1.2.3", Some(Nobody)),
+            ("0.0.0.0", Some(Reserved)),
+            ("0.1.2.3", Some(Reserved)),
             ("10.0.0.1", Some(Private)),
             ("10.255.255.255", Some(Private)),
             ("100.64.0.0", Some(Private)),
@@ -218,37 +218,37 @@ mod tests {
             ("169.254.0.1", Some(LinkLocal)),
             ("172.16.0.0", Some(Private)),
             ("172.31.255.255", Some(Private)),
-            ("192.0.0.1", Some(Nobody)),
+            ("192.0.0.1", Some(Reserved)),
             ("192.0.0.192", Some(LinkLocal)),
-            ("192.0.2.1", Some(Nobody)),
-            ("192.88.99.1", Some(Nobody)),
+            ("192.0.2.1", Some(Reserved)),
+            ("192.88.99.1", Some(Reserved)),
             ("192.168.0.1", Some(Private)),
-            ("198.18.0.1", Some(Nobody)),
-            ("198.19.255.255", Some(Nobody)),
-            ("198.51.100.1", Some(Nobody)),
-            ("203.0.113.1", Some(Nobody)),
-            ("224.0.0.1", Some(Nobody)),
-            ("240.0.0.1", Some(Nobody)),
-            ("255.255.255.255", Some(Nobody)),
+            ("198.18.0.1", Some(Reserved)),
+            ("198.19.255.255", Some(Reserved)),
+            ("198.51.100.1", Some(Reserved)),
+            ("203.0.113.1", Some(Reserved)),
+            ("224.0.0.1", Some(Reserved)),
+            ("240.0.0.1", Some(Reserved)),
+            ("255.255.255.255", Some(Reserved)),
             ("2606:4700::1111", None),
             ("2001:4860::8888", None),
             ("2a00::1", None),
-            ("::", Some(Nobody)),
+            ("::", Some(Reserved)),
             ("::1", Some(Loopback)),
-            ("::127.0.0.1", Some(Nobody)),
+            ("::127.0.0.1", Some(Reserved)),
             ("::ffff:127.0.0.1", Some(Loopback)),
             ("::ffff:10.0.0.1", Some(Private)),
             ("::ffff:169.254.169.254", Some(LinkLocal)),
-            ("::ffff:1.1.1.1", Some(Nobody)),
+            ("::ffff:1.1.1.1", Some(Reserved)),
             ("64:ff9b::7f00:1", Some(Loopback)),
             ("64:ff9b::a9fe:a9fe", Some(LinkLocal)),
-            ("64:ff9b:1::1", Some(Nobody)),
+            ("64:ff9b:1::1", Some(Reserved)),
             ("2002:a9fe:a9fe::", Some(LinkLocal)),
-            ("2002:101:101::", Some(Nobody)),
-            ("2001::1", Some(Nobody)),
-            ("2001:db8::1", Some(Nobody)),
-            ("3fff::1", Some(Nobody)),
-            ("100::1", Some(Nobody)),
+            ("2002:101:101::", Some(Reserved)),
+            ("2001::1", Some(Reserved)),
+            ("2001:db8::1", Some(Reserved)),
+            ("3fff::1", Some(Reserved)),
+            ("100::1", Some(Reserved)),
             ("fc00::1", Some(Private)),
             ("fd12:3456::1", Some(Private)),
             ("fd00:ec2::254", Some(LinkLocal)),
@@ -256,7 +256,7 @@ mod tests {
             ("fe80::1", Some(LinkLocal)),
             ("febf::1", Some(LinkLocal)),
             ("fec0::1", Some(Private)),
-            ("ff02::1", Some(Nobody)),
+            ("ff02::1", Some(Reserved)),
         ];
         for (text, closed) in cases {
             let address: IpAddr = text.parse().expect(text);

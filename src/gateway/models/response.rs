@@ -42,7 +42,7 @@ fn stream(parts: BodyParts) -> impl Stream<Item = io::Result<Bytes>> + Send {
 }
 
 /// A body that sends each part when it arrives.
-pub fn as_it_comes(parts: BodyParts) -> Body {
+pub fn streamed(parts: BodyParts) -> Body {
     Body::from_stream(stream(parts))
 }
 
@@ -115,6 +115,6 @@ mod tests {
         let (giving, taking) = mpsc::channel(4);
         giving.send(BodyPart::Data(Bytes::from_static(b"a"))).await.expect("somebody takes it");
         drop(giving);
-        as_it_comes(taking).collect().await.expect_err("it was cut");
+        streamed(taking).collect().await.expect_err("it was cut");
     }
 }

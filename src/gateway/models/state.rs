@@ -15,24 +15,24 @@ use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 use crate::serve::request_body::{BodyLimits, BodyMemory};
 
 /// How many large bodies are parsed or rewritten at once. One namespace never has all.
-pub(super) const LARGE_BODY_READER_BOUNDS: Bounds = Bounds { all: 3, of_one: 2, waiting: 256 };
+pub(super) const LARGE_BODY_READER_BOUNDS: Bounds = Bounds { total: 3, per_namespace: 2, max_waiting: 256 };
 
 /// Limits of bodies in memory. Each body is there twice: as received and as sent. The limit of one body is what
 /// providers accept. The guaranteed part is enough for some calls of a conversation.
 pub const MODEL_BODY_LIMITS: BodyLimits = BodyLimits {
-    most: 32 * 1024 * 1024,
-    all: 64 * 1024 * 1024,
+    max_body_bytes: 32 * 1024 * 1024,
+    total_bytes: 64 * 1024 * 1024,
     reserve: 16 * 1024 * 1024,
     guaranteed: 256 * 1024,
     within: Duration::from_secs(60),
-    patience: Duration::from_secs(10),
+    memory_wait: Duration::from_secs(10),
 };
 
 /// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// How long a call waits for a governor that is away.
-    pub patience: Duration,
+    pub governor_wait: Duration,
     /// From the call to the head of its response. Providers send the head of a response that is not streamed when all
     /// of it is ready.
     pub first_byte: Duration,
@@ -50,7 +50,7 @@ impl Default for Times {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
-            patience: seconds(30),
+            governor_wait: seconds(30),
             first_byte: seconds(600),
             idle: seconds(300),
             whole: seconds(3600),

@@ -42,7 +42,7 @@ const MAX_IDLE_CONNECTIONS: usize = 32;
 const MAX_HTTP2_CONNECTIONS: usize = 8;
 /// Calls in flight to one origin. They are fewer than the connections can carry: calls that wait inside a connection
 /// would not be fair between namespaces, and a response may take minutes.
-const ORIGIN_CALL_BOUNDS: Bounds = Bounds { all: 768, of_one: 576, waiting: 2_048 };
+const ORIGIN_CALL_BOUNDS: Bounds = Bounds { total: 768, per_namespace: 576, max_waiting: 2_048 };
 
 /// The longest head of a response over HTTP/1.1, and the buffer for its body. (HTTP/2 accepts 16 KiB of headers.)
 const HEAD_BYTES: usize = 64 * 1024;
@@ -123,7 +123,7 @@ type Http2Sender = http2::SendRequest<Full<Bytes>>;
 #[derive(Default)]
 struct Pool {
     /// Idle connections, with the times of their creation and their last use.
-    resting: Vec<(Http1Sender, Instant, Instant)>,
+    idle_http1: Vec<(Http1Sender, Instant, Instant)>,
     shared: Vec<(Http2Sender, Instant)>,
 }
 
@@ -139,29 +139,29 @@ impl Pool {
     }
 
     fn rest(&mut self, sender: Http1Sender, made: Instant) {
-        if self.resting.len() < MAX_IDLE_CONNECTIONS {
-            self.resting.push((sender, made, Instant::now()));
+        if self.idle_http1.len() < MAX_IDLE_CONNECTIONS {
+            self.idle_http1.push((sender, made, Instant::now()));
         }
     }
 }
 
 enum Connection {
-    First(Http1Sender, Instant),
-    Second(Http2Sender),
+    Http1(Http1Sender, Instant),
+    Http2(Http2Sender),
 }
 
 /// The connections to providers.
 pub struct Upstream {
     origins: Origins,
     pools: Mutex<HashMap<Origin, Pool>>,
-    turns: Mutex<HashMap<Origin, FairSemaphore>>,
+    permits: Mutex<HashMap<Origin, FairSemaphore>>,
     configs: Mutex<HashMap<Origin, Arc<ClientConfig>>>,
 }
 
 impl Upstream {
     /// Allows these origins. No connection is made yet.
     pub fn new(origins: Origins) -> Arc<Self> {
-        Arc::new(Self { origins, pools: Mutex::default(), turns: Mutex::default(), configs: Mutex::default() })
+        Arc::new(Self { origins, pools: Mutex::default(), permits: Mutex::default(), configs: Mutex::default() })
     }
 
     /// The listed origin that `text` names.
@@ -172,7 +172,7 @@ impl Upstream {
 
     /// The permits for calls to an origin. A permit is kept until the response has ended.
     pub fn turns(&self, origin: &Origin) -> FairSemaphore {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
         turns.entry(origin.clone()).or_insert_with(|| FairSemaphore::new(ORIGIN_CALL_BOUNDS)).clone()
     }
 
@@ -200,7 +200,7 @@ impl Upstream {
     ) -> Result<Option<Response<Incoming>>, UpstreamError> {
         let why = |why: String| UpstreamError::Broken { origin: origin.clone(), why };
         match connection {
-            Connection::First(mut sender, made) => {
+            Connection::Http1(mut sender, made) => {
                 let request = request(origin, call, Version::HTTP_11).map_err(|error| why(error.to_string()))?;
                 match sender.try_send_request(request).await {
                     Ok(answer) => {
@@ -217,7 +217,7 @@ impl Upstream {
                     Err(error) => Err(why(error.into_error().to_string())),
                 }
             }
-            Connection::Second(mut sender) => {
+            Connection::Http2(mut sender) => {
                 let request = request(origin, call, Version::HTTP_2).map_err(|error| why(error.to_string()))?;
                 match sender.try_send_request(request).await {
                     Ok(answer) => Ok(Some(answer)),
@@ -231,7 +231,7 @@ impl Upstream {
     fn take(&self, origin: &Origin) -> Option<Connection> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = pools.get_mut(origin)?;
-        pool.resting.retain(|(sender, made, used)| {
+        pool.idle_http1.retain(|(sender, made, used)| {
             !sender.is_closed() && used.elapsed() < MAX_CONNECTION_IDLE && made.elapsed() < MAX_CONNECTION_AGE
         });
         pool.shared.retain(|(sender, made)| !sender.is_closed() && made.elapsed() < MAX_CONNECTION_AGE);
@@ -240,11 +240,11 @@ impl Upstream {
         // it.
         let shared = pool.shared.iter().find(|(sender, _)| sender.is_ready()).or_else(|| pool.shared.first().filter(|_| full));
         if let Some((sender, _)) = shared {
-            return Some(Connection::Second(sender.clone()));
+            return Some(Connection::Http2(sender.clone()));
         }
-        let ready = pool.resting.iter().rposition(|(sender, ..)| sender.is_ready())?;
-        let (sender, made, _) = pool.resting.swap_remove(ready);
-        Some(Connection::First(sender, made))
+        let ready = pool.idle_http1.iter().rposition(|(sender, ..)| sender.is_ready())?;
+        let (sender, made, _) = pool.idle_http1.swap_remove(ready);
+        Some(Connection::Http1(sender, made))
     }
 
     fn keep(&self, origin: Origin, sender: Http1Sender, made: Instant) {
@@ -276,16 +276,16 @@ impl Upstream {
         let second = stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice());
         let (stream, made) = (TokioIo::new(stream), Instant::now());
         if !second {
-            let (sender, connection) = first_builder().handshake(stream).await?;
+            let (sender, connection) = http1_builder().handshake(stream).await?;
             // The sender reports errors of the connection.
             tokio::spawn(async move { drop(connection.await) });
-            return Ok(Connection::First(sender, made));
+            return Ok(Connection::Http1(sender, made));
         }
-        let (sender, connection) = second_builder().handshake(stream).await?;
+        let (sender, connection) = http2_builder().handshake(stream).await?;
         tokio::spawn(async move { drop(connection.await) });
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.entry(origin.clone()).or_default().share(sender.clone(), made);
-        Ok(Connection::Second(sender))
+        Ok(Connection::Http2(sender))
     }
 
     fn config(&self, origin: &Origin, terms: &OriginTerms) -> anyhow::Result<Arc<ClientConfig>> {
@@ -301,14 +301,14 @@ impl Upstream {
 }
 
 /// The settings of connections over HTTP/1.1.
-fn first_builder() -> http1::Builder {
+fn http1_builder() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(HEAD_BYTES);
     builder
 }
 
 /// The settings of connections over HTTP/2.
-fn second_builder() -> http2::Builder<TokioExecutor> {
+fn http2_builder() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -358,7 +358,7 @@ mod tests {
     /// A kept connection, and its other end.
     async fn second() -> (Http2Sender, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        let (sender, connection) = second_builder().handshake(TokioIo::new(ours)).await.expect("a connection");
+        let (sender, connection) = http2_builder().handshake(TokioIo::new(ours)).await.expect("a connection");
         tokio::spawn(connection);
         (sender, theirs)
     }
@@ -379,13 +379,13 @@ mod tests {
             pool.rest(sender, Instant::now());
             others.push(theirs);
         }
-        assert_eq!(pool.resting.len(), MAX_IDLE_CONNECTIONS);
+        assert_eq!(pool.idle_http1.len(), MAX_IDLE_CONNECTIONS);
     }
 
     #[tokio::test]
     async fn a_provider_whose_head_does_not_end_is_given_up() {
         let (ours, mut theirs) = tokio::io::duplex(8 * HEAD_BYTES);
-        let (mut sender, connection) = first_builder().handshake::<_, Full<Bytes>>(TokioIo::new(ours)).await.expect("a connection");
+        let (mut sender, connection) = http1_builder().handshake::<_, Full<Bytes>>(TokioIo::new(ours)).await.expect("a connection");
         let ended = tokio::spawn(connection);
         let request = Request::get("/").body(Full::default()).expect("a request");
         let answering = async {

@@ -37,7 +37,7 @@ impl Attempts {
     }
 
     /// Removes the attempts that are over and whose end was not reported in time.
-    pub fn forgotten(&self, goes_on: impl Fn(&(String, i64)) -> bool) -> Vec<(ObjectKey, Permits)> {
+    pub fn take_abandoned(&self, goes_on: impl Fn(&(String, i64)) -> bool) -> Vec<(ObjectKey, Permits)> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = |lease: &(String, i64), attempt: &mut Attempt| {
             if goes_on(lease) {

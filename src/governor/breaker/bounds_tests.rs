@@ -31,7 +31,7 @@ fn breaker(threshold: u32) -> Arc<Breaker> {
 
 fn leader(breakers: Vec<Arc<Breaker>>) -> Circuits {
     let circuits = Circuits::new(1, Metrics::default());
-    circuits.plant(breakers, HashMap::from([(name("p"), 1000)]));
+    circuits.set_objects(breakers, HashMap::from([(name("p"), 1000)]));
     circuits
 }
 
@@ -77,7 +77,7 @@ async fn invented_names_that_fail_take_a_bounded_number_of_circuits_and_cost_oth
     call(&circuits, "honest", "new", Outcome::Worked).await.expect("it is closed");
     assert!(circuits.all().iter().any(|(_, _, what, _)| what == "models/api.example.com/new"), "it has one of its own");
     assert!(count(&circuits) <= MAX_MODEL_CIRCUITS + 1);
-    circuits.plant(vec![breaker(1_000_000)], HashMap::from([(name("p"), 1000)]));
+    circuits.set_objects(vec![breaker(1_000_000)], HashMap::from([(name("p"), 1000)]));
     assert_eq!(count(&circuits), 0);
 }
 
@@ -107,7 +107,7 @@ async fn invented_names_that_open_are_bounded_too_and_those_beyond_share_one_tha
 #[tokio::test]
 async fn one_that_opened_and_closed_is_forgotten_after_the_longest_opening() {
     let circuits = leader(Vec::new());
-    let look = || circuits.plant(Vec::new(), HashMap::from([(name("p"), 1000)]));
+    let look = || circuits.set_objects(Vec::new(), HashMap::from([(name("p"), 1000)]));
     for _ in 0..5 {
         call(&circuits, "a", "large", FAILED).await.expect("it is closed");
     }
@@ -140,8 +140,8 @@ async fn what_is_found_by_one_way_is_found_by_all() {
         match step % 50 {
             7 => circuits.pass(70_000),
             19 => circuits.tick(),
-            31 => circuits.plant(vec![breaker(1)], HashMap::from([(name("p"), 1000)])),
-            41 => circuits.plant(Vec::new(), HashMap::from([(name("p"), 1000)])),
+            31 => circuits.set_objects(vec![breaker(1)], HashMap::from([(name("p"), 1000)])),
+            41 => circuits.set_objects(Vec::new(), HashMap::from([(name("p"), 1000)])),
             _ => {}
         }
         circuits.lock().circuits.check();

@@ -66,8 +66,8 @@ fn host(origin: &str) -> &str {
 }
 
 /// The message about a circuit that several models share.
-pub(super) fn shared_by(key: &Key) -> String {
-    format!("{} is shared by all models of this provider beyond the first {MAX_MODEL_CIRCUITS} that this namespace calls", key.what)
+pub(super) fn shared_circuit_note(key: &Key) -> String {
+    format!("{} is shared by all models of this provider beyond the first {MAX_MODEL_CIRCUITS} that this namespace calls", key.name)
 }
 
 impl Circuits {
@@ -84,7 +84,7 @@ impl Circuits {
 
     fn refusal(&self, pool: &ObjectKey, key: &Key, rejection: Rejection) -> Refusal {
         // A probe may take as long as a model turn, but usually takes seconds: it must not send a client away for long.
-        let most = if rejection.why == RejectionCause::Probing { MAX_PROBE_RETRY_AFTER_MS } else { u64::MAX };
+        let most = if rejection.cause == RejectionCause::Probing { MAX_PROBE_RETRY_AFTER_MS } else { u64::MAX };
         let rejection = Rejection { retry_after: rejection.retry_after.min(most), ..rejection };
         let standing = self.state(pool, key);
         let named = standing.as_ref().and_then(|standing| Key::named(&key.namespace, &standing.what));
@@ -95,10 +95,10 @@ impl Circuits {
             None => format!("no Breaker applies to AgentPool/{}: the defaults apply", pool.name),
         };
         let last = standing.and_then(|standing| standing.last_failure).map(|last| format!("; the last failure: {last}"));
-        let shared = if named == key { String::new() } else { format!("; {}", shared_by(named)) };
+        let shared = if named == key { String::new() } else { format!("; {}", shared_circuit_note(named)) };
         let message = format!("{words} ({whose}{}{shared})", last.unwrap_or_default());
         let refusal = Refusal::new(Code::CircuitOpen, message);
-        match rejection.why {
+        match rejection.cause {
             RejectionCause::Open | RejectionCause::Probing => {
                 refusal.retry_after(u32::try_from(rejection.retry_after.div_ceil(1000)).unwrap_or(u32::MAX))
             }
@@ -108,14 +108,14 @@ impl Circuits {
     }
 
     /// Whether a repeated hold already has its permit.
-    pub fn is_out(&self, session: &str, id: u64) -> bool {
+    pub fn has_permit(&self, session: &str, id: u64) -> bool {
         self.calls().get(session).is_some_and(|calls| calls.contains_key(&id))
     }
 
     /// The limit for the first token of a stream for agents of this pool, in seconds.
     pub fn first_token(&self, pool: &ObjectKey) -> u32 {
         let state = self.lock();
-        let home = state.home_of(&pool.namespace, &pool.name);
+        let home = state.breaker_for(&pool.namespace, &pool.name);
         let seconds = state.written(&pool.namespace, home.as_deref()).first_token();
         seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(DEFAULT_FIRST_TOKEN_SECONDS)
     }
@@ -157,7 +157,7 @@ impl Circuits {
     }
 
     /// Ends every call of a session whose hold is below this number.
-    pub fn over_below(&self, session: &str, floor: u64) {
+    pub fn end_calls_below(&self, session: &str, floor: u64) {
         self.drop_calls(session, |id| id < floor, Outcome::Neutral);
     }
 

@@ -28,7 +28,7 @@ const FAILED: Outcome = Outcome::Failed { why: FaultCause::Status(529), retry_af
 
 fn leader(breakers: Vec<Breaker>) -> Circuits {
     let circuits = Circuits::new(1, Metrics::default());
-    circuits.plant(breakers.into_iter().map(Arc::new).collect(), HashMap::from([(name("p"), 1000)]));
+    circuits.set_objects(breakers.into_iter().map(Arc::new).collect(), HashMap::from([(name("p"), 1000)]));
     circuits
 }
 
@@ -80,7 +80,7 @@ async fn one_probe_tells_for_all_and_what_becomes_of_it_is_always_known() {
     half_open();
     drop(circuits.may_call(&name("p"), ORIGIN, "large", WITHIN).await.expect("a probe"));
     hold(&circuits, "g", 10).await.expect("the place is free again");
-    assert!(circuits.is_out("g", 10));
+    assert!(circuits.has_permit("g", 10));
     let soon = refused(&circuits).await.retry_after_seconds;
     assert!(soon.is_some_and(|seconds| seconds <= 15), "the probe may be over in a moment: {soon:?}");
     // The gateway begins anew and does not report the call: it was never sent.
@@ -128,8 +128,8 @@ async fn models_that_nobody_calls_any_more_are_forgotten() {
         let asked = circuits.may_call(&name("p"), ORIGIN, &format!("made-up-{id}"), WITHIN).await.expect("it is closed");
         asked.keep("g", id, "pod", &name("a"));
     }
-    circuits.over_below("g", 50);
-    circuits.plant(vec![Arc::new(breaker)], HashMap::from([(name("p"), 1000)]));
+    circuits.end_calls_below("g", 50);
+    circuits.set_objects(vec![Arc::new(breaker)], HashMap::from([(name("p"), 1000)]));
     let left: Vec<_> = circuits.all().into_iter().map(|(_, _, what, _)| what).collect();
     assert_eq!(left, ["models/api.example.com/made-up-50"], "only one is under way");
 }

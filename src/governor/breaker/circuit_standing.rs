@@ -41,17 +41,17 @@ impl Circuits {
         }
         self.with(&pool.name, key, |state, slot| {
             let (at, wall) = (state.at(), state.wall());
-            let home = slot.home.as_ref().map(|name| ObjectKey { namespace: slot.key.namespace.clone(), name: name.clone() });
-            let breaker = home.and_then(|home| state.homes.get(&home)).map(|home| home.breaker.clone());
+            let home = slot.breaker.as_ref().map(|name| ObjectKey { namespace: slot.key.namespace.clone(), name: name.clone() });
+            let breaker = home.and_then(|home| state.breakers.get(&home)).map(|home| home.breaker.clone());
             let stored = breaker.iter().flat_map(|breaker| breaker.status.iter()).flat_map(|status| status.circuits.iter().flatten());
-            let stored = stored.into_iter().find(|circuit| circuit.key == slot.key.what);
+            let stored = stored.into_iter().find(|circuit| circuit.key == slot.key.name);
             let kept = state.circuits.get_mut(slot)?;
             let refuses = kept.circuit.refuses(at);
             let saved = kept.circuit.saved(at.now, wall);
-            let until = convert::circuit(&slot.key.what, &saved, stored).open_until;
+            let until = convert::circuit(&slot.key.name, &saved, stored).open_until;
             Some(CircuitStanding {
-                what: slot.key.what.clone(),
-                breaker: slot.home.clone(),
+                what: slot.key.name.clone(),
+                breaker: slot.breaker.clone(),
                 state: saved.state,
                 refuses,
                 epoch: saved.epoch,
@@ -70,7 +70,7 @@ impl Circuits {
         let all = state
             .circuits
             .iter()
-            .map(|(key, home, kept)| (key.namespace.clone(), home.unwrap_or_default().to_owned(), key.what.clone(), kept.circuit.state()));
+            .map(|(key, home, kept)| (key.namespace.clone(), home.unwrap_or_default().to_owned(), key.name.clone(), kept.circuit.state()));
         all.collect()
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct State {
     owners: u64,
     origin: BootTime,
     skew: u64,
-    pub homes: BTreeMap<ObjectKey, BreakerRef>,
+    pub breakers: BTreeMap<ObjectKey, BreakerRef>,
     /// Pools, with the longest time of one operation of their work, in milliseconds.
     pub pools: HashMap<ObjectKey, u64>,
     /// The defaults for the Breakers of each namespace.
@@ -87,7 +87,7 @@ struct Shared {
 pub struct Circuits(Arc<Shared>);
 
 fn name_of(slot: &Slot) -> Option<ObjectKey> {
-    slot.home.as_ref().map(|home| ObjectKey { namespace: slot.key.namespace.clone(), name: home.clone() })
+    slot.breaker.as_ref().map(|home| ObjectKey { namespace: slot.key.namespace.clone(), name: home.clone() })
 }
 
 impl Circuits {
@@ -99,7 +99,7 @@ impl Circuits {
             owners: u64::try_from(epoch).unwrap_or(0).wrapping_shl(OWNER_NUMBER_BITS),
             origin: BootTime::now(),
             skew: 0,
-            homes: BTreeMap::new(),
+            breakers: BTreeMap::new(),
             pools: HashMap::new(),
             defaults: HashMap::new(),
             circuits: Store::default(),
@@ -150,12 +150,12 @@ impl Circuits {
     }
 
     /// Sets all Breakers and pools. `pools` has the longest time of one operation of their work, in milliseconds.
-    pub fn plant(&self, breakers: Vec<Arc<Breaker>>, pools: HashMap<ObjectKey, u64>) {
+    pub fn set_objects(&self, breakers: Vec<Arc<Breaker>>, pools: HashMap<ObjectKey, u64>) {
         let mut state = self.lock();
         let names: HashSet<ObjectKey> = breakers.iter().map(|breaker| ObjectKey::of(breaker.as_ref())).collect();
-        let count = state.homes.len();
-        state.homes.retain(|name, _| names.contains(name));
-        let mut changed = state.homes.len() != count || state.pools != pools || !state.ready;
+        let count = state.breakers.len();
+        state.breakers.retain(|name, _| names.contains(name));
+        let mut changed = state.breakers.len() != count || state.pools != pools || !state.ready;
         if state.pools != pools {
             let differs = |one: &HashMap<ObjectKey, u64>, other: &HashMap<ObjectKey, u64>| {
                 one.keys().filter(|pool| !other.contains_key(*pool)).map(|pool| pool.namespace.clone()).collect::<HashSet<_>>()
@@ -163,7 +163,7 @@ impl Circuits {
             let (come, gone) = (differs(&pools, &state.pools), differs(&state.pools, &pools));
             state.pools = pools;
             let all: Vec<ObjectKey> =
-                state.homes.keys().filter(|name| come.contains(&name.namespace) || gone.contains(&name.namespace)).cloned().collect();
+                state.breakers.keys().filter(|name| come.contains(&name.namespace) || gone.contains(&name.namespace)).cloned().collect();
             state.dirty.extend(all);
         }
         for breaker in breakers {
@@ -173,7 +173,7 @@ impl Circuits {
         let at = state.at();
         for slot in state.circuits.slots() {
             // A circuit moves when another Breaker applies to its pool or project.
-            let slot = match slot.key.goes_along().then(|| slot.key.pool().unwrap_or_default().to_owned()) {
+            let slot = match slot.key.moves_between_breakers().then(|| slot.key.pool().unwrap_or_default().to_owned()) {
                 Some(pool) => {
                     let at_home = state.slot(&pool, &slot.key);
                     // The circuit was moved just now, or earlier by a previous leader that could not remove it from the
@@ -252,7 +252,7 @@ impl Circuits {
             if moved {
                 self.moved();
             }
-            if answer != Answer::Store || slot.home.is_some() {
+            if answer != Answer::Store || slot.breaker.is_some() {
                 break;
             }
         }
@@ -347,7 +347,7 @@ impl Circuits {
     pub fn pass(&self, ms: u64) {
         let mut state = self.lock();
         state.skew += ms;
-        state.homes.values_mut().for_each(|home| (home.put_off, home.written) = (None, None));
+        state.breakers.values_mut().for_each(|home| (home.put_off, home.written) = (None, None));
     }
 
     /// Runs `look` on the circuit for an agent of `pool`.

@@ -34,7 +34,7 @@ fn pools(names: &[&str]) -> HashMap<ObjectKey, u64> {
 /// A leader that has read everything.
 fn leader(epoch: i64, stored: &[Breaker], names: &[&str]) -> Circuits {
     let circuits = Circuits::new(epoch, Metrics::default());
-    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(names));
+    circuits.set_objects(stored.iter().cloned().map(Arc::new).collect(), pools(names));
     circuits
 }
 
@@ -62,7 +62,7 @@ async fn permit(circuits: &Circuits, of: &str, key: &Key) -> Permit {
 
 async fn why(circuits: &Circuits, of: &str, key: &Key) -> RejectionCause {
     match circuits.admit(&pool(of), key, WITHIN).await {
-        Err(BeginRefusal::Open { rejection, .. }) => rejection.why,
+        Err(BeginRefusal::Open { rejection, .. }) => rejection.cause,
         other => panic!("{other:?}"),
     }
 }
@@ -123,7 +123,7 @@ async fn a_quiet_namespace_is_written_to_by_nobody() {
     for _ in 0..100 {
         circuits.pass(600_000);
         circuits.tick();
-        circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p"]));
+        circuits.set_objects(stored.iter().cloned().map(Arc::new).collect(), pools(&["p"]));
         assert_eq!(write(&circuits, &mut stored), 0);
     }
     open(&circuits, "p", &key, 3).await;
@@ -155,7 +155,7 @@ async fn a_person_approves_all_openings_up_to_one() {
     let highest = *epochs.iter().max().expect("two");
     stored[0].spec = serde_json::from_value(json!({"work": spec["work"], "approvedEpoch": highest})).expect("a spec");
     stored[0].metadata.resource_version = Some("90".into());
-    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p", "q", "r"]));
+    circuits.set_objects(stored.iter().cloned().map(Arc::new).collect(), pools(&["p", "q", "r"]));
     let probe = permit(&circuits, "p", &keys[0]).await;
     permit(&circuits, "q", &keys[1]).await;
     circuits.complete(&keys[0], &probe, FAILURE, "again");
@@ -177,7 +177,7 @@ async fn an_open_circuit_goes_with_its_pool_to_another_breaker() {
     assert_eq!(why(&circuits, "p", &key).await, RejectionCause::Open, "there is nowhere to store it");
     let mut stored = vec![breaker("default", 1, json!({}))];
     let see = |circuits: &Circuits, stored: &[Breaker], names: &[&str]| {
-        circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(names));
+        circuits.set_objects(stored.iter().cloned().map(Arc::new).collect(), pools(names));
     };
     see(&circuits, &stored, &["p"]);
     write(&circuits, &mut stored);
@@ -254,8 +254,8 @@ async fn a_pool_that_is_made_again_begins_anew_above_what_is_stored() {
     open(&circuits, "p", &key, 3).await;
     write(&circuits, &mut stored);
     // The pool is deleted, and created again before the change was written.
-    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&[]));
-    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p"]));
+    circuits.set_objects(stored.iter().cloned().map(Arc::new).collect(), pools(&[]));
+    circuits.set_objects(stored.iter().cloned().map(Arc::new).collect(), pools(&["p"]));
     assert_eq!(state(&circuits, "p", &key), State::Closed);
     open(&circuits, "p", &key, 3).await;
     assert_eq!(circuits.state(&pool("p"), &key).expect("known").epoch, 2, "an epoch never falls in a status");
@@ -285,7 +285,7 @@ async fn what_the_cluster_says_holds_where_a_breaker_or_none_says_something() {
     let defaults = HashMap::from([("n".to_owned(), serde_json::from_value(defaults).expect("defaults"))]);
     circuits.set_defaults(defaults.clone());
     assert!(changes.has_changed().expect("it is there"), "agents are to be told");
-    circuits.plant(vec![Arc::new(said)], pools(&["p", "q"]));
+    circuits.set_objects(vec![Arc::new(said)], pools(&["p", "q"]));
     assert_eq!(circuits.commands(&pool("q")).expect("it is known").failure_exit_codes, [137]);
     for (of, failures) in [("p", 2), ("q", 1)] {
         let key = Key::work("n", of);
@@ -337,7 +337,7 @@ async fn three_time_outs_over_all_pools_stop_the_project_and_the_next_leader_kno
                 "{of}: {words}"
             );
         }
-        let of_r = circuits.work_of(&pool("r")).expect("it is known");
+        let of_r = circuits.pool_circuits(&pool("r")).expect("it is known");
         assert!(of_r.refuses() && of_r.own.refuses.is_none());
         assert_eq!(of_r.project.and_then(|project| project.breaker).as_deref(), Some("default"));
         circuits.pass(70_000);
@@ -355,7 +355,7 @@ async fn the_circuit_of_a_project_is_at_home_where_no_pools_are_named() {
     }
     assert_eq!(refused(&circuits, "p").await.0, Guard::Project, "there is nowhere to store it");
     let mut stored = vec![breaker("all", 1, json!({"pools": ["p", "q"]})), breaker("default", 50, json!({}))];
-    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p", "q"]));
+    circuits.set_objects(stored.iter().cloned().map(Arc::new).collect(), pools(&["p", "q"]));
     write(&circuits, &mut stored);
     assert_eq!((said_open(&stored[0]), said_open(&stored[1])), (vec![], vec!["work"]));
     assert_eq!(refused(&circuits, "p").await.0, Guard::Project);
@@ -363,11 +363,11 @@ async fn the_circuit_of_a_project_is_at_home_where_no_pools_are_named() {
     let alone = leader(7, &stored[..1], &["p", "q"]);
     for of in ["p", "q", "p"] {
         attempt(&alone, of, FAILURE).await;
-        alone.plant(stored[..1].iter().cloned().map(Arc::new).collect(), pools(&["p", "q"]));
+        alone.set_objects(stored[..1].iter().cloned().map(Arc::new).collect(), pools(&["p", "q"]));
     }
     assert_eq!(refused(&alone, "q").await.0, Guard::Project);
     // No namespace has pools any more.
-    alone.plant(Vec::new(), pools(&[]));
+    alone.set_objects(Vec::new(), pools(&[]));
     assert_eq!(alone.all(), []);
 }
 
@@ -384,6 +384,6 @@ async fn what_nobody_has_a_permit_for_counts_for_the_project_unless_its_pool_is_
     circuits.failed_work(&pool("q"), "ChronicTimeout");
     write(&circuits, &mut stored);
     assert_eq!((said_open(&stored[0]), refused(&circuits, "q").await.0), (vec!["work", "work/p"], Guard::Project));
-    let last = circuits.work_of(&pool("q")).and_then(|of| of.project?.last_failure);
+    let last = circuits.pool_circuits(&pool("q")).and_then(|of| of.project?.last_failure);
     assert_eq!(last.as_deref(), Some("ChronicTimeout"));
 }

@@ -15,11 +15,11 @@ impl Circuits {
             return None;
         }
         let mut state = self.lock();
-        let home = state.home_of(&pool.namespace, &pool.name);
+        let home = state.breaker_for(&pool.namespace, &pool.name);
         let written = state.written(&pool.namespace, home.as_deref());
         let (session, codes) = (written.settings(Guard::Session, 0), written.failure_exit_codes());
         let at = state.at();
-        let slot = Slot { key: Key::commands(&pool.namespace), home };
+        let slot = Slot { key: Key::commands(&pool.namespace), breaker: home };
         let circuit = state.circuits.get_mut(&slot).map(|kept| &mut kept.circuit);
         let open_globally = match (session.mode, session.force) {
             (Mode::Disabled | Mode::Observe, _) | (Mode::Enforce, Some(Force::Closed)) => None,
@@ -29,7 +29,7 @@ impl Circuits {
             (Mode::Enforce, None) => circuit.filter(|circuit| circuit.state() != State::Closed && !circuit.must_store()).map(|circuit| {
                 let rejection = circuit.refuses(at);
                 OpenGlobally {
-                    forced: rejection.is_some_and(|rejection| rejection.why == RejectionCause::Forced),
+                    forced: rejection.is_some_and(|rejection| rejection.cause == RejectionCause::Forced),
                     retry_after_milliseconds: rejection.map_or(0, |rejection| rejection.retry_after),
                 }
             }),
@@ -86,7 +86,7 @@ mod tests {
             Arc::new(serde_json::from_value::<Breaker>(object).expect("a Breaker"))
         });
         let circuits = Circuits::new(1, Metrics::default());
-        circuits.plant(breaker.into_iter().collect(), HashMap::from([(pool(), 1000)]));
+        circuits.set_objects(breaker.into_iter().collect(), HashMap::from([(pool(), 1000)]));
         circuits
     }
 

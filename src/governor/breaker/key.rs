@@ -20,23 +20,23 @@ pub struct Key {
     /// Its guard.
     pub guard: Guard,
     /// Its name in the status of a Breaker: `work/POOL`, `work`, `commands`, `models/HOST/CLASS`.
-    pub what: String,
+    pub name: String,
 }
 
 impl Key {
     /// The work of a pool.
     pub fn work(namespace: &str, pool: &str) -> Self {
-        Self { namespace: namespace.to_owned(), guard: Guard::Work, what: format!("work/{pool}") }
+        Self { namespace: namespace.to_owned(), guard: Guard::Work, name: format!("work/{pool}") }
     }
 
     /// The work of all pools of a namespace.
     pub fn project(namespace: &str) -> Self {
-        Self { namespace: namespace.to_owned(), guard: Guard::Project, what: "work".to_owned() }
+        Self { namespace: namespace.to_owned(), guard: Guard::Project, name: "work".to_owned() }
     }
 
     /// The commands of all agents of the pools that a Breaker guards.
     pub fn commands(namespace: &str) -> Self {
-        Self { namespace: namespace.to_owned(), guard: Guard::Commands, what: "commands".to_owned() }
+        Self { namespace: namespace.to_owned(), guard: Guard::Commands, name: "commands".to_owned() }
     }
 
     /// Calls of one class of models at one provider.
@@ -49,7 +49,7 @@ impl Key {
             what.push('-');
             what.push_str(&hash);
         }
-        Self { namespace: namespace.to_owned(), guard: Guard::Models, what }
+        Self { namespace: namespace.to_owned(), guard: Guard::Models, name: what }
     }
 
     /// Parses the name of a circuit in a status. `None` if this version does not know its guard.
@@ -61,12 +61,12 @@ impl Key {
             Some("models") => Guard::Models,
             _ => return None,
         };
-        Some(Self { namespace: namespace.to_owned(), guard, what: what.to_owned() })
+        Some(Self { namespace: namespace.to_owned(), guard, name: what.to_owned() })
     }
 
     /// The part after the guard: a pool, or a provider and a class of models. Empty for circuits of everything.
     pub fn about(&self) -> &str {
-        self.what.split_once('/').map_or("", |(_, about)| about)
+        self.name.split_once('/').map_or("", |(_, about)| about)
     }
 
     /// The provider of a class of models. Empty if the name was too long and was shortened.
@@ -80,7 +80,7 @@ impl Key {
     /// The shared circuit of the further models of this provider.
     pub fn shared(&self) -> Option<Self> {
         match self.provider()? {
-            "" => Some(Self { what: format!("models/{OVERFLOW_MODEL_CLASS}"), ..self.clone() }),
+            "" => Some(Self { name: format!("models/{OVERFLOW_MODEL_CLASS}"), ..self.clone() }),
             provider => Some(Self::models(&self.namespace, provider, OVERFLOW_MODEL_CLASS)),
         }
     }
@@ -94,7 +94,7 @@ impl Key {
     }
 
     /// Whether there is only one circuit of this key, which moves when another Breaker applies.
-    pub fn goes_along(&self) -> bool {
+    pub fn moves_between_breakers(&self) -> bool {
         match self.guard {
             Guard::Work | Guard::Project => true,
             Guard::Session | Guard::Commands | Guard::Models => false,
@@ -104,7 +104,7 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.namespace, self.what)
+        write!(out, "{}/{}", self.namespace, self.name)
     }
 }
 
@@ -117,17 +117,17 @@ mod tests {
         let long = "h".repeat(300);
         let models = [Key::models("n", "api.example.com", "large"), Key::models("n", &long, "large")];
         for key in [Key::work("n", "p"), Key::project("n"), Key::commands("n")].into_iter().chain(models) {
-            assert!(key.what.len() <= MAX_CIRCUIT_NAME_BYTES, "{key}");
-            assert_eq!(Key::named("n", &key.what), Some(key));
+            assert!(key.name.len() <= MAX_CIRCUIT_NAME_BYTES, "{key}");
+            assert_eq!(Key::named("n", &key.name), Some(key));
         }
         assert_ne!(Key::models("n", &long, "large"), Key::models("n", &long, "small"));
-        assert_eq!((Key::project("n").pool(), Key::project("n").about(), Key::project("n").goes_along()), (None, "", true));
+        assert_eq!((Key::project("n").pool(), Key::project("n").about(), Key::project("n").moves_between_breakers()), (None, "", true));
         assert_eq!((Key::work("n", "p").pool(), Key::commands("n").pool(), Key::commands("n").about()), (Some("p"), None, ""));
         assert_eq!(Key::named("n", "tomorrow/x"), None);
-        let shared = |key: &Key| key.shared().map(|shared| shared.what);
+        let shared = |key: &Key| key.shared().map(|shared| shared.name);
         assert_eq!(shared(&Key::models("n", "h:8443", "a/b")).as_deref(), Some("models/h:8443/other"));
         let other = Key::models("n", &long, "large").shared().expect("of models");
-        assert_eq!((other.what.as_str(), other.shared().as_ref()), ("models/other", Some(&other)));
+        assert_eq!((other.name.as_str(), other.shared().as_ref()), ("models/other", Some(&other)));
         assert_eq!((shared(&Key::work("n", "p")), Key::commands("n").provider()), (None, None));
     }
 }

@@ -48,7 +48,7 @@ fn plant(context: &Context) {
         Ok(breaker) => Some(Arc::new(breaker.clone())),
         Err(invalid) => {
             let key = ObjectKey::of(stored.as_ref());
-            if context.invalid_is_news(LOOP_NAME, key.clone(), &invalid.error) {
+            if context.is_new_error(LOOP_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, breaker = %key.name, error = %invalid.error, "a stored Breaker does not fit its type; it guards nothing");
             }
             None
@@ -65,7 +65,7 @@ fn plant(context: &Context) {
     let namespaces: HashSet<&String> = pools.keys().map(|pool| &pool.namespace).collect();
     let defaults = namespaces.into_iter().filter_map(|namespace| Some((namespace.clone(), context.meter.defaults(namespace)?.breaker?)));
     context.circuits.set_defaults(defaults.collect());
-    context.circuits.plant(breakers, pools);
+    context.circuits.set_objects(breakers, pools);
 }
 
 async fn look(context: &Context) {
@@ -148,7 +148,7 @@ async fn store(context: Arc<Context>, name: ObjectKey, breaker: Arc<Breaker>, st
             context.circuits.stored(&name, stored);
             for news in news {
                 let (events, about) = (&context.events, breaker.as_ref());
-                match (news.warning, news.told) {
+                match (news.warning, news.notify_webhooks) {
                     (true, true) => events.alert(about, news.reason, "Guard", news.note).await,
                     (true, false) => events.warning(about, news.reason, "Guard", news.note).await,
                     (false, true) => events.notify(about, news.reason, "Guard", news.note).await,

@@ -183,7 +183,7 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[
         message = format!("{message}; the last failure: {last}");
     }
     if let Some(key) = super::Key::named("", &worst.key).filter(|key| key.shared().as_ref() == Some(key)) {
-        message = format!("{message}; {}", super::calls::shared_by(&key));
+        message = format!("{message}; {}", super::calls::shared_circuit_note(&key));
     }
     let others = open.len() - 1;
     if others > 0 {
@@ -217,7 +217,7 @@ pub struct BreakerNews {
     /// Whether it is a warning.
     pub warning: bool,
     /// Whether it is also sent to webhooks: when a circuit opens and when it closes, but not for the tries in between.
-    pub told: bool,
+    pub notify_webhooks: bool,
     /// The reason of the event.
     pub reason: &'static str,
     /// The message of the event.
@@ -235,15 +235,23 @@ pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<BreakerNews> {
                 let until = circuit.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
                 let last = circuit.last_failure.as_deref().unwrap_or("too many failures");
                 let told = state == CircuitState::Closed;
-                Some(BreakerNews { warning: true, told, reason: "CircuitOpened", note: format!("{what} is open{until}: {last}") })
+                Some(BreakerNews {
+                    warning: true,
+                    notify_webhooks: told,
+                    reason: "CircuitOpened",
+                    note: format!("{what} is open{until}: {last}"),
+                })
             }
             ((CircuitState::Open, _), CircuitState::HalfOpen) => {
                 let note = format!("{what} is half open: a few tries test whether it works again");
-                Some(BreakerNews { warning: false, told: false, reason: "CircuitHalfOpen", note })
+                Some(BreakerNews { warning: false, notify_webhooks: false, reason: "CircuitHalfOpen", note })
             }
-            ((CircuitState::Open | CircuitState::HalfOpen, _), CircuitState::Closed) => {
-                Some(BreakerNews { warning: false, told: true, reason: "CircuitClosed", note: format!("{what} is closed: it works again") })
-            }
+            ((CircuitState::Open | CircuitState::HalfOpen, _), CircuitState::Closed) => Some(BreakerNews {
+                warning: false,
+                notify_webhooks: true,
+                reason: "CircuitClosed",
+                note: format!("{what} is closed: it works again"),
+            }),
             (_, CircuitState::Open | CircuitState::HalfOpen | CircuitState::Closed) => None,
         }
     });
@@ -371,7 +379,7 @@ mod tests {
         let status = |state, epoch| of(json!({}), &[], &["p"], &[view("work/p", state, epoch)]);
         let (closed, open, half) = (status(State::Closed, 0), status(State::Open, 1), status(State::HalfOpen, 2));
         let reasons = |before: &BreakerStatus, now: &BreakerStatus| {
-            news(before, now).into_iter().map(|news| (news.warning, news.told, news.reason)).collect::<Vec<_>>()
+            news(before, now).into_iter().map(|news| (news.warning, news.notify_webhooks, news.reason)).collect::<Vec<_>>()
         };
         assert_eq!(reasons(&closed, &open), [(true, true, "CircuitOpened")]);
         assert_eq!(reasons(&open, &half), [(false, false, "CircuitHalfOpen")]);

@@ -27,13 +27,14 @@ pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record,
     let told = status.and_then(|status| status.progress.as_ref()).and_then(|progress| progress.update_time.as_ref());
     let ended = AttemptResult {
         verb: last.verb,
-        spent: share.is_some_and(|share| share.limit.is_some_and(|limit| share.used.saturating_add(share.lost.unwrap_or(0)) >= limit)),
+        tokens_spent: share
+            .is_some_and(|share| share.limit.is_some_and(|limit| share.used.saturating_add(share.lost.unwrap_or(0)) >= limit)),
         progressed: told.is_some_and(|told| told.0.as_millisecond() >= last.start.0),
     };
     let outcome = outcome(ended);
     let item = stored.metadata.name.as_deref().unwrap_or_default();
     let reason = last.reason.as_deref().unwrap_or(last.verb.name());
-    let reason = if ended.spent { "BudgetExceeded" } else { reason };
+    let reason = if ended.tokens_spent { "BudgetExceeded" } else { reason };
     let why = format!("{reason}: WorkItem/{item} under {}", holder.agent);
     match context.attempts.ended(&entry.uid, entry.record.epoch) {
         Some((pool, permits)) => context.circuits.complete_work(&pool, &permits, outcome, &why),
@@ -54,12 +55,12 @@ pub fn failed(context: &Context, pool: &ObjectKey, why: &str) {
 
 /// The state of the circuits of a pool's work. `None` if it is not known yet.
 pub fn standing(context: &Context, pool: &ObjectKey) -> Option<PoolCircuits> {
-    context.circuits.work_of(pool)
+    context.circuits.pool_circuits(pool)
 }
 
 /// Why a pool gets no work and creates no agents, if so: a reason, and a message for each circuit that refuses, its own
 /// first. A half-open circuit blocks nothing.
-pub fn in_the_way(standing: &PoolCircuits, pool: &ObjectKey) -> Option<(&'static str, String)> {
+pub fn blocked_reason(standing: &PoolCircuits, pool: &ObjectKey) -> Option<(&'static str, String)> {
     let PoolCircuits { own, project } = standing;
     let all = [Some(own), project.as_ref()].into_iter().flatten();
     let words: Vec<String> = all.filter_map(|circuit| words(circuit, circuit.refuses?, pool)).collect();
@@ -73,7 +74,7 @@ fn words(standing: &CircuitStanding, rejection: Rejection, pool: &ObjectKey) -> 
     let by = breaker.map_or_else(|| without.to_owned(), |name| format!("Breaker/{name}"));
     let name = rejection.name(if of_project { &pool.namespace } else { &pool.name });
     let last = standing.last_failure.as_ref().map_or_else(String::new, |last| format!("; the last failure: {last}"));
-    let then = match rejection.why {
+    let then = match rejection.cause {
         RejectionCause::Probing => return None,
         RejectionCause::Forced => {
             let undo = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} ends that"));
@@ -128,7 +129,7 @@ pub fn look(context: &Context, known: &mut KnownCircuits) {
 /// Gives back the permits of attempts that ended without a report, for example because the item was deleted.
 pub fn tidy(context: &Context) {
     let leases = context.work_index.leases();
-    for (pool, permits) in context.attempts.forgotten(|lease| leases.contains(lease)) {
+    for (pool, permits) in context.attempts.take_abandoned(|lease| leases.contains(lease)) {
         context.circuits.complete_work(&pool, &permits, Outcome::Neutral, "");
     }
 }
@@ -143,7 +144,7 @@ mod tests {
             what: what.into(),
             breaker: Some(breaker.into()),
             state: State::Open,
-            refuses: why.map(|why| Rejection { guard, why, retry_after: 1000 }),
+            refuses: why.map(|why| Rejection { guard, cause: why, retry_after: 1000 }),
             epoch: 3,
             opens: 1,
             until: jiff::Timestamp::from_second(1_767_225_725).ok(),
@@ -156,7 +157,7 @@ mod tests {
     fn said(own: Option<RejectionCause>, project: Option<RejectionCause>, review: bool) -> Option<String> {
         let pool = ObjectKey { namespace: "team".into(), name: "drones".into() };
         let (own, project) = (standing(Guard::Work, own, review), standing(Guard::Project, project, review));
-        in_the_way(&PoolCircuits { own, project: Some(project) }, &pool).map(|(_, words)| words)
+        blocked_reason(&PoolCircuits { own, project: Some(project) }, &pool).map(|(_, words)| words)
     }
 
     #[test]

@@ -27,9 +27,9 @@ pub enum TokenAvailability {
     /// It is not known yet: records or budgets are being read.
     Unknown,
     /// Tokens are available.
-    There,
+    Available,
     /// Tokens are not available, and will not be for a while.
-    Short(Blocker),
+    Blocked(Blocker),
 }
 
 impl Meter {
@@ -54,19 +54,19 @@ impl Meter {
     }
 
     /// Records that a call of a pool was refused.
-    pub fn lacked(&self, pool: ObjectKey, refusal: &Refusal) {
+    pub fn call_refused(&self, pool: ObjectKey, refusal: &Refusal) {
         let Some(need) = RefusedNeed::of(refusal) else { return };
         let mut state = self.lock();
         let slot = (pool.namespace, pool.name);
         let need = match state.needs.remove(&slot) {
-            Some(before) => before.and(need),
+            Some(before) => before.combine(need),
             None => need,
         };
         state.needs.insert(slot, need);
     }
 
     /// Records that a call of a pool got this many tokens.
-    pub fn gave(&self, pool: ObjectKey, tokens: i64) {
+    pub fn call_granted(&self, pool: ObjectKey, tokens: i64) {
         if let Some(need) = self.lock().needs.get_mut(&(pool.namespace, pool.name)) {
             need.given(tokens);
         }
@@ -99,12 +99,14 @@ fn of(agent: Option<&str>, pool: &AgentPool, context: &Context) -> TokenAvailabi
         return TokenAvailability::Unknown;
     }
     let Some(above) = meter.above(namespace, named, exists) else { return TokenAvailability::Unknown };
-    meter.obstacle(agent, &ObjectKey::of(pool), above.top, &pool.spec.type_).map_or(TokenAvailability::There, TokenAvailability::Short)
+    meter
+        .obstacle(agent, &ObjectKey::of(pool), above.top, &pool.spec.type_)
+        .map_or(TokenAvailability::Available, TokenAvailability::Blocked)
 }
 
 /// The condition reason of a blocker.
 pub fn reason(obstacle: &Blocker) -> &'static str {
-    match (&obstacle.because, &obstacle.key) {
+    match (&obstacle.cause, &obstacle.key) {
         (_, Key::Agent(_)) => reasons::LIFETIME_SPENT,
         (RefusalCause::Paused, _) => reasons::PAUSED_BY_THRESHOLD,
         (
@@ -159,8 +161,8 @@ pub fn look(context: &Context, known: &mut KnownPools) {
         let name = ObjectKey::of(pool);
         let short = match of_pool(pool, context) {
             TokenAvailability::Unknown => continue,
-            TokenAvailability::There => None,
-            TokenAvailability::Short(obstacle) => Some(obstacle),
+            TokenAvailability::Available => None,
+            TokenAvailability::Blocked(obstacle) => Some(obstacle),
         };
         // Also at the first check: a previous leader may have written another state.
         if known.get(&name) != Some(&short) {
@@ -191,14 +193,14 @@ fn release(context: &Context) {
     for stored in context.stores.agents.state() {
         let Ok(agent) = &stored.0 else { continue };
         let paused_at = agent.status.as_ref().filter(|status| lives(status)).and_then(|status| status.paused_at_limit);
-        if !says_short(agent) && paused_at.is_none() {
+        if !status_says_short(agent) && paused_at.is_none() {
             continue;
         }
         let name = ObjectKey::of(agent);
         let pool = context.stores.pool(&name.namespace, &agent.spec.pool_ref.name);
         let Some(pool) = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()) else { continue };
         let goes_on = paused_at.is_some_and(|paused_at| has_more(agent, pool, paused_at, context));
-        if goes_on || (says_short(agent) && of_agent(agent, pool, context) == TokenAvailability::There) {
+        if goes_on || (status_says_short(agent) && of_agent(agent, pool, context) == TokenAvailability::Available) {
             context.wake.agent(&name);
         }
     }
@@ -208,7 +210,7 @@ fn lives(status: &AgentStatus) -> bool {
     !status.phase.is_some_and(crate::api::agent::AgentPhase::ended)
 }
 
-fn says_short(agent: &Agent) -> bool {
+fn status_says_short(agent: &Agent) -> bool {
     let Some(status) = &agent.status else { return false };
     lives(status) && find(&status.conditions, types::BUDGET_AVAILABLE).is_some_and(|available| available.status == "False")
 }

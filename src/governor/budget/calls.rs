@@ -55,7 +55,7 @@ pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<V
                     ended(&out, &one.end, context);
                 }
             }
-            context.circuits.over_below(&told.session, told.floor);
+            context.circuits.end_calls_below(&told.session, told.floor);
             json(&settle(meter, told)?)
         }
         Call::MeterLate => {
@@ -129,7 +129,7 @@ fn open(open: &meter::JournaledHold) -> budget::JournaledHold {
 fn begin(meter: &Meter, begin: &Begin, rolled_back: bool) -> Result<MeterAck, Refusal> {
     let Begin { session, next_hold, acked, settles, open: opened, replayed } = begin;
     let told = |told: &meter::JournaledSettle| budget::JournaledSettle {
-        open: open(&told.open),
+        hold: open(&told.open),
         usage: usage(told.usage),
         quality: quality(told.quality),
     };
@@ -172,7 +172,7 @@ async fn extend(meter: &Meter, request: &Extend) -> Result<Extended, Refusal> {
     let before = match ask(0) {
         HoldResult::Given { given, .. } => given.output,
         HoldResult::Closed => return Err(closed()),
-        HoldResult::Unknown | HoldResult::Soon | HoldResult::Refused(_) => return Err(unknown()),
+        HoldResult::Unknown | HoldResult::WritePending | HoldResult::Refused(_) => return Err(unknown()),
     };
     let held = until_written(meter, || ask(*output)).await;
     match held {
@@ -180,7 +180,7 @@ async fn extend(meter: &Meter, request: &Extend) -> Result<Extended, Refusal> {
         Some(HoldResult::Closed) => Err(closed()),
         Some(HoldResult::Unknown) => Err(unknown()),
         // The call may finish in any case.
-        Some(HoldResult::Refused(_) | HoldResult::Soon) | None => Ok(Extended { output: before }),
+        Some(HoldResult::Refused(_) | HoldResult::WritePending) | None => Ok(Extended { output: before }),
     }
 }
 
@@ -196,7 +196,7 @@ async fn until_written(meter: &Meter, mut ask: impl FnMut() -> HoldResult) -> Op
             // Marked as seen before the question, so that a write in between is not missed.
             writes.borrow_and_update();
             match ask() {
-                HoldResult::Soon => {}
+                HoldResult::WritePending => {}
                 held @ (HoldResult::Given { .. } | HoldResult::Refused(_) | HoldResult::Closed | HoldResult::Unknown) => return Some(held),
             }
             writes.changed().await.ok()?;
@@ -221,7 +221,7 @@ fn allowed(caller: &Caller, agent: &Agent, model_route: &ModelRoute, context: &C
     if context.replay_window_open() && model_route.item.is_some() && holding != model_route.item {
         return Err(replay_pending());
     }
-    working(agent, paused, model_route.item.as_ref(), holding.as_ref())?;
+    check_may_call(agent, paused, model_route.item.as_ref(), holding.as_ref())?;
     let target = model_route::target(pool, model_route)?;
     Ok((stored, target))
 }
@@ -235,7 +235,7 @@ fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option
 }
 
 /// Whether an agent may call models now. Pure.
-fn working(agent: &Agent, paused: bool, says: Option<&Lease>, holds: Option<&Lease>) -> Result<(), Refusal> {
+fn check_may_call(agent: &Agent, paused: bool, says: Option<&Lease>, holds: Option<&Lease>) -> Result<(), Refusal> {
     if paused || is_paused(agent) {
         return Err(Refusal::new(Code::NotWorking, "this agent is paused: it may make no model calls until it is resumed"));
     }
@@ -276,7 +276,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let model = model_route.model.clone().unwrap_or_default();
     let (pool_name, turn) =
         (ObjectKey::of(pool), facts::turn_seconds(pool.spec.bulkhead.as_ref(), meter.defaults(&caller.key.namespace).as_ref()));
-    let asked_circuit = match context.circuits.is_out(&session, id) {
+    let asked_circuit = match context.circuits.has_permit(&session, id) {
         true => None,
         false => {
             let within = Duration::from_secs(u64::from(turn)) + CALL_TIMEOUT_GRACE;
@@ -287,14 +287,14 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let item = passage.item.take();
     let held = until_written(meter, || match meter.hold(&session, id, &mut passage.route, &asked, (namespace, &model)) {
         // Missing lifetime tokens may be topped up, which is written first.
-        HoldResult::Refused(refusal) if refusal.key == own && spent(&refusal.because) && meter.top_up(&uid, &mut passage.above) => {
-            HoldResult::Soon
+        HoldResult::Refused(refusal) if refusal.key == own && spent(&refusal.cause) && meter.top_up(&uid, &mut passage.above) => {
+            HoldResult::WritePending
         }
         held => held,
     });
     match held.await {
         Some(HoldResult::Given { given, each, path, room }) => {
-            meter.gave(ObjectKey::of(pool), given.input.saturating_add(given.output));
+            meter.call_granted(ObjectKey::of(pool), given.input.saturating_add(given.output));
             if let Some(item) = item {
                 meter.held_for(&session, id, &item);
             }
@@ -306,13 +306,13 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
             Ok(meter::HoldAnswer { open, output: each, target, first_token_seconds, turn_seconds: turn, room })
         }
         Some(HoldResult::Refused(refusal)) => {
-            context.metrics.budget_refused(refusal.because.label());
-            meter.lacked(ObjectKey::of(pool), &refusal);
+            context.metrics.budget_refused(refusal.cause.label());
+            meter.call_refused(ObjectKey::of(pool), &refusal);
             let lease = lease_of(caller, model_route.item.as_ref(), context);
             if let Some(lease) = lease.clone() {
                 context.live.refused(&caller.uid, lease, RefusedCall::of(&refusal));
             }
-            if refusal.key == own && refusal.when == RetryHint::Never {
+            if refusal.key == own && refusal.retry == RetryHint::Never {
                 // The lifetime tokens are spent finally: the supervisor decides whether the agent is paused or ended.
                 // Without an item in hand it says goodbye instead, which its reconciler arranges.
                 if lease.is_some() || !availability::leaves_when_spent(pool) {
@@ -325,7 +325,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         }
         Some(HoldResult::Closed) => Err(closed()),
         Some(HoldResult::Unknown) => Err(unknown()),
-        Some(HoldResult::Soon) | None => Err(Refusal::away("a write that this call needs did not finish in time; try again")),
+        Some(HoldResult::WritePending) | None => Err(Refusal::away("a write that this call needs did not finish in time; try again")),
     }
 }
 
@@ -392,7 +392,7 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
 
 /// Converts a refusal to the form that gateways read.
 pub fn refused(refusal: &budget::Refusal) -> Refusal {
-    let budget::Refusal { key, because, limit, when, field, holders: _ } = refusal;
+    let budget::Refusal { key, cause: because, limit, retry: when, field, holders: _ } = refusal;
     let room = limit.as_ref().map(|standing| {
         let LimitState { name, span, limit, used, held, left, asked: _ } = standing;
         LimitRoom {

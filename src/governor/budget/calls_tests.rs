@@ -24,14 +24,14 @@ fn who_is_paused_or_lost_its_item_makes_no_calls() {
     let lease = |epoch| Lease { uid: "u".into(), epoch };
     let no = |result: Result<(), Refusal>| result.err().map(|refusal| refusal.code);
     let not = Some(Code::NotWorking);
-    assert_eq!(no(working(&free, false, None, None)), None);
-    assert_eq!(no(working(&free, false, None, Some(&lease(1)))), None, "it need not say what it holds");
-    assert_eq!(no(working(&free, false, Some(&lease(1)), Some(&lease(1)))), None);
-    assert_eq!(no(working(&free, false, Some(&lease(1)), Some(&lease(2)))), not, "a lease before");
-    assert_eq!(no(working(&free, false, Some(&lease(1)), None)), not);
-    assert_eq!(no(working(&free, true, None, None)), not);
-    assert_eq!(no(working(&agent(json!({"paused": true}), json!([])), false, None, None)), not);
-    assert_eq!(no(working(&agent(json!({}), paused), false, None, None)), not, "as a leader before us stored it");
+    assert_eq!(no(check_may_call(&free, false, None, None)), None);
+    assert_eq!(no(check_may_call(&free, false, None, Some(&lease(1)))), None, "it need not say what it holds");
+    assert_eq!(no(check_may_call(&free, false, Some(&lease(1)), Some(&lease(1)))), None);
+    assert_eq!(no(check_may_call(&free, false, Some(&lease(1)), Some(&lease(2)))), not, "a lease before");
+    assert_eq!(no(check_may_call(&free, false, Some(&lease(1)), None)), not);
+    assert_eq!(no(check_may_call(&free, true, None, None)), not);
+    assert_eq!(no(check_may_call(&agent(json!({"paused": true}), json!([])), false, None, None)), not);
+    assert_eq!(no(check_may_call(&agent(json!({}), paused), false, None, None)), not, "as a leader before us stored it");
 }
 
 #[test]
@@ -152,7 +152,7 @@ async fn usage_that_is_not_exact_teaches_nothing() {
     let hold = async |id: u64| {
         for _ in 0..5 {
             match leader.meter.hold("g", id, &mut leader.route(), &asked, ("team", "m")) {
-                HoldResult::Soon => leader.write().await,
+                HoldResult::WritePending => leader.write().await,
                 HoldResult::Given { given, .. } => return given.input,
                 other => panic!("{other:?}"),
             }
@@ -180,7 +180,7 @@ async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace
     let hold = async |id: u64, namespace: &'static str| {
         for _ in 0..5 {
             match leader.meter.hold("g", id, &mut leader.route(), &asked, (namespace, "m")) {
-                HoldResult::Soon => leader.write().await,
+                HoldResult::WritePending => leader.write().await,
                 HoldResult::Given { given, path, .. } => return (given.input, opened(id, given, path, &asked)),
                 other => panic!("{other:?}"),
             }

@@ -35,7 +35,7 @@ pub struct BudgetStanding<'a> {
     /// The defects of its spec.
     pub defects: &'a [Defect],
     /// The number of selected namespaces beyond those that it can count.
-    pub beyond: usize,
+    pub uncounted_namespaces: usize,
 }
 
 /// The part of a status that is written here.
@@ -115,14 +115,14 @@ pub struct BudgetNews {
 }
 
 fn spent(view: &LimitView) -> i64 {
-    let LimitView { used, lost, rest, carried, .. } = view;
+    let LimitView { used, lost, unexplained: rest, debt: carried, .. } = view;
     [used, lost, rest, carried].into_iter().fold(0_i64, |sum, amount| sum.saturating_add(*amount))
 }
 
 /// Settled or charged tokens. Tokens that a previous leader gave and that are not explained yet are no reason to alarm
 /// people.
 fn known(view: &LimitView) -> i64 {
-    spent(view).saturating_sub(view.rest)
+    spent(view).saturating_sub(view.unexplained)
 }
 
 /// The window nearest to its limit. Its end is shown only when something is counted in it, so that an idle budget is
@@ -142,7 +142,7 @@ pub fn tightest(views: &[LimitView]) -> Option<Tightest> {
     })
 }
 
-fn words_of(defect: &Defect) -> (&'static str, String) {
+fn defect_condition(defect: &Defect) -> (&'static str, String) {
     match defect {
         Defect::Blocked(Block::ParentMissing(parent)) => (
             reasons::PARENT_MISSING,
@@ -164,16 +164,18 @@ fn words_of(defect: &Defect) -> (&'static str, String) {
             reasons::GUARANTEE_OTHER_WEIGHTS,
             format!("guaranteed of the limit {limit} counts as 0: weightsPermille differs from that of the parent"),
         ),
-        Defect::NamespaceTaken { namespace, by } => {
+        Defect::NamespaceTaken { namespace, other: by } => {
             (reasons::NAMESPACE_TAKEN, format!("ClusterBudget/{by}, which is older, already binds the namespace {namespace}"))
         }
     }
 }
 
 fn stalled(standing: &BudgetStanding, stored: &[Condition]) -> Option<(&'static str, String)> {
-    if standing.beyond > 0 {
-        let message =
-            format!("this ClusterBudget selects {} namespaces more than it can count, and their model calls are refused", standing.beyond);
+    if standing.uncounted_namespaces > 0 {
+        let message = format!(
+            "this ClusterBudget selects {} namespaces more than it can count, and their model calls are refused",
+            standing.uncounted_namespaces
+        );
         return Some((reasons::TOO_MANY_NAMESPACES, message));
     }
     // Defects of the token limits come first.
@@ -181,7 +183,7 @@ fn stalled(standing: &BudgetStanding, stored: &[Condition]) -> Option<(&'static 
         let conflict = find(stored, types::QUOTA_APPLIED).filter(|quota| quota.reason == reasons::COMPUTE_CONFLICT);
         return conflict.map(|quota| (reasons::COMPUTE_CONFLICT, quota.message.clone()));
     };
-    let (reason, message) = words_of(worst);
+    let (reason, message) = defect_condition(worst);
     let others = standing.defects.len() - 1;
     Some((reason, if others > 0 { format!("{message} (and {others} more)") } else { message }))
 }
@@ -285,8 +287,8 @@ mod tests {
             used,
             held,
             lost: 0,
-            rest: 0,
-            carried: 0,
+            unexplained: 0,
+            debt: 0,
             reserved: 0,
             left: (height - used - held).max(0),
             least: 1,
@@ -296,7 +298,7 @@ mod tests {
     }
 
     fn of(views: &[LimitView], defects: &[Defect]) -> PublishedStatus {
-        let standing = BudgetStanding { views, mode: Mode::Enforce, lowest: Some(80), defects, beyond: 0 };
+        let standing = BudgetStanding { views, mode: Mode::Enforce, lowest: Some(80), defects, uncounted_namespaces: 0 };
         said(3, &[], &standing, None, Timestamp::UNIX_EPOCH)
     }
 
@@ -366,7 +368,7 @@ mod tests {
             Builder { stored: &[], generation: 3, now: Timestamp::UNIX_EPOCH }.build("QuotaApplied", false, "ComputeConflict", message)
         };
         let say = |stored: &[Condition], defects: &[Defect]| {
-            let standing = BudgetStanding { views: &[], mode: Mode::Enforce, lowest: None, defects, beyond: 0 };
+            let standing = BudgetStanding { views: &[], mode: Mode::Enforce, lowest: None, defects, uncounted_namespaces: 0 };
             said(3, stored, &standing, None, Timestamp::UNIX_EPOCH)
         };
         let stalled = |said: &PublishedStatus| find(&said.conditions, "Stalled").expect("it is always there").clone();
@@ -389,7 +391,7 @@ mod tests {
     fn conditions_of_others_stay_and_words_alone_are_no_news() {
         let others = Builder { stored: &[], generation: 1, now: Timestamp::UNIX_EPOCH }.build("QuotaApplied", true, "Applied", "it is");
         fn standing(views: &[LimitView]) -> BudgetStanding<'_> {
-            BudgetStanding { views, mode: Mode::Enforce, lowest: None, defects: &[], beyond: 0 }
+            BudgetStanding { views, mode: Mode::Enforce, lowest: None, defects: &[], uncounted_namespaces: 0 }
         }
         let first = said(1, std::slice::from_ref(&others), &standing(&[view(100, 0, 100)]), None, Timestamp::UNIX_EPOCH);
         assert!(first.conditions.contains(&others));

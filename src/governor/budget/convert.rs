@@ -71,7 +71,7 @@ pub fn canonical(record: &Key, mut saved: PersistedRecord) -> PersistedRecord {
 
 /// Whether something was ever counted in a window.
 fn tells(window: &PersistedWindow) -> bool {
-    let PersistedWindow { limit: _, span: _, peak: _, used, held, lost, carried, high } = window;
+    let PersistedWindow { limit: _, span: _, peak: _, used, held, lost, debt: carried, high } = window;
     [used, held, lost, carried, high].into_iter().any(|amount| *amount != 0)
 }
 
@@ -80,7 +80,7 @@ fn some(amount: i64) -> Option<i64> {
 }
 
 fn window_status(window: &PersistedWindow) -> WindowStatus {
-    let PersistedWindow { limit, span, peak, used, held, lost, carried, high } = window;
+    let PersistedWindow { limit, span, peak, used, held, lost, debt: carried, high } = window;
     WindowStatus {
         name: limit.clone(),
         id: span.to_string(),
@@ -103,7 +103,7 @@ fn saved_window(window: &WindowStatus) -> Option<PersistedWindow> {
         used: *used,
         held: held.unwrap_or(0),
         lost: lost.unwrap_or(0),
-        carried: carried.unwrap_or(0),
+        debt: carried.unwrap_or(0),
         high: high_water.unwrap_or(0),
     })
 }
@@ -252,7 +252,7 @@ pub fn of_agent(uid: &str, tokens: Option<&AgentTokens>) -> PersistedRecord {
         used: number(used),
         held: number(held),
         lost: number(lost),
-        carried: 0,
+        debt: 0,
         high: number(high_water),
     };
     let (acked, latched) = saved_ledger(ledger.as_ref(), &record);
@@ -293,7 +293,7 @@ pub fn of_share(item: &str, epoch: i64, share: Option<&ShareUsage>) -> Persisted
         used: *used,
         held: number(held),
         lost: number(lost),
-        carried: 0,
+        debt: 0,
         high: number(high_water),
     };
     let (acked, latched) = saved_ledger(ledger.as_ref(), &record);

@@ -32,7 +32,7 @@ fn window() -> impl Strategy<Value = PersistedWindow> {
     let amount = || prop_oneof![Just(0_i64), 0..1_000_000_000_000_000_i64];
     let span = (0..Window::ALL.len(), 0..4_000_000_000_000_i64).prop_map(|(kind, time)| Window::ALL[kind].at(time));
     ("[a-c]", span, amount(), amount(), amount(), amount(), amount(), amount()).prop_map(
-        |(limit, span, peak, used, held, lost, carried, high)| PersistedWindow { limit, span, peak, used, held, lost, carried, high },
+        |(limit, span, peak, used, held, lost, carried, high)| PersistedWindow { limit, span, peak, used, held, lost, debt: carried, high },
     )
 }
 
@@ -118,7 +118,7 @@ proptest! {
     #[test]
     fn an_agents_and_an_items_record(used in 0..1000_i64, held in 0..9_i64, lost in 0..9_i64, high in 0..2000_i64, seq in 0..9_u64) {
         for record in [Key::Agent("u".into()), Key::Task { item: "u".into(), epoch: 4 }] {
-            let window = PersistedWindow { limit: LEAF_LIMIT_NAME.into(), span: LIFETIME, peak: 5000, used, held, lost, carried: 0, high };
+            let window = PersistedWindow { limit: LEAF_LIMIT_NAME.into(), span: LIFETIME, peak: 5000, used, held, lost, debt: 0, high };
             let saved = PersistedRecord {
                 places: vec![PersistedPlace { key: record.clone(), windows: vec![window] }],
                 acked: vec![AckedSettles { session: "g".into(), seq }],

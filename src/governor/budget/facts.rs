@@ -259,7 +259,7 @@ fn on_insufficient(policy: &TokenPolicy) -> OnInsufficient {
 fn debt(policy: &TokenPolicy) -> Debt {
     match policy.debt {
         Some(budget::Debt::Forgive) => Debt::Forgive,
-        Some(budget::Debt::Next) | None => Debt::Next,
+        Some(budget::Debt::Next) | None => Debt::CarryOver,
     }
 }
 

@@ -140,7 +140,7 @@ fn by_default_a_flood_of_workers_leaves_schedulers_their_fifth() {
     let mut calls = 0;
     let mut passes = |pool_type: &str| {
         let mut route = Route::new(Vec::new(), Some(Key::budget("team", "default")), pool_type);
-        let ask = HoldRequest { input: 0, output: 1000, least: 1000, choices: 1 };
+        let ask = HoldRequest { input: 0, output: 1000, min_output: 1000, choices: 1 };
         calls += 1;
         for _ in 0..3 {
             match ledger.hold(0, session, calls, &mut route, &ask) {

@@ -32,8 +32,8 @@ pub(super) struct Item {
     pub open: usize,
     /// Used tokens that are not stored. Negative if too much was stored, for example for calls whose lost gateway came
     /// back.
-    pub untold: i64,
-    pub doubts: Vec<ItemUsage>,
+    pub unstored: i64,
+    pub uncertain_writes: Vec<ItemUsage>,
 }
 
 /// An item that ended before its calls were settled.
@@ -44,7 +44,7 @@ pub(super) struct LateItem {
     /// When the item ended.
     pub since: BootTime,
     /// A task is storing its usage now.
-    pub telling: bool,
+    pub storing: bool,
 }
 
 /// The usage of items, by uid.
@@ -80,7 +80,7 @@ impl Items {
     fn over(&mut self, item: &str, used: i64) {
         let item = self.items.entry(item.to_owned()).or_default();
         item.open = item.open.saturating_sub(1);
-        item.untold = item.untold.saturating_add(used);
+        item.unstored = item.unstored.saturating_add(used);
         if item.open == 0 {
             self.none_open.notify_waiters();
         }
@@ -95,7 +95,7 @@ impl Items {
         for ((_, hold), (item, counted)) in back {
             self.held(session, hold, &item);
             let item = self.items.entry(item).or_default();
-            item.untold = item.untold.saturating_sub(counted);
+            item.unstored = item.unstored.saturating_sub(counted);
         }
         settles.iter().for_each(|settle| self.settled(session, settle));
         let closed = self.holds.extract_if(|(of, hold), _| *of == session && !is_open(*hold));
@@ -121,23 +121,23 @@ impl Items {
     }
 
     /// The usage to store for an item whose status has this value. `None` if there is nothing new.
-    pub(super) fn news_of(&mut self, uid: &str, stored: i64) -> Option<ItemUsage> {
+    pub(super) fn unstored_usage(&mut self, uid: &str, stored: i64) -> Option<ItemUsage> {
         let item = self.items.get_mut(uid)?;
-        if let Some(made) = item.doubts.iter().position(|told| told.total == stored) {
-            item.untold = item.untold.saturating_sub(item.doubts[made].part);
-            item.doubts.clear();
+        if let Some(made) = item.uncertain_writes.iter().position(|told| told.total == stored) {
+            item.unstored = item.unstored.saturating_sub(item.uncertain_writes[made].part);
+            item.uncertain_writes.clear();
         }
-        (item.untold != 0).then(|| ItemUsage { total: stored.saturating_add(item.untold).max(0), part: item.untold })
+        (item.unstored != 0).then(|| ItemUsage { total: stored.saturating_add(item.unstored).max(0), part: item.unstored })
     }
 
     /// Records that the usage was stored, or, with `doubt`, that it may have been.
     pub(super) fn told(&mut self, uid: &str, told: ItemUsage, doubt: bool) {
         let Some(item) = self.items.get_mut(uid) else { return };
         if !doubt {
-            item.untold = item.untold.saturating_sub(told.part);
-            item.doubts.clear();
-        } else if item.doubts.len() < MAX_UNCERTAIN_WRITES {
-            item.doubts.push(told);
+            item.unstored = item.unstored.saturating_sub(told.part);
+            item.uncertain_writes.clear();
+        } else if item.uncertain_writes.len() < MAX_UNCERTAIN_WRITES {
+            item.uncertain_writes.push(told);
         }
     }
 
@@ -171,17 +171,17 @@ mod tests {
     #[test]
     fn what_was_used_is_told_once() {
         let mut items = Items::default();
-        assert_eq!(items.news_of("i", 0), None);
+        assert_eq!(items.unstored_usage("i", 0), None);
         used(&mut items, 1, 30, Quality::Exact);
         items.settled(session(), &settle(1, 9, Quality::Exact));
         used(&mut items, 2, 10, Quality::Partial);
-        let told = items.news_of("i", 100).expect("there is something");
+        let told = items.unstored_usage("i", 100).expect("there is something");
         assert_eq!(told, ItemUsage { total: 180, part: 80 }, "what is not known counts as it was held");
         used(&mut items, 3, 5, Quality::Exact);
         items.told("i", told, false);
-        assert_eq!(items.news_of("i", 180), Some(ItemUsage { total: 185, part: 5 }), "what came meanwhile");
+        assert_eq!(items.unstored_usage("i", 180), Some(ItemUsage { total: 185, part: 5 }), "what came meanwhile");
         items.keep(|_| false);
-        assert_eq!(items.news_of("i", 180), None);
+        assert_eq!(items.unstored_usage("i", 180), None);
     }
 
     #[test]
@@ -200,9 +200,9 @@ mod tests {
     fn writes_in_doubt_of_one_item_are_bounded() {
         let mut items = Items::default();
         used(&mut items, 1, 30, Quality::Exact);
-        let told = items.news_of("i", 0).expect("there is something");
+        let told = items.unstored_usage("i", 0).expect("there is something");
         (0..100).for_each(|_| items.told("i", told, true));
-        assert_eq!(items.items["i"].doubts.len(), MAX_UNCERTAIN_WRITES);
+        assert_eq!(items.items["i"].uncertain_writes.len(), MAX_UNCERTAIN_WRITES);
     }
 
     #[test]
@@ -210,11 +210,11 @@ mod tests {
         for made in [false, true] {
             let mut items = Items::default();
             used(&mut items, 1, 30, Quality::Exact);
-            let told = items.news_of("i", 0).expect("there is something");
+            let told = items.unstored_usage("i", 0).expect("there is something");
             items.told("i", told, true);
             used(&mut items, 2, 7, Quality::Exact);
             let stored = if made { told.total } else { 0 };
-            assert_eq!(items.news_of("i", stored).map(|told| told.total), Some(37), "made: {made}");
+            assert_eq!(items.unstored_usage("i", stored).map(|told| told.total), Some(37), "made: {made}");
         }
     }
 }

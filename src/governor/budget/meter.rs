@@ -51,7 +51,7 @@ pub enum HoldResult {
     /// The hold is refused.
     Refused(Box<Refusal>),
     /// There are enough tokens, but a write is needed first and has been started. Ask again after it.
-    Soon,
+    WritePending,
     /// The number of the hold was used before.
     Closed,
     /// The session is unknown and must begin.
@@ -94,12 +94,12 @@ pub(super) struct State {
     /// The specs of Budgets and ClusterBudgets, by record.
     pub written: BTreeMap<Key, PlaceSpec>,
     /// Records whose status is outdated, or whose agent waits for a top-up.
-    pub again: BTreeSet<Key>,
+    pub restate: BTreeSet<Key>,
     /// Decides which record is written next.
     pub write_order: WriteOrder,
     /// Records of ended agents and leases: until when late usage is written soon, and the minimum time since the last
     /// write.
-    pub hurried: BTreeMap<Key, (i64, Duration)>,
+    pub late_usage_due: BTreeMap<Key, (i64, Duration)>,
     /// Agents with a pod for each Budget, each ClusterBudget, and each namespace of one. `None` before the first count.
     pub agents: Option<BTreeMap<Key, u64>>,
     /// Input tokens of ended calls: estimated and used.
@@ -109,7 +109,7 @@ pub(super) struct State {
     pub needs: HashMap<(String, String), RefusedNeed>,
     pub parents: BTreeMap<Key, Option<Key>>,
     pub enforced: BTreeSet<Key>,
-    pub tops: BTreeMap<String, Key>,
+    pub top_by_namespace: BTreeMap<String, Key>,
     pub projects: BTreeSet<String>,
     pub defaults: BTreeMap<String, Defaults>,
     pub facts: Facts,
@@ -189,7 +189,21 @@ impl State {
 
 /// The state of a limit in the form of the wire.
 pub fn room(key: &Key, view: &LimitView) -> LimitRoom {
-    let LimitView { limit, span, height, used, held, lost, rest, carried, reserved: _, left, least: _, paused: _, reaping: _ } = view;
+    let LimitView {
+        limit,
+        span,
+        height,
+        used,
+        held,
+        lost,
+        unexplained: rest,
+        debt: carried,
+        reserved: _,
+        left,
+        least: _,
+        paused: _,
+        reaping: _,
+    } = view;
     LimitRoom {
         budget: key.to_string(),
         name: limit.clone(),
@@ -217,16 +231,16 @@ impl Meter {
             sessions: BTreeMap::new(),
             records: BTreeMap::new(),
             written: BTreeMap::new(),
-            again: BTreeSet::new(),
+            restate: BTreeSet::new(),
             write_order: WriteOrder::default(),
-            hurried: BTreeMap::new(),
+            late_usage_due: BTreeMap::new(),
             agents: None,
             estimates: Vec::new(),
             items: Items::default(),
             needs: HashMap::new(),
             parents: BTreeMap::new(),
             enforced: BTreeSet::new(),
-            tops: BTreeMap::new(),
+            top_by_namespace: BTreeMap::new(),
             projects: BTreeSet::new(),
             defaults: BTreeMap::new(),
             facts: Facts::default(),
@@ -253,7 +267,7 @@ impl Meter {
         let mut state = self.lock();
         state.skew += ms;
         state.served += Duration::from_millis(ms);
-        state.records.values_mut().for_each(Record::be_impatient);
+        state.records.values_mut().for_each(Record::clear_delays);
     }
 
     /// Moves the wall clock forward or back, in a test.
@@ -320,8 +334,8 @@ impl Meter {
         let state = &mut *state;
         let now = state.now();
         let mut log = log.clone();
-        let told = log.open.iter_mut().chain(log.settles.iter_mut().map(|told| &mut told.open));
-        let told = told.chain(log.replayed.iter_mut().map(|(_, told)| &mut told.open));
+        let told = log.open.iter_mut().chain(log.settles.iter_mut().map(|told| &mut told.hold));
+        let told = told.chain(log.replayed.iter_mut().map(|(_, told)| &mut told.hold));
         told.for_each(|open| open.at = open.at.min(now.saturating_add(MAX_CLOCK_AHEAD_MS)));
         let (id, acked) = state.ledger.begin(now, session, &log);
         state.sessions.insert(session.to_owned(), id);
@@ -355,7 +369,7 @@ impl Meter {
             HoldAnswer::Refused(refusal) => HoldResult::Refused(refusal),
             HoldAnswer::Write(_) => {
                 self.work();
-                HoldResult::Soon
+                HoldResult::WritePending
             }
             HoldAnswer::Closed => HoldResult::Closed,
             HoldAnswer::Unattached => HoldResult::Unknown,
@@ -373,7 +387,7 @@ impl Meter {
             HoldAnswer::Refused(refusal) => HoldResult::Refused(refusal),
             HoldAnswer::Write(_) => {
                 self.work();
-                HoldResult::Soon
+                HoldResult::WritePending
             }
             HoldAnswer::Closed => HoldResult::Closed,
             HoldAnswer::Unattached => HoldResult::Unknown,
@@ -403,7 +417,7 @@ impl Meter {
                         }
                     }
                 }
-                SettleOutcome::Again | SettleOutcome::Unknown => {}
+                SettleOutcome::Repeated | SettleOutcome::Unknown => {}
                 // Earlier settles are missing: the gateway begins again, and sends all that is not acknowledged.
                 SettleOutcome::Gap(_) | SettleOutcome::Unattached => return None,
             }

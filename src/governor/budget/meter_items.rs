@@ -40,40 +40,40 @@ impl Meter {
     }
 
     /// Records that an item ended before its calls: their usage is stored later.
-    pub fn ended_early(&self, item: &str, key: ObjectKey) {
-        self.lock().items.late.insert(item.to_owned(), LateItem { key, since: BootTime::now(), telling: false });
+    pub fn ended_with_open_calls(&self, item: &str, key: ObjectKey) {
+        self.lock().items.late.insert(item.to_owned(), LateItem { key, since: BootTime::now(), storing: false });
     }
 
     /// Ended items whose late usage is complete now. The caller stores it.
-    pub fn known_late(&self) -> Vec<(String, ObjectKey)> {
+    pub fn take_late_usage(&self) -> Vec<(String, ObjectKey)> {
         let state = &mut *self.lock();
         let Items { late, items, .. } = &mut state.items;
         let open = |uid: &str| items.get(uid).is_some_and(|item| item.open > 0);
-        let known = late.iter_mut().filter(|(uid, late)| !late.telling && (!open(uid) || late.since.elapsed() >= LATE_SETTLE_GRACE));
+        let known = late.iter_mut().filter(|(uid, late)| !late.storing && (!open(uid) || late.since.elapsed() >= LATE_SETTLE_GRACE));
         known
             .map(|(uid, late)| {
-                late.telling = true;
+                late.storing = true;
                 (uid.clone(), late.key.clone())
             })
             .collect()
     }
 
     /// Records that late usage was stored, or, with `again`, that it must be tried again.
-    pub fn told_late(&self, item: &str, again: bool) {
+    pub fn late_usage_stored(&self, item: &str, again: bool) {
         let mut state = self.lock();
         match state.items.late.get_mut(item) {
-            Some(late) if again => late.telling = false,
+            Some(late) if again => late.storing = false,
             Some(_) | None => drop(state.items.late.remove(item)),
         }
     }
 
     /// The usage to store for an item whose status has this value.
     pub fn used_by(&self, item: &str, stored: i64) -> Option<ItemUsage> {
-        self.lock().items.news_of(item, stored)
+        self.lock().items.unstored_usage(item, stored)
     }
 
     /// Records that usage was written, or, with `doubt`, that it may have been.
-    pub fn told_of(&self, item: &str, told: ItemUsage, doubt: bool) {
+    pub fn usage_stored(&self, item: &str, told: ItemUsage, doubt: bool) {
         self.lock().items.told(item, told, doubt);
     }
 
@@ -118,29 +118,29 @@ mod tests {
         let key = ObjectKey { namespace: "n".into(), name: "i".into() };
         meter.lock().items.held(session(), 1, "i");
         assert!(!meter.until_settled("i", Duration::ZERO).await && meter.until_settled("other", Duration::ZERO).await);
-        meter.ended_early("i", key.clone());
+        meter.ended_with_open_calls("i", key.clone());
         meter.keep_items(|_| HashSet::new());
-        assert_eq!(meter.known_late(), [], "its call is open");
+        assert_eq!(meter.take_late_usage(), [], "its call is open");
         meter.lock().items.settled(session(), &settle(1, 9, Quality::Exact));
-        assert_eq!(meter.known_late(), [("i".to_owned(), key)]);
-        assert_eq!(meter.known_late(), [], "it is being told");
-        meter.told_late("i", true);
-        assert_eq!(meter.known_late().len(), 1, "that failed");
+        assert_eq!(meter.take_late_usage(), [("i".to_owned(), key)]);
+        assert_eq!(meter.take_late_usage(), [], "it is being told");
+        meter.late_usage_stored("i", true);
+        assert_eq!(meter.take_late_usage().len(), 1, "that failed");
         assert_eq!(meter.used_by("i", 0).map(|told| told.total), Some(9));
-        meter.told_late("i", false);
+        meter.late_usage_stored("i", false);
         meter.keep_items(|_| HashSet::new());
-        assert_eq!((meter.known_late().len(), meter.used_by("i", 0)), (0, None));
+        assert_eq!((meter.take_late_usage().len(), meter.used_by("i", 0)), (0, None));
     }
 
     #[test]
     fn a_call_that_is_never_settled_keeps_no_item_in_mind() {
         let meter = Meter::new(1);
         meter.lock().items.held(session(), 1, "i");
-        meter.ended_early("i", ObjectKey { namespace: "n".into(), name: "i".into() });
-        assert_eq!(meter.known_late(), []);
+        meter.ended_with_open_calls("i", ObjectKey { namespace: "n".into(), name: "i".into() });
+        assert_eq!(meter.take_late_usage(), []);
         meter.lock().items.late.values_mut().for_each(|late| late.since = BootTime::default());
-        assert_eq!(meter.known_late().len(), 1);
-        meter.told_late("i", false);
+        assert_eq!(meter.take_late_usage().len(), 1);
+        meter.late_usage_stored("i", false);
         meter.keep_items(|_| HashSet::new());
         let state = meter.lock();
         let Items { holds, lost, items, late, none_open: _ } = &state.items;
@@ -155,7 +155,7 @@ mod tests {
         for (id, item) in [(1, "cut"), (2, "never-sent"), (3, "goes-on")] {
             meter.held_for("g", id, item);
         }
-        let cut = BudgetTold { open: open(1), usage: Usage::default(), quality: Quality::Estimated };
+        let cut = BudgetTold { hold: open(1), usage: Usage::default(), quality: Quality::Estimated };
         let again = SessionLog { next_hold: 4, settles: vec![cut], open: vec![open(3)], ..SessionLog::default() };
         for _ in 0..2 {
             meter.begin("g", &again);
@@ -176,9 +176,9 @@ mod tests {
         let told = meter.used_by("i", 100).expect("what was held");
         assert_eq!(told, ItemUsage { total: 150, part: 50 });
         assert!(!meter.lock().items.is_open("i"));
-        meter.told_of("i", told, false);
+        meter.usage_stored("i", told, false);
         let usage = Usage { output: 7, ..Usage::default() };
-        let back = BudgetTold { open: open(1), usage, quality: Quality::Exact };
+        let back = BudgetTold { hold: open(1), usage, quality: Quality::Exact };
         for _ in 0..2 {
             meter.begin("g", &SessionLog { next_hold: 2, settles: vec![back.clone()], ..SessionLog::default() });
             assert_eq!(meter.used_by("i", 150), Some(ItemUsage { total: 107, part: -43 }));

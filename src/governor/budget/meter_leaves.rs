@@ -63,10 +63,10 @@ impl Meter {
         let mut gone = Vec::new();
         for (key, record) in state.records.iter_mut().filter(|(key, _)| key.is_leaf()) {
             if lives(key) {
-                record.over = None;
+                record.unneeded_since = None;
                 continue;
             }
-            let since = *record.over.get_or_insert(now);
+            let since = *record.unneeded_since.get_or_insert(now);
             let quiet = !record.writing && !due.contains(key) && state.ledger.traffic(key).0 == 0;
             let over = now.saturating_sub(since);
             // A cache may lag behind a live read of a moment ago.
@@ -92,8 +92,8 @@ impl Meter {
         let Some(life) = record.lifetime else { return false };
         match life.top_up(left) {
             TopUp::Granted(more) => {
-                record.wants = Some(more);
-                state.again.insert(Key::Agent(uid.to_owned()));
+                record.pending_top_up = Some(more);
+                state.restate.insert(Key::Agent(uid.to_owned()));
                 self.work();
                 true
             }

@@ -43,7 +43,7 @@ impl Meter {
         state.defaults = projects.iter().filter_map(defaults).collect();
         let anew = state.adopt(&objects);
         if facts != state.facts || anew {
-            state.plant(facts);
+            state.build_tree(facts);
             self.work();
         }
     }
@@ -73,7 +73,7 @@ impl Meter {
             Some(name) => Some(Key::budget(namespace, name)),
             None => Some(Key::budget(namespace, "default")).filter(|_| default_exists),
         };
-        Some(Ancestors { top: own.or_else(|| state.tops.get(namespace).cloned()) })
+        Some(Ancestors { top: own.or_else(|| state.top_by_namespace.get(namespace).cloned()) })
     }
 
     /// A place and all places above it.
@@ -118,7 +118,7 @@ impl State {
         anew
     }
 
-    fn plant(&mut self, facts: Facts) {
+    fn build_tree(&mut self, facts: Facts) {
         let Tree { nodes, defects, mut tops } = build(&facts.clusters, &facts.budgets);
         // Namespaces beyond the bound lead to a place that does not exist, so nothing is given.
         for (cluster, namespace) in &facts.beyond {
@@ -140,6 +140,6 @@ impl State {
             written.entry(key.record()).or_default().defects.push(defect);
         }
         self.ledger.set_tree(&nodes);
-        (self.tops, self.written, self.facts) = (tops, written, facts);
+        (self.top_by_namespace, self.written, self.facts) = (tops, written, facts);
     }
 }

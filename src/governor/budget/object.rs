@@ -321,7 +321,7 @@ pub async fn write(client: &Client, object: &Object, patch: &Value) -> Result<(O
 }
 
 /// Whether a write that failed with this class may have been made.
-pub fn in_doubt(class: Class) -> bool {
+pub fn result_unknown(class: Class) -> bool {
     match class {
         // A server that lost its store midway reports a failure.
         Class::Unavailable | Class::Refused => true,
@@ -357,7 +357,7 @@ mod tests {
                 used,
                 held: 0,
                 lost: 0,
-                carried: 0,
+                debt: 0,
                 high: 100,
             };
             let places = vec![crate::policy::budget::persisted::PersistedPlace { key: record.clone(), windows: vec![window] }];

@@ -15,7 +15,7 @@ pub(super) struct Record {
     pub object: Object,
     pub known: PersistedRecord,
     /// Records that may have been written since: the answers never came.
-    pub doubts: Vec<PersistedRecord>,
+    pub uncertain_writes: Vec<PersistedRecord>,
     pub writing: bool,
     pub written: Option<BootTime>,
     pub put_off: Option<(BootTime, Duration)>,
@@ -23,9 +23,9 @@ pub(super) struct Record {
     /// The lifetime of an agent.
     pub lifetime: Option<Lifetime>,
     /// Its lifetime with a top-up that is not durable yet.
-    pub wants: Option<Lifetime>,
+    pub pending_top_up: Option<Lifetime>,
     /// Since when the record is not needed any more.
-    pub over: Option<i64>,
+    pub unneeded_since: Option<i64>,
 }
 
 impl Record {
@@ -33,21 +33,21 @@ impl Record {
         Self {
             object,
             known,
-            doubts: Vec::new(),
+            uncertain_writes: Vec::new(),
             writing: false,
             written: None,
             put_off: None,
             failures: 0,
             lifetime: None,
-            wants: None,
-            over: None,
+            pending_top_up: None,
+            unneeded_since: None,
         }
     }
 
     /// Takes an object as it was read. Returns whether its record is one of ours: if not, it is ignored.
     pub fn saw(&mut self, key: &Key, object: &Object) -> bool {
         let saved = object.saved(key);
-        if saved != self.known && !self.doubts.contains(&saved) {
+        if saved != self.known && !self.uncertain_writes.contains(&saved) {
             return false;
         }
         if object.newer_than(&self.object) {
@@ -59,7 +59,7 @@ impl Record {
 
     /// Drops the delays before the next write, in a test.
     #[cfg(test)]
-    pub fn be_impatient(&mut self) {
+    pub fn clear_delays(&mut self) {
         (self.put_off, self.written) = (None, None);
     }
 

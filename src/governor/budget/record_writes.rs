@@ -67,11 +67,11 @@ impl State {
     fn due(&self, now: i64) -> Vec<DueRecord> {
         let counted = self.ledger.due(now);
         let seen: HashSet<&Key> = counted.iter().collect();
-        let others: Vec<Key> = self.again.iter().filter(|key| !seen.contains(key)).cloned().collect();
+        let others: Vec<Key> = self.restate.iter().filter(|key| !seen.contains(key)).cloned().collect();
         let due = |(key, counted): (Key, bool)| {
             let record = self.records.get(&key).filter(|record| record.is_free())?;
             // A call may also wait for the top-up of its agent.
-            let waited_for = record.wants.is_some() || (counted && self.ledger.is_waited_for(&key));
+            let waited_for = record.pending_top_up.is_some() || (counted && self.ledger.is_waited_for(&key));
             Some(DueRecord { namespace: record.object.namespace().to_owned(), waited_for, counted, key })
         };
         let all = counted.into_iter().map(|key| (key, true)).chain(others.into_iter().map(|key| (key, false)));
@@ -82,15 +82,15 @@ impl State {
         if !self.records.contains_key(&key) {
             return;
         }
-        self.hasten(&key, gap);
+        self.make_due(&key, gap);
         let until = self.now().saturating_add(LATE_USAGE_GRACE_MS);
         // The end of an agent is not delayed by an item that it gave back before.
-        let known = self.hurried.get(&key).map_or(gap, |(_, known)| *known);
-        self.hurried.insert(key, (until, gap.min(known)));
+        let known = self.late_usage_due.get(&key).map_or(gap, |(_, known)| *known);
+        self.late_usage_due.insert(key, (until, gap.min(known)));
     }
 
     /// Makes a record due, if its last write is at least this long ago.
-    fn hasten(&mut self, key: &Key, gap: Duration) {
+    fn make_due(&mut self, key: &Key, gap: Duration) {
         if self.records.get(key).is_some_and(|record| record.written.is_none_or(|written| written.elapsed() >= gap)) {
             self.ledger.hasten(key);
         }
@@ -105,8 +105,13 @@ impl State {
         };
         let written = self.written.get(key)?;
         let views = self.ledger.view(key);
-        let standing =
-            BudgetStanding { views: &views, mode: written.mode, lowest: written.lowest, defects: &written.defects, beyond: written.beyond };
+        let standing = BudgetStanding {
+            views: &views,
+            mode: written.mode,
+            lowest: written.lowest,
+            defects: &written.defects,
+            uncounted_namespaces: written.beyond,
+        };
         let agents = self.agents.as_ref().map(|agents| AgentCounts::of(agents, key));
         Some(said(generation.unwrap_or(0), conditions(object), &standing, agents, jiff::Timestamp::now()))
     }
@@ -136,14 +141,14 @@ impl State {
 
 impl Meter {
     /// An agent or a lease has ended or is about to: its usage is written without waiting for more.
-    pub fn is_over(&self, key: Key) {
+    pub fn write_soon(&self, key: Key) {
         self.lock().hurry(key, Duration::ZERO);
         self.work();
     }
 
     /// The agent with this uid has given its item back: its usage is written soon, but not for each of many short
     /// items.
-    pub fn is_between_items(&self, uid: &str) {
+    pub fn write_between_items(&self, uid: &str) {
         self.lock().hurry(Key::Agent(uid.to_owned()), ITEM_END_WRITE_INTERVAL);
         self.work();
     }
@@ -151,13 +156,13 @@ impl Meter {
     /// Makes the records of ended agents and leases due, if usage has come since.
     pub fn hurry(&self) {
         let mut state = self.lock();
-        if state.hurried.is_empty() {
+        if state.late_usage_due.is_empty() {
             return;
         }
         let now = state.now();
-        state.hurried.retain(|_, (until, _)| *until > now);
-        let all: Vec<(Key, Duration)> = state.hurried.iter().map(|(key, (_, gap))| (key.clone(), *gap)).collect();
-        all.into_iter().for_each(|(key, gap)| state.hasten(&key, gap));
+        state.late_usage_due.retain(|_, (until, _)| *until > now);
+        let all: Vec<(Key, Duration)> = state.late_usage_due.iter().map(|(key, (_, gap))| (key.clone(), *gap)).collect();
+        all.into_iter().for_each(|(key, gap)| state.make_due(&key, gap));
         drop(state);
         self.work();
     }
@@ -168,7 +173,7 @@ impl Meter {
         let news: Vec<Key> =
             state.records.iter().filter(|(key, record)| !key.is_leaf() && state.is_news(key, record)).map(|(key, _)| key.clone()).collect();
         if !news.is_empty() {
-            state.again.extend(news);
+            state.restate.extend(news);
             self.work();
         }
     }
@@ -181,13 +186,13 @@ impl Meter {
             return None;
         }
         let now = state.now();
-        let State { again, records, .. } = state;
+        let State { restate: again, records, .. } = state;
         again.retain(|key| records.contains_key(key));
         let mut due = state.due(now);
         while let Some(at) = state.write_order.next(&due) {
             let DueRecord { key, counted, .. } = due.remove(at);
             let draft = if counted { state.ledger.draft(now, &key) } else { None };
-            if draft.is_none() && !state.again.remove(&key) {
+            if draft.is_none() && !state.restate.remove(&key) {
                 continue;
             }
             let Some(record) = state.records.get_mut(&key) else { continue };
@@ -203,7 +208,7 @@ impl Meter {
         let state = self.lock();
         let record = state.records.get(&job.key)?;
         let said = state.said(&job.key, &record.object);
-        let top_ups = record.wants.map_or(0, |life| life.taken);
+        let top_ups = record.pending_top_up.map_or(0, |life| life.taken);
         let patch = record.object.patch(&job.key, job.saved.as_ref(), said.as_ref(), top_ups, state.epoch)?;
         Some((record.object.clone(), patch))
     }
@@ -238,10 +243,10 @@ impl Meter {
             return ConflictOutcome::Gone;
         }
         // The answer to this write may have been lost, and the client may have sent it again.
-        record.doubts.extend(job.saved.clone());
+        record.uncertain_writes.extend(job.saved.clone());
         let ours = record.saw(&job.key, live);
         if job.saved.is_some() {
-            record.doubts.pop();
+            record.uncertain_writes.pop();
         }
         if ours { ConflictOutcome::Again } else { ConflictOutcome::NotOurs }
     }
@@ -254,14 +259,14 @@ impl Meter {
         if let Some(record) = state.records.get_mut(&job.key) {
             done.news = news(record.conditions(), conditions(&object));
             (record.writing, record.failures, record.put_off, record.written) = (false, 0, None, Some(BootTime::now()));
-            record.doubts.clear();
+            record.uncertain_writes.clear();
             record.known = object.saved(&job.key);
             if job.saved.as_ref().is_some_and(|saved| *saved != record.known) {
                 let (namespace, name) = object.names();
                 tracing::error!(namespace, name, record = %job.key, "the API server dropped fields of a token record: apply the CRDs of this version");
             }
-            if let Some(life) = record.wants.filter(|life| object.top_ups() >= life.taken) {
-                (record.lifetime, record.wants) = (Some(life), None);
+            if let Some(life) = record.pending_top_up.filter(|life| object.top_ups() >= life.taken) {
+                (record.lifetime, record.pending_top_up) = (Some(life), None);
                 state.ledger.put(agent(object.uid(), &life));
             }
             record.object = object;
@@ -286,11 +291,11 @@ impl Meter {
         record.failures = record.failures.saturating_add(1);
         let wait = delay(record.failures, WRITE_RETRY_BACKOFF.0, WRITE_RETRY_BACKOFF.1, rand::random());
         record.put_off = Some((BootTime::now(), wait));
-        if doubt && record.doubts.len() < MAX_UNCERTAIN_WRITES {
-            record.doubts.extend(job.saved.clone());
+        if doubt && record.uncertain_writes.len() < MAX_UNCERTAIN_WRITES {
+            record.uncertain_writes.extend(job.saved.clone());
         }
         if job.draft.is_none() {
-            state.again.insert(job.key.clone());
+            state.restate.insert(job.key.clone());
         }
         wait
     }

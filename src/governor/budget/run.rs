@@ -153,7 +153,7 @@ fn written(context: &Context) -> (Vec<Arc<ClusterBudget>>, Vec<Arc<Budget>>) {
 }
 
 fn told(context: &Context, key: &ObjectKey, error: &str) {
-    if context.invalid_is_news(TOKENS_LOG_KEY, key.clone(), error) {
+    if context.is_new_error(TOKENS_LOG_KEY, key.clone(), error) {
         tracing::error!(namespace = %key.namespace, budget = %key.name, error, "a stored budget does not fit its type; calls below it are refused");
     }
 }
@@ -287,7 +287,7 @@ async fn tick(context: Arc<Context>) {
         availability::look(&context, &mut known);
         context.meter.hurry();
         if rounds.is_multiple_of(TICKS_PER_AGENT_COUNT) {
-            context.meter.set_agents(context.places.counted(&context.stores));
+            context.meter.set_agents(context.pending_places.counted(&context.stores));
         }
         rounds += 1;
         context.metrics.estimated(context.meter.estimates());
@@ -321,6 +321,6 @@ fn measured(key: &Key, view: &LimitView) -> (Limit, Amounts) {
         Key::Task { item, .. } => ("Item", "", item.clone()),
     };
     let labels = Limit { kind, namespace: namespace.to_owned(), name, limit: view.limit.clone() };
-    let LimitView { height, used, held, lost, carried, .. } = view;
+    let LimitView { height, used, held, lost, debt: carried, .. } = view;
     (labels, Amounts { limit: *height, used: *used, held: *held, debt: *carried, lost: *lost })
 }

@@ -291,11 +291,11 @@ impl Leader {
     pub async fn hold(&self, session: &str, id: u64, output: i64) -> HoldResult {
         for _ in 0..5 {
             match self.ask(session, id, output) {
-                HoldResult::Soon => self.write().await,
+                HoldResult::WritePending => self.write().await,
                 held => return held,
             }
         }
-        HoldResult::Soon
+        HoldResult::WritePending
     }
 
     pub fn settle(&self, session: &str, seq: u64, hold: u64, output: i64) -> Option<u64> {
@@ -307,7 +307,7 @@ impl Leader {
     /// The used, held, lost and unexplained tokens of the Budget.
     pub fn stands(&self) -> (i64, i64, i64, i64) {
         let view = self.meter.views(&budget()).remove(0);
-        (view.used, view.held, view.lost, view.rest)
+        (view.used, view.held, view.lost, view.unexplained)
     }
 
     pub fn leads(&self) -> bool {

@@ -22,7 +22,7 @@ async fn a_hold_is_stored_first_and_a_settle_acknowledged_after_it_is() {
     let leader = Leader::new(&server, 7);
     assert_eq!(leader.ask("g", 1, 40), HoldResult::Unknown, "the session has not begun");
     leader.begin("g");
-    assert_eq!(leader.ask("g", 1, 40), HoldResult::Soon, "nothing is durable");
+    assert_eq!(leader.ask("g", 1, 40), HoldResult::WritePending, "nothing is durable");
     leader.write().await;
     let HoldResult::Given { path, each, room, .. } = leader.ask("g", 1, 40) else { panic!("it is written") };
     assert_eq!((path.len(), each), (2, 40));
@@ -78,7 +78,7 @@ async fn what_a_lost_leader_may_have_given_counts_until_all_have_told() {
     let open = |id, output| JournaledHold { id, at: 0, path: [Key::Agent(next.uid()), budget()].into(), input: 0, output };
     next.meter.begin("g", &SessionLog { next_hold: 2, open: vec![open(1, 40)], ..SessionLog::default() });
     assert!(next.stands().3 > 0, "h has not told");
-    let told = JournaledSettle { open: open(1, 60), usage: Usage { output: 25, ..Usage::default() }, quality: Quality::Exact };
+    let told = JournaledSettle { hold: open(1, 60), usage: Usage { output: 25, ..Usage::default() }, quality: Quality::Exact };
     next.meter.begin("h", &SessionLog { next_hold: 3, settles: vec![told], ..SessionLog::default() });
     assert_eq!(next.stands(), (25, 40, 0, 0), "what nobody has is free again");
     assert!(given(&next.hold("g", 2, 30).await));
@@ -111,7 +111,7 @@ async fn a_settle_without_those_before_it_makes_the_session_tell_all_again() {
     assert_eq!(leader.settle("g", 2, 2, 10), None, "the first never came");
     let open = |id, output| JournaledHold { id, at: 0, path: [Key::Agent(leader.uid()), budget()].into(), input: 0, output };
     let told =
-        |id, output| JournaledSettle { open: open(id, output), usage: Usage { output, ..Usage::default() }, quality: Quality::Exact };
+        |id, output| JournaledSettle { hold: open(id, output), usage: Usage { output, ..Usage::default() }, quality: Quality::Exact };
     leader.meter.begin("g", &SessionLog { next_hold: 3, settles: vec![told(1, 30), told(2, 10)], ..SessionLog::default() });
     assert_eq!(leader.stands(), (40, 0, 0, 0));
     assert_eq!(leader.settle("g", 2, 2, 10), Some(0), "again: it counts once");
@@ -124,7 +124,7 @@ async fn a_call_that_goes_on_holds_more_and_keeps_what_it_has_if_there_is_no_mor
     let leader = Leader::new(&server, 7);
     leader.begin("g");
     assert!(given(&leader.hold("g", 1, 40).await));
-    while leader.meter.extend("g", 1, 300) == HoldResult::Soon {
+    while leader.meter.extend("g", 1, 300) == HoldResult::WritePending {
         leader.write().await;
     }
     assert_eq!(leader.stands().1, 300);
@@ -139,12 +139,12 @@ async fn an_extension_that_its_gateway_never_heard_of_is_charged_nowhere() {
     let leader = Leader::new(&server, 7);
     leader.begin("g");
     assert!(given(&leader.hold("g", 1, 40).await));
-    while leader.meter.extend("g", 1, 300) == HoldResult::Soon {
+    while leader.meter.extend("g", 1, 300) == HoldResult::WritePending {
         leader.write().await;
     }
     // The gateway was killed before it journaled the extension. Its next process settles by the journal.
     let open = JournaledHold { id: 1, at: 0, path: [Key::Agent(leader.uid()), budget()].into(), input: 0, output: 40 };
-    let told = JournaledSettle { open, usage: Usage::default(), quality: Quality::Estimated };
+    let told = JournaledSettle { hold: open, usage: Usage::default(), quality: Quality::Estimated };
     let begin = SessionLog { next_hold: 2, settles: vec![told], ..SessionLog::default() };
     leader.meter.begin("g", &begin);
     assert_eq!(leader.stands(), (40, 0, 0, 0));
@@ -205,7 +205,7 @@ async fn an_answer_that_was_lost_is_no_foreign_write() {
         let server = server(1000);
         let leader = Leader::new(&server, 7);
         leader.begin("g");
-        assert_eq!(leader.ask("g", 1, 40), HoldResult::Soon);
+        assert_eq!(leader.ask("g", 1, 40), HoldResult::WritePending);
         server.fate(fate);
         leader.write().await;
         leader.meter.pass(1);
@@ -260,7 +260,7 @@ async fn a_budget_that_is_made_again_begins_anew() {
     server.delete(BUDGET);
     leader.see();
     let HoldResult::Refused(refusal) = leader.hold("g", 2, 1).await else { panic!("there is none") };
-    assert_eq!(refusal.because, RefusalCause::Missing);
+    assert_eq!(refusal.cause, RefusalCause::Missing);
     let again = super::simulation::server(1000).get(BUDGET);
     server.make(BUDGET, again);
     leader.see();
@@ -319,7 +319,7 @@ async fn a_late_word_of_an_attempt_before_does_not_take_the_place_of_the_present
         leader.meter.place_task(&item(), epoch, 100);
         let mut route = Route::new(vec![task(epoch)], Some(budget()), "worker");
         id += 1;
-        while leader.meter.hold("g", id, &mut route, &asked, ("team", "m")) == HoldResult::Soon {
+        while leader.meter.hold("g", id, &mut route, &asked, ("team", "m")) == HoldResult::WritePending {
             leader.write().await;
         }
     }
@@ -403,7 +403,7 @@ async fn what_was_used_is_told_soon_at_an_end_and_not_with_each_of_many_items() 
     leader.settle("g", 1, 1, 30);
     leader.write().await;
     assert_eq!(used(), Some(0), "while it works it waits for more");
-    leader.meter.is_between_items(&leader.uid());
+    leader.meter.write_between_items(&leader.uid());
     leader.write().await;
     assert_eq!(used(), Some(0), "it was written a moment ago");
     leader.meter.pass(6_000);
@@ -411,7 +411,7 @@ async fn what_was_used_is_told_soon_at_an_end_and_not_with_each_of_many_items() 
     leader.write().await;
     assert_eq!(used(), Some(30));
     assert!(given(&leader.hold("g", 2, 40).await));
-    leader.meter.is_over(agent);
+    leader.meter.write_soon(agent);
     leader.settle("g", 2, 2, 12);
     leader.meter.hurry();
     leader.write().await;
@@ -420,7 +420,7 @@ async fn what_was_used_is_told_soon_at_an_end_and_not_with_each_of_many_items() 
     leader.meter.hurry();
     leader.meter.pass(11_000);
     leader.meter.hurry();
-    assert!(leader.hold("g", 3, 5).await != HoldResult::Soon);
+    assert!(leader.hold("g", 3, 5).await != HoldResult::WritePending);
     leader.settle("g", 3, 3, 5);
     leader.meter.hurry();
     leader.write().await;
@@ -440,10 +440,10 @@ async fn a_pool_is_short_when_its_budget_is_and_when_its_calls_need_more_than_is
     assert_eq!(obstacle("p"), None);
     let large = CallSize { bytes: 100, output: Some(10), choices: 1, ..CallSize::default() };
     let HoldResult::Refused(refusal) = leader.meter.hold("g", 2, &mut leader.route(), &large, ("team", "m")) else { panic!("30 are left") };
-    leader.meter.lacked(name("p"), &refusal);
-    leader.meter.gave(name("p"), 3);
+    leader.meter.call_refused(name("p"), &refusal);
+    leader.meter.call_granted(name("p"), 3);
     assert!(obstacle("p").is_some() && obstacle("other").is_none(), "what others need is not known");
-    leader.meter.gave(name("p"), 100);
+    leader.meter.call_granted(name("p"), 100);
     assert_eq!(obstacle("p"), None, "others like it are given");
     assert!(given(&leader.hold("g", 3, 30).await));
     leader.settle("g", 2, 3, 30);

@@ -148,7 +148,7 @@ mod tests {
         leader.context.work_index.observe(&serde_json::from_value::<WorkItem>(item).expect("a WorkItem"));
         // The agent had all its lifetime tokens when it got the item: only the Budget refuses it more.
         let (held, hour) = (LeaseRef { uid: "UID-fix".into(), epoch: 1 }, Duration::from_secs(3600));
-        let working = Working { held, lease: hour, stall: hour, attempt: hour, cancelling: false, paused: None, fresh: true };
+        let working = Working { held, lease: hour, stall: hour, attempt: hour, cancelling: false, paused: None, had_all_tokens: true };
         leader.context.live.holds("POD-b", Some(working));
         (leader, Object::Budget(budgets[0].clone()))
     }
@@ -201,7 +201,7 @@ mod tests {
             found.map(|found| found["reason"].as_str().unwrap_or_default().to_owned())
         };
         for agent in ["a", "b", "c"] {
-            leader.looks_at(agent).await;
+            leader.reconcile_agent(agent).await;
         }
         let of = |agent| (condition(agent, "Paused"), condition(agent, "GivenUp"));
         assert_eq!(of("a"), (Some("TokenBudgetExceeded".to_owned()), None), "it holds nothing: a person says what becomes of it");

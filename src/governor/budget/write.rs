@@ -107,7 +107,7 @@ impl Writer {
 
     fn over(&self, job: &Job, error: &Error) {
         let class = error.class();
-        let wait = self.meter.failed(job, object::in_doubt(class));
+        let wait = self.meter.failed(job, object::result_unknown(class));
         match class {
             Class::LostLeadership => {
                 tracing::error!(record = %job.key, %error, "another writer changed a record of tokens");

@@ -42,7 +42,7 @@ impl WriteOrder {
         let these = due.iter().filter(|one| one.waited_for == waited_for).map(|one| &one.namespace);
         let wanting: Vec<String> = these.filter(|namespace| seen.insert(*namespace)).cloned().collect();
         let round = if waited_for { &mut self.waited_for } else { &mut self.others };
-        round.only(&wanting);
+        round.set_members(&wanting);
         let namespace = round.next(|_| true)?;
         due.iter().position(|one| one.waited_for == waited_for && one.namespace == namespace)
     }

@@ -64,7 +64,7 @@ pub struct Working {
     /// Number of the current pause, if the item and its agent are paused. The clocks of the item stand still.
     pub paused: Option<i64>,
     /// The agent had used none of its lifetime tokens. The value from the start of the lease counts.
-    pub fresh: bool,
+    pub had_all_tokens: bool,
 }
 
 /// The item that an agent holds, and its served times.
@@ -72,7 +72,7 @@ pub struct Working {
 pub(super) struct ItemInHand {
     pub working: Working,
     pub held: Duration,
-    pub unmoved: Duration,
+    pub without_progress: Duration,
     pub cancelling: Duration,
 }
 
@@ -98,7 +98,7 @@ pub struct View {
     /// The message of the last occurrence, if it says more than the name of the signal.
     pub words: BTreeMap<Signal, String>,
     /// The lifetime limit at the time when a call was refused for lack of tokens.
-    pub short_at: Option<i64>,
+    pub refused_at_limit: Option<i64>,
     /// The agent had used none of its lifetime tokens when it got its current item.
     pub began_fresh: bool,
     /// Timeouts that the status does not count yet.
@@ -119,7 +119,7 @@ impl View {
             asks: None,
             occurrences: BTreeMap::new(),
             words: BTreeMap::new(),
-            short_at: None,
+            refused_at_limit: None,
             began_fresh: false,
             timeouts: 0,
         }
@@ -158,10 +158,10 @@ pub(super) struct AgentRecord {
     pub occurrences: BTreeMap<Signal, VecDeque<BootTime>>,
     pub words: BTreeMap<Signal, String>,
     pub spawning: Arc<tokio::sync::Mutex<Vec<BootTime>>>,
-    pub hand: Option<ItemInHand>,
+    pub item_in_hand: Option<ItemInHand>,
     pub item: Option<ItemWanted>,
-    pub commanding: CommandState,
-    pub short_at: Option<i64>,
+    pub command_state: CommandState,
+    pub refused_at_limit: Option<i64>,
     pub refused: Option<(LeaseRef, RefusedCall, BootTime)>,
     pub timeouts: u32,
     /// How long no call and no reconciler touched the agent.
@@ -191,10 +191,10 @@ impl Default for AgentRecord {
             occurrences: BTreeMap::new(),
             words: BTreeMap::new(),
             spawning: Arc::default(),
-            hand: None,
+            item_in_hand: None,
             item: None,
-            commanding: CommandState::default(),
-            short_at: None,
+            command_state: CommandState::default(),
+            refused_at_limit: None,
             refused: None,
             timeouts: 0,
             idle: Duration::ZERO,
@@ -224,7 +224,7 @@ impl ItemInHand {
             return;
         }
         self.held += time;
-        self.unmoved += time;
+        self.without_progress += time;
         if self.working.cancelling {
             self.cancelling += time;
         }
@@ -232,7 +232,7 @@ impl ItemInHand {
 
     /// The facts for the monitor. `period` is the report interval that the agent was given.
     pub fn facts(&self, period: Duration) -> health::Work {
-        let Working { held: _, lease, stall, attempt, cancelling, paused: _, fresh: _ } = &self.working;
+        let Working { held: _, lease, stall, attempt, cancelling, paused: _, had_all_tokens: _ } = &self.working;
         // A lease cannot be shorter than the report interval of its holder allows.
         let periods = period.saturating_mul(MAX_MISSED_REPORTS);
         health::Work {
@@ -241,7 +241,7 @@ impl ItemInHand {
             attempt: *attempt,
             cancel: CANCEL_TIMEOUT.max(periods),
             held: self.held,
-            unmoved: self.unmoved,
+            without_progress: self.without_progress,
             cancelling: cancelling.then_some(self.cancelling),
         }
     }

@@ -16,7 +16,7 @@ const SAME_OPENING_TOLERANCE: Duration = Duration::from_secs(2);
 
 impl State {
     /// Records the state of an agent's own command breaker.
-    pub(super) fn trips(&mut self, uid: &str, breaker: BreakerState) {
+    pub(super) fn set_breaker_state(&mut self, uid: &str, breaker: BreakerState) {
         if breaker.is_closed() {
             self.tripped.remove(uid);
         } else {
@@ -27,7 +27,7 @@ impl State {
 
 impl Live {
     /// The agents whose own command breaker is not closed, with the metric label of its state.
-    pub fn tripped(&self) -> Vec<(ObjectKey, &'static str)> {
+    pub fn tripped_agents(&self) -> Vec<(ObjectKey, &'static str)> {
         let state = self.lock();
         let of = |(uid, breaker): (&String, &BreakerState)| {
             let key = state.agents.get(uid)?.expected.as_ref()?.key.clone();
@@ -41,7 +41,7 @@ impl Live {
     }
 
     /// Every agent that is expected, by the uid of its pod.
-    pub fn everybody(&self) -> Vec<(String, ObjectKey)> {
+    pub fn expected_agents(&self) -> Vec<(String, ObjectKey)> {
         let state = self.lock();
         let expected = state.agents.iter().filter_map(|(uid, one)| Some((uid.clone(), one.expected.as_ref()?.key.clone())));
         expected.collect()
@@ -58,10 +58,10 @@ impl Live {
         let same = |(known, known_until): &(CommandBreakers, Option<BootTime>)| {
             *known == breakers && known_until.zip(until).is_none_or(|(one, other)| apart(one, other) < SAME_OPENING_TOLERANCE)
         };
-        if one.commanding.told.as_ref().is_some_and(same) {
+        if one.command_state.told.as_ref().is_some_and(same) {
             return;
         }
-        one.commanding.told = Some((breakers, until));
+        one.command_state.told = Some((breakers, until));
         self.changed(uid, one);
     }
 
@@ -69,19 +69,19 @@ impl Live {
     pub fn commands_counted(&self, uid: &str, counts: CommandCounts) -> CommandCounts {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
-        let known = one.commanding.counts.replace(counts).unwrap_or(counts);
+        let known = one.command_state.counts.replace(counts).unwrap_or(counts);
         CommandCounts { failed: counts.failed.saturating_sub(known.failed), opened: counts.opened.saturating_sub(known.opened) }
     }
 
     /// The permit for this command, if the agent has one.
     pub fn tries(&self, uid: &str, command: CommandPermit) -> Option<Permit> {
-        self.lock().agents.get(uid)?.commanding.tries.get(&command).copied()
+        self.lock().agents.get(uid)?.command_state.tries.get(&command).copied()
     }
 
     /// Gives an agent permission to try this command.
-    pub fn may_try(&self, uid: &str, command: CommandPermit, permit: Permit) {
+    pub fn add_probe(&self, uid: &str, command: CommandPermit, permit: Permit) {
         let mut state = self.lock();
-        let tries = &mut state.agents.entry(uid.to_owned()).or_default().commanding.tries;
+        let tries = &mut state.agents.entry(uid.to_owned()).or_default().command_state.tries;
         while tries.len() >= MAX_PENDING_PROBES {
             tries.pop_first();
         }
@@ -91,7 +91,7 @@ impl Live {
     /// Takes back the permit of a tried command, if the agent holds this permit.
     pub fn tried(&self, uid: &str, CommandPermit { owner, epoch, id }: CommandPermit) -> Option<Permit> {
         let mut state = self.lock();
-        let tries = &mut state.agents.get_mut(uid)?.commanding.tries;
+        let tries = &mut state.agents.get_mut(uid)?.command_state.tries;
         let given = |permit: &Permit| (permit.owner, permit.epoch, permit.id) == (owner, epoch, id);
         let command = tries.iter().find(|(_, permit)| given(permit)).map(|(command, _)| *command)?;
         tries.remove(&command)

@@ -41,7 +41,7 @@ impl Live {
     pub fn out_of_tokens(&self, uid: &str, limit: Option<i64>, words: String) {
         self.raised(uid, Signal::TokenBudgetExceeded, Some(words));
         if let Some(one) = self.lock().agents.get_mut(uid) {
-            one.short_at = limit;
+            one.refused_at_limit = limit;
         }
     }
 
@@ -67,7 +67,7 @@ impl Live {
     }
 
     /// The refusal of a call for this item, if there was one a short time ago.
-    pub fn was_refused(&self, uid: &str, held: &LeaseRef) -> Option<RefusedCall> {
+    pub fn recent_refusal(&self, uid: &str, held: &LeaseRef) -> Option<RefusedCall> {
         let state = self.lock();
         let refused = state.agents.get(uid).and_then(|one| one.refused.as_ref());
         refused.filter(|(of, _, at)| of == held && at.elapsed() < REFUSAL_BLAME_WINDOW).map(|(_, refused, _)| refused.clone())
@@ -75,7 +75,7 @@ impl Live {
 
     /// Whether a signal was raised just now and its decision is not stored yet, or was stored so recently that not
     /// every watch has seen it.
-    pub fn undecided(&self, uid: &str, signal: Signal) -> bool {
+    pub fn is_undecided(&self, uid: &str, signal: Signal) -> bool {
         let state = self.lock();
         let Some(one) = state.agents.get(uid) else { return false };
         let raised = one.occurrences.get(&signal).and_then(VecDeque::back);
@@ -85,7 +85,7 @@ impl Live {
 
     /// Records that the decision on a signal is stored: earlier occurrences count no more, whether they were reported
     /// or not.
-    pub fn dealt_with(&self, uid: &str, signal: Signal) {
+    pub fn decision_stored(&self, uid: &str, signal: Signal) {
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.occurrences.remove(&signal);
             one.words.remove(&signal);
@@ -95,7 +95,7 @@ impl Live {
 
     /// Whether this divergence of a gang was not reported yet. `words` identifies it. It counts as reported from then
     /// on.
-    pub fn first_of_gang(&self, namespace: &str, words: &str) -> bool {
+    pub fn is_new_gang_notice(&self, namespace: &str, words: &str) -> bool {
         let gangs = &mut self.lock().gangs;
         gangs.retain(|_, told| told.elapsed() < GANG_NOTICE_TTL);
         gangs.insert((namespace.to_owned(), words.to_owned()), BootTime::now()).is_none()

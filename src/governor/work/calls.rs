@@ -19,7 +19,7 @@ use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error};
 use crate::controller::Context;
-use crate::controller::agent::held_by_supervisor;
+use crate::controller::agent::supervisor_pause_reason;
 use crate::governor::breaker::{BeginRefusal, work as attempt};
 use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::caller::Caller;
@@ -85,18 +85,18 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 return ClaimResult::Nothing;
             }
             match tokens {
-                TokenAvailability::There => {}
+                TokenAvailability::Available => {}
                 TokenAvailability::Unknown => return ClaimResult::Unknown,
-                TokenAvailability::Short(_) => {
+                TokenAvailability::Blocked(_) => {
                     namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
-                    return ClaimResult::Short;
+                    return ClaimResult::NoTokens;
                 }
             }
             let taker =
                 ClaimRequester { agent: &caller.key.name, labels: &labels, queues: &taking.queues, offer: &taking.offer, now: now() };
             let next = namespace_work.next_for(&taker, begun.elapsed() >= CLAIM_TURN_TIMEOUT);
             if next.as_ref().is_some_and(|name| namespace_work.is_busy(name)) {
-                return ClaimResult::Soon;
+                return ClaimResult::BeingWritten;
             }
             let next = next.and_then(|name| {
                 let entry = namespace_work.index.get(&name).cloned()?;
@@ -122,12 +122,12 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             ClaimResult::Nothing => return Ok(None),
             ClaimResult::Unknown => return Err(Refusal::away("the budgets above this agent are being read; try again")),
             // There may be tokens now. The waiting agents were signalled before this one started to wait.
-            ClaimResult::Short if availability::of_pool(pool, context) == TokenAvailability::There => {
+            ClaimResult::NoTokens if availability::of_pool(pool, context) == TokenAvailability::Available => {
                 tries += 1;
                 continue;
             }
-            ClaimResult::Short => return Ok(None),
-            ClaimResult::Soon => {
+            ClaimResult::NoTokens => return Ok(None),
+            ClaimResult::BeingWritten => {
                 drop(turn);
                 tokio::time::sleep(WRITE_CHECK_INTERVAL).await;
                 continue;
@@ -135,7 +135,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         };
         tries += 1;
         let key = ObjectKey { namespace: namespace.clone(), name };
-        let mut writing = ItemWriteGuard { context, key: &key, back: Some((&entry, &next)), probe: None };
+        let mut writing = ItemWriteGuard { context, key: &key, unconfirmed_claim: Some((&entry, &next)), probe: None };
         let within = context.work_index.with(namespace, |namespace_work| namespace_work.index.policy(&entry)).attempt_timeout;
         match context.circuits.admit_work(&of_pool, within).await {
             Ok(permits) => writing.probe = Some((of_pool.clone(), permits)),
@@ -150,7 +150,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         }
         let result = store(context, &key, &entry, &next, &StatusExtras::default(), WriteLane::Needed).await;
         match &result {
-            Ok(_) => writing.back = None,
+            Ok(_) => writing.unconfirmed_claim = None,
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
             // The write may have succeeded all the same: then the item is not given back.
             Err(_) => drop(look_live(&key, &entry, context).await), // on an error the watch updates the index
@@ -182,11 +182,11 @@ enum ClaimResult {
     /// This item is assigned to the agent: the entry before, and the record to write.
     Item(String, Box<Entry>, Box<Record>),
     /// The next item is being written.
-    Soon,
+    BeingWritten,
     /// There is no item for the agent now.
     Nothing,
     /// There are no tokens for the agent now.
-    Short,
+    NoTokens,
     /// It is not known yet whether there are tokens.
     Unknown,
 }
@@ -257,7 +257,7 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             if exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
                 return Err(Refusal::away("the lifetime tokens of this agent are spent: wait until the supervisor decides about its item"));
             }
-            let refused = context.live.was_refused(&caller.uid, &held);
+            let refused = context.live.recent_refusal(&caller.uid, &held);
             let failure = match refused::judge(Failure { reason, message, exit_code }, refused.as_ref()) {
                 AttemptVerdict::Failed(failure) => failure,
                 AttemptVerdict::GivenBack(message) => {
@@ -291,8 +291,8 @@ fn waits_for_supervisor(caller: &Caller, pool: &AgentPool, context: &Context) ->
     let mode = pool.spec.supervision.as_ref().map(|supervision| supervision.mode).unwrap_or_default();
     let agent = context.stores.agent(&caller.key);
     let agent = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).filter(|agent| agent.caller_uid() == Some(&caller.uid));
-    let held = agent.and_then(|agent| agent.status.as_ref()).is_some_and(|status| held_by_supervisor(status).is_some());
-    held || (mode == Mode::Enforce && context.live.undecided(&caller.uid, Signal::TokenBudgetExceeded))
+    let held = agent.and_then(|agent| agent.status.as_ref()).is_some_and(|status| supervisor_pause_reason(status).is_some());
+    held || (mode == Mode::Enforce && context.live.is_undecided(&caller.uid, Signal::TokenBudgetExceeded))
 }
 
 /// Finds an item of the caller's namespace. Items of other namespaces do not exist for it.
@@ -303,7 +303,7 @@ fn find(caller: &Caller, uid: &str, context: &Context) -> Result<(String, Entry)
 
 fn no(no: LeaseRefusal, entry: &Entry) -> Refusal {
     match no {
-        LeaseRefusal::Again => Refusal::new(Code::Internal, "this call was already answered"),
+        LeaseRefusal::Repeated => Refusal::new(Code::Internal, "this call was already answered"),
         LeaseRefusal::Stale => {
             let now = &entry.record;
             let message = format!("this agent does not hold the lease any more: the item is {:?} at epoch {}", now.phase, now.epoch);
@@ -338,7 +338,7 @@ async fn finish(
         let judges = FailureJudges { policy: &policy, rules: &rules, is_final: false, dice: rand::random() };
         let record = match decide(&entry, fence, judges) {
             Ok(record) => record,
-            Err(LeaseRefusal::Again) => {
+            Err(LeaseRefusal::Repeated) => {
                 context.live.holds(&caller.uid, None);
                 return done();
             }
@@ -356,7 +356,7 @@ async fn finish(
             tokio::time::sleep(WRITE_CHECK_INTERVAL).await; // another write is in flight
             continue;
         }
-        let writing = ItemWriteGuard { context, key: &key, back: None, probe: None };
+        let writing = ItemWriteGuard { context, key: &key, unconfirmed_claim: None, probe: None };
         let result = write_finish(&key, &entry, &record, &beside, context).await;
         drop(writing);
         match result {
@@ -365,7 +365,7 @@ async fn finish(
                 context.live.holds(&caller.uid, None);
                 context.wake.agent(&caller.key);
                 if !settled {
-                    context.meter.ended_early(uid, key);
+                    context.meter.ended_with_open_calls(uid, key);
                 }
                 return done();
             }

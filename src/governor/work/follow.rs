@@ -26,7 +26,7 @@ use crate::wire::follow::{CURSOR_SEPARATOR, Inbox, InboxQuery, ListWork, MAX_LIN
 /// Items that are read at once, for all callers together: these calls must not overload the API server.
 const MAX_CONCURRENT_READS: usize = 4;
 static READ_SEMAPHORE: LazyLock<FairSemaphore> =
-    LazyLock::new(|| FairSemaphore::new(Bounds { all: MAX_CONCURRENT_READS, of_one: 3, waiting: usize::MAX }));
+    LazyLock::new(|| FairSemaphore::new(Bounds { total: MAX_CONCURRENT_READS, per_namespace: 3, max_waiting: usize::MAX }));
 /// Characters of a result that are sent. The status of the item has the whole result.
 const MAX_RESULT_CHARS: usize = 1024;
 
@@ -55,9 +55,9 @@ pub async fn inbox(caller: &Caller, pool: &str, request: &InboxQuery, context: &
     let namespace = &caller.key.namespace;
     let after = request.after.as_deref().map_or_else(Cursor::default, Cursor::read);
     let (found, cursor) = context.work_index.with(namespace, |namespace_work| {
-        let (found, cursor) = told_after(namespace_work, pool, after, context.epoch);
+        let (found, cursor) = messages_after(namespace_work, pool, after, context.epoch);
         if found.is_empty() {
-            namespace_work.listens(&caller.uid, pool);
+            namespace_work.add_listener(&caller.uid, pool);
         }
         (found, cursor)
     });
@@ -100,7 +100,7 @@ impl fmt::Display for Cursor {
 
 /// The messages of a pool after a cursor, from the leader with this epoch, and the next cursor: ends of items first,
 /// then other messages.
-fn told_after(namespace_work: &NamespaceWork, pool: &str, after: Cursor, epoch: i64) -> (Vec<Message>, Cursor) {
+fn messages_after(namespace_work: &NamespaceWork, pool: &str, after: Cursor, epoch: i64) -> (Vec<Message>, Cursor) {
     let ended = ended_after(namespace_work, pool, after.version);
     let version = ended.last().map_or(after.version, |(version, _)| *version);
     // The message numbers of another leader do not apply to ours.
@@ -251,10 +251,10 @@ mod tests {
         let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
         namespace_work.messages.add(1, "planner", message("a"));
         namespace_work.messages.add(2, "other", message("b"));
-        namespace_work.listens("pod", "planner");
+        namespace_work.add_listener("pod", "planner");
         assert_eq!(namespace_work.called(), ["pod"], "who listens is called");
         let told = |namespace_work: &NamespaceWork, cursor: &str, epoch| {
-            let (found, next) = told_after(namespace_work, "planner", Cursor::read(cursor), epoch);
+            let (found, next) = messages_after(namespace_work, "planner", Cursor::read(cursor), epoch);
             assert_eq!(Cursor::read(&next.to_string()), next);
             (found.iter().map(name).collect::<Vec<_>>(), next.to_string())
         };

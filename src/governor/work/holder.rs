@@ -3,21 +3,21 @@
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, names};
-use crate::controller::agent::held_by_supervisor;
+use crate::controller::agent::supervisor_pause_reason;
 use crate::controller::conditions::find;
 use crate::policy::work::item::Verb;
 use crate::policy::work::transitions::HolderState;
 
 /// The state of the holder of an item. It is gone when its Agent has ended, which happens when no process of its pod is
 /// left.
-pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderState {
+pub(super) fn holder_state(agent: &Agent, pod: &str) -> HolderState {
     let status = agent.status.clone().unwrap_or_default();
     let other = agent.caller_uid().is_some_and(|known| known != pod);
     let ended = status.phase.is_some_and(AgentPhase::ended);
     // An Agent is hibernated only when nothing of its pod is left.
     let asleep = status.phase == Some(AgentPhase::Hibernated);
     if !ended && !asleep && !other {
-        return held_by_supervisor(&status).map_or(HolderState::There, |reason| HolderState::Paused(reason.to_owned()));
+        return supervisor_pause_reason(&status).map_or(HolderState::There, |reason| HolderState::Paused(reason.to_owned()));
     }
     let given_up = find(&status.conditions, types::GIVEN_UP).filter(|given_up| given_up.status == "True");
     let ready = find(&status.conditions, types::READY);
@@ -49,7 +49,7 @@ mod tests {
             serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": {"poolRef": {"name": "p"}}, "status": status})).expect("an Agent")
         };
         let pod = |uid: &str| json!({"name": "a", "uid": uid});
-        let end = |status: Value| end_of(&agent(status), "u");
+        let end = |status: Value| holder_state(&agent(status), "u");
         assert_eq!(end(json!({"phase": "Idle", "podRef": pod("u")})), HolderState::There);
         assert_eq!(end(json!({"phase": "Goodbye", "podRef": pod("u")})), HolderState::There, "its pod may run");
         assert_eq!(end(json!({"phase": "Spawning"})), HolderState::There, "nothing is recorded: nothing follows");
@@ -72,13 +72,13 @@ mod tests {
             let spec = json!({"poolRef": {"name": "p"}, "external": {"user": "alice"}});
             serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a", "uid": "u"}, "spec": spec, "status": status})).expect("an Agent")
         };
-        assert_eq!(end_of(&agent(json!({"phase": "Active"})), "u"), HolderState::There);
-        assert_eq!(end_of(&agent(json!({"phase": "Stale"})), "u"), HolderState::There, "its end is not stored");
-        assert!(matches!(end_of(&agent(json!({"phase": "ForceStopped"})), "u"), HolderState::Gone(Verb::LeaseExpired, ..)));
+        assert_eq!(holder_state(&agent(json!({"phase": "Active"})), "u"), HolderState::There);
+        assert_eq!(holder_state(&agent(json!({"phase": "Stale"})), "u"), HolderState::There, "its end is not stored");
+        assert!(matches!(holder_state(&agent(json!({"phase": "ForceStopped"})), "u"), HolderState::Gone(Verb::LeaseExpired, ..)));
         let said = json!({"phase": "Stopped", "goodbye": {"time": "2026-01-01T00:00:00Z"}});
-        assert!(matches!(end_of(&agent(said), "u"), HolderState::Gone(Verb::Release, ..)));
+        assert!(matches!(holder_state(&agent(said), "u"), HolderState::Gone(Verb::Release, ..)));
         assert!(
-            matches!(end_of(&agent(json!({"phase": "Idle"})), "before"), HolderState::Gone(Verb::LeaseExpired, ..)),
+            matches!(holder_state(&agent(json!({"phase": "Idle"})), "before"), HolderState::Gone(Verb::LeaseExpired, ..)),
             "another of its name"
         );
     }

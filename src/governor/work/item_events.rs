@@ -25,7 +25,7 @@ pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, re
     let Some((plan, _)) = &entry.spec.plan else { return };
     // The first writer of an end reports the plan.
     let ended = |namespace_work: &mut NamespaceWork| {
-        namespace_work.tell_plan(plan).then(|| namespace_work.index.ended_plan(plan)).flatten().map(|all| counted(all.into_iter()))
+        namespace_work.take_ended_plan(plan).then(|| namespace_work.index.ended_plan(plan)).flatten().map(|all| counted(all.into_iter()))
     };
     let counts = context.work_index.with(&namespace, ended);
     if let Some(counts) = counts {

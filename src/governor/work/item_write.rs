@@ -16,7 +16,7 @@ use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::controller::Context;
 use crate::controller::status_throttle::after_conflict;
 use crate::governor::breaker::work as attempt;
-use crate::governor::budget::object::in_doubt;
+use crate::governor::budget::object::result_unknown;
 use crate::policy::breaker::Outcome;
 use crate::policy::breaker::work::Permits;
 use crate::policy::budget::Key as TokenKey;
@@ -29,14 +29,14 @@ pub(super) struct ItemWriteGuard<'a> {
     pub(super) context: &'a Context,
     pub(super) key: &'a ObjectKey,
     /// A claim whose write is not confirmed: it is given back.
-    pub(super) back: Option<(&'a Entry, &'a Record)>,
+    pub(super) unconfirmed_claim: Option<(&'a Entry, &'a Record)>,
     /// Permits that the circuits gave for this claim and that are not used yet.
     pub(super) probe: Option<(ObjectKey, Permits)>,
 }
 
 impl Drop for ItemWriteGuard<'_> {
     fn drop(&mut self) {
-        if let Some((entry, next)) = self.back {
+        if let Some((entry, next)) = self.unconfirmed_claim {
             give_back(self.context, self.key, entry, next);
         }
         if let Some((pool, permits)) = &self.probe {
@@ -85,10 +85,10 @@ pub(super) async fn write_finish(
 
 /// The holder gave an item back: the usage of the attempt is written without waiting for more.
 fn given_back(context: &Context, key: &ObjectKey, entry: &Entry, holder: &Holder) {
-    context.meter.is_over(TokenKey::Task { item: entry.uid.clone(), epoch: entry.record.epoch });
+    context.meter.write_soon(TokenKey::Task { item: entry.uid.clone(), epoch: entry.record.epoch });
     let agent = context.stores.agent(&ObjectKey { namespace: key.namespace.clone(), name: holder.agent.clone() });
     if let Some(uid) = agent.and_then(|agent| agent.uid()) {
-        context.meter.is_between_items(&uid);
+        context.meter.write_between_items(&uid);
     }
 }
 
@@ -106,7 +106,7 @@ pub async fn store(
     let policy = context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.policy(entry));
     let stored = context.work_index.with(&key.namespace, |namespace_work| namespace_work.used(&entry.uid));
     let told = stored.and_then(|stored| context.meter.used_by(&entry.uid, stored));
-    let beside = StatusExtras { used: told.map(|told| told.total), ..beside.clone() };
+    let beside = StatusExtras { tokens_used: told.map(|told| told.total), ..beside.clone() };
     let body = convert::patch(entry, record, &policy, &beside, context.epoch, now());
     let api = context.api::<WorkItem>(&key.namespace);
     let said = beside
@@ -119,8 +119,8 @@ pub async fn store(
     };
     if let Some(told) = told {
         match result.as_ref().map_err(Error::class) {
-            Ok(_) => context.meter.told_of(&entry.uid, told, false),
-            Err(class) if in_doubt(class) => context.meter.told_of(&entry.uid, told, true),
+            Ok(_) => context.meter.usage_stored(&entry.uid, told, false),
+            Err(class) if result_unknown(class) => context.meter.usage_stored(&entry.uid, told, true),
             Err(_) => {}
         }
     }

@@ -9,12 +9,12 @@ use crate::api::WorkItem;
 use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::controller::Context;
 use crate::controller::status_throttle::after_conflict;
-use crate::governor::budget::object::in_doubt;
+use crate::governor::budget::object::result_unknown;
 use crate::serve::fair_semaphore::FairSemaphore;
 
 /// Writes the late usage of all items for which it is known by now.
 pub fn tell_late(context: &Arc<Context>, writes: &FairSemaphore) {
-    for (uid, key) in context.meter.known_late() {
+    for (uid, key) in context.meter.take_late_usage() {
         let (context, writes) = (context.clone(), writes.clone());
         tokio::spawn(async move {
             let _turn = writes.take(&key.namespace).await;
@@ -26,7 +26,7 @@ pub fn tell_late(context: &Arc<Context>, writes: &FairSemaphore) {
                     false
                 }
             };
-            context.meter.told_late(&uid, again);
+            context.meter.late_usage_stored(&uid, again);
         });
     }
 }
@@ -45,7 +45,7 @@ async fn tell(context: &Context, key: &ObjectKey, uid: &str) -> Result<(), Error
     let result = calls::patch_status(&api, &key.name, &body).await;
     match result.as_ref().map_err(Error::class) {
         Ok(stored) => {
-            context.meter.told_of(uid, told, false);
+            context.meter.usage_stored(uid, told, false);
             context.work_index.observe(stored);
         }
         Err(Class::NotFound) => return Ok(()),
@@ -54,7 +54,7 @@ async fn tell(context: &Context, key: &ObjectKey, uid: &str) -> Result<(), Error
                 context.work_index.observe(&live);
             }
         }
-        Err(class) if in_doubt(class) => context.meter.told_of(uid, told, true),
+        Err(class) if result_unknown(class) => context.meter.usage_stored(uid, told, true),
         Err(_) => {}
     }
     result.map(drop)

@@ -64,7 +64,7 @@ pub struct AgentHolding {
     /// Whether a person resumed the last pause.
     pub resumed: bool,
     /// Whether this attempt made progress, or recorded a checkpoint.
-    pub worth: bool,
+    pub made_progress: bool,
 }
 
 /// The lane in which a write of an item waits for its turn. An item may wait once in each lane, because a needed write
@@ -106,10 +106,10 @@ pub struct NamespaceWork {
     /// Unmet requirements that were already reported, once for each queue, class of items and submitter.
     unmet: BTreeSet<(String, ClaimClass, Option<String>)>,
     retired: HashMap<String, BootTime>,
-    told: (u64, u64),
+    last_counts: (u64, u64),
     progress: HashMap<String, (ProgressUpdate, Option<BootTime>)>,
     /// Attempts that made progress, by uid of the item and epoch.
-    worth: HashMap<String, i64>,
+    progressed_attempts: HashMap<String, i64>,
     /// Items with a token limit, by uid: the limit, and the item as it was last read.
     shares: HashMap<String, (i64, Leaf<ItemTokens>)>,
     /// Stored usage of all other items, if there is any.
@@ -187,7 +187,7 @@ impl NamespaceWork {
             policy: self.index.policy(entry),
             pauses,
             resumed: entry.record.phase == Phase::Paused && entry.spec.resume_pause >= pauses,
-            worth: self.worth.get(&held.uid) == Some(&held.epoch),
+            made_progress: self.progressed_attempts.get(&held.uid) == Some(&held.epoch),
             held,
         })
     }
@@ -257,7 +257,7 @@ impl NamespaceWork {
         let mut known: HashMap<(String, bool), Option<PoolIntake>> = HashMap::new();
         for waiting in self.waiting.values_mut() {
             let Some(pool) = waiting.labels.get(names::POOL_LABEL) else { continue };
-            let outside = waiting.taking.outside;
+            let outside = waiting.taking.outside_cluster;
             let taking = known.entry((pool.clone(), outside)).or_insert_with(|| {
                 let taking = taking_of(pool)?;
                 Some(if outside { taking.outside() } else { taking })
@@ -287,7 +287,7 @@ impl NamespaceWork {
     }
 
     /// A pod waits for messages about items that its pool submitted.
-    pub fn listens(&mut self, pod: &str, pool: &str) {
+    pub fn add_listener(&mut self, pod: &str, pool: &str) {
         self.listening.insert(pod.to_owned(), (pool.to_owned(), BootTime::now()));
     }
 
@@ -313,7 +313,7 @@ impl NamespaceWork {
     }
 
     /// Whether the end of a plan was not reported yet. After this call it counts as reported.
-    pub fn tell_plan(&mut self, plan: &str) -> bool {
+    pub fn take_ended_plan(&mut self, plan: &str) -> bool {
         self.ended_plans.remove(plan)
     }
 
@@ -334,7 +334,7 @@ impl NamespaceWork {
         let mut left: HashMap<(&str, &ClaimClass), u64> = HashMap::new();
         let mut called = Vec::new();
         // Pods with equal labels and intake can take the same items: one check serves all of them.
-        for ((PoolIntake { queues, offer, outside: _ }, labels), pods) in alike {
+        for ((PoolIntake { queues, offer, outside_cluster: _ }, labels), pods) in alike {
             // They keep waiting: the code that releases their pool checks all again.
             if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool) || self.stopped.contains(pool)) {
                 continue;
@@ -370,7 +370,7 @@ impl NamespaceWork {
         let ready = self.index.queues().map(|queue| self.index.claimable(queue, &[], None)).sum();
         let held = u64::try_from(self.index.holders().count()).unwrap_or(u64::MAX);
         self.retired.retain(|_, since| since.elapsed() < TERMINATION_EXCLUSION);
-        std::mem::replace(&mut self.told, (ready, held)) != (ready, held)
+        std::mem::replace(&mut self.last_counts, (ready, held)) != (ready, held)
     }
 
     /// Records an item as it was read. Returns the items that are affected, or `None` if the version is not new.
@@ -390,9 +390,9 @@ impl NamespaceWork {
         let before = known.map(|known| known.record.phase);
         if entry.record.phase.ended() {
             self.progress.remove(&entry.uid);
-            self.worth.remove(&entry.uid);
-        } else if convert::has_worth(item) {
-            self.worth.insert(entry.uid.clone(), entry.record.epoch);
+            self.progressed_attempts.remove(&entry.uid);
+        } else if convert::has_progress(item) {
+            self.progressed_attempts.insert(entry.uid.clone(), entry.record.epoch);
         }
         let changed = before != Some(entry.record.phase);
         if changed && entry.record.phase.ended() {
@@ -408,28 +408,28 @@ impl NamespaceWork {
         }
         let happened = self.tally.stored(&entry.uid, &entry.record, now());
         self.index.put(name, Entry { ready_since, first_ready, ..entry }, now());
-        self.happens(name, happened);
+        self.record_events(name, happened);
         self.note_ready(name);
         // Plans that ended before our first list were reported by the previous leader.
         if before.is_some_and(|before| !before.ended()) {
             self.ended_plans.extend(plan.filter(|plan| self.index.ended_plan(plan).is_some()));
         }
-        Some(if changed { self.index.touched_by(name) } else { Vec::new() })
+        Some(if changed { self.index.affected_by(name) } else { Vec::new() })
     }
 
     /// Removes a deleted item. Returns the items that are affected.
     pub(super) fn forget(&mut self, name: &str, uid: &str) -> Vec<String> {
         self.names.remove(uid);
         self.progress.remove(uid);
-        self.worth.remove(uid);
+        self.progressed_attempts.remove(uid);
         self.shares.remove(uid);
         self.used.remove(uid);
         let happened = self.tally.gone(uid, now());
-        self.happens(name, happened);
+        self.record_events(name, happened);
         if self.index.get(name).is_none_or(|entry| entry.uid != uid) {
             return Vec::new();
         }
-        let touched = self.index.touched_by(name);
+        let touched = self.index.affected_by(name);
         let plan = self.index.remove(name).and_then(|entry| entry.spec.plan);
         if let Some((plan, _)) = plan.filter(|(plan, _)| !self.index.has_plan(plan)) {
             self.ended_plans.remove(&plan);
@@ -478,9 +478,9 @@ impl NamespaceWork {
         }
         let arrived = self.tally.decided(&entry.uid, record.phase);
         self.index.record(name, record, true, now());
-        self.happens(name, arrived);
+        self.record_events(name, arrived);
         self.note_ready(name);
-        self.index.touched_by(name)
+        self.index.affected_by(name)
     }
 }
 

@@ -49,7 +49,7 @@ fn what_is_remembered_of_an_item_goes_with_it() {
     assert_eq!(
         (
             namespace_work.progress.len(),
-            namespace_work.worth.len(),
+            namespace_work.progressed_attempts.len(),
             namespace_work.shares.len(),
             namespace_work.names.len(),
             namespace_work.tally.len()
@@ -59,7 +59,7 @@ fn what_is_remembered_of_an_item_goes_with_it() {
     observe(&mut namespace_work, "i", 2, "Succeeded");
     assert_eq!((namespace_work.ended_plans.len(), namespace_work.progress.len()), (1, 0));
     namespace_work.forget("i", "uid-i");
-    let NamespaceWork { names, progress, worth, shares, used, ended_plans, tally, .. } = &namespace_work;
+    let NamespaceWork { names, progress, progressed_attempts: worth, shares, used, ended_plans, tally, .. } = &namespace_work;
     assert_eq!((names.len(), progress.len(), worth.len(), shares.len(), used.len(), ended_plans.len(), tally.len()), (0, 0, 0, 0, 0, 0, 0));
     assert!(namespace_work.is_empty());
 }
@@ -70,7 +70,7 @@ fn pods_that_waited_listened_or_were_to_go_are_forgotten_when_they_are_not_heard
     for at in 0..100 {
         let pod = format!("pod-{at}");
         namespace_work.waits(&pod, BTreeMap::new(), takes(&[]));
-        namespace_work.listens(&pod, "pool");
+        namespace_work.add_listener(&pod, "pool");
         namespace_work.retire(&format!("retired-{at}"));
     }
     namespace_work.waiting.values_mut().for_each(|waiting| waiting.since = BootTime::default());
@@ -111,7 +111,7 @@ fn requiring(namespace_work: &mut NamespaceWork, name: &str, version: u64, requi
 
 fn takes(models: &[&str]) -> PoolIntake {
     let models = models.iter().map(|model| (*model).to_owned()).collect();
-    PoolIntake { queues: vec![("bugs".into(), Vec::new())], offer: PoolOffer { models, ..Default::default() }, outside: false }
+    PoolIntake { queues: vec![("bugs".into(), Vec::new())], offer: PoolOffer { models, ..Default::default() }, outside_cluster: false }
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Watches {
                 context.metrics.objective_missed(one.objective.name());
                 raise(one, &key.namespace, context);
             }
-            if let Some(queue) = queues.get(key).filter(|_| look.told > 0 || look.more.is_some()) {
+            if let Some(queue) = queues.get(key).filter(|_| look.reported > 0 || look.more.is_some()) {
                 tokio::spawn(tell(context.clone(), key.clone(), queue.clone(), look));
             }
         }
@@ -74,7 +74,7 @@ async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: Obj
         return; // the new leader reports it
     }
     let objectives = context.work_index.queue(&key.namespace, &key.name).map(|queue| queue.objectives).unwrap_or_default();
-    for one in look.new.iter().take(look.told) {
+    for one in look.new.iter().take(look.reported) {
         // An event needs its object, so the item must still exist.
         let Ok(Some(item)) = context.api::<WorkItem>(&key.namespace).get_opt(&one.item).await else { continue };
         if item.metadata.uid.as_deref() == Some(&one.uid) {

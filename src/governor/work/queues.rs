@@ -185,7 +185,7 @@ fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[Mi
     // A group is also kept while the watch may not have shown its newest member.
     let young = |one: &CancelledGroup| now.duration_since(one.time.0) < CANCELLED_GROUP_TTL;
     let living = |one: &CancelledGroup| {
-        young(one) || work_index.with(&key.namespace, |namespace_work| namespace_work.index.group_lives(&key.name, &one.group))
+        young(one) || work_index.with(&key.namespace, |namespace_work| namespace_work.index.group_has_unfinished(&key.name, &one.group))
     };
     let second = |at: UnixMillis| Timestamp::from_second(at.0.div_euclid(1000)).ok().map(Time);
     // Groups that a person cancelled are listed too: the list shows when an entry may be removed.

@@ -72,7 +72,7 @@ fn a_queue_of_a_full_project_accepts_nothing_and_says_whose_limit_that_is() {
         work_index.queues_listed();
         work_index.observe_queue("team", "bugs", Some(&queue));
         [item(1, "Ready"), item(2, "Leased"), item(3, "Succeeded")].iter().for_each(|item| work_index.observe(item));
-        let limit = most.map(|most| ProjectLimit { most, says: "Budget/b (spec.work.maxPending)".into() });
+        let limit = most.map(|most| ProjectLimit { most, source: "Budget/b (spec.work.maxPending)".into() });
         work_index.with("team", |namespace_work| namespace_work.index.set_project_limit(limit));
         let status = status(&key(), &queue, &work_index, &[], Timestamp::UNIX_EPOCH);
         let accepting = find(&status.conditions, types::ACCEPTING).expect("it is always said").clone();

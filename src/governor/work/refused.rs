@@ -37,7 +37,7 @@ pub struct RefusedCall {
 impl RefusedCall {
     /// The parts of a refusal that are kept.
     pub fn of(refusal: &Refusal) -> Self {
-        let lasts = match refusal.when {
+        let lasts = match refusal.retry {
             RetryHint::Wait(_) => false,
             RetryHint::Later(_) | RetryHint::Never => true,
         };

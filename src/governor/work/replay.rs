@@ -75,7 +75,7 @@ async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &
         let fence = Fence { epoch: held.epoch, pod: &caller.uid, agent: &caller.key.name };
         let record = match lease::replay(&entry.record, fence, lost, judges, now()) {
             Ok(record) => record,
-            Err(LeaseRefusal::Again | LeaseRefusal::Stale | LeaseRefusal::EndedAlready(_) | LeaseRefusal::Paused) => return Ok(true),
+            Err(LeaseRefusal::Repeated | LeaseRefusal::Stale | LeaseRefusal::EndedAlready(_) | LeaseRefusal::Paused) => return Ok(true),
             Err(LeaseRefusal::NotReady(_)) => {
                 drop(turn);
                 tokio::time::sleep(WRITE_CHECK_INTERVAL).await; // its admission is on its way
@@ -87,7 +87,7 @@ async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &
             tokio::time::sleep(WRITE_CHECK_INTERVAL).await; // another write of the item is on its way
             continue;
         }
-        let writing = ItemWriteGuard { context, key: &key, back: None, probe: None };
+        let writing = ItemWriteGuard { context, key: &key, unconfirmed_claim: None, probe: None };
         let result = match lost {
             LostAnswer::Granted => store(context, &key, &entry, &record, beside, WriteLane::Needed).await.map(drop),
             LostAnswer::Completed | LostAnswer::Failed(_) | LostAnswer::Released { .. } => {

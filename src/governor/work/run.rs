@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::convert::StatusExtras;
 use super::gangs;
-use super::holder::end_of;
+use super::holder::holder_state;
 use super::item_events::{tell_failure, tell_unmet};
 use super::item_write::{final_failure, progress, store};
 use super::namespace_work::{NamespaceWork, WriteLane, now};
@@ -43,17 +43,17 @@ const WAITING_PHASE_DELAY_MS: i64 = 2_000;
 /// Minimum time between two writes of the progress of an item.
 const PROGRESS_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// Concurrent writes. Each item waits at most once, here and in each of the other lanes.
-const WRITE_BOUNDS: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
+const WRITE_BOUNDS: Bounds = Bounds { total: 64, per_namespace: 48, max_waiting: usize::MAX };
 /// Concurrent writes that only show that an item waits, on which nothing relies. When ten thousand items come together,
 /// these writes use the whole capacity of the API server while nothing else is written, and almost nothing otherwise.
-const DISPLAY_WRITE_BOUNDS: Bounds = Bounds { all: 4, of_one: 2, waiting: usize::MAX };
+const DISPLAY_WRITE_BOUNDS: Bounds = Bounds { total: 4, per_namespace: 2, max_waiting: usize::MAX };
 /// After each such write, the next one waits until nothing else is written, but at most this many times as long as the
 /// write took: the pause grows with the load of the API server.
 const DISPLAY_PAUSE_FACTOR: u32 = 19;
 /// Bounds of that pause.
 const DISPLAY_PAUSE_RANGE: [Duration; 2] = [Duration::from_millis(25), Duration::from_secs(2)];
 /// Concurrent deletions of finished items, in addition to the writes: no caller waits for them.
-const DELETE_BOUNDS: Bounds = Bounds { all: 80, of_one: 64, waiting: usize::MAX };
+const DELETE_BOUNDS: Bounds = Bounds { total: 80, per_namespace: 64, max_waiting: usize::MAX };
 /// How long deletions wait for each other: one renewal of our lease proves for all of them that we lead.
 const DELETE_BATCH_DELAY: Duration = Duration::from_millis(500);
 /// Items that are checked before other tasks get their turn.
@@ -83,7 +83,7 @@ async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<ObjectKey>)
         }
         let mut namespaces = HashSet::new();
         for (namespace, key) in std::iter::from_fn(|| line.next(|_| true)).take(MAX_ITEMS_PER_TURN) {
-            writer.context.work_index.looks_at(&key);
+            writer.context.work_index.clear_due(&key);
             if namespaces.insert(namespace) {
                 writer.limit(&key.namespace);
             }
@@ -124,7 +124,7 @@ async fn tick(writer: Writer) {
         }
         if round {
             rounds = 0;
-            writer.context.live.only_these_hold(&work_index.holders());
+            writer.context.live.retain_holders(&work_index.holders());
             gangs::look(&mut gangs, &writer.context);
             super::late_usage::tell_late(&writer.context, &writer.writes);
             work_index.tidy();
@@ -200,7 +200,7 @@ impl Writer {
             attempt: holding.policy.attempt_timeout,
             cancelling: holding.phase == Phase::Cancelling,
             paused: (holding.phase == Phase::Paused).then_some(holding.pauses),
-            fresh: self.is_fresh(key, &pod),
+            had_all_tokens: self.is_fresh(key, &pod),
         };
         self.context.live.holds(&pod, Some(working));
     }
@@ -282,7 +282,7 @@ impl Writer {
         if lane == WriteLane::Shown {
             let [least, most] = DISPLAY_PAUSE_RANGE;
             let rest = (began.elapsed() * DISPLAY_PAUSE_FACTOR).clamp(least, most);
-            let quiet = self.context.quiet.clone();
+            let quiet = self.context.foreground_writes.clone();
             tokio::spawn(async move {
                 quiet.wait(rest).await;
                 drop(place);
@@ -295,9 +295,9 @@ impl Writer {
 
     /// Writes the waiting phase of an item.
     async fn show(&self, key: &ObjectKey, entry: &Entry, record: &Record, unmet: Option<String>) -> Result<(), Error> {
-        let beside = StatusExtras { unmet, ..StatusExtras::default() };
+        let beside = StatusExtras { unmet_requirements: unmet, ..StatusExtras::default() };
         let stored = store(&self.context, key, entry, record, &beside, WriteLane::Shown).await?;
-        if beside.unmet.is_some() {
+        if beside.unmet_requirements.is_some() {
             tell_unmet(&self.context, key, &stored).await;
         }
         Ok(())
@@ -311,25 +311,25 @@ impl Writer {
             return HolderState::Gone(Verb::LeaseExpired, "AgentGone".into(), format!("Agent/{} does not exist any more", holder.agent));
         };
         let Ok(agent) = &agent.0 else { return HolderState::There };
-        end_of(agent, &holder.pod)
+        holder_state(agent, &holder.pod)
     }
 
     async fn store(&self, key: &ObjectKey, entry: &Entry, record: &Record, beside: &StatusExtras) -> Result<(), Error> {
         let freed = entry.record.holder.as_ref().filter(|_| record.holder.is_none());
         let reason = record.reason.as_deref();
         let by_time = matches!(reason, Some(why::DEADLINE_EXCEEDED | why::DEPENDENCY_MISSING | why::PLAN_INCOMPLETE | why::QUEUE_MISSING));
-        if by_time && self.is_there_after_all(key, entry, reason).await? {
+        if by_time && self.exists_live(key, entry, reason).await? {
             return Ok(());
         }
         if freed.is_some() || by_time {
             self.context.leadership.confirm().await?;
         }
-        if let Some(holder) = freed.filter(|_| entry.spec.freed_epoch != entry.record.epoch) {
+        if let Some(holder) = freed.filter(|_| entry.spec.released_epoch != entry.record.epoch) {
             // A stale cache must not free an item that is held.
             let api = self.context.api::<Agent>(&key.namespace);
             let live = api.get_opt(&holder.agent).await.map_err(Error::of("reading the agent that holds an item"))?;
             let there = match live {
-                Some(agent) => matches!(end_of(&agent, &holder.pod), HolderState::There | HolderState::Paused(_)),
+                Some(agent) => matches!(holder_state(&agent, &holder.pod), HolderState::There | HolderState::Paused(_)),
                 // A person may have removed our finalizer. Then the pod may exist without its Agent.
                 None => {
                     let pod = self.context.api::<Pod>(&key.namespace).get_metadata_opt(&holder.agent).await;
@@ -355,7 +355,7 @@ impl Writer {
     }
 
     /// Whether an object that the item waits for exists, although the watches do not show it: a watch can lag behind.
-    async fn is_there_after_all(&self, key: &ObjectKey, entry: &Entry, reason: Option<&str>) -> Result<bool, Error> {
+    async fn exists_live(&self, key: &ObjectKey, entry: &Entry, reason: Option<&str>) -> Result<bool, Error> {
         let mut found = false;
         if let (Some(why::QUEUE_MISSING), Some(name)) = (reason, entry.record.queue.as_ref().or(entry.spec.queue.as_ref())) {
             let queue = self.context.api::<WorkQueue>(&key.namespace).get_opt(name).await.map_err(Error::of("reading a queue"))?;

@@ -102,7 +102,7 @@ pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request:
 /// Whether this many more items may be unfinished in the namespace, by the budgets above it and above the pool of the
 /// caller.
 fn within_budgets(pool: &AgentPool, more: u64, context: &Context) -> Result<(), Refusal> {
-    let Some(limit) = capacity::most_work(pool, &context.stores).filter(|_| more > 0) else { return Ok(()) };
+    let Some(limit) = capacity::pool_work_limit(pool, &context.stores).filter(|_| more > 0) else { return Ok(()) };
     let pending = context.work_index.with(&pool.namespace().unwrap_or_default(), |namespace_work| namespace_work.index.unfinished());
     if pending.saturating_add(more) <= limit.most {
         return Ok(());

@@ -28,7 +28,7 @@ use crate::wire::work::{ItemOrder, ItemWanted, LeaseRef};
 /// Concurrent calls of agents that write: as many as the API server takes without queueing them itself, where they
 /// would not take turns. As many calls of one namespace may wait as a gateway accepts. The memory of their bodies is
 /// bounded where the bodies are read.
-const CALL_BOUNDS: Bounds = Bounds { all: 32, of_one: 24, waiting: 8_000 };
+const CALL_BOUNDS: Bounds = Bounds { total: 32, per_namespace: 24, max_waiting: 8_000 };
 
 /// For a queue, since when its oldest ready item is ready, and its oldest dead letter is dead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl WorkIndex {
     pub fn measure(&self) {
         let (metrics, mut depths) = (&self.0.metrics, Depths::default());
         let now = now();
-        for (namespace, shelf) in self.shelves() {
+        for (namespace, shelf) in self.all_namespaces() {
             let namespace_work = enter(&shelf);
             for Depth { queue, phases, oldest } in namespace_work.index.depths() {
                 let oldest = oldest.map(|since| now.since(since)).unwrap_or_default();
@@ -126,7 +126,7 @@ impl WorkIndex {
     /// Every queue, with the number of its unfinished items and its limit, without iterating over items.
     pub fn fullness(&self) -> Vec<(ObjectKey, u64, u64)> {
         let mut all = Vec::new();
-        for (namespace, shelf) in self.shelves() {
+        for (namespace, shelf) in self.all_namespaces() {
             let index = &enter(&shelf).index;
             let of = |name: &String| {
                 let most = index.queue(name).map(|queue| queue.max_pending)?;
@@ -143,7 +143,7 @@ impl WorkIndex {
         Some(look(&enter(&shelf)))
     }
 
-    fn shelves(&self) -> Vec<(String, SharedNamespace)> {
+    fn all_namespaces(&self) -> Vec<(String, SharedNamespace)> {
         self.lock().namespaces.iter().map(|(namespace, shelf)| (namespace.clone(), shelf.clone())).collect()
     }
 
@@ -176,7 +176,7 @@ impl WorkIndex {
     }
 
     /// The item is about to be checked: a later change makes it due again.
-    pub fn looks_at(&self, key: &ObjectKey) {
+    pub fn clear_due(&self, key: &ObjectKey) {
         self.due().remove(key);
     }
 
@@ -244,7 +244,7 @@ impl WorkIndex {
     /// Namespace, name and uid of every item that is known.
     pub fn known(&self) -> HashSet<(String, String, String)> {
         let mut all = HashSet::new();
-        for (namespace, shelf) in self.shelves() {
+        for (namespace, shelf) in self.all_namespaces() {
             all.extend(enter(&shelf).index.iter().map(|(name, entry)| (namespace.clone(), name.clone(), entry.uid.clone())));
         }
         all
@@ -262,7 +262,7 @@ impl WorkIndex {
             return;
         }
         self.0.listed.send_replace(true);
-        for (namespace, shelf) in self.shelves() {
+        for (namespace, shelf) in self.all_namespaces() {
             enter(&shelf).index.iter().for_each(|(name, _)| self.look(&namespace, name));
         }
     }
@@ -302,17 +302,17 @@ impl WorkIndex {
         let of = |namespace_work: &NamespaceWork| {
             namespace_work.index.leased().map(|entry| (entry.uid.clone(), entry.record.epoch)).collect::<Vec<_>>()
         };
-        self.shelves().iter().flat_map(|(_, shelf)| of(&enter(shelf))).collect()
+        self.all_namespaces().iter().flat_map(|(_, shelf)| of(&enter(shelf))).collect()
     }
 
     /// The items of these uids, in any namespace, that have not ended.
     pub fn living(&self, uids: &HashSet<String>) -> HashSet<String> {
-        self.shelves().iter().flat_map(|(_, shelf)| enter(shelf).living(uids)).collect()
+        self.all_namespaces().iter().flat_map(|(_, shelf)| enter(shelf).living(uids)).collect()
     }
 
     /// Pods that hold an item.
     pub fn holders(&self) -> HashSet<String> {
-        self.shelves().iter().flat_map(|(_, shelf)| enter(shelf).index.holders().cloned().collect::<Vec<_>>()).collect()
+        self.all_namespaces().iter().flat_map(|(_, shelf)| enter(shelf).index.holders().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// Waiting pods that could get an item.
@@ -353,7 +353,7 @@ impl WorkIndex {
     pub fn work_for(
         &self,
         namespace: &str,
-        PoolIntake { queues, offer, outside: _ }: &PoolIntake,
+        PoolIntake { queues, offer, outside_cluster: _ }: &PoolIntake,
         pods: &HashSet<&str>,
     ) -> Option<(u64, u64)> {
         if !self.is_ready() {

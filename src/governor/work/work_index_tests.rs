@@ -65,7 +65,7 @@ fn a_pod_is_told_of_the_item_that_it_has_whatever_else_it_holds() {
 #[test]
 fn only_what_this_attempt_got_done_is_worth_something() {
     let work_index = work_index(&[("b", 5, "Leased", "p")]);
-    let worth = || work_index.holding(NAMESPACE, "p").expect("it holds it").worth;
+    let worth = || work_index.holding(NAMESPACE, "p").expect("it holds it").made_progress;
     let says = |epoch, percent: Option<u8>, checkpoint: Option<&str>| {
         let said = ProgressUpdate { epoch, percent, checkpoint_ref: checkpoint.map(str::to_owned), ..ProgressUpdate::default() };
         work_index.with(NAMESPACE, |namespace_work| namespace_work.advanced("uid-b", said));
@@ -84,7 +84,7 @@ fn only_what_this_attempt_got_done_is_worth_something() {
         let mut item = stored(&("b", 5, "Leased", "p"));
         item.status.as_mut().expect("a status").progress = serde_json::from_value(progress.clone()).expect("progress");
         other.observe(&item);
-        assert_eq!(other.holding(NAMESPACE, "p").expect("it holds it").worth, expected, "{progress}");
+        assert_eq!(other.holding(NAMESPACE, "p").expect("it holds it").made_progress, expected, "{progress}");
     }
 }
 
@@ -141,7 +141,7 @@ fn an_item_is_due_once_however_often_it_changes_and_again_when_it_was_looked_at(
     let first = looks.try_recv().expect("it is due");
     work_index.look("team", "a");
     assert_eq!(looks.len(), 2, "nobody has looked yet");
-    work_index.looks_at(&first);
+    work_index.clear_due(&first);
     work_index.look("team", "a");
     assert_eq!(looks.len(), 3);
 }
@@ -233,7 +233,7 @@ fn the_time_of_an_item_is_that_which_its_holder_is_measured_by() {
 fn a_namespace_says_how_full_it_is_where_that_is_limited() {
     let work_index = work_index(&[("a", 5, "Ready", ""), ("b", 6, "Succeeded", ""), ("c", 7, "Leased", "p")]);
     assert_eq!(work_index.project(NAMESPACE), None);
-    let limit = ProjectLimit { most: 2, says: "Budget/b (spec.work.maxPending)".into() };
+    let limit = ProjectLimit { most: 2, source: "Budget/b (spec.work.maxPending)".into() };
     work_index.with(NAMESPACE, |namespace_work| namespace_work.index.set_project_limit(Some(limit.clone())));
     assert_eq!((work_index.project(NAMESPACE), work_index.project("other")), (Some((2, limit)), None));
 }

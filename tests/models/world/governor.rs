@@ -7,27 +7,27 @@ use super::*;
 pub struct Table {
     pub begins: Vec<Begin>,
     /// Sessions that have begun.
-    pub known: BTreeSet<String>,
+    pub known_sessions: BTreeSet<String>,
     pub holds: Vec<Hold>,
     pub open: BTreeMap<(String, u64), JournaledHold>,
     pub settles: Vec<Settle>,
     pub extends: Vec<Extend>,
-    pub ways: Vec<ModelRoute>,
+    pub routes: Vec<ModelRoute>,
     /// Calls of agents, with the caller that the gateway named.
     pub agent_calls: Vec<(String, HeaderMap)>,
     /// The last settle of each session.
     pub acked: BTreeMap<String, u64>,
     /// Answers to the next holds, instead of the usual ones.
-    pub refuse: VecDeque<Refusal>,
+    pub next_refusals: VecDeque<Refusal>,
     /// Number of answers to holds that are lost.
-    pub lose: u32,
+    pub answers_to_lose: u32,
     pub target: Target,
     pub ended: bool,
     pub away: bool,
     /// Holds without an answer because of that.
     pub turned_away: u32,
     /// Received requests for tokens, and whether their answers are held back.
-    pub asked: usize,
+    pub token_requests: usize,
     pub silent: bool,
 }
 
@@ -56,8 +56,8 @@ impl Leader {
     }
 
     /// Breaks connections and clears the state.
-    pub fn replaced(&self) {
-        self.table().known.clear();
+    pub fn lose_state(&self) {
+        self.table().known_sessions.clear();
         let _ = self.cut.send(()); // there may be no listener
     }
 
@@ -88,12 +88,12 @@ impl Leader {
             return Err(Refusal::new(Code::GovernorAway, "another one leads"));
         }
         let known = |session: &str, table: &Table| {
-            if table.known.contains(session) { Ok(()) } else { Err(Refusal::new(Code::SessionUnknown, "begin")) }
+            if table.known_sessions.contains(session) { Ok(()) } else { Err(Refusal::new(Code::SessionUnknown, "begin")) }
         };
         Ok(match path {
             "/governor/v1/meter/begin" => {
                 let begin: Begin = read(body);
-                table.known.insert(begin.session.clone());
+                table.known_sessions.insert(begin.session.clone());
                 for (told, seq) in begin.settles.iter().zip(begin.acked + 1..) {
                     let (&JournaledHold { id: hold, input, output, .. }, usage, quality) = (&told.open, told.usage, told.quality);
                     let settle =
@@ -105,7 +105,7 @@ impl Leader {
                 json!(MeterAck { acked })
             }
             "/governor/v1/meter/way" => {
-                table.ways.push(read(body));
+                table.routes.push(read(body));
                 if table.ended {
                     return Err(Refusal::new(Code::AgentEnded, "it ended"));
                 }
@@ -114,7 +114,7 @@ impl Leader {
             "/governor/v1/meter/hold" => {
                 let hold: Hold = read(body);
                 known(&hold.session, &table)?;
-                if let Some(refusal) = table.refuse.pop_front() {
+                if let Some(refusal) = table.next_refusals.pop_front() {
                     return Err(refusal);
                 }
                 let open = JournaledHold { id: hold.id, at: 1, path: vec!["p".into()], input: 100, output: 50 };
@@ -159,15 +159,15 @@ impl Leader {
                 leader.table().agent_calls.push((path.clone(), head.headers));
             }
             if path == "/agent/v1/budget/request" {
-                leader.table().asked += 1;
+                leader.table().token_requests += 1;
                 while leader.table().silent {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
             let answered = if nobodys { Err(Refusal::new(Code::NotAnAgent, "no such agent")) } else { leader.meter(&path, &body) };
             let mut table = leader.table();
-            if path.ends_with("/hold") && table.lose > 0 && answered.is_ok() {
-                table.lose -= 1;
+            if path.ends_with("/hold") && table.answers_to_lose > 0 && answered.is_ok() {
+                table.answers_to_lose -= 1;
                 Body::from_stream(futures::stream::iter([Err::<Bytes, _>(std::io::Error::other("lost"))])).into_response()
             } else {
                 answered.map_or_else(|refusal| refused(&refusal), |value| value.to_string().into_response())

@@ -37,9 +37,9 @@ pub struct StatusExtras {
     /// Progress of the task.
     pub progress: Option<Value>,
     /// Tokens spent by all attempts, if more than the stored number.
-    pub used: Option<i64>,
+    pub tokens_used: Option<i64>,
     /// Requirements that no pool meets, as text.
-    pub unmet: Option<String>,
+    pub unmet_requirements: Option<String>,
 }
 
 /// The status of `record`, as a merge patch of the whole status. Fields that no longer apply are removed.
@@ -98,7 +98,7 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExt
         // The progress of an earlier attempt does not apply to this one. Its checkpoint does.
         status.insert("progress".into(), json!({"percent": null, "message": null, "updateTime": null}));
     }
-    if let Some(used) = beside.used {
+    if let Some(used) = beside.tokens_used {
         status.insert("tokens".into(), json!({"used": used}));
     }
     json!({"metadata": {"resourceVersion": entry.version}, "status": status})
@@ -152,7 +152,7 @@ pub(super) fn conditions(record: &Record, beside: &StatusExtras, generation: i64
         None => {}
     }
     if record.phase == Phase::Ready && record.reason.as_deref() == Some(item::reasons::REQUIREMENTS_UNMET) {
-        all.push(saying("PreflightPassed", false, item::reasons::REQUIREMENTS_UNMET, beside.unmet.as_deref(), now));
+        all.push(saying("PreflightPassed", false, item::reasons::REQUIREMENTS_UNMET, beside.unmet_requirements.as_deref(), now));
     }
     let ended = record.completed.unwrap_or(now);
     match record.phase {

@@ -51,7 +51,7 @@ pub(crate) fn read_with_blanks(text: &str) -> Result<(Node<'_>, usize), JsonErro
         return Err(reader.wrong("the body has more than 4 GiB"));
     }
     let node = reader.value(0)?;
-    reader.blank();
+    reader.skip_blanks();
     if reader.at < reader.bytes.len() {
         Err(reader.wrong("there is data after the end of the JSON value"))
     } else {
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         self.bytes.get(self.at).copied()
     }
 
-    fn blank(&mut self) {
+    fn skip_blanks(&mut self) {
         while matches!(self.next(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
             self.at += 1;
             self.blanks += 1;
@@ -84,14 +84,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Skips the next byte if it is `byte`, and returns whether it was.
-    fn takes(&mut self, byte: u8) -> bool {
+    fn skip_if_next(&mut self, byte: u8) -> bool {
         let is = self.next() == Some(byte);
         self.at += usize::from(is);
         is
     }
 
     fn value(&mut self, depth: usize) -> Result<Node<'a>, JsonError> {
-        self.blank();
+        self.skip_blanks();
         self.values += 1;
         if self.values > MAX_JSON_VALUES {
             return Err(self.wrong(format_args!("the body has more than {MAX_JSON_VALUES} values")));
@@ -125,18 +125,18 @@ impl<'a> Reader<'a> {
     fn object(&mut self, depth: usize) -> Result<Box<[Member<'a>]>, JsonError> {
         self.at += 1;
         let mut members: Vec<Member<'a>> = Vec::new();
-        self.blank();
-        if self.takes(b'}') {
+        self.skip_blanks();
+        if self.skip_if_next(b'}') {
             return Ok(Box::default());
         }
         loop {
-            self.blank();
+            self.skip_blanks();
             if self.next() != Some(b'"') {
                 return Err(self.wrong("a key in quotes is expected"));
             }
             let key = self.key()?;
-            self.blank();
-            if !self.takes(b':') {
+            self.skip_blanks();
+            if !self.skip_if_next(b':') {
                 return Err(self.wrong("a colon is expected"));
             }
             let node = self.value(depth + 1).map_err(|mut trouble| {
@@ -144,15 +144,15 @@ impl<'a> Reader<'a> {
                 trouble
             })?;
             members.push(Member { key, node });
-            self.blank();
-            if self.takes(b'}') {
+            self.skip_blanks();
+            if self.skip_if_next(b'}') {
                 break;
             }
-            if !self.takes(b',') {
+            if !self.skip_if_next(b',') {
                 return Err(self.wrong("a comma or a closing brace is expected"));
             }
         }
-        if let Some(key) = repeated(&members) {
+        if let Some(key) = repeated_key(&members) {
             let step = key.chars().take(64).collect();
             return Err(JsonError { steps: vec![step], ..self.wrong("the key occurs twice in its object") });
         }
@@ -162,8 +162,8 @@ impl<'a> Reader<'a> {
     fn list(&mut self, depth: usize) -> Result<Box<[Node<'a>]>, JsonError> {
         self.at += 1;
         let mut items = Vec::new();
-        self.blank();
-        if self.takes(b']') {
+        self.skip_blanks();
+        if self.skip_if_next(b']') {
             return Ok(Box::default());
         }
         loop {
@@ -172,11 +172,11 @@ impl<'a> Reader<'a> {
                 trouble
             })?;
             items.push(item);
-            self.blank();
-            if self.takes(b']') {
+            self.skip_blanks();
+            if self.skip_if_next(b']') {
                 break;
             }
-            if !self.takes(b',') {
+            if !self.skip_if_next(b',') {
                 return Err(self.wrong("a comma or a closing bracket is expected"));
             }
         }
@@ -240,16 +240,16 @@ impl<'a> Reader<'a> {
 
     fn number(&mut self) -> Result<&'a str, JsonError> {
         let start = self.at;
-        self.takes(b'-');
-        if !self.takes(b'0') {
+        self.skip_if_next(b'-');
+        if !self.skip_if_next(b'0') {
             self.digits()?;
         }
-        if self.takes(b'.') {
+        if self.skip_if_next(b'.') {
             self.digits()?;
         }
-        if self.takes(b'e') || self.takes(b'E') {
-            if !self.takes(b'+') {
-                self.takes(b'-');
+        if self.skip_if_next(b'e') || self.skip_if_next(b'E') {
+            if !self.skip_if_next(b'+') {
+                self.skip_if_next(b'-');
             }
             self.digits()?;
         }
@@ -263,7 +263,7 @@ fn place(at: usize) -> u32 {
 }
 
 /// Returns a key that occurs twice.
-fn repeated<'m>(members: &'m [Member<'_>]) -> Option<&'m str> {
+fn repeated_key<'m>(members: &'m [Member<'_>]) -> Option<&'m str> {
     if members.len() <= KEY_SET_THRESHOLD {
         let twice = |(index, member): &(usize, &Member<'_>)| members[..*index].iter().any(|other| other.key == member.key);
         return members.iter().enumerate().find(twice).map(|(_, member)| member.key.as_ref());

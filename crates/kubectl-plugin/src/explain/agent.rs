@@ -37,10 +37,10 @@ pub fn report(facts: &Facts, agent: &Agent) -> Report {
     ];
     let mut hints = Hints::new(&places);
     if status.phase.is_none() {
-        hints.unobserved();
+        hints.add_not_observed();
     }
     if agent.metadata.deletion_timestamp.is_some() && !ended {
-        hints.nothing("Deletion", "the agent is being deleted, and waits until its pod is proved gone");
+        hints.add_no_action("Deletion", "the agent is being deleted, and waits until its pod is proved gone");
     }
     telling.iter().for_each(|condition| hints.condition(condition));
     let interventions = status.interventions.clone().unwrap_or_default();
@@ -72,7 +72,7 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
     let mut list = List::default();
     let type_ = agent.labels().get(names::TYPE_LABEL).map(|type_| format!(" (type {type_})")).unwrap_or_default();
     list.text("Pool", Some(format!("{}{type_}", agent.spec.pool_ref.name)));
-    list.time("Created", agent.metadata.creation_timestamp.as_ref(), maker(agent));
+    list.time("Created", agent.metadata.creation_timestamp.as_ref(), creator_text(agent));
     list.time("Deletion", agent.metadata.deletion_timestamp.as_ref(), "requested");
     list.text("External", agent.spec.external.as_ref().map(|external| format!("outside the cluster, registered by {}", external.user)));
     list.text("Pod", status.pod_ref.as_ref().map(|pod| pod_words(&pod.name, &facts.pod)));
@@ -98,7 +98,7 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
     list.done()
 }
 
-fn maker(agent: &Agent) -> String {
+fn creator_text(agent: &Agent) -> String {
     if agent.spec.external.is_some() {
         return "for a registered process".to_owned();
     }

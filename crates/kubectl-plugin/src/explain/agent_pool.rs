@@ -31,13 +31,13 @@ pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
     let places = [("agent", first), ("pool", Some(pool.name_any())), ("namespace", pool.namespace()), ("node", None), ("ended", ended)];
     let mut hints = Hints::new(&places);
     if status.conditions.is_empty() {
-        hints.unobserved();
+        hints.add_not_observed();
     }
     telling.iter().for_each(|condition| hints.condition(condition));
     for agent in waiting.iter().take(MAX_SHOWN_AGENTS) {
         let conditions = agent.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let node = agent.status.as_ref().and_then(|status| status.node.clone());
-        hints.places = [("agent", Some(agent.name_any())), places[1].clone(), places[2].clone(), ("node", node), places[4].clone()];
+        hints.placeholders = [("agent", Some(agent.name_any())), places[1].clone(), places[2].clone(), ("node", node), places[4].clone()];
         conditions.iter().filter(|condition| advice::tells(condition)).for_each(|condition| hints.condition(condition));
     }
     // AtMax is no problem and says little, so other conditions come first.

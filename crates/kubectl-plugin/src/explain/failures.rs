@@ -14,7 +14,7 @@ pub enum FirstFailure {
     /// No action: another attempt may succeed.
     Nothing,
     /// Fix this first, then start the item again.
-    Mend(String),
+    FixFirst(String),
     /// Do this instead: another attempt cannot succeed.
     Instead(String),
 }
@@ -24,7 +24,7 @@ impl FirstFailure {
     pub fn over(self, again: String) -> String {
         match self {
             Self::Nothing => again,
-            Self::Mend(first) => format!("{first}. Then {again}"),
+            Self::FixFirst(first) => format!("{first}. Then {again}"),
             Self::Instead(other) => other,
         }
     }
@@ -46,12 +46,14 @@ pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, name
     match advice::of(reason) {
         Some(Advice::Do(text)) => {
             let names = [("agent", Some(last.agent.as_str())), ("pool", pool), ("namespace", Some(namespace))];
-            FirstFailure::Mend(advice::filled(text, &names))
+            FirstFailure::FixFirst(advice::filled(text, &names))
         }
-        Some(Advice::Nothing(_)) | None if fails.len() > 1 && fails.iter().all(|other| same(last, other)) => FirstFailure::Mend(format!(
-            "the item failed in the same way {} times ({reason}), and would fail again: fix the cause that its last attempt shows, in the item's payload, the agent's image or the pool",
-            fails.len()
-        )),
+        Some(Advice::Nothing(_)) | None if fails.len() > 1 && fails.iter().all(|other| same(last, other)) => {
+            FirstFailure::FixFirst(format!(
+                "the item failed in the same way {} times ({reason}), and would fail again: fix the cause that its last attempt shows, in the item's payload, the agent's image or the pool",
+                fails.len()
+            ))
+        }
         Some(Advice::Nothing(_)) | None => FirstFailure::Nothing,
     }
 }

@@ -7,13 +7,13 @@ use super::report::Hint;
 
 /// Collects advice, each reason once.
 pub(super) struct Hints<'a> {
-    pub(super) places: [(&'a str, Option<String>); 5],
+    pub(super) placeholders: [(&'a str, Option<String>); 5],
     hints: Vec<Hint>,
 }
 
 impl<'a> Hints<'a> {
     pub(super) fn new(places: &[(&'a str, Option<String>); 5]) -> Self {
-        Self { places: places.clone(), hints: Vec::new() }
+        Self { placeholders: places.clone(), hints: Vec::new() }
     }
 
     pub(super) fn condition(&mut self, condition: &Condition) {
@@ -30,11 +30,11 @@ impl<'a> Hints<'a> {
         self.add(reason, Advice::Do(words));
     }
 
-    pub(super) fn nothing(&mut self, reason: &str, words: &'static str) {
+    pub(super) fn add_no_action(&mut self, reason: &str, words: &'static str) {
         self.add(reason, Advice::Nothing(words));
     }
 
-    pub(super) fn unobserved(&mut self) {
+    pub(super) fn add_not_observed(&mut self) {
         self.act(
             "NotObserved",
             "the operator has not observed it: check that the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
@@ -49,14 +49,14 @@ impl<'a> Hints<'a> {
             Advice::Do(text) => (text, true),
             Advice::Nothing(text) => (text, false),
         };
-        let places: Vec<(&str, Option<&str>)> = self.places.iter().map(|(place, name)| (*place, name.as_deref())).collect();
+        let places: Vec<(&str, Option<&str>)> = self.placeholders.iter().map(|(place, name)| (*place, name.as_deref())).collect();
         self.hints.push(Hint { reason: reason.to_owned(), advice: advice::filled(text, &places), act });
     }
 
     /// The advice, actions first.
     pub(super) fn done(mut self) -> Vec<Hint> {
         if self.hints.is_empty() {
-            self.nothing("AsDesired", "no action is needed");
+            self.add_no_action("AsDesired", "no action is needed");
         }
         self.hints.sort_by_key(|hint| !hint.act);
         self.hints

@@ -32,7 +32,7 @@ struct View<'a> {
     spec: Spec,
     record: Record,
     policy: Policy,
-    book: ItemIndex,
+    item_index: ItemIndex,
     work: &'a Work,
 }
 
@@ -42,7 +42,7 @@ pub fn report(facts: &Facts, work: &Work, item: &WorkItem) -> Report {
     let name = item.name_any();
     let policy = book.get(&name).map(|entry| book.policy(entry)).unwrap_or_default();
     let (spec, record) = (convert::spec(item), convert::record(item));
-    let view = View { item, name, namespace: &facts.namespace, spec, record, policy, book, work };
+    let view = View { item, name, namespace: &facts.namespace, spec, record, policy, item_index: book, work };
     let causes = causes(&view);
     let status = item.status.clone().unwrap_or_default();
     let since = status
@@ -115,11 +115,11 @@ fn causes(view: &View) -> Vec<Cause> {
         causes.push(Cause::is("the item is being deleted"));
     }
     causes.extend(match view.record.phase {
-        Phase::Pending => admitted(view),
-        Phase::Rejected => rejected(view),
-        Phase::Suspended => suspended(view),
+        Phase::Pending => pending_causes(view),
+        Phase::Rejected => rejected_causes(view),
+        Phase::Suspended => suspended_causes(view),
         Phase::Blocked => blocked(view),
-        Phase::Scheduled => vec![scheduled(view)],
+        Phase::Scheduled => vec![scheduled_cause(view)],
         Phase::Ready => ready(view),
         Phase::Leased | Phase::Paused | Phase::Cancelling => held(view),
         Phase::Succeeded => Vec::new(),
@@ -128,27 +128,27 @@ fn causes(view: &View) -> Vec<Cause> {
     causes
 }
 
-fn admitted(view: &View) -> Vec<Cause> {
+fn pending_causes(view: &View) -> Vec<Cause> {
     if view.work.queues.is_none() {
         return Vec::new();
     }
-    match view.book.admission(&view.name, &view.spec) {
+    match view.item_index.admission(&view.name, &view.spec) {
         Admission::Unknown => Vec::new(),
         Admission::To(queue) => vec![Cause::is(format!("no rule refuses the item: queue {queue} admits it in a moment"))],
         Admission::Refused(refusal) => vec![refused(view, &refusal, refusal.to_string())],
     }
 }
 
-fn rejected(view: &View) -> Vec<Cause> {
+fn rejected_causes(view: &View) -> Vec<Cause> {
     // The Budgets are not read, so it is not known whether the refusal still holds.
     if view.record.reason.as_deref() == Some(reasons::PROJECT_FULL) {
         let words = life::message(view.item).unwrap_or("the namespace had as many unfinished items as its Budgets allow").to_owned();
-        return vec![Cause::act(words, reasons::PROJECT_FULL, full_project(view))];
+        return vec![Cause::act(words, reasons::PROJECT_FULL, project_full_advice(view))];
     }
     if view.work.queues.is_none() {
         return vec![redriven(view, "the item was not admitted".to_owned())];
     }
-    match view.book.admission(&view.name, &view.spec) {
+    match view.item_index.admission(&view.name, &view.spec) {
         Admission::Unknown => Vec::new(),
         Admission::To(queue) => vec![redriven(view, format!("queue {queue} would admit the item now"))],
         Admission::Refused(refusal) => vec![refused(view, &refusal, format!("the item would be refused again: {refusal}"))],
@@ -166,7 +166,7 @@ fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
         Refusal::QueueFull { queue, .. } => {
             format!("raise spec.limits.maxPending of queue {queue}, or wait until some of its items are done, then run {again}")
         }
-        Refusal::ProjectFull { .. } => full_project(view),
+        Refusal::ProjectFull { .. } => project_full_advice(view),
         Refusal::TypeNotAccepted { queue, .. } => {
             format!(
                 "add the item's type to spec.accepts.types of queue {queue}, then run {again}; or submit another item with another --type"
@@ -184,7 +184,7 @@ fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
     Cause::act(words, refusal.reason(), advice)
 }
 
-fn full_project(view: &View) -> String {
+fn project_full_advice(view: &View) -> String {
     let again = redrive_command(view);
     format!("raise the field that is named above, or wait until some items of namespace {} are done, then run {again}", view.namespace)
 }
@@ -216,7 +216,7 @@ fn only_pool(view: &View) -> Option<String> {
     }
 }
 
-fn suspended(view: &View) -> Vec<Cause> {
+fn suspended_causes(view: &View) -> Vec<Cause> {
     vec![if view.record.reason.as_deref() == Some(reasons::RESTORED) {
         redriven(view, "the item was restored from a backup, and restored items do not start automatically".to_owned())
     } else {
@@ -272,7 +272,7 @@ fn waits_for(view: &View, name: &str, succeeded: bool) -> Option<Cause> {
     }
 }
 
-fn scheduled(view: &View) -> Cause {
+fn scheduled_cause(view: &View) -> Cause {
     let status = view.item.status.as_ref();
     let due = status.and_then(|status| status.next_attempt_time.as_ref()).or(view.item.spec.not_before_time.as_ref()).map(|time| time.0);
     let why = match view.record.reason.as_deref() {
@@ -297,9 +297,10 @@ fn ready(view: &View) -> Vec<Cause> {
     let Some(queue) = convert::queue_of(view.item).map(str::to_owned) else { return Vec::new() };
     let mut causes = Vec::new();
     if view.work.items.is_some() {
-        causes.extend(in_line(view, &queue));
+        causes.extend(queue_position_causes(view, &queue));
     }
-    causes.extend(view.record.avoids().map(|agent| Cause::is(format!("agent {agent} failed at the item, so another agent gets it"))));
+    causes
+        .extend(view.record.excluded_agent().map(|agent| Cause::is(format!("agent {agent} failed at the item, so another agent gets it"))));
     let Some(all) = &view.work.pools else { return causes };
     let eligible = eligible(view, pools_of(all, &queue), &mut causes);
     if eligible.is_empty() && !pools_of(all, &queue).is_empty() {
@@ -317,7 +318,7 @@ fn ready(view: &View) -> Vec<Cause> {
 }
 
 /// Limits of its queue that hold it back, and its position in the queue.
-fn in_line(view: &View, queue: &str) -> Vec<Cause> {
+fn queue_position_causes(view: &View, queue: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     // An agent without labels, of a pool that takes every type. An obstacle for this agent is one for all agents, except the
     // selector and the requirements.
@@ -326,14 +327,14 @@ fn in_line(view: &View, queue: &str) -> Vec<Cause> {
     let now = UnixMillis(view.work.now.as_millisecond());
     let anybody = ClaimRequester { agent: "", labels: &labels, queues: &queues, offer: &offer, now };
     let of_pools = |hindrance: &ClaimObstacle| matches!(hindrance, ClaimObstacle::Selector | ClaimObstacle::Requires(_));
-    let hindrance = view.book.why_not(&view.name, &anybody).filter(|hindrance| !of_pools(hindrance));
+    let hindrance = view.item_index.claim_obstacle(&view.name, &anybody).filter(|hindrance| !of_pools(hindrance));
     causes.extend(hindrance.map(|hindrance| hindered(view, queue, &hindrance)));
-    causes.push(Cause::is(match view.book.position(&view.name) {
+    causes.push(Cause::is(match view.item_index.position(&view.name) {
         Some(0) | None => format!("the item is the next one in queue {queue}"),
         Some(1) => format!("1 ready item of queue {queue} is before it"),
         Some(before) => format!("{before} ready items of queue {queue} are before it"),
     }));
-    if view.book.queue(queue).is_some_and(|queue| queue.strict) {
+    if view.item_index.queue(queue).is_some_and(|queue| queue.strict) {
         causes.push(Cause::is("the order of the queue is strict: agents must claim all items before this item first"));
     }
     causes
@@ -424,7 +425,7 @@ fn held(view: &View) -> Vec<Cause> {
         )),
         _ => {}
     }
-    if view.spec.freed_epoch >= view.record.epoch {
+    if view.spec.released_epoch >= view.record.epoch {
         causes.push(Cause::is("the item was released (spec.releasedEpoch): it goes back to its queue in a moment"));
     }
     causes

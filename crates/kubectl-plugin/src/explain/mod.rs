@@ -54,8 +54,8 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Facts, Erro
     let mut facts = Facts { namespace: cluster.namespace.clone(), ..Facts::default() };
     match &arguments.name {
         Explainable::Work(named) => work::read(cluster, named, &mut facts).await?,
-        Explainable::Fleet(named) => match find::named(cluster, named).await.map_err(or_work)? {
-            FoundObject::Agent(agent) => of_agent(cluster, *agent, &mut facts).await,
+        Explainable::Fleet(named) => match find::named(cluster, named).await.map_err(with_work_hint)? {
+            FoundObject::Agent(agent) => read_agent(cluster, *agent, &mut facts).await,
             FoundObject::Pool(pool) => of_pool(cluster, *pool, &mut facts).await,
         },
     }
@@ -63,14 +63,14 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Facts, Erro
 }
 
 /// Adds a hint to the error: a bare name is never looked up as an item or a queue.
-fn or_work(error: Error) -> Error {
+fn with_work_hint(error: Error) -> Error {
     match error {
         Error::Usage(words) => Error::Usage(format!("{words}; for an item or a queue write item/NAME or queue/NAME")),
         other => other,
     }
 }
 
-async fn of_agent(cluster: &Cluster, agent: Agent, facts: &mut Facts) {
+async fn read_agent(cluster: &Cluster, agent: Agent, facts: &mut Facts) {
     match find::pool(cluster, &agent.spec.pool_ref.name).await {
         Ok(pool) => facts.pool = Some(pool),
         Err(error) => facts.unread.push(error.to_string()),

@@ -162,7 +162,7 @@ pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
     };
     let own: Vec<&Agent> = agents.iter().filter(|agent| agent.spec.pool_ref.name == name).collect();
     if own.is_empty() {
-        return without_agents(&name, &status, &scale("--replicas N"));
+        return no_agents_cause(&name, &status, &scale("--replicas N"));
     }
     let idle = own.iter().any(|agent| find::phase(agent) == Some(AgentPhase::Idle) && find::ready(agent));
     let words = format!("pool {name} has {}", phases(&own));
@@ -176,7 +176,7 @@ pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
 }
 
 /// Explains a pool that has no agents. `fixed` is the command that runs a fixed number of agents.
-fn without_agents(name: &str, status: &AgentPoolStatus, fixed: &str) -> Cause {
+fn no_agents_cause(name: &str, status: &AgentPoolStatus, fixed: &str) -> Cause {
     let why = status.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     match status.desired {
         None => Cause::act(

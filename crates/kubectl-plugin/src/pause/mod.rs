@@ -138,7 +138,7 @@ where
     };
     Ok(match write::settle(cluster, kind.word(), name, WriteTarget::Uid, decide).await? {
         WriteOutcome::Written(object) => Ok(seen(&object, None)),
-        WriteOutcome::Left(object, words) => Ok(seen(&object, Some(words))),
+        WriteOutcome::Unchanged(object, words) => Ok(seen(&object, Some(words))),
         WriteOutcome::Failed(words) => Err(words),
     })
 }
@@ -152,7 +152,7 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
         match wait::until(deadline, wait::WAIT_POLL_INTERVAL, async || look(cluster, report.verb, asked).await).await? {
             wait::Waited::Done(Ok(())) => waited.done.push(format!("{}.{GROUP}/{}", asked.kind.resource(), asked.name)),
             wait::Waited::Done(Err(words)) => waited.failures.push(format!("{named} {words}")),
-            wait::Waited::Late(words) => {
+            wait::Waited::TimedOut(words) => {
                 waited.failures.push(format!("{named} is not {} in time ({words})", participle(report.verb)));
             }
         }
@@ -164,8 +164,8 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
 async fn look(cluster: &Cluster, verb: Verb, asked: &PauseRequest) -> Result<Check<Result<(), String>>, Error> {
     Ok(match asked.kind {
         Kind::Agent => seen::<Agent>(cluster, asked).await?.map(|object| agent::seen(verb, &object, asked)),
-        Kind::Item => seen::<WorkItem>(cluster, asked).await?.map(|object| work::seen_item(verb, &object, asked)),
-        Kind::Queue => seen::<WorkQueue>(cluster, asked).await?.map(|object| work::seen_queue(verb, &object, asked)),
+        Kind::Item => seen::<WorkItem>(cluster, asked).await?.map(|object| work::check_item_status(verb, &object, asked)),
+        Kind::Queue => seen::<WorkQueue>(cluster, asked).await?.map(|object| work::check_queue_status(verb, &object, asked)),
     }
     .unwrap_or_else(|| Check::Done(Err("was deleted during the wait".to_owned()))))
 }

@@ -68,7 +68,7 @@ pub fn decide_queue(verb: Verb, queue: &WorkQueue) -> Decision {
 }
 
 /// Whether the status of an item confirms the request. `Err` is the reason why it never can.
-pub fn seen_item(verb: Verb, item: &WorkItem, asked: &PauseRequest) -> Check<Result<(), String>> {
+pub fn check_item_status(verb: Verb, item: &WorkItem, asked: &PauseRequest) -> Check<Result<(), String>> {
     let phase = life::phase(item);
     if phase.ended() {
         return Check::Done(Err(format!("has ended: {}", life::state(item))));
@@ -83,7 +83,7 @@ pub fn seen_item(verb: Verb, item: &WorkItem, asked: &PauseRequest) -> Check<Res
 }
 
 /// Whether the status of a queue confirms the request.
-pub fn seen_queue(verb: Verb, queue: &WorkQueue, asked: &PauseRequest) -> Check<Result<(), String>> {
+pub fn check_queue_status(verb: Verb, queue: &WorkQueue, asked: &PauseRequest) -> Check<Result<(), String>> {
     let status = queue.status.clone().unwrap_or_default();
     let Some(ready) = find::condition(&status.conditions, types::READY) else {
         return Check::NotYet("the operator has not observed it yet".to_owned());
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn only_an_answer_to_what_was_written_counts() {
         let asked = PauseRequest { generation: 3, ..PauseRequest::default() };
-        let look = |verb, status: Value| seen_item(verb, &item(&json!({}), &status), &asked);
+        let look = |verb, status: Value| check_item_status(verb, &item(&json!({}), &status), &asked);
         assert_eq!(look(Verb::Pause, json!({"phase": "Suspended", "observedGeneration": 3})), Check::Done(Ok(())));
         assert_eq!(look(Verb::Pause, json!({"phase": "Ready", "observedGeneration": 3})), Check::NotYet("Ready".into()));
         assert_eq!(look(Verb::Resume, json!({"phase": "Ready", "observedGeneration": 2})), Check::NotYet("Ready".into()));
@@ -157,9 +157,9 @@ mod tests {
             let condition = json!({"type": "Ready", "status": "True", "reason": reason, "message": "m", "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z"});
             queue(&json!({}), &json!({"conditions": [condition]}))
         };
-        assert_eq!(seen_queue(Verb::Pause, &ready("Suspended", 3), &asked), Check::Done(Ok(())));
-        assert_eq!(seen_queue(Verb::Pause, &ready("Suspended", 2), &asked), Check::NotYet("Ready is True, Suspended: m".into()));
-        assert_eq!(seen_queue(Verb::Resume, &ready("Serving", 3), &asked), Check::Done(Ok(())));
-        assert!(matches!(seen_queue(Verb::Resume, &queue(&json!({}), &json!({})), &asked), Check::NotYet(_)));
+        assert_eq!(check_queue_status(Verb::Pause, &ready("Suspended", 3), &asked), Check::Done(Ok(())));
+        assert_eq!(check_queue_status(Verb::Pause, &ready("Suspended", 2), &asked), Check::NotYet("Ready is True, Suspended: m".into()));
+        assert_eq!(check_queue_status(Verb::Resume, &ready("Serving", 3), &asked), Check::Done(Ok(())));
+        assert!(matches!(check_queue_status(Verb::Resume, &queue(&json!({}), &json!({})), &asked), Check::NotYet(_)));
     }
 }

@@ -131,7 +131,7 @@ pub struct Pools {
     /// Agents that hold no item.
     pub idle: i64,
     /// Pools that are Blocked or Stalled: name and reason.
-    pub hindered: Vec<(String, String)>,
+    pub problem_pools: Vec<(String, String)>,
 }
 
 impl Subject for Agents {
@@ -175,11 +175,11 @@ impl Subject for Agents {
         let external = snapshot.agents.iter().any(|row| row.external.is_some());
         let pool = snapshot.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
         Sheet {
-            place: format!("{}{pool}", place(snapshot.namespace.as_deref())),
+            scope: format!("{}{pool}", place(snapshot.namespace.as_deref())),
             summary: vec![phases(snapshot), pools(snapshot)],
             header: header(everywhere, external),
             rows: sort.sorted(&snapshot.agents).into_iter().map(|row| (cells(row, everywhere, external, now), style(row.phase))).collect(),
-            yielding: &SHRINKABLE_COLUMNS,
+            shrinkable_columns: &SHRINKABLE_COLUMNS,
         }
     }
 }
@@ -214,7 +214,7 @@ fn add(pools: &mut Pools, pool: &AgentPool) {
     let hindered = [types::STALLED, types::BLOCKED]
         .iter()
         .find_map(|type_| find::condition(&status.conditions, type_).filter(|condition| condition.status == "True"));
-    pools.hindered.extend(hindered.map(|condition| (pool.name_any(), condition.reason.clone())));
+    pools.problem_pools.extend(hindered.map(|condition| (pool.name_any(), condition.reason.clone())));
 }
 
 /// How many agents are in each phase.
@@ -241,9 +241,10 @@ fn pools(snapshot: &Snapshot) -> String {
     let pools = &snapshot.pools;
     let mut text =
         format!("Pools {}  desired {}  agents {}  active {}  idle {}", pools.count, pools.desired, pools.agents, pools.active, pools.idle);
-    if !pools.hindered.is_empty() {
-        let told: Vec<String> = pools.hindered.iter().take(MAX_HINDERED_POOLS).map(|(name, reason)| format!("{name} {reason}")).collect();
-        let more = pools.hindered.len().saturating_sub(MAX_HINDERED_POOLS);
+    if !pools.problem_pools.is_empty() {
+        let told: Vec<String> =
+            pools.problem_pools.iter().take(MAX_HINDERED_POOLS).map(|(name, reason)| format!("{name} {reason}")).collect();
+        let more = pools.problem_pools.len().saturating_sub(MAX_HINDERED_POOLS);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         text.push_str(&format!("  problems: {}{more}", told.join(", ")));
     }

@@ -54,7 +54,7 @@ async fn session<S: Subject>(
     let mut redraw = interval(REDRAW_INTERVAL);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut looking: Option<PendingLook<'_, S::Snapshot>> = None;
-    while !state.over {
+    while !state.quit {
         let sheet = S::sheet(&snapshot, state.sort, Timestamp::now());
         let room = view::shown(&sheet, terminal.size()?, &state);
         state.settle(sheet.rows.len(), room);
@@ -62,23 +62,23 @@ async fn session<S: Subject>(
         tokio::select! {
             event = keys.events.recv() => match event {
                 Some(Event::Key(pressed)) => {
-                    let held = state.held;
-                    if let Some(key) = meaning(pressed) {
+                    let held = state.paused;
+                    if let Some(key) = key_action(pressed) {
                         state.press(key, sheet.rows.len(), room);
                     }
-                    if held && !state.held {
+                    if held && !state.paused {
                         looks.reset_immediately();
                     }
                 }
                 Some(_) => {} // a resize: the next draw sees it
-                None => state.over = true, // the terminal is gone
+                None => state.quit = true, // the terminal is gone
             },
-            _ = looks.tick(), if looking.is_none() && !state.held => looking = Some(Box::pin(subject.look(cluster))),
+            _ = looks.tick(), if looking.is_none() && !state.paused => looking = Some(Box::pin(subject.look(cluster))),
             Some(found) = OptionFuture::from(looking.as_mut()), if looking.is_some() => {
                 looking = None;
                 match found {
                     // A refresh that was in progress when the user paused must not change the screen.
-                    Ok(_) if state.held => {}
+                    Ok(_) if state.paused => {}
                     Ok(found) => {
                         snapshot = found;
                         state.succeeded();
@@ -86,7 +86,7 @@ async fn session<S: Subject>(
                     Err(error) => state.failed(error.to_string()),
                 }
             }
-            () = signals.any() => state.over = true,
+            () = signals.any() => state.quit = true,
             _ = redraw.tick() => {}
         }
     }
@@ -98,7 +98,7 @@ fn terminal_error(error: &io::Error) -> Error {
 }
 
 /// The action of a key.
-fn meaning(pressed: KeyEvent) -> Option<Key> {
+fn key_action(pressed: KeyEvent) -> Option<Key> {
     if pressed.kind == KeyEventKind::Release {
         return None;
     }
@@ -139,7 +139,7 @@ impl Drop for Screen {
 /// Reads the terminal on a thread of its own: reading blocks.
 struct Keys {
     events: mpsc::UnboundedReceiver<Event>,
-    over: Arc<AtomicBool>,
+    stop_requested: Arc<AtomicBool>,
 }
 
 impl Keys {
@@ -160,13 +160,13 @@ impl Keys {
                 }
             }
         });
-        Self { events, over }
+        Self { events, stop_requested: over }
     }
 }
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.stop_requested.store(true, Ordering::Relaxed);
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn keys_mean_what_the_help_says() {
-        let press = |code, modifiers| meaning(KeyEvent::new(code, modifiers));
+        let press = |code, modifiers| key_action(KeyEvent::new(code, modifiers));
         let cases = [
             (KeyCode::Char('q'), Some(Key::Quit)),
             (KeyCode::Char('s'), Some(Key::Sort)),

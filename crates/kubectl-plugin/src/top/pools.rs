@@ -72,7 +72,7 @@ pub struct Row {
     /// The reason in its status.
     pub reason: String,
     /// None: no problem. `Some(false)`: Blocked. `Some(true)`: Stalled, which only a person can fix.
-    pub hindered: Option<bool>,
+    pub stalled: Option<bool>,
     /// When it was created.
     pub created: Option<Timestamp>,
 }
@@ -96,7 +96,7 @@ impl Row {
             leased: status.work_leased,
             bounds,
             reason: status.reason.clone().unwrap_or_default(),
-            hindered: (is(types::STALLED) || is(types::BLOCKED)).then(|| is(types::STALLED)),
+            stalled: (is(types::STALLED) || is(types::BLOCKED)).then(|| is(types::STALLED)),
             created: pool.creation_timestamp().map(|time| time.0),
         }
     }
@@ -125,7 +125,7 @@ impl Row {
     }
 
     fn style(&self) -> Style {
-        match self.hindered {
+        match self.stalled {
             Some(true) => Style::new().fg(Color::Red),
             Some(false) => Style::new().fg(Color::Yellow),
             None if self.active.is_some_and(|active| active > 0) => Style::new().fg(Color::Green),
@@ -166,11 +166,11 @@ impl Subject for Pools {
         let namespace = everywhere.then_some("NAMESPACE");
         let others = ["NAME", "TYPE", "DESIRED", "AGENTS", "BOUNDS", "ACTIVE", "IDLE", "HIBERNATED", "READY", "LEASED", "REASON", "AGE"];
         Sheet {
-            place: place(snapshot.namespace.as_deref()),
+            scope: place(snapshot.namespace.as_deref()),
             summary: summary(snapshot),
             header: namespace.into_iter().chain(others).map(Into::into).collect(),
             rows: sort.sorted(&snapshot.rows).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
-            yielding: &SHRINKABLE_COLUMNS,
+            shrinkable_columns: &SHRINKABLE_COLUMNS,
         }
     }
 }
@@ -179,7 +179,7 @@ impl Subject for Pools {
 fn summary(ListedObjects { namespace: _, rows: pools, unreadable }: &ListedObjects<Row>) -> Vec<String> {
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { pools.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Pools {}", pools.len())];
-    let with = |wanted: Option<bool>| pools.iter().filter(|row| row.hindered == wanted).count();
+    let with = |wanted: Option<bool>| pools.iter().filter(|row| row.stalled == wanted).count();
     first.extend(counted([("blocked", with(Some(false))), ("stalled", with(Some(true))), ("unreadable", *unreadable)]));
     let (desired, agents) = (sum(|row| row.desired), sum(|row| row.agents));
     let (active, idle, asleep) = (sum(|row| row.active), sum(|row| row.idle), sum(|row| row.hibernated));

@@ -69,7 +69,7 @@ pub struct Row {
     /// When the oldest ready item became ready.
     pub oldest: Option<Timestamp>,
     /// The reason of its most important problem; none if it has none.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// Whether it is paused.
     pub suspended: bool,
 }
@@ -92,7 +92,7 @@ impl Row {
             finished: counts.finished,
             limit: convert::queue(queue).max_pending,
             oldest: status.oldest_ready_time.map(|time| time.0),
-            trouble: trouble.map(|trouble| trouble.reason.clone()),
+            problem: trouble.map(|trouble| trouble.reason.clone()),
             suspended: queue.spec.suspend == Some(true),
         }
     }
@@ -109,7 +109,7 @@ impl Row {
     }
 
     fn state(&self) -> Option<&str> {
-        self.suspended.then_some("Suspended").or(self.trouble.as_deref())
+        self.suspended.then_some("Suspended").or(self.problem.as_deref())
     }
 
     fn cells(&self, everywhere: bool, now: Timestamp) -> Vec<String> {
@@ -132,7 +132,7 @@ impl Row {
     fn style(&self) -> Style {
         if self.suspended {
             Style::new().add_modifier(Modifier::DIM)
-        } else if self.trouble.is_some() {
+        } else if self.problem.is_some() {
             Style::new().fg(Color::Yellow)
         } else if self.leased.is_some_and(|leased| leased > 0) {
             Style::new().fg(Color::Green)
@@ -173,11 +173,11 @@ impl Subject for Queues {
         let namespace = everywhere.then_some("NAMESPACE");
         let others = ["NAME", "READY", "LEASED", "PAUSED", "WAITING", "DEAD", "FINISHED", "OLDEST", "FULL", "STATE"];
         Sheet {
-            place: place(snapshot.namespace.as_deref()),
+            scope: place(snapshot.namespace.as_deref()),
             summary: summary(snapshot, now),
             header: namespace.into_iter().chain(others).map(Into::into).collect(),
             rows: sort.sorted(&snapshot.rows).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
-            yielding: &SHRINKABLE_COLUMNS,
+            shrinkable_columns: &SHRINKABLE_COLUMNS,
         }
     }
 }
@@ -189,7 +189,7 @@ fn summary(ListedObjects { namespace: _, rows: queues, unreadable }: &ListedObje
     let with = |wanted: fn(&Row) -> bool| queues.iter().filter(|row| wanted(row)).count();
     first.extend(counted([
         ("suspended", with(|row| row.suspended)),
-        ("problems", with(|row| row.trouble.is_some())),
+        ("problems", with(|row| row.problem.is_some())),
         ("unreadable", *unreadable),
     ]));
     let oldest = queues.iter().filter_map(|row| row.oldest).min();
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_stands_in_the_way_is_told_in_its_order() {
-        let of = |conditions: &[Value]| row("q", &json!({}), &json!({"conditions": conditions})).trouble;
+        let of = |conditions: &[Value]| row("q", &json!({}), &json!({"conditions": conditions})).problem;
         let full = condition("Accepting", "False", "QueueFull");
         let late = condition("ObjectivesMet", "False", "ObjectiveMissed");
         assert_eq!(of(&[late.clone(), full]).as_deref(), Some("QueueFull"));

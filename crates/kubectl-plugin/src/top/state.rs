@@ -41,22 +41,22 @@ pub struct State<O> {
     /// The order.
     pub sort: O,
     /// Whether the refresh is paused.
-    pub held: bool,
+    pub paused: bool,
     /// The number of rows above the first visible one.
     pub offset: usize,
     /// The error of the last refresh, and how many refreshes failed in a row.
     pub failure: Option<(String, u32)>,
     /// Whether the user quits.
-    pub over: bool,
+    pub quit: bool,
 }
 
 impl<O: Order> State<O> {
     /// Handles a key. `rows` is the number of rows, and `shown` the number that fits on the screen.
     pub fn press(&mut self, key: Key, rows: usize, shown: usize) {
         match key {
-            Key::Quit => self.over = true,
+            Key::Quit => self.quit = true,
             Key::Sort => self.sort = self.sort.next(),
-            Key::Pause => self.held = !self.held,
+            Key::Pause => self.paused = !self.paused,
             Key::Rows(by) => self.offset = self.offset.saturating_add_signed(by),
             Key::Screens(by) => self.offset = self.offset.saturating_add_signed(by.saturating_mul(shown.max(1).cast_signed())),
             Key::First => self.offset = 0,
@@ -127,6 +127,6 @@ mod tests {
         assert_eq!(state.failure, Some(("v".into(), 2)));
         state.succeeded();
         state.press(Key::Pause, 0, 0);
-        assert!(state.failure.is_none() && state.held && !state.over);
+        assert!(state.failure.is_none() && state.paused && !state.quit);
     }
 }

@@ -20,7 +20,7 @@ const KEY_HELP: &str = "q quit  s sort  p pause  arrows scroll";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sheet {
     /// The scope, for the first line.
-    pub place: String,
+    pub scope: String,
     /// Lines above the rows.
     pub summary: Vec<String>,
     /// Names of the columns.
@@ -28,7 +28,7 @@ pub struct Sheet {
     /// The sorted rows, with each cell as it was read.
     pub rows: Vec<(Vec<String>, Style)>,
     /// The columns that shrink on a narrow screen, in this order, with their minimum widths.
-    pub yielding: &'static [(&'static str, usize)],
+    pub shrinkable_columns: &'static [(&'static str, usize)],
 }
 
 impl Sheet {
@@ -62,9 +62,9 @@ pub fn lines(sheet: &Sheet, size: Size, state: &State<impl Order>) -> Vec<Line<'
     lines.push(Line::default());
     let cells = sheet.cells();
     let widths = widths(sheet, &cells, size.width.into());
-    lines.push(Line::styled(joined(&sheet.header, &widths), Style::new().add_modifier(Modifier::REVERSED)));
+    lines.push(Line::styled(join_cells(&sheet.header, &widths), Style::new().add_modifier(Modifier::REVERSED)));
     let visible = cells.iter().zip(&sheet.rows).skip(state.offset).take(room);
-    lines.extend(visible.map(|(cells, (_, style))| Line::styled(joined(cells, &widths), *style)));
+    lines.extend(visible.map(|(cells, (_, style))| Line::styled(join_cells(cells, &widths), *style)));
     lines.resize(usize::from(size.height).saturating_sub(1).max(lines.len()), Line::default());
     lines.push(Line::styled(keys(sheet.rows.len(), room, state), Style::new().add_modifier(Modifier::DIM)));
     lines
@@ -84,9 +84,9 @@ pub fn plain(sheet: &Sheet) -> String {
 fn title(sheet: &Sheet, state: &State<impl Order>) -> Line<'static> {
     let mut spans = vec![
         Span::styled("spillway", Style::new().add_modifier(Modifier::BOLD)),
-        Span::raw(format!("  {}  sorted by {}", printable(&sheet.place), state.sort.word())),
+        Span::raw(format!("  {}  sorted by {}", printable(&sheet.scope), state.sort.word())),
     ];
-    if state.held {
+    if state.paused {
         spans.push(Span::styled("  paused: p resumes", Style::new().fg(Color::Yellow)));
     }
     Line::from(spans)
@@ -100,10 +100,10 @@ fn keys(rows: usize, room: usize, state: &State<impl Order>) -> String {
 /// The widths of the columns: the needed widths, reduced to the width of the screen.
 fn widths(sheet: &Sheet, cells: &[Vec<String>], width: usize) -> Vec<usize> {
     let header = &sheet.header;
-    let widest = |at: usize| cells.iter().filter_map(|row| row.get(at)).map(|cell| across(cell)).max().unwrap_or(0);
-    let mut widths: Vec<usize> = header.iter().enumerate().map(|(at, name)| across(name).max(widest(at))).collect();
+    let widest = |at: usize| cells.iter().filter_map(|row| row.get(at)).map(|cell| display_width(cell)).max().unwrap_or(0);
+    let mut widths: Vec<usize> = header.iter().enumerate().map(|(at, name)| display_width(name).max(widest(at))).collect();
     let whole = |widths: &[usize]| widths.iter().sum::<usize>() + COLUMN_GAP * widths.len().saturating_sub(1);
-    for (name, least) in sheet.yielding {
+    for (name, least) in sheet.shrinkable_columns {
         let missing = whole(&widths).saturating_sub(width);
         if let Some(column) = header.iter().position(|column| column == name).and_then(|at| widths.get_mut(at)) {
             *column = (*column).min((*column).saturating_sub(missing).max(*least));
@@ -113,7 +113,7 @@ fn widths(sheet: &Sheet, cells: &[Vec<String>], width: usize) -> Vec<usize> {
 }
 
 /// The cells of a row, each padded to the width of its column.
-fn joined(cells: &[impl AsRef<str>], widths: &[usize]) -> String {
+fn join_cells(cells: &[impl AsRef<str>], widths: &[usize]) -> String {
     let padded = cells.iter().zip(widths).map(|(cell, width)| fitted(cell.as_ref(), *width));
     padded.collect::<Vec<_>>().join(&" ".repeat(COLUMN_GAP))
 }
@@ -122,12 +122,12 @@ fn joined(cells: &[impl AsRef<str>], widths: &[usize]) -> String {
 fn fitted(text: &str, width: usize) -> String {
     let mut fitted = String::with_capacity(width);
     let mut used = 0;
-    if across(text) <= width {
+    if display_width(text) <= width {
         fitted.push_str(text);
-        used = across(text);
+        used = display_width(text);
     } else {
         for character in text.chars() {
-            let next = across(character.encode_utf8(&mut [0; 4]));
+            let next = display_width(character.encode_utf8(&mut [0; 4]));
             if used + next + 1 > width {
                 break;
             }
@@ -144,7 +144,7 @@ fn fitted(text: &str, width: usize) -> String {
 }
 
 /// The width of the text on the screen.
-fn across(text: &str) -> usize {
+fn display_width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
@@ -177,7 +177,7 @@ mod tests {
         }
     }
     fn snapshot(agents: Vec<Row>) -> Snapshot {
-        let pools = Pools { count: 1, desired: 3, agents: 2, active: 1, idle: 1, hindered: Vec::new() };
+        let pools = Pools { count: 1, desired: 3, agents: 2, active: 1, idle: 1, problem_pools: Vec::new() };
         Snapshot { namespace: Some("n".into()), agents, pools, ..Snapshot::default() }
     }
     fn sheet(snapshot: &Snapshot, state: &State) -> Sheet {
@@ -204,7 +204,7 @@ mod tests {
         };
         let mut all = snapshot(vec![row(2), busy]);
         all.ended = 4;
-        all.pools.hindered = vec![("p".into(), "QuotaExceeded".into())];
+        all.pools.problem_pools = vec![("p".into(), "QuotaExceeded".into())];
         assert_eq!(
             screen(&all, &State::default(), (100, 9)),
             [
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_failed_look_and_a_held_picture_are_told() {
-        let mut state = State { held: true, ..State::default() };
+        let mut state = State { paused: true, ..State::default() };
         state.failed("from server (Forbidden): no\u{7}".into());
         let seen = screen(&snapshot(vec![row(1)]), &state, (100, 10));
         assert!(seen[0].ends_with("paused: p resumes"), "{seen:?}");

@@ -81,7 +81,7 @@ pub struct Report {
     /// The namespace.
     pub namespace: String,
     /// The item of the request, after its end.
-    pub asked: WorkItem,
+    pub request: WorkItem,
     /// The items that were queued for the request, in the order of their ends.
     pub items: Vec<WorkItem>,
     /// Whether the command waited for these items.
@@ -98,13 +98,13 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let asked = ask(cluster, &words, Timestamp::now(), console).await?;
     let name = asked.name_any();
-    let heard = follow::run(cluster, &[asked], left(), Announcement::AsideWithoutResults, console, console::interrupted()).await;
+    let heard = follow::run(cluster, &[asked], left(), Announcement::StderrWithoutResults, console, console::interrupted()).await;
     heard.map_err(|error| unanswered(error, &name, &cluster.namespace))?;
     let mut report = look(cluster, &name).await?;
     // Print the answer now: the queued items may take hours.
-    console.show(answer(&report.asked, arguments.output));
+    console.show(answer(&report.request, arguments.output));
     if arguments.wait && !report.items.is_empty() {
-        follow::run(cluster, &report.items, left(), Announcement::AsideWithoutResults, console, console::interrupted()).await?;
+        follow::run(cluster, &report.items, left(), Announcement::StderrWithoutResults, console, console::interrupted()).await?;
         report = Report { waited: true, ..look(cluster, &name).await? };
     }
     console.show(render(&report, arguments.output)?);
@@ -142,7 +142,7 @@ fn conversation(before: &WorkItem, words: &str) -> Result<String, Error> {
 /// Creates the item of the request.
 pub async fn ask(cluster: &Cluster, words: &str, now: Timestamp, console: &mut dyn Console) -> Result<WorkItem, Error> {
     let queues = super::queues(cluster).await?.objects;
-    let queue = accepting(&queues).ok_or_else(|| nobody_hears(&cluster.namespace))?;
+    let queue = accepting(&queues).ok_or_else(|| no_ask_queue_error(&cluster.namespace))?;
     let name = queue.name_any();
     let most = usize::try_from(convert::queue(queue).max_item_bytes).unwrap_or(usize::MAX);
     if words.len() > most {
@@ -197,7 +197,7 @@ fn works_from(pool: &AgentPool, queue: &str) -> bool {
     })
 }
 
-fn nobody_hears(namespace: &str) -> Error {
+fn no_ask_queue_error(namespace: &str) -> Error {
     Error::Usage(format!(
         "no WorkQueue in namespace \"{namespace}\" accepts the type {ASK_ITEM_TYPE} by name (spec.accepts.types: [{ASK_ITEM_TYPE}]), \
          so no agent would answer. Create such a queue, and an AgentPool that works from it: config/samples/workqueues.yaml \
@@ -222,7 +222,7 @@ async fn look(cluster: &Cluster, name: &str) -> Result<Report, Error> {
     let mut items = super::all::<WorkItem>(cluster, false, Some(&group), |_| ()).await?.objects;
     let ended = |item: &WorkItem| item.status.as_ref().and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
     items.sort_by_cached_key(|item| (ended(item).is_none(), ended(item), item.name_any()));
-    Ok(Report { namespace: cluster.namespace.clone(), asked, items, waited: false })
+    Ok(Report { namespace: cluster.namespace.clone(), request: asked, items, waited: false })
 }
 
 /// Prints the answer. If there is none, the wait has printed the reason.
@@ -240,7 +240,7 @@ fn answer(asked: &WorkItem, format: Option<Format>) -> Output {
 
 /// The results as text, without the answer.
 pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> {
-    let Report { namespace, asked, items, waited } = report;
+    let Report { namespace, request: asked, items, waited } = report;
     let mut output = Output::default();
     let name = asked.name_any();
     match format {

@@ -27,7 +27,7 @@ fn only_a_queue_that_accepts_the_type_by_name_is_asked() {
     let mut leaving = high;
     leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
     assert_eq!(accepting(&[leaving, low]).map(kube::ResourceExt::name_any).as_deref(), Some("a"));
-    let error = nobody_hears("n").to_string();
+    let error = no_ask_queue_error("n").to_string();
     assert!(
         error.contains("namespace \"n\"") && error.contains("spec.accepts.types: [ask]") && error.contains("config/samples"),
         "{error}"
@@ -87,7 +87,7 @@ fn report(waited: bool) -> Report {
         item("item-a", "bug", json!({"phase": "Succeeded", "queue": "bugs", "result": "two\nlines"})),
         item("item-b", "idea", json!({"phase": "DeadLettered", "queue": "ideas", "reason": "TooManyFailures"})),
     ];
-    Report { namespace: "n".into(), asked: item("ask-1", "ask", json!({"phase": "Succeeded", "result": "x"})), items, waited }
+    Report { namespace: "n".into(), request: item("ask-1", "ask", json!({"phase": "Succeeded", "result": "x"})), items, waited }
 }
 
 #[test]

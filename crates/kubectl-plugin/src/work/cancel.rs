@@ -122,7 +122,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> R
     let items = super::items(cluster, None).await?.objects;
     let here = |item: &&WorkItem| queue.is_none() || convert::queue_of(item) == queue.as_deref();
     Ok(match group {
-        Some(group) => grouped(group, items.iter().filter(here).cloned().collect(), items, now),
+        Some(group) => group_plan(group, items.iter().filter(here).cloned().collect(), items, now),
         None => {
             let live = items.iter().filter(here).filter(|item| !life::phase(item).ended());
             Plan::Items(live.map(kube::ResourceExt::name_any).collect())
@@ -131,7 +131,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> R
 }
 
 /// The queues with members of the group among `chosen` that have not ended. `all` are all items of the namespace.
-fn grouped(group: &str, chosen: Vec<WorkItem>, all: Vec<WorkItem>, now: Timestamp) -> Plan {
+fn group_plan(group: &str, chosen: Vec<WorkItem>, all: Vec<WorkItem>, now: Timestamp) -> Plan {
     let live = chosen.iter().filter(|item| item.spec.group.as_deref() == Some(group) && !life::phase(item).ended());
     let (mut queues, mut time) = (Vec::<Members>::new(), now);
     for item in live {
@@ -178,7 +178,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
             while let Some((name, done)) = done.next().await {
                 match done? {
                     WriteOutcome::Written(_) => output.line(format!("workitem.{GROUP}/{name} cancel requested")),
-                    WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
+                    WriteOutcome::Unchanged(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
                     WriteOutcome::Failed(words) => output.failure(printable(&words)),
                 }
             }
@@ -191,13 +191,13 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
                     WriteOutcome::Written(_) => {
                         output.line(format!("workqueue.{GROUP}/{queue}: group {group} cancelled: {}", covered(members)))
                     }
-                    WriteOutcome::Left(_, words) => output.line(format!("workqueue.{GROUP}/{queue} unchanged: {words}")),
+                    WriteOutcome::Unchanged(_, words) => output.line(format!("workqueue.{GROUP}/{queue} unchanged: {words}")),
                     WriteOutcome::Failed(words) => output.failure(printable(&words)),
                 }
             }
         }
     }
-    nothing(plan, &mut output);
+    note_nothing_to_cancel(plan, &mut output);
     Ok(output)
 }
 
@@ -248,11 +248,11 @@ pub fn render_plan(plan: &Plan) -> Output {
             }
         }
     }
-    nothing(plan, &mut output);
+    note_nothing_to_cancel(plan, &mut output);
     output
 }
 
-fn nothing(plan: &Plan, output: &mut Output) {
+fn note_nothing_to_cancel(plan: &Plan, output: &mut Output) {
     match plan {
         Plan::Items(names) if names.is_empty() => output.note("All items of the queue have ended: nothing to cancel."),
         Plan::Group { group, queues, .. } if queues.is_empty() => {
@@ -290,7 +290,7 @@ mod tests {
             item("d", "p", "g", "Blocked", 1),
             item("e", "p", "other", "Ready", 1),
         ];
-        let Plan::Group { queues, time, .. } = grouped("g", items.clone(), items, at(5)) else { panic!("a group") };
+        let Plan::Group { queues, time, .. } = group_plan("g", items.clone(), items, at(5)) else { panic!("a group") };
         let members = |queue: &str, items: &[&str], held| Members {
             queue: queue.into(),
             items: items.iter().map(|name| (*name).into()).collect(),
@@ -342,13 +342,13 @@ mod tests {
         assert_eq!(question(&items, &all).as_deref(), Some("Cancel all 2 items of queue q? This cannot be undone."));
         assert_eq!(question(&items, &Arguments { yes: true, ..all.clone() }), None);
         assert_eq!(question(&items, &Arguments::default()), None);
-        let plan = grouped("g", vec![item("a", "q", "g", "Leased", 1)], Vec::new(), at(5));
+        let plan = group_plan("g", vec![item("a", "q", "g", "Leased", 1)], Vec::new(), at(5));
         assert_eq!(question(&plan, &Arguments::default()).as_deref(), Some("Cancel group g, 1 item in queue q? This cannot be undone."));
         assert_eq!(
             render_plan(&plan).out,
             "workqueue.spillway.dev/q: group g would be cancelled (dry run): 1 item; agents hold 1 of them and are told to stop\n  workitem.spillway.dev/a\n"
         );
-        let none = grouped("g", Vec::new(), Vec::new(), at(5));
+        let none = group_plan("g", Vec::new(), Vec::new(), at(5));
         assert_eq!(
             (question(&none, &Arguments::default()), render_plan(&none).err.as_str()),
             (None, "All items of group g have ended: nothing to cancel.\n")

@@ -25,11 +25,11 @@ const MAX_NAMED_ITEMS: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announcement {
     /// On standard output.
-    Aloud,
+    Stdout,
     /// On standard error, because standard output has another use.
-    Aside,
+    Stderr,
     /// On standard error, without the results: these go to standard output later.
-    AsideWithoutResults,
+    StderrWithoutResults,
 }
 
 /// An item that is still followed.
@@ -38,7 +38,7 @@ struct Followed {
     name: String,
     uid: String,
     /// The state that was printed last.
-    told: String,
+    last_printed: String,
 }
 
 /// Follows items until all have ended, at most `timeout`, or until `stop`. The console gets a failure for each item that ended
@@ -52,8 +52,10 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
-    let mut left: Vec<Followed> =
-        items.iter().map(|item| Followed { name: item.name_any(), uid: item.uid().unwrap_or_default(), told: String::new() }).collect();
+    let mut left: Vec<Followed> = items
+        .iter()
+        .map(|item| Followed { name: item.name_any(), uid: item.uid().unwrap_or_default(), last_printed: String::new() })
+        .collect();
     let queue = items.first().and_then(|item| item.spec.queue_ref.as_ref());
     let queue = queue.filter(|queue| items.iter().all(|item| item.spec.queue_ref.as_ref() == Some(queue)));
     let queue = queue.map(|queue| format!("spec.queueRef.name={}", queue.name));
@@ -86,7 +88,7 @@ pub async fn run(
     };
     match waited {
         Some(wait::Waited::Done(())) => Ok(()),
-        Some(wait::Waited::Late(words)) => Err(Error::Usage(format!("these items have not ended in time: {words}"))),
+        Some(wait::Waited::TimedOut(words)) => Err(Error::Usage(format!("these items have not ended in time: {words}"))),
         None => Err(Error::Usage(format!(
             "the wait was interrupted; the work continues: `kubectl spillway cancel ITEM -n {}` cancels an item",
             cluster.namespace
@@ -122,16 +124,16 @@ fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Announcement,
         output.failure(format!("item \"{name}\" has not succeeded: {}", printable(&format!("{now}{last}"))));
         return true;
     }
-    if now != followed.told {
+    if now != followed.last_printed {
         let mut lines = vec![format!("workitem.{GROUP}/{name} {}", printable(&now))];
         let result = item.status.as_ref().and_then(|status| status.result.as_deref());
-        let result = result.filter(|_| phase.ended() && telling != Announcement::AsideWithoutResults);
+        let result = result.filter(|_| phase.ended() && telling != Announcement::StderrWithoutResults);
         lines.extend(result.into_iter().flat_map(str::lines).map(|line| format!("  {}", printable_line(line))));
         lines.iter().for_each(|line| match telling {
-            Announcement::Aloud => output.line(line),
-            Announcement::Aside | Announcement::AsideWithoutResults => output.note(line),
+            Announcement::Stdout => output.line(line),
+            Announcement::Stderr | Announcement::StderrWithoutResults => output.note(line),
         });
-        followed.told = now;
+        followed.last_printed = now;
     }
     phase.ended()
 }
@@ -143,7 +145,7 @@ fn attempt(item: &WorkItem) -> String {
 }
 
 fn waiting(left: &[Followed]) -> String {
-    let named: Vec<String> = left.iter().take(MAX_NAMED_ITEMS).map(|one| format!("{} ({})", one.name, one.told)).collect();
+    let named: Vec<String> = left.iter().take(MAX_NAMED_ITEMS).map(|one| format!("{} ({})", one.name, one.last_printed)).collect();
     let more = if left.len() > MAX_NAMED_ITEMS { format!(" and {} more", left.len() - MAX_NAMED_ITEMS) } else { String::new() };
     printable(&format!("{}{more}", named.join(", ")))
 }
@@ -161,10 +163,10 @@ mod tests {
 
     #[test]
     fn each_change_is_told_once_and_the_end_with_its_result() {
-        let mut followed = Followed { name: "i".into(), uid: "u".into(), told: String::new() };
+        let mut followed = Followed { name: "i".into(), uid: "u".into(), last_printed: String::new() };
         let mut told = |status: Value| {
             let mut output = Output::default();
-            let over = tell(&mut followed, Some(&item(status)), Announcement::Aloud, &mut output);
+            let over = tell(&mut followed, Some(&item(status)), Announcement::Stdout, &mut output);
             (over, output.failed, output.out + &output.err)
         };
         let leased = json!({"phase": "Leased", "attempts": 2, "lease": {"holder": "p", "agent": "a-1", "leaseTransitions": 2}});
@@ -183,7 +185,7 @@ mod tests {
     #[test]
     fn where_time_is_up_five_are_named() {
         let left: Vec<Followed> =
-            (0..7).map(|number| Followed { name: format!("i-{number}"), uid: String::new(), told: "Ready".into() }).collect();
+            (0..7).map(|number| Followed { name: format!("i-{number}"), uid: String::new(), last_printed: "Ready".into() }).collect();
         assert_eq!(waiting(&left), "i-0 (Ready), i-1 (Ready), i-2 (Ready), i-3 (Ready), i-4 (Ready) and 2 more");
     }
 }

@@ -58,7 +58,7 @@ pub fn state(item: &WorkItem) -> String {
 
 /// Sorts items in the order in which agents get them: by priority, then by the time of submission, then by name. The time of
 /// submission counts only between a minute before the creation of the object and its creation.
-pub fn line_up(items: &mut [WorkItem]) {
+pub fn sort_by_claim_order(items: &mut [WorkItem]) {
     items.sort_by_cached_key(|item| (Reverse(item.spec.priority), convert::spec(item).submitted, item.name_any()));
 }
 

@@ -29,7 +29,7 @@ fn items_line_up_by_priority_then_submission_then_name() {
         item("urgent", &json!({"priority": 5}), &json!({})),
         item("idle", &json!({"priority": -1}), &json!({})),
     ];
-    line_up(&mut items);
+    sort_by_claim_order(&mut items);
     let names: Vec<String> = items.iter().map(|item| item.name_any()).collect();
     assert_eq!(names, ["urgent", "a-minute-before", "z-ancient", "a-second-before", "made-now", "from-the-future", "idle"]);
 }

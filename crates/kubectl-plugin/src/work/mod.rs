@@ -80,7 +80,7 @@ where
 /// The items of the namespace, in the order in which agents get them, without their payloads.
 pub async fn items(cluster: &Cluster, fields: Option<&str>) -> Result<ListedObjects<WorkItem>, Error> {
     let mut found = all::<WorkItem>(cluster, false, fields, |item| item.spec.payload.clear()).await?;
-    life::line_up(&mut found.objects);
+    life::sort_by_claim_order(&mut found.objects);
     Ok(found)
 }
 

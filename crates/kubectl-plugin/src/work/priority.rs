@@ -106,15 +106,15 @@ pub struct Plan {
     /// The names of the items, in the order in which agents get them.
     pub items: Vec<String>,
     /// The number of items that have the priority already.
-    pub same: usize,
+    pub unchanged: usize,
 }
 
 /// The command: reads, asks the user, writes.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let plan = plan(cluster, arguments).await?;
-    if plan.same > 0 {
+    if plan.unchanged > 0 {
         console.show(Output {
-            err: format!("note: {} skipped: the priority is {} already\n", many(plan.same), arguments.priority),
+            err: format!("note: {} skipped: the priority is {} already\n", many(plan.unchanged), arguments.priority),
             ..Output::default()
         });
     }
@@ -147,7 +147,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
         let mut items = named.clone();
         items.sort();
         items.dedup();
-        return Ok(Plan { items, same: 0 });
+        return Ok(Plan { items, unchanged: 0 });
     };
     super::queue(cluster, queue).await?;
     Ok(chosen(arguments, queue, &super::items(cluster, None).await?.objects))
@@ -162,7 +162,7 @@ pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem]) -> Plan {
         convert::queue_of(item) == Some(queue) && in_phase && (group.is_none() || item.spec.group == *group)
     };
     let (same, others): (Vec<_>, Vec<_>) = items.iter().filter(wanted).partition(|item| item.spec.priority == *priority);
-    Plan { items: others.iter().map(|item| item.name_any()).collect(), same: same.len() }
+    Plan { items: others.iter().map(|item| item.name_any()).collect(), unchanged: same.len() }
 }
 
 /// The question before the write; none if no confirmation is needed.
@@ -191,7 +191,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan, priority: i32) -> Result<Output
                     .unwrap_or_default();
                 output.line(format!("workitem.{GROUP}/{name} has priority {priority} (was {before}){held}"));
             }
-            WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
+            WriteOutcome::Unchanged(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
             WriteOutcome::Failed(words) => output.failure(printable(&words)),
         }
     }
@@ -223,7 +223,7 @@ mod tests {
         ];
         let plan = |arguments: Arguments| chosen(&Arguments { priority: 7, ..arguments }, "q", &items);
         let all = plan(Arguments::default());
-        assert_eq!((all.items, all.same), (vec!["a".to_owned(), "b".to_owned()], 1));
+        assert_eq!((all.items, all.unchanged), (vec!["a".to_owned(), "b".to_owned()], 1));
         assert_eq!(plan(Arguments { group: Some("h".into()), ..Arguments::default() }).items, ["b"]);
         let named = vec![Chosen::Leased, Chosen::DeadLettered];
         assert_eq!(plan(Arguments { phase: named, ..Arguments::default() }).items, ["c", "e"]);
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_asked_about_and_named_items_are_not() {
-        let plan = Plan { items: vec!["a".into(), "b".into()], same: 0 };
+        let plan = Plan { items: vec!["a".into(), "b".into()], unchanged: 0 };
         let queue = Arguments { queue: Some("q".into()), priority: -3, ..Arguments::default() };
         assert_eq!(question(&plan, &queue).as_deref(), Some("Set the priority of 2 items of queue q to -3?"));
         assert_eq!(question(&plan, &Arguments { yes: true, ..queue }), None);

@@ -114,13 +114,13 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
         console.show(pause::render(&pause::run(cluster, verb, &asked).await?));
         return Ok(());
     }
-    let report = if arguments.stats { look_back(cluster, arguments, Timestamp::now()).await? } else { run(cluster, arguments).await? };
+    let report = if arguments.stats { read_stats(cluster, arguments, Timestamp::now()).await? } else { run(cluster, arguments).await? };
     console.show(render(&report, Timestamp::now()));
     Ok(())
 }
 
 /// Reads the queues and items, and computes the numbers for `--stats`.
-pub async fn look_back(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Result<Report, Error> {
+pub async fn read_stats(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Result<Report, Error> {
     let everywhere = arguments.all_namespaces;
     let (mut queues, mut unreadable) = match &arguments.name {
         Some(name) => (vec![super::queue(cluster, name).await?], Vec::new()),

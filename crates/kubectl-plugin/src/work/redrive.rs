@@ -193,7 +193,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan, rate: u32, console: &mut dyn Co
                 let was = if restored { "Suspended, Restored" } else { life::phase(&item).name() };
                 output.line(format!("workitem.{GROUP}/{name} started again (was {was})"));
             }
-            WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
+            WriteOutcome::Unchanged(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
             WriteOutcome::Failed(words) => output.failure(printable(&words)),
         }
         console.show(output);

@@ -70,7 +70,7 @@ pub struct Facts {
     /// The node, if it is known.
     pub node: Option<String>,
     /// The state of the node.
-    pub node_is: NodeIs,
+    pub node_state: NodeIs,
     /// The errors of reads that failed, as text.
     pub unread: Vec<String>,
 }
@@ -81,7 +81,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     held(&item)?;
     let facts = look(cluster, item).await;
     if !arguments.node_is_dead {
-        console.show(explained(&facts));
+        console.show(explanation(&facts));
         return Ok(());
     }
     console.show(known(&facts));
@@ -95,7 +95,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
         WriteOutcome::Written(_) => {
             output.line(format!("workitem.{GROUP}/{} released: Spillway no longer waits for its agent", arguments.item))
         }
-        WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{} unchanged: {words}", arguments.item)),
+        WriteOutcome::Unchanged(_, words) => output.line(format!("workitem.{GROUP}/{} unchanged: {words}", arguments.item)),
         WriteOutcome::Failed(words) => output.failure(printable(&words)),
     }
     console.show(output);
@@ -134,7 +134,7 @@ pub fn decide(item: &WorkItem, epoch: i64) -> Decision {
             record.holder.map(|holder| holder.agent).unwrap_or_default()
         ));
     }
-    if convert::spec(item).freed_epoch >= epoch {
+    if convert::spec(item).released_epoch >= epoch {
         return Decision::Leave("it is released already, and the operator has not observed that yet".to_owned());
     }
     Decision::Write(json!({"releasedEpoch": epoch}))
@@ -143,7 +143,7 @@ pub fn decide(item: &WorkItem, epoch: i64) -> Decision {
 /// Reads the agent, its pod and its node. Failed reads become notes.
 pub async fn look(cluster: &Cluster, item: WorkItem) -> Facts {
     let unknown = || "not known".to_owned();
-    let mut facts = Facts { item, agent: unknown(), pod: unknown(), node: None, node_is: NodeIs::Unknown, unread: Vec::new() };
+    let mut facts = Facts { item, agent: unknown(), pod: unknown(), node: None, node_state: NodeIs::Unknown, unread: Vec::new() };
     let name = life::agent_of(&facts.item).unwrap_or_default().to_owned();
     let agent = match cluster.api::<Agent>().get_opt(&name).await.map_err(Error::of::<Agent>(&cluster.namespace, &name)) {
         Ok(agent) => agent,
@@ -174,7 +174,7 @@ pub async fn look(cluster: &Cluster, item: WorkItem) -> Facts {
     }
     if let Some(node) = facts.node.clone() {
         match Api::<Node>::all(cluster.client.clone()).get_opt(&node).await {
-            Ok(found) => facts.node_is = found.as_ref().map_or(NodeIs::Deleted, node_is),
+            Ok(found) => facts.node_state = found.as_ref().map_or(NodeIs::Deleted, node_is),
             Err(error) => facts.unread.push(Error::of::<Node>(&cluster.namespace, &node)(error).to_string()),
         }
     }
@@ -200,7 +200,7 @@ pub fn node_is(node: &Node) -> NodeIs {
 
 fn node_words(facts: &Facts) -> String {
     let Some(node) = &facts.node else { return "not known".to_owned() };
-    let words = match facts.node_is {
+    let words = match facts.node_state {
         NodeIs::Ready => "Ready",
         NodeIs::NotReady => "not Ready",
         NodeIs::OutOfService => "marked as out of service",
@@ -217,7 +217,7 @@ pub fn known(facts: &Facts) -> Output {
     let lines = [("Agent", facts.agent.clone()), ("Pod", facts.pod.clone()), ("Node", node_words(facts))];
     output.err.push_str(&pairs(&lines));
     facts.unread.iter().for_each(|words| output.note(format!("note: an object could not be read: {}", printable(words))));
-    match facts.node_is {
+    match facts.node_state {
         NodeIs::Ready => output.note(format!(
             "WARNING: node {} IS READY. The node is not dead: most likely the agent still works on this item. After a release a second agent works on it at the same time.",
             facts.node.as_deref().unwrap_or_default()
@@ -231,7 +231,7 @@ pub fn known(facts: &Facts) -> Output {
 }
 
 /// The output without `--node-is-dead`: the facts, and what a release means. Nothing was changed.
-pub fn explained(facts: &Facts) -> Output {
+pub fn explanation(facts: &Facts) -> Output {
     let mut output = known(facts);
     let name = facts.item.name_any();
     output.note("The item goes back to its queue automatically when its agent gives it back, or when the pod of the agent is proved gone.");
@@ -247,7 +247,7 @@ pub fn explained(facts: &Facts) -> Output {
 pub fn question(facts: &Facts) -> String {
     let name = facts.item.name_any();
     let node = facts.node.as_deref().unwrap_or("of its agent");
-    match facts.node_is {
+    match facts.node_state {
         NodeIs::Ready => format!("Node {node} is READY. Release item {name} anyway? Two agents may then work on it."),
         NodeIs::NotReady | NodeIs::OutOfService | NodeIs::Deleted | NodeIs::Unknown => {
             format!("Is the machine {node} off? Item {name} then goes to another agent.")
@@ -273,7 +273,7 @@ mod tests {
             agent: "a-1: Stale".into(),
             pod: "a-1: Running".into(),
             node: Some("k".into()),
-            node_is,
+            node_state: node_is,
             unread: Vec::new(),
         }
     }
@@ -319,7 +319,7 @@ mod tests {
         assert!(question(&facts(NodeIs::Ready)).starts_with("Node k is READY. Release item i anyway?"));
         assert_eq!(question(&facts(NodeIs::NotReady)), "Is the machine k off? Item i then goes to another agent.");
         assert!(!known(&facts(NodeIs::NotReady)).err.contains("WARNING"));
-        let without = explained(&facts(NodeIs::NotReady));
+        let without = explanation(&facts(NodeIs::NotReady));
         assert!(without.failed && without.err.contains("--node-is-dead states"), "{without:?}");
     }
 }

@@ -27,7 +27,7 @@ pub struct Stats {
     /// Its name.
     pub name: String,
     /// The time before now that the numbers cover.
-    pub within: Duration,
+    pub window: Duration,
     /// Items that were created.
     pub arrived: u64,
     /// Claims by agents.
@@ -41,7 +41,7 @@ pub struct Stats {
     /// From a claim to the end of the attempt, for attempts that ended; sorted.
     pub runs: Vec<Duration>,
     /// How long items except dead letters are kept after their end.
-    pub kept: Duration,
+    pub retention: Duration,
     /// The most finished items that are kept, and whether that number is reached.
     pub most_finished: (u64, bool),
 }
@@ -54,14 +54,14 @@ impl Stats {
         let mut stats = Self {
             namespace: queue.namespace().unwrap_or_default(),
             name: queue.name_any(),
-            within,
+            window: within,
             arrived: 0,
             claimed: 0,
             ended: BTreeMap::new(),
             attempts: BTreeMap::new(),
             waits: Vec::new(),
             runs: Vec::new(),
-            kept: ttl,
+            retention: ttl,
             most_finished: (settings.max_finished, false),
         };
         let since = UnixMillis(now.as_millisecond().saturating_sub(i64::try_from(within.as_millis()).unwrap_or(i64::MAX)));
@@ -99,7 +99,7 @@ impl Stats {
 
     /// A count as a rate an hour.
     fn rate(&self, count: u64) -> String {
-        let hours = self.within.as_secs_f64() / 3600.0;
+        let hours = self.window.as_secs_f64() / 3600.0;
         let rate = f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / hours.max(f64::MIN_POSITIVE);
         if rate == 0.0 || rate >= 10.0 { format!("{rate:.0}/h") } else { format!("{rate:.1}/h") }
     }
@@ -116,8 +116,8 @@ impl Stats {
     /// A note if ended items may be missing, because the queue keeps them for a shorter time or keeps too few.
     fn gaps(&self) -> Option<String> {
         let (most, reached) = self.most_finished;
-        if self.kept < self.within {
-            let kept = short(self.kept);
+        if self.retention < self.window {
+            let kept = short(self.retention);
             Some(format!(
                 "note: queue {} keeps items for only {kept} after their end (ttlSecondsAfterFinished), so items that ended earlier are not counted",
                 self.name
@@ -177,7 +177,7 @@ pub fn render_all(all: &[Stats], with_namespace: bool, output: &mut Output) {
 
 /// One queue in detail.
 pub fn render_one(stats: &Stats, output: &mut Output) {
-    output.line(format!("WorkQueue {} in namespace {}, the last {}", stats.name, stats.namespace, short(stats.within)));
+    output.line(format!("WorkQueue {} in namespace {}, the last {}", stats.name, stats.namespace, short(stats.window)));
     let by = |all: &BTreeMap<&'static str, u64>| {
         let words: Vec<String> = all.iter().map(|(what, count)| format!("{count} {what}")).collect();
         if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }

@@ -158,7 +158,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     let report = run(cluster, arguments, queue.as_deref(), &task, Timestamp::now()).await?;
     console.show(render(&report, arguments.output)?);
     if arguments.wait && !report.items.is_empty() {
-        let telling = if arguments.output.is_some() { follow::Announcement::Aside } else { follow::Announcement::Aloud };
+        let telling = if arguments.output.is_some() { follow::Announcement::Stderr } else { follow::Announcement::Stdout };
         follow::run(cluster, &report.items, arguments.timeout, telling, console, console::interrupted()).await?;
     }
     Ok(())

@@ -104,7 +104,7 @@ async fn items_are_followed_to_their_end() {
     };
     let items = [made];
     let (ended, line) =
-        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Aloud, &mut heard, std::future::pending()), talk);
+        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Stdout, &mut heard, std::future::pending()), talk);
     assert!(ended.is_ok() && !heard.told.failed, "{ended:?}");
     assert_eq!(line, format!("GET {ITEMS}/i"));
     assert_eq!(
@@ -114,7 +114,7 @@ async fn items_are_followed_to_their_end() {
     let mut heard = HeardRequest::default();
     let talk = server.answer(200, item("i", json!({"phase": "Failed", "reason": "FailureRule"})));
     let (ended, _) =
-        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Aloud, &mut heard, std::future::pending()), talk);
+        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Stdout, &mut heard, std::future::pending()), talk);
     assert!(ended.is_ok() && heard.told.failed, "{ended:?}");
     assert_eq!(heard.told.err, "error: item \"i\" has not succeeded: Failed, FailureRule\n");
 }
@@ -125,7 +125,7 @@ async fn waiting_ends_when_time_is_up_or_its_user_goes() {
     let items = [serde_json::from_value(item("i", Value::Null)).expect("an item")];
     let mut heard = HeardRequest::default();
     let waited =
-        follow::run(&cluster, &items, Some(Duration::from_millis(100)), follow::Announcement::Aside, &mut heard, std::future::pending());
+        follow::run(&cluster, &items, Some(Duration::from_millis(100)), follow::Announcement::Stderr, &mut heard, std::future::pending());
     let (ended, _) = tokio::join!(waited, server.answer(200, leased("i")));
     assert_eq!(ended.expect_err("late").to_string(), "these items have not ended in time: i (Leased by a)");
     assert_eq!(
@@ -136,6 +136,6 @@ async fn waiting_ends_when_time_is_up_or_its_user_goes() {
     let mut heard = HeardRequest::default();
     let gone = tokio::time::sleep(Duration::from_millis(50));
     let (ended, _) =
-        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Aloud, &mut heard, gone), server.answer(200, leased("i")));
+        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Stdout, &mut heard, gone), server.answer(200, leased("i")));
     assert!(ended.expect_err("interrupted").to_string().starts_with("the wait was interrupted; the work continues"), "{:?}", heard.told);
 }

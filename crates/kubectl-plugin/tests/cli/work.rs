@@ -83,14 +83,14 @@ async fn rates_and_times_are_those_of_the_items_that_were_routed_here() {
         let all = server.answer(200, list(items.clone())).await;
         [read.line, all.line]
     };
-    let (report, lines) = tokio::join!(queues::look_back(&cluster, &one, now), talk);
+    let (report, lines) = tokio::join!(queues::read_stats(&cluster, &one, now), talk);
     assert_eq!(lines, [format!("GET {QUEUES}/q"), listed(ITEMS)]);
     let told = queues::render(&report.expect("a report"), now).out;
     assert!(told.contains("Ended                2, 2.0/h: 2 Succeeded") && told.contains("60s"), "{told}");
     // Of all queues, in a table.
     let all = queues::Arguments { name: None, all_namespaces: true, ..one };
     let talk = async { (server.answer(200, list(vec![queue(json!({}))])).await, server.answer(200, list(items.clone())).await) };
-    let (report, (_, listed_items)) = tokio::join!(queues::look_back(&cluster, &all, now), talk);
+    let (report, (_, listed_items)) = tokio::join!(queues::read_stats(&cluster, &all, now), talk);
     assert_eq!(listed_items.line, listed("/apis/spillway.dev/v1alpha1/workitems"));
     let told = queues::render(&report.expect("a report"), now).out;
     assert!(told.starts_with("NAMESPACE   NAME   ARRIVED") && told.contains("2.0/h   0        0      0      20s"), "{told}");

@@ -100,7 +100,7 @@ async fn tell(
     mut writer: OwnedWriteHalf,
     key: Option<String>,
     told: &mut watch::Receiver<Option<SupervisorReport>>,
-    said: &watch::Sender<Option<SupervisorReport>>,
+    acknowledged: &watch::Sender<Option<SupervisorReport>>,
 ) {
     if lines::write(&mut writer, &Hello::Control { key }).await.is_err() {
         return;
@@ -121,7 +121,7 @@ async fn tell(
             news.extend(state.finished.clone().map(|(held, outcome)| Control::Finished { held, outcome }));
         }
         // Each hung command is sent once, over all connections.
-        let known = said.borrow().as_ref().map_or(0, |said| said.hung);
+        let known = acknowledged.borrow().as_ref().map_or(0, |said| said.hung);
         news.extend((known..state.hung).map(|_| Control::CommandHung));
         if state.ended {
             news.push(Control::Ended);
@@ -131,6 +131,6 @@ async fn tell(
                 return;
             }
         }
-        said.send_replace(Some(state));
+        acknowledged.send_replace(Some(state));
     }
 }

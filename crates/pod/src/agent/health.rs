@@ -41,7 +41,7 @@ impl Health {
     }
 
     /// The program ended, and is run again for the next item.
-    pub fn rested(&mut self) {
+    pub fn mark_waiting(&mut self) {
         (self.program, self.frozen) = (Program::Waiting, None);
     }
 
@@ -144,7 +144,7 @@ mod tests {
         let mut health = Health::new(at(0));
         health.started(at(10));
         health.frozen(at(20), true);
-        health.rested();
+        health.mark_waiting();
         health.frozen(at(25), true);
         let report = health.report(at(30));
         assert_eq!((report.program, report.silent_ms, report.frozen_ms), (Program::Waiting, 0, 0));

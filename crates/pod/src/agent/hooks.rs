@@ -24,7 +24,7 @@ impl Supervisor {
     /// Processes that we started beside the program. They are no orphans.
     pub(super) fn beside(&self) -> Vec<i32> {
         let hooks = [self.warning.as_ref(), self.checkpointing.as_ref().map(|(hook, _)| hook)].map(|hook| hook.map(|hook| hook.pid));
-        [self.checking, self.drain].into_iter().chain(hooks).flatten().collect()
+        [self.preflight_pid, self.drain].into_iter().chain(hooks).flatten().collect()
     }
 
     pub(super) fn drain(&mut self, command: &[String]) {
@@ -84,7 +84,7 @@ impl Supervisor {
     }
 
     /// Takes the end of a process, if it is the checkpoint hook; returns whether it is.
-    pub(super) fn was_checkpoint(&mut self, pid: i32, code: u8) -> bool {
+    pub(super) fn take_checkpoint_end(&mut self, pid: i32, code: u8) -> bool {
         let Some((_, late)) = self.checkpointing.take_if(|(hook, _)| hook.pid == pid) else { return false };
         self.checkpointed(match code {
             0 => Ok(CheckpointState::Taken),

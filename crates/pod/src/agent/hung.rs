@@ -31,13 +31,13 @@ pub(super) fn mode_of(wanted: &DesiredState) -> BreakerMode {
 
 impl Supervisor {
     /// When the watch-dog must look next; only while a program runs and is not being ended.
-    pub(super) fn watch_at(&self) -> Option<BootTime> {
+    pub(super) fn next_watchdog_check(&self) -> Option<BootTime> {
         self.watchdog.wake().filter(|_| self.program.is_some() && !self.life.ending())
     }
 
     /// Finds hanging commands without a time limit, and ends them.
     pub(super) fn watch(&mut self, now: BootTime) {
-        if self.watch_at().is_none_or(|due| now < due) {
+        if self.next_watchdog_check().is_none_or(|due| now < due) {
             return;
         }
         let own = self.beside();
@@ -50,7 +50,7 @@ impl Supervisor {
                         agent_says!("{what}: it is ended, with all processes that it started");
                         let told = format!("{what}: it was ended, with all processes that it started");
                         // The caller reads the command's standard error, so that a model gets the message.
-                        processes::say_to(pid, started, &told);
+                        processes::write_to_stderr_of(pid, started, &told);
                         self.notice(now, "CommandHung", told);
                     } else {
                         agent_says!("{what}: it is not ended, because the mode of the breaker is Observe");
@@ -65,7 +65,7 @@ impl Supervisor {
                     // First all processes are stopped, so that none can fork, until a round finds no new process.
                     for _ in 0..MAX_STOP_ROUNDS {
                         all.iter().for_each(|(pid, started)| processes::signal(*pid, *started, Signal::STOP));
-                        let found = self.watchdog.with_these(&self.init.list(), &all, self.program, &own);
+                        let found = self.watchdog.with_descendants(&self.init.list(), &all, self.program, &own);
                         let before = all.len();
                         all.extend(found);
                         if all.len() == before {
@@ -74,7 +74,7 @@ impl Supervisor {
                     }
                     all.into_iter().for_each(|(pid, started)| processes::signal(pid, started, Signal::KILL));
                 }
-                watchdog::Action::Left(left) => agent_says!("{left} processes of a command that hung cannot be killed"),
+                watchdog::Action::Unkillable(left) => agent_says!("{left} processes of a command that hung cannot be killed"),
             }
         }
     }

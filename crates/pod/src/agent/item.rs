@@ -40,7 +40,7 @@ pub enum Event {
     /// The order about an item.
     Wanted(Option<ItemWanted>),
     /// The program reported the end of its item.
-    Said(LeaseRef, Outcome),
+    ReportedByProgram(LeaseRef, Outcome),
     /// The sidecar needs no more reports about this lease.
     Settled(LeaseRef),
     /// The program ended.
@@ -153,7 +153,7 @@ impl Items {
     pub fn wake(&self) -> Option<BootTime> {
         match self.current.as_ref()?.stage {
             Stage::Asked { kill_at: at } | Stage::Killing { again: at } | Stage::Copying { since: _, until: at } => Some(at),
-            Stage::Running | Stage::Hooked | Stage::Parked | Stage::Ending | Stage::Concluding | Stage::Over(_) => None,
+            Stage::Running | Stage::WaitingForHook | Stage::Paused | Stage::Ending | Stage::Concluding | Stage::Over(_) => None,
         }
     }
 
@@ -166,9 +166,9 @@ impl Items {
                 self.wanted = wanted;
                 self.obey(now, &mut actions);
             }
-            Event::Said(held, outcome) => {
+            Event::ReportedByProgram(held, outcome) => {
                 if let Some(current) = self.named(&held) {
-                    current.said = Some(outcome);
+                    current.reported = Some(outcome);
                 }
             }
             Event::Settled(held) => self.settled(now, &held, &mut actions),
@@ -198,7 +198,7 @@ impl Items {
                 }
             }
             Event::CheckpointEnded => self.checkpointed(now, &mut actions),
-            Event::Tick => self.pass(now, &mut actions),
+            Event::Tick => self.handle_timeouts(now, &mut actions),
         }
         actions
     }
@@ -212,7 +212,7 @@ impl Items {
         let Some(current) = &mut self.current else { return actions };
         let outcome = current.outcome(words, long, draining, max_turns);
         let waits = current.paused.is_some() && !draining && current.would_run_again(&outcome, long);
-        current.stage = if waits { Stage::Parked } else { Stage::Over(outcome) };
+        current.stage = if waits { Stage::Paused } else { Stage::Over(outcome) };
         if current.settled {
             self.forget(now, &mut actions);
         }
@@ -239,7 +239,7 @@ impl Items {
             assignment,
             turn: 1,
             resumed: 0,
-            said: None,
+            reported: None,
             cancelled: false,
             lost: false,
             paused: None,
@@ -260,7 +260,7 @@ impl Items {
             let stage = match order {
                 ItemOrder::Cancel => Stage::Over(cancelled()),
                 ItemOrder::Lost => Stage::Over(lost()),
-                ItemOrder::Pause(_) => Stage::Parked,
+                ItemOrder::Pause(_) => Stage::Paused,
             };
             self.current.iter_mut().for_each(|current| current.stage = stage.clone());
             self.obey(now, actions);
@@ -282,13 +282,13 @@ impl Items {
     fn ended(&mut self, now: BootTime, exit: Exit, actions: &mut Vec<Action>) {
         let long = !self.per_item();
         let Some(current) = &mut self.current else { return };
-        if matches!(current.stage, Stage::Over(_) | Stage::Concluding | Stage::Parked) {
+        if matches!(current.stage, Stage::Over(_) | Stage::Concluding | Stage::Paused) {
             return;
         }
         current.end = Some(End::Exit(exit));
         if current.stage == Stage::Running {
             if current.hook && !long {
-                current.stage = Stage::Hooked;
+                current.stage = Stage::WaitingForHook;
             } else if long {
                 // The container ends with a program that runs all the time.
                 current.stage = Stage::Ending;
@@ -305,11 +305,11 @@ impl Items {
         }
         let Some(current) = &mut self.current else { return };
         match current.stage {
-            Stage::Running | Stage::Hooked | Stage::Asked { .. } | Stage::Killing { .. } => {
+            Stage::Running | Stage::WaitingForHook | Stage::Asked { .. } | Stage::Killing { .. } => {
                 current.interrupted |= current.end.is_none();
                 current.stage = Stage::Ending;
             }
-            Stage::Parked => current.stage = Stage::Over(release("Drained", "the agent is being ended")),
+            Stage::Paused => current.stage = Stage::Over(release("Drained", "the agent is being ended")),
             Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Over(_) => {}
         }
     }
@@ -347,7 +347,7 @@ impl Items {
     }
 
     /// Takes the actions that are due by time alone.
-    fn pass(&mut self, now: BootTime, actions: &mut Vec<Action>) {
+    fn handle_timeouts(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         let Some(current) = &mut self.current else { return };
         match current.stage {
             Stage::Asked { kill_at: at } | Stage::Killing { again: at } if now >= at => {
@@ -356,8 +356,8 @@ impl Items {
             }
             Stage::Copying { since: _, until } if now >= until => self.decide(actions),
             Stage::Running
-            | Stage::Hooked
-            | Stage::Parked
+            | Stage::WaitingForHook
+            | Stage::Paused
             | Stage::Asked { .. }
             | Stage::Killing { .. }
             | Stage::Ending

@@ -170,7 +170,7 @@ fn it_is_run_again_until_it_says_something_or_had_its_turns() {
     let mut items = busy(3);
     assert_eq!(ended(&mut items, exit(1)), [Action::Conclude]);
     let mut items = busy(3);
-    items.on(at(1), Event::Said(held(1), complete(None)));
+    items.on(at(1), Event::ReportedByProgram(held(1), complete(None)));
     assert_eq!(ended(&mut items, exit(0)), [Action::Conclude]);
 }
 
@@ -179,15 +179,15 @@ fn what_the_program_says_counts_whatever_its_exit_code() {
     let said = [complete(Some("said")), fail("NoSense", "as it says", 9), release("Released", "later")];
     for (said, event) in said.iter().flat_map(|said| [(said, exit(0)), (said, exit(7)), (said, killed(137))]) {
         let mut items = busy(3);
-        items.on(at(1), Event::Said(held(2), complete(Some("of another lease"))));
-        items.on(at(1), Event::Said(held(1), release("First", "")));
-        items.on(at(2), Event::Said(held(1), said.clone()));
+        items.on(at(1), Event::ReportedByProgram(held(2), complete(Some("of another lease"))));
+        items.on(at(1), Event::ReportedByProgram(held(1), release("First", "")));
+        items.on(at(2), Event::ReportedByProgram(held(1), said.clone()));
         ended(&mut items, event.clone());
         items.conclude(at(3), words(Some("file"), "tail"));
         assert_eq!(items.finished(), Some((held(1), said.clone())), "{event:?}");
     }
     let mut items = busy(1);
-    items.on(at(1), Event::Said(held(1), complete(None)));
+    items.on(at(1), Event::ReportedByProgram(held(1), complete(None)));
     ended(&mut items, exit(0));
     items.conclude(at(3), words(Some("file"), "tail"));
     assert_eq!(items.finished(), Some((held(1), complete(Some("file")))), "one that says no result may have written it");
@@ -200,7 +200,7 @@ fn a_cancelled_item_is_given_back_unless_it_was_done() {
     assert_eq!(items.wake(), Some(at(10_000)), "ten seconds, or the grace");
     assert_eq!(items.on(at(1), wants(ItemOrder::Cancel)), [], "said again");
     let mut done = items.clone();
-    done.on(at(2), Event::Said(held(1), complete(Some("just in time"))));
+    done.on(at(2), Event::ReportedByProgram(held(1), complete(Some("just in time"))));
     for (items, expected) in [(&mut items, "Cancelled"), (&mut done, "Complete")] {
         assert_eq!(items.on(at(10_000), Event::Tick), [Action::KillAll]);
         items.on(at(10_001), killed(137));
@@ -235,7 +235,7 @@ fn a_lost_item_is_ended_at_once() {
     items.on(at(0), wants(ItemOrder::Cancel));
     assert_eq!(items.on(at(1_000), wants(ItemOrder::Lost)), []);
     assert_eq!(items.wake(), Some(at(3_000)), "sooner than a cancelled one");
-    items.on(at(1_500), Event::Said(held(1), complete(None)));
+    items.on(at(1_500), Event::ReportedByProgram(held(1), complete(None)));
     items.on(at(2_000), exit(0));
     items.on(at(2_000), Event::Empty);
     copied(&mut items, 2_000);
@@ -290,7 +290,7 @@ fn the_end_of_the_pod_gives_back_what_was_not_done() {
         assert_eq!(items.on(at(1), Event::Draining), []);
         assert_eq!(items.wake(), None, "it is the life's to ask and kill");
         if let Some(said) = said.clone() {
-            items.on(at(2), Event::Said(held(1), said));
+            items.on(at(2), Event::ReportedByProgram(held(1), said));
         }
         meanwhile.iter().for_each(|event| assert_eq!(items.on(at(3), event.clone()), []));
         assert_eq!(items.on(at(4), Event::Empty), []);
@@ -427,7 +427,7 @@ fn what_was_said_or_done_while_it_waits_is_told_and_its_end_ends_it() {
     };
     assert_eq!(end(waiting(), exit(0)).finished(), Some((held(1), complete(Some("tail")))), "it was done all the same");
     let mut said = waiting();
-    said.on(at(1), Event::Said(held(1), fail("NoSense", "as it says", 9)));
+    said.on(at(1), Event::ReportedByProgram(held(1), fail("NoSense", "as it says", 9)));
     assert_eq!(reason(&end(said, exit(1))).0, "NoSense");
     for (event, expected) in [(wants(ItemOrder::Cancel), "Cancelled"), (wants(ItemOrder::Lost), "Lost"), (Event::Draining, "Drained")] {
         let mut items = end(waiting(), exit(1));

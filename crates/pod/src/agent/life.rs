@@ -60,7 +60,7 @@ pub enum Action {
     /// Report the end, and exit with this code.
     Leave(u8),
     /// Log this line.
-    Say(String),
+    Log(String),
 }
 
 /// The stage of the program's life.
@@ -98,11 +98,11 @@ pub struct Life {
     /// The program's exit code, once it has ended.
     code: Option<u8>,
     /// The pod fails closed: the exit code does not depend on the program's.
-    closed: bool,
+    failed_closed: bool,
     /// SIGTERM has come already.
     terminated: bool,
     /// The exit code if no program gives another.
-    own: u8,
+    default_code: u8,
 }
 
 impl Default for Life {
@@ -112,9 +112,9 @@ impl Default for Life {
             grace: DEFAULT_GRACE,
             drain_hook: Vec::new(),
             code: None,
-            closed: false,
+            failed_closed: false,
             terminated: false,
-            own: SIGKILL_EXIT_CODE,
+            default_code: SIGKILL_EXIT_CODE,
         }
     }
 }
@@ -152,7 +152,7 @@ impl Life {
             },
             Event::Tick => {}
         }
-        self.pass(now, &mut actions);
+        self.handle_timeouts(now, &mut actions);
         actions
     }
 
@@ -218,12 +218,12 @@ impl Life {
     /// Ends the program now, by the directive `stop`.
     fn stop(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         if self.stage == Stage::Waiting {
-            actions.push(Action::Say("the program is not started: the agent's directive is stop".into()));
-            self.closed = true;
+            actions.push(Action::Log("the program is not started: the agent's directive is stop".into()));
+            self.failed_closed = true;
             return self.leave(actions);
         }
         if matches!(self.stage, Stage::Running | Stage::Serving { .. }) {
-            actions.push(Action::Say("the program is ended: the agent's directive is stop".into()));
+            actions.push(Action::Log("the program is ended: the agent's directive is stop".into()));
         }
         self.end(now, Some(now.after(SHORT_KILL_GRACE / 2)), now.after(SHORT_KILL_GRACE), actions);
     }
@@ -233,12 +233,12 @@ impl Life {
         if self.stage == Stage::Over {
             return;
         }
-        self.closed = true;
+        self.failed_closed = true;
         if self.stage == Stage::Waiting {
-            actions.push(Action::Say(format!("the program is not started: {why}")));
+            actions.push(Action::Log(format!("the program is not started: {why}")));
             return self.leave(actions);
         }
-        actions.push(Action::Say(format!("the program is ended: {why}")));
+        actions.push(Action::Log(format!("the program is ended: {why}")));
         self.end(now, hook, kill_at, actions);
     }
 
@@ -267,7 +267,7 @@ impl Life {
             Stage::Waiting => self.leave(actions),
             // No program runs: the hook is not needed, and there is no exit code of a program.
             Stage::Serving { busy: false } => {
-                self.own = SIGTERM_EXIT_CODE;
+                self.default_code = SIGTERM_EXIT_CODE;
                 self.ask(kill_at, actions);
             }
             Stage::Running | Stage::Serving { busy: true } => match hook {
@@ -297,15 +297,15 @@ impl Life {
     }
 
     /// Takes the actions that are due by time alone.
-    fn pass(&mut self, now: BootTime, actions: &mut Vec<Action>) {
+    fn handle_timeouts(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         match self.stage {
             Stage::Draining { until, kill_at } if now >= until => {
                 self.ask(kill_at, actions);
-                self.pass(now, actions);
+                self.handle_timeouts(now, actions);
             }
             Stage::Asked { kill_at } if now >= kill_at => self.kill(now, actions),
             Stage::Killing { give_up, .. } if now >= give_up => {
-                actions.push(Action::Say("some processes in the container could not be killed".into()));
+                actions.push(Action::Log("some processes in the container could not be killed".into()));
                 self.leave(actions);
             }
             Stage::Killing { again, give_up } if now >= again => {
@@ -325,8 +325,8 @@ impl Life {
     fn leave(&mut self, actions: &mut Vec<Action>) {
         let unstarted = self.stage == Stage::Waiting;
         self.stage = Stage::Over;
-        let own = self.code.unwrap_or(if unstarted { SIGTERM_EXIT_CODE } else { self.own });
-        actions.push(Action::Leave(if self.closed { FAIL_CLOSED_EXIT_CODE } else { own }));
+        let own = self.code.unwrap_or(if unstarted { SIGTERM_EXIT_CODE } else { self.default_code });
+        actions.push(Action::Leave(if self.failed_closed { FAIL_CLOSED_EXIT_CODE } else { own }));
     }
 }
 

@@ -42,7 +42,7 @@ fn running(drain_hook: &[&str]) -> Life {
 /// The actions, without log lines.
 fn done(life: &mut Life, now: u64, event: Event) -> Vec<Action> {
     let mut actions = life.on(at(now), event);
-    actions.retain(|action| !matches!(action, Action::Say(_)));
+    actions.retain(|action| !matches!(action, Action::Log(_)));
     actions
 }
 
@@ -64,7 +64,7 @@ fn what_must_not_run_is_not_started() {
     for event in closed {
         let mut life = Life::default();
         let actions = life.on(at(0), event.clone());
-        assert!(matches!(&actions[..], [Action::Say(_), Action::Leave(FAIL_CLOSED_EXIT_CODE)]), "{event:?}: {actions:?}");
+        assert!(matches!(&actions[..], [Action::Log(_), Action::Leave(FAIL_CLOSED_EXIT_CODE)]), "{event:?}: {actions:?}");
         assert_eq!(life.on(at(1), Event::Order(Order::Start(Box::new(settings(&[]))))), [], "nor later");
     }
     assert_eq!(Life::default().on(at(0), Event::Terminate), [Action::Leave(143)]);
@@ -93,7 +93,7 @@ fn what_cannot_be_killed_does_not_hold_the_container() {
     let mut life = running(&[]);
     life.on(at(0), Event::Ended(0));
     life.on(at(2_000), Event::Tick);
-    assert!(matches!(&life.on(at(7_000), Event::Tick)[..], [Action::Say(_), Action::Leave(0)]));
+    assert!(matches!(&life.on(at(7_000), Event::Tick)[..], [Action::Log(_), Action::Leave(0)]));
 }
 
 #[test]

@@ -102,7 +102,7 @@ pub fn run(options: Options) -> io::Result<u8> {
 }
 
 /// Waits until all output of the program was read.
-async fn copied(copying: &mut Option<mpsc::Receiver<()>>) {
+async fn wait_for_output(copying: &mut Option<mpsc::Receiver<()>>) {
     if let Some(copying) = copying {
         copying.recv().await;
     }
@@ -115,7 +115,7 @@ impl Supervisor {
         let (orders, mut received) = mpsc::channel(64);
         let said = watch::Sender::new(None);
         let mut heard = said.subscribe();
-        tokio::spawn(control::keep(self.options.socket.clone(), self.told.subscribe(), said, orders));
+        tokio::spawn(control::keep(self.options.socket.clone(), self.reports.subscribe(), said, orders));
         loop {
             // Orders come first: the end of a process is judged by what the program has reported before.
             while let Ok(order) = received.try_recv() {
@@ -123,7 +123,7 @@ impl Supervisor {
             }
             let wake = self.settle();
             if let Some(code) = self.leave {
-                self.last_words(&mut heard).await;
+                self.send_last_report(&mut heard).await;
                 return Ok(code);
             }
             tokio::select! {
@@ -131,7 +131,7 @@ impl Supervisor {
                 _ = terminate.recv() => self.on(Event::Terminate),
                 _ = children.recv() => {}
                 Some(order) = received.recv() => self.take(order),
-                () = copied(&mut self.copying), if self.items.copying() || self.preflight.copying() => self.read_all(),
+                () = wait_for_output(&mut self.output_copied), if self.items.copying() || self.preflight.copying() => self.read_all(),
                 () = sleep(wake) => {}
             }
         }
@@ -158,11 +158,16 @@ impl Supervisor {
             self.tell(now);
         }
         let mut wake = self.look_at;
-        for due in
-            [self.life.wake(), self.preflight.wake(), self.items.wake(), self.watch_at(), self.warning.as_ref().map(|hook| hook.until)]
-                .into_iter()
-                .chain([self.checkpointing.as_ref().map(|(hook, _)| hook.until)])
-                .flatten()
+        for due in [
+            self.life.wake(),
+            self.preflight.wake(),
+            self.items.wake(),
+            self.next_watchdog_check(),
+            self.warning.as_ref().map(|hook| hook.until),
+        ]
+        .into_iter()
+        .chain([self.checkpointing.as_ref().map(|(hook, _)| hook.until)])
+        .flatten()
         {
             wake = wake.min(due);
         }
@@ -177,7 +182,7 @@ impl Supervisor {
                 Action::DrainHook(command) => self.drain(&command),
                 Action::AskAll => self.ask_all(),
                 Action::KillAll => self.init.signal_all(Signal::KILL),
-                Action::Say(what) => agent_says!("{what}"),
+                Action::Log(what) => agent_says!("{what}"),
                 Action::Leave(code) => self.leave = Some(code),
             }
         }
@@ -207,7 +212,7 @@ impl Supervisor {
                 }
                 preflight::Action::Start => {
                     // The output of the preflight is no output of the program.
-                    (self.output, self.copying) = (LastOutput::default(), None);
+                    (self.output, self.output_copied) = (LastOutput::default(), None);
                     if let Some(settings) = self.start_with.take() {
                         self.on(Event::Order(Order::Start(Box::new(settings))));
                     }
@@ -301,7 +306,7 @@ impl Supervisor {
                 }
             }
             Order::Item(assignment) => self.on_item(item::Event::Take(assignment)),
-            Order::Said(held, outcome) => self.on_item(item::Event::Said(held, outcome)),
+            Order::Said(held, outcome) => self.on_item(item::Event::ReportedByProgram(held, outcome)),
             Order::Settled(held) => self.on_item(item::Event::Settled(held)),
             Order::Key(_) | Order::Abandoned | Order::WallsDown(_) => {}
         }
@@ -336,7 +341,7 @@ impl Supervisor {
                 Change::Ended(exit) => {
                     self.program = None;
                     if self.items.per_item() {
-                        self.health.rested();
+                        self.health.mark_waiting();
                     } else {
                         self.health.ended();
                     }
@@ -349,8 +354,8 @@ impl Supervisor {
             }
         } else if let Change::Ended(exit) = change {
             let code = exit.code;
-            if self.checking == Some(pid) {
-                self.checking = None;
+            if self.preflight_pid == Some(pid) {
+                self.preflight_pid = None;
                 self.on_preflight(preflight::Event::Ended(exit));
             } else if self.drain == Some(pid) {
                 self.drain = None;
@@ -358,7 +363,7 @@ impl Supervisor {
                     agent_says!("the drain hook ended with exit code {code}");
                 }
                 self.on(Event::HookEnded);
-            } else if !self.was_checkpoint(pid, code) && self.warning.as_ref().is_some_and(|hook| hook.pid == pid) {
+            } else if !self.take_checkpoint_end(pid, code) && self.warning.as_ref().is_some_and(|hook| hook.pid == pid) {
                 self.warning = None;
                 if code != 0 {
                     agent_says!("the warn hook ended with exit code {code}");
@@ -392,7 +397,7 @@ impl Supervisor {
         let (ended, hung) = (self.leave.is_some(), self.hung);
         let active = self.health.last_active() > self.told_active;
         self.told_active = self.health.last_active();
-        self.told.send_if_modified(|told| {
+        self.reports.send_if_modified(|told| {
             let news = active
                 || told.as_ref().is_none_or(|told| {
                     told.ended != ended
@@ -414,11 +419,11 @@ impl Supervisor {
     }
 
     /// The program has ended: copies its last output, and reports the end to the sidecar.
-    async fn last_words(mut self, heard: &mut watch::Receiver<Option<SupervisorReport>>) {
-        if self.checking.is_some() {
+    async fn send_last_report(mut self, heard: &mut watch::Receiver<Option<SupervisorReport>>) {
+        if self.preflight_pid.is_some() {
             self.init.signal_all(Signal::KILL); // the preflight would be killed with us, and keeps its output open until then
         }
-        let _ = timeout(FINAL_OUTPUT_TIMEOUT, copied(&mut self.copying)).await; // the reader of our output may have stopped
+        let _ = timeout(FINAL_OUTPUT_TIMEOUT, wait_for_output(&mut self.output_copied)).await; // the reader of our output may have stopped
         self.on_item(item::Event::Leave);
         if self.items.per_item() {
             self.health.ended();

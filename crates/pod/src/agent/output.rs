@@ -29,7 +29,7 @@ pub struct LastOutput(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    at: AtomicU64,
+    last_write: AtomicU64,
     /// The end of both streams.
     both: Mutex<Vec<u8>>,
     /// The end of standard output alone: the result of a program that writes no result file.
@@ -48,7 +48,7 @@ pub enum Stream {
 impl LastOutput {
     /// When the program last wrote something.
     pub fn get(&self) -> BootTime {
-        BootTime::from_millis(self.0.at.load(Ordering::Relaxed))
+        BootTime::from_millis(self.0.last_write.load(Ordering::Relaxed))
     }
 
     /// The end of both streams, at most 1024 bytes, as plain text without white space around it.
@@ -62,7 +62,7 @@ impl LastOutput {
     }
 
     fn wrote(&self, chunk: &[u8], stream: Stream, plain: &mut PlainText) {
-        self.0.at.store(BootTime::now().millis(), Ordering::Relaxed);
+        self.0.last_write.store(BootTime::now().millis(), Ordering::Relaxed);
         // Both buffers read the chunk from the same state of the parser.
         let before = plain.clone();
         keep(&self.0.both, MAX_LAST_WORDS_BYTES, chunk, plain);

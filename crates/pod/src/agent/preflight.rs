@@ -63,7 +63,7 @@ enum End {
 enum Stage {
     /// [`Event::Begin`] has not come.
     #[default]
-    Unasked,
+    NotBegun,
     /// The command runs, at most until `until`.
     Running { until: BootTime },
     /// The command has ended; processes that it left behind are being killed.
@@ -93,7 +93,7 @@ impl Preflight {
     /// Takes an event; returns the actions.
     pub fn on(&mut self, now: BootTime, event: Event) -> Vec<Action> {
         match (event, &mut self.stage) {
-            (Event::Begin(command), Stage::Unasked) => {
+            (Event::Begin(command), Stage::NotBegun) => {
                 if command.is_empty() {
                     self.stage = Stage::Passed;
                     return vec![Action::Start];
@@ -112,16 +112,16 @@ impl Preflight {
             }
             (Event::Copied, Stage::Copying { until, .. }) => {
                 *until = now;
-                self.pass(now)
+                self.handle_timeouts(now)
             }
-            (Event::Tick, _) => self.pass(now),
+            (Event::Tick, _) => self.handle_timeouts(now),
             // A restarted sidecar repeats `Begin`. The other events belong to a run that is over, or to other processes.
             (Event::Begin(_) | Event::NotStarted(_) | Event::Ended(_) | Event::Empty | Event::Copied, _) => Vec::new(),
         }
     }
 
     /// Takes the actions that are due by time alone.
-    fn pass(&mut self, now: BootTime) -> Vec<Action> {
+    fn handle_timeouts(&mut self, now: BootTime) -> Vec<Action> {
         match &mut self.stage {
             Stage::Running { until } if now >= *until => self.clear(now, End::TooLong),
             Stage::Clearing { again, .. } if now >= *again => {
@@ -133,7 +133,7 @@ impl Preflight {
                 vec![Action::Judge]
             }
             Stage::Resting { until } if now >= *until => self.run(now),
-            Stage::Unasked
+            Stage::NotBegun
             | Stage::Running { .. }
             | Stage::Clearing { .. }
             | Stage::Copying { .. }
@@ -179,7 +179,7 @@ impl Preflight {
         match &self.stage {
             Stage::Running { until: at } | Stage::Clearing { again: at, .. } | Stage::Copying { until: at, .. } => Some(*at),
             Stage::Resting { until } => Some(*until),
-            Stage::Unasked | Stage::Judging(_) | Stage::Passed => None,
+            Stage::NotBegun | Stage::Judging(_) | Stage::Passed => None,
         }
     }
 
@@ -208,7 +208,7 @@ impl Preflight {
         let state = match &self.stage {
             _ if self.command.is_empty() => return None,
             Stage::Passed => PreflightState::Passed,
-            Stage::Unasked
+            Stage::NotBegun
             | Stage::Running { .. }
             | Stage::Clearing { .. }
             | Stage::Copying { .. }

@@ -17,7 +17,7 @@ use rustix::process::{
 };
 
 use super::watchdog::Process;
-use crate::files::reading;
+use crate::files::stdin_with;
 use crate::process::kind::{self, OwnBinary};
 use crate::process::tree::{PROC_TICK_MS, Tree, stat};
 
@@ -90,7 +90,7 @@ impl Init {
         if tty {
             prepared.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
         } else {
-            prepared.stdin(reading(input)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+            prepared.stdin(stdin_with(input)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         }
         // This handle never waits: all processes are reaped in one place.
         let mut child = self.spawn(&mut prepared)?;
@@ -101,7 +101,7 @@ impl Init {
     /// Starts a hook in its own process group, with `input` as its standard input. Its output goes to our own.
     pub fn start_hook(self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8]) -> io::Result<i32> {
         let mut prepared = prepare(command, environment)?;
-        prepared.stdin(reading(input)?).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0);
+        prepared.stdin(stdin_with(input)?).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0);
         Ok(i32::try_from(self.spawn(&mut prepared)?.id()).unwrap_or(0))
     }
 
@@ -195,7 +195,7 @@ pub fn stopped(pid: i32) -> Option<bool> {
 fn described(processes: Vec<Process>) -> Vec<Process> {
     let own = OwnBinary::find();
     let described = |process: Process| match own.is_run_by(process.pid) {
-        true => Process { ours: true, ..process },
+        true => Process { own_binary: true, ..process },
         false => Process { kind: kind::read(process.pid), ..process },
     };
     processes.into_iter().map(described).collect()
@@ -208,7 +208,7 @@ fn list() -> Vec<Process> {
 }
 
 /// Writes a line to the standard error of a process, if that is a pipe with a reader. A write to anything else could block.
-pub fn say_to(pid: i32, started: u64, words: &str) {
+pub fn write_to_stderr_of(pid: i32, started: u64, words: &str) {
     let path = format!("/proc/{pid}/fd/2");
     let is_pipe = std::fs::read_link(&path).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(b"pipe:"));
     if !is_pipe {
@@ -307,7 +307,7 @@ mod tests {
         let own = i32::try_from(std::process::id()).expect("a pid");
         let now = crate::clock::BootTime::now().millis();
         let found = described(list()).into_iter().find(|process| process.pid == own).expect("we are there");
-        assert!(found.ours && found.started <= now && now - found.started < 600_000, "{found:?} at {now}");
+        assert!(found.own_binary && found.started <= now && now - found.started < 600_000, "{found:?} at {now}");
     }
 
     #[test]
@@ -320,8 +320,8 @@ mod tests {
             let mut child = Command::new("sleep").arg("1000").stderr(errors).spawn().expect("a child");
             let pid = i32::try_from(child.id()).expect("a pid");
             let started = process(pid).expect("it is there").started;
-            say_to(pid, started + 1, "to another one");
-            say_to(pid, started, "to it");
+            write_to_stderr_of(pid, started + 1, "to another one");
+            write_to_stderr_of(pid, started, "to it");
             child.kill().expect("killed");
             child.wait().expect("reaped");
         }

@@ -35,10 +35,10 @@ impl Supervisor {
     /// Runs the preflight command as the program is run, but with empty standard input and without a terminal.
     pub(super) fn check(&mut self, command: &[String]) {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        (self.output, self.copying) = (LastOutput::default(), None);
+        (self.output, self.output_copied) = (LastOutput::default(), None);
         match self.init.start(&command, &self.environment, b"", false) {
             Ok(started) => {
-                self.checking = Some(started.pid);
+                self.preflight_pid = Some(started.pid);
                 self.copy(started);
             }
             Err(error) => {
@@ -49,7 +49,7 @@ impl Supervisor {
     }
 
     pub(super) fn start(&mut self, now: BootTime) {
-        match self.init.start(&self.options.command, &self.of_program(), b"", self.options.tty) {
+        match self.init.start(&self.options.command, &self.program_environment(), b"", self.options.tty) {
             Ok(started) => self.started(now, started),
             Err(error) => {
                 let (code, why) = self.not_started(&error);
@@ -81,11 +81,11 @@ impl Supervisor {
             command.push(text.into());
         }
         let stdin = if input == Input::Stdin { text.as_bytes() } else { b"" };
-        self.of_item = of_item;
+        self.item_variables = of_item;
         // The output of an earlier item is no output of this one.
         self.output = LastOutput::default();
-        self.copying = None;
-        let started = self.init.start(&command, &self.of_program(), stdin, self.options.tty);
+        self.output_copied = None;
+        let started = self.init.start(&command, &self.program_environment(), stdin, self.options.tty);
         let started = started.map_err(|error| self.not_started(&error))?;
         self.life.busy();
         self.started(now, started);
@@ -102,13 +102,13 @@ impl Supervisor {
     pub(super) fn environment(&self) -> BTreeMap<String, OsString> {
         let mut environment = self.environment.clone();
         if self.items.held().is_some() {
-            environment.extend(self.of_item.clone());
+            environment.extend(self.item_variables.clone());
         }
         environment
     }
 
     /// The environment of the program, with the timed shells. Hooks have their own time limits instead.
-    fn of_program(&self) -> BTreeMap<String, OsString> {
+    fn program_environment(&self) -> BTreeMap<String, OsString> {
         let mut environment = self.environment();
         environment.extend(self.timed_path.clone().filter(|_| !self.untimed).map(|path| ("PATH".to_owned(), path)));
         environment
@@ -125,7 +125,7 @@ impl Supervisor {
     fn copy(&mut self, started: Started) {
         if let Some((out, err)) = started.output {
             let (ended, copying) = mpsc::channel(1);
-            self.copying = Some(copying);
+            self.output_copied = Some(copying);
             let copied = output::copy((out, Stream::Out), io::stdout(), self.output.clone(), ended.clone())
                 .and_then(|()| output::copy((err, Stream::Err), io::stderr(), self.output.clone(), ended));
             if let Err(error) = copied {

@@ -37,11 +37,11 @@ pub(super) struct Supervisor {
     /// The pool exempts all commands that do not ask for a time limit.
     pub(super) untimed: bool,
     /// The variables that the item in hand adds to the environment.
-    pub(super) of_item: BTreeMap<String, OsString>,
+    pub(super) item_variables: BTreeMap<String, OsString>,
     pub(super) life: Life,
     pub(super) preflight: Preflight,
     /// The pid of the preflight command, while it runs.
-    pub(super) checking: Option<i32>,
+    pub(super) preflight_pid: Option<i32>,
     /// The settings for the start of the program, after its preflight has passed.
     pub(super) start_with: Option<Settings>,
     pub(super) items: Items,
@@ -50,7 +50,7 @@ pub(super) struct Supervisor {
     pub(super) program: Option<i32>,
     pub(super) output: LastOutput,
     /// Closes when all output of the program was read.
-    pub(super) copying: Option<mpsc::Receiver<()>>,
+    pub(super) output_copied: Option<mpsc::Receiver<()>>,
     pub(super) item_files: Option<ItemFiles>,
     pub(super) terminal: Option<Terminal>,
     pub(super) notices: Option<Notices>,
@@ -72,7 +72,7 @@ pub(super) struct Supervisor {
     /// Commands so far that hung without a time limit.
     pub(super) hung: u32,
     pub(super) look_at: BootTime,
-    pub(super) told: watch::Sender<Option<SupervisorReport>>,
+    pub(super) reports: watch::Sender<Option<SupervisorReport>>,
     pub(super) told_active: BootTime,
     pub(super) leave: Option<u8>,
 }
@@ -92,16 +92,16 @@ impl Supervisor {
             environment,
             timed_path,
             untimed: false,
-            of_item: BTreeMap::new(),
+            item_variables: BTreeMap::new(),
             life: Life::default(),
             preflight: Preflight::default(),
-            checking: None,
+            preflight_pid: None,
             start_with: None,
             items: Items::default(),
             health: Health::new(now),
             program: None,
             output: LastOutput::default(),
-            copying: None,
+            output_copied: None,
             item_files,
             notices,
             own_notices: 0,
@@ -117,7 +117,7 @@ impl Supervisor {
             watchdog: Watchdog::default(),
             hung: 0,
             look_at: now,
-            told: watch::Sender::new(None),
+            reports: watch::Sender::new(None),
             told_active: now,
             leave: None,
         }

@@ -64,7 +64,7 @@ pub struct Process {
     /// Its name.
     pub name: String,
     /// It runs our own binary.
-    pub ours: bool,
+    pub own_binary: bool,
     /// Its kind, unless it runs our own binary.
     pub kind: Kind,
 }
@@ -99,7 +99,7 @@ pub enum Action {
         ended: bool,
     },
     /// This number of processes cannot be killed.
-    Left(usize),
+    Unkillable(usize),
 }
 
 /// The processes that are being ended.
@@ -118,9 +118,9 @@ pub struct Watchdog {
     limits: Option<Limits>,
     mode: BreakerMode,
     /// The model calls of the program.
-    called: Option<ModelCalls>,
+    model_calls: Option<ModelCalls>,
     /// When a model first answered the program (milliseconds since boot).
-    answered: Option<u64>,
+    first_answer: Option<u64>,
     /// When the program was started. A call that began earlier belongs to an earlier program.
     since: BootTime,
     look_at: BootTime,
@@ -128,7 +128,7 @@ pub struct Watchdog {
     /// Processes that were reported and not ended.
     observed: BTreeMap<i32, u64>,
     /// Processes that were exempt at the last check. When the process that they waited for has ended, they may be about to end.
-    left: BTreeMap<i32, u64>,
+    exempt: BTreeMap<i32, u64>,
 }
 
 impl Watchdog {
@@ -144,22 +144,23 @@ impl Watchdog {
 
     /// Another program was started: earlier model calls do not belong to it.
     pub fn program_started(&mut self, now: BootTime) {
-        (self.called, self.answered, self.ending, self.since) = (None, None, None, now);
+        (self.model_calls, self.first_answer, self.ending, self.since) = (None, None, None, now);
         self.observed.clear();
-        self.left.clear();
+        self.exempt.clear();
     }
 
     /// Takes the model calls so far.
     pub fn called(&mut self, called: ModelCalls) {
         let since = self.since.millis();
         let ModelCalls { begun, seen, conversations, unknown, answered } = called;
-        self.answered = self.answered.or(answered.filter(|answered| *answered >= since));
+        self.first_answer = self.first_answer.or(answered.filter(|answered| *answered >= since));
         if begun < since {
             return;
         }
         let ours = |one: Conversation| (one.begun >= since).then(|| Conversation { first: one.first.max(since), ..one });
         let conversations = conversations.into_iter().filter_map(ours).collect();
-        self.called = Some(ModelCalls { begun, seen, conversations, unknown: unknown.filter(|unknown| *unknown >= since), answered: None });
+        self.model_calls =
+            Some(ModelCalls { begun, seen, conversations, unknown: unknown.filter(|unknown| *unknown >= since), answered: None });
     }
 
     /// When the next check is due; `None`: no process can hang yet.
@@ -170,7 +171,7 @@ impl Watchdog {
         let limits = self.limits.as_ref().filter(|limits| self.mode != BreakerMode::Off && !limits.untimed.all())?;
         // A command that the earliest answer asked for is the first one that may hang.
         let first = |called: &ModelCalls| called.conversations.iter().filter_map(|one| one.ended).fold(called.seen, u64::min);
-        let silent = self.called.as_ref().map(|called| BootTime::from_millis(first(called)).after(limits.silent));
+        let silent = self.model_calls.as_ref().map(|called| BootTime::from_millis(first(called)).after(limits.silent));
         let commands = self.commands_since(limits).map(|_| self.look_at);
         let due = [silent, commands].into_iter().flatten().min()?;
         Some(due.max(self.look_at))
@@ -179,27 +180,27 @@ impl Watchdog {
     /// Since when a shell's command has the time limit; `None`: not yet.
     fn commands_since(&self, limits: &Limits) -> Option<u64> {
         // The start of a process is exact to a tick.
-        let answered = self.answered.map(|answered| answered.saturating_sub(PROC_TICK_MS));
+        let answered = self.first_answer.map(|answered| answered.saturating_sub(PROC_TICK_MS));
         if limits.untimed.until_answer { answered } else { Some(0) }
     }
 
     /// Checks all processes. `own`: processes that the supervisor started beside the program; they are no orphans.
     pub fn look(&mut self, now: BootTime, table: &[Process], program: Option<i32>, own: &[i32]) -> Vec<Action> {
         if self.ending.is_some() {
-            return self.go_on(now, table, program, own);
+            return self.continue_ending(now, table, program, own);
         }
         let (Some(limits), Some(program)) = (&self.limits, program) else {
             self.look_at = now.after(PROCESS_CHECK_INTERVALS.0);
             return Vec::new();
         };
         let commands_since = self.commands_since(limits);
-        let ProgramProcesses { hung: mut roots, left, next } =
-            Judge { table, limits, commands_since, called: self.called.as_ref(), now }.below(program);
+        let ProgramProcesses { hung: mut roots, exempt: left, next } =
+            Judge { table, limits, commands_since, model_calls: self.model_calls.as_ref(), now }.below(program);
         let each = (limits.command / CHECKS_PER_COMMAND_TIME).clamp(PROCESS_CHECK_INTERVALS.1, PROCESS_CHECK_INTERVALS.0);
         self.look_at = next.map_or(now.after(each), |next| now.after(each).min(next));
         let alive = |pid: &i32, started: &mut u64| table.iter().any(|one| one.pid == *pid && one.started == *started);
         self.observed.retain(alive);
-        let left = std::mem::replace(&mut self.left, left);
+        let left = std::mem::replace(&mut self.exempt, left);
         roots.retain(|one| ![&self.observed, &left].into_iter().any(|all| all.get(&one.pid) == Some(&one.started)));
         if roots.is_empty() || self.mode == BreakerMode::Off || limits.untimed.all() {
             return Vec::new();
@@ -219,7 +220,7 @@ impl Watchdog {
         actions
     }
 
-    fn go_on(&mut self, now: BootTime, table: &[Process], program: Option<i32>, own: &[i32]) -> Vec<Action> {
+    fn continue_ending(&mut self, now: BootTime, table: &[Process], program: Option<i32>, own: &[i32]) -> Vec<Action> {
         let Some(ending) = &mut self.ending else { return Vec::new() };
         // A process that lost its parent since is taken for one of them: no other process leaves orphans in these moments.
         let orphans = table.iter().filter(|one| one.parent == 1 && one.started >= ending.since);
@@ -240,14 +241,14 @@ impl Watchdog {
             // They are observed from now on, so that they are not reported again.
             self.observed.append(&mut ending.members);
             self.ending = None;
-            return vec![Action::Left(left)];
+            return vec![Action::Unkillable(left)];
         }
         ending.kill_at = now.after(KILL_INTERVAL);
         vec![Action::Kill(ending.members.clone())]
     }
 
     /// All processes that must be killed with these, in the current table.
-    pub fn with_these(&self, table: &[Process], these: &BTreeMap<i32, u64>, program: Option<i32>, own: &[i32]) -> BTreeMap<i32, u64> {
+    pub fn with_descendants(&self, table: &[Process], these: &BTreeMap<i32, u64>, program: Option<i32>, own: &[i32]) -> BTreeMap<i32, u64> {
         let mut all: BTreeSet<i32> = own.iter().copied().chain([1]).collect();
         all.extend(program);
         tree(table, these, &all)
@@ -287,7 +288,7 @@ struct Judge<'a> {
     table: &'a [Process],
     limits: &'a Limits,
     commands_since: Option<u64>,
-    called: Option<&'a ModelCalls>,
+    model_calls: Option<&'a ModelCalls>,
     now: BootTime,
 }
 
@@ -296,7 +297,7 @@ struct ProgramProcesses<'a> {
     /// The topmost processes that hang.
     hung: Vec<&'a Process>,
     /// Processes that would hang, and are exempt.
-    left: BTreeMap<i32, u64>,
+    exempt: BTreeMap<i32, u64>,
     /// When the time limit of the next shell's command ends.
     next: Option<BootTime>,
 }
@@ -305,13 +306,13 @@ impl<'a> Judge<'a> {
     fn below(&self, program: i32) -> ProgramProcesses<'a> {
         let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
         self.table.iter().for_each(|one| children.entry(one.parent).or_default().push(one));
-        let mut found = ProgramProcesses { hung: Vec::new(), left: BTreeMap::new(), next: None };
+        let mut found = ProgramProcesses { hung: Vec::new(), exempt: BTreeMap::new(), next: None };
         let mut seen = BTreeSet::from([program]);
         let mut ahead: Vec<&Process> = self.table.iter().filter(|one| one.pid == program).collect();
         while let Some(parent) = ahead.pop() {
             for one in children.get(&parent.pid).into_iter().flatten() {
                 // Processes below our own programs have their own time limit, or are meant to wait.
-                if !seen.insert(one.pid) || one.ours {
+                if !seen.insert(one.pid) || one.own_binary {
                     continue;
                 }
                 let wanted = self.commands_since.is_some_and(|since| one.started >= since);
@@ -324,7 +325,7 @@ impl<'a> Judge<'a> {
                 if !hangs {
                     ahead.push(one);
                 } else if one.kind.at_terminal() || self.stays(one, &children) {
-                    found.left.insert(one.pid, one.started);
+                    found.exempt.insert(one.pid, one.started);
                 } else {
                     found.hung.push(one);
                 }
@@ -336,7 +337,7 @@ impl<'a> Judge<'a> {
     /// Whether the program has waited for the process for too long.
     fn is_silent(&self, one: &Process) -> bool {
         let (now, limit) = (self.now.millis(), millis(self.limits.silent));
-        self.called.is_some_and(|called| hangs(one.started, called, now, limit))
+        self.model_calls.is_some_and(|called| hangs(one.started, called, now, limit))
     }
 
     /// Whether the process, or one below it, is meant to stay or has its own time limit.
@@ -346,7 +347,7 @@ impl<'a> Judge<'a> {
         let mut ahead = vec![one];
         while let Some(one) = ahead.pop() {
             // Not the timed shells: they have the same time limit as the process that waits for them.
-            if one.kind.is_one_of(names) || (one.ours && one.name == COMMAND_NAME) {
+            if one.kind.is_one_of(names) || (one.own_binary && one.name == COMMAND_NAME) {
                 return true;
             }
             ahead.extend(children.get(&one.pid).into_iter().flatten().filter(|child| seen.insert(child.pid)));

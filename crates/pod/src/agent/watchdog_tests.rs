@@ -61,7 +61,7 @@ fn ended(dog: &mut Watchdog, now: u64, table: &[Process]) -> Vec<i32> {
         .iter()
         .filter_map(|action| match action {
             Action::Hung { pid, started: _, name: _, ended } => ended.then_some(*pid),
-            Action::Ask(_) | Action::Kill(_) | Action::Left(_) => None,
+            Action::Ask(_) | Action::Kill(_) | Action::Unkillable(_) => None,
         })
         .collect()
 }
@@ -78,7 +78,7 @@ fn only_what_began_with_the_last_call_and_outlived_its_time_hangs() {
     assert_eq!(hung(100, 300, 3850), [] as [i32; 0], "a model's answer came meanwhile");
     assert_eq!(hung(300, 300, 9000), [] as [i32; 0], "the program went on after it had begun: a server that it keeps");
     let mut own = table();
-    own[4].ours = true;
+    own[4].own_binary = true;
     assert!(ended(&mut dog(0, 0), 9000, &own).iter().all(|pid| *pid < 20), "it is timed");
 }
 
@@ -117,7 +117,7 @@ fn the_watch_dog_looks_when_the_first_command_may_hang_and_forgets_what_another_
     dog.program_started(at(150));
     dog.called(calls(8000, 8000, &[(100, 120, Some(140)), (50, 8000, None)], Some(130)));
     let ours = calls(8000, 8000, &[(150, 8000, None)], None);
-    assert_eq!((dog.called.as_ref(), dog.wake()), (Some(&ours), Some(at(8000 + 3600))));
+    assert_eq!((dog.model_calls.as_ref(), dog.wake()), (Some(&ours), Some(at(8000 + 3600))));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn what_waits_for_a_command_that_was_given_a_time_is_left_alone_as_long() {
     dog.limit(Limits { untimed: TimeExemptions { names: Vec::new(), until_answer: false }, ..limits() });
     let above = [process(1, 0, 0), process(10, 1, 10), shell(20, 10, 200, Input::Other)];
     let hung = |dog: &mut Watchdog, below: &[Process]| ended(dog, 9000, &[&above[..], below].concat());
-    let exec = |ours: bool, name: &str| [Process { ours, name: name.into(), ..process(21, 20, 200) }];
+    let exec = |ours: bool, name: &str| [Process { own_binary: ours, name: name.into(), ..process(21, 20, 200) }];
     assert_eq!(hung(&mut dog.clone(), &exec(true, "sh")), [20], "a timed shell was given none");
     assert_eq!(hung(&mut dog.clone(), &exec(false, "spillway")), [20], "it only has its name");
     assert_eq!(hung(&mut dog, &exec(true, "spillway")), [] as [i32; 0]);
@@ -246,7 +246,7 @@ fn what_cannot_be_killed_is_told_of_once() {
     let mut dog = dog(100, 199);
     dog.look(at(3810), &table(), Some(10), &[]);
     assert!(matches!(&dog.look(at(3812), &table(), Some(10), &[])[..], [Action::Kill(_)]));
-    assert_eq!(dog.look(at(3817), &table(), Some(10), &[]), [Action::Left(2)]);
+    assert_eq!(dog.look(at(3817), &table(), Some(10), &[]), [Action::Unkillable(2)]);
     assert_eq!(dog.look(at(3900), &table(), Some(10), &[]), []);
 }
 

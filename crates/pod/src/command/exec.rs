@@ -102,7 +102,7 @@ struct NotRun {
 pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
     let ExecArguments { timeout, output, stdin, keep, parent, command } = arguments;
     if let Some(parent) = parent
-        && let Err(error) = end_with(parent)
+        && let Err(error) = end_with_parent(parent)
     {
         tell(&format!("error: the command was not run: {error}"));
         return EXIT_NOT_RUN;
@@ -130,7 +130,7 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
 }
 
 /// Runs a timed shell whose program did not ask for a time limit: processes that it leaves behind stay. `None`: it has no limit.
-pub fn run_unasked(place: &SidecarPaths, shell: &'static str, arguments: &[OsString]) -> Option<u8> {
+pub fn run_timed_shell(place: &SidecarPaths, shell: &'static str, arguments: &[OsString]) -> Option<u8> {
     let socket = &place.ask_socket;
     let unasked = ObservedCommand { program_started: tree::program_started()? };
     let asked = BeginCommand { timeout_milliseconds: None, unasked: Some(unasked) };
@@ -158,7 +158,7 @@ pub fn run_unasked(place: &SidecarPaths, shell: &'static str, arguments: &[OsStr
 }
 
 /// Asks the kernel to end us when the process `parent`, which started us, ends.
-fn end_with(parent: i32) -> io::Result<()> {
+fn end_with_parent(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // The parent may have ended before this call.
     let there = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
@@ -250,7 +250,7 @@ fn told(ran: &RunResult, name: &str) -> ExecReport {
         truncated: ran.output.truncated() || ran.errors.truncated(),
         duration_milliseconds: millis(ran.took),
         killed_survivors: ran.killed_survivors,
-        unkillable: Some(ran.left).filter(|left| *left > 0),
+        unkillable: Some(ran.unkillable).filter(|left| *left > 0),
     }
 }
 
@@ -263,8 +263,8 @@ fn words(ran: &RunResult, name: &str, within: Duration) -> Vec<String> {
     if let ProcessEnd::NotStarted(error) = &ran.ended {
         words.push(format!("cannot start {name}: {error}"));
     }
-    if ran.left > 0 {
-        words.push(format!("{} processes of {name} cannot be killed", ran.left));
+    if ran.unkillable > 0 {
+        words.push(format!("{} processes of {name} cannot be killed", ran.unkillable));
     }
     words
 }

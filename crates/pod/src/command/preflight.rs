@@ -64,9 +64,9 @@ pub fn run(arguments: PreflightArguments) -> u8 {
     let mut troubles: Vec<String> = tool.iter().filter(|name| !on_path(name)).map(|name| missing(name)).collect();
     let ask = |entry: &Entry| list_models(entry, models_port);
     let asked: Vec<Option<String>> = std::thread::scope(|scope| {
-        let models = model.iter().map(|entry| scope.spawn(move || no_model(entry, &ask(entry))));
+        let models = model.iter().map(|entry| scope.spawn(move || model_error(entry, &ask(entry))));
         let models: Vec<_> = models.collect();
-        let urls: Vec<_> = url.iter().map(|(entry, url)| scope.spawn(move || no_host(url, &ask(entry)))).collect();
+        let urls: Vec<_> = url.iter().map(|(entry, url)| scope.spawn(move || host_error(url, &ask(entry)))).collect();
         let ended = |asking: std::thread::ScopedJoinHandle<'_, Option<String>>| {
             asking.join().unwrap_or_else(|_| Some("a test of the preflight broke off (this is a fault of Spillway)".to_owned()))
         };
@@ -104,7 +104,7 @@ fn list_models(entry: &Entry, port: u16) -> Result<GetAnswer, String> {
     get(&format!("http://127.0.0.1:{port}/{}/{path}", entry.name), headers, MODEL_PROBE_TIMEOUT)
 }
 
-fn no_model(Entry { name, dialect: _ }: &Entry, answered: &Result<GetAnswer, String>) -> Option<String> {
+fn model_error(Entry { name, dialect: _ }: &Entry, answered: &Result<GetAnswer, String>) -> Option<String> {
     match answered {
         Ok(GetAnswer { status: 200..300, .. }) => None,
         Ok(GetAnswer { status, words }) => Some(format!("the model API {name} answers {status}: {words} (spec.preflight.models)")),
@@ -113,7 +113,7 @@ fn no_model(Entry { name, dialect: _ }: &Entry, answered: &Result<GetAnswer, Str
 }
 
 /// A refusal of the host is an answer too. The gateway's own 400 and 5xx mean that it could not or may not make the call.
-fn no_host(url: &str, answered: &Result<GetAnswer, String>) -> Option<String> {
+fn host_error(url: &str, answered: &Result<GetAnswer, String>) -> Option<String> {
     match answered {
         Ok(GetAnswer { status: 400 | 500.., words }) => Some(format!("{url} does not answer: {words} (spec.preflight.urls)")),
         Ok(_) => None,
@@ -138,10 +138,10 @@ mod tests {
         let entry = Entry { name: "gpt".into(), dialect: Dialect::OpenAIChat };
         for (status, model, host) in [(200, true, true), (401, false, true), (404, false, true), (400, false, false), (503, false, false)] {
             let answered = Ok(GetAnswer { status, words: "said".into() });
-            assert_eq!((no_model(&entry, &answered).is_none(), no_host("u", &answered).is_none()), (model, host), "{status}");
+            assert_eq!((model_error(&entry, &answered).is_none(), host_error("u", &answered).is_none()), (model, host), "{status}");
         }
         let silent = Err("refused".to_owned());
-        assert!(no_model(&entry, &silent).is_some_and(|words| words.contains("gpt does not answer: refused")));
-        assert!(no_host("https://u", &silent).is_some_and(|words| words.starts_with("https://u does not answer")));
+        assert!(model_error(&entry, &silent).is_some_and(|words| words.contains("gpt does not answer: refused")));
+        assert!(host_error("https://u", &silent).is_some_and(|words| words.starts_with("https://u does not answer")));
     }
 }

@@ -43,10 +43,10 @@ pub fn run(shell: &'static str, name: &OsStr, arguments: Vec<OsString>) -> u8 {
         && env::var_os(TIMED_VARIABLE).is_none()
         && kind::runs_command(arguments.iter().map(|argument| argument.as_bytes()))
         && !io::stdin().is_terminal();
-    if asks && let Some(code) = exec::run_unasked(&SidecarPaths::of_pod(), shell, &arguments) {
+    if asks && let Some(code) = exec::run_timed_shell(&SidecarPaths::of_pod(), shell, &arguments) {
         return code;
     }
-    become_real(shell, name, &arguments)
+    exec_real_shell(shell, name, &arguments)
 }
 
 /// Whether a file can be executed.
@@ -54,7 +54,7 @@ pub fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| runs(&found))
 }
 
-fn become_real(shell: &str, name: &OsStr, arguments: &[OsString]) -> u8 {
+fn exec_real_shell(shell: &str, name: &OsStr, arguments: &[OsString]) -> u8 {
     let Some(real) = find(shell) else {
         tell(&format!("error: {shell} was not found on the PATH"));
         return 127;

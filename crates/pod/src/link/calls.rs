@@ -107,7 +107,7 @@ fn json(value: &impl serde::Serialize) -> Vec<u8> {
 }
 
 /// The wait that the gateway asks for.
-pub fn asked_to_wait(result: &Result<Answer, Silence>) -> Duration {
+pub fn retry_after(result: &Result<Answer, Silence>) -> Duration {
     match result {
         Ok(Answer::Refused(refusal)) => Duration::from_secs(refusal.retry_after_seconds.unwrap_or(0).into()).min(MAX_RETRY_AFTER),
         Ok(Answer::Done(_) | Answer::Nothing) | Err(_) => Duration::ZERO,
@@ -116,7 +116,7 @@ pub fn asked_to_wait(result: &Result<Answer, Silence>) -> Duration {
 
 /// The pause before the next try.
 fn pause(failures: u32, result: &Result<Answer, Silence>) -> Duration {
-    backoff::delay(failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random::fraction()).max(asked_to_wait(result))
+    backoff::delay(failures, CALL_RETRY_BACKOFF.0, CALL_RETRY_BACKOFF.1, random::fraction()).max(retry_after(result))
 }
 
 /// Polls for a desired state newer than the known revision, for ever. While no revision is known, it waits.
@@ -139,7 +139,7 @@ pub async fn wait(gateway: Arc<Gateway>, mut revision: watch::Receiver<Option<St
                 pause(failures, &result)
             }
         };
-        if inputs.send(Input::Waited(result)).await.is_err() {
+        if inputs.send(Input::LongPolled(result)).await.is_err() {
             return;
         }
         sleep(wait).await;
@@ -284,22 +284,22 @@ impl Delivery {
 /// Asks the governor for the right to try a command, for as long as the command waits.
 pub async fn try_command(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, command: TryCommand, reply: oneshot::Sender<Reply>) {
     let call = Call::post("/agent/v1/commands/try", json(&command), CALL_TIMEOUT);
-    let body = until_it_stays(&gateway, &inputs, &call, COMMAND_TRY_TIMEOUT).await;
+    let body = call_until_final(&gateway, &inputs, &call, COMMAND_TRY_TIMEOUT).await;
     let answer = body.and_then(|body| serde_json::from_slice::<TryAnswer>(&body).ok()).map(|tried| match tried {
         TryAnswer::Permit(permit) => Ok(permit),
         TryAnswer::Rejected(rejected) => Err(rejected),
     });
-    let _ = inputs.send(Input::Tried(command, answer, reply)).await; // we are ending
+    let _ = inputs.send(Input::TryAnswered(command, answer, reply)).await; // we are ending
 }
 
 /// Reports the end of a tried command. Without a report, it counts as failed after its time limit.
 pub async fn end_try(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, told: EndTry) {
     let call = Call::post("/agent/v1/commands/end", json(&told), CALL_TIMEOUT);
-    drop(until_it_stays(&gateway, &inputs, &call, REQUEST_TIMEOUT).await);
+    drop(call_until_final(&gateway, &inputs, &call, REQUEST_TIMEOUT).await);
 }
 
 /// Repeats a call until an answer is final or the time is over; returns the body of a successful answer.
-async fn until_it_stays(gateway: &Gateway, inputs: &mpsc::Sender<Input>, call: &Call, within: Duration) -> Option<Vec<u8>> {
+async fn call_until_final(gateway: &Gateway, inputs: &mpsc::Sender<Input>, call: &Call, within: Duration) -> Option<Vec<u8>> {
     let end = Instant::now() + within;
     let mut failures = 0_u32;
     while let Ok(result) = timeout_at(end, gateway.call(call)).await {

@@ -85,18 +85,18 @@ pub struct Commands {
     /// The commands that have no time limit unless they ask for one.
     untimed: TimeExemptions,
     /// When a model last answered.
-    answered: Option<BootTime>,
+    last_model_answer: Option<BootTime>,
     /// The settings of the breaker.
     set: Settings,
     /// How long the breaker stays open, instead of the time in its settings.
     open: Option<Duration>,
     failure_exit_codes: Vec<i32>,
     /// The breaker of the namespace is open: whether a person holds it, and when the governor may be asked for the right to try.
-    globally: Option<(bool, BootTime)>,
+    namespace_breaker: Option<(bool, BootTime)>,
     /// The governor is being asked. There is one such request at a time, also if a program starts many commands.
     asking: bool,
     /// The governor's permits for tried commands, by the permits of our own breaker.
-    tried: BTreeMap<CommandPermit, CommandPermit>,
+    governor_permits: BTreeMap<CommandPermit, CommandPermit>,
     counts: CommandCounts,
     /// The last state that was handed to the journal.
     kept: PersistedCircuit,
@@ -120,7 +120,7 @@ impl Commands {
         let limits = limits.unwrap_or_default();
         let guard = Settings::of(Guard::Session);
         let set = Settings { open: open.map_or(guard.open, millis), ..guard };
-        let settings = set.clone().with_effective_window(longest(&limits));
+        let settings = set.clone().with_effective_window(default_time_limit_ms(&limits));
         // Two sidecars of one pod never start in the same millisecond, so that the time is a unique owner.
         let circuit = Circuit::load(settings, now.millis(), &kept, at(now, 0.5), wall(now));
         Self {
@@ -128,13 +128,13 @@ impl Commands {
             limits,
             known,
             untimed: TimeExemptions::default(),
-            answered: None,
+            last_model_answer: None,
             set,
             open,
             failure_exit_codes: Vec::new(),
-            globally: None,
+            namespace_breaker: None,
             asking: false,
-            tried: BTreeMap::new(),
+            governor_permits: BTreeMap::new(),
             counts,
             kept,
         }
@@ -142,17 +142,17 @@ impl Commands {
 
     /// Applies the settings and states of breakers that the governor reports. `None`: the governor does not know them yet, and the
     /// earlier ones stay. So a new leader changes no breaker by not knowing it.
-    pub fn behave(&mut self, now: BootTime, breakers: Option<&CommandBreakers>) {
+    pub fn apply_breakers(&mut self, now: BootTime, breakers: Option<&CommandBreakers>) {
         let Some(breakers) = breakers else { return };
         let said = settings(breakers);
         let set = Settings { open: self.open.map_or(said.open, millis), ..said };
         if set != self.set {
             self.set = set.clone();
-            self.circuit.set(set.with_effective_window(longest(&self.limits)), at(now, 0.5));
+            self.circuit.set(set.with_effective_window(default_time_limit_ms(&self.limits)), at(now, 0.5));
         }
         self.failure_exit_codes.clone_from(&breakers.failure_exit_codes);
         let until = |wait: u64| now.after(Duration::from_millis(wait));
-        self.globally =
+        self.namespace_breaker =
             breakers.open_globally.map(|OpenGlobally { forced, retry_after_milliseconds }| (forced, until(retry_after_milliseconds)));
     }
 
@@ -174,24 +174,24 @@ impl Commands {
     pub fn limit(&mut self, now: BootTime, limits: CommandLimits) {
         self.limits = limits;
         if !std::mem::replace(&mut self.known, true) {
-            let settings = self.set.clone().with_effective_window(longest(&limits));
+            let settings = self.set.clone().with_effective_window(default_time_limit_ms(&limits));
             self.circuit.set(settings, at(now, 0.5));
         }
     }
 
     /// Sets the commands that have no time limit unless they ask for one.
-    pub fn spare(&mut self, untimed: TimeExemptions) {
+    pub fn set_exemptions(&mut self, untimed: TimeExemptions) {
         self.untimed = untimed;
     }
 
     /// A model answered.
     pub fn answered(&mut self, at: BootTime) {
-        self.answered = Some(at);
+        self.last_model_answer = Some(at);
     }
 
     /// Whether a command gets a time limit although its program did not ask for one.
     fn times(&self, ObservedCommand { program_started }: ObservedCommand) -> bool {
-        let answered = self.answered.is_some_and(|answered| answered.millis() >= program_started);
+        let answered = self.last_model_answer.is_some_and(|answered| answered.millis() >= program_started);
         self.known && self.set.mode == Mode::Enforce && !self.untimed.all() && (answered || !self.untimed.until_answer)
     }
 
@@ -201,7 +201,7 @@ impl Commands {
             return Begin::Answer(Reply::CommandUntimed);
         }
         let most = u64::from(self.limits.max_timeout_seconds) * 1000;
-        let within = command.timeout_milliseconds.unwrap_or(longest(&self.limits)).min(most).max(1);
+        let within = command.timeout_milliseconds.unwrap_or(default_time_limit_ms(&self.limits)).min(most).max(1);
         let at = at(now, random);
         self.circuit.tick(at);
         self.keep(now, &keep);
@@ -218,7 +218,7 @@ impl Commands {
         };
         let Permit { owner, epoch, id, kind: _ } = permit;
         let command = CommandPermit { owner, epoch, id };
-        match self.globally {
+        match self.namespace_breaker {
             None => Begin::Answer(self.begun(command, within)),
             Some((forced, until)) if forced || now < until || self.asking => {
                 // A command counts at both breakers, or at neither.
@@ -228,7 +228,7 @@ impl Commands {
                     (false, true) => RejectionCause::Open,
                     (false, false) => RejectionCause::Probing,
                 };
-                Begin::Answer(rejected(&Rejection { guard: Guard::Commands, why, retry_after: millis(until.since(now)).max(1000) }))
+                Begin::Answer(rejected(&Rejection { guard: Guard::Commands, cause: why, retry_after: millis(until.since(now)).max(1000) }))
             }
             Some(_) => {
                 self.asking = true;
@@ -251,16 +251,16 @@ impl Commands {
             Some(Err(rejected)) => {
                 self.circuit.complete(&counted(command), Outcome::Neutral, at(now, random));
                 // Commands before this time are refused without a request to the governor.
-                if let Some((_, until)) = &mut self.globally {
+                if let Some((_, until)) = &mut self.namespace_breaker {
                     *until = (*until).max(now.after(Duration::from_millis(rejected.retry_after_milliseconds)));
                 }
                 Reply::CommandRejected(rejected)
             }
             Some(Ok(permit)) => {
-                while self.tried.len() >= MAX_PENDING_PROBES {
-                    self.tried.pop_first();
+                while self.governor_permits.len() >= MAX_PENDING_PROBES {
+                    self.governor_permits.pop_first();
                 }
-                self.tried.insert(command, permit);
+                self.governor_permits.insert(command, permit);
                 self.begun(command, timeout_milliseconds)
             }
             None => self.begun(command, timeout_milliseconds),
@@ -304,7 +304,7 @@ impl Commands {
             CommandEnd::Cancelled => End::Cancelled,
         };
         let outcome = outcome(end, &self.failure_exit_codes);
-        let tried = self.tried.remove(&permit);
+        let tried = self.governor_permits.remove(&permit);
         if tried.is_some() {
             self.circuit.complete(&counted(permit), outcome, at(now, random));
         } else {
@@ -397,7 +397,7 @@ fn wall(now: BootTime) -> i64 {
 }
 
 /// The time limit of a command that asks for none.
-fn longest(limits: &CommandLimits) -> u64 {
+fn default_time_limit_ms(limits: &CommandLimits) -> u64 {
     u64::from(limits.timeout_seconds) * 1000
 }
 

@@ -81,30 +81,30 @@ fn a_command_that_asked_for_no_time_is_timed_where_a_model_may_have_wanted_it() 
         }
     };
     let mut commands = Commands::new(time(0), None, None, None);
-    commands.spare(TimeExemptions { names: Vec::new(), until_answer: false });
+    commands.set_exemptions(TimeExemptions { names: Vec::new(), until_answer: false });
     assert_eq!(unasked(&mut commands, 0), None, "how long it may take is not known yet");
     commands.limit(time(0), LIMITS);
     assert_eq!(unasked(&mut commands, 0), Some(120_000), "a pool without models");
-    commands.spare(TimeExemptions::default());
+    commands.set_exemptions(TimeExemptions::default());
     assert_eq!(unasked(&mut commands, 0), None, "no model answered yet: it is the program, or a helper of it");
     commands.answered(time(50));
     assert_eq!(unasked(&mut commands, 50_001), None, "that was an answer to an earlier program");
     assert_eq!(unasked(&mut commands, 50_000), Some(120_000));
     for mode in [BreakerMode::Observe, BreakerMode::Off] {
-        commands.behave(time(100), Some(&CommandBreakers { mode, ..breakers() }));
+        commands.apply_breakers(time(100), Some(&CommandBreakers { mode, ..breakers() }));
         assert_eq!(unasked(&mut commands, 0), None, "{mode:?} ends nothing");
         let asked = commands.begin(time(100), 0.5, BeginCommand::default(), |_| {});
         assert!(matches!(asked, Begin::Answer(Reply::CommandBegun(_))), "who asks for a time has one: {asked:?}");
     }
-    commands.behave(time(100), Some(&breakers()));
-    commands.spare(TimeExemptions { names: vec!["*".into()], until_answer: false });
+    commands.apply_breakers(time(100), Some(&breakers()));
+    commands.set_exemptions(TimeExemptions { names: vec!["*".into()], until_answer: false });
     assert_eq!(unasked(&mut commands, 0), None, "the pool wants none timed");
 }
 
 #[test]
 fn a_command_is_told_which_programs_are_meant_to_stay() {
     let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
-    commands.spare(TimeExemptions { names: vec!["vite".into()], until_answer: true });
+    commands.set_exemptions(TimeExemptions { names: vec!["vite".into()], until_answer: true });
     let reply = commands.begin(time(0), 0.5, BeginCommand::default(), |_| {});
     assert!(matches!(&reply, Begin::Answer(Reply::CommandBegun(begun)) if begun.untimed == ["vite"]), "{reply:?}");
 }
@@ -126,25 +126,25 @@ fn it_behaves_as_people_said_last() {
     let written = RefCell::default();
     let mut seconds = 1000;
     let mut commands = Commands::new(time(seconds), Some(LIMITS), None, None);
-    commands.behave(time(seconds), Some(&breakers()));
+    commands.apply_breakers(time(seconds), Some(&breakers()));
     for how in [CommandEnd::Exited(42), CommandEnd::TimedOut, CommandEnd::NotStarted] {
         assert_eq!(run(&mut commands, &mut seconds, how, &written), None, "{how:?}");
     }
     let rejected = run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written).expect("three are enough");
     assert_eq!(rejected.retry_after_milliseconds, 5_000);
-    commands.behave(time(seconds), Some(&CommandBreakers { mode: BreakerMode::Observe, ..breakers() }));
+    commands.apply_breakers(time(seconds), Some(&CommandBreakers { mode: BreakerMode::Observe, ..breakers() }));
     assert_eq!(run(&mut commands, &mut seconds, CommandEnd::Exited(1), &written), None, "it is only observed");
-    commands.behave(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Open), ..breakers() }));
+    commands.apply_breakers(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Open), ..breakers() }));
     let rejected = run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written).expect("a person holds it");
     assert!(rejected.message.contains("a person holds it open"), "{}", rejected.message);
-    commands.behave(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Closed), ..breakers() }));
+    commands.apply_breakers(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Closed), ..breakers() }));
     assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None);
-    commands.behave(time(seconds), None);
+    commands.apply_breakers(time(seconds), None);
     assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None, "what was said before holds");
     // The settings of an empty Breaker.
     let (failure_threshold, open_milliseconds, success_threshold) = (10, 30_000, 2);
     let defaults = CommandBreakers { failure_threshold, open_milliseconds, success_threshold, ..breakers() };
-    commands.behave(time(seconds), Some(&defaults));
+    commands.apply_breakers(time(seconds), Some(&defaults));
     seconds += 30;
     for _ in 0..2 {
         assert_eq!(run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written), None);
@@ -159,12 +159,12 @@ fn while_the_breaker_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried
     let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
     let open = |wait| Some(OpenGlobally { forced: false, retry_after_milliseconds: wait });
     let begin = |commands: &mut Commands, seconds| commands.begin(time(seconds), 0.5, BeginCommand::default(), |_| {});
-    commands.behave(time(0), Some(&CommandBreakers { open_globally: open(30_000), ..breakers() }));
+    commands.apply_breakers(time(0), Some(&CommandBreakers { open_globally: open(30_000), ..breakers() }));
     let Begin::Answer(Reply::CommandRejected(rejected)) = begin(&mut commands, 10) else { panic!("it is open") };
     assert_eq!(rejected.retry_after_milliseconds, 20_000);
     assert_eq!(rejected.message, "bash circuit breaker open globally: too many failures; do not retry within 20 s");
     // The next leader does not know the state of the breaker yet.
-    commands.behave(time(11), None);
+    commands.apply_breakers(time(11), None);
     assert!(matches!(begin(&mut commands, 11), Begin::Answer(Reply::CommandRejected(_))), "it is open until somebody says that it is not");
     // Its time is over: the governor is asked, and refuses.
     let Begin::Try(first) = begin(&mut commands, 30) else { panic!("it is to be tried") };
@@ -190,7 +190,7 @@ fn while_the_breaker_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried
     let ended = CommandEnded { permit: third.command, how: CommandEnd::TimedOut };
     assert_eq!((commands.end(time(35), 0.5, ended, |_| {}), commands.counts().failed), (None, 1));
     // The breaker is closed: the governor is not asked.
-    commands.behave(time(40), Some(&breakers()));
+    commands.apply_breakers(time(40), Some(&breakers()));
     assert!(matches!(begin(&mut commands, 40), Begin::Answer(Reply::CommandBegun(_))));
 }
 
@@ -201,7 +201,7 @@ fn rights_to_try_whose_commands_never_end_are_bounded() {
         let command = TryCommand { command: CommandPermit { owner: 1, epoch: 1, id }, timeout_milliseconds: 1_000 };
         commands.asked(time(0), 0.5, command, Some(Ok(CommandPermit { owner: 9, epoch: 8, id })));
     }
-    assert_eq!(commands.tried.len(), MAX_PENDING_PROBES);
+    assert_eq!(commands.governor_permits.len(), MAX_PENDING_PROBES);
 }
 
 #[test]

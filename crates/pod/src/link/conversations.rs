@@ -81,7 +81,7 @@ impl Call {
     }
 
     /// The call continues this conversation.
-    pub fn goes_on_with(&self, conversation: u64) {
+    pub fn set_conversation(&self, conversation: u64) {
         let mut state = self.all.lock();
         let state = &mut *state;
         let Some(call) = state.under_way.get_mut(&self.number) else { return };
@@ -130,7 +130,7 @@ mod tests {
     /// Makes a call of a conversation, from its beginning to its end.
     fn call(all: &Conversations, conversation: Option<u64>, begun: u64, ended: u64) {
         let call = all.begin(at(begun));
-        conversation.into_iter().for_each(|conversation| call.goes_on_with(conversation));
+        conversation.into_iter().for_each(|conversation| call.set_conversation(conversation));
         call.end(at(ended));
     }
 
@@ -143,7 +143,7 @@ mod tests {
         let all = Conversations::default();
         let first = all.begin(at(10));
         assert_eq!(all.calls(), ModelCalls { begun: 10, seen: 10, unknown: Some(10), ..ModelCalls::default() });
-        first.goes_on_with(7);
+        first.set_conversation(7);
         first.seen(at(15));
         assert_eq!(all.calls(), ModelCalls { begun: 10, seen: 15, conversations: vec![of(10, 10, None)], unknown: None, answered: None });
         let beside = all.begin(at(20));
@@ -167,8 +167,8 @@ mod tests {
     fn a_conversation_with_two_calls_at_once_ends_with_the_last_of_them() {
         let all = Conversations::default();
         let (one, other) = (all.begin(at(10)), all.begin(at(20)));
-        one.goes_on_with(7);
-        other.goes_on_with(7);
+        one.set_conversation(7);
+        other.set_conversation(7);
         one.end(at(30));
         assert_eq!(all.calls().conversations, [of(10, 20, None)]);
         other.end(at(40));
@@ -179,7 +179,7 @@ mod tests {
     fn a_bounded_number_of_conversations_is_remembered_and_a_forgotten_one_is_new() {
         let all = Conversations::default();
         let running = all.begin(at(1));
-        running.goes_on_with(u64::MAX);
+        running.set_conversation(u64::MAX);
         for number in 0..10_000 {
             call(&all, Some(number), 10 + number, 11 + number);
             assert!(all.calls().conversations.len() <= MAX_CONVERSATIONS);

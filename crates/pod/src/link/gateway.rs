@@ -130,17 +130,17 @@ pub struct Gateway {
     place: Mutex<Option<HeaderValue>>,
     /// The certificates as they were read, and the TLS configuration that was built from them.
     trust: Mutex<Option<(Vec<u8>, Arc<ClientConfig>)>>,
-    kept: Mutex<Vec<(Sender, Instant)>>,
+    idle_connections: Mutex<Vec<(Sender, Instant)>>,
 }
 
 impl Gateway {
     /// The gateway at `address`, with the certificates in the file `ca` and the token in the file `token`. No file is read yet.
     pub fn new(address: String, ca: PathBuf, token: PathBuf) -> Self {
-        Self { address, ca, token, place: Mutex::new(None), trust: Mutex::new(None), kept: Mutex::new(Vec::new()) }
+        Self { address, ca, token, place: Mutex::new(None), trust: Mutex::new(None), idle_connections: Mutex::new(Vec::new()) }
     }
 
     /// From now on each call names this agent outside the cluster.
-    pub fn speaks_for(&self, place: &ExternalAgent) -> Result<(), Silence> {
+    pub fn set_external_agent(&self, place: &ExternalAgent) -> Result<(), Silence> {
         let place = HeaderValue::try_from(place.to_string()).map_err(hyper::http::Error::from)?;
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
         Ok(())
@@ -202,14 +202,14 @@ impl Gateway {
 
     /// A kept connection that is still good.
     fn take(&self) -> Option<Sender> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.idle_connections.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|(sender, used)| !sender.is_closed() && used.elapsed() < MAX_CONNECTION_IDLE);
         let ready = kept.iter().rposition(|(sender, _)| sender.is_ready())?;
         Some(kept.remove(ready).0)
     }
 
     fn keep(&self, sender: Sender) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.idle_connections.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push((sender, Instant::now()));
         if kept.len() > MAX_IDLE_CONNECTIONS {
             kept.remove(0);

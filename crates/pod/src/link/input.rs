@@ -18,7 +18,7 @@ pub enum Input {
     /// The report was answered, or not.
     Reported(Result<Answer, Silence>),
     /// The long poll was answered, or not.
-    Waited(Result<Answer, Silence>),
+    LongPolled(Result<Answer, Silence>),
     /// This goodbye was answered, or not.
     Delivered(Goodbye, Result<Answer, Silence>),
     /// A call about work was answered, or not.
@@ -36,9 +36,9 @@ pub enum Input {
     /// The program asks a question.
     Ask(Ask, oneshot::Sender<Reply>),
     /// The program called a model, or a part of an answer came: all its model calls.
-    Called(ModelCalls),
+    ModelCalled(ModelCalls),
     /// The governor was asked for the right to try a command: its answer, if one came.
-    Tried(TryCommand, Option<Result<CommandPermit, CommandRejected>>, oneshot::Sender<Reply>),
+    TryAnswered(TryCommand, Option<Result<CommandPermit, CommandRejected>>, oneshot::Sender<Reply>),
 }
 
 /// A call about work, and its result.

@@ -31,9 +31,9 @@ impl Sidecar {
         match input {
             Input::Registered(result) => self.take_registered(result),
             Input::Reported(result) => self.take_reported(result),
-            Input::Waited(result) => {
+            Input::LongPolled(result) => {
                 self.hear(&result);
-                self.hear_right(&result);
+                self.note_external_refusal(&result);
                 if let Ok(Answer::Done(body)) = &result {
                     self.take_wanted(body);
                 }
@@ -68,13 +68,13 @@ impl Sidecar {
                 }
             }
             Input::Ask(ask, reply) => self.take_ask(ask, reply),
-            Input::Called(calls) => {
+            Input::ModelCalled(calls) => {
                 if let Some(answered) = calls.answered {
                     self.commands.answered(BootTime::from_millis(answered));
                 }
                 self.state.called(calls);
             }
-            Input::Tried(command, answer, reply) => {
+            Input::TryAnswered(command, answer, reply) => {
                 if answer.is_none() {
                     link_says!("the governor does not answer whether a command may be tried: the command is run");
                 }
@@ -86,8 +86,8 @@ impl Sidecar {
 
     /// Outside the cluster: if the gateway refuses a call that every agent may make, the user may not register agents any more, and
     /// this is no agent. Other calls may be refused for other reasons.
-    fn hear_right(&mut self, result: &Result<Answer, Silence>) {
-        if let (Ok(Answer::Refused(refusal)), true) = (result, self.outside.is_some())
+    fn note_external_refusal(&mut self, result: &Result<Answer, Silence>) {
+        if let (Ok(Answer::Refused(refusal)), true) = (result, self.external_directive.is_some())
             && refusal.code == Code::NotAllowed
         {
             self.state.refused(BootTime::now(), Code::NotAnAgent);
@@ -106,7 +106,7 @@ impl Sidecar {
             Ok(Answer::Refused(refusal)) => {
                 // Outside the cluster no component renews the token. With an expired one, the governor does not hear this agent. So
                 // it counts as silence here too, and both sides give up at the same time.
-                if self.outside.is_some() && refusal.code.status() == 401 {
+                if self.external_directive.is_some() && refusal.code.status() == 401 {
                     self.state.unanswered();
                 } else {
                     self.state.answered(now);
@@ -126,11 +126,13 @@ impl Sidecar {
                 }
             }
             Some(trouble) => {
-                let known =
-                    self.trouble_said.as_ref().is_some_and(|(text, said)| *text == trouble && now.since(*said) < REPEATED_LOG_INTERVAL);
+                let known = self
+                    .last_logged_error
+                    .as_ref()
+                    .is_some_and(|(text, said)| *text == trouble && now.since(*said) < REPEATED_LOG_INTERVAL);
                 if !known {
                     link_says!("{trouble}; trying again");
-                    self.trouble_said = Some((trouble, now));
+                    self.last_logged_error = Some((trouble, now));
                     self.troubled = true;
                 }
             }
@@ -139,10 +141,10 @@ impl Sidecar {
 
     fn take_registered(&mut self, result: Result<Answer, Silence>) {
         self.hear(&result);
-        self.hear_right(&result);
+        self.note_external_refusal(&result);
         let now = BootTime::now();
         // In a cluster the controller ends the pod of a former agent. Outside it only this process can end the program.
-        if let (Ok(Answer::Refused(refusal)), Some(wanted), false) = (&result, &self.outside, self.state.was_let_start())
+        if let (Ok(Answer::Refused(refusal)), Some(wanted), false) = (&result, &self.external_directive, self.state.was_let_start())
             && (lasting(refusal.code) || refusal.code == Code::NotAnAgent)
         {
             wanted.send_replace(Directive::Stop);
@@ -150,22 +152,22 @@ impl Sidecar {
         if let Ok(Answer::Done(body)) = &result {
             match serde_json::from_slice::<Settings>(body) {
                 Ok(settings) => {
-                    let settings = if self.outside.is_some() { without_commands(settings) } else { settings };
+                    let settings = if self.external_directive.is_some() { without_commands(settings) } else { settings };
                     self.commands.limit(now, settings.commands);
-                    self.commands.spare(settings.untimed.clone());
-                    self.commands.behave(now, settings.wanted.commands.as_deref());
+                    self.commands.set_exemptions(settings.untimed.clone());
+                    self.commands.apply_breakers(now, settings.wanted.commands.as_deref());
                     let remember = self.state.registered(now, settings);
                     return self.perform(remember);
                 }
                 Err(error) => link_says!("cannot parse the settings of the gateway: {error}"),
             }
         }
-        self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction());
+        self.state.call_failed(now, calls::retry_after(&result), random::fraction());
     }
 
     fn take_reported(&mut self, result: Result<Answer, Silence>) {
         self.hear(&result);
-        self.hear_right(&result);
+        self.note_external_refusal(&result);
         let now = BootTime::now();
         match &result {
             Ok(Answer::Done(body)) => {
@@ -173,14 +175,14 @@ impl Sidecar {
                 self.take_wanted(body);
             }
             Ok(Answer::Nothing) => self.state.reported(now),
-            Ok(Answer::Refused(_)) | Err(_) => self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction()),
+            Ok(Answer::Refused(_)) | Err(_) => self.state.call_failed(now, calls::retry_after(&result), random::fraction()),
         }
     }
 
     /// Takes a body with a desired state. Any other body, such as an empty object, contains none.
     fn take_wanted(&mut self, body: &[u8]) {
         if let Ok(wanted) = serde_json::from_slice::<DesiredState>(body) {
-            self.commands.behave(BootTime::now(), wanted.commands.as_deref());
+            self.commands.apply_breakers(BootTime::now(), wanted.commands.as_deref());
             if let Some(remember) = self.state.wanted(wanted) {
                 self.perform(remember);
             }
@@ -198,7 +200,7 @@ impl Sidecar {
         if self.goodbye.borrow().as_ref() == Some(goodbye) {
             self.journal.forget_goodbye();
             self.goodbye.send_replace(None);
-            for waiting in self.farewells.drain(..) {
+            for waiting in self.goodbye_waiters.drain(..) {
                 let _ = waiting.send(reply.clone()); // the caller may have gone
             }
         }
@@ -209,15 +211,15 @@ impl Sidecar {
         match worked {
             WorkResult::Claimed(result) => {
                 self.hear(&result);
-                self.state.sidecar_work().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random);
+                self.state.sidecar_work().claimed(now, calls::claimed(&result), calls::retry_after(&result), random);
             }
             WorkResult::Advanced(held, told, result) => {
                 self.hear(&result);
-                self.state.sidecar_work().advanced(now, &held, &told, calls::taken(&result), calls::asked_to_wait(&result), random);
+                self.state.sidecar_work().advanced(now, &held, &told, calls::taken(&result), calls::retry_after(&result), random);
             }
             WorkResult::Finished(held, result) => {
                 self.hear(&result);
-                self.state.sidecar_work().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random);
+                self.state.sidecar_work().on_end_answer(now, &held, calls::taken(&result), calls::retry_after(&result), random);
             }
         }
     }
@@ -271,8 +273,8 @@ impl Sidecar {
             Ask::Inbox(request) => return self.carry(Ok(Delivery::inbox(&request, self.listening.clone())), reply),
             Ask::Budget => return self.carry(Ok(Delivery::budget(self.listening.clone())), reply),
             Ask::AskTokens(request) => return self.carry(Ok(Delivery::ask_tokens(&request, self.spawning.clone())), reply),
-            Ask::Next { wait_seconds } => return self.ask_desk(reply, |state, now, number| state.next(now, number, wait_seconds)),
-            Ask::Finish(outcome) => return self.ask_desk(reply, |state, now, number| state.say(now, number, outcome)),
+            Ask::Next { wait_seconds } => return self.ask_work(reply, |state, now, number| state.next(now, number, wait_seconds)),
+            Ask::Finish(outcome) => return self.ask_work(reply, |state, now, number| state.say(now, number, outcome)),
             Ask::Progress(progress) => {
                 if !progress.action.is_empty()
                     && let Err(error) = self.journal.keep_action(&progress.action)
@@ -315,12 +317,12 @@ impl Sidecar {
     }
 
     /// Asks the state a question about work. It is answered now or later.
-    fn ask_desk(&mut self, reply: oneshot::Sender<Reply>, ask: impl FnOnce(&mut Link, BootTime, u64) -> Option<Reply>) {
+    fn ask_work(&mut self, reply: oneshot::Sender<Reply>, ask: impl FnOnce(&mut Link, BootTime, u64) -> Option<Reply>) {
         self.questions += 1;
         match ask(&mut self.state, BootTime::now(), self.questions) {
             Some(answer) => drop(reply.send(answer)), // the caller may have gone
             None => {
-                self.asked.insert(self.questions, reply);
+                self.open_questions.insert(self.questions, reply);
             }
         }
     }
@@ -328,8 +330,8 @@ impl Sidecar {
     /// Keeps the goodbye in the journal and delivers it. The caller waits a while for the delivery.
     fn say_goodbye(&mut self, goodbye: Goodbye, reply: oneshot::Sender<Reply>) {
         let (waiting, answer) = oneshot::channel();
-        self.farewells.retain(|waiting| !waiting.is_closed());
-        self.farewells.push(waiting);
+        self.goodbye_waiters.retain(|waiting| !waiting.is_closed());
+        self.goodbye_waiters.push(waiting);
         let kept = self.keep_goodbye(goodbye);
         tokio::spawn(async move {
             let answer = tokio::time::timeout(GOODBYE_TIMEOUT, answer).await.ok().and_then(Result::ok);

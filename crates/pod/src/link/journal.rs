@@ -39,7 +39,7 @@ pub struct Journal<S: Steps = System> {
     folder: PathBuf,
     steps: S,
     /// Values that could not be written, by the name of the file; `None`: the file must be removed.
-    late: Mutex<BTreeMap<&'static str, Option<Vec<u8>>>>,
+    pending_writes: Mutex<BTreeMap<&'static str, Option<Vec<u8>>>>,
 }
 
 impl Journal {
@@ -52,15 +52,15 @@ impl Journal {
 impl<S: Steps> Journal<S> {
     /// The journal in `folder`, which exists, with these file operations.
     pub fn by(steps: S, folder: PathBuf) -> Self {
-        Self { folder, steps, late: Mutex::default() }
+        Self { folder, steps, pending_writes: Mutex::default() }
     }
 
     fn late(&self) -> MutexGuard<'_, BTreeMap<&'static str, Option<Vec<u8>>>> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending_writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all values are written.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_fully_written(&self) -> bool {
         self.late().is_empty()
     }
 
@@ -81,7 +81,7 @@ impl<S: Steps> Journal<S> {
         let heard = self.bytes(LAST_HEARD_FILE).and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok());
         KeptState {
             settings: self.json::<Settings>(SETTINGS_FILE),
-            heard: heard.map(BootTime::from_millis),
+            last_answer: heard.map(BootTime::from_millis),
             let_start: self.bytes(STARTED_FILE).is_some(),
             action: self.json::<String>(ACTION_FILE),
             work: self.json::<KeptWork>(WORK_FILE).unwrap_or_default(),

@@ -10,7 +10,7 @@ fn what_was_kept_is_there_and_what_is_broken_is_absent() {
     let nothing = journal.remembered();
     assert!(
         nothing.settings.is_none()
-            && nothing.heard.is_none()
+            && nothing.last_answer.is_none()
             && !nothing.let_start
             && nothing.action.is_none()
             && nothing.work == KeptWork::default()
@@ -24,7 +24,7 @@ fn what_was_kept_is_there_and_what_is_broken_is_absent() {
     assert_eq!(again.goodbye().map(|goodbye| goodbye.reason).as_deref(), Some("done"));
     let remembered = again.remembered();
     assert!(remembered.settings.is_none() && remembered.let_start);
-    assert_eq!((remembered.heard, remembered.action.as_deref()), (Some(BootTime::from_millis(77)), Some("testing")));
+    assert_eq!((remembered.last_answer, remembered.action.as_deref()), (Some(BootTime::from_millis(77)), Some("testing")));
     again.forget_goodbye();
     assert!(journal.goodbye().is_none());
     std::fs::remove_dir_all(&folder).expect("removed");
@@ -179,12 +179,12 @@ fn run(seed: u64, folder: &Path) {
             0 | 1 => action.says(Some(text.clone()), journal.keep_action(&text).is_ok()),
             2 => {
                 journal.forget_action();
-                action.says(None, journal.is_whole());
+                action.says(None, journal.is_fully_written());
             }
             3 => goodbye.says(Some(text.clone()), journal.keep_goodbye(&Goodbye { reason: text }).is_ok()),
             4 => {
                 journal.forget_goodbye();
-                goodbye.says(None, journal.is_whole());
+                goodbye.says(None, journal.is_fully_written());
             }
             _ => {
                 if journal.catch_up() {
@@ -234,10 +234,10 @@ fn what_could_not_be_written_takes_no_room_and_the_file_before_stays() {
     for step in 0..3 {
         steps.faults().fails_once = Some(step);
         journal.keep_action("two").expect_err("it is not kept");
-        assert!(!journal.is_whole() && action_of(&journal).as_deref() == Some("one"));
+        assert!(!journal.is_fully_written() && action_of(&journal).as_deref() == Some("one"));
         assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 1, "nothing is left beside after step {step}");
     }
-    assert!(journal.catch_up() && journal.is_whole());
+    assert!(journal.catch_up() && journal.is_fully_written());
     assert_eq!(action_of(&journal).as_deref(), Some("two"));
     assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 1, "nothing is left beside");
     std::fs::remove_dir_all(&folder).expect("removed");

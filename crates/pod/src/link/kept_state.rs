@@ -12,7 +12,7 @@ pub struct KeptState {
     /// The settings.
     pub settings: Option<Settings>,
     /// When a gateway last answered.
-    pub heard: Option<BootTime>,
+    pub last_answer: Option<BootTime>,
     /// The program may start.
     pub let_start: bool,
     /// The program's current action.

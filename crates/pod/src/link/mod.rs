@@ -81,8 +81,8 @@ pub async fn serve(
     match outside {
         None => loopback::serve(options.first_port, sidecar.models()),
         Some(ExternalOptions { wanted, models, secret }) => {
-            loopback::serve_models(models, sidecar.models().behind(&secret));
-            sidecar.outside = Some(wanted);
+            loopback::serve_models(models, sidecar.models().behind_secret(&secret));
+            sidecar.external_directive = Some(wanted);
         }
     }
     link_says!("started; the gateway is {}", options.gateway);

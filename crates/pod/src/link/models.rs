@@ -60,7 +60,7 @@ impl Models {
     }
 
     /// The same, only for callers that know this secret: other users and browser pages can reach the loopback ports of a machine.
-    pub fn behind(self, secret: &str) -> Self {
+    pub fn behind_secret(self, secret: &str) -> Self {
         Self { secret: Some(secret.into()), ..self }
     }
 
@@ -99,7 +99,7 @@ impl Models {
                 let conversation =
                     head.headers.remove(CONVERSATION_HEADER).and_then(|number| u64::from_str_radix(number.to_str().ok()?, 16).ok());
                 if let (Some(call), Some(conversation)) = (&call, conversation) {
-                    call.goes_on_with(conversation);
+                    call.set_conversation(conversation);
                 }
                 if answered {
                     self.tell(Some(BootTime::now()));
@@ -139,7 +139,7 @@ impl Models {
     /// dropped, because the next one contains it too.
     fn tell(&self, answered: Option<BootTime>) {
         let calls = ModelCalls { answered: answered.map(BootTime::millis), ..self.conversations.calls() };
-        let _ = self.inputs.try_send(Input::Called(calls));
+        let _ = self.inputs.try_send(Input::ModelCalled(calls));
     }
 }
 

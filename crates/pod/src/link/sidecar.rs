@@ -45,9 +45,9 @@ pub(super) struct Sidecar {
     pub(super) key: Option<String>,
     /// The goodbye to deliver.
     pub(super) goodbye: watch::Sender<Option<Goodbye>>,
-    pub(super) farewells: Vec<oneshot::Sender<Reply>>,
+    pub(super) goodbye_waiters: Vec<oneshot::Sender<Reply>>,
     /// Open questions about work, by their numbers.
-    pub(super) asked: BTreeMap<u64, oneshot::Sender<Reply>>,
+    pub(super) open_questions: BTreeMap<u64, oneshot::Sender<Reply>>,
     pub(super) questions: u64,
     pub(super) spawning: Spawning,
     pub(super) listening: Spawning,
@@ -61,11 +61,11 @@ pub(super) struct Sidecar {
     pub(super) catch_up_at: BootTime,
     /// A line about an error of the gateway was logged, and none yet about its end.
     pub(super) troubled: bool,
-    pub(super) trouble_said: Option<(String, BootTime)>,
+    pub(super) last_logged_error: Option<(String, BootTime)>,
     /// The addresses that the last test of the canary reached.
     pub(super) reachable: Vec<String>,
     /// Outside the cluster: sends the directive to the process that ends the program.
-    pub(super) outside: Option<watch::Sender<Directive>>,
+    pub(super) external_directive: Option<watch::Sender<Directive>>,
 }
 
 impl Sidecar {
@@ -78,8 +78,8 @@ impl Sidecar {
         let (goodbye, deliver) = watch::channel(journal.goodbye());
         let mut commands = Commands::new(now, limits, commands_open, journal.commands());
         if let Some(settings) = &remembered.settings {
-            commands.spare(settings.untimed.clone());
-            commands.behave(now, settings.wanted.commands.as_deref());
+            commands.set_exemptions(settings.untimed.clone());
+            commands.apply_breakers(now, settings.wanted.commands.as_deref());
         }
         let (revision, beyond) = watch::channel(None);
         tokio::spawn(calls::deliver(gateway.clone(), deliver, inputs.clone()));
@@ -94,8 +94,8 @@ impl Sidecar {
             supervisor: None,
             supervisors: 0,
             goodbye,
-            farewells: Vec::new(),
-            asked: BTreeMap::new(),
+            goodbye_waiters: Vec::new(),
+            open_questions: BTreeMap::new(),
             questions: 0,
             spawning: Spawning::default(),
             listening: Spawning::default(),
@@ -104,9 +104,9 @@ impl Sidecar {
             heard_kept: BootTime::default(),
             catch_up_at: BootTime::default(),
             troubled: false,
-            trouble_said: None,
+            last_logged_error: None,
             reachable: Vec::new(),
-            outside: None,
+            external_directive: None,
         }
     }
 
@@ -157,8 +157,8 @@ impl Sidecar {
         }
         let revision = self.state.revision();
         self.revision.send_if_modified(|known| std::mem::replace(known, revision.clone()) != revision);
-        if let Some(wanted) = &self.outside {
-            self.tell_outside(wanted);
+        if let Some(wanted) = &self.external_directive {
+            self.send_directive(wanted);
         }
         let held = self.state.sidecar_work().held();
         self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
@@ -173,7 +173,7 @@ impl Sidecar {
 
     /// Writes the values that the journal lacks; returns when to try again.
     fn catch_up(&mut self, now: BootTime) -> Option<BootTime> {
-        if self.journal.is_whole() {
+        if self.journal.is_fully_written() {
             return None;
         }
         if now >= self.catch_up_at {
@@ -187,7 +187,7 @@ impl Sidecar {
 
     pub(super) fn perform(&mut self, action: Action) {
         match action {
-            Action::Register => self.call(calls::register(self.outside.is_some()), Input::Registered),
+            Action::Register => self.call(calls::register(self.external_directive.is_some()), Input::Registered),
             Action::Report(report) => self.call(calls::report(&report), Input::Reported),
             Action::Probe(targets) => {
                 let inputs = self.inputs.clone();
@@ -216,7 +216,7 @@ impl Sidecar {
             }
             WorkAction::Answer(number, answer) => {
                 let answer = if answer == Reply::Kept { self.kept() } else { answer };
-                match (self.asked.remove(&number), &self.supervisor) {
+                match (self.open_questions.remove(&number), &self.supervisor) {
                     // A program may end as soon as it gets the answer: the supervisor must know before.
                     (Some(waiting), Some((_, supervisor))) => supervisor.then(waiting, answer),
                     (Some(waiting), None) => drop(waiting.send(answer)), // the caller may have gone
@@ -239,7 +239,7 @@ impl Sidecar {
 
     pub(super) fn tell(&mut self, order: Order) {
         match &order {
-            Order::Start(settings) if self.outside.is_some() => {
+            Order::Start(settings) if self.external_directive.is_some() => {
                 link_says!("registered as {}, outside the cluster: the program may start, and nothing isolates it", settings.agent);
             }
             Order::Start(settings) => link_says!("registered as {}, and the network is isolated: the program may start", settings.agent),
@@ -262,7 +262,7 @@ impl Sidecar {
     }
 
     /// Sends the directive to the process that ends the program. Before the registration it is `Run`, and `Stop` stays for good.
-    fn tell_outside(&self, wanted: &watch::Sender<Directive>) {
+    fn send_directive(&self, wanted: &watch::Sender<Directive>) {
         let directive = self.state.current().directive;
         let over = |known: Directive| known == Directive::Stop;
         wanted.send_if_modified(|known| !over(*known) && std::mem::replace(known, directive) != directive);
@@ -270,7 +270,7 @@ impl Sidecar {
 
     /// The answer about a request that no gateway has accepted: kept, if the journal is written.
     pub(super) fn kept(&self) -> Reply {
-        if self.journal.is_whole() { Reply::Kept } else { unkept() }
+        if self.journal.is_fully_written() { Reply::Kept } else { unkept() }
     }
 
     /// Keeps a goodbye; returns whether it is written. It is delivered in any case.

@@ -75,7 +75,7 @@ struct IsolationState {
     open: u32,
     reachable: Vec<String>,
     /// A test that began after the registration reached no address, and no later test reached one.
-    stand: bool,
+    in_force: bool,
 }
 
 /// The calls `register` and `report`, one at a time.
@@ -101,11 +101,11 @@ pub struct Link {
     settings: Option<Settings>,
     registered: bool,
     lane: Lane,
-    heard: BootTime,
+    last_answer: BootTime,
     /// Calls in a row, of any kind, without an answer.
     unanswered: u32,
     dismissal: Option<Dismissal>,
-    walls: IsolationState,
+    isolation: IsolationState,
     program: Option<(BootTime, Report)>,
     action: Option<String>,
     let_start: bool,
@@ -118,7 +118,7 @@ pub struct Link {
     activity_told: Option<BootTime>,
     activity: Option<Option<String>>,
     /// The model calls of the program.
-    called: Option<ModelCalls>,
+    model_calls: Option<ModelCalls>,
     /// The counts and the state of the breaker of commands.
     commands: CommandCounts,
     breaker: BreakerState,
@@ -130,16 +130,16 @@ pub struct Link {
 impl Link {
     /// The state at the start, with the state that an earlier process kept.
     pub fn new(now: BootTime, look_each: Duration, remembered: KeptState) -> Self {
-        let KeptState { settings, heard, let_start, action, work } = remembered;
+        let KeptState { settings, last_answer: heard, let_start, action, work } = remembered;
         let mut link = Self {
             look_each,
             settings,
             registered: false,
             lane: Lane { busy: false, failures: 0, not_before: now },
-            heard: heard.unwrap_or(now).min(now),
+            last_answer: heard.unwrap_or(now).min(now),
             unanswered: 0,
             dismissal: None,
-            walls: IsolationState { looking: None, next: now, open: 0, reachable: Vec::new(), stand: false },
+            isolation: IsolationState { looking: None, next: now, open: 0, reachable: Vec::new(), in_force: false },
             program: None,
             action,
             let_start,
@@ -150,7 +150,7 @@ impl Link {
             notices: VecDeque::new(),
             activity_told: None,
             activity: None,
-            called: None,
+            model_calls: None,
             commands: CommandCounts::default(),
             breaker: BreakerState::default(),
             sidecar_work: SidecarWork::new(work),
@@ -164,7 +164,7 @@ impl Link {
 
     /// A gateway answered a call, with any answer.
     pub fn answered(&mut self, now: BootTime) {
-        self.heard = now;
+        self.last_answer = now;
         self.unanswered = 0;
     }
 
@@ -217,7 +217,7 @@ impl Link {
         self.lane = Lane { busy: false, failures: 0, not_before: now };
         self.registered = true;
         // An earlier test may have found a network that was not ready.
-        self.walls.next = now;
+        self.isolation.next = now;
         self.note(&settings.wanted);
         self.settings = Some(settings.clone());
         Action::RememberSettings(Box::new(settings))
@@ -255,25 +255,25 @@ impl Link {
 
     /// A test of the canary is over; it reached `reachable`.
     pub fn probed(&mut self, now: BootTime, mut reachable: Vec<String>) {
-        let registered = self.walls.looking.take().unwrap_or(false);
+        let registered = self.isolation.looking.take().unwrap_or(false);
         reachable.truncate(REACHABLE_BOUNDS.0);
         for target in &mut reachable {
             *target = target.chars().take(REACHABLE_BOUNDS.1).collect();
         }
         if reachable.is_empty() {
-            self.walls.open = 0;
-            self.walls.stand |= registered;
+            self.isolation.open = 0;
+            self.isolation.in_force |= registered;
             // A test from before the registration does not let the program start: the next one is due at once.
-            self.walls.next = if registered || !self.registered { now.after(self.look_each) } else { now };
+            self.isolation.next = if registered || !self.registered { now.after(self.look_each) } else { now };
         } else {
-            self.walls.open = self.walls.open.saturating_add(1);
-            self.walls.stand = false;
-            self.walls.next = now.after(EGRESS_CHECK_INTERVAL);
-            if self.let_start && self.walls.open >= OPEN_EGRESS_THRESHOLD {
+            self.isolation.open = self.isolation.open.saturating_add(1);
+            self.isolation.in_force = false;
+            self.isolation.next = now.after(EGRESS_CHECK_INTERVAL);
+            if self.let_start && self.isolation.open >= OPEN_EGRESS_THRESHOLD {
                 self.end.get_or_insert(End::WallsDown(reachable.clone()));
             }
         }
-        self.walls.reachable = reachable;
+        self.isolation.reachable = reachable;
     }
 
     /// The supervisor connected.
@@ -306,8 +306,8 @@ impl Link {
 
     /// The program called a model, or a part of an answer came.
     pub fn called(&mut self, calls: ModelCalls) {
-        let untold = self.called.as_ref().and_then(|before| before.answered);
-        self.called = Some(ModelCalls { answered: untold.or(calls.answered), ..calls });
+        let untold = self.model_calls.as_ref().and_then(|before| before.answered);
+        self.model_calls = Some(ModelCalls { answered: untold.or(calls.answered), ..calls });
         self.asked(None);
     }
 
@@ -415,7 +415,7 @@ impl Link {
 
     /// When a gateway last answered.
     pub fn heard(&self) -> BootTime {
-        self.heard
+        self.last_answer
     }
 
     /// The kept notices, the oldest first.

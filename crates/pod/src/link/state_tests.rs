@@ -231,13 +231,13 @@ fn an_agent_that_never_registered_is_not_abandoned() {
 
 #[test]
 fn the_silence_goes_on_over_a_restart() {
-    let remembered = KeptState { settings: Some(settings()), heard: Some(at(0)), let_start: true, ..KeptState::default() };
+    let remembered = KeptState { settings: Some(settings()), last_answer: Some(at(0)), let_start: true, ..KeptState::default() };
     let mut link = Link::new(at(1_799_000), LOOK_EACH, remembered.clone());
     link.connected();
     (0..3).for_each(|_| link.unanswered());
     assert_eq!(orders(&plan(&mut link, 1_800_000)), [Order::Abandoned]);
     // A stored time in the future can only come from another machine.
-    let link = Link::new(at(5), LOOK_EACH, KeptState { heard: Some(at(9)), ..remembered });
+    let link = Link::new(at(5), LOOK_EACH, KeptState { last_answer: Some(at(9)), ..remembered });
     assert_eq!(link.heard(), at(5));
 }
 

@@ -40,7 +40,7 @@ pub struct SupervisorView {
     /// The lease that it holds, once it has reported it.
     pub held: Option<Option<LeaseRef>>,
     item: Option<LeaseRef>,
-    said: Option<(LeaseRef, Outcome)>,
+    reported: Option<(LeaseRef, Outcome)>,
     settled: Option<LeaseRef>,
 }
 
@@ -111,11 +111,11 @@ pub struct SidecarWork {
     calls: Lane,
     advanced: Option<BootTime>,
     waiters: Vec<ClaimWaiter>,
-    talkers: Vec<EndReporter>,
+    end_reporters: Vec<EndReporter>,
     /// Settled leases, which the supervisor need not report any more.
     settled: Vec<LeaseRef>,
     /// Actions since the last plan.
-    news: Vec<WorkAction>,
+    pending_actions: Vec<WorkAction>,
     farewell: bool,
     /// The paused lease. The death of its program meanwhile is no end of the item.
     paused: Option<LeaseRef>,
@@ -144,7 +144,7 @@ impl SidecarWork {
 
     fn lose(&mut self) {
         if let Some(item) = self.kept.item.take() {
-            self.news.push(WorkAction::Say(format!("the lease of {} is lost: the item is not reported any more", item.name())));
+            self.pending_actions.push(WorkAction::Say(format!("the lease of {} is lost: the item is not reported any more", item.name())));
             self.settle(item.held, None, &Answer::Refused(stale()));
         }
     }
@@ -193,7 +193,8 @@ impl SidecarWork {
         // The end of this lease was accepted and then lost, by a rollback of the store. It is sent again, without a run.
         let finish = self.kept.last.as_ref().filter(|last| last.held == held).and_then(|last| last.outcome.clone());
         let words = if finish.is_some() { "the agent gets an item again that it has finished:" } else { "the agent holds" };
-        self.news.push(WorkAction::Say(format!("{words} {} of queue {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
+        self.pending_actions
+            .push(WorkAction::Say(format!("{words} {} of queue {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
         let (assignment, untouched) = (Some(Box::new(assignment)), finish.is_some());
         self.kept.item = Some(KeptItem { held, assignment, said: None, finish, untouched, lost: false, advance: None });
     }
@@ -230,7 +231,7 @@ impl SidecarWork {
     }
 
     /// The end of the item was accepted, or not.
-    pub fn delivered(&mut self, now: BootTime, held: &LeaseRef, taken: CallOutcome<()>, at_least: Duration, random: f64) {
+    pub fn on_end_answer(&mut self, now: BootTime, held: &LeaseRef, taken: CallOutcome<()>, at_least: Duration, random: f64) {
         let answer = match taken {
             CallOutcome::Done(()) => Answer::Done,
             CallOutcome::Refused(refusal) if lasting(refusal.code) => Answer::Refused(refusal),
@@ -240,7 +241,8 @@ impl SidecarWork {
         if let Some(item) = self.kept.item.take_if(|item| item.held == *held) {
             let mut taken = item.finish.clone();
             if let Answer::Refused(refusal) = &answer {
-                self.news.push(WorkAction::Say(format!("the gateway refuses the end of {}, which is dropped: {refusal}", item.name())));
+                self.pending_actions
+                    .push(WorkAction::Say(format!("the gateway refuses the end of {}, which is dropped: {refusal}", item.name())));
                 taken = None;
             }
             self.settle(item.held, taken, &answer);
@@ -250,8 +252,8 @@ impl SidecarWork {
 
     /// Settles a lease.
     fn settle(&mut self, held: LeaseRef, outcome: Option<Outcome>, answer: &Answer) {
-        for talker in self.talkers.drain(..) {
-            self.news.push(WorkAction::Answer(talker.number, answer.clone()));
+        for talker in self.end_reporters.drain(..) {
+            self.pending_actions.push(WorkAction::Answer(talker.number, answer.clone()));
         }
         self.settled.push(held.clone());
         self.kept.last = Some(LastItem { held, outcome });
@@ -276,7 +278,7 @@ impl SidecarWork {
             Some(item) if item.held == held => {
                 self.dirty = true;
                 let said = item.said.take();
-                item.finish.get_or_insert(judged(said, outcome));
+                item.finish.get_or_insert(combined_outcome(said, outcome));
             }
             // A lease that was settled before, or of which nothing is known.
             Some(_) => self.settled.push(held),
@@ -336,7 +338,7 @@ impl SidecarWork {
             }
             (Some(_), _) => {}
         }
-        self.talkers.push(EndReporter { number, until: now.after(FINISH_TIMEOUT) });
+        self.end_reporters.push(EndReporter { number, until: now.after(FINISH_TIMEOUT) });
         None
     }
 
@@ -356,7 +358,7 @@ impl SidecarWork {
 }
 
 /// The end of an item whose program reported `said`, by the supervisor's rules: the supervisor may not know `said`.
-fn judged(said: Option<Outcome>, outcome: Outcome) -> Outcome {
+fn combined_outcome(said: Option<Outcome>, outcome: Outcome) -> Outcome {
     match (said, outcome) {
         (Some(Outcome::Complete { .. }), outcome @ Outcome::Complete { .. }) => outcome,
         (Some(said @ Outcome::Complete { .. }), _) => said,

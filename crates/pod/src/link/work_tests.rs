@@ -126,7 +126,7 @@ impl Fixture {
     }
 
     fn delivered(&mut self, now: u64, epoch: i64, taken: CallOutcome<()>) {
-        self.sidecar_work.delivered(at(now), &held(epoch), taken, Duration::ZERO, 1.0);
+        self.sidecar_work.on_end_answer(at(now), &held(epoch), taken, Duration::ZERO, 1.0);
     }
 }
 
@@ -447,7 +447,7 @@ fn its_own_end_waits_for_what_can_still_be_told() {
     room.sidecar_work.finished(held(1), complete("x"));
     assert!(!room.sidecar_work.is_quiet(false) && !room.sidecar_work.is_quiet(true));
     room.plan(0);
-    room.sidecar_work.delivered(at(0), &held(1), CallOutcome::Silence, Duration::from_secs(60), 1.0);
+    room.sidecar_work.on_end_answer(at(0), &held(1), CallOutcome::Silence, Duration::from_secs(60), 1.0);
     room.sidecar_work.hurry(at(5));
     assert_eq!(room.plan(5).1.len(), 1, "no pause of before holds it up");
     room.delivered(6, 1, CallOutcome::Done(()));

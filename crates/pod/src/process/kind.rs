@@ -32,7 +32,7 @@ struct Traces {
     /// The hash of the program that a shell says it started (`_`).
     started: Option<u64>,
     /// The started program is this program.
-    names_it: bool,
+    names_this_program: bool,
 }
 
 /// The standard input of a process.
@@ -94,10 +94,10 @@ impl Kind {
         match parent.traces {
             // The commands of a script have the depth of that script.
             before if parent.shell => before.is_some_and(|before| own.depth > before.depth + 1),
-            None => own.names_it,
+            None => own.names_this_program,
             Some(before) => {
                 // A fork of a program, or another start of it, has the program's own `_`.
-                let named = own.names_it && own.started != before.started;
+                let named = own.names_this_program && own.started != before.started;
                 // Some programs set `PWD` themselves for a helper, to which they are connected.
                 named || own.depth > before.depth || (own.folder && !before.folder && self.input != Input::Program)
             }
@@ -184,7 +184,7 @@ fn traces(environment: &[u8], names: &[String]) -> Traces {
         depth: depth.unwrap_or(0).min(MAX_SHELL_DEPTH),
         folder: value(b"PWD").is_some(),
         started: value(b"_").map(hash),
-        names_it: value(b"_").is_some_and(|program| names.contains(&base_name(program))),
+        names_this_program: value(b"_").is_some_and(|program| names.contains(&base_name(program))),
     }
 }
 

@@ -95,7 +95,7 @@ pub struct RunResult {
     /// The number of other processes that were killed, because it left them behind or they did not end when asked.
     pub killed_survivors: usize,
     /// The number of processes that cannot be killed.
-    pub left: usize,
+    pub unkillable: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,7 @@ enum Stage {
     /// It is meant to stay, and has no time limit.
     Staying,
     /// Its own process has ended; the processes that are left are killed from this time on.
-    Leaving(Instant),
+    WaitingForLeftovers(Instant),
     /// It was asked to end; it is killed from this time on.
     Asked(Instant),
     /// It is killed again and again, until `until`.
@@ -212,7 +212,7 @@ pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<RunResult> {
     };
     let mut running = Running {
         tree,
-        again,
+        extension: again,
         keep: job.keep,
         meant_to_stay: job.meant_to_stay.clone(),
         pid,
@@ -221,7 +221,7 @@ pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<RunResult> {
         exit: None,
         empty: false,
         killed: BTreeSet::new(),
-        ran: ran(ProcessEnd::Never, began),
+        result: ran(ProcessEnd::Never, began),
     };
     running.follow(signals, stays).await;
     Ok(running.result(began))
@@ -236,7 +236,7 @@ fn ran(ended: ProcessEnd, began: Instant) -> RunResult {
         errors: Capture::default(),
         took: began.elapsed(),
         killed_survivors: 0,
-        left: 0,
+        unkillable: 0,
     }
 }
 
@@ -249,7 +249,7 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
             command.args(arguments);
             command
         }
-        RunTarget::Shell { name, arguments } => shells::below_timer(name, arguments),
+        RunTarget::Shell { name, arguments } => shells::timed_shell_command(name, arguments),
     };
     command.env(TIMED_VARIABLE, "1");
     if let Some(path) = shells::plain_path() {
@@ -267,7 +267,7 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
 struct Running {
     tree: Tree,
     /// How much longer it may take each time its limit ends while a command with its own limit runs in it. Zero: no longer.
-    again: Duration,
+    extension: Duration,
     keep: bool,
     meant_to_stay: Vec<String>,
     pid: i32,
@@ -277,7 +277,7 @@ struct Running {
     /// No process is below us.
     empty: bool,
     killed: BTreeSet<i32>,
-    ran: RunResult,
+    result: RunResult,
 }
 
 impl Running {
@@ -313,7 +313,7 @@ impl Running {
         }
         match self.stage {
             Stage::Running(_) | Stage::Staying if self.exit.is_some() => {
-                self.stage = Stage::Leaving(now + LEFTOVER_GRACE);
+                self.stage = Stage::WaitingForLeftovers(now + LEFTOVER_GRACE);
                 Some(now + LEFTOVER_GRACE)
             }
             Stage::Running(until) if now < until => Some(until.min(now + SIGNAL_CHECK_INTERVAL)),
@@ -322,18 +322,18 @@ impl Running {
                 self.stage = Stage::Staying;
                 Some(now + SIGNAL_CHECK_INTERVAL)
             }
-            Stage::Running(_) if !self.again.is_zero() && self.holds_timed() => {
-                self.stage = Stage::Running(now + self.again);
-                Some(now + self.again.min(SIGNAL_CHECK_INTERVAL))
+            Stage::Running(_) if !self.extension.is_zero() && self.runs_timed_exec() => {
+                self.stage = Stage::Running(now + self.extension);
+                Some(now + self.extension.min(SIGNAL_CHECK_INTERVAL))
             }
             Stage::Running(_) => {
-                self.ran.timed_out = true;
+                self.result.timed_out = true;
                 Some(self.ask(now))
             }
-            Stage::Leaving(until) | Stage::Asked(until) if now < until => Some(until.min(now + SIGNAL_CHECK_INTERVAL)),
-            Stage::Leaving(_) | Stage::Asked(_) => Some(self.kill(now, now + UNKILLABLE_TIMEOUT)),
+            Stage::WaitingForLeftovers(until) | Stage::Asked(until) if now < until => Some(until.min(now + SIGNAL_CHECK_INTERVAL)),
+            Stage::WaitingForLeftovers(_) | Stage::Asked(_) => Some(self.kill(now, now + UNKILLABLE_TIMEOUT)),
             Stage::Killing { until, .. } if now >= until => {
-                self.ran.left = self.tree.living().len();
+                self.result.unkillable = self.tree.living().len();
                 None
             }
             Stage::Killing { until, again } if now >= again => Some(self.kill(now, until)),
@@ -359,13 +359,13 @@ impl Running {
     fn cancel(&mut self, number: i32) {
         let now = Instant::now();
         if self.exit.is_none() {
-            self.ran.cancelled.get_or_insert(number);
+            self.result.cancelled.get_or_insert(number);
         }
         match self.stage {
             Stage::Running(_) | Stage::Staying => {
                 self.ask(now);
             }
-            Stage::Leaving(_) => self.stage = Stage::Leaving(now),
+            Stage::WaitingForLeftovers(_) => self.stage = Stage::WaitingForLeftovers(now),
             Stage::Asked(_) => self.stage = Stage::Asked(now),
             Stage::Killing { .. } => {}
         }
@@ -377,7 +377,7 @@ impl Running {
     }
 
     /// Whether `spillway exec` runs in it, whose command has its own time limit.
-    fn holds_timed(&self) -> bool {
+    fn runs_timed_exec(&self) -> bool {
         let own = OwnBinary::find();
         self.tree.living().into_iter().any(|pid| own.is_run_by(pid) && kind::name(pid) == COMMAND_NAME.as_bytes())
     }
@@ -396,8 +396,19 @@ impl Running {
     }
 
     fn result(self, began: Instant) -> RunResult {
-        let Self { tree: _, again: _, keep: _, meant_to_stay: _, pid, pipes: [output, errors], stage: _, exit, empty: _, killed, ran } =
-            self;
+        let Self {
+            tree: _,
+            extension: _,
+            keep: _,
+            meant_to_stay: _,
+            pid,
+            pipes: [output, errors],
+            stage: _,
+            exit,
+            empty: _,
+            killed,
+            result: ran,
+        } = self;
         RunResult {
             ended: exit.map_or(ProcessEnd::Never, ProcessEnd::Exit),
             output: output.capture,

@@ -21,7 +21,7 @@ pub const TIMED_BY_VARIABLE: &str = "SPILLWAY_TIMED_BY";
 
 /// A shell that is killed when we are, because a caller that kills a shell expects that it ends. It is started as our own binary,
 /// which calls [`end_with_timer`] and becomes the real shell: a process can set its parent-death signal only for itself.
-pub fn below_timer(shell: &str, arguments: &[OsString]) -> Command {
+pub fn timed_shell_command(shell: &str, arguments: &[OsString]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(shell).args(arguments).env(TIMED_BY_VARIABLE, std::process::id().to_string());
     command

@@ -267,7 +267,7 @@ impl Circuit {
     }
 
     /// From now on it is stored in another place, where nothing of it is durable yet.
-    pub fn elsewhere(&mut self) {
+    pub fn mark_store_moved(&mut self) {
         self.unstored = matches!(self.phase, Phase::Open { .. });
     }
 
@@ -356,7 +356,7 @@ impl Circuit {
         }
         match self.verdict(at.now) {
             // The force of a person needs no record of ours.
-            Err(rejection) if rejection.why == RejectionCause::Forced => Availability::Reject(rejection),
+            Err(rejection) if rejection.cause == RejectionCause::Forced => Availability::Reject(rejection),
             _ if self.unstored && self.settings.force.is_none() => Availability::Store,
             Err(rejection) => Availability::Reject(rejection),
             Ok(()) => Availability::Pass,
@@ -404,7 +404,7 @@ impl Circuit {
     /// Whether there is a permit, in any mode.
     fn verdict(&self, now: u64) -> Result<(), Rejection> {
         let Settings { guard, open, .. } = self.settings;
-        let reject = |why, retry_after: u64| Err(Rejection { guard, why, retry_after: retry_after.max(1) });
+        let reject = |why, retry_after: u64| Err(Rejection { guard, cause: why, retry_after: retry_after.max(1) });
         match self.settings.force {
             Some(Force::Closed) => return Ok(()),
             Some(Force::Open) => return reject(RejectionCause::Forced, open),

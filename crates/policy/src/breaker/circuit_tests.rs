@@ -30,7 +30,7 @@ fn permit(circuit: &mut Circuit, now: u64) -> Permit {
 #[track_caller]
 fn rejected(circuit: &mut Circuit, now: u64) -> (RejectionCause, u64) {
     match circuit.admit(at(now), WITHIN) {
-        Answer::Rejected(rejection) => (rejection.why, rejection.retry_after),
+        Answer::Rejected(rejection) => (rejection.cause, rejection.retry_after),
         other => panic!("{other:?}"),
     }
 }

@@ -23,7 +23,7 @@ pub struct Rejection {
     /// What the circuit protects.
     pub guard: Guard,
     /// The cause.
-    pub why: RejectionCause,
+    pub cause: RejectionCause,
     /// Milliseconds after which another attempt may pass; never 0. It is an estimate if a person must act.
     pub retry_after: u64,
 }
@@ -58,7 +58,7 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.retry_after.div_ceil(1000);
-        match self.why {
+        match self.cause {
             RejectionCause::Open => write!(out, "too many failures; do not retry within {seconds} s"),
             RejectionCause::Probing => write!(out, "its probes have not ended yet; do not retry within {seconds} s"),
             RejectionCause::Review => write!(out, "a person must approve the next attempt; do not retry"),
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_refusal_names_the_breaker_and_when_to_come_back() {
         let say = |guard, why| {
-            let rejection = Rejection { guard, why, retry_after: 29_001 };
+            let rejection = Rejection { guard, cause: why, retry_after: 29_001 };
             format!("{}: {rejection}", rejection.name("drones"))
         };
         let cases = [

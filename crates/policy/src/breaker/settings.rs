@@ -83,7 +83,7 @@ impl Guard {
     }
 
     /// Whether its failures come one after another, each after the whole time of an operation.
-    fn in_turn(self) -> bool {
+    fn fails_sequentially(self) -> bool {
         match self {
             Self::Work | Self::Session => true,
             Self::Project | Self::Commands | Self::Models => false,
@@ -120,7 +120,7 @@ impl Settings {
     /// Widens the window for failures that come one after another, each after `operation`. Without it the slow
     /// time-outs of one agent would never add up. To be called once, when the circuit is made.
     pub fn with_effective_window(mut self, operation: u64) -> Self {
-        if self.guard.in_turn() {
+        if self.guard.fails_sequentially() {
             self.window = self.window.max(operation.saturating_mul(self.threshold.into()));
         }
         self

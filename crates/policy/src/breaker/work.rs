@@ -19,7 +19,7 @@ pub struct AttemptResult {
     /// The verb that ended it.
     pub verb: Verb,
     /// The tokens of the item's share are spent.
-    pub spent: bool,
+    pub tokens_spent: bool,
     /// The agent reported progress in this attempt.
     pub progressed: bool,
 }
@@ -29,7 +29,9 @@ pub fn outcome(ended: AttemptResult) -> Outcome {
     match ended.verb {
         Verb::Complete => Outcome::Success,
         Verb::Stalled => Outcome::Failure { retry_after: None },
-        Verb::Fail | Verb::LeaseExpired | Verb::Release if ended.spent && !ended.progressed => Outcome::Failure { retry_after: None },
+        Verb::Fail | Verb::LeaseExpired | Verb::Release if ended.tokens_spent && !ended.progressed => {
+            Outcome::Failure { retry_after: None }
+        }
         Verb::Fail | Verb::LeaseExpired | Verb::Release | Verb::CancelDone => Outcome::Neutral,
     }
 }
@@ -57,11 +59,11 @@ pub fn speaks_for_project(pool: &Circuit) -> bool {
 /// Asks the circuits of a pool and of its project for an attempt that takes `within` milliseconds at most. If both
 /// refuse, the pool's is named.
 pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: Moment, within: u64) -> Answer<Permits> {
-    if let Some(answer) = stopped_by(pool, at) {
+    if let Some(answer) = refusal_of(pool, at) {
         return answer;
     }
     if is_bound(pool.settings())
-        && let Some(answer) = stopped_by(project, at)
+        && let Some(answer) = refusal_of(project, at)
     {
         return answer;
     }
@@ -71,7 +73,7 @@ pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: Moment, within: u64)
 }
 
 /// The answer of a circuit if it gives no permit.
-fn stopped_by(circuit: &mut Circuit, at: Moment) -> Option<Answer<Permits>> {
+fn refusal_of(circuit: &mut Circuit, at: Moment) -> Option<Answer<Permits>> {
     match circuit.look(at) {
         Availability::Pass => None,
         Availability::Store => Some(Answer::Store),

@@ -11,7 +11,7 @@ const OVER: u64 = 67_000;
 
 #[test]
 fn only_what_came_to_nothing_fails() {
-    let ended = |verb, spent, progressed| outcome(AttemptResult { verb, spent, progressed });
+    let ended = |verb, spent, progressed| outcome(AttemptResult { verb, tokens_spent: spent, progressed });
     for verb in Verb::ALL {
         let expected = match verb {
             Verb::Complete => (Outcome::Success, Outcome::Success, Outcome::Success),
@@ -74,7 +74,7 @@ impl Simulation {
 
     fn refused(&mut self, pool: usize) -> (Guard, RejectionCause) {
         match self.admit(pool) {
-            Answer::Rejected(rejection) => (rejection.guard, rejection.why),
+            Answer::Rejected(rejection) => (rejection.guard, rejection.cause),
             other => panic!("{other:?}"),
         }
     }

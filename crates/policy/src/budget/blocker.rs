@@ -31,11 +31,11 @@ impl RefusedNeed {
     /// budget.
     pub fn of(refusal: &Refusal) -> Option<Self> {
         let limit = refusal.limit.as_ref().filter(|_| refusal.above_agent())?;
-        let lasts = match refusal.when {
+        let lasts = match refusal.retry {
             RetryHint::Wait(_) => false,
             RetryHint::Later(_) | RetryHint::Never => true,
         };
-        let for_want = match refusal.because {
+        let for_want = match refusal.cause {
             RefusalCause::Used | RefusalCause::Guaranteed => true,
             // A call that is larger than the whole limit says nothing about smaller calls. The other causes are found
             // without it.
@@ -54,7 +54,7 @@ impl RefusedNeed {
 
     /// Combines with the refusal of another call: the smallest refused call is the need, at the place that refused
     /// last.
-    pub fn and(self, other: Self) -> Self {
+    pub fn combine(self, other: Self) -> Self {
         let same = (&self.key, &self.limit, self.span) == (&other.key, &other.limit, other.span);
         if same { Self { asked: self.asked.min(other.asked), ..self } } else { other }
     }
@@ -88,7 +88,7 @@ pub struct Blocker {
     /// The place.
     pub key: Key,
     /// The cause.
-    pub because: RefusalCause,
+    pub cause: RefusalCause,
     /// The limit, if it is one of tokens.
     pub limit: Option<ExhaustedLimit>,
     /// The field to raise, from the root of its object.
@@ -107,7 +107,7 @@ impl Blocker {
 /// A message for people: which budget, which limit and window, until when, and what to raise.
 impl fmt::Display for Blocker {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, because, limit, field, guaranteed } = self;
+        let Self { key, cause: because, limit, field, guaranteed } = self;
         let Some(ExhaustedLimit { name, span, height }) = limit else {
             return match because {
                 RefusalCause::Blocked(Block::ParentMissing(parent)) => {
@@ -179,19 +179,19 @@ impl Ledger {
         let key = &node.spec.key;
         if let Some(block) = &node.spec.block {
             let (because, field) = (RefusalCause::Blocked(block.clone()), "spec.parentRef".to_owned());
-            return Some(Blocker { key: key.clone(), because, limit: None, field, guaranteed: Holders::default() });
+            return Some(Blocker { key: key.clone(), cause: because, limit: None, field, guaranteed: Holders::default() });
         }
         let limits = node.limits.iter().enumerate().filter(|(_, limit)| limit.spec.window != Window::Minute);
         let all = limits.filter_map(|(which, limit)| {
-            let needed = need.and_then(|need| need.asks(key, &limit.spec.name, limit.cell.span)).unwrap_or(0);
+            let needed = need.and_then(|need| need.asks(key, &limit.spec.name, limit.current.span)).unwrap_or(0);
             let room = LimitRoom {
                 height: limit.height,
-                spent: limit.cell.spent().saturating_sub(limit.cell.rest),
-                rest: 0,
+                spent: limit.current.spent().saturating_sub(limit.current.unexplained),
+                unexplained: 0,
                 held: 0,
                 reserved: 0,
                 asked: least(node, min_output, limit.height).max(needed),
-                paused: limit.latches.paused && !self.exempt(before, index),
+                paused: limit.latches.paused && !self.is_reserved(before, index),
             };
             let room = LimitRoom { reserved: self.sure(before, index, which, &room), ..room };
             let because = match because(&room) {
@@ -200,9 +200,9 @@ impl Ledger {
                 RefusalCause::Held | RefusalCause::Recovering => return None,
                 RefusalCause::InFlight | RefusalCause::Gateways | RefusalCause::Missing | RefusalCause::Blocked(_) => return None,
             };
-            let spent = ExhaustedLimit { name: limit.spec.name.clone(), span: limit.cell.span, height: limit.height };
+            let spent = ExhaustedLimit { name: limit.spec.name.clone(), span: limit.current.span, height: limit.height };
             let guaranteed = if because == RefusalCause::Guaranteed { self.guaranteed(before, index, which) } else { Holders::default() };
-            Some(Blocker { key: key.clone(), because, limit: Some(spent), field: field_of(key, &limit.spec.name), guaranteed })
+            Some(Blocker { key: key.clone(), cause: because, limit: Some(spent), field: field_of(key, &limit.spec.name), guaranteed })
         });
         let all: Vec<Blocker> = all.collect();
         all.into_iter().rev().max_by_key(lasts)
@@ -211,7 +211,7 @@ impl Ledger {
     /// The unspent guarantees of siblings, as if no call were in flight: a pool must not follow what changes with each
     /// call.
     fn sure(&self, before: &[usize], parent: usize, limit: usize, room: &LimitRoom) -> i64 {
-        let cell = &self.nodes[parent].limits[limit].cell;
+        let cell = &self.nodes[parent].limits[limit].current;
         let most = cell.reserved.saturating_add(cell.held);
         // The guarantees cannot exceed this bound, so most of the time no sibling is examined.
         if room.asked <= room.height.saturating_sub(room.spent).saturating_sub(most) {
@@ -220,7 +220,8 @@ impl Ledger {
         let siblings = self.nodes.iter().enumerate();
         let siblings = siblings.filter(|(index, node)| node.alive && node.guards && node.parent == Some(parent) && !before.contains(index));
         let limits = siblings.flat_map(|(_, node)| &node.limits).filter(|child| child.lifts.contains(&limit));
-        let unspent = limits.map(|child| child.spec.guaranteed.saturating_sub(child.cell.own().saturating_sub(child.cell.held)).max(0));
+        let unspent =
+            limits.map(|child| child.spec.guaranteed.saturating_sub(child.current.own().saturating_sub(child.current.held)).max(0));
         unspent.fold(0, i64::saturating_add)
     }
 }
@@ -243,7 +244,7 @@ mod tests {
 
     fn because(one: &mut SingleLeader, route: &mut Route) -> Option<RefusalCause> {
         let now = one.now;
-        one.ledger.obstacle(now, route, None).map(|obstacle| obstacle.because)
+        one.ledger.obstacle(now, route, None).map(|obstacle| obstacle.cause)
     }
 
     fn with_terms(min_output: i64, spec: NodeSpec) -> NodeSpec {
@@ -369,7 +370,7 @@ mod tests {
         assert_eq!(RefusedNeed::of(&one.refused(&mut way, 50)), None, "it is held: it comes back");
         one.settle(hold, 60);
         let need = RefusedNeed::of(&one.refused(&mut way, 50)).expect("it is spent");
-        let need = need.and(RefusedNeed::of(&one.refused(&mut way, 45)).expect("so it is"));
+        let need = need.combine(RefusedNeed::of(&one.refused(&mut way, 45)).expect("so it is"));
         assert_eq!(RefusedNeed::of(&one.refused(&mut way, 101)), None, "nothing is said of smaller ones");
         let stands = |one: &mut SingleLeader, need: &RefusedNeed| one.ledger.obstacle(one.now, &mut route("top"), Some(need)).is_some();
         assert!(stands(&mut one, &need) && because(&mut one, &mut way).is_none());

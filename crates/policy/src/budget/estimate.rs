@@ -51,34 +51,34 @@ impl Weights {
         self.input.max(self.cache_read).max(self.cache_write)
     }
 
-    fn even(&self) -> bool {
+    fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
     /// The most that a call with these tokens can be charged, rounded up.
     pub fn bound(&self, input: i64, output: i64) -> i64 {
         let (input, output) = (input.clamp(0, MAX_CALL_TOKENS), output.clamp(0, MAX_CALL_TOKENS));
-        if self.even() {
+        if self.is_default() {
             return input + output;
         }
         // At most 2 * 10^18: it fits.
-        up(input * self.dearest_input() + output * self.output)
+        ceil_per_mille(input * self.dearest_input() + output * self.output)
     }
 
     /// What a call is charged, rounded up.
     pub fn charge(&self, usage: &Usage) -> i64 {
         let Usage { input, cache_read, cache_write, output } = usage.clamped();
-        if self.even() {
+        if self.is_default() {
             return input + cache_read + cache_write + output;
         }
         // At most 4 * 10^18: it fits.
-        up(input * self.input + cache_read * self.cache_read + cache_write * self.cache_write + output * self.output)
+        ceil_per_mille(input * self.input + cache_read * self.cache_read + cache_write * self.cache_write + output * self.output)
     }
 
     /// The most output tokens that fit into `room` with `input`; below 0 if the input alone does not fit.
     pub fn outputs(&self, room: i64, input: i64) -> i64 {
         let (room, input) = (room.clamp(-MAX_LIMIT_TOKENS, MAX_LIMIT_TOKENS), input.clamp(0, MAX_CALL_TOKENS));
-        if self.even() {
+        if self.is_default() {
             return room - input;
         }
         let left = room * PER_MILLE - input * self.dearest_input();
@@ -90,7 +90,7 @@ impl Weights {
     }
 }
 
-fn up(thousandths: i64) -> i64 {
+fn ceil_per_mille(thousandths: i64) -> i64 {
     thousandths / PER_MILLE + i64::from(thousandths % PER_MILLE > 0)
 }
 
@@ -169,7 +169,7 @@ impl Default for CallTerms {
 impl CallTerms {
     /// Both rules apply: the smaller output, the safer estimate, and cutting only if both allow it. The floor is this
     /// one's.
-    pub fn and(self, above: Self) -> Self {
+    pub fn combine(self, above: Self) -> Self {
         Self {
             max_output: self.max_output.min(above.max_output),
             min_output: self.min_output,
@@ -200,7 +200,7 @@ impl CallSize {
     /// Input tokens that are charged if the usage is unknown: those that are `held` for it, and at least
     /// [`MIN_CHARGED_RATIO_PER_MILLE`] of its text.
     pub fn charged(&self, held: i64) -> i64 {
-        let text = up(self.bytes.clamp(0, MAX_CALL_TOKENS) * MIN_CHARGED_RATIO_PER_MILLE);
+        let text = ceil_per_mille(self.bytes.clamp(0, MAX_CALL_TOKENS) * MIN_CHARGED_RATIO_PER_MILLE);
         held.max(text.saturating_add(self.other_tokens.clamp(0, MAX_CALL_TOKENS)).min(MAX_CALL_TOKENS))
     }
 }
@@ -213,7 +213,7 @@ pub struct HoldRequest {
     /// The most output of each choice.
     pub output: i64,
     /// Output of each choice below which the call has no use.
-    pub least: i64,
+    pub min_output: i64,
     /// Choices, at least 1.
     pub choices: i64,
 }
@@ -224,7 +224,7 @@ impl HoldRequest {
         let bytes = body.bytes.clamp(0, MAX_CALL_TOKENS);
         let text = match terms.estimate {
             Estimate::Bytes => bytes,
-            Estimate::Ratio => up(bytes * ratio.clamp(MIN_RATIO_PER_MILLE, PER_MILLE)),
+            Estimate::Ratio => ceil_per_mille(bytes * ratio.clamp(MIN_RATIO_PER_MILLE, PER_MILLE)),
         };
         let limits = [body.output, body.model_output].into_iter().flatten().map(|limit| limit.clamp(0, MAX_CALL_TOKENS));
         let output = limits.fold(terms.max_output.clamp(1, MAX_CALL_TOKENS), i64::min);
@@ -236,7 +236,7 @@ impl HoldRequest {
         Self {
             input: text.saturating_add(body.other_tokens.clamp(0, MAX_CALL_TOKENS)).min(MAX_CALL_TOKENS),
             output,
-            least,
+            min_output: least,
             choices: body.choices.clamp(1, 1000),
         }
     }
@@ -286,13 +286,13 @@ impl LearnedRatio {
     }
 
     /// Whether a call says something about text: a call with fewer tokens than [`MIN_RATIO_PER_MILLE`] does not.
-    pub fn teaches(bytes: i64, tokens: i64) -> bool {
+    pub fn is_informative(bytes: i64, tokens: i64) -> bool {
         bytes > 0 && tokens >= 0 && ratio_of(bytes, tokens) >= MIN_RATIO_PER_MILLE
     }
 
     /// Learns from a call with `bytes` of text and `tokens` of input.
     pub fn learn(&mut self, bytes: i64, tokens: i64) {
-        if !Self::teaches(bytes, tokens) {
+        if !Self::is_informative(bytes, tokens) {
             return;
         }
         if let Some(count) = self.seen.get_mut(step_of(ratio_of(bytes, tokens))) {
@@ -330,16 +330,20 @@ mod tests {
     #[test]
     fn an_ask_is_the_least_of_all_limits_and_knows_its_floor() {
         let body = CallSize { bytes: 1001, other_tokens: 7, choices: 2, ..CallSize::default() };
-        assert_eq!(HoldRequest::of(&body, &TERMS, 500), HoldRequest { input: 508, output: 1000, least: 100, choices: 2 }, "rounded up");
-        let sure = TERMS.and(CallTerms { estimate: Estimate::Bytes, min_output: 50, max_output: 5000, ..TERMS });
+        assert_eq!(
+            HoldRequest::of(&body, &TERMS, 500),
+            HoldRequest { input: 508, output: 1000, min_output: 100, choices: 2 },
+            "rounded up"
+        );
+        let sure = TERMS.combine(CallTerms { estimate: Estimate::Bytes, min_output: 50, max_output: 5000, ..TERMS });
         assert_eq!(HoldRequest::of(&body, &sure, 500).input, 1008, "a token a byte");
         let small = CallSize { output: Some(300), model_output: Some(40), ..body };
         assert_eq!(HoldRequest::of(&small, &TERMS, 500).output, 40);
-        assert_eq!(HoldRequest::of(&small, &TERMS, 500).least, 40, "who asks for little is not refused for asking for little");
+        assert_eq!(HoldRequest::of(&small, &TERMS, 500).min_output, 40, "who asks for little is not refused for asking for little");
         let thinks = CallSize { output: Some(900), thinking: 600, ..body };
-        assert_eq!(HoldRequest::of(&thinks, &TERMS, 500).least, 700, "the thinking and the floor above it");
+        assert_eq!(HoldRequest::of(&thinks, &TERMS, 500).min_output, 700, "the thinking and the floor above it");
         let rejects = CallTerms { on_insufficient: OnInsufficient::Reject, ..TERMS };
-        assert_eq!(HoldRequest::of(&body, &rejects.and(TERMS), 500).least, 1000);
+        assert_eq!(HoldRequest::of(&body, &rejects.combine(TERMS), 500).min_output, 1000);
     }
 
     #[test]
@@ -404,7 +408,7 @@ mod tests {
             let _ = weights.outputs(a, b);
             let body = CallSize { bytes: a, other_tokens: b, output: Some(c), model_output: Some(d), thinking: a, choices: b };
             let ask = HoldRequest::of(&body, &TERMS, c);
-            prop_assert!(ask.least <= ask.output && ask.choices >= 1 && ask.input >= 0);
+            prop_assert!(ask.min_output <= ask.output && ask.choices >= 1 && ask.input >= 0);
             let mut learned = LearnedRatio::default();
             learned.learn(a, b);
             prop_assert!((MIN_RATIO_PER_MILLE..=1000).contains(&learned.ratio()));

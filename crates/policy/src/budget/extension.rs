@@ -35,13 +35,13 @@ impl Ledger {
         for (before, which) in known.iter().enumerate() {
             let by = more(self, &steps[*which]);
             if !self.fits_more(slot, &nodes[..before], steps[*which].node, by) {
-                let ask = HoldRequest { input: 0, output: by, least: by, choices: 1 };
+                let ask = HoldRequest { input: 0, output: by, min_output: by, choices: 1 };
                 return HoldAnswer::Refused(self.refuse(&nodes, &ask, by, id));
             }
         }
         for which in &known {
             let by = more(self, &steps[*which]);
-            self.demand_more(slot, steps[*which].node, by, &mut keys);
+            self.request_raise(slot, steps[*which].node, by, &mut keys);
         }
         if !keys.is_empty() {
             return HoldAnswer::Write(keys);
@@ -73,27 +73,27 @@ impl Ledger {
         (0..self.nodes[node].limits.len()).all(|which| {
             let relief = self.relief(before, node, which);
             let Some(limit) = self.nodes[node].limits.get_mut(which).filter(|limit| limit.born <= serial) else { return true };
-            if limit.cell.contains(at) {
+            if limit.current.contains(at) {
                 return by <= limit.free().saturating_add(relief);
             }
             // No new call uses a window that is over. If the window is not kept, its rest is unknown and counts as 0.
-            limit.cell_at(at).is_some_and(|cell| by <= cell.peak.saturating_sub(cell.committed()))
+            limit.window_at(at).is_some_and(|cell| by <= cell.peak.saturating_sub(cell.committed()))
         })
     }
 
     /// Notes what must be written before one place can hold `by` more.
-    fn demand_more(&mut self, slot: usize, node: usize, by: i64, keys: &mut Vec<Key>) {
+    fn request_raise(&mut self, slot: usize, node: usize, by: i64, keys: &mut Vec<Key>) {
         let (at, serial) = (self.holds[slot].at, self.holds[slot].serial);
         let record = self.nodes[node].record;
         let mut lacking = false;
         for limit in self.nodes[node].limits.iter_mut().filter(|limit| limit.born <= serial) {
-            if let Some(cell) = limit.cell_at(at).filter(|cell| cell.own().saturating_add(by) > cell.high) {
-                cell.wanted = cell.wanted.saturating_add(by);
+            if let Some(cell) = limit.window_at(at).filter(|cell| cell.own().saturating_add(by) > cell.high) {
+                cell.requested = cell.requested.saturating_add(by);
                 lacking = true;
             }
         }
         if lacking {
-            self.demand_write(record, keys);
+            self.request_write(record, keys);
         }
     }
 }

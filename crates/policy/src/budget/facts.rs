@@ -118,6 +118,6 @@ pub enum Defect {
         /// The namespace.
         namespace: String,
         /// The other ClusterBudget.
-        by: String,
+        other: String,
     },
 }

@@ -11,7 +11,7 @@ impl Ledger {
     /// The places that have the missing tokens of one limit, for this cause. `before`: the places on the path below.
     pub(super) fn holders(&self, because: &RefusalCause, before: &[usize], parent: usize, limit: usize) -> Holders {
         match because {
-            RefusalCause::Guaranteed => self.sure_of(before, parent, limit),
+            RefusalCause::Guaranteed => self.with_unspent_guarantee(before, parent, limit),
             RefusalCause::Held => self.holding(before, parent, limit),
             RefusalCause::Used
             | RefusalCause::Recovering
@@ -25,7 +25,7 @@ impl Ledger {
     }
 
     /// The places with an unspent guarantee of a limit.
-    fn sure_of(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
+    fn with_unspent_guarantee(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
         let unspent = |node: &Node| {
             let limits = node.limits.iter().filter(|child| child.lifts.contains(&limit));
             limits.fold(0_i64, |sum, child| sum.saturating_add(child.unspent()))
@@ -44,7 +44,7 @@ impl Ledger {
     /// The places whose calls in flight hold tokens of a limit.
     fn holding(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
         let Some(window) = self.nodes[parent].limits.get(limit).map(|limit| limit.spec.window) else { return Holders::default() };
-        let held = |node: &Node| node.limits.iter().filter(|child| child.spec.window == window).map(|child| child.cell.held).max();
+        let held = |node: &Node| node.limits.iter().filter(|child| child.spec.window == window).map(|child| child.current.held).max();
         self.children_with(before, parent, |node| held(node).unwrap_or(0))
     }
 
@@ -83,7 +83,7 @@ mod tests {
         let mut one = SingleLeader::new(&[&[hourly(100)], &children[..]].concat());
         let hold = one.hold(&mut route("a"), 30);
         let refusal = one.refused(&mut route("asks"), 50);
-        assert_eq!(refusal.because, RefusalCause::Guaranteed);
+        assert_eq!(refusal.cause, RefusalCause::Guaranteed);
         let words = refusal.to_string();
         let want = "The rest is guaranteed to others: Budget/a in team (20), Budget/b in team (20), Budget/c in team (10) and 1 more";
         assert!(words.contains(want), "{words}");
@@ -98,7 +98,7 @@ mod tests {
         let mut one = SingleLeader::new(&[hourly(100), child("a", 100, 0), child("b", 100, 0)]);
         let _first = one.hold(&mut route("a"), 60);
         let refusal = one.refused(&mut route("b"), 50);
-        assert_eq!(refusal.because, RefusalCause::Held);
+        assert_eq!(refusal.cause, RefusalCause::Held);
         assert!(refusal.to_string().contains("Calls in flight hold the rest: Budget/a in team (60). "), "{refusal}");
         // At one Budget that several pools share there is no place to name.
         let refusal = one.refused(&mut route("top"), 50);

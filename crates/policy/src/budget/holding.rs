@@ -45,7 +45,7 @@ pub enum SettleOutcome {
     /// It counts.
     Counted,
     /// It counted before.
-    Again,
+    Repeated,
     /// It has no effect: nothing was held under its hold number. Its own number is used up.
     Unknown,
     /// Earlier settles are missing: send them from this number on.
@@ -55,8 +55,8 @@ pub enum SettleOutcome {
 }
 
 /// Output tokens, all choices together, below which a call has no use.
-fn least_of(ask: &HoldRequest) -> i64 {
-    ask.least.max(0).saturating_mul(ask.choices.max(1)).min(MAX_CALL_TOKENS)
+fn min_total_output(ask: &HoldRequest) -> i64 {
+    ask.min_output.max(0).saturating_mul(ask.choices.max(1)).min(MAX_CALL_TOKENS)
 }
 
 impl Ledger {
@@ -82,7 +82,7 @@ impl Ledger {
             Err(refusal) => return HoldAnswer::Refused(refusal),
         };
         if !self.durable(session.0, &route.steps, ask.input, output) {
-            return self.demand(session.0, &route.steps, ask.input, output, id);
+            return self.request_writes(session.0, &route.steps, ask.input, output, id);
         }
         if observed {
             self.observe(&route.steps, ask);
@@ -94,18 +94,18 @@ impl Ledger {
     /// refused.
     fn fit(&self, steps: &[usize], ask: &HoldRequest, spread: u64) -> Result<(i64, bool), Box<Refusal>> {
         let choices = ask.choices.max(1);
-        let least = least_of(ask);
+        let least = min_total_output(ask);
         let mut most = i64::MAX;
         let mut hindered = false;
         let mut observed = false;
         for (at, index) in steps.iter().enumerate() {
             let node = &self.nodes[*index];
-            let mut fits = self.takes_a_call(&steps[..at], *index);
+            let mut fits = self.has_call_slot(&steps[..at], *index);
             let mut outputs = i64::MAX;
             for (which, limit) in node.limits.iter().enumerate() {
-                let relief = if limit.cell.reserved > 0 { self.relief(&steps[..at], *index, which) } else { 0 };
+                let relief = if limit.current.reserved > 0 { self.relief(&steps[..at], *index, which) } else { 0 };
                 outputs = outputs.min(node.spec.weights.outputs(limit.free().saturating_add(relief), ask.input));
-                fits &= !limit.latches.paused || self.exempt(&steps[..at], *index);
+                fits &= !limit.latches.paused || self.is_reserved(&steps[..at], *index);
             }
             let fits = fits && outputs >= least;
             match node.spec.mode {
@@ -131,23 +131,23 @@ impl Ledger {
 
     /// Whether a place may have one more call in flight. `before` are the places on the path below it. Other
     /// reservations keep the calls that they do not use.
-    fn takes_a_call(&self, before: &[usize], index: usize) -> bool {
+    fn has_call_slot(&self, before: &[usize], index: usize) -> bool {
         let node = &self.nodes[index];
         let Some(max) = node.spec.max_in_flight else { return true };
         let others = node.shares.iter().filter(|share| !before.contains(share)).map(|share| &self.nodes[*share]);
-        let kept = others.map(|share| share.spec.sure_in_flight.saturating_sub(share.open));
-        kept.fold(node.open, u32::saturating_add) < max
+        let kept = others.map(|share| share.spec.sure_in_flight.saturating_sub(share.in_flight));
+        kept.fold(node.in_flight, u32::saturating_add) < max
     }
 
     /// Whether the call comes through a reservation of the place. A reservation is not paused with the rest, because it
     /// was kept for that case.
-    pub(super) fn exempt(&self, before: &[usize], parent: usize) -> bool {
+    pub(super) fn is_reserved(&self, before: &[usize], parent: usize) -> bool {
         let shares = before.iter().map(|index| &self.nodes[*index]).filter(|node| node.parent == Some(parent));
         shares.into_iter().any(|node| matches!(node.spec.key, Key::Share { .. }))
     }
 
     fn observe(&mut self, steps: &[usize], ask: &HoldRequest) {
-        let least = least_of(ask);
+        let least = min_total_output(ask);
         for (at, index) in steps.iter().enumerate() {
             if !self.nodes[*index].enforced() && self.hindrance(&steps[..at], *index, ask, least, 0).is_some() {
                 self.nodes[*index].would_refuse += 1;
@@ -160,7 +160,7 @@ impl Ledger {
         let all = steps.iter().enumerate().filter(|(_, index)| self.nodes[**index].enforced());
         let all = all.filter_map(|(at, index)| self.hindrance(&steps[..at], *index, ask, least, spread));
         let left = |refusal: &Refusal| std::cmp::Reverse(refusal.limit.as_ref().map_or(0, |limit| limit.left));
-        let worst = all.max_by_key(|refusal| (refusal.when, left(refusal)));
+        let worst = all.max_by_key(|refusal| (refusal.retry, left(refusal)));
         // There is a reason, or this function would not be called. If it disappeared in between, the caller may ask
         // again.
         let nothing = || {
@@ -171,8 +171,8 @@ impl Ledger {
         let place = steps.iter().enumerate().find(|(_, index)| self.nodes[**index].spec.key == worst.key);
         if let (Some((at, index)), Some(standing)) = (place, &worst.limit) {
             let limits = self.nodes[*index].limits.iter();
-            let which = limits.into_iter().position(|limit| limit.spec.name == standing.name && limit.cell.span == standing.span);
-            worst.holders = which.map(|which| self.holders(&worst.because, &steps[..at], *index, which)).unwrap_or_default();
+            let which = limits.into_iter().position(|limit| limit.spec.name == standing.name && limit.current.span == standing.span);
+            worst.holders = which.map(|which| self.holders(&worst.cause, &steps[..at], *index, which)).unwrap_or_default();
         }
         Box::new(worst)
     }
@@ -189,36 +189,36 @@ impl Ledger {
         for (which, limit) in node.limits.iter().enumerate() {
             let relief = self.relief(before, index, which);
             let left = limit.free().saturating_add(relief);
-            let paused = limit.latches.paused && !self.exempt(before, index);
+            let paused = limit.latches.paused && !self.is_reserved(before, index);
             if asked <= left && !paused {
                 continue;
             }
             let room = LimitRoom {
                 height: limit.height,
-                spent: limit.cell.spent().saturating_sub(limit.cell.rest),
-                rest: limit.cell.rest,
-                held: limit.cell.held,
-                reserved: limit.cell.reserved.saturating_sub(relief),
+                spent: limit.current.spent().saturating_sub(limit.current.unexplained),
+                unexplained: limit.current.unexplained,
+                held: limit.current.held,
+                reserved: limit.current.reserved.saturating_sub(relief),
                 asked,
                 paused,
             };
             let because = because(&room);
-            let when = when(&because, Some(limit.cell.span), self.now, spread);
+            let when = when(&because, Some(limit.current.span), self.now, spread);
             let standing = LimitState {
                 name: limit.spec.name.clone(),
-                span: limit.cell.span,
+                span: limit.current.span,
                 limit: limit.height,
-                used: limit.cell.spent(),
-                held: limit.cell.held,
+                used: limit.current.spent(),
+                held: limit.current.held,
                 left: left.max(0),
                 asked,
             };
-            if worst.as_ref().is_none_or(|worst| when > worst.when) {
+            if worst.as_ref().is_none_or(|worst| when > worst.retry) {
                 let field = field_of(&key, &limit.spec.name);
                 worst = Some(Refusal { limit: Some(standing), ..Refusal::new(key.clone(), because, when, &field) });
             }
         }
-        let full = !self.takes_a_call(before, index);
+        let full = !self.has_call_slot(before, index);
         let waits = || {
             let when = when(&RefusalCause::InFlight, None, self.now, spread);
             Refusal::new(key, RefusalCause::InFlight, when, "spec.requests.maxInFlight")
@@ -233,12 +233,12 @@ impl Ledger {
             let estimate = node.spec.weights.bound(input, output);
             let member = self.records[node.record].members.iter().find(|member| member.session == session);
             member.is_some_and(|member| member.durable)
-                && node.limits.iter().all(|limit| limit.cell.own().saturating_add(estimate) <= limit.cell.high)
+                && node.limits.iter().all(|limit| limit.current.own().saturating_add(estimate) <= limit.current.high)
         })
     }
 
     /// Notes which records must be written for that, and answers with them.
-    fn demand(&mut self, session: usize, steps: &[usize], input: i64, output: i64, spread: u64) -> HoldAnswer {
+    fn request_writes(&mut self, session: usize, steps: &[usize], input: i64, output: i64, spread: u64) -> HoldAnswer {
         let mut keys: Vec<Key> = Vec::new();
         for index in steps {
             let Node { record, spec, .. } = &self.nodes[*index];
@@ -249,21 +249,21 @@ impl Ledger {
             };
             let mut lacking = !member.durable;
             for limit in &mut self.nodes[*index].limits {
-                if limit.cell.own().saturating_add(estimate) > limit.cell.high {
+                if limit.current.own().saturating_add(estimate) > limit.current.high {
                     // A caller that asks again is counted again, so the sum is limited to all there is.
-                    limit.cell.wanted = limit.cell.wanted.saturating_add(estimate).min(limit.height.max(estimate));
+                    limit.current.requested = limit.current.requested.saturating_add(estimate).min(limit.height.max(estimate));
                     lacking = true;
                 }
             }
             if lacking {
-                self.demand_write(record, &mut keys);
+                self.request_write(record, &mut keys);
             }
         }
         HoldAnswer::Write(keys)
     }
 
     /// Marks a record as waited for. It is in `keys` once, even if several places need it.
-    pub(super) fn demand_write(&mut self, record: usize, keys: &mut Vec<Key>) {
+    pub(super) fn request_write(&mut self, record: usize, keys: &mut Vec<Key>) {
         self.touch(record, true);
         let key = &self.records[record].key;
         if !keys.contains(key) {
@@ -279,7 +279,7 @@ impl Ledger {
         steps.clear();
         for index in &route.steps {
             let node = &mut self.nodes[*index];
-            node.open += 1;
+            node.in_flight += 1;
             let estimate = node.spec.weights.bound(input, output);
             steps.push(Step { node: *index, generation: node.generation, estimate });
             for limit in 0..self.nodes[*index].limits.len() {
@@ -334,7 +334,7 @@ impl Ledger {
             return SettleOutcome::Unattached;
         };
         if seq <= found.received {
-            return SettleOutcome::Again;
+            return SettleOutcome::Repeated;
         }
         if seq != found.received + 1 {
             return SettleOutcome::Gap(found.received + 1);
@@ -363,7 +363,7 @@ impl Ledger {
             }
             let charge = settled.map_or(0, |settle| settle.charged(&node.spec.weights));
             if !lost {
-                node.open = node.open.saturating_sub(1);
+                node.in_flight = node.in_flight.saturating_sub(1);
             }
             let record = node.record;
             self.part(record, session, settled.map(|settle| settle.seq));
@@ -390,7 +390,7 @@ impl Ledger {
         self.touch(record, false);
         // If the session is no member, it was dead, was charged and removed from the record, and came back.
         if let (Some(seq), Some(member)) = (seq, self.member(record, session)) {
-            member.first.get_or_insert(seq);
+            member.first_unwritten.get_or_insert(seq);
         }
     }
 
@@ -415,7 +415,7 @@ impl Ledger {
             if node.generation != generation {
                 continue;
             }
-            node.open = if lost { node.open.saturating_sub(1) } else { node.open.saturating_add(1) };
+            node.in_flight = if lost { node.in_flight.saturating_sub(1) } else { node.in_flight.saturating_add(1) };
             let record = node.record;
             self.touch(record, lost);
             if !lost {
@@ -453,7 +453,7 @@ impl Ledger {
         for (at, index) in route.steps.iter().enumerate().filter(|(_, index)| self.nodes[**index].enforced()) {
             let node = &self.nodes[*index];
             for (which, limit) in node.limits.iter().enumerate() {
-                let paused = limit.latches.paused && !self.exempt(&route.steps[..at], *index);
+                let paused = limit.latches.paused && !self.is_reserved(&route.steps[..at], *index);
                 let free = limit.free().saturating_add(self.relief(&route.steps[..at], *index, which));
                 room = room.min(if paused || node.spec.block.is_some() { 0 } else { free.max(0) });
             }
@@ -470,7 +470,7 @@ impl Ledger {
                 if self.records[record].members.len() >= MAX_SESSIONS_PER_RECORD && !self.evict(record) {
                     return None;
                 }
-                let member = Member { session, role: Role::Live, durable: false, contained: 0, first: None, flying: None };
+                let member = Member { session, role: Role::Live, durable: false, contained: 0, first_unwritten: None, flying: None };
                 self.records[record].members.push(member);
                 if !self.sessions[session].records.contains(&record) {
                     self.sessions[session].records.push(record);

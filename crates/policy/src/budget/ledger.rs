@@ -40,7 +40,7 @@ pub(super) struct Node {
     /// It has a guarantee at its parent.
     pub guards: bool,
     /// The number of calls in flight.
-    pub open: u32,
+    pub in_flight: u32,
     /// Calls that the place would have refused in mode `Enforce`.
     pub would_refuse: u64,
 }
@@ -84,7 +84,7 @@ pub(super) struct Member {
     /// The last settle that the durable record contains.
     pub contained: u64,
     /// The first settle that counts here and is in no write yet.
-    pub first: Option<u64>,
+    pub first_unwritten: Option<u64>,
     /// The first settle in the write under way, and the last settle that this write contains.
     pub flying: Option<(Option<u64>, u64)>,
 }
@@ -105,7 +105,7 @@ pub(super) struct Record {
     /// There are changes to write that a caller waits for.
     pub urgent: bool,
     /// The changes that can wait have no reason to wait: see [`Ledger::hasten`].
-    pub hasty: bool,
+    pub no_delay: bool,
     pub ticket: u64,
     pub flying: Option<u64>,
     /// A session died before it reported, and is forgotten: unexplained tokens stay charged.
@@ -182,7 +182,7 @@ impl Ledger {
             let told = self.sessions[session].state == State::Attached;
             self.records[record].forfeited |= told;
             let role = if told { Role::Live } else { Role::Awaited };
-            let member = Member { session, role, durable: false, contained: acked.seq, first: None, flying: None };
+            let member = Member { session, role, durable: false, contained: acked.seq, first_unwritten: None, flying: None };
             if self.records[record].members.iter().all(|member| member.session != session) {
                 self.records[record].members.push(member);
                 self.sessions[session].records.push(record);
@@ -210,7 +210,7 @@ impl Ledger {
             latched: Vec::new(),
             dirty: None,
             urgent: false,
-            hasty: false,
+            no_delay: false,
             ticket: 0,
             flying: None,
             forfeited: false,
@@ -246,8 +246,8 @@ impl Ledger {
         for (limit, spec) in place.limits.iter_mut().zip(&spec.limits) {
             if let Some(known) = before.iter().find(|known| known.spec.name == spec.name && known.spec.window == spec.window) {
                 *limit = Limit { spec: spec.clone(), lifts: Vec::new(), ..known.clone() };
-                limit.latches.soft_at = 0;
-                limit.latches.hard_at = 0;
+                limit.latches.next_with_holds = 0;
+                limit.latches.next_spent = 0;
             }
             limit.refresh(now);
         }
@@ -274,7 +274,7 @@ impl Ledger {
             shares: Vec::new(),
             limits: Vec::new(),
             guards: false,
-            open: 0,
+            in_flight: 0,
             would_refuse: 0,
         };
         let index = match self.spare_nodes.pop() {
@@ -311,7 +311,7 @@ impl Ledger {
         let Node { record, spec, limits, .. } = &mut self.nodes[node];
         let latched = &mut self.records[*record].latched;
         for latch in latched.extract_if(.., |latch| latch.key == spec.key) {
-            for limit in limits.iter_mut().filter(|limit| limit.spec.name == latch.limit && limit.cell.span == latch.span) {
+            for limit in limits.iter_mut().filter(|limit| limit.spec.name == latch.limit && limit.current.span == latch.span) {
                 limit.latches.acted.push(TriggeredThreshold { threshold: latch.threshold, height: latch.height, stage: Stage::Durable });
             }
         }
@@ -327,7 +327,7 @@ impl Ledger {
         place.generation = place.generation.wrapping_add(1);
         place.alive = false;
         place.limits.clear();
-        (place.guards, place.parent, place.open) = (false, None, 0);
+        (place.guards, place.parent, place.in_flight) = (false, None, 0);
         self.spare_nodes.push(node);
         self.records[record].nodes.retain(|other| *other != node);
         self.version += 1;
@@ -436,12 +436,12 @@ impl Ledger {
             used: cell.used,
             held: cell.held,
             // No session is left that could explain it, so it is charged.
-            lost: if awaiting { cell.lost } else { cell.lost.saturating_add(cell.rest) },
-            carried: cell.carried,
+            lost: if awaiting { cell.lost } else { cell.lost.saturating_add(cell.unexplained) },
+            debt: cell.debt,
             high: cell.raising.unwrap_or(cell.high).max(cell.own()),
         };
         let all = node.limits.iter().flat_map(|limit| limit.cells().map(move |cell| (limit, cell)));
-        all.filter(|(limit, cell)| cell.own() > 0 || cell.carried > 0 || cell.high > 0 || cell.span == limit.cell.span)
+        all.filter(|(limit, cell)| cell.own() > 0 || cell.debt > 0 || cell.high > 0 || cell.span == limit.current.span)
             .map(|(limit, cell)| window(limit, cell))
             .collect()
     }

@@ -18,19 +18,19 @@ fn a_leader_that_takes_over_counts_all_that_may_have_been_given_until_it_is_told
     let mut way = route("top");
     let first = one.hold(&mut way, 30);
     let second = one.hold(&mut way, 20);
-    let (open, told) = (one.open(second, 20), JournaledSettle { open: one.open(first, 30), usage: used(5), quality: Quality::Exact });
+    let (open, told) = (one.open(second, 20), JournaledSettle { hold: one.open(first, 30), usage: used(5), quality: Quality::Exact });
     let mut ledger = one.next_leader(&nodes);
-    let rest = ledger.view(&top())[0].rest;
+    let rest = ledger.view(&top())[0].unexplained;
     assert!((50..=100).contains(&rest), "{rest}");
     // Another gateway may have the tokens that are certainly left.
     let (other, _) = ledger.begin(NOW, "g1", &SessionLog { next_hold: 1, ..SessionLog::default() });
     let answer = ledger.hold(NOW, other, 1, &mut route("top"), &ask(60));
-    assert!(matches!(answer, HoldAnswer::Refused(refusal) if refusal.because == RefusalCause::Recovering));
+    assert!(matches!(answer, HoldAnswer::Refused(refusal) if refusal.cause == RefusalCause::Recovering));
     assert_eq!(ledger.awaited(), ["g0"]);
     let log = SessionLog { next_hold: 3, acked: 0, settles: vec![told], open: vec![open], ..SessionLog::default() };
     for _ in 0..2 {
         let (session, _) = ledger.begin(NOW, "g0", &log);
-        let LimitView { used, held, lost, rest, .. } = ledger.view(&top()).remove(0);
+        let LimitView { used, held, lost, unexplained: rest, .. } = ledger.view(&top()).remove(0);
         assert_eq!((used, held, lost, rest), (5, 20, 0, 0), "what nobody explains was never given");
         assert_eq!(session, ledger.begin(NOW, "g0", &log).0, "told again it is the same");
     }
@@ -64,7 +64,7 @@ fn a_gateway_that_dies_with_the_leader_is_charged_what_may_have_been_given_and_c
     let hold = one.hold(&mut route("top"), 30);
     let open = one.open(hold, 30);
     let mut ledger = one.next_leader(&nodes);
-    let rest = ledger.view(&top())[0].rest;
+    let rest = ledger.view(&top())[0].unexplained;
     assert_eq!(ledger.tick(NOW, SESSION_TIMEOUT_MS - 1), [""; 0]);
     assert_eq!(ledger.tick(NOW, SESSION_TIMEOUT_MS), ["g0"]);
     let draft = ledger.draft(NOW, &top()).expect("it is to be charged");
@@ -73,17 +73,17 @@ fn a_gateway_that_dies_with_the_leader_is_charged_what_may_have_been_given_and_c
     let mut late = ledger.clone();
     let log = SessionLog { next_hold: 2, acked: 0, open: vec![open.clone()], ..SessionLog::default() };
     late.begin(NOW, "g0", &log);
-    let LimitView { used, held, lost, rest: left, .. } = late.view(&top()).remove(0);
+    let LimitView { used, held, lost, unexplained: left, .. } = late.view(&top()).remove(0);
     assert_eq!((used, held, lost, left), (0, 30, 0, 0), "only what it holds");
     // A third leader only knows that it was charged: the charge stays, and nothing counts twice.
     let mut third = Ledger::new(NOW);
     third.load(&top(), &draft.saved);
     third.set_tree(&nodes);
     third.begin(NOW, "g0", &log);
-    let LimitView { used, held, lost, rest: left, .. } = third.view(&top()).remove(0);
+    let LimitView { used, held, lost, unexplained: left, .. } = third.view(&top()).remove(0);
     assert_eq!((used, held, lost, left), (0, 0, rest, 0));
     ledger.tick(NOW, SESSION_TIMEOUT_MS + super::session::DEAD_SESSION_TTL_MS);
-    let LimitView { lost, rest: left, .. } = ledger.view(&top()).remove(0);
+    let LimitView { lost, unexplained: left, .. } = ledger.view(&top()).remove(0);
     assert_eq!((lost, left), (rest, 0), "in the end it is lost");
 }
 
@@ -107,7 +107,7 @@ fn a_gateway_that_dies_alone_is_charged_exactly_what_it_held() {
     let log = SessionLog {
         next_hold: 3,
         acked: 1,
-        settles: vec![JournaledSettle { open, usage: used(4), quality: Quality::Exact }],
+        settles: vec![JournaledSettle { hold: open, usage: used(4), quality: Quality::Exact }],
         ..SessionLog::default()
     };
     one.ledger.begin(NOW, "g0", &log);
@@ -126,7 +126,7 @@ fn a_gateway_that_leaves_is_not_waited_for() {
     one.ledger.end(NOW, one.session);
     one.write();
     let ledger = one.next_leader(&nodes);
-    assert_eq!((ledger.awaited().len(), ledger.view(&top())[0].rest), (0, 0));
+    assert_eq!((ledger.awaited().len(), ledger.view(&top())[0].unexplained), (0, 0));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn replayed_settles_count_once_in_records_that_lost_them() {
         let open = one.open(hold, amount);
         one.settle(hold, amount);
         one.write();
-        (one.acked, JournaledSettle { open, usage: used(amount), quality: Quality::Exact })
+        (one.acked, JournaledSettle { hold: open, usage: used(amount), quality: Quality::Exact })
     };
     call(&mut one, "top", 30);
     let before = one.stored.clone();

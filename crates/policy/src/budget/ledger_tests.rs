@@ -29,7 +29,7 @@ fn a_hold_and_a_settle_count_once_and_are_acknowledged_after_the_write() {
     let settle = Settle { seq: 1, hold: 1, usage: used(30), quality: Quality::Exact, input: 0, output: 40 };
     assert_eq!(one.ledger.settle(NOW, one.session, &Settle { seq: 2, ..settle }), SettleOutcome::Gap(1));
     assert_eq!(one.ledger.settle(NOW, one.session, &settle), SettleOutcome::Counted);
-    assert_eq!(one.ledger.settle(NOW, one.session, &settle), SettleOutcome::Again);
+    assert_eq!(one.ledger.settle(NOW, one.session, &settle), SettleOutcome::Repeated);
     assert_eq!(one.ledger.settle(NOW, one.session, &Settle { seq: 2, ..settle }), SettleOutcome::Unknown, "the hold is over");
     assert_eq!(one.ledger.hold(NOW, one.session, 1, &mut route, &ask(40)), HoldAnswer::Closed, "a late repeat holds nothing");
     assert_eq!((one.at(&top()), one.acked), ((30, 0, 0), 0));
@@ -65,15 +65,15 @@ fn output_is_cut_to_what_is_left_everywhere_and_not_below_its_floor() {
     let dear = NodeSpec { weights: Weights { output: 2000, ..Weights::default() }, ..hourly(60) };
     let mut one = SingleLeader::new(&[dear, low]);
     let mut route = route("low");
-    let wants = HoldRequest { input: 10, output: 100, least: 5, choices: 2 };
+    let wants = HoldRequest { input: 10, output: 100, min_output: 5, choices: 2 };
     let (hold, output) = one.try_hold(&mut route, &wants).expect("less fits");
     assert_eq!(output, 24, "(60 - 10) / 2 at the top, for two choices a multiple of two");
     one.settle(hold, 0);
-    let (_, output) = one.try_hold(&mut route, &HoldRequest { least: 12, ..wants }).expect("it just fits");
+    let (_, output) = one.try_hold(&mut route, &HoldRequest { min_output: 12, ..wants }).expect("it just fits");
     assert_eq!(output, 24);
-    let refusal = one.try_hold(&mut route, &HoldRequest { least: 5, ..wants }).expect_err("all is held");
-    assert_eq!((refusal.key.clone(), &refusal.because), (top(), &RefusalCause::Held));
-    assert!(matches!(refusal.when, RetryHint::Wait(1..=5)), "holds are waited for");
+    let refusal = one.try_hold(&mut route, &HoldRequest { min_output: 5, ..wants }).expect_err("all is held");
+    assert_eq!((refusal.key.clone(), &refusal.cause), (top(), &RefusalCause::Held));
+    assert!(matches!(refusal.retry, RetryHint::Wait(1..=5)), "holds are waited for");
 }
 
 #[test]
@@ -84,24 +84,24 @@ fn refusals_say_where_why_and_until_when() {
     let mut own = Route::new(vec![Key::Agent("a".into())], Some(top()), "worker");
     let mut route = route("top");
     let refusal = one.refused(&mut own, 71);
-    assert_eq!((refusal.because.clone(), refusal.when, refusal.above_agent()), (RefusalCause::TooLarge, RetryHint::Never, false));
+    assert_eq!((refusal.cause.clone(), refusal.retry, refusal.above_agent()), (RefusalCause::TooLarge, RetryHint::Never, false));
     let hold = one.hold(&mut own, 60);
     let refusal = one.refused(&mut own, 20);
-    assert_eq!((refusal.because.clone(), refusal.above_agent()), (RefusalCause::Held, false));
-    assert_eq!(one.refused(&mut route, 50).because, RefusalCause::Held);
+    assert_eq!((refusal.cause.clone(), refusal.above_agent()), (RefusalCause::Held, false));
+    assert_eq!(one.refused(&mut route, 50).cause, RefusalCause::Held);
     one.settle(hold, 60);
     let refusal = one.refused(&mut own, 20);
-    assert_eq!((refusal.because.clone(), refusal.when, refusal.resets_at()), (RefusalCause::Used, RetryHint::Never, None));
+    assert_eq!((refusal.cause.clone(), refusal.retry, refusal.resets_at()), (RefusalCause::Used, RetryHint::Never, None));
     let refusal = one.refused(&mut route, 50);
-    assert_eq!((refusal.because.clone(), refusal.when), (RefusalCause::Used, RetryHint::Later(NOW + HOUR)));
+    assert_eq!((refusal.cause.clone(), refusal.retry), (RefusalCause::Used, RetryHint::Later(NOW + HOUR)));
     let standing = refusal.limit.expect("a limit of tokens");
     assert_eq!((standing.limit, standing.used, standing.held, standing.left, standing.asked), (100, 60, 0, 40, 50));
     one.now = NOW + HOUR - 30_000;
-    assert_eq!(one.refused(&mut route, 50).when, RetryHint::Wait(30), "a window that ends soon is waited for");
+    assert_eq!(one.refused(&mut route, 50).retry, RetryHint::Wait(30), "a window that ends soon is waited for");
     one.now = NOW + HOUR;
     one.hold(&mut route, 100);
     let mut lost = Route::new(Vec::new(), Some(Key::budget("team", "gone")), "worker");
-    assert_eq!(one.refused(&mut lost, 1).because, RefusalCause::Missing);
+    assert_eq!(one.refused(&mut lost, 1).cause, RefusalCause::Missing);
 }
 
 #[test]
@@ -110,10 +110,10 @@ fn of_several_hindrances_the_most_final_is_named() {
     let mut one = SingleLeader::new(&[hourly(100), low]);
     let mut route = route("low");
     let hold = one.hold(&mut route, 10);
-    assert!(matches!(one.refused(&mut route, 5).when, RetryHint::Wait(_)), "held: waited for");
+    assert!(matches!(one.refused(&mut route, 5).retry, RetryHint::Wait(_)), "held: waited for");
     one.settle(hold, 10);
     let refusal = one.refused(&mut route, 5);
-    assert_eq!((refusal.when, refusal.limit.map(|limit| limit.name)), (RetryHint::Never, Some("lifetime".into())));
+    assert_eq!((refusal.retry, refusal.limit.map(|limit| limit.name)), (RetryHint::Never, Some("lifetime".into())));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_blocked_budget_gives_nothing_and_others_go_on() {
     let low = place(Key::budget("team", "low"), None, vec![limit(Window::Hour, 10, 0)]);
     let block = Block::ParentMissing("gone".into());
     let mut one = SingleLeader::new(&[hourly(100), NodeSpec { block: Some(block.clone()), ..low }]);
-    assert_eq!(one.refused(&mut route("low"), 1).because, RefusalCause::Blocked(block));
+    assert_eq!(one.refused(&mut route("low"), 1).cause, RefusalCause::Blocked(block));
     one.hold(&mut route("top"), 1);
 }
 
@@ -135,11 +135,11 @@ fn the_schedulers_share_is_kept_for_it_and_no_more_than_that_is_its() {
     let mut one = SingleLeader::new(&[team, share.clone()]);
     let (mut workers, mut scheduler) = (route("top"), Route::new(Vec::new(), Some(top()), "scheduler"));
     let refusal = one.refused(&mut workers, 81);
-    assert_eq!((refusal.because.clone(), refusal.limit.as_ref().map(|limit| limit.left)), (RefusalCause::Guaranteed, Some(80)));
+    assert_eq!((refusal.cause.clone(), refusal.limit.as_ref().map(|limit| limit.left)), (RefusalCause::Guaranteed, Some(80)));
     let hold = one.hold(&mut workers, 80);
     one.settle(hold, 80);
     assert!(one.view(&top()).paused, "workers have spent all that they may");
-    assert_eq!(one.refused(&mut workers, 1).because, RefusalCause::Paused);
+    assert_eq!(one.refused(&mut workers, 1).cause, RefusalCause::Paused);
     assert_eq!(one.refused(&mut scheduler, 21).key, share.key, "it is capped");
     one.hold(&mut scheduler, 20);
     assert_eq!(one.at(&top()), (80, 20, 0));
@@ -154,12 +154,12 @@ fn workers_leave_schedulers_their_share_of_the_calls_at_once() {
     let mut one = SingleLeader::new(&[team, share]);
     let (mut workers, mut scheduler) = (route("top"), Route::new(Vec::new(), Some(top()), "scheduler"));
     let of_workers: Vec<u64> = (0..4).map(|_| one.hold(&mut workers, 1)).collect();
-    assert_eq!(one.refused(&mut workers, 1).because, RefusalCause::InFlight);
+    assert_eq!(one.refused(&mut workers, 1).cause, RefusalCause::InFlight);
     one.hold(&mut scheduler, 1);
-    assert_eq!(one.refused(&mut scheduler, 1).because, RefusalCause::InFlight, "there are no more than five");
+    assert_eq!(one.refused(&mut scheduler, 1).cause, RefusalCause::InFlight, "there are no more than five");
     one.settle(of_workers[0], 1);
     one.hold(&mut scheduler, 1);
-    assert_eq!(one.refused(&mut workers, 1).because, RefusalCause::InFlight, "what is free is anybody's, once the share is in use");
+    assert_eq!(one.refused(&mut workers, 1).cause, RefusalCause::InFlight, "what is free is anybody's, once the share is in use");
     one.settle(of_workers[1], 1);
     one.hold(&mut workers, 1);
 }
@@ -175,7 +175,7 @@ fn a_budget_that_observes_refuses_nothing_and_counts_what_it_would_have() {
     assert_eq!((one.at(&top()), one.ledger.traffic(&top())), ((60, 0, 0), (0, 1)));
     one.now = NOW + HOUR;
     one.hold(&mut route, 1);
-    assert_eq!(one.view(&top()).carried, 0, "nothing is owed to it");
+    assert_eq!(one.view(&top()).debt, 0, "nothing is owed to it");
     let mut off = SingleLeader::new(&[NodeSpec { mode: Mode::Disabled, ..hourly(10) }]);
     off.hold(&mut self::route("top"), 50);
     assert_eq!(off.at(&top()), (0, 0, 0));
@@ -188,8 +188,8 @@ fn calls_in_flight_are_limited() {
     let first = one.hold(&mut route, 1);
     one.hold(&mut route, 1);
     let refusal = one.refused(&mut route, 1);
-    assert_eq!((&refusal.because, refusal.field.as_str()), (&RefusalCause::InFlight, "spec.requests.maxInFlight"));
-    assert!(matches!(refusal.when, RetryHint::Wait(_)));
+    assert_eq!((&refusal.cause, refusal.field.as_str()), (&RefusalCause::InFlight, "spec.requests.maxInFlight"));
+    assert!(matches!(refusal.retry, RetryHint::Wait(_)));
     one.settle(first, 1);
     one.hold(&mut route, 1);
 }
@@ -203,15 +203,15 @@ fn a_hold_counts_in_the_window_it_was_given_in_and_debt_goes_into_the_next() {
     let other = one.hold(&mut route, 100);
     assert_eq!(one.at(&top()), (0, 100, 0), "a new window is empty");
     one.settle(hold, 130);
-    assert_eq!((one.at(&top()), one.view(&top()).carried), ((0, 100, 0), 30), "I10: what is too much is owed by the next");
+    assert_eq!((one.at(&top()), one.view(&top()).debt), ((0, 100, 0), 30), "I10: what is too much is owed by the next");
     one.settle(other, 50);
-    assert_eq!(one.refused(&mut route, 21).because, RefusalCause::Used);
+    assert_eq!(one.refused(&mut route, 21).cause, RefusalCause::Used);
     one.hold(&mut route, 20);
     // The next leader knows it too.
     one.write();
     let mut next = SingleLeader::on(one.next_leader(&[hourly(100)]));
     next.now = one.now;
-    assert_eq!(next.view(&top()).carried, 30);
+    assert_eq!(next.view(&top()).debt, 30);
     let mut forgiving = SingleLeader::new(&[NodeSpec { debt: Debt::Forgive, ..hourly(100) }]);
     let hold = forgiving.hold(&mut self::route("top"), 60);
     forgiving.settle(hold, 130);
@@ -256,7 +256,7 @@ fn a_call_can_be_extended_while_there_is_room() {
     assert!(matches!(extend(&mut one, 101), HoldAnswer::Refused(_)));
     assert_eq!(one.at(&top()), (0, 0, 0));
     one.settle(hold, 101);
-    assert_eq!(one.view(&top()).carried, 1, "it finished all the same");
+    assert_eq!(one.view(&top()).debt, 1, "it finished all the same");
     assert_eq!(extend(&mut one, 200), HoldAnswer::Closed);
 }
 
@@ -295,7 +295,7 @@ fn what_is_not_known_is_charged_by_the_gateways_journal_and_not_by_what_this_lea
     }
     assert_eq!(one.at(&top()), (0, 90, 0));
     // The gateway was killed before it received the answer.
-    let told = JournaledSettle { open, usage: used(5), quality: Quality::Partial };
+    let told = JournaledSettle { hold: open, usage: used(5), quality: Quality::Partial };
     assert_eq!(one.ledger.settle(one.now, one.session, &told.settle(1)), SettleOutcome::Counted);
     assert_eq!(one.at(&top()), (20, 0, 0), "as by the next leader, who never heard of the rest");
 }
@@ -317,7 +317,7 @@ fn grants_raise_a_limit_once_however_often_they_are_told() {
     assert_eq!(one.view(&top()).height, 150, "one was for the window, the other until a time");
     one.now = NOW + HOUR + 1000;
     assert!(one.try_hold(&mut route, &ask(101)).is_err());
-    assert_eq!((one.view(&top()).height, one.view(&top()).carried), (100, 0));
+    assert_eq!((one.view(&top()).height, one.view(&top()).debt), (100, 0));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_threshold_is_told_once_a_window_and_height_by_whatever_leader() {
     assert_eq!(told(&one), [(50, 100)], "I12");
     let hold = one.hold(&mut route, 40);
     one.settle(hold, 40);
-    assert_eq!(one.refused(&mut route, 1).because, RefusalCause::Used);
+    assert_eq!(one.refused(&mut route, 1).cause, RefusalCause::Used);
     one.write();
     assert_eq!(told(&one), [(50, 100), (100, 100)]);
     let mut next = SingleLeader::on(one.next_leader(&nodes));
@@ -366,7 +366,7 @@ fn an_agents_life_is_raised_in_quarters_and_an_items_share_at_once() {
     assert_eq!((high(&leafs[0]), high(&leafs[1])), (Some(4000), Some(2600)));
     assert_eq!(one.ledger.room(&mut route), 3900);
     one.ledger.remove(&leafs[0]);
-    assert_eq!(one.refused(&mut route, 1).because, RefusalCause::Missing, "the lease is over");
+    assert_eq!(one.refused(&mut route, 1).cause, RefusalCause::Missing, "the lease is over");
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn no_more_sessions_than_a_record_can_name() {
     }
     let late = begin(&mut one, 999);
     let answer = one.ledger.hold(NOW, late, 1, &mut route, &ask(1));
-    assert!(matches!(answer, HoldAnswer::Refused(refusal) if refusal.because == RefusalCause::Gateways));
+    assert!(matches!(answer, HoldAnswer::Refused(refusal) if refusal.cause == RefusalCause::Gateways));
     let settle = Settle { seq: 1, hold: 1, usage: used(1), quality: Quality::Exact, input: 0, output: 1 };
     one.ledger.settle(NOW, sessions[7], &settle);
     one.write();
@@ -455,10 +455,10 @@ fn a_clock_that_is_wrong_brings_no_window_back() {
     let hold = one.hold(&mut route, 100);
     one.settle(hold, 100);
     one.now = NOW;
-    assert_eq!(one.refused(&mut route, 1).because, RefusalCause::Used, "back in time there is no other window");
+    assert_eq!(one.refused(&mut route, 1).cause, RefusalCause::Used, "back in time there is no other window");
     one.now = NOW + 5 * HOUR + 60_000;
     one.write();
     one.now = NOW;
     let mut next = SingleLeader::on(one.next_leader(&nodes));
-    assert_eq!(next.refused(&mut self::route("top"), 1).because, RefusalCause::Used, "nor for a new leader whose clock is behind");
+    assert_eq!(next.refused(&mut self::route("top"), 1).cause, RefusalCause::Used, "nor for a new leader whose clock is behind");
 }

@@ -117,7 +117,7 @@ impl Model {
         let (session, _) = (super::SessionId(self.session(leader, gateway)), ());
         let id = self.gateways[gateway].next;
         let mut route = Route::new(Vec::new(), Some(key()), "worker");
-        let ask = HoldRequest { input: 0, output: 1, least: 1, choices: 1 };
+        let ask = HoldRequest { input: 0, output: 1, min_output: 1, choices: 1 };
         let ledger = &mut lost.leaders[leader].ledger;
         match ledger.hold(NOW, session, id, &mut route, &ask) {
             HoldAnswer::Given(given) => {
@@ -147,7 +147,7 @@ impl Model {
             let gateway = &mut after.gateways[gateway];
             let open = gateway.open.remove(0);
             gateway.spent += output;
-            gateway.settles.push(JournaledSettle { open, usage: Usage { output, ..Usage::default() }, quality: Quality::Exact });
+            gateway.settles.push(JournaledSettle { hold: open, usage: Usage { output, ..Usage::default() }, quality: Quality::Exact });
             after
         };
         vec![end(0), end(1)]
@@ -300,7 +300,7 @@ impl Model {
         if quiet && told {
             let view = &leader.ledger.view(&key())[0];
             let open = leader.ledger.traffic(&key()).0;
-            assert_eq!((view.used, view.lost, view.rest, view.held), (spent, 0, 0, i64::from(open)), "I5, I6, I7");
+            assert_eq!((view.used, view.lost, view.unexplained, view.held), (spent, 0, 0, i64::from(open)), "I5, I6, I7");
         }
     }
 }

@@ -97,7 +97,7 @@ pub enum Mode {
 pub enum Debt {
     /// The next window begins with them as debt.
     #[default]
-    Next,
+    CarryOver,
     /// They are forgotten with their window.
     Forgive,
 }
@@ -241,7 +241,7 @@ impl NodeSpec {
             mode: Mode::Enforce,
             block: None,
             weights: Weights::default(),
-            debt: Debt::Next,
+            debt: Debt::CarryOver,
             limits: Vec::new(),
             thresholds: Vec::new(),
             terms: None,

@@ -36,7 +36,7 @@ impl Ledger {
 
     /// Computes the unspent guarantees again, and checks all thresholds.
     pub(super) fn reserve(&mut self) {
-        self.nodes.iter_mut().flat_map(|node| &mut node.limits).for_each(|limit| limit.cell.reserved = 0);
+        self.nodes.iter_mut().flat_map(|node| &mut node.limits).for_each(|limit| limit.current.reserved = 0);
         for index in 0..self.nodes.len() {
             if let (true, Some(parent)) = (self.nodes[index].guards, self.nodes[index].parent) {
                 for limit in 0..self.nodes[index].limits.len() {
@@ -54,7 +54,7 @@ impl Ledger {
         for lift in 0..self.nodes[node].limits[limit].lifts.len() {
             let at = self.nodes[node].limits[limit].lifts[lift];
             if let Some(above) = self.nodes[parent].limits.get_mut(at) {
-                above.cell.reserved = above.cell.reserved.saturating_add(by);
+                above.current.reserved = above.current.reserved.saturating_add(by);
             }
         }
     }
@@ -66,20 +66,20 @@ impl Ledger {
         let place = &mut self.nodes[node];
         let (guards, parent, debt) = (place.guards, place.parent, place.debt());
         let Some(found) = place.limits.get_mut(limit) else { return };
-        if found.cell.contains(time) {
+        if found.current.contains(time) {
             let before = if guards { found.unspent() } else { 0 };
-            edit(&mut found.cell);
+            edit(&mut found.current);
             let by = if guards { found.unspent() - before } else { 0 };
-            let known = found.cell.committed() - found.cell.rest;
-            if known >= found.latches.soft_at || known - found.cell.held >= found.latches.hard_at {
+            let known = found.current.committed() - found.current.unexplained;
+            if known >= found.latches.next_with_holds || known - found.current.held >= found.latches.next_spent {
                 self.crossed.push((node, limit));
             }
             if let (true, Some(parent)) = (by != 0, parent) {
                 self.lift(node, limit, parent, by);
             }
-        } else if let Some(cell) = found.cell_at(time) {
+        } else if let Some(cell) = found.window_at(time) {
             edit(cell);
-            found.recarry(debt);
+            found.carry_debt(debt);
             self.crossed.push((node, limit));
         }
     }
@@ -96,10 +96,10 @@ impl Ledger {
         let shares = self.nodes[node].shares.iter().flat_map(|share| &self.nodes[*share].limits);
         let kept = shares.filter(|share| share.spec.name == *name && share.spec.window == found.spec.window);
         let kept = kept.fold(0_i64, |sum, share| sum.saturating_add(share.unspent()));
-        let committed = found.cell.committed().saturating_sub(found.cell.rest);
+        let committed = found.current.committed().saturating_sub(found.current.unexplained);
         let level = Level {
             committed,
-            spent: committed.saturating_sub(found.cell.held),
+            spent: committed.saturating_sub(found.current.held),
             reach: found.height.saturating_sub(kept),
             height: found.height,
         };

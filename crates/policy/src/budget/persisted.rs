@@ -43,7 +43,7 @@ pub struct PersistedWindow {
     /// Charged for gateways that went away.
     pub lost: i64,
     /// Debt from earlier windows.
-    pub carried: i64,
+    pub debt: i64,
     /// The upper bound of `used`, `lost` and all holds together that may have been given.
     pub high: i64,
 }

@@ -172,7 +172,7 @@ proptest! {
         }
         let told = |seq: u64| {
             let open = JournaledHold { id: holds[usize::try_from(seq - 1).unwrap_or(0)], at: NOW, path: Arc::clone(&path), input: 0, output: 20 };
-            JournaledSettle { open, usage: usage(seq), quality: Quality::Exact }
+            JournaledSettle { hold: open, usage: usage(seq), quality: Quality::Exact }
         };
         let log = SessionLog { next_hold: 13, acked: 0, settles: (1..=12).map(told).collect(), open: Vec::new(), ..SessionLog::default() };
         one.ledger.begin(one.now, "g0", &log);
@@ -183,7 +183,7 @@ proptest! {
         one.write();
         let mut next = one.next_leader(&[hourly(10_000)]);
         next.begin(one.now, "g0", &log);
-        let LimitView { used, held, lost, rest, .. } = next.view(&top()).remove(0);
+        let LimitView { used, held, lost, unexplained: rest, .. } = next.view(&top()).remove(0);
         prop_assert_eq!((used, held, lost, rest), (sum, 0, 0, 0));
     }
 

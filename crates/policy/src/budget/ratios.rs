@@ -50,7 +50,7 @@ impl Ratios {
 
     /// Learns from a call with text only, of `bytes` bytes and `tokens` input tokens.
     pub fn learn(&mut self, namespace: &str, model: &str, bytes: i64, tokens: i64) {
-        if !LearnedRatio::teaches(bytes, tokens) {
+        if !LearnedRatio::is_informative(bytes, tokens) {
             return;
         }
         if !self.namespaces.get(namespace).is_some_and(|models| models.contains_key(model)) {

@@ -37,7 +37,7 @@ impl Ledger {
             let flush = if record.key.is_leaf() { LEAF_FLUSH_DELAY_MS } else { BUDGET_FLUSH_DELAY_MS };
             record.alive
                 && record.flying.is_none()
-                && (record.urgent || record.dirty.is_some_and(|since| record.hasty || now.saturating_sub(since) >= flush))
+                && (record.urgent || record.dirty.is_some_and(|since| record.no_delay || now.saturating_sub(since) >= flush))
         };
         let mut due: Vec<_> = self.records.iter().filter(waits).collect();
         due.sort_by_key(|record| (!record.urgent, record.dirty));
@@ -53,7 +53,7 @@ impl Ledger {
     pub fn hasten(&mut self, key: &Key) {
         if let Some(record) = self.record_keys.get(key).copied() {
             let found = &mut self.records[record];
-            found.hasty = found.dirty.is_some();
+            found.no_delay = found.dirty.is_some();
         }
     }
 
@@ -80,7 +80,7 @@ impl Ledger {
         let latched = self.latched(record);
         let found = &mut self.records[record];
         found.ticket += 1;
-        (found.flying, found.dirty, found.urgent, found.hasty) = (Some(found.ticket), None, false, false);
+        (found.flying, found.dirty, found.urgent, found.no_delay) = (Some(found.ticket), None, false, false);
         Some(RecordDraft { record: key.clone(), ticket: found.ticket, saved: PersistedRecord { places, acked, latched } })
     }
 
@@ -90,14 +90,14 @@ impl Ledger {
         let place = &mut self.nodes[node];
         let (chunk, enforced): (Chunk, bool) = (place.spec.chunk, place.enforced());
         for limit in &mut place.limits {
-            let high = limit.raise(now, chunk, pace, enforced).max(if urgent { limit.cell.high } else { 0 });
+            let high = limit.raise(now, chunk, pace, enforced).max(if urgent { limit.current.high } else { 0 });
             for old in &mut limit.old {
-                let high = old.own().saturating_add(std::mem::take(&mut old.wanted));
+                let high = old.own().saturating_add(std::mem::take(&mut old.requested));
                 (old.high, old.raising) = (old.high.min(high), Some(high));
             }
-            let cell = &mut limit.cell;
+            let cell = &mut limit.current;
             (cell.high, cell.raising) = (cell.high.min(high), Some(high));
-            (cell.wanted, cell.active) = (0, false);
+            (cell.requested, cell.active) = (0, false);
         }
     }
 
@@ -114,11 +114,11 @@ impl Ledger {
                 Role::Missing if awaiting => member.contained,
                 Role::Missing | Role::Gone => {
                     member.durable = false;
-                    member.flying = Some((member.first.take(), session.received));
+                    member.flying = Some((member.first_unwritten.take(), session.received));
                     continue;
                 }
             };
-            member.flying = Some((member.first.take(), seq));
+            member.flying = Some((member.first_unwritten.take(), seq));
             acked.push(AckedSettles { session: session.name.clone(), seq });
         }
         acked
@@ -137,7 +137,7 @@ impl Ledger {
                     latched.push(Latch {
                         key: node.spec.key.clone(),
                         limit: limit.spec.name.clone(),
-                        span: limit.cell.span,
+                        span: limit.current.span,
                         threshold: acted.threshold,
                         height: acted.height,
                     });
@@ -168,7 +168,7 @@ impl Ledger {
                         cell.high = high;
                     }
                 }
-                let (key, span, name) = (&node.spec.key, limit.cell.span, &limit.spec.name);
+                let (key, span, name) = (&node.spec.key, limit.current.span, &limit.spec.name);
                 for acted in limit.latches.acted.iter_mut().filter(|acted| acted.stage == Stage::Flying) {
                     acted.stage = Stage::Durable;
                     let (threshold, height) = (acted.threshold, acted.height);
@@ -186,7 +186,7 @@ impl Ledger {
             }
         }
         // Dead and charged sessions are not in the record any more. Their holds are still known here.
-        self.records[record].members.retain(|member| member.role != Role::Gone || member.durable || member.first.is_some());
+        self.records[record].members.retain(|member| member.role != Role::Gone || member.durable || member.first_unwritten.is_some());
         for session in sessions {
             let acked = self.acked(session);
             written.acked.push((self.sessions[session].name.clone(), acked));
@@ -209,7 +209,7 @@ impl Ledger {
         }
         for member in &mut self.records[record].members {
             if let Some((Some(first), _)) = member.flying.take() {
-                member.first = Some(member.first.map_or(first, |later| later.min(first)));
+                member.first_unwritten = Some(member.first_unwritten.map_or(first, |later| later.min(first)));
             }
         }
         self.touch(record, true);
@@ -219,7 +219,7 @@ impl Ledger {
     pub(super) fn acked(&self, session: usize) -> u64 {
         let found = &self.sessions[session];
         let members = found.records.iter().flat_map(|record| &self.records[*record].members).filter(|member| member.session == session);
-        let firsts = members.flat_map(|member| [member.first, member.flying.and_then(|(first, _)| first)]).flatten();
+        let firsts = members.flat_map(|member| [member.first_unwritten, member.flying.and_then(|(first, _)| first)]).flatten();
         firsts.min().map_or(found.received, |first| first.saturating_sub(1).min(found.received))
     }
 
@@ -258,12 +258,12 @@ impl Ledger {
             let debt = self.nodes[*node].debt();
             for limit in &mut self.nodes[*node].limits {
                 for cell in limit.cells_mut() {
-                    let rest = std::mem::take(&mut cell.rest);
+                    let rest = std::mem::take(&mut cell.unexplained);
                     if forfeited {
                         cell.lost = cell.lost.saturating_add(rest);
                     }
                 }
-                limit.recarry(debt);
+                limit.carry_debt(debt);
             }
         }
         self.relink();
@@ -281,7 +281,7 @@ impl Ledger {
                 .any(|(_, slot)| self.holds[slot].steps.iter().any(|step| self.nodes[step.node].record == record))
         };
         let idle = self.records[record].members.iter().position(|member| {
-            let Member { session, role, first, .. } = member;
+            let Member { session, role, first_unwritten: first, .. } = member;
             let settled = self.sessions[*session].confirmed >= self.sessions[*session].received;
             *role == Role::Live && first.is_none() && settled && !holds(*session)
         });

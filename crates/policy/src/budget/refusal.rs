@@ -90,11 +90,11 @@ pub struct Refusal {
     /// The place that refuses it.
     pub key: Key,
     /// The cause.
-    pub because: RefusalCause,
+    pub cause: RefusalCause,
     /// The limit, if it is one of tokens.
     pub limit: Option<LimitState>,
     /// Whether another attempt helps.
-    pub when: RetryHint,
+    pub retry: RetryHint,
     /// The field to raise, from the root of its object.
     pub field: String,
     /// The places that have the missing tokens, if known.
@@ -104,7 +104,7 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal without a limit of tokens.
     pub fn new(key: Key, because: RefusalCause, when: RetryHint, field: &str) -> Self {
-        Self { key, because, limit: None, when, field: field.to_owned(), holders: Holders::default() }
+        Self { key, cause: because, limit: None, retry: when, field: field.to_owned(), holders: Holders::default() }
     }
 
     /// When the window ends, in milliseconds.
@@ -122,7 +122,7 @@ impl Refusal {
 /// A message for the caller: which limit, how much is left, until when, and what to do.
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, because, limit, when, field, holders } = self;
+        let Self { key, cause: because, limit, retry: when, field, holders } = self;
         if let Some(LimitState { name, limit, left, asked, .. }) = limit {
             write!(out, "{key}: {left} of {limit} tokens are left of the limit {name} and the call asks for {asked}")?;
         } else {
@@ -196,7 +196,7 @@ pub(super) struct LimitRoom {
     pub height: i64,
     /// Without unexplained tokens.
     pub spent: i64,
-    pub rest: i64,
+    pub unexplained: i64,
     pub held: i64,
     /// Guaranteed to others than the caller.
     pub reserved: i64,
@@ -206,7 +206,7 @@ pub(super) struct LimitRoom {
 
 /// The cause: the first of these that must change in any case.
 pub(super) fn because(room: &LimitRoom) -> RefusalCause {
-    let LimitRoom { height, spent, rest, held, reserved, asked, paused } = *room;
+    let LimitRoom { height, spent, unexplained: rest, held, reserved, asked, paused } = *room;
     if asked > height {
         return RefusalCause::TooLarge;
     }
@@ -244,7 +244,7 @@ pub(super) fn when(because: &RefusalCause, span: Option<Span>, now: i64, spread:
 mod tests {
     use super::*;
 
-    const ROOM: LimitRoom = LimitRoom { height: 100, spent: 0, rest: 0, held: 0, reserved: 0, asked: 10, paused: false };
+    const ROOM: LimitRoom = LimitRoom { height: 100, spent: 0, unexplained: 0, held: 0, reserved: 0, asked: 10, paused: false };
 
     #[test]
     fn the_first_thing_that_would_have_to_change_is_named() {
@@ -253,8 +253,8 @@ mod tests {
             (LimitRoom { spent: 91, held: 5, ..ROOM }, RefusalCause::Used),
             (LimitRoom { spent: 90, held: 5, ..ROOM }, RefusalCause::Held),
             (LimitRoom { spent: 90, held: 5, reserved: 1, ..ROOM }, RefusalCause::Guaranteed),
-            (LimitRoom { rest: 95, ..ROOM }, RefusalCause::Recovering),
-            (LimitRoom { rest: 50, held: 45, ..ROOM }, RefusalCause::Held),
+            (LimitRoom { unexplained: 95, ..ROOM }, RefusalCause::Recovering),
+            (LimitRoom { unexplained: 50, held: 45, ..ROOM }, RefusalCause::Held),
             (LimitRoom { paused: true, ..ROOM }, RefusalCause::Paused),
         ];
         for (room, want) in cases {

@@ -69,7 +69,7 @@ impl Ledger {
                 Mode::Enforce | Mode::Observe => {}
             }
             terms = match (terms, spec.terms) {
-                (Some(nearest), Some(above)) => Some(nearest.and(above)),
+                (Some(nearest), Some(above)) => Some(nearest.combine(above)),
                 (nearest, above) => nearest.or(above),
             };
             route.steps.push(node);

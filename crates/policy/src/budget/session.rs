@@ -41,7 +41,7 @@ pub struct JournaledHold {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JournaledSettle {
     /// The hold that it ends.
-    pub open: JournaledHold,
+    pub hold: JournaledHold,
     /// The usage of the call.
     pub usage: Usage,
     /// How well the usage is known.
@@ -51,7 +51,7 @@ pub struct JournaledSettle {
 impl JournaledSettle {
     /// The settle under this number.
     pub fn settle(&self, seq: u64) -> Settle {
-        let Self { open: JournaledHold { id, input, output, .. }, usage, quality } = self;
+        let Self { hold: JournaledHold { id, input, output, .. }, usage, quality } = self;
         Settle { seq, hold: *id, usage: *usage, quality: *quality, input: *input, output: *output }
     }
 }
@@ -169,7 +169,7 @@ pub(super) struct Session {
     pub name: String,
     pub state: State,
     /// When it last reported, in served time.
-    pub heard: u64,
+    pub last_report: u64,
     /// The last settle that is counted.
     pub received: u64,
     /// The last settle that the gateway knows to be acknowledged: it will not send it again.

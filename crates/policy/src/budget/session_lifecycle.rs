@@ -20,7 +20,7 @@ impl Ledger {
         let session = Session {
             name: name.to_owned(),
             state: State::Awaited,
-            heard: self.served,
+            last_report: self.served,
             received: 0,
             confirmed: 0,
             ring: Ring::start(1),
@@ -35,8 +35,8 @@ impl Ledger {
     /// may ask. Returns the session, and the last settle that is acknowledged by now.
     pub fn begin(&mut self, now: i64, name: &str, log: &SessionLog) -> (SessionId, u64) {
         // If a hold was given later than our time, the clock of the other leader was ahead of ours.
-        let told = log.open.iter().chain(log.settles.iter().map(|told| &told.open));
-        let lost = log.replayed.iter().map(|(_, told)| &told.open);
+        let told = log.open.iter().chain(log.settles.iter().map(|told| &told.hold));
+        let lost = log.replayed.iter().map(|(_, told)| &told.hold);
         self.advance(told.clone().chain(lost).map(|open| open.at).fold(now, i64::max));
         let oldest = told.map(|open| open.id).min();
         let index = self.meet(name);
@@ -47,18 +47,18 @@ impl Ledger {
         if session.state == State::Awaited {
             session.ring = Ring::start(oldest.unwrap_or(u64::MAX).min(log.next_hold).max(1));
         }
-        (session.state, session.heard) = (State::Attached, self.served);
+        (session.state, session.last_report) = (State::Attached, self.served);
         session.received = session.received.max(log.acked);
         session.confirmed = session.confirmed.max(log.acked);
         let adopts = first && log.rolled_back;
         for (seq, told) in log.replayed.iter().filter(|(seq, _)| adopts && *seq <= log.acked) {
             let settle = told.settle(*seq);
-            if let Some(slot) = self.count(index, &told.open, Some(&settle), true) {
+            if let Some(slot) = self.count(index, &told.hold, Some(&settle), true) {
                 self.close(slot, Some(&settle));
             }
         }
         for (told, seq) in log.settles.iter().zip(log.acked.saturating_add(1)..) {
-            self.take_told(index, told, seq, adopts);
+            self.take_settle(index, told, seq, adopts);
         }
         for open in &log.open {
             self.take_open(index, open, adopts);
@@ -81,22 +81,22 @@ impl Ledger {
         (SessionId(index), self.acked(index))
     }
 
-    fn take_told(&mut self, index: usize, told: &JournaledSettle, seq: u64, adopts: bool) {
+    fn take_settle(&mut self, index: usize, told: &JournaledSettle, seq: u64, adopts: bool) {
         if seq <= self.sessions[index].received {
             return;
         }
         self.sessions[index].received = seq;
         let settle = told.settle(seq);
-        match self.sessions[index].ring.get(told.open.id) {
+        match self.sessions[index].ring.get(told.hold.id) {
             HoldMark::Open(slot) => self.close(slot, Some(&settle)),
             HoldMark::Unused => {
-                if let Some(slot) = self.count(index, &told.open, Some(&settle), adopts) {
+                if let Some(slot) = self.count(index, &told.hold, Some(&settle), adopts) {
                     self.close(slot, Some(&settle));
                 }
             }
             HoldMark::Closed => {}
         }
-        self.sessions[index].ring.set(told.open.id, HoldMark::Closed);
+        self.sessions[index].ring.set(told.hold.id, HoldMark::Closed);
     }
 
     fn take_open(&mut self, index: usize, open: &JournaledHold, adopts: bool) {
@@ -133,7 +133,7 @@ impl Ledger {
                 Role::Live | Role::Gone => false,
             };
             let place = &mut self.nodes[node];
-            place.open += 1;
+            place.in_flight += 1;
             let weights = place.spec.weights;
             let estimate = weights.bound(open.input, open.output);
             let taken = settled.map_or(estimate, |settle| settle.charged(&weights));
@@ -142,7 +142,7 @@ impl Ledger {
                 self.change(node, limit, open.at, |cell| {
                     cell.held = cell.held.saturating_add(estimate);
                     if explains {
-                        cell.rest = cell.rest.saturating_sub(taken).max(0);
+                        cell.unexplained = cell.unexplained.saturating_sub(taken).max(0);
                     }
                 });
             }
@@ -161,7 +161,7 @@ impl Ledger {
         self.touch(record, true);
         let seq = seq.unwrap_or(self.sessions[session].received.saturating_add(1));
         if let Some(member) = self.member(record, session) {
-            member.first.get_or_insert(seq);
+            member.first_unwritten.get_or_insert(seq);
         }
     }
 
@@ -170,7 +170,7 @@ impl Ledger {
     /// the session is not attached and must begin again.
     pub fn heard(&mut self, session: SessionId, floor: u64, confirmed: u64) -> bool {
         let Some(found) = self.sessions.get_mut(session.0).filter(|found| found.state == State::Attached) else { return false };
-        found.heard = self.served;
+        found.last_report = self.served;
         found.confirmed = found.confirmed.max(confirmed);
         for (id, slot) in found.ring.close_below(floor) {
             self.close(slot, None);
@@ -186,7 +186,7 @@ impl Ledger {
         self.served = self.served.max(served);
         let mut died = Vec::new();
         for index in 0..self.sessions.len() {
-            let Session { state, heard, name, .. } = &self.sessions[index];
+            let Session { state, last_report: heard, name, .. } = &self.sessions[index];
             let silent = self.served.saturating_sub(*heard);
             match state {
                 State::Awaited | State::Attached if silent >= SESSION_TIMEOUT_MS => {

@@ -290,7 +290,7 @@ impl Simulation {
         gateway.next_hold += 1;
         gateway.asked.insert(id, ());
         let output = i64::from((with >> 8) % 20) + 1;
-        let ask = HoldRequest { input: i64::from((with >> 16) % 8), output, least: output.min(5), choices: 1 };
+        let ask = HoldRequest { input: i64::from((with >> 16) % 8), output, min_output: output.min(5), choices: 1 };
         let to = gateway.epoch;
         self.send(Message::Hold { gateway: index, to, session, id, route, ask });
     }
@@ -327,7 +327,7 @@ impl Simulation {
         self.calls[call].usage = Some((usage, quality));
         let gateway = &mut self.gateways[index];
         gateway.seq += 1;
-        gateway.settles.push_back(JournaledSettle { open, usage, quality });
+        gateway.settles.push_back(JournaledSettle { hold: open, usage, quality });
     }
 
     /// A call needs more than its hold.
@@ -424,7 +424,7 @@ impl Simulation {
     fn heartbeat(&mut self, with: u32) {
         let Some(index) = self.gateway(with) else { return };
         let gateway = &self.gateways[index];
-        let settled = gateway.settles.iter().map(|told| told.open.id);
+        let settled = gateway.settles.iter().map(|told| told.hold.id);
         let floor = gateway.asked.keys().chain(gateway.open.keys()).copied().chain(settled).min().unwrap_or(gateway.next_hold);
         if let (Some(session), Some(leader)) = (gateway.session, self.leader(gateway.epoch)) {
             self.leaders[leader].ledger.heard(session, floor, gateway.acked);

@@ -39,7 +39,7 @@ fn check_quiet(world: &mut Simulation) {
         let found = node.limits.iter().find(|found| found.spec.name == limit.name).expect("it is there");
         for cell in found.cells() {
             let spent = truth.get(&cell.span.index).copied().unwrap_or(0);
-            assert_eq!((cell.used, cell.held, cell.lost, cell.rest), (spent, 0, 0, 0), "I5, I6, I7 at {key} {}", cell.span);
+            assert_eq!((cell.used, cell.held, cell.lost, cell.unexplained), (spent, 0, 0, 0), "I5, I6, I7 at {key} {}", cell.span);
         }
     }
     for gateway in world.gateways.iter().filter(|gateway| gateway.alive) {

@@ -49,7 +49,7 @@ pub fn route(budget: &str) -> Route {
 }
 
 pub fn ask(output: i64) -> HoldRequest {
-    HoldRequest { input: 0, output, least: output, choices: 1 }
+    HoldRequest { input: 0, output, min_output: output, choices: 1 }
 }
 
 pub fn used(output: i64) -> Usage {

@@ -48,9 +48,9 @@ pub(super) struct TriggeredThreshold {
 pub(super) struct Latches {
     pub acted: Vec<TriggeredThreshold>,
     /// The amount, spent and held, from which on thresholds must be checked.
-    pub soft_at: i64,
+    pub next_with_holds: i64,
     /// The spent amount from which on thresholds must be checked.
-    pub hard_at: i64,
+    pub next_spent: i64,
     pub paused: bool,
     pub reaping: bool,
 }
@@ -76,7 +76,7 @@ impl Latches {
 
     /// Triggers all thresholds that are reached. Returns whether there was a new one.
     pub fn look(&mut self, thresholds: &[Threshold], level: Level) -> bool {
-        (self.soft_at, self.hard_at) = (i64::MAX, i64::MAX);
+        (self.next_with_holds, self.next_spent) = (i64::MAX, i64::MAX);
         let mut new = false;
         for threshold in thresholds {
             let hard = threshold.action.counts_spent_only();
@@ -90,9 +90,9 @@ impl Latches {
                 self.acted.push(TriggeredThreshold { threshold: *threshold, height: level.height, stage: Stage::New });
                 new = true;
             } else if hard {
-                self.hard_at = self.hard_at.min(at);
+                self.next_spent = self.next_spent.min(at);
             } else {
-                self.soft_at = self.soft_at.min(at);
+                self.next_with_holds = self.next_with_holds.min(at);
             }
         }
         let stands = |action| thresholds.iter().any(|threshold| threshold.action == action && self.stands(*threshold, level.height));
@@ -131,14 +131,14 @@ mod tests {
     fn each_acts_once_until_the_limit_is_higher() {
         let mut latches = Latches::default();
         assert_eq!(look(&mut latches, 79, 0, 100), (false, 0, false));
-        assert_eq!((latches.soft_at, latches.hard_at), (80, 100));
+        assert_eq!((latches.next_with_holds, latches.next_spent), (80, 100));
         assert_eq!(look(&mut latches, 95, 50, 100), (true, 2, false), "holds count for warnings");
         assert_eq!(look(&mut latches, 200, 99, 100), (false, 2, false), "not for pauses");
         assert_eq!(look(&mut latches, 200, 100, 100), (true, 3, true));
         assert_eq!(look(&mut latches, 10, 10, 100), (false, 3, true), "what was reached stays reached");
         assert_eq!(look(&mut latches, 100, 100, 50), (false, 3, true), "a lower limit is no reason to act again");
         assert_eq!(look(&mut latches, 100, 100, 150), (false, 3, false), "a higher one arms all again");
-        assert_eq!((latches.soft_at, latches.hard_at), (120, 150));
+        assert_eq!((latches.next_with_holds, latches.next_spent), (120, 150));
         assert_eq!(look(&mut latches, 150, 150, 150), (true, 3, true));
         latches.clear();
         assert_eq!(look(&mut latches, 0, 0, 0), (false, 0, false), "an empty limit says nothing by itself");

@@ -55,7 +55,7 @@ impl Builder {
             match self.tree.tops.get(namespace) {
                 Some(Key::Namespace { cluster: by, .. }) => {
                     let (namespace, by) = (namespace.clone(), by.clone());
-                    self.tree.defects.push((key.clone(), Defect::NamespaceTaken { namespace, by }));
+                    self.tree.defects.push((key.clone(), Defect::NamespaceTaken { namespace, other: by }));
                 }
                 Some(Key::Cluster(_) | Key::Budget { .. } | Key::Share { .. } | Key::Agent(_) | Key::Task { .. }) | None => {
                     self.tree.tops.insert(namespace.clone(), place.clone());
@@ -78,7 +78,7 @@ impl Builder {
     fn namespace(&mut self, budgets: &BTreeMap<&str, &BudgetFacts>) {
         let mut below: BTreeMap<Option<Key>, Vec<&BudgetFacts>> = BTreeMap::new();
         for budget in budgets.values() {
-            let parent = match way_up(budget, budgets) {
+            let parent = match check_parents(budget, budgets) {
                 Ok(()) => match &budget.parent {
                     Some(parent) => Some(Key::budget(&budget.namespace, parent)),
                     None => self.tree.tops.get(&budget.namespace).cloned(),
@@ -158,7 +158,7 @@ fn spec(key: Key, parent: Option<Key>, tokens: &Tokens, sure: &[i64]) -> NodeSpe
 }
 
 /// Checks that every Budget above it exists, and that none is above itself.
-fn way_up(budget: &BudgetFacts, all: &BTreeMap<&str, &BudgetFacts>) -> Result<(), Block> {
+fn check_parents(budget: &BudgetFacts, all: &BTreeMap<&str, &BudgetFacts>) -> Result<(), Block> {
     let mut way = vec![budget.name.clone()];
     let mut next = &budget.parent;
     while let Some(parent) = next {
@@ -265,7 +265,7 @@ mod tests {
         let sure = |key: &Key| tree.nodes.iter().find(|node| node.key == *key).map(|node| node.limits[0].guaranteed);
         assert_eq!((sure(&place("team")), sure(&place("other"))), (Some(60), Some(0)), "the older namespace is sure of it");
         assert!(tree.defects.contains(&(place("other"), Defect::GuaranteesExceedParent { limit: "rate".into(), left: 40 })));
-        let taken = Defect::NamespaceTaken { namespace: "team".into(), by: "old".into() };
+        let taken = Defect::NamespaceTaken { namespace: "team".into(), other: "old".into() };
         assert!(tree.defects.contains(&(Key::Cluster("new".into()), taken)));
     }
 

@@ -23,9 +23,9 @@ pub struct LimitView {
     /// Charged for gateways that went away.
     pub lost: i64,
     /// Given by an earlier leader and not explained yet. It counts as spent for now.
-    pub rest: i64,
+    pub unexplained: i64,
     /// Debt from earlier windows.
-    pub carried: i64,
+    pub debt: i64,
     /// Guaranteed to its children and not spent by them.
     pub reserved: i64,
     /// What is left; never below 0.
@@ -45,15 +45,15 @@ impl Ledger {
         let min_output = node.spec.terms.map_or(1, |terms| terms.min_output);
         let view = |limit: &Limit| LimitView {
             limit: limit.spec.name.clone(),
-            span: limit.cell.span,
+            span: limit.current.span,
             height: limit.height,
-            used: limit.cell.used,
-            held: limit.cell.held,
-            lost: limit.cell.lost,
-            rest: limit.cell.rest,
-            carried: limit.cell.carried,
-            reserved: limit.cell.reserved,
-            left: limit.height.saturating_sub(limit.cell.committed()).max(0),
+            used: limit.current.used,
+            held: limit.current.held,
+            lost: limit.current.lost,
+            unexplained: limit.current.unexplained,
+            debt: limit.current.debt,
+            reserved: limit.current.reserved,
+            left: limit.height.saturating_sub(limit.current.committed()).max(0),
             least: least(node, min_output, limit.height),
             paused: limit.latches.paused,
             reaping: limit.latches.reaping,
@@ -63,7 +63,7 @@ impl Ledger {
 
     /// The calls in flight at a place, and the number of calls that it would have refused (`mode: Observe`).
     pub fn traffic(&self, key: &Key) -> (u32, u64) {
-        self.keys.get(key).map_or((0, 0), |node| (self.nodes[*node].open, self.nodes[*node].would_refuse))
+        self.keys.get(key).map_or((0, 0), |node| (self.nodes[*node].in_flight, self.nodes[*node].would_refuse))
     }
 
     /// The names of the sessions that must report, or be dead, before all free tokens are given.

@@ -183,7 +183,7 @@ fn days_of(year: i64, month: i64, day: i64) -> i64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Clock {
     /// Its time when it last equalled the wall clock, in milliseconds.
-    said: i64,
+    base_time: i64,
     /// The steady clock at that moment, in milliseconds.
     ticks: u64,
 }
@@ -192,15 +192,15 @@ impl Clock {
     /// The clock of a new leader: no earlier than `not_before`, the latest start of a window that was counted before.
     /// `wall` is the wall clock, `ticks` a steady clock, both in milliseconds.
     pub fn start(wall: i64, ticks: u64, not_before: i64) -> Self {
-        Self { said: wall.max(not_before), ticks }
+        Self { base_time: wall.max(not_before), ticks }
     }
 
     /// The time in milliseconds.
     pub fn now(&mut self, wall: i64, ticks: u64) -> i64 {
         let passed = ticks.saturating_sub(self.ticks);
-        let slow = self.said.saturating_add_unsigned(passed - passed / CLOCK_SLOWDOWN_DIVISOR);
+        let slow = self.base_time.saturating_add_unsigned(passed - passed / CLOCK_SLOWDOWN_DIVISOR);
         if wall >= slow {
-            *self = Self { said: wall, ticks: ticks.max(self.ticks) };
+            *self = Self { base_time: wall, ticks: ticks.max(self.ticks) };
             return wall;
         }
         slow

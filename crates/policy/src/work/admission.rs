@@ -51,7 +51,7 @@ pub struct ProjectLimit {
     /// The number.
     pub most: u64,
     /// The object and the field that set it.
-    pub says: String,
+    pub source: String,
 }
 
 /// Why an item is not admitted.
@@ -123,7 +123,7 @@ impl std::fmt::Display for Refusal {
             Self::QueueFull { queue, limit, current } => {
                 write!(out, "WorkQueue/{queue} holds {current} unfinished items and may hold {limit} (spec.limits.maxPending)")
             }
-            Self::ProjectFull { limit: ProjectLimit { most, says }, current } => {
+            Self::ProjectFull { limit: ProjectLimit { most, source: says }, current } => {
                 write!(out, "{says} allows {most} unfinished items over all queues of the namespace, and there are {current}")
             }
             Self::TypeNotAccepted { queue, types } => {
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(enter(&Spec::default(), "q", &queue, 2), Err(Refusal::QueueFull { queue: "q".into(), limit: 2, current: 2 }));
         let large = Spec { payload_bytes: 11, ..Spec::default() };
         assert_eq!(enter(&large, "q", &queue, 0), Err(Refusal::TooLarge { queue: "q".into(), limit: 10, current: 11 }));
-        let limit = ProjectLimit { most: 2, says: "Budget/b (spec.work.maxPending)".into() };
+        let limit = ProjectLimit { most: 2, source: "Budget/b (spec.work.maxPending)".into() };
         assert_eq!((enter_project(None, 9), enter_project(Some(&limit), 1)), (Ok(()), Ok(())));
         let refused = enter_project(Some(&limit), 2).expect_err("it is full");
         assert_eq!(refused.reason(), "ProjectFull");

@@ -186,7 +186,7 @@ pub struct Spec {
     /// The number of pauses up to which a person asks to resume.
     pub resume_pause: i64,
     /// The epoch whose holder is dead, as a person states.
-    pub freed_epoch: i64,
+    pub released_epoch: i64,
     /// A requested feature that this version does not have.
     pub unsupported: Option<String>,
     /// It was restored from a backup. A restored item does not run by itself.
@@ -444,7 +444,7 @@ impl Record {
     }
 
     /// The agent that must not get the next attempt.
-    pub fn avoids(&self) -> Option<&str> {
+    pub fn excluded_agent(&self) -> Option<&str> {
         let avoiding = self.phase.waits() && self.reason.as_deref() == Some(reasons::RETRY_ELSEWHERE);
         self.history.last().filter(|_| avoiding).map(|last| last.agent.as_str())
     }

@@ -91,7 +91,7 @@ pub struct ItemIndex {
     items: HashMap<String, Entry>,
     /// The number of items in each phase over all queues, including queues that do not exist.
     phases: Phases,
-    lines: BTreeMap<String, ReadyQueue>,
+    ready_queues: BTreeMap<String, ReadyQueue>,
     dependents: HashMap<String, BTreeSet<String>>,
     plans: HashMap<String, BTreeSet<String>>,
     keys: HashMap<String, BTreeSet<String>>,
@@ -99,7 +99,7 @@ pub struct ItemIndex {
     submitters: HashMap<String, BTreeSet<String>>,
     held: HashMap<String, BTreeSet<String>>,
     timers: BTreeSet<(UnixMillis, String)>,
-    timer_of: HashMap<String, UnixMillis>,
+    timer_by_item: HashMap<String, UnixMillis>,
     /// What the namespace's pools take, as far as it matters: see [`ItemIndex::needs_pools`]. `None`: not known yet.
     pools: Option<Vec<PoolIntake>>,
     /// Ready items that require something of a pool.
@@ -190,7 +190,7 @@ impl ItemIndex {
     pub fn remove(&mut self, name: &str) -> Option<Entry> {
         let entry = self.items.remove(name)?;
         self.unindex(name, &entry);
-        if let Some(at) = self.timer_of.remove(name) {
+        if let Some(at) = self.timer_by_item.remove(name) {
             self.timers.remove(&(at, name.to_owned()));
         }
         Some(entry)
@@ -215,7 +215,7 @@ impl ItemIndex {
 
     fn index(&mut self, name: &str, entry: &Entry) {
         let Entry { spec, record, .. } = entry;
-        let line = self.lines.entry(Self::line_of(entry)).or_default();
+        let line = self.ready_queues.entry(Self::line_of(entry)).or_default();
         line.phases.add(record.phase);
         if record.phase == Phase::Ready {
             line.ready.entry(ClaimClass::of(spec)).or_default().insert(Self::rank(name, entry));
@@ -246,7 +246,7 @@ impl ItemIndex {
         let Entry { spec, record, .. } = entry;
         self.needing.remove(name);
         let of = Self::line_of(entry);
-        if let Some(line) = self.lines.get_mut(&of) {
+        if let Some(line) = self.ready_queues.get_mut(&of) {
             line.phases.remove(record.phase);
             if record.phase == Phase::Ready {
                 let class = ClaimClass::of(spec);
@@ -266,7 +266,7 @@ impl ItemIndex {
                 line.ended_mut(record.phase).remove(&(record.completed.unwrap_or_default(), name.to_owned()));
             }
             if line.phases.is_empty() {
-                self.lines.remove(&of);
+                self.ready_queues.remove(&of);
             }
         }
         self.phases.remove(record.phase);
@@ -281,12 +281,12 @@ impl ItemIndex {
     }
 
     fn set_timer(&mut self, name: &str, now: UnixMillis) {
-        if let Some(at) = self.timer_of.remove(name) {
+        if let Some(at) = self.timer_by_item.remove(name) {
             self.timers.remove(&(at, name.to_owned()));
         }
         if let Some(at) = self.time_of(name, now) {
             self.timers.insert((at, name.to_owned()));
-            self.timer_of.insert(name.to_owned(), at);
+            self.timer_by_item.insert(name.to_owned(), at);
         }
     }
 
@@ -312,11 +312,11 @@ impl ItemIndex {
         let due = std::mem::replace(&mut self.timers, later);
         let names: Vec<String> = due.into_iter().map(|(_, name)| name).collect();
         for name in &names {
-            self.timer_of.remove(name);
+            self.timer_by_item.remove(name);
             // An item that does not change may have a later time.
             if let Some(at) = self.time_of(name, now).filter(|at| *at > now) {
                 self.timers.insert((at, name.clone()));
-                self.timer_of.insert(name.clone(), at);
+                self.timer_by_item.insert(name.clone(), at);
             }
         }
         names
@@ -404,7 +404,7 @@ impl ItemIndex {
     }
 
     /// Whether a cancelled group has members that have not ended.
-    pub fn group_lives(&self, queue: &str, group: &str) -> bool {
+    pub fn group_has_unfinished(&self, queue: &str, group: &str) -> bool {
         let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));
         members.filter(|entry| Self::line_of(entry) == queue).any(|entry| !entry.record.phase.ended() && self.group_cancelled(entry))
     }
@@ -416,7 +416,7 @@ impl ItemIndex {
     }
 
     /// The items that may change because of a change of this item: those that wait for it, and those of its plan.
-    pub fn touched_by(&self, name: &str) -> Vec<String> {
+    pub fn affected_by(&self, name: &str) -> Vec<String> {
         let plan = self.items.get(name).and_then(|entry| entry.spec.plan.as_ref()).and_then(|(plan, _)| self.plans.get(plan));
         let dependents = self.dependents.get(name);
         let all: BTreeSet<&String> = dependents.into_iter().flatten().chain(plan.into_iter().flatten()).collect();
@@ -443,8 +443,8 @@ impl ItemIndex {
     }
 
     fn next_of(&self, name: &str, types: &[String], taker: &ClaimRequester, free: &impl Fn(&str) -> bool) -> Option<&str> {
-        let (queue, line) = (self.queues.get(name)?, self.lines.get(name)?);
-        if Self::queue_hinders(queue, line).is_some() {
+        let (queue, line) = (self.queues.get(name)?, self.ready_queues.get(name)?);
+        if Self::queue_obstacle(queue, line).is_some() {
             return None;
         }
         // Items that no agent of this pool ever takes from here block no others. The rest of a strict order is strict.
@@ -452,7 +452,7 @@ impl ItemIndex {
             |class: &ClaimClass| class.of_types(types) && (queue.strict || (class.selects(taker.labels) && class.met_by(taker.offer)));
         for QueueRank(_, _, item) in line.in_order(fits) {
             let entry = self.items.get(item)?;
-            match Self::hinders(queue, line, entry, types, taker) {
+            match Self::claim_obstacle_of(queue, line, entry, types, taker) {
                 None if free(item) && !self.group_cancelled(entry) => return Some(item),
                 None | Some(_) if queue.strict => return None,
                 None | Some(_) => {}
@@ -461,7 +461,7 @@ impl ItemIndex {
         None
     }
 
-    fn queue_hinders(queue: &Queue, line: &ReadyQueue) -> Option<ClaimObstacle> {
+    fn queue_obstacle(queue: &Queue, line: &ReadyQueue) -> Option<ClaimObstacle> {
         if queue.suspend {
             return Some(ClaimObstacle::QueueSuspended);
         }
@@ -469,7 +469,13 @@ impl ItemIndex {
         queue.max_leased.filter(|most| held >= *most).map(ClaimObstacle::QueueBusy)
     }
 
-    fn hinders(queue: &Queue, line: &ReadyQueue, entry: &Entry, types: &[String], taker: &ClaimRequester) -> Option<ClaimObstacle> {
+    fn claim_obstacle_of(
+        queue: &Queue,
+        line: &ReadyQueue,
+        entry: &Entry,
+        types: &[String],
+        taker: &ClaimRequester,
+    ) -> Option<ClaimObstacle> {
         let Spec { type_, concurrency_key, selector, requires, .. } = &entry.spec;
         if !types.is_empty() && !type_.as_ref().is_some_and(|type_| types.contains(type_)) {
             return Some(ClaimObstacle::Type);
@@ -486,7 +492,7 @@ impl ItemIndex {
             return Some(ClaimObstacle::Requires(taker.offer.lacks(requires)));
         }
         let kept = entry.ready_since.is_none_or(|since| taker.now < since.after(FAILED_AGENT_EXCLUSION));
-        (kept && entry.record.avoids() == Some(taker.agent)).then_some(ClaimObstacle::Elsewhere)
+        (kept && entry.record.excluded_agent() == Some(taker.agent)).then_some(ClaimObstacle::Elsewhere)
     }
 }
 

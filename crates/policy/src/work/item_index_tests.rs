@@ -69,7 +69,7 @@ impl Simulation {
             }
             ahead.extend(
                 self.index
-                    .touched_by(&name)
+                    .affected_by(&name)
                     .into_iter()
                     .filter(|other| self.index.settle(other, HolderState::There, self.now, 0.5).is_some()),
             );
@@ -273,7 +273,7 @@ fn a_cancelled_group_covers_who_was_there_and_nobody_later() {
     world.pass(1);
     world.add("later", member());
     assert_eq!(world.phase("later").0, Phase::Ready);
-    assert!(!world.index.group_lives("a", "g"));
+    assert!(!world.index.group_has_unfinished("a", "g"));
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn a_group_is_cancelled_with_all_that_exists_whatever_the_clock_says() {
         let time = world.index.cancel_time("a", "g", UnixMillis(10 * HOUR + SECOND + clock));
         assert_eq!(time.0.cmp(&(10 * HOUR)), if step < 0 { std::cmp::Ordering::Equal } else { std::cmp::Ordering::Greater });
         world.index.set_cancelled("a", [("g".to_owned(), time)]);
-        assert!(world.index.group_lives("a", "g"), "the member is covered at {clock}");
+        assert!(world.index.group_has_unfinished("a", "g"), "the member is covered at {clock}");
         assert_eq!(world.index.cancel_time("b", "g", UnixMillis(5)), UnixMillis(5), "members in another queue do not count");
     }
 }

@@ -18,7 +18,7 @@ pub struct Fence<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseRefusal {
     /// It was applied before: the caller gets the same answer again.
-    Again,
+    Repeated,
     /// The caller does not hold the lease, or not any more.
     Stale,
     /// The caller's attempt has ended in another way.
@@ -60,7 +60,7 @@ fn check(record: &Record, fence: Fence, verbs: &[Verb]) -> Result<(), LeaseRefus
     }
     let own = record.history.iter().rev().find(|attempt| attempt.epoch == fence.epoch && attempt.agent == fence.agent);
     Err(match own {
-        Some(attempt) if verbs.contains(&attempt.verb) => LeaseRefusal::Again,
+        Some(attempt) if verbs.contains(&attempt.verb) => LeaseRefusal::Repeated,
         Some(attempt) if attempt.epoch == record.epoch && record.phase.ended() && attempt.verb == Verb::Complete => {
             LeaseRefusal::EndedAlready(record.phase)
         }
@@ -174,7 +174,7 @@ pub enum LostAnswer<'a> {
 /// admitted yet has no queue, so its answer is sent again later.
 pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: FailureJudges, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     if record.history.iter().any(|attempt| attempt.epoch == fence.epoch && attempt.agent == fence.agent) {
-        return Err(LeaseRefusal::Again);
+        return Err(LeaseRefusal::Repeated);
     }
     if record.phase.ended() {
         return Err(LeaseRefusal::EndedAlready(record.phase));
@@ -185,7 +185,7 @@ pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: FailureJu
     let mut next = record.clone();
     if holds(record, fence) {
         if lost == LostAnswer::Granted {
-            return Err(LeaseRefusal::Again);
+            return Err(LeaseRefusal::Repeated);
         }
         if record.phase == Phase::Cancelling && lost != LostAnswer::Completed {
             return Ok(cancel_done(record, now));

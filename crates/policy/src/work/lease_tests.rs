@@ -67,13 +67,13 @@ fn a_lost_answer_is_applied_once() {
             let next = replayed(&record, fence(1, "p"), lost).expect("it is replayed for the first time");
             assert_eq!((next.phase, next.epoch, next.attempts, next.holder.clone()), (phase, 1, attempts, None), "{lost:?}");
             assert_eq!(next.history.last().map(|attempt| (attempt.epoch, attempt.agent.as_str())), Some((1, "agent-of-p")));
-            assert_eq!(replayed(&next, fence(1, "p"), lost), Err(LeaseRefusal::Again), "{lost:?}");
+            assert_eq!(replayed(&next, fence(1, "p"), lost), Err(LeaseRefusal::Repeated), "{lost:?}");
         }
     }
     let held = replayed(&ready(), fence(3, "p"), LostAnswer::Granted).expect("nobody has it");
     assert_eq!((held.phase, held.epoch, held.attempts), (Phase::Leased, 3, 1));
     assert!(holds(&held, fence(3, "p")));
-    assert_eq!(replayed(&held, fence(3, "p"), LostAnswer::Granted), Err(LeaseRefusal::Again));
+    assert_eq!(replayed(&held, fence(3, "p"), LostAnswer::Granted), Err(LeaseRefusal::Repeated));
     assert!(complete(&held, fence(3, "p"), NOW).is_ok(), "its holder goes on");
     // The holder at the time of the backup has lost the item since.
     let moved = replayed(&leased(), fence(2, "q"), LostAnswer::Granted).expect("it was given out again");
@@ -129,7 +129,7 @@ fn only_the_whole_fence_finishes_an_item_and_saying_it_again_is_answered_the_sam
     }
     let done = complete(&record, fence(1, "p"), NOW).expect("it is held");
     assert_eq!((done.phase, done.completed, done.holder.clone()), (Phase::Succeeded, Some(NOW), None));
-    assert_eq!(complete(&done, fence(1, "p"), NOW), Err(LeaseRefusal::Again));
+    assert_eq!(complete(&done, fence(1, "p"), NOW), Err(LeaseRefusal::Repeated));
     let policy = Policy::default();
     let judges = FailureJudges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
     assert_eq!(fail(&done, fence(1, "p"), &failure("Exited", None), judges, NOW), Err(LeaseRefusal::EndedAlready(Phase::Succeeded)));
@@ -167,7 +167,7 @@ fn a_failure_is_tried_again_set_aside_or_final_as_the_rules_say() {
         assert_eq!(next.history.last().map(|last| (last.verb, last.reason.clone())), Some((Verb::Fail, Some("Exited".into()))));
     }
     let elsewhere = judged(&leased(), &rule(Action::RetryElsewhere), false, Some(7));
-    assert_eq!(elsewhere.avoids(), Some("agent-of-p"));
+    assert_eq!(elsewhere.excluded_agent(), Some("agent-of-p"));
     assert_eq!(judged(&leased(), &[], true, Some(1)).phase, Phase::Failed, "under a drone");
 }
 

@@ -79,7 +79,7 @@ impl Model {
     }
 
     fn spec(&self) -> Spec {
-        Spec { queue: Some("q".into()), cancel: self.cancel, redrives: self.redrives, freed_epoch: self.freed_epoch, ..Spec::default() }
+        Spec { queue: Some("q".into()), cancel: self.cancel, redrives: self.redrives, released_epoch: self.freed_epoch, ..Spec::default() }
     }
 }
 
@@ -269,7 +269,7 @@ fn calls(world: &Model, by: usize, agent: usize, all: &mut Vec<Step>) {
                 all.push((format!("{name} {verb} at governor {by}, and the reply is lost"), lost));
             }
             // The same answer again, or a refusal: the agent forgets the item in both cases.
-            Err(LeaseRefusal::Again | LeaseRefusal::Stale | LeaseRefusal::EndedAlready(_)) => {
+            Err(LeaseRefusal::Repeated | LeaseRefusal::Stale | LeaseRefusal::EndedAlready(_)) => {
                 let mut after = world.clone();
                 after.agents[agent].believes = None;
                 all.push((format!("{name} {verb} at governor {by}, for nothing"), after));

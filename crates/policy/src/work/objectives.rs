@@ -86,7 +86,7 @@ pub struct ObjectiveCheck {
     /// Items that miss an objective since the last look, the longest misses first.
     pub new: Vec<MissedObjective>,
     /// The number of them, from the front, that are reported one by one.
-    pub told: usize,
+    pub reported: usize,
     /// The number of earlier misses that are reported together now; `None`: not now.
     pub more: Option<u64>,
 }
@@ -98,7 +98,7 @@ pub struct ObjectiveWatch {
     known: BTreeSet<(String, Objective)>,
     /// When the present window began, and how many items were reported in it.
     window: Option<(UnixMillis, u32)>,
-    untold: u64,
+    unreported: u64,
 }
 
 impl ObjectiveWatch {
@@ -116,13 +116,13 @@ impl ObjectiveWatch {
             }
         }
         let window = self.window.filter(|(began, _)| *began <= now && now.since(*began) < EVENT_WINDOW);
-        let more = if window.is_none() { Some(std::mem::take(&mut self.untold)).filter(|more| *more > 0) } else { None };
+        let more = if window.is_none() { Some(std::mem::take(&mut self.unreported)).filter(|more| *more > 0) } else { None };
         let (began, before) = window.unwrap_or((now, 0));
         let room = usize::try_from(MAX_EVENTS_PER_WINDOW.saturating_sub(before)).unwrap_or(0);
         let told = new.len().min(room);
-        self.untold += u64::try_from(new.len() - told).unwrap_or(0);
+        self.unreported += u64::try_from(new.len() - told).unwrap_or(0);
         self.window = (window.is_some() || !new.is_empty()).then(|| (began, before + u32::try_from(told).unwrap_or(MAX_EVENTS_PER_WINDOW)));
-        ObjectiveCheck { new, told, more }
+        ObjectiveCheck { new, reported: told, more }
     }
 }
 

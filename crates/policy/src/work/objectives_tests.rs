@@ -60,7 +60,7 @@ fn each_is_told_of_once_and_again_when_it_was_started_again() {
     assert_eq!(look(&mut watch, Vec::new(), true, 0), ObjectiveCheck::default());
     let waits = one("a", Objective::Wait, 1);
     let first = look(&mut watch, vec![waits.clone()], true, 2);
-    assert_eq!((first.new, first.told, first.more), (vec![waits.clone()], 1, None));
+    assert_eq!((first.new, first.reported, first.more), (vec![waits.clone()], 1, None));
     assert_eq!(look(&mut watch, vec![waits.clone()], true, 3), ObjectiveCheck::default());
     assert_eq!(look(&mut watch, Vec::new(), true, 4), ObjectiveCheck::default(), "it is suspended");
     assert_eq!(look(&mut watch, vec![waits.clone()], true, 5), ObjectiveCheck::default(), "and goes on");
@@ -86,7 +86,7 @@ fn of_thousands_ten_are_told_of_and_the_rest_together() {
     watch.look(Vec::new(), |_| true, UnixMillis(0));
     let all = many(0..3000, 1);
     let first = watch.look(all.clone(), |_| true, UnixMillis(2_000));
-    assert_eq!((first.new.len(), first.told, first.more), (3000, 10, None));
+    assert_eq!((first.new.len(), first.reported, first.more), (3000, 10, None));
     assert_eq!(watch.look(all.clone(), |_| true, UnixMillis(61_000)), ObjectiveCheck::default());
     let later = watch.look(all.clone(), |_| true, UnixMillis(62_000));
     assert_eq!((later.new.len(), later.more), (0, Some(2990)));
@@ -108,10 +108,10 @@ proptest! {
             let look = watch.look(many(from..from + count, now - 1), |_| true, UnixMillis(now * 1000));
             met.extend((from..from + count).map(|name| format!("{name:04}")));
             new += look.new.len();
-            singly += u64::try_from(look.told).expect("small");
+            singly += u64::try_from(look.reported).expect("small");
             together += look.more.unwrap_or(0);
-            *told_at.entry(now).or_default() += look.told;
-            prop_assert!(look.told <= look.new.len());
+            *told_at.entry(now).or_default() += look.reported;
+            prop_assert!(look.reported <= look.new.len());
             prop_assert_eq!(new, met.len(), "each is new once");
         }
         for second in told_at.keys() {

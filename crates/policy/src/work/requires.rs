@@ -42,14 +42,14 @@ pub struct PoolIntake {
     /// What the pool has that items may require.
     pub offer: PoolOffer,
     /// It describes agents outside the cluster.
-    pub outside: bool,
+    pub outside_cluster: bool,
 }
 
 impl PoolIntake {
     /// The intake of its agents outside the cluster: no volume is mounted there, and no program was checked.
     pub fn outside(self) -> Self {
         let offer = PoolOffer { tools: BTreeSet::new(), volumes: BTreeSet::new(), ..self.offer };
-        Self { offer, outside: true, ..self }
+        Self { offer, outside_cluster: true, ..self }
     }
 }
 
@@ -147,9 +147,9 @@ mod tests {
 
     #[test]
     fn outside_the_cluster_there_is_no_volume_and_nobody_looked_for_programs() {
-        let pool = PoolIntake { queues: vec![("bugs".into(), Vec::new())], offer: offer(), outside: false };
+        let pool = PoolIntake { queues: vec![("bugs".into(), Vec::new())], offer: offer(), outside_cluster: false };
         let outside = pool.clone().outside();
-        assert_eq!((&outside.queues, outside.outside), (&pool.queues, true));
+        assert_eq!((&outside.queues, outside.outside_cluster), (&pool.queues, true));
         for (requires, meets) in [
             (Requires { models: names(&["claude-9"]), accounts: names(&["team"]), ..Requires::default() }, true),
             (Requires { urls: names(&["https://api.example.org/x"]), ..Requires::default() }, true),

@@ -100,7 +100,7 @@ fn late(spec: &Spec, record: &Record, now: UnixMillis) -> bool {
 }
 
 /// The reason to end it, in any phase.
-fn wanted_end(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<&'static str> {
+fn end_reason(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<&'static str> {
     if spec.cancel {
         Some(reasons::CANCEL_REQUESTED)
     } else if facts.group_cancelled {
@@ -128,7 +128,7 @@ fn redriven(spec: &Spec, record: &Record) -> Record {
 
 fn held(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<Record> {
     // A person's statement about this lease, or proof.
-    let freed = spec.freed_epoch == record.epoch;
+    let freed = spec.released_epoch == record.epoch;
     let gone = match &facts.holder {
         HolderState::Gone(verb, reason, message) => Some(lost(record, facts, *verb, reason.clone(), message.clone(), now)),
         HolderState::Failed { reason, message, is_final } => {
@@ -148,7 +148,7 @@ fn held(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) 
     if gone.is_some() {
         return gone;
     }
-    if let Some(reason) = wanted_end(spec, record, facts, now) {
+    if let Some(reason) = end_reason(spec, record, facts, now) {
         let mut next = record.clone();
         next.enter(Phase::Cancelling, Some(reason), now);
         return Some(next);
@@ -191,7 +191,7 @@ fn waiting(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMilli
         next.enter(phase, reason, now);
         (!same).then_some(next)
     };
-    if let Some(reason) = wanted_end(spec, record, facts, now) {
+    if let Some(reason) = end_reason(spec, record, facts, now) {
         return to(end_of(reason), Some(reason));
     }
     let restored = record.reason.as_deref() == Some(reasons::RESTORED);
@@ -270,7 +270,7 @@ pub fn look_at(spec: &Spec, record: &Record, policy: &Policy) -> Option<UnixMill
 }
 
 /// Whether an ended item was kept long enough.
-pub fn outlived(record: &Record, policy: &Policy, now: UnixMillis) -> bool {
+pub fn retention_over(record: &Record, policy: &Policy, now: UnixMillis) -> bool {
     record.phase.ended() && record.completed.is_some_and(|completed| now >= completed.after(policy.kept(record.phase)))
 }
 

@@ -113,7 +113,7 @@ async fn serve(node: &str) -> anyhow::Result<()> {
             Ok(Ok(())) | Err(_) => None,
         };
         let counts = std::mem::take(&mut *attacker.counts.lock().unwrap_or_else(PoisonError::into_inner));
-        let [tokens, steering] = [&provider.books.tokens, &provider.books.steering].map(|number| number.load(Ordering::Relaxed));
+        let [tokens, steering] = [&provider.counts.tokens, &provider.counts.steering].map(|number| number.load(Ordering::Relaxed));
         child::answer(&Outcome { counts, tokens, steering, error })?;
     }
     Ok(())

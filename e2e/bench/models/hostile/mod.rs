@@ -146,7 +146,7 @@ impl Bench {
 
     async fn attack(&mut self, name: &'static str, number: Option<usize>, size: Size) -> anyhow::Result<AttackResult> {
         let time = measured_time(size);
-        self.stage.revive().await?;
+        self.stage.restart_ended().await?;
         self.steady.ready().await?;
         self.stage.forget_peaks()?;
         let order = Order {
@@ -178,7 +178,7 @@ impl Bench {
         if number.is_some() {
             self.clear().await?;
         }
-        let ended = self.stage.revive().await?;
+        let ended = self.stage.restart_ended().await?;
         let measured = self.steady.measured(submitted, time).await;
         if number.is_some() {
             self.books = Outcome { tokens: outcome.tokens, steering: outcome.steering, ..Outcome::default() };

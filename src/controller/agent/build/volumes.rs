@@ -15,7 +15,7 @@ use crate::api::agent_pool::ProgramFile;
 use crate::api::owner::owner;
 use crate::api::{Agent, AgentPool, names};
 
-fn scratch(name: &str, size: &str, medium: Option<&str>) -> Volume {
+fn empty_dir_volume(name: &str, size: &str, medium: Option<&str>) -> Volume {
     let volume = EmptyDirVolumeSource { size_limit: Some(Quantity(size.into())), medium: medium.map(str::to_owned) };
     Volume { name: name.into(), empty_dir: Some(volume), ..Volume::default() }
 }
@@ -48,11 +48,11 @@ pub(super) fn volumes(agent: &Agent, pool: &AgentPool, files: &[ProgramFile]) ->
             persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
             ..Volume::default()
         },
-        None => scratch("workspace", WORKSPACE_SIZE, None),
+        None => empty_dir_volume("workspace", WORKSPACE_SIZE, None),
     };
-    let mut all = vec![workspace, scratch("shm", SHM_SIZE, Some("Memory"))];
+    let mut all = vec![workspace, empty_dir_volume("shm", SHM_SIZE, Some("Memory"))];
     all.extend(own_volumes());
-    all.extend(SCRATCH_VOLUMES.iter().map(|(name, _, size)| scratch(name, size, None)));
+    all.extend(SCRATCH_VOLUMES.iter().map(|(name, _, size)| empty_dir_volume(name, size, None)));
     all.extend(files.iter().enumerate().map(|(at, file)| Volume {
         name: format!("file-{at}"),
         config_map: Some(ConfigMapVolumeSource {
@@ -74,10 +74,10 @@ fn own_volumes() -> Vec<Volume> {
     };
     let token = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
     vec![
-        scratch("spillway-bin", "32Mi", None),
-        scratch("spillway-run", "1Mi", None),
-        scratch("spillway-journal", "4Mi", Some("Memory")),
-        scratch("spillway-data", "64Mi", None),
+        empty_dir_volume("spillway-bin", "32Mi", None),
+        empty_dir_volume("spillway-run", "1Mi", None),
+        empty_dir_volume("spillway-journal", "4Mi", Some("Memory")),
+        empty_dir_volume("spillway-data", "64Mi", None),
         Volume {
             name: "spillway-token".into(),
             // Readable for every user of the sidecar, the only container that mounts it: the containers have different

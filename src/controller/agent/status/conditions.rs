@@ -79,7 +79,7 @@ pub(super) fn no_walls(conditions: &Builder<'_>) -> Condition {
 /// `SandboxEnforced`, as the agent's pod reports it.
 pub(super) fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Condition {
     let to = |status: &str, reason: &str, words: String| conditions.with_status(types::SANDBOX_ENFORCED, status, reason, words);
-    if let State::Running(Activity::WallsDown(reachable)) = told.state {
+    if let State::Running(Activity::ForbiddenReachable(reachable)) = told.state {
         let words = format!("the pod can reach {reachable}: its NetworkPolicy is not enforced yet, so the program does not start");
         return to("False", reasons::EGRESS_NOT_ENFORCED, words);
     }
@@ -177,10 +177,10 @@ pub(super) fn available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase:
     }
     match &told.tokens {
         TokenAvailability::Unknown => stored.cloned(),
-        TokenAvailability::There => {
+        TokenAvailability::Available => {
             Some(conditions.build(types::BUDGET_AVAILABLE, true, reasons::TOKENS_LEFT, "there are tokens for the agent's calls"))
         }
-        TokenAvailability::Short(obstacle) => {
+        TokenAvailability::Blocked(obstacle) => {
             Some(conditions.build(types::BUDGET_AVAILABLE, false, availability::reason(obstacle), obstacle.to_string()))
         }
     }

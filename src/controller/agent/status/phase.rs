@@ -87,7 +87,9 @@ pub(super) fn describe_external(state: &State) -> Option<(AgentPhase, bool, Stri
             said(AgentPhase::Running, reasons::PROCESS_NOT_READY, "the agent's process is registered, but its program is not ready to work")
         }
         State::Stopping => said(AgentPhase::Goodbye, reasons::PROCESS_LEAVING, "the agent's process was asked to stop"),
-        State::Running(Activity::WallsDown(_) | Activity::PreflightFailed(_) | Activity::Idle | Activity::Active | Activity::Paused)
+        State::Running(
+            Activity::ForbiddenReachable(_) | Activity::PreflightFailed(_) | Activity::Idle | Activity::Active | Activity::Paused,
+        )
         | State::Keep
         | State::Creating
         | State::Replacing
@@ -115,7 +117,7 @@ fn running(doing: &Activity) -> (AgentPhase, bool, &'static str, String) {
             reasons::NOT_REGISTERED,
             "the agent's pod runs, but has not registered with the gateway yet".to_owned(),
         ),
-        Activity::WallsDown(reachable) => {
+        Activity::ForbiddenReachable(reachable) => {
             let words = format!("the pod can reach {reachable}: its NetworkPolicy is not enforced yet, so the program does not start");
             (AgentPhase::Running, false, reasons::EGRESS_NOT_ENFORCED, words)
         }

@@ -31,7 +31,7 @@ pub(super) fn blocked(agents: &[&Agent]) -> Option<PoolBlockers> {
         })
         .collect();
     waiting.sort();
-    let Some((kind, name, message)) = waiting.first() else { return held_back(agents) };
+    let Some((kind, name, message)) = waiting.first() else { return unfit_agent_blocker(agents) };
     let others = match waiting.iter().filter(|(other, ..)| other == kind).count() - 1 {
         0 => String::new(),
         others => format!(" (and {others} more)"),
@@ -43,7 +43,7 @@ pub(super) fn blocked(agents: &[&Agent]) -> Option<PoolBlockers> {
 /// tokens.
 pub(super) fn stopped(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<PoolBlockers> {
     let Some(circuits) = circuits else { return said(pool, reasons::BREAKER_OPEN) };
-    breaker::in_the_way(circuits, &ObjectKey::of(pool)).map(|(reason, message)| PoolBlockers { reason, message })
+    breaker::blocked_reason(circuits, &ObjectKey::of(pool)).map(|(reason, message)| PoolBlockers { reason, message })
 }
 
 /// The obstacle in the stored status of the pool, if it has this reason.
@@ -57,8 +57,8 @@ pub(super) fn said(pool: &AgentPool, reason: &'static str) -> Option<PoolBlocker
 /// leader that has not read the records yet must not create agents that the earlier leader did not create.
 pub(super) fn without_tokens(pool: &AgentPool, tokens: &TokenAvailability) -> Option<PoolBlockers> {
     match tokens {
-        TokenAvailability::There => None,
-        TokenAvailability::Short(obstacle) => Some(PoolBlockers { reason: reasons::BUDGET_EXHAUSTED, message: obstacle.to_string() }),
+        TokenAvailability::Available => None,
+        TokenAvailability::Blocked(obstacle) => Some(PoolBlockers { reason: reasons::BUDGET_EXHAUSTED, message: obstacle.to_string() }),
         TokenAvailability::Unknown => said(pool, reasons::BUDGET_EXHAUSTED),
     }
 }
@@ -76,13 +76,13 @@ pub(super) fn gravest(agents: Option<PoolBlockers>, tokens: Option<PoolBlockers>
 /// Whether agents fail their preflight and no agent of the pool passes it: another agent would fail too. The existing
 /// ones try again.
 pub(super) fn all_unfit(facts: &[AgentFacts], agents: &[&Agent]) -> bool {
-    let serves = |agent: &AgentFacts| matches!(agent.standing, MemberState::Idle | MemberState::Busy | MemberState::Held);
-    held_back(agents).is_some_and(|held| held.reason == reasons::PREFLIGHT_FAILED) && !facts.iter().any(serves)
+    let serves = |agent: &AgentFacts| matches!(agent.state, MemberState::Idle | MemberState::Busy | MemberState::Held);
+    unfit_agent_blocker(agents).is_some_and(|held| held.reason == reasons::PREFLIGHT_FAILED) && !facts.iter().any(serves)
 }
 
 /// The obstacle of agents that run and get no work: their NetworkPolicy is not enforced, or they fail their preflight.
 /// They are kept, and try again.
-pub(super) fn held_back(agents: &[&Agent]) -> Option<PoolBlockers> {
+pub(super) fn unfit_agent_blocker(agents: &[&Agent]) -> Option<PoolBlockers> {
     [reasons::EGRESS_NOT_ENFORCED, reasons::PREFLIGHT_FAILED].into_iter().find_map(|reason| {
         let words = |agent: &&&Agent| {
             let ready = find(&agent.status.as_ref()?.conditions, types::READY)?;

@@ -44,15 +44,15 @@ impl Session {
         if !self.is_attached() {
             return if written { Plan::Begin(self.begin()) } else { Plan::Wait(Some(now + ACK_POLL_INTERVAL)) };
         }
-        if written && self.told < self.last() {
-            let next = self.spoke + SETTLE_BATCH_DELAY;
-            return if now >= next { Plan::Tell(self.tell(self.told, written)) } else { Plan::Wait(Some(next)) };
+        if written && self.last_sent < self.last() {
+            let next = self.last_request + SETTLE_BATCH_DELAY;
+            return if now >= next { Plan::Tell(self.tell(self.last_sent, written)) } else { Plan::Wait(Some(next)) };
         }
         let owed = !self.settles.is_empty();
         if written && owed && now >= self.progress + SETTLE_RESEND_DELAY {
             return Plan::Tell(self.tell(self.acked, written));
         }
-        let next = self.spoke + if owed { ACK_POLL_INTERVAL } else { KEEPALIVE_INTERVAL };
+        let next = self.last_request + if owed { ACK_POLL_INTERVAL } else { KEEPALIVE_INTERVAL };
         if now >= next { Plan::Tell(self.tell(self.last(), written)) } else { Plan::Wait(Some(next)) }
     }
 
@@ -61,9 +61,9 @@ impl Session {
         Begin {
             session: self.name.clone(),
             // A number without an answer may be requested again.
-            next_hold: self.asking.keys().next().copied().unwrap_or(self.next_hold),
+            next_hold: self.requested.keys().next().copied().unwrap_or(self.next_hold),
             acked: self.acked,
-            settles: self.settles.iter().map(|ended| self.told_of(ended)).collect(),
+            settles: self.settles.iter().map(|ended| self.journaled_settle(ended)).collect(),
             open: self.open.values().map(|entry| self.open_of(&entry.hold)).collect(),
             replayed: if self.replays { self.acknowledged.all().into_iter().cloned().collect() } else { Vec::new() },
         }
@@ -95,26 +95,26 @@ impl Session {
     /// The governor answered [`Plan::Begin`], which was made on `connection`, and has acknowledged settles up to `acked`.
     pub fn began(&mut self, now: Duration, connection: Option<u64>, begin: &Begin, acked: u64) -> Option<Line> {
         self.attached = connection;
-        self.told = begin.acked + u64::try_from(begin.settles.len()).unwrap_or(u64::MAX);
-        (self.spoke, self.progress, self.failures) = (now, now, 0);
+        self.last_sent = begin.acked + u64::try_from(begin.settles.len()).unwrap_or(u64::MAX);
+        (self.last_request, self.progress, self.failures) = (now, now, 0);
         self.acknowledged(now, acked)
     }
 
     /// It answered [`Plan::Tell`].
     pub fn told(&mut self, now: Duration, settles: &Settles, acked: u64) -> Option<Line> {
-        (self.spoke, self.failures) = (now, 0);
+        (self.last_request, self.failures) = (now, 0);
         if let (Some(first), Some(last)) = (settles.settles.first(), settles.settles.last()) {
-            if first.seq <= self.told || self.told == self.acked {
+            if first.seq <= self.last_sent || self.last_sent == self.acked {
                 self.progress = now;
             }
-            self.told = self.told.max(last.seq);
+            self.last_sent = self.last_sent.max(last.seq);
         }
         self.acknowledged(now, acked)
     }
 
     fn acknowledged(&mut self, now: Duration, acked: u64) -> Option<Line> {
         // A settle that was never sent cannot be acknowledged.
-        let acked = acked.min(self.told);
+        let acked = acked.min(self.last_sent);
         self.replay_pending = acked < self.acked;
         if !self.replay_pending {
             self.acknowledged.expire(now);
@@ -132,8 +132,8 @@ impl Session {
     fn record_acknowledged(&mut self, now: Duration, acked: u64) {
         let ended: Vec<Arc<EndedHold>> = self.settles.iter().take_while(|ended| ended.seq <= acked).cloned().collect();
         for ended in ended.iter().filter(|ended| !ended.hold.path.is_empty()) {
-            let settle = ReplayedSettle { seq: ended.seq, told: self.told_of(ended) };
-            self.acknowledged.push(now, &ended.hold.of, hold::bytes(&settle), settle);
+            let settle = ReplayedSettle { seq: ended.seq, told: self.journaled_settle(ended) };
+            self.acknowledged.push(now, &ended.hold.namespace, hold::bytes(&settle), settle);
         }
     }
 
@@ -142,6 +142,6 @@ impl Session {
         let [least, most] = CALL_RETRY_BACKOFF;
         self.not_before = now + (least * 2_u32.saturating_pow(self.failures.min(8))).min(most);
         self.failures = self.failures.saturating_add(1);
-        self.told = self.acked;
+        self.last_sent = self.acked;
     }
 }

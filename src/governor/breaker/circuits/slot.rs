@@ -9,7 +9,7 @@ pub(in crate::governor::breaker) struct Slot {
     /// The key of the circuit.
     pub key: Key,
     /// Its Breaker.
-    pub home: Option<String>,
+    pub breaker: Option<String>,
 }
 
 /// The data of a circuit.
@@ -21,9 +21,9 @@ pub(in crate::governor::breaker) struct StoredCircuit {
     /// The time of one operation from which `set` was made.
     pub operation: u64,
     /// The counts that metrics have.
-    pub told: Counts,
+    pub reported_counts: Counts,
     /// When the circuit entered its current state.
-    pub moved: u64,
+    pub state_since: u64,
     /// Which agents call, and whose calls failed.
     pub callers: Callers,
     /// The message of the last failure.

@@ -31,26 +31,26 @@ impl State {
     }
 
     /// The Breaker that applies to a pool, or, with an empty name, to all pools of the namespace together.
-    pub fn home_of(&self, namespace: &str, pool: &str) -> Option<String> {
+    pub fn breaker_for(&self, namespace: &str, pool: &str) -> Option<String> {
         let first = ObjectKey { namespace: namespace.to_owned(), name: String::new() };
-        let homes = self.homes.range(first..).take_while(|(name, _)| name.namespace == namespace);
+        let homes = self.breakers.range(first..).take_while(|(name, _)| name.namespace == namespace);
         let candidates = homes.map(|(name, home)| Candidate { name: &name.name, pools: home.breaker.spec.pools.as_deref().unwrap_or(&[]) });
         choose(pool, candidates).map(str::to_owned)
     }
 
     fn home(&self, slot: &Slot) -> Option<&BreakerRef> {
-        self.homes.get(&name_of(slot)?)
+        self.breakers.get(&name_of(slot)?)
     }
 
     /// The settings for the circuits of this Breaker, or of the namespace if none applies.
     pub fn written(&self, namespace: &str, home: Option<&str>) -> CircuitSpec<'_> {
         let name = home.map(|home| ObjectKey { namespace: namespace.to_owned(), name: home.to_owned() });
-        let own = name.and_then(|name| self.homes.get(&name)).map(|home| &home.breaker.spec);
+        let own = name.and_then(|name| self.breakers.get(&name)).map(|home| &home.breaker.spec);
         CircuitSpec { own, defaults: self.defaults.get(namespace) }
     }
 
     pub(super) fn settings(&self, slot: &Slot, operation: u64) -> Settings {
-        self.written(&slot.key.namespace, slot.home.as_deref()).settings(slot.key.guard, operation)
+        self.written(&slot.key.namespace, slot.breaker.as_deref()).settings(slot.key.guard, operation)
     }
 
     fn operation(&self, key: &Key) -> u64 {
@@ -84,7 +84,15 @@ impl State {
         };
         let told = circuit.counts();
         let moved = self.at().now;
-        StoredCircuit { circuit, set: settings, operation, told, moved, callers: Callers::default(), last_failure: None }
+        StoredCircuit {
+            circuit,
+            set: settings,
+            operation,
+            reported_counts: told,
+            state_since: moved,
+            callers: Callers::default(),
+            last_failure: None,
+        }
     }
 
     /// The slot of the circuit for an agent of `pool`. The circuit is created, or moved from the Breaker that applied
@@ -92,18 +100,18 @@ impl State {
     pub(super) fn slot(&mut self, pool: &str, key: &Key) -> Slot {
         // A Breaker that names pools does not apply to the project.
         let pool = if key.guard == Guard::Project { "" } else { pool };
-        let slot = Slot { key: self.placed(key), home: self.home_of(&key.namespace, pool) };
+        let slot = Slot { key: self.effective_key(key), breaker: self.breaker_for(&key.namespace, pool) };
         if self.circuits.contains(&slot) {
             return slot;
         }
         // A pool or a project has one circuit of work, whichever Breaker applies.
         let key = &slot.key;
-        let others = self.circuits.homes(key).into_iter().map(|home| Slot { key: key.clone(), home });
-        let before = others.into_iter().find(|other| key.goes_along() || self.home(other).is_none());
+        let others = self.circuits.homes(key).into_iter().map(|home| Slot { key: key.clone(), breaker: home });
+        let before = others.into_iter().find(|other| key.moves_between_breakers() || self.home(other).is_none());
         let kept = match before.and_then(|before| Some((self.circuits.remove(&before)?, before))) {
             Some((mut kept, before)) => {
                 self.dirty.extend(name_of(&before));
-                kept.circuit.elsewhere();
+                kept.circuit.mark_store_moved();
                 kept.set = self.settings(&slot, kept.operation);
                 let at = self.at();
                 kept.circuit.set(kept.set.clone(), at);
@@ -117,14 +125,14 @@ impl State {
 
     /// The key itself, or the key of the shared circuit for a model without a circuit of its own. Agents choose the
     /// names of models, so there may be any number of names.
-    fn placed(&mut self, key: &Key) -> Key {
-        if self.circuits.has_place(key) {
+    fn effective_key(&mut self, key: &Key) -> Key {
+        if self.circuits.may_have_own_circuit(key) {
             return key.clone();
         }
         let now = self.at().now;
-        for slot in self.circuits.rivals(key, now) {
+        for slot in self.circuits.circuits_to_scan(key, now) {
             let unneeded = |kept: &mut StoredCircuit| {
-                let quiet = now.saturating_sub(kept.moved) >= kept.circuit.settings().max_open;
+                let quiet = now.saturating_sub(kept.state_since) >= kept.circuit.settings().max_open;
                 kept.circuit.is_idle(now) || (quiet && kept.circuit.is_unattended(now))
             };
             if self.circuits.get_mut(&slot).is_some_and(unneeded) {
@@ -132,7 +140,7 @@ impl State {
                 self.dirty.extend(name_of(&slot));
             }
         }
-        let shared = key.shared().filter(|_| !self.circuits.has_place(key));
+        let shared = key.shared().filter(|_| !self.circuits.may_have_own_circuit(key));
         shared.unwrap_or_else(|| key.clone())
     }
 
@@ -140,9 +148,9 @@ impl State {
     pub(super) fn after(&mut self, slot: &Slot) -> bool {
         let at = self.at();
         let Some(kept) = self.circuits.get_mut(slot) else { return false };
-        let (now, before) = (kept.circuit.counts(), kept.told);
-        kept.told = now;
-        if slot.home.is_none() && kept.circuit.must_store() {
+        let (now, before) = (kept.circuit.counts(), kept.reported_counts);
+        kept.reported_counts = now;
+        if slot.breaker.is_none() && kept.circuit.must_store() {
             kept.circuit.stored(kept.circuit.epoch()); // there is no Breaker to store it in
         }
         let guard = slot.key.guard.label();
@@ -156,11 +164,11 @@ impl State {
         let mut moved = false;
         for (from, to, times) in edges.into_iter().filter(|(_, _, times)| *times > 0) {
             self.metrics.breaker_moved(guard, from, to, times);
-            tracing::info!(circuit = %slot.key, breaker = slot.home.as_deref().unwrap_or_default(), from, to, "a circuit changed its state");
+            tracing::info!(circuit = %slot.key, breaker = slot.breaker.as_deref().unwrap_or_default(), from, to, "a circuit changed its state");
             moved = true;
         }
         if moved {
-            kept.moved = at.now;
+            kept.state_since = at.now;
             self.circuits.moved(slot);
             self.dirty.extend(name_of(slot));
         }
@@ -171,15 +179,15 @@ impl State {
     pub(super) fn said(&mut self, name: &ObjectKey) -> Option<(Arc<Breaker>, BreakerStatus)> {
         let at = self.at();
         let wall = self.wall();
-        let breaker = Arc::clone(&self.homes.get(name)?.breaker);
+        let breaker = Arc::clone(&self.breakers.get(name)?.breaker);
         let mut guarded: Vec<String> =
             self.pools.keys().filter(|pool| pool.namespace == name.namespace).map(|pool| pool.name.clone()).collect();
         let exists = |pool: &String| guarded.contains(pool);
         let unknown: Vec<String> = breaker.spec.pools.iter().flatten().filter(|pool| !exists(pool)).cloned().collect();
-        guarded.retain(|pool| self.home_of(&name.namespace, pool).as_deref() == Some(&name.name));
+        guarded.retain(|pool| self.breaker_for(&name.namespace, pool).as_deref() == Some(&name.name));
         guarded.sort();
         let views = self.circuits.of(name).map(|(key, kept)| CircuitView {
-            what: &key.what,
+            what: &key.name,
             guard: key.guard,
             saved: kept.circuit.saved(at.now, wall),
             failures: kept.circuit.failures(at.now),
@@ -195,27 +203,27 @@ impl State {
     /// Takes a Breaker as it was read, and the parts of it that are newer.
     pub(super) fn observe(&mut self, breaker: Arc<Breaker>) {
         let name = ObjectKey::of(breaker.as_ref());
-        let known = self.homes.get(&name);
+        let known = self.breakers.get(&name);
         let same = known.is_some_and(|home| home.breaker.uid() == breaker.uid());
         if same && known.is_some_and(|home| !newer(&breaker, &home.breaker)) {
             return;
         }
         if !same {
             // The Breaker was replaced: none of its circuits is stored there.
-            self.circuits.of(&name).for_each(|(_, kept)| kept.circuit.elsewhere());
+            self.circuits.of(&name).for_each(|(_, kept)| kept.circuit.mark_store_moved());
         }
         let stored = breaker.status.iter().flat_map(|status| status.circuits.iter().flatten()).cloned().collect::<Vec<_>>();
-        match self.homes.get_mut(&name) {
+        match self.breakers.get_mut(&name) {
             Some(home) if same => home.breaker = breaker,
             Some(_) | None => {
                 let home = BreakerRef { breaker, writing: false, written: None, put_off: None, failures: 0 };
-                self.homes.insert(name.clone(), home);
+                self.breakers.insert(name.clone(), home);
             }
         }
         self.dirty.insert(name.clone());
         for circuit in stored {
             let Some(key) = Key::named(&name.namespace, &circuit.key) else { continue };
-            let slot = Slot { key, home: Some(name.name.clone()) };
+            let slot = Slot { key, breaker: Some(name.name.clone()) };
             let saved = convert::saved(&circuit);
             if self.circuits.get_mut(&slot).is_some_and(|kept| kept.circuit.epoch() >= saved.epoch) {
                 continue;
@@ -232,14 +240,14 @@ impl State {
         let namespaces: HashSet<String> = self.pools.keys().map(|pool| pool.namespace.clone()).collect();
         for slot in self.circuits.slots() {
             let home = name_of(&slot);
-            let homeless = !home.as_ref().is_some_and(|home| self.homes.contains_key(home));
+            let homeless = !home.as_ref().is_some_and(|home| self.breakers.contains_key(home));
             let Some(kept) = self.circuits.get_mut(&slot) else { continue };
             let stays = match slot.key.pool() {
                 Some(pool) => self.pools.contains_key(&ObjectKey { namespace: slot.key.namespace.clone(), name: pool.to_owned() }),
                 None if slot.key.guard == Guard::Project => namespaces.contains(&slot.key.namespace),
                 // Agents choose the names of models: a circuit that is unused and did not open lately is removed.
                 None if slot.key.guard == Guard::Models && kept.circuit.is_idle(at.now) => {
-                    kept.circuit.epoch() > 0 && at.now.saturating_sub(kept.moved) < kept.circuit.settings().max_open
+                    kept.circuit.epoch() > 0 && at.now.saturating_sub(kept.state_since) < kept.circuit.settings().max_open
                 }
                 None if !homeless => true,
                 None => namespaces.contains(&slot.key.namespace) && kept.circuit.state() != CircuitState::Closed,
@@ -249,7 +257,7 @@ impl State {
                 self.dirty.extend(home);
             }
         }
-        let homes = &self.homes;
+        let homes = &self.breakers;
         self.circuits.forget_empty(|namespace, home| match home {
             Some(home) => homes.contains_key(&ObjectKey { namespace: namespace.to_owned(), name: home.to_owned() }),
             None => namespaces.contains(namespace),

@@ -51,7 +51,7 @@ pub(in crate::governor::breaker) struct Store {
 }
 
 fn place(slot: &Slot) -> CircuitPlace {
-    (slot.key.namespace.clone(), slot.home.clone())
+    (slot.key.namespace.clone(), slot.breaker.clone())
 }
 
 /// The provider that a circuit counts for. `None` if it is not of a model, or is the shared one.
@@ -100,7 +100,7 @@ impl Store {
 
     /// Whether the circuit exists.
     pub fn contains(&self, slot: &Slot) -> bool {
-        self.homes.get(&slot.key).is_some_and(|homes| homes.contains(&slot.home))
+        self.homes.get(&slot.key).is_some_and(|homes| homes.contains(&slot.breaker))
     }
 
     /// The slot of the circuit with this owner number.
@@ -124,7 +124,7 @@ impl Store {
         let group = self.groups.entry(place(&slot)).or_default();
         group.epoch = group.epoch.max(kept.circuit.epoch());
         kept.circuit.beside(group.epoch);
-        self.homes.entry(slot.key.clone()).or_default().insert(slot.home.clone());
+        self.homes.entry(slot.key.clone()).or_default().insert(slot.breaker.clone());
         self.owners.insert(kept.circuit.owner(), slot.clone());
         if let Some(provider) = provider(&slot.key) {
             self.providers.entry(provider).or_default().keys.insert(slot.key.clone());
@@ -139,7 +139,7 @@ impl Store {
         self.owners.remove(&kept.circuit.owner());
         self.tried.remove(slot);
         if let Some(homes) = self.homes.get_mut(&slot.key) {
-            homes.remove(&slot.home);
+            homes.remove(&slot.breaker);
             if !homes.is_empty() {
                 return Some(kept);
             }
@@ -190,7 +190,7 @@ impl Store {
 
     /// All slots. Their number is bounded by pools, Breakers and providers.
     pub fn slots(&self) -> Vec<Slot> {
-        self.iter().map(|(key, home, _)| Slot { key: key.clone(), home: home.map(str::to_owned) }).collect()
+        self.iter().map(|(key, home, _)| Slot { key: key.clone(), breaker: home.map(str::to_owned) }).collect()
     }
 
     /// All circuits, with their Breakers.
@@ -199,13 +199,13 @@ impl Store {
     }
 
     /// Whether a key may have a circuit of its own. If not, unneeded circuits must be searched first.
-    pub fn has_place(&self, key: &Key) -> bool {
+    pub fn may_have_own_circuit(&self, key: &Key) -> bool {
         let Some(provider) = provider(key) else { return true };
         self.homes.contains_key(key) || self.providers.get(&provider).is_none_or(|models| models.keys.len() < MAX_MODEL_CIRCUITS)
     }
 
     /// The circuits of the models of the same provider, if it is time to search for unneeded ones.
-    pub fn rivals(&mut self, key: &Key, now: u64) -> Vec<Slot> {
+    pub fn circuits_to_scan(&mut self, key: &Key, now: u64) -> Vec<Slot> {
         let Some(models) = provider(key).and_then(|provider| self.providers.get_mut(&provider)) else { return Vec::new() };
         if models.seen.is_some_and(|seen| now < seen.saturating_add(CIRCUIT_SCAN_INTERVAL_MS)) {
             return Vec::new();
@@ -213,7 +213,7 @@ impl Store {
         models.seen = Some(now);
         let slots = models.keys.iter().flat_map(|key| {
             let homes = self.homes.get(key).into_iter().flatten();
-            homes.map(move |home| Slot { key: key.clone(), home: home.clone() })
+            homes.map(move |home| Slot { key: key.clone(), breaker: home.clone() })
         });
         slots.collect()
     }
@@ -227,7 +227,8 @@ impl Store {
     #[cfg(test)]
     pub fn check(&self) {
         let slots: BTreeSet<Slot> = self.slots().into_iter().collect();
-        let by_key = self.homes.iter().flat_map(|(key, homes)| homes.iter().map(move |home| Slot { key: key.clone(), home: home.clone() }));
+        let by_key =
+            self.homes.iter().flat_map(|(key, homes)| homes.iter().map(move |home| Slot { key: key.clone(), breaker: home.clone() }));
         assert_eq!(slots, by_key.collect::<BTreeSet<_>>());
         assert_eq!(slots, self.owners.values().cloned().collect::<BTreeSet<_>>());
         assert_eq!(slots.len(), self.owners.len());

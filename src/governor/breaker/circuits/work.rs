@@ -57,7 +57,7 @@ impl Circuits {
             if moved.contains(&true) {
                 self.moved();
             }
-            if answer != Answer::Store || (own.home.is_some() && project.home.is_some()) {
+            if answer != Answer::Store || (own.breaker.is_some() && project.breaker.is_some()) {
                 break;
             }
         }
@@ -88,7 +88,7 @@ impl Circuits {
     }
 
     /// The state of the circuits of a pool's work. `None` if nothing is loaded yet.
-    pub fn work_of(&self, pool: &ObjectKey) -> Option<PoolCircuits> {
+    pub fn pool_circuits(&self, pool: &ObjectKey) -> Option<PoolCircuits> {
         let key = Key::work(&pool.namespace, &pool.name);
         let own = self.state(pool, &key)?;
         let bound =

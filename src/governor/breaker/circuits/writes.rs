@@ -29,7 +29,7 @@ impl Circuits {
                 state.dirty.remove(&name);
                 continue;
             };
-            let Some(home) = state.homes.get_mut(&name) else { continue };
+            let Some(home) = state.breakers.get_mut(&name) else { continue };
             if home.writing || home.put_off.is_some_and(|(since, wait)| since.elapsed() < wait) {
                 continue;
             }
@@ -59,7 +59,7 @@ impl Circuits {
             .collect();
         let mut moved = false;
         for (key, kept) in state.circuits.of(name).filter(|(_, kept)| kept.circuit.must_store()) {
-            match stored.get(key.what.as_str()) {
+            match stored.get(key.name.as_str()) {
                 Some(epoch) => kept.circuit.stored(*epoch),
                 // The status is full of open circuits.
                 None if stored.len() >= MAX_STATUS_CIRCUITS => {
@@ -79,7 +79,7 @@ impl Circuits {
     pub(in crate::governor::breaker) fn stored(&self, name: &ObjectKey, breaker: Breaker) {
         let mut state = self.lock();
         let breaker = Arc::new(breaker);
-        if let Some(home) = state.homes.get_mut(name) {
+        if let Some(home) = state.breakers.get_mut(name) {
             (home.writing, home.failures, home.put_off, home.written) = (false, 0, None, Some(BootTime::now()));
         }
         self.is_stored(&mut state, name, &breaker);
@@ -97,9 +97,9 @@ impl Circuits {
                 state.observe(Arc::clone(&live));
                 self.is_stored(&mut state, name, &live);
             }
-            None => drop(state.homes.remove(name)),
+            None => drop(state.breakers.remove(name)),
         }
-        if let Some(home) = state.homes.get_mut(name) {
+        if let Some(home) = state.breakers.get_mut(name) {
             home.writing = false;
         }
         state.dirty.insert(name.clone());
@@ -116,7 +116,7 @@ impl Circuits {
     pub(in crate::governor::breaker) fn put_off(&self, name: &ObjectKey) -> Duration {
         let mut state = self.lock();
         state.dirty.insert(name.clone());
-        let Some(home) = state.homes.get_mut(name) else { return WRITE_RETRY_BACKOFF.0 };
+        let Some(home) = state.breakers.get_mut(name) else { return WRITE_RETRY_BACKOFF.0 };
         home.writing = false;
         home.failures = home.failures.saturating_add(1);
         let wait = delay(home.failures, WRITE_RETRY_BACKOFF.0, WRITE_RETRY_BACKOFF.1, rand::random());

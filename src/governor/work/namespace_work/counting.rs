@@ -10,7 +10,7 @@ impl NamespaceWork {
     }
 
     /// Records events of an item.
-    pub(super) fn happens(&mut self, name: &str, happened: impl IntoIterator<Item = ItemEvent>) {
+    pub(super) fn record_events(&mut self, name: &str, happened: impl IntoIterator<Item = ItemEvent>) {
         let queue = self.index.counts_at(name);
         self.happened.extend(happened.into_iter().map(|one| (queue.map(str::to_owned), one)));
     }

@@ -12,7 +12,7 @@ impl NamespaceWork {
         let slot = self.progress.entry(uid.to_owned()).or_default();
         let ProgressUpdate { epoch, percent, message, checkpoint_ref } = advance;
         if percent.is_some_and(|percent| percent > 0) || checkpoint_ref.is_some() {
-            self.worth.insert(uid.to_owned(), epoch);
+            self.progressed_attempts.insert(uid.to_owned(), epoch);
         }
         if slot.0.epoch != epoch {
             slot.0 = ProgressUpdate::default(); // from an earlier attempt

@@ -26,9 +26,9 @@ pub(super) enum Stage {
     /// The container is being ended by `Life`.
     Ending,
     /// The program ended, and the checkpoint hook still runs. No process is asked to end before the hook ends.
-    Hooked,
+    WaitingForHook,
     /// The program failed during the pause of its item, or because of what the item is paused for. It runs again after the pause.
-    Parked,
+    Paused,
     /// No process is left. The last output and the last messages are read.
     Copying { since: BootTime, until: BootTime },
     /// The item is being concluded.
@@ -44,7 +44,7 @@ pub(super) struct Current {
     pub(super) turn: u32,
     /// Turns after a pause. They do not count against the pool's turns.
     pub(super) resumed: u32,
-    pub(super) said: Option<Outcome>,
+    pub(super) reported: Option<Outcome>,
     pub(super) cancelled: bool,
     pub(super) lost: bool,
     /// The number of the pause that the item is in.
@@ -65,12 +65,12 @@ impl Current {
     pub(super) fn interrupt(&mut self, kill_at: BootTime, actions: &mut Vec<Action>) {
         self.interrupted |= self.end.is_none();
         match self.stage {
-            Stage::Running | Stage::Hooked => {
+            Stage::Running | Stage::WaitingForHook => {
                 self.stage = Stage::Asked { kill_at };
                 actions.push(Action::AskAll);
             }
             Stage::Asked { kill_at: before } => self.stage = Stage::Asked { kill_at: kill_at.min(before) },
-            Stage::Killing { .. } | Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Parked | Stage::Over(_) => {}
+            Stage::Killing { .. } | Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Paused | Stage::Over(_) => {}
         }
     }
 
@@ -84,7 +84,7 @@ impl Current {
     /// Whether the outcome only says that the program died, so that a paused item can be worked on again.
     pub(super) fn would_run_again(&self, outcome: &Outcome, long: bool) -> bool {
         let died = matches!(outcome, Outcome::Fail { exit_code: Some(_), .. }) && matches!(self.end, Some(End::Exit(_)));
-        died && self.said.is_none() && !long && !self.cancelled && !self.lost && !self.settled
+        died && self.reported.is_none() && !long && !self.cancelled && !self.lost && !self.settled
     }
 
     pub(super) fn conclude(&mut self, actions: &mut Vec<Action>) {
@@ -97,7 +97,7 @@ impl Current {
     /// Whether the program ended with 0 without a report about the item, and has turns left.
     pub(super) fn again(&self, max_turns: u32) -> bool {
         self.end == Some(End::Exit(Exit { code: 0, killed: false }))
-            && self.said.is_none()
+            && self.reported.is_none()
             && self.turn.saturating_sub(self.resumed) < max_turns
     }
 
@@ -107,7 +107,7 @@ impl Current {
         let RunOutput { result, output, tail } = words;
         // The run was cut short, or another run would have followed.
         let unfinished = self.interrupted || self.again(max_turns);
-        match (&self.said, &self.end) {
+        match (&self.reported, &self.end) {
             _ if self.lost => lost(),
             (Some(Outcome::Complete { result: said }), _) => Outcome::Complete { result: said.clone().or(result) },
             _ if self.cancelled && unfinished => cancelled(),

@@ -20,7 +20,7 @@ impl Items {
             return self.wait(number, actions);
         }
         if self.current.as_mut().is_some_and(|current| current.paused.take().is_some()) {
-            self.go_on(order, actions);
+            self.resume_item(order, actions);
         }
         let Some(order) = order else { return };
         let (long, grace) = (!self.per_item(), self.grace);
@@ -66,7 +66,7 @@ impl Items {
             if !current.would_run_again(&outcome.clone(), long) {
                 return;
             }
-            current.stage = Stage::Parked;
+            current.stage = Stage::Paused;
         }
         if long {
             let text = format!("{} is paused: model calls are refused until it continues", current.assignment.name);
@@ -76,8 +76,8 @@ impl Items {
     }
 
     /// Ends the pause of the item, by this order.
-    fn go_on(&mut self, order: Option<ItemOrder>, actions: &mut Vec<Action>) {
-        let Some(current) = self.current.as_mut().filter(|current| current.stage == Stage::Parked) else { return };
+    fn resume_item(&mut self, order: Option<ItemOrder>, actions: &mut Vec<Action>) {
+        let Some(current) = self.current.as_mut().filter(|current| current.stage == Stage::Paused) else { return };
         match order {
             Some(ItemOrder::Cancel) => current.stage = Stage::Over(cancelled()),
             Some(ItemOrder::Lost) => current.stage = Stage::Over(lost()),
@@ -98,13 +98,13 @@ impl Items {
     pub(super) fn checkpointed(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         let Some(current) = &mut self.current else { return };
         current.hook = false;
-        if current.stage == Stage::Hooked {
+        if current.stage == Stage::WaitingForHook {
             current.stage = Stage::Asked { kill_at: now.after(SHORT_KILL_GRACE) };
             actions.push(Action::AskAll);
         }
         match current.paused {
             Some(_) => current.ask_for_checkpoint(actions),
-            None => self.go_on(None, actions),
+            None => self.resume_item(None, actions),
         }
     }
 }

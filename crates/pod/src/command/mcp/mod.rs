@@ -48,16 +48,16 @@ enum Event {
     /// The client has closed the connection.
     Closed,
     /// The call with this id has ended.
-    Over(Value, io::Result<CommandResult>),
+    CallEnded(Value, io::Result<CommandResult>),
 }
 
 /// The stage of a call.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    Coming,
+    Starting,
     Running(Pid),
     Over,
-    Unwanted,
+    Cancelled,
 }
 
 /// A call that has not ended.
@@ -76,7 +76,7 @@ impl Running {
             // The process is reaped only after the stage is `Over`, so that the pid still belongs to it.
             let _ = kill_process(pid, Signal::TERM); // it may have ended
         }
-        *stage = Stage::Unwanted;
+        *stage = Stage::Cancelled;
     }
 }
 
@@ -156,7 +156,7 @@ impl Server {
                     self.running.values().for_each(Running::cancel);
                     None
                 }
-                Event::Over(id, ran) => self.over(&id, &ran),
+                Event::CallEnded(id, ran) => self.over(&id, &ran),
             };
             if let Some(answer) = answer.filter(|_| !closed) {
                 let mut out = io::stdout().lock();
@@ -194,20 +194,20 @@ impl Server {
             let words = format!("{MAX_CONCURRENT_COMMANDS} commands are running already: wait until one of them has ended");
             return Some(protocol::answer(&id, tool::wrong(&words)));
         }
-        let running = Running(Arc::new(Mutex::new(Stage::Coming)));
+        let running = Running(Arc::new(Mutex::new(Stage::Starting)));
         self.running.insert(key, running.clone());
         let (events, place, binary) = (self.events.clone(), self.place.clone(), self.binary.clone());
         // The parent-death signal of `exec` follows the thread that started it, so that thread waits for the end of the command.
         std::thread::spawn(move || {
             let ran = carry_out(&binary, &place, &call, &running);
-            let _ = events.send(Event::Over(id, ran)); // the server is ending
+            let _ = events.send(Event::CallEnded(id, ran)); // the server is ending
         });
         None
     }
 
     fn over(&mut self, id: &Value, ran: &io::Result<CommandResult>) -> Option<Value> {
         let running = self.running.remove(&id.to_string())?;
-        if let Stage::Unwanted = *running.lock() {
+        if let Stage::Cancelled = *running.lock() {
             return None;
         }
         let result = match ran {
@@ -220,7 +220,7 @@ impl Server {
 
 /// Runs one command in its own process.
 fn carry_out(binary: &Path, place: &SidecarPaths, call: &Call, running: &Running) -> io::Result<CommandResult> {
-    let (mut output, mut errors) = (files::nowhere()?, files::nowhere()?);
+    let (mut output, mut errors) = (files::anonymous_file()?, files::anonymous_file()?);
     let mut command = Command::new(binary);
     command.arg("--ask-socket").arg(&place.ask_socket).arg("--ask-data").arg(&place.ask_data);
     command.args(["exec", "--output", "json", "--stdin", "--parent", &getpid().as_raw_nonzero().to_string()]);
@@ -231,7 +231,7 @@ fn carry_out(binary: &Path, place: &SidecarPaths, call: &Call, running: &Running
     if let Some(folder) = &call.cwd {
         command.current_dir(folder);
     }
-    command.stdin(files::reading(call.stdin.as_bytes())?).stdout(output.try_clone()?).stderr(errors.try_clone()?);
+    command.stdin(files::stdin_with(call.stdin.as_bytes())?).stdout(output.try_clone()?).stderr(errors.try_clone()?);
     let status = follow(&mut command, running)?;
     Ok(CommandResult {
         status: status.map_or(-1, |status| status.code().unwrap_or(-1)),
@@ -243,7 +243,7 @@ fn carry_out(binary: &Path, place: &SidecarPaths, call: &Call, running: &Running
 /// Starts the process and waits for its end. `None`: the call was cancelled before.
 fn follow(command: &mut Command, running: &Running) -> io::Result<Option<ExitStatus>> {
     let mut stage = running.lock();
-    if let Stage::Unwanted = *stage {
+    if let Stage::Cancelled = *stage {
         return Ok(None);
     }
     let mut child = command.spawn()?;

@@ -66,7 +66,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>,
     parts.extend(questions);
     match sidecar.queue(&steps, None, None) {
         Ok(items) => parts.extend(items.iter().map(|item| format!("Queued {} ({}, queue {}).", item.name, item.type_, item.queue))),
-        Err(SidecarError::Away(words)) => parts.push(format!("I could not queue it. Please repeat this later: {words}")),
+        Err(SidecarError::Unavailable(words)) => parts.push(format!("I could not queue it. Please repeat this later: {words}")),
         Err(SidecarError::Known(words) | SidecarError::Refused(words)) => parts.push(format!("I may not queue it: {words}")),
     }
     parts.extend(note(why.as_deref()));

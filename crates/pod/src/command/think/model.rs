@@ -45,8 +45,8 @@ pub struct Model {
 enum ModelTry {
     Said(String),
     /// Why there is no answer, and after which wait the question may be repeated.
-    Again(String, Duration),
-    Never(String),
+    RetryAfter(String, Duration),
+    Failed(String),
 }
 
 impl Model {
@@ -59,8 +59,10 @@ impl Model {
             tries += 1;
             match self.try_once(&question, self.within.saturating_sub(began.elapsed())) {
                 ModelTry::Said(text) => return Ok(text),
-                ModelTry::Again(_, pause) if tries < MAX_ATTEMPTS && began.elapsed() + pause < self.within => std::thread::sleep(pause),
-                ModelTry::Again(why, _) | ModelTry::Never(why) => return Err(why),
+                ModelTry::RetryAfter(_, pause) if tries < MAX_ATTEMPTS && began.elapsed() + pause < self.within => {
+                    std::thread::sleep(pause)
+                }
+                ModelTry::RetryAfter(why, _) | ModelTry::Failed(why) => return Err(why),
             }
         }
     }
@@ -70,19 +72,21 @@ impl Model {
         let headers: Vec<(&str, &str)> = question.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         match exchange(Method::POST, &url, &headers, question.body.to_string(), within) {
             Ok(exchanged) => self.judge(&exchanged),
-            Err(Silence::Unreachable(error)) => ModelTry::Again(format!("the model cannot be reached: {error}"), RETRY_DELAY),
-            Err(Silence::Late) => ModelTry::Never(format!("the model did not answer within {} s", self.within.as_secs())),
+            Err(Silence::Unreachable(error)) => ModelTry::RetryAfter(format!("the model cannot be reached: {error}"), RETRY_DELAY),
+            Err(Silence::Late) => ModelTry::Failed(format!("the model did not answer within {} s", self.within.as_secs())),
         }
     }
 
     fn judge(&self, HttpExchange { status, retry, answer }: &HttpExchange) -> ModelTry {
         if (200..300).contains(status) {
-            return self.dialect.text(answer).map_or_else(|| ModelTry::Never("the model's answer has no text".to_owned()), ModelTry::Said);
+            return self.dialect.text(answer).map_or_else(|| ModelTry::Failed("the model's answer has no text".to_owned()), ModelTry::Said);
         }
         let why = format!("the model's API answers {status}: {}", words(answer));
         match retry {
-            Some(seconds) if matches!(status, 429 | 500 | 502..=504 | 529) => ModelTry::Again(why, Duration::from_secs((*seconds).max(1))),
-            Some(_) | None => ModelTry::Never(why),
+            Some(seconds) if matches!(status, 429 | 500 | 502..=504 | 529) => {
+                ModelTry::RetryAfter(why, Duration::from_secs((*seconds).max(1)))
+            }
+            Some(_) | None => ModelTry::Failed(why),
         }
     }
 }

@@ -76,7 +76,7 @@ fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, u
             "Queued: {}.",
             items.iter().map(|item| format!("{} ({})", item.name, item.type_)).collect::<Vec<_>>().join(", ")
         )),
-        Err(trouble @ SidecarError::Away(_)) => return Err(trouble),
+        Err(trouble @ SidecarError::Unavailable(_)) => return Err(trouble),
         // An earlier attempt queued it.
         Err(SidecarError::Known(_)) => parts.push("The work that follows from it was queued before.".to_owned()),
         // The item asks for the document: a refusal of the follow-up work is only mentioned.

@@ -14,7 +14,7 @@ const MAX_LISTED_ITEMS: usize = 20;
 const ENDED_PHASES: [&str; 6] = ["Succeeded", "Failed", "DeadLettered", "Cancelled", "Expired", "Rejected"];
 
 /// The built-in instructions of a role.
-pub fn usual(role: Role) -> &'static str {
+pub fn built_in_instructions(role: Role) -> &'static str {
     match role {
         Role::Scheduler => {
             "You are the scheduler of a software team. People ask in their own words; you turn what they ask into work for other \

@@ -43,7 +43,7 @@ fn serve(thinker: &Thinker, sidecar: &Sidecar, item: &Assignment) -> Outcome {
     match answer(thinker, sidecar, item) {
         Ok(answer) => Outcome::Complete { result: Some(cut(&answer, MAX_RESULT_BYTES).to_owned()) },
         // Spillway may answer later.
-        Err(SidecarError::Away(words)) => {
+        Err(SidecarError::Unavailable(words)) => {
             Outcome::Release { reason: "Released".to_owned(), message: cut(&words, MAX_MESSAGE_BYTES).to_owned() }
         }
         Err(SidecarError::Known(words) | SidecarError::Refused(words)) => {

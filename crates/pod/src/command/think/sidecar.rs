@@ -40,7 +40,7 @@ pub struct Sidecar {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SidecarError {
     /// The sidecar or the gateway does not answer now.
-    Away(String),
+    Unavailable(String),
     /// Work with the same key was queued before. It may differ.
     Known(String),
     /// The request was refused.
@@ -53,7 +53,7 @@ impl SidecarError {
         if matches!(refusal.code, Code::Duplicate | Code::KeyReused) {
             Self::Known(words)
         } else if refusal.code.passes() {
-            Self::Away(words)
+            Self::Unavailable(words)
         } else {
             Self::Refused(words)
         }
@@ -62,7 +62,7 @@ impl SidecarError {
     /// The message.
     pub fn words(&self) -> &str {
         match self {
-            Self::Away(words) | Self::Known(words) | Self::Refused(words) => words,
+            Self::Unavailable(words) | Self::Known(words) | Self::Refused(words) => words,
         }
     }
 }
@@ -92,10 +92,10 @@ impl Sidecar {
             let trouble = match ask::ask(&self.socket, question) {
                 Ok(Answer::Refused(refusal)) => SidecarError::of(&refusal),
                 Ok(answer) => return Ok(answer),
-                Err(error) => SidecarError::Away(format!("the sidecar cannot be reached: {error}")),
+                Err(error) => SidecarError::Unavailable(format!("the sidecar cannot be reached: {error}")),
             };
             match trouble {
-                SidecarError::Away(_) if tries < MAX_ATTEMPTS => std::thread::sleep(QUESTION_RETRY_DELAY),
+                SidecarError::Unavailable(_) if tries < MAX_ATTEMPTS => std::thread::sleep(QUESTION_RETRY_DELAY),
                 trouble => return Err(trouble),
             }
         }
@@ -103,7 +103,7 @@ impl Sidecar {
 
     /// Queues work, all or nothing.
     pub fn queue(&self, steps: &[Step], group: Option<&str>, dedup_key: Option<&str>) -> Result<Vec<Queued>, SidecarError> {
-        let key = key_or_new(None).map_err(|refusal| SidecarError::Away(refusal.to_string()))?;
+        let key = key_or_new(None).map_err(|refusal| SidecarError::Unavailable(refusal.to_string()))?;
         let question = match queueing(steps, group, dedup_key) {
             None => return Ok(Vec::new()),
             Some(Queueing::One(request)) => Ask::Submit { key, request },
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn what_passes_is_waited_for_and_what_was_queued_before_is_known() {
         let of = |code| SidecarError::of(&Refusal::new(code, "x"));
-        assert!(matches!(of(Code::GovernorAway), SidecarError::Away(_)));
+        assert!(matches!(of(Code::GovernorAway), SidecarError::Unavailable(_)));
         assert!(matches!(of(Code::KeyReused), SidecarError::Known(_)) && matches!(of(Code::Duplicate), SidecarError::Known(_)));
         assert!(matches!(of(Code::QueueFull), SidecarError::Refused(_)) && matches!(of(Code::NotAllowed), SidecarError::Refused(_)));
     }

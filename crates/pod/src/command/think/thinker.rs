@@ -46,13 +46,13 @@ impl Thinker {
     pub fn new(arguments: ThinkArguments, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let ThinkArguments { role, model, dialect, prompt, routes, max_output_tokens, answer_seconds } = arguments;
         let within = Duration::from_secs(answer_seconds);
-        let model = model.ok_or(None).and_then(|name| at_hand(name, dialect, max_output_tokens, within, variable).map_err(Some));
+        let model = model.ok_or(None).and_then(|name| find_model(name, dialect, max_output_tokens, within, variable).map_err(Some));
         let mut thinker = Self {
             role,
             model,
             prompt_file: prompt,
             routes_file: routes,
-            prompt: prompt::usual(role).to_owned(),
+            prompt: prompt::built_in_instructions(role).to_owned(),
             routes: Routes::default(),
         };
         thinker.read_files()?;
@@ -114,7 +114,7 @@ impl Thinker {
 }
 
 /// The model of this name, with the address from the environment of the pod.
-fn at_hand(
+fn find_model(
     name: String,
     dialect: Option<Dialect>,
     max_output: u32,
@@ -143,7 +143,7 @@ mod tests {
 
     fn chosen(dialect: Option<Dialect>, set: &[(&str, &str)]) -> Result<(Dialect, String, String), String> {
         let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-        let model = at_hand("m".into(), dialect, 1, Duration::ZERO, variable)?;
+        let model = find_model("m".into(), dialect, 1, Duration::ZERO, variable)?;
         Ok((model.dialect, model.base, model.key))
     }
 

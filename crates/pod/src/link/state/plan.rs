@@ -30,7 +30,7 @@ impl Link {
     fn judge(&mut self, now: BootTime, wake: &mut BootTime) {
         let Some(settings) = &self.settings else { return };
         let silence = Duration::from_secs(settings.heartbeat_timeout_seconds.max(1).into());
-        let over = self.heard.after(silence);
+        let over = self.last_answer.after(silence);
         if now < over {
             *wake = over.min(*wake);
         } else if self.unanswered >= MIN_UNANSWERED_CALLS {
@@ -83,8 +83,8 @@ impl Link {
             *wake = due.min(*wake);
         } else if let Some(action) = self.activity.take() {
             self.activity_told = Some(now);
-            actions.push(Action::Tell(Order::Activity { action, called: self.called.clone() }));
-            if let Some(called) = &mut self.called {
+            actions.push(Action::Tell(Order::Activity { action, called: self.model_calls.clone() }));
+            if let Some(called) = &mut self.model_calls {
                 called.answered = None;
             }
         }
@@ -95,7 +95,7 @@ impl Link {
             Directive::Run | Directive::Pause => true,
             Directive::Drain | Directive::Stop => false,
         });
-        wanted && self.registered && self.walls.stand && self.end.is_none()
+        wanted && self.registered && self.isolation.in_force && self.end.is_none()
     }
 
     /// The refusal of work before the supervisor has reported that the preflight succeeded.
@@ -129,7 +129,7 @@ impl Link {
         let facts = work::WorkFacts {
             how,
             registered: self.registered,
-            may_claim: self.registered && self.walls.stand && directive == Directive::Run && !ending && preflight.is_none(),
+            may_claim: self.registered && self.isolation.in_force && directive == Directive::Run && !ending && preflight.is_none(),
             give_back,
             wanted: settings.wanted.item.as_ref(),
             supervisor: self.supervisor.as_mut().map(|told| (&mut told.work, told.start)),
@@ -140,14 +140,14 @@ impl Link {
     fn plan_probe(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
         let Some(settings) = &self.settings else { return };
         // Before the registration, an unreachable target may only mean that the network is not ready.
-        if self.walls.looking.is_some() || !(self.registered || self.let_start) {
+        if self.isolation.looking.is_some() || !(self.registered || self.let_start) {
             return;
         }
-        if now >= self.walls.next {
-            self.walls.looking = Some(self.registered);
+        if now >= self.isolation.next {
+            self.isolation.looking = Some(self.registered);
             actions.push(Action::Probe(settings.canaries.clone()));
         } else {
-            *wake = self.walls.next.min(*wake);
+            *wake = self.isolation.next.min(*wake);
         }
     }
 

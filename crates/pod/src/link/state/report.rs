@@ -72,7 +72,8 @@ impl Link {
         let since = millis(now.since(at));
         let frozen_ms = if said.program == Program::Frozen { said.frozen_ms.saturating_add(since) } else { said.frozen_ms };
         let silent_ms = if said.program == Program::Waiting { 0 } else { said.silent_ms.saturating_add(since) };
-        let reachable = if !self.let_start || self.walls.open >= OPEN_EGRESS_THRESHOLD { self.walls.reachable.clone() } else { Vec::new() };
+        let reachable =
+            if !self.let_start || self.isolation.open >= OPEN_EGRESS_THRESHOLD { self.isolation.reachable.clone() } else { Vec::new() };
         let action = self.action.clone().or_else(|| said.action.clone());
         let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
         // The sidecar knows a lease before the supervisor does, and until its end is settled.

@@ -54,7 +54,7 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
     link.finished(assignment().held, Outcome::Complete { result: None });
     assert!(plan(&mut link, 3_100).iter().any(|action| matches!(action, Action::Work(WorkAction::Finish(..)))));
     assert_eq!(report(&plan(&mut link, 23_000)).expect("due").held, Some(assignment().held), "until it is settled");
-    link.sidecar_work().delivered(at(23_000), &assignment().held, CallOutcome::Done(()), Duration::ZERO, 1.0);
+    link.sidecar_work().on_end_answer(at(23_000), &assignment().held, CallOutcome::Done(()), Duration::ZERO, 1.0);
     assert_eq!(link.report(at(23_001)).expect("known").held, None);
 }
 

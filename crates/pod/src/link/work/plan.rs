@@ -22,13 +22,13 @@ impl SidecarWork {
         }
         let over = facts.how.max_items.is_some_and(|most| self.kept.done >= most.max(1)) && self.kept.item.is_none();
         if over && facts.registered && !std::mem::replace(&mut self.farewell, true) {
-            self.news.push(WorkAction::Goodbye(ITEMS_DONE_REASON.to_owned()));
+            self.pending_actions.push(WorkAction::Goodbye(ITEMS_DONE_REASON.to_owned()));
         }
         if std::mem::take(&mut self.dirty) {
             actions.push(Action::Work(WorkAction::Remember(Box::new(self.kept.clone()))));
         }
         actions.extend(orders.into_iter().map(Action::Tell));
-        actions.extend(self.news.drain(..).map(Action::Work));
+        actions.extend(self.pending_actions.drain(..).map(Action::Work));
     }
 
     /// Applies the order about the item in hand.
@@ -96,13 +96,13 @@ impl SidecarWork {
             orders.push(Order::Item(assignment.clone()));
         }
         let said = item.said.clone().map(|said| (item.held.clone(), said));
-        if let Some((held, outcome)) = said.clone().filter(|_| said != present.said && present.held.is_some()) {
-            present.said.clone_from(&said);
+        if let Some((held, outcome)) = said.clone().filter(|_| said != present.reported && present.held.is_some()) {
+            present.reported.clone_from(&said);
             orders.push(Order::Said(held, outcome));
         }
         // The program gets its answer only after the supervisor knows the report. If it ended before, another end would count.
-        if said.is_some() && said == present.said {
-            self.news.extend(self.talkers.drain(..).map(|talker| WorkAction::Answer(talker.number, Answer::Done)));
+        if said.is_some() && said == present.reported {
+            self.pending_actions.extend(self.end_reporters.drain(..).map(|talker| WorkAction::Answer(talker.number, Answer::Done)));
         }
     }
 
@@ -129,7 +129,7 @@ impl SidecarWork {
         }
         (self.claim.busy, self.claimed_at) = (true, now);
         self.waiters.iter_mut().for_each(|waiter| waiter.claimed = true);
-        self.news.push(WorkAction::Claim(wait));
+        self.pending_actions.push(WorkAction::Claim(wait));
     }
 
     fn welcome(&self, facts: &WorkFacts<'_>) -> bool {
@@ -141,7 +141,7 @@ impl SidecarWork {
         let welcome = self.welcome(facts);
         let item = self.kept.item.as_ref().filter(|item| item.finish.is_none() && !item.lost);
         let assignment = item.and_then(|item| item.assignment.as_ref());
-        let news = &mut self.news;
+        let news = &mut self.pending_actions;
         self.waiters.retain(|waiter| {
             let due = if waiter.tried || !welcome { waiter.until } else { waiter.until.after(CLAIM_ANSWER_GRACE) };
             let answer = match (assignment, &waiter.trouble) {
@@ -156,7 +156,7 @@ impl SidecarWork {
             news.push(WorkAction::Answer(waiter.number, answer));
             false
         });
-        self.talkers.retain(|talker| {
+        self.end_reporters.retain(|talker| {
             if now < talker.until {
                 *wake = talker.until.min(*wake);
                 return true;
@@ -183,7 +183,7 @@ impl SidecarWork {
             return;
         }
         self.calls.busy = true;
-        self.news.push(action);
+        self.pending_actions.push(action);
     }
 }
 

@@ -28,9 +28,9 @@ fn what_the_program_said_is_told_before_it_is_answered() {
         (released("Released"), released("Drained"), released("Released")),
     ];
     for (said, outcome, expected) in cases {
-        assert_eq!(judged(Some(said.clone()), outcome.clone()), expected, "{said:?} {outcome:?}");
+        assert_eq!(combined_outcome(Some(said.clone()), outcome.clone()), expected, "{said:?} {outcome:?}");
     }
-    assert_eq!(judged(None, exited.clone()), exited);
+    assert_eq!(combined_outcome(None, exited.clone()), exited);
 }
 
 #[test]

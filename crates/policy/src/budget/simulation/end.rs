@@ -96,7 +96,7 @@ pub fn audit(ledger: &Ledger, within: bool) {
                 };
                 assert_eq!(cell.held, here(false), "I1: held at {} is what its holds hold", node.spec.key);
                 assert!(cell.lost >= here(true), "I1: lost at {}", node.spec.key);
-                assert!(cell.used >= 0 && cell.rest >= 0 && cell.carried >= 0);
+                assert!(cell.used >= 0 && cell.unexplained >= 0 && cell.debt >= 0);
                 // Holds of an earlier leader are covered by its durable amount, from which this leader gives nothing.
                 assert!(
                     !within || cell.high == 0 || cell.own() <= cell.high.max(cell.raising.unwrap_or(0)).max(limit.height),
@@ -107,7 +107,7 @@ pub fn audit(ledger: &Ledger, within: bool) {
             let position = node.limits.iter().position(|other| other.spec.name == limit.spec.name).expect("it is there");
             let unspent: i64 =
                 below.flat_map(|child| &child.limits).filter(|child| child.lifts.contains(&position)).map(|child| child.unspent()).sum();
-            assert_eq!(limit.cell.reserved, unspent, "I8: what is kept at {} is what is unspent below", node.spec.key);
+            assert_eq!(limit.current.reserved, unspent, "I8: what is kept at {} is what is unspent below", node.spec.key);
         }
     }
 }

@@ -90,7 +90,7 @@ impl Simulation {
         let open = match ledger.hold(now, session, id, &mut routes[route], &ask) {
             HoldAnswer::Given(given) => {
                 let path = ledger.path(session, id).expect("it is held");
-                assert!(given.input == ask.input && (given.output <= ask.output || again) && given.output >= ask.least);
+                assert!(given.input == ask.input && (given.output <= ask.output || again) && given.output >= ask.min_output);
                 Some(JournaledHold { id, at: given.at, path, input: given.input, output: given.output })
             }
             HoldAnswer::Write(keys) => {

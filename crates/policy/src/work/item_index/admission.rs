@@ -10,7 +10,7 @@ use crate::work::item::{Phase, Spec, UnixMillis};
 
 impl ItemIndex {
     /// Whether the queue takes its type by name, and not as the default.
-    fn takes(&self, queue: &str, spec: &Spec) -> bool {
+    fn takes_type(&self, queue: &str, spec: &Spec) -> bool {
         let types = self.queues.get(queue).map(|queue| &queue.types);
         types.is_some_and(|types| spec.type_.as_ref().is_some_and(|type_| types.contains(type_)))
     }
@@ -24,7 +24,7 @@ impl ItemIndex {
                 Admission::Unknown
             }
             Admission::To(queue)
-                if now < spec.created.after(MATCHING_QUEUE_TIMEOUT) && spec.queue.is_none() && !self.takes(&queue, spec) =>
+                if now < spec.created.after(MATCHING_QUEUE_TIMEOUT) && spec.queue.is_none() && !self.takes_type(&queue, spec) =>
             {
                 Admission::Unknown
             }
@@ -48,7 +48,7 @@ impl ItemIndex {
         let counts = |phase: Phase| !phase.ended() && (known.is_none() || phase != Phase::Pending);
         let own = known.is_some_and(|entry| counts(entry.record.phase) && Self::line_of(entry) == *queue_name);
         let in_project = known.is_some_and(|entry| counts(entry.record.phase));
-        let pending = self.lines.get(queue_name).map_or(0, |line| line.count(counts));
+        let pending = self.ready_queues.get(queue_name).map_or(0, |line| line.count(counts));
         if let Err(refusal) = enter(spec, queue_name, queue, pending - u64::from(own)) {
             return refused(refusal);
         }

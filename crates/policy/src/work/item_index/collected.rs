@@ -6,7 +6,7 @@
 use super::ItemIndex;
 use crate::work::entry::Entry;
 use crate::work::item::{Phase, UnixMillis};
-use crate::work::transitions::outlived;
+use crate::work::transitions::retention_over;
 
 /// Why an ended item is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ impl ItemIndex {
     /// Why an ended item may be removed; `None`: it may not.
     pub fn removal(&self, name: &str, now: UnixMillis) -> Option<Removal> {
         let entry = self.items.get(name).filter(|entry| entry.record.phase.ended() && entry.unsaved.is_none() && !entry.tracked)?;
-        let removal = if outlived(&entry.record, &self.policy(entry), now) {
+        let removal = if retention_over(&entry.record, &self.policy(entry), now) {
             Removal::TimeOver
         } else if self.is_surplus(name, entry) {
             Removal::TooMany
@@ -42,7 +42,7 @@ impl ItemIndex {
     /// The oldest ended items of a queue beyond its limit: dead letters, or all others.
     fn oldest_beyond(&self, queue: &str, dead: bool) -> impl Iterator<Item = &String> {
         let kept =
-            self.queues.get(queue).zip(self.lines.get(queue)).map(|(queue, line)| {
+            self.queues.get(queue).zip(self.ready_queues.get(queue)).map(|(queue, line)| {
                 if dead { (&line.dead_letters, queue.max_dead_letters) } else { (&line.finished, queue.max_finished) }
             });
         kept.into_iter().flat_map(|(ended, most)| {
@@ -58,7 +58,7 @@ impl ItemIndex {
 
     /// Sets the timers of a queue's ended items again, after a change of the queue.
     pub(super) fn time_ended_anew(&mut self, queue: &str) {
-        let Some(line) = self.lines.get(queue) else { return };
+        let Some(line) = self.ready_queues.get(queue) else { return };
         let ended: Vec<String> = line.finished.iter().chain(&line.dead_letters).map(|(_, name)| name.clone()).collect();
         // The timer of an ended item does not depend on the time of the call.
         ended.iter().for_each(|name| self.set_timer(name, UnixMillis::default()));
@@ -66,6 +66,6 @@ impl ItemIndex {
 
     /// Since when the oldest dead letter of a queue is one.
     pub fn oldest_dead_letter(&self, queue: &str) -> Option<UnixMillis> {
-        self.lines.get(queue)?.dead_letters.first().map(|(at, _)| *at)
+        self.ready_queues.get(queue)?.dead_letters.first().map(|(at, _)| *at)
     }
 }

@@ -30,7 +30,7 @@ impl ItemIndex {
 
     /// Whether a queue has ready items of this class.
     pub fn has_class(&self, queue: &str, class: &ClaimClass) -> bool {
-        self.lines.get(queue).is_some_and(|line| line.ready.contains_key(class))
+        self.ready_queues.get(queue).is_some_and(|line| line.ready.contains_key(class))
     }
 
     /// The requirements of a class that no pool of its queue meets: those of the pool that lacks the least. `None`: a

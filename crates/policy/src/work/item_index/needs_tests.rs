@@ -13,7 +13,11 @@ fn needs(names: &[&str]) -> Spec {
 
 fn pool(names: &[&str], types: &[&str]) -> PoolIntake {
     let types = types.iter().map(|one| (*one).to_owned()).collect();
-    PoolIntake { queues: vec![("a".to_owned(), types)], offer: PoolOffer { models: models(names), ..PoolOffer::default() }, outside: false }
+    PoolIntake {
+        queues: vec![("a".to_owned(), types)],
+        offer: PoolOffer { models: models(names), ..PoolOffer::default() },
+        outside_cluster: false,
+    }
 }
 
 #[test]
@@ -27,7 +31,7 @@ fn an_item_is_passed_over_by_who_lacks_what_it_needs_and_is_not_counted_for_them
     assert_eq!((world.index.claimable("a", &[], Some(&has)), world.index.claimable("a", &[], None)), (2, 2));
     let queues = [("a".to_owned(), Vec::new())];
     let taker = ClaimRequester { agent: "a", labels: &world.labels, queues: &queues, offer: &world.offer, now: world.now };
-    let Some(ClaimObstacle::Requires(lacks)) = world.index.why_not("choosy", &taker) else { panic!("it lacks nothing") };
+    let Some(ClaimObstacle::Requires(lacks)) = world.index.claim_obstacle("choosy", &taker) else { panic!("it lacks nothing") };
     assert_eq!(crate::work::requires::in_words(&lacks), "big (requires.models)");
     world.offer = has;
     assert_eq!(world.next(&[("a", &[])]).as_deref(), Some("choosy"));

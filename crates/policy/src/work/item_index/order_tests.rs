@@ -54,11 +54,11 @@ proptest! {
         let taker = ClaimRequester { agent: "x", labels: &labels, queues: &queues, offer: &world.offer, now: world.now };
         let mut all: Vec<_> = world.index.iter().filter(|(_, entry)| entry.record.phase == Phase::Ready).collect();
         all.sort_by_key(|(name, entry)| (std::cmp::Reverse(entry.spec.priority), entry.spec.submitted, (*name).clone()));
-        let mut looked = all.iter().filter(|(name, _)| world.index.why_not(name, &taker) != Some(ClaimObstacle::Type));
+        let mut looked = all.iter().filter(|(name, _)| world.index.claim_obstacle(name, &taker) != Some(ClaimObstacle::Type));
         let expected = if strict {
-            looked.next().filter(|(name, _)| world.index.why_not(name, &taker).is_none())
+            looked.next().filter(|(name, _)| world.index.claim_obstacle(name, &taker).is_none())
         } else {
-            looked.find(|(name, _)| world.index.why_not(name, &taker).is_none())
+            looked.find(|(name, _)| world.index.claim_obstacle(name, &taker).is_none())
         };
         prop_assert_eq!(world.index.next_for(&taker, |_| true), expected.map(|(name, _)| name.as_str()));
         for (before, (name, _)) in all.iter().enumerate() {

@@ -6,7 +6,7 @@ use super::*;
 
 fn world(most: u64) -> Simulation {
     let mut world = Simulation::new(&[("a", queue()), ("b", queue())]);
-    world.index.set_project_limit(Some(ProjectLimit { most, says: "Budget/team (spec.work.maxPending)".into() }));
+    world.index.set_project_limit(Some(ProjectLimit { most, source: "Budget/team (spec.work.maxPending)".into() }));
     world
 }
 
@@ -45,7 +45,7 @@ fn items_that_come_together_are_admitted_in_turn_and_those_that_are_in_stay() {
     }
     ["one", "two", "three"].iter().for_each(|name| world.look(name));
     assert_eq!(["one", "two", "three"].map(|name| world.phase(name).0), [Phase::Ready, Phase::Ready, Phase::Rejected]);
-    world.index.set_project_limit(Some(ProjectLimit { most: 0, says: "x".into() }));
+    world.index.set_project_limit(Some(ProjectLimit { most: 0, source: "x".into() }));
     ["one", "two"].iter().for_each(|name| world.look(name));
     assert_eq!(world.phase("one").0, Phase::Ready, "a lower limit takes nothing back");
     world.index.set_project_limit(None);

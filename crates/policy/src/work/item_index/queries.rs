@@ -37,7 +37,7 @@ impl ItemIndex {
 
     /// The number of unfinished items of a queue.
     pub fn pending(&self, queue: &str) -> u64 {
-        self.lines.get(queue).map_or(0, |line| line.count(|phase| !phase.ended()))
+        self.ready_queues.get(queue).map_or(0, |line| line.count(|phase| !phase.ended()))
     }
 
     /// The number of unfinished items over all queues, and their limit, if there is one.
@@ -51,25 +51,25 @@ impl ItemIndex {
     }
 
     /// Why a ready item is not given to this agent; `None`: it could be, and other items are before it.
-    pub fn why_not(&self, name: &str, taker: &ClaimRequester) -> Option<ClaimObstacle> {
+    pub fn claim_obstacle(&self, name: &str, taker: &ClaimRequester) -> Option<ClaimObstacle> {
         let entry = self.items.get(name)?;
         let of = Self::line_of(entry);
-        let (queue, line) = (self.queues.get(&of)?, self.lines.get(&of)?);
+        let (queue, line) = (self.queues.get(&of)?, self.ready_queues.get(&of)?);
         let (_, types) = taker.queues.iter().find(|(queue, _)| *queue == of)?;
-        Self::queue_hinders(queue, line).or_else(|| Self::hinders(queue, line, entry, types, taker))
+        Self::queue_obstacle(queue, line).or_else(|| Self::claim_obstacle_of(queue, line, entry, types, taker))
     }
 
     /// The number of ready items before this one in its queue.
     pub fn position(&self, name: &str) -> Option<usize> {
         let entry = self.items.get(name).filter(|entry| entry.record.phase == Phase::Ready)?;
         let rank = Self::rank(name, entry);
-        self.lines.get(&Self::line_of(entry)).map(|line| line.ready.values().map(|ranks| ranks.range(..&rank).count()).sum())
+        self.ready_queues.get(&Self::line_of(entry)).map(|line| line.ready.values().map(|ranks| ranks.range(..&rank).count()).sum())
     }
 
     /// The number of items of a queue that can still be claimed at once, of the types that a pool takes. `offer`: only
     /// items whose requirements it meets; `None`: all.
     pub fn claimable(&self, name: &str, types: &[String], offer: Option<&PoolOffer>) -> u64 {
-        let (Some(queue), Some(line)) = (self.queues.get(name), self.lines.get(name)) else { return 0 };
+        let (Some(queue), Some(line)) = (self.queues.get(name), self.ready_queues.get(name)) else { return 0 };
         if queue.suspend {
             return 0;
         }
@@ -87,13 +87,13 @@ impl ItemIndex {
 
     /// The classes of a queue's ready items that fit, each with its number of items.
     pub fn classes(&self, queue: &str, fits: impl Fn(&ClaimClass) -> bool) -> impl Iterator<Item = (&ClaimClass, u64)> {
-        let ready = self.lines.get(queue).into_iter().flat_map(|line| &line.ready);
+        let ready = self.ready_queues.get(queue).into_iter().flat_map(|line| &line.ready);
         ready.filter(move |(class, _)| fits(class)).map(|(class, ranks)| (class, u64::try_from(ranks.len()).unwrap_or(u64::MAX)))
     }
 
     /// The number of items of a queue by kind of phase.
     pub fn counts(&self, queue: &str) -> Counts {
-        let Some(line) = self.lines.get(queue) else { return Counts::default() };
+        let Some(line) = self.ready_queues.get(queue) else { return Counts::default() };
         Counts {
             ready: line.count(|phase| phase == Phase::Ready),
             leased: line.count(|phase| phase == Phase::Leased || phase == Phase::Cancelling),
@@ -106,7 +106,7 @@ impl ItemIndex {
 
     /// Since when the longest ready item of a queue is ready.
     pub fn oldest_ready(&self, queue: &str) -> Option<UnixMillis> {
-        self.lines.get(queue)?.since.first().map(|(at, _)| *at)
+        self.ready_queues.get(queue)?.since.first().map(|(at, _)| *at)
     }
 
     /// The number of items of each queue in each phase, and since when its longest ready item is ready. The last entry,
@@ -115,7 +115,7 @@ impl ItemIndex {
         let mut rest = self.phases.counts().clone();
         let mut depths = Vec::with_capacity(self.queues.len() + 1);
         for name in self.queues.keys() {
-            let line = self.lines.get(name);
+            let line = self.ready_queues.get(name);
             let phases = line.map(|line| line.phases.counts().clone()).unwrap_or_default();
             for (phase, count) in &phases {
                 rest.entry(*phase).and_modify(|rest| *rest -= count);
