@@ -17,6 +17,7 @@
 //! | [`pki`] | the internal certificates | sign other names than the two internal ones |
 //! | [`serve`] | HTTP over TLS: limits and timeouts of connections | know the calls of an API |
 //! | [`telemetry`] | logs, metrics, health | know the kinds of resources |
+//! | [`egress_settings`] | the platform's rules of egress, as the chart writes them | decide |
 //! | [`generate`] | the generated files: CRDs and their reference | use a cluster |
 //!
 //! The crate `spillway-pod` has the programs inside agents' pods. It shares `wire` and `policy`, and does not use
@@ -27,6 +28,7 @@
 
 pub mod cluster;
 pub mod controller;
+pub mod egress_settings;
 pub mod gateway;
 pub mod generate;
 pub mod governor;

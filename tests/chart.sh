@@ -113,6 +113,9 @@ two_origins='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0
 check "an origin with cidrs is reached at these addresses only" says 'cidr: "192.0.2.0/24"' egress -gateway --set-json "$two_origins"
 only_said='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]}]'
 check "and then no public address is open" lacks 0.0.0.0/0 egress -gateway --set-json "$only_said"
+check "but for the ports that pools may reach" says 0.0.0.0/0 egress -gateway --set-json "$only_said" --set 'egress.ports={443}'
+check "which are closed where pools reach nothing" lacks 0.0.0.0/0 egress -gateway --set-json "$only_said" --set 'egress.ports={443}' --set egress.enabled=false
+check "controller and gateways read the rules of egress" says 'enabled\":false' without_crds --set egress.enabled=false
 check "unless another origin has none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
 same_file() { [ "$(without_crds --show-only templates/gateway.yaml --set-json "$only_said")" = "$(without_crds --show-only templates/gateway.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://a.example"}]')" ]; }
 api_server='networkPolicy.apiServer.cidrs={192.0.2.7/32}'
@@ -375,7 +378,8 @@ if [ -n "$KUBECONFIG" ] && kubectl version --request-timeout=5s >/dev/null 2>&1;
         kubectl create -f tests/cilium-crd.yaml > /dev/null && kubectl wait --for=condition=Established crd/ciliumnetworkpolicies.cilium.io --timeout=30s > /dev/null
     fi
     soon_judged() { local end=$((SECONDS + 30)); until judged "$@" > "$work/judged" 2>&1; do [ $SECONDS -lt $end ] || { cat "$work/judged"; return 1; }; sleep 0.5; done; }
-    check "the server takes cilium" soon_judged --set networkPolicy.flavor=cilium --set-json "$two_origins" --set-json "$webhook"
+    check "the server takes cilium" soon_judged --set networkPolicy.flavor=cilium --set-json "$two_origins" --set-json "$webhook" \
+        --set 'egress.ports={443}' --set 'egress.allowPrivate={a.example.com:443}'
     check "with cilium the notes say nothing of addresses" lacks "any address on port" notes --set networkPolicy.flavor=cilium
     [ -z "$cilium_crd" ] || { kubectl delete -f tests/cilium-crd.yaml > /dev/null; cilium_crd=; }
     looked_up() { helm install chart-test "$CHART" --namespace default --dry-run=server --set crds.install=false "$@" | awk '/^kind: NetworkPolicy/ { on = 1 } /^---/ { on = 0 } on'; }

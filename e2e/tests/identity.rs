@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use spillway::api::Agent;
-use spillway::wire::access::{ACCESS_TABLE, Caller as Who, RequestMatch, find};
+use spillway::wire::access::{ACCESS_TABLE, Call, Caller as Who, RequestMatch, find};
 use spillway::wire::body::MAX_BODY_BYTES;
 use spillway::wire::governor::{CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_UID_HEADER, GATEWAY_HEADER};
 use spillway::wire::{Code, GATEWAY_AUDIENCE, GOVERNOR_AUDIENCE};

@@ -15,6 +15,7 @@ mod budget_signals;
 mod budgets;
 mod commands;
 mod compute;
+mod egress;
 mod external;
 mod faults;
 mod hibernate;

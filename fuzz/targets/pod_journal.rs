@@ -36,14 +36,14 @@ fuzz_target!(|data: &[u8]| {
     if let Some(commands) = &commands {
         journal.keep_commands(commands);
     }
-    if let Some(heard) = found.heard {
-        journal.keep_heard(heard);
+    if let Some(last_answer) = found.last_answer {
+        journal.keep_heard(last_answer);
     }
     journal.keep_work(&found.work);
     let again = journal.remembered();
     assert_eq!(
-        (again.settings, again.heard, again.let_start, again.action, again.work),
-        (found.settings, found.heard, found.let_start, found.action, found.work)
+        (again.settings, again.last_answer, again.let_start, again.action, again.work),
+        (found.settings, found.last_answer, found.let_start, found.action, found.work)
     );
     assert_eq!((journal.goodbye(), journal.commands(), journal.key()), (goodbye, commands, key));
     std::fs::remove_dir_all(&*FOLDER).expect("removed");

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use spillway::cluster::lease::Identity;
 use spillway::controller::supervised::{self, Gateway};
+use spillway::egress_settings::EgressSettings;
 use spillway::pki::secrets::SecretNames;
 use spillway::telemetry::{LogFormat, start_logs};
 use spillway::{controller, gateway, generate, notify};
@@ -92,6 +93,9 @@ struct ControllerArguments {
     /// none]
     #[arg(long, value_name = "FILE")]
     webhooks_file: Option<PathBuf>,
+    /// JSON object with {deny, allowPrivate, allowSets}: the platform's rules for destinations other than models [default: no rules]
+    #[arg(long, value_name = "FILE")]
+    egress_file: Option<PathBuf>,
     /// Format of log lines. RUST_LOG selects the lines.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
@@ -148,6 +152,9 @@ struct GatewayArguments {
     /// Field of model calls that is allowed although it may cost more than its tokens. May be given several times.
     #[arg(long, value_name = "NAME", value_parser = spillway_dialect::SURCHARGE_MEMBERS)]
     allowed_field: Vec<String>,
+    /// JSON object with {deny, allowPrivate, allowSets}: the platform's rules for destinations other than models [default: no rules]
+    #[arg(long, value_name = "FILE")]
+    egress_file: Option<PathBuf>,
     /// Format of log lines. RUST_LOG selects the lines.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
@@ -223,6 +230,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         no_canary,
         cluster_budget,
         webhooks_file,
+        egress_file,
         log_format: _,
     } = arguments;
     let address = match (governor_address, std::env::var("POD_IP")) {
@@ -256,6 +264,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         governor: governor_listen,
         cluster_budget,
         webhooks: webhooks_file.map(|file| notify::settings::read(&file)).transpose()?.unwrap_or_default(),
+        egress: EgressSettings::read(egress_file.as_deref())?,
         gateway_user: gateway_account,
         certificates: SecretNames { namespace: lease_namespace, authority: ca_secret, gateway: gateway_tls_secret },
     })
@@ -300,6 +309,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         user_audience,
         allowed_header,
         allowed_field,
+        egress_file,
         log_format,
     } = arguments;
     let governor =
@@ -315,6 +325,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         model_origins: model_origins_file,
         external_agents,
         user_audiences: user_audience,
+        egress: egress_file,
         allowed_headers: allowed_header,
         allowed_fields: allowed_field,
     };

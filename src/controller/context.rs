@@ -23,6 +23,7 @@ use crate::cluster::events::Events;
 use crate::cluster::gate::Gate;
 use crate::cluster::lease::Leadership;
 use crate::cluster::{Class, Error, ObjectKey};
+use crate::egress_settings::EgressSettings;
 use crate::governor::Live;
 use crate::governor::breaker::Circuits;
 use crate::governor::breaker::attempts::Attempts;
@@ -69,6 +70,8 @@ pub struct ContextParts {
     pub wake: Wake,
     /// The settings for agents' pods.
     pub supervised: Supervised,
+    /// The platform's rules of egress.
+    pub egress: EgressSettings,
     /// The certificates.
     pub trust: watch::Receiver<Option<Trust>>,
     /// The index of work items.
@@ -133,6 +136,8 @@ pub struct Context {
     pub wake: Wake,
     /// The settings for agents' pods.
     pub supervised: Supervised,
+    /// The platform's rules of egress.
+    pub egress: EgressSettings,
     /// How long pools have been larger than they need to be.
     pub scale_downs: ScaleDowns,
     trust: watch::Receiver<Option<Trust>>,
@@ -161,6 +166,7 @@ impl Context {
             pod_terminations: disappearances,
             wake,
             supervised,
+            egress,
             trust,
             work_index,
             foreground_writes: quiet,
@@ -195,6 +201,7 @@ impl Context {
             scale_downs: ScaleDowns::default(),
             wake,
             supervised,
+            egress,
             trust,
             backoff: Backoff::new(RECONCILE_RETRY_BACKOFF.0, RECONCILE_RETRY_BACKOFF.1),
             published: Mutex::default(),

@@ -24,6 +24,7 @@ use crate::cluster::ObjectKey;
 use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::events::Events;
 use crate::cluster::lease::Leadership;
+use crate::egress_settings::EgressSettings;
 use crate::governor::work::WorkIndex;
 use crate::notify::{Notice, Notifier};
 use crate::policy::lease::Takeover;
@@ -96,6 +97,7 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
             pull_policy: String::new(),
             canaries: Vec::new(),
         },
+        egress: EgressSettings::default(),
         trust: watch::channel(None).1,
         work_index: WorkIndex::new(metrics.clone()).0,
         foreground_writes: ForegroundWrites::default(),

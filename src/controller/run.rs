@@ -31,6 +31,7 @@ use crate::cluster::events::Events;
 use crate::cluster::lease::{Identity, LeadershipTerm, win};
 use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
+use crate::egress_settings::EgressSettings;
 use crate::governor::budget as tokens;
 use crate::governor::server::{GOVERNOR_BODY_LIMITS, Governor, routes};
 use crate::governor::work::queues::Queues;
@@ -68,6 +69,8 @@ pub struct Settings {
     pub governor: SocketAddr,
     /// The spec of `ClusterBudget/default`, which is made where there is none; `None`: it is left to others.
     pub cluster_budget: Option<serde_json::Value>,
+    /// The platform's rules of egress.
+    pub egress: EgressSettings,
     /// The webhooks that get notices.
     pub webhooks: Vec<Webhook>,
     /// The gateways' ServiceAccount, as the API server names its user.
@@ -170,6 +173,7 @@ async fn stand_and_lead(
             pod_terminations: disappearances,
             wake,
             supervised: supervised.clone(),
+            egress: settings.egress.clone(),
             trust: trust.clone(),
             work_index,
             foreground_writes: quiet,

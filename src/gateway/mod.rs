@@ -17,10 +17,12 @@
 //! | [`limits`] | limits of calls, of one agent and of one namespace |
 //! | [`meter`] | the session with the ledger: holds and settles, and their journal |
 //! | [`models`] | model calls: held, forwarded with the team's credential, metered |
+//! | [`egress`] | connections of programs to destinations other than models |
 //! | [`openapi`] | the agents' API as an OpenAPI document |
 
 mod call_slot;
 mod caller;
+pub mod egress;
 pub mod governor;
 pub mod lease_history;
 pub mod limits;

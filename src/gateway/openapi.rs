@@ -8,6 +8,7 @@ use crate::wire::access::{ACCESS_TABLE, Call, Row};
 use crate::wire::agent::{Acknowledgement, DesiredState, Goodbye, Register, Report, Settings, Spawn, Spawned};
 use crate::wire::budget::{AskTokens, RemainingTokens};
 use crate::wire::command::{EndTry, TryAnswer, TryCommand};
+use crate::wire::egress::{DESTINATION_HEADER, MAX_DESTINATION_CHARS};
 use crate::wire::external::{EXTERNAL_HEADER, Enrol, Enrolled};
 use crate::wire::follow::{Inbox, WorkList};
 use crate::wire::plan::{Plan, Planned};
@@ -147,7 +148,12 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             body: Some(reference::<EndTry>(types)),
             answer: reference::<Acknowledgement>(types),
         },
-        Call::Changes => return None,
+        Call::Connect => Shape {
+            summary: "Connects to a destination other than models. The body carries the bytes to it, and the answer the bytes from it.",
+            body: None,
+            answer: json!({"type": "string", "format": "binary"}),
+        },
+        Call::Changes | Call::Egress => return None,
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => return None,
         Call::WorkReplay => return None,
     };
@@ -203,6 +209,15 @@ fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
             responses["413"] = refused("The payload is larger than the queue allows.");
             responses["422"] = refused("The queue does not exist, it does not accept the type, or the item would wait for itself.");
             operation["parameters"] = json!([{"name": "Idempotency-Key", "in": "header", "required": false, "schema": {"type": "string", "maxLength": 253}, "description": "Required without a dedupKey."}]);
+        }
+        Call::Connect => {
+            let bytes = json!({"application/octet-stream": {"schema": shape.answer}});
+            responses["200"] = json!({"description": "The connection is open.", "content": bytes});
+            responses["502"] = refused("The destination is allowed, but cannot be reached now.");
+            operation["requestBody"] = json!({"required": true, "content": bytes});
+            operation["parameters"] = json!([
+                {"name": DESTINATION_HEADER, "in": "header", "required": true, "schema": {"type": "string", "maxLength": MAX_DESTINATION_CHARS}, "description": "HOST:PORT."},
+            ]);
         }
         Call::Spawn => {
             responses["409"] = refused("The Idempotency-Key was used for another child.");

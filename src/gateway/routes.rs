@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::call_slot::CallSlot;
 use super::caller::identify;
+use super::egress;
 use super::models;
 use super::openapi;
 use super::state::Gateway;
@@ -105,7 +106,7 @@ fn wrong_method(methods: &[&str]) -> Response {
     response
 }
 
-async fn one(gateway: &Gateway, row: RequestMatch, request: Request) -> Result<Response, Refusal> {
+async fn one(gateway: &Arc<Gateway>, row: RequestMatch, request: Request) -> Result<Response, Refusal> {
     let pod = identify(gateway, request.headers(), request.extensions()).await?;
     let row = match row {
         RequestMatch::Row(row) => row,
@@ -119,6 +120,10 @@ async fn one(gateway: &Gateway, row: RequestMatch, request: Request) -> Result<R
     }
     if !row.served {
         return Err(Refusal::new(Code::NotBuilt, format!("this version of Spillway does not serve {} {}", row.method, row.path)));
+    }
+    if row.call == Call::Connect {
+        // Its body has no end, and it may stay open as long as a program likes: it has limits of its own.
+        return egress::answer(gateway, &pod, request).await;
     }
     let _place = CallSlot::take(gateway, &pod)?;
     served(gateway, row, &pod, request).await
@@ -201,7 +206,7 @@ fn check_arguments(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> 
         Call::AskBudget => body::read::<AskTokens>(bytes).map(drop),
         Call::TryCommand => body::read::<TryCommand>(bytes).map(drop),
         Call::EndTry => body::read::<EndTry>(bytes).map(drop),
-        Call::Budget | Call::Changes => Ok(()),
+        Call::Budget | Call::Changes | Call::Connect | Call::Egress => Ok(()),
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => Ok(()),
         Call::WorkReplay => Ok(()),
     }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::egress::Egress;
 use super::governor::{self, Governor};
 use super::lease_history::LeaseHistory;
 use super::limits::Limits;
@@ -28,6 +29,7 @@ use crate::cluster::access::Authorizer;
 use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::connect;
 use crate::cluster::token::Reviewer;
+use crate::egress_settings::EgressSettings;
 use crate::pki::secrets::{pair, text};
 use crate::pki::tls::{self, Serving};
 use crate::serve::request_body::BodyMemory;
@@ -41,6 +43,8 @@ const CERTIFICATE_PERIOD: Duration = Duration::from_secs(30);
 const CERTIFICATE_RETRY: Duration = Duration::from_millis(500);
 /// How long the gateway goes on accepting calls when it stops, until its endpoint is removed from the Service.
 const ENDPOINT_REMOVAL_GRACE: Duration = Duration::from_secs(3);
+/// How long connections to other destinations go on when the process stops.
+const EGRESS_SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// How long running calls have to end when the gateway stops: model streams last longer than other calls.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the report of their usage to the ledger may take.
@@ -65,6 +69,8 @@ pub struct Settings {
     pub account: String,
     /// File with the allowed origins of model calls. Unset: the public ones.
     pub model_origins: Option<PathBuf>,
+    /// File with the platform's rules of egress. Unset: there are none.
+    pub egress: Option<PathBuf>,
     /// Whether agents outside the cluster are accepted.
     pub external_agents: bool,
     /// Additional audiences that are accepted in tokens of users outside the cluster.
@@ -110,7 +116,9 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         listening_to.run(told).await;
         Ok(())
     });
-    let models = Arc::new(models(&settings, client.clone(), governor.clone())?);
+    let origins = origins(&settings)?;
+    let egress = Egress::new(EgressSettings::read(settings.egress.as_deref())?, origins.clone());
+    let models = Arc::new(models(&settings, origins, client.clone(), governor.clone())?);
     let telling = models.meter.clone();
     side.spawn(async move {
         telling.run().await;
@@ -126,9 +134,19 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         anyhow::bail!("the task that replays answers about leases has ended")
     });
     let (metrics_of, models_of) = (metrics.clone(), models.clone());
-    let gateway =
-        Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics: metrics_of, models: models_of, lease_history };
-    let gateway = Arc::new(gateway);
+    let gateway = Arc::new(Gateway {
+        reviewer,
+        authorizer,
+        governor,
+        long_polls,
+        limits,
+        bodies,
+        metrics: metrics_of,
+        models: models_of,
+        egress,
+        lease_history,
+    });
+    let gateway_of = gateway.clone();
     let bounds = Bounds { shutdown_timeout: SHUTDOWN_TIMEOUT, ..Bounds::AGENTS };
     let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), metrics, served.clone());
     tokio::pin!(serving);
@@ -140,6 +158,11 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
             health.set("stopping", vec!["this replica is stopping".into()]);
             tokio::time::sleep(ENDPOINT_REMOVAL_GRACE).await;
             served.cancel();
+            let connections = gateway_of.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(EGRESS_SHUTDOWN_GRACE).await;
+                connections.egress.stop();
+            });
             let ended = serving.await;
             models.stop(LEDGER_FLUSH_TIMEOUT).await;
             ended
@@ -149,15 +172,19 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     ended.context("cannot serve agents")
 }
 
-/// The shared state of model calls.
-fn models(settings: &Settings, client: Client, governor: Governor) -> anyhow::Result<Models> {
-    let origins = match &settings.model_origins {
+/// The allowed origins of model calls.
+fn origins(settings: &Settings) -> anyhow::Result<Origins> {
+    Ok(match &settings.model_origins {
         Some(file) => {
             let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {} (--model-origins-file)", file.display()))?;
             Origins::parse(&text).map_err(|error| anyhow::anyhow!("{} (gateway.modelOrigins): {error}", file.display()))?
         }
         None => Origins::default(),
-    };
+    })
+}
+
+/// The shared state of model calls.
+fn models(settings: &Settings, origins: Origins, client: Client, governor: Governor) -> anyhow::Result<Models> {
     let meter = Meter::open(governor, settings.journal.clone(), settings.pod_uid.as_deref())?;
     let credentials = Credentials::new(client, &settings.account, &settings.governor.namespace);
     let mut models = Models::new(meter, Upstream::new(origins), credentials, Times::default());

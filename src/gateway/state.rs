@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::egress::Egress;
 use super::governor::Governor;
 use super::lease_history::LeaseHistory;
 use super::limits::Limits;
@@ -32,6 +33,8 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// The shared state of model calls.
     pub models: Arc<Models>,
+    /// Connections to other destinations.
+    pub egress: Egress,
     /// The last answers about leases.
     pub lease_history: LeaseHistory,
 }

@@ -83,6 +83,8 @@ pub async fn answer(
         Call::TryCommand => json(&commands::try_command(caller, &agent, body::read(bytes)?, context).await?),
         Call::EndTry => json(&commands::end_try(caller, body::read(bytes)?, context)),
         Call::Enrol
+        | Call::Connect
+        | Call::Egress
         | Call::Changes
         | Call::MeterBegin
         | Call::MeterWay

@@ -16,7 +16,9 @@
 //! | [`breaker`] | circuit breakers, and their stored state |
 //! | [`bulkheads`] | use of the bulkheads: a log line for each project, and events |
 //! | [`budget`] | token budgets: held and spent tokens, and their stored records |
+//! | [`egress`] | whether an agent may reach a destination other than models |
 //! | [`external`] | agents outside the cluster: their registration and settings |
+//! | [`lease_check`] | whether an agent is not paused and holds the item that it names |
 //! | [`commands`] | the circuit breaker for commands of a namespace |
 //! | [`work`] | work items: assignment, transitions, results |
 //! | [`rollback`] | events about a rollback of the API server's store |
@@ -29,7 +31,9 @@ pub mod bulkheads;
 pub mod caller;
 pub mod calls;
 pub mod commands;
+pub mod egress;
 pub mod external;
+mod lease_check;
 pub mod live;
 pub mod preflight;
 pub mod rollback;

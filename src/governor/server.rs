@@ -12,7 +12,7 @@ use futures::StreamExt;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::caller::Caller;
-use super::{budget, calls, work};
+use super::{budget, calls, egress, work};
 use crate::cluster::ObjectKey;
 use crate::cluster::token::{ExternalUser, Reviewer};
 use crate::controller::Context;
@@ -123,6 +123,9 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     let (bytes, room) = governor.bodies.read(&caller.key.namespace, body).await?;
     if let Call::MeterHold | Call::MeterWay = row.call {
         return Ok(answered(&budget::calls::of_agent(row.call, &caller, &bytes, context).await?));
+    }
+    if row.call == Call::Egress {
+        return Ok(answered(&egress::of_agent(&caller, &bytes, context).await?));
     }
     let key = head.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (context, call) = (context.clone(), row.call);

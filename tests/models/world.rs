@@ -378,6 +378,7 @@ impl TestCluster {
             bodies,
             metrics: metrics.clone(),
             models,
+            egress: spillway::gateway::egress::Egress::new(Default::default(), Default::default()),
             lease_history,
         };
         Side { routes: routes(Arc::new(gateway)), long_polls, metrics, upstream, readers, _tasks: tasks }

@@ -329,6 +329,41 @@ not match addresses of nodes.
 {{- toJson $all }}
 {{- end }}
 
+{{/* The rules of egress, as controller and gateways read them. */}}
+{{- define "spillway.egress" -}}
+{{- toJson (omit .Values.egress "ports") }}
+{{- end }}
+
+{{/* What pools open (egress), as the gateways' NetworkPolicy needs it. */}}
+{{- define "spillway.egressPeers" -}}
+{{- with .Values.egress }}
+{{- if and .enabled .ports }}
+# Destinations that pools open (egress.ports). A policy cannot name hosts. The gateway checks each name and each address.
+- ports:
+    {{- range .ports }}
+    - port: {{ . }}
+      protocol: TCP
+    {{- end }}
+  to:
+    - ipBlock:
+        cidr: 0.0.0.0/0
+        except: [10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16]
+    - ipBlock:
+        cidr: 2000::/3
+{{- end }}
+{{- if and .enabled .allowPrivate }}
+# Destinations that may have private addresses (egress.allowPrivate).
+- ports:
+    {{- $ports := list }}
+    {{- range .allowPrivate }}{{ $ports = append $ports (regexFind "[0-9]+$" .) }}{{ end }}
+    {{- range $ports | uniq | sortAlpha }}
+    - port: {{ . }}
+      protocol: TCP
+    {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* gateway.modelOrigins for policies, as JSON: a list of host, port, private, cidrs. */}}
 {{- define "spillway.originTargets" -}}
 {{- $all := list }}

@@ -129,6 +129,8 @@ pub mod reasons {
     pub const EGRESS_NOT_ENFORCED: &str = "EgressNotEnforced";
     /// A preflight check of the agent failed. It is repeated, and the agent gets no work until it passes.
     pub const PREFLIGHT_FAILED: &str = "PreflightFailed";
+    /// A list of destinations in `spec.sandbox.outputs` is wrong. The pool creates no agents.
+    pub const INVALID_EGRESS: &str = "InvalidEgress";
     /// The NetworkPolicy or the ConfigMap of certificates that a pool's pods need cannot be created.
     pub const WALLS_PENDING: &str = "WallsPending";
     /// The agent's pod reports.

@@ -18,7 +18,7 @@ pub struct Sandbox {
     pub changeset: Option<Changeset>,
     /// Isolation of the agent from the node.
     pub isolation: Option<Isolation>,
-    /// Destinations that the pod may reach. Not supported by this version: agents reach only the models of their pool.
+    /// Destinations that the pod may reach in addition to the models of its pool.
     pub outputs: Option<Outputs>,
     /// Software that may run.
     pub software: Option<Software>,
@@ -104,19 +104,32 @@ pub enum SeccompProfile {
     validation = Rule::new("!has(self.allow) || self.allow.size() == 0 || (has(self.egress) && self.egress == 'AllowList')")
         .message("allow needs egress: AllowList")
         .field_path(".allow"),
+    validation = Rule::new("!has(self.allowSets) || self.allowSets.size() == 0 || (has(self.egress) && self.egress == 'AllowList')")
+        .message("allowSets needs egress: AllowList")
+        .field_path(".allowSets"),
+    validation = Rule::new("!has(self.egress) || self.egress != 'AllowList' || (has(self.allow) && self.allow.size() > 0) || (has(self.allowSets) && self.allowSets.size() > 0)")
+        .message("egress: AllowList needs an entry in allow or allowSets; use egress: None to open no destination")
+        .field_path(".egress"),
 )]
 pub struct Outputs {
-    /// Hosts that can be reached in addition to models, git remote and tools: none (`None`, the default), those in
-    /// `allow` (`AllowList`), or all public hosts (`Open`).
+    /// Hosts that can be reached: none (`None`, the default), those in `allow` and `allowSets` (`AllowList`), or port 443 of all public
+    /// hosts (`Open`). The platform may deny some of them to every pool.
     pub egress: Option<Egress>,
-    /// Hosts that can be reached with egress AllowList, as `host:port` or `*.domain:port`.
+    /// Hosts that can be reached with egress AllowList, as `host:port` or `*.domain:port`. The wildcard is one label. A host is a full
+    /// name and not an address, and its addresses must be public unless the platform allows private ones.
     #[schemars(
         length(max = 64),
-        inner(length(min = 3, max = 260), regex(pattern = "^(\\*\\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?:[0-9]{1,5}$"))
+        inner(
+            length(min = 3, max = 260),
+            regex(pattern = "^(\\*\\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\\.)+[a-z]([-a-z0-9]*[a-z0-9])?:[1-9][0-9]{0,4}$")
+        )
     )]
     pub allow: Option<Vec<String>>,
+    /// Names of lists of hosts that the platform defines (`egress.allowSets` in the values of the chart).
+    #[schemars(length(max = 16), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")))]
+    pub allow_sets: Option<Vec<String>>,
     /// Loopback ports of the pod that can be reached: all (`Open`, the default), or only those of Spillway's sidecar
-    /// (`LinkOnly`).
+    /// (`LinkOnly`). LinkOnly is not supported by this version.
     pub loopback: Option<Loopback>,
 }
 

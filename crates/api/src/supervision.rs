@@ -74,7 +74,7 @@ pub struct Gang {
 pub struct SupervisionRule {
     /// Signal to which the rule applies. BadChangeset is not supported by this version: nothing raises it.
     pub signal: Signal,
-    /// Violated rule, for `signal: RuleViolated`. NetworkDenied, ToolRejected and ForbiddenPath are not supported by this version: nothing
+    /// Violated rule, for `signal: RuleViolated`. ToolRejected and ForbiddenPath are not supported by this version: nothing
     /// raises them.
     pub rule: Option<ViolatedRule>,
     /// Number of signals within `windowSeconds` from which the rule applies. If unset, it applies to each signal.

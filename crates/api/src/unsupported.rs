@@ -49,14 +49,19 @@ pub const UNSUPPORTED_FIELDS: [Field; 16] = [
     field("AgentPool", "spec.sandbox.changeset.verify", Values::NotEmpty, NO_CHANGESETS_ADVICE),
     field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX_ADVICE),
     field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX_ADVICE),
-    field("AgentPool", "spec.sandbox.outputs", Values::Any, "leave it unset. Agents reach only the models of their pool"),
+    field(
+        "AgentPool",
+        "spec.sandbox.outputs.loopback",
+        Values::These(&["LinkOnly"]),
+        "leave it unset; all loopback ports of the pod are open",
+    ),
     field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset. The PATH of the image applies"),
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
     field("AgentPool", "spec.supervision.rules[].signal", Values::These(&["BadChangeset"]), "remove the rule. Nothing raises the signal"),
     field(
         "AgentPool",
         "spec.supervision.rules[].rule",
-        Values::These(&["NetworkDenied", "ToolRejected", "ForbiddenPath"]),
+        Values::These(&["ToolRejected", "ForbiddenPath"]),
         "remove the rule. Nothing raises this violation",
     ),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
@@ -149,11 +154,12 @@ mod tests {
     fn what_is_asked_for_is_found_and_nothing_else() {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
         let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"empty": {}},
-            "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "None"}, "software": {"requireDigest": true}},
-            "supervision": {"rules": [{"signal": "CrashLoop", "do": "Reap"}, {"signal": "RuleViolated", "rule": "TooManyChildren", "do": "Reap"}]}});
+            "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "None"}, "software": {"requireDigest": true},
+                "outputs": {"egress": "AllowList", "allow": ["x.example.org:443"], "loopback": "Open"}},
+            "supervision": {"rules": [{"signal": "CrashLoop", "do": "Reap"}, {"signal": "RuleViolated", "rule": "NetworkDenied", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
         let all = json!({"toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
-            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {}, "software": {"path": ["/x"]},
+            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {"loopback": "LinkOnly"}, "software": {"path": ["/x"]},
                 "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}},
             "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "BadChangeset", "do": "Log"},
                 {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"}]}});

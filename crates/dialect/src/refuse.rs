@@ -49,12 +49,16 @@ fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
         Code::BudgetHeld | Code::TooManyCalls => {
             ProgramAction::Wait(seconds.unwrap_or(DEFAULT_WAIT_SECONDS).clamp(1, MAX_CLIENT_WAIT_SECONDS))
         }
-        Code::GovernorAway | Code::SessionUnknown | Code::HoldClosed | Code::PreflightNotPassed | Code::Internal | Code::Unknown => {
-            match seconds.unwrap_or(DEFAULT_WAIT_SECONDS) {
-                short @ 0..=MAX_CLIENT_WAIT_SECONDS => ProgramAction::Unavailable(short.max(1)),
-                _ => ProgramAction::End,
-            }
-        }
+        Code::GovernorAway
+        | Code::DestinationUnreachable
+        | Code::SessionUnknown
+        | Code::HoldClosed
+        | Code::PreflightNotPassed
+        | Code::Internal
+        | Code::Unknown => match seconds.unwrap_or(DEFAULT_WAIT_SECONDS) {
+            short @ 0..=MAX_CLIENT_WAIT_SECONDS => ProgramAction::Unavailable(short.max(1)),
+            _ => ProgramAction::End,
+        },
         Code::TurnTimedOut => ProgramAction::Unavailable(DEFAULT_WAIT_SECONDS),
         // Without a time, a person must act.
         Code::CircuitOpen => match refusal.retry_after_seconds {
@@ -75,6 +79,7 @@ fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
         Code::NoSuchCall => ProgramAction::InvalidCall(404),
         Code::WrongMethod => ProgramAction::InvalidCall(405),
         Code::ModelNotAllowed
+        | Code::EgressDenied
         | Code::InvalidBody
         | Code::BodyTooLarge
         | Code::NotAllowed

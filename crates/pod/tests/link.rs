@@ -3,6 +3,8 @@
 
 mod common;
 
+#[path = "link/egress.rs"]
+mod egress;
 #[path = "link/models.rs"]
 mod models;
 #[path = "link/socket.rs"]

@@ -43,6 +43,7 @@ pub mod capacity;
 pub mod certificates;
 pub mod children;
 pub mod compute;
+pub mod egress;
 pub mod external;
 pub mod fair_queue;
 pub mod gang;

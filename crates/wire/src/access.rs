@@ -54,6 +54,8 @@ pub enum Call {
     TryCommand,
     /// `POST /agent/v1/commands/end`: reports how the probe ended
     EndTry,
+    /// `POST /agent/v1/connect`: the bytes of a connection to a destination other than models
+    Connect,
     /// `GET /governor/v1/changes`
     Changes,
     /// `POST /governor/v1/meter/begin`
@@ -68,6 +70,8 @@ pub enum Call {
     MeterLate,
     /// `POST /governor/v1/meter/settle`
     MeterSettle,
+    /// `POST /governor/v1/egress`: whether an agent may reach a destination
+    Egress,
     /// `POST /governor/v1/work/replay`: repeats an earlier answer about a lease, after the store was rolled back
     WorkReplay,
 }
@@ -93,7 +97,7 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
 
 /// The access table. A program's calls go through the sidecar. Therefore the sidecar may make every call that the
 /// program may make. An agent outside the cluster has the rights of a sidecar.
-pub const ACCESS_TABLE: [Row; 27] = [
+pub const ACCESS_TABLE: [Row; 29] = [
     row(Call::Enrol, "POST", "/agent/v1/external", &[Caller::External], true),
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
@@ -113,6 +117,7 @@ pub const ACCESS_TABLE: [Row; 27] = [
     row(Call::AskBudget, "POST", "/agent/v1/budget/request", &[Caller::Program, Caller::Link], true),
     row(Call::TryCommand, "POST", "/agent/v1/commands/try", &[Caller::Link], true),
     row(Call::EndTry, "POST", "/agent/v1/commands/end", &[Caller::Link], true),
+    row(Call::Connect, "POST", "/agent/v1/connect", &[Caller::Link], true),
     row(Call::Changes, "GET", "/governor/v1/changes", &[Caller::Gateway], true),
     row(Call::MeterBegin, "POST", "/governor/v1/meter/begin", &[Caller::Gateway], true),
     row(Call::MeterWay, "POST", "/governor/v1/meter/way", &[Caller::Gateway], true),
@@ -120,6 +125,7 @@ pub const ACCESS_TABLE: [Row; 27] = [
     row(Call::MeterExtend, "POST", "/governor/v1/meter/extend", &[Caller::Gateway], true),
     row(Call::MeterLate, "POST", "/governor/v1/meter/late", &[Caller::Gateway], true),
     row(Call::MeterSettle, "POST", "/governor/v1/meter/settle", &[Caller::Gateway], true),
+    row(Call::Egress, "POST", "/governor/v1/egress", &[Caller::Gateway], true),
     row(Call::WorkReplay, "POST", "/governor/v1/work/replay", &[Caller::Gateway], true),
 ];
 
@@ -194,11 +200,13 @@ mod tests {
             (AskBudget, [(Program, true), (Link, true), (Gateway, false)]),
             (TryCommand, [(Program, false), (Link, true), (Gateway, false)]),
             (EndTry, [(Program, false), (Link, true), (Gateway, false)]),
+            (Connect, [(Program, false), (Link, true), (Gateway, false)]),
             (Changes, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterBegin, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterHold, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterLate, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterSettle, [(Program, false), (Link, false), (Gateway, true)]),
+            (Egress, [(Program, false), (Link, false), (Gateway, true)]),
             (WorkReplay, [(Program, false), (Link, false), (Gateway, true)]),
         ];
         assert!(allowed(External, Enrol) && ![Program, Link, Gateway].iter().any(|caller| allowed(*caller, Enrol)));

@@ -69,6 +69,10 @@ pub enum Code {
     BudgetExhausted,
     /// The pool has no such model API, or does not allow this model for it.
     ModelNotAllowed,
+    /// The destination is denied. `reason` says why.
+    EgressDenied,
+    /// The destination is allowed, but cannot be reached now.
+    DestinationUnreachable,
     /// The agent is paused, or it no longer holds the item of the call.
     NotWorking,
     /// The leader does not know the gateway's session. The gateway must begin it again.
@@ -96,7 +100,13 @@ impl Code {
     pub fn status(self) -> u16 {
         match self {
             Self::NoToken | Self::InvalidToken | Self::WrongAudience => 401,
-            Self::NotAPod | Self::NotAnAgent | Self::AgentEnded | Self::NotAllowed | Self::LimitReached | Self::NoQueues => 403,
+            Self::NotAPod
+            | Self::NotAnAgent
+            | Self::AgentEnded
+            | Self::NotAllowed
+            | Self::LimitReached
+            | Self::NoQueues
+            | Self::EgressDenied => 403,
             Self::NoSuchCall => 404,
             Self::WrongMethod => 405,
             Self::InvalidBody | Self::BodyTooLarge | Self::ModelNotAllowed => 400,
@@ -115,6 +125,7 @@ impl Code {
             Self::TooManyCalls | Self::BudgetHeld => 429,
             Self::BudgetExhausted | Self::NotWorking => 402,
             Self::NotBuilt => 501,
+            Self::DestinationUnreachable => 502,
             Self::GovernorAway | Self::CircuitOpen => 503,
             Self::TurnTimedOut => 504,
             Self::Internal | Self::Unknown => 500,
@@ -153,6 +164,8 @@ impl Code {
             Self::BudgetHeld => "budget_held",
             Self::BudgetExhausted => "budget_exhausted",
             Self::ModelNotAllowed => "model_not_allowed",
+            Self::EgressDenied => "egress_denied",
+            Self::DestinationUnreachable => "destination_unreachable",
             Self::NotWorking => "not_working",
             Self::SessionUnknown => "session_unknown",
             Self::HoldClosed => "hold_closed",
@@ -174,6 +187,7 @@ impl Code {
             | Self::BudgetHeld
             | Self::CircuitOpen
             | Self::TurnTimedOut
+            | Self::DestinationUnreachable
             | Self::Internal
             | Self::Unknown => true,
             Self::NoToken
@@ -203,6 +217,7 @@ impl Code {
             | Self::Duplicate
             | Self::BudgetExhausted
             | Self::ModelNotAllowed
+            | Self::EgressDenied
             | Self::NotWorking
             | Self::SessionUnknown
             | Self::HoldClosed => false,
@@ -219,6 +234,9 @@ pub struct Refusal {
     pub code: Code,
     /// What is wrong and what to do, for people.
     pub message: String,
+    /// Reason of a denied destination, in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Box<str>>,
     /// Path of the field that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
@@ -239,12 +257,27 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal without a field.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), field: None, retry_after_seconds: None, limit: None, current: None, budget: None }
+        Self {
+            code,
+            message: message.into(),
+            reason: None,
+            field: None,
+            retry_after_seconds: None,
+            limit: None,
+            current: None,
+            budget: None,
+        }
     }
 
     /// A refusal because the governor cannot answer now: try again after one second.
     pub fn away(message: impl Into<String>) -> Self {
         Self::new(Code::GovernorAway, message).retry_after(1)
+    }
+
+    /// Sets the reason.
+    pub fn reason(mut self, reason: impl Into<Box<str>>) -> Self {
+        self.reason = Some(reason.into());
+        self
     }
 
     /// Sets the field that is wrong.

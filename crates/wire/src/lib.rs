@@ -11,6 +11,7 @@
 //! | [`body`] | reading a body, with the field's name in every error |
 //! | [`budget`] | the agents' API: tokens that are left, and requests for more |
 //! | [`command`] | inside the pod: permits for commands, and how commands ended |
+//! | [`egress`] | connections of programs to destinations other than models |
 //! | [`error`] | the common form of a refusal |
 //! | [`external`] | agents outside the cluster: the header that names one, and the call that creates one |
 //! | [`follow`] | the agents' API: progress of submitted work |
@@ -28,6 +29,7 @@ pub mod ask;
 pub mod body;
 pub mod budget;
 pub mod command;
+pub mod egress;
 pub mod error;
 pub mod external;
 pub mod follow;

@@ -144,6 +144,16 @@ impl TestNamespace {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.origins", self.namespace))
     }
 
+    /// File with the platform's rules of egress, for controllers and gateways that start later.
+    pub fn egress_file(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.egress", self.namespace))
+    }
+
+    /// File of names and addresses, for gateways that start later.
+    pub fn hosts_file(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.hosts", self.namespace))
+    }
+
     /// Folder of the journal of the namespace's gateway.
     pub fn journal(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.journal", self.namespace))

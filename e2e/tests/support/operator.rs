@@ -47,6 +47,9 @@ impl Operator {
         arguments.extend([format!("{namespace}:{GATEWAY}"), "--gateway-address".into(), room.gateway.to_string()]);
         arguments.extend(["--governor-listen".into(), governor.to_string(), "--governor-address".into(), governor.to_string()]);
         arguments.extend(["--canary".to_owned(), format!("{}:6443", room.node)]);
+        if room.egress_file().exists() {
+            arguments.extend(["--egress-file".into(), room.egress_file().to_string_lossy().into_owned()]);
+        }
         arguments.extend_from_slice(more);
         Self::spawn(namespace, name, "--listen", kubeconfig, &arguments)
     }
@@ -69,17 +72,40 @@ impl Operator {
         if room.origins_file().exists() {
             arguments.extend(["--model-origins-file".into(), room.origins_file().to_string_lossy().into_owned()]);
         }
-        Self::spawn(&room.namespace, name, "--health-listen", None, &arguments)
+        if room.egress_file().exists() {
+            arguments.extend(["--egress-file".into(), room.egress_file().to_string_lossy().into_owned()]);
+        }
+        let hosts = Some(room.hosts_file()).filter(|file| file.exists());
+        Self::spawn_knowing(&room.namespace, name, "--health-listen", None, &arguments, hosts.as_deref())
     }
 
     fn spawn(namespace: &str, name: &str, listen: &str, kubeconfig: Option<&PathBuf>, arguments: &[String]) -> Self {
+        Self::spawn_knowing(namespace, name, listen, kubeconfig, arguments, None)
+    }
+
+    /// Starts a process that resolves names by this hosts file: in a mount namespace of its own.
+    fn spawn_knowing(
+        namespace: &str,
+        name: &str,
+        listen: &str,
+        kubeconfig: Option<&PathBuf>,
+        arguments: &[String],
+        hosts: Option<&Path>,
+    ) -> Self {
         let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-logs");
         std::fs::create_dir_all(&logs).expect("a folder for logs");
         let log = File::create(logs.join(format!("{namespace}-{name}.log"))).expect("a log file");
         let port = free_port(Ipv4Addr::LOCALHOST.into());
         // Another binary of the same sources, which `make e2e` sets.
         let binary = std::env::var_os("SPILLWAY_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_spillway").into());
-        let mut command = Command::new(binary);
+        let mut command = match hosts {
+            None => Command::new(binary),
+            Some(hosts) => {
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]).arg(hosts).arg(binary);
+                command
+            }
+        };
         command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
         if let Some(kubeconfig) = kubeconfig {
             command.env("KUBECONFIG", kubeconfig);

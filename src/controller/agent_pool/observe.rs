@@ -23,7 +23,7 @@ use crate::controller::namespace_setup;
 use crate::controller::stores::{AgentObject, Stores};
 use crate::governor::breaker::{PoolCircuits as Circuits, work as breaker};
 use crate::governor::budget::availability;
-use crate::governor::preflight;
+use crate::governor::{egress, preflight};
 use crate::policy::pool::{AgentFacts, CRASH_TTL, Facts, MIN_HEALTHY_LIFETIME, MemberState, crashes, there};
 use crate::policy::scaling::{self, DesiredSize, Work};
 use blockers::{all_unfit, blocked, gravest, stopped, without_tokens};
@@ -115,6 +115,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let circuits = breaker::standing(context, &ObjectKey::of(pool));
     let stopped = stopped(pool, circuits.as_ref());
     let unmeetable = preflight::unmeetable(spec).map(|message| PoolBlockers { reason: reasons::PREFLIGHT_FAILED, message });
+    let invalid_egress = egress::invalid(spec, &context.egress).map(|message| PoolBlockers { reason: reasons::INVALID_EGRESS, message });
     // While a circuit tests whether the pool's work succeeds again, no more Agents are created than may take part in
     // the test.
     let tries = circuits.as_ref().and_then(Circuits::probes);
@@ -127,6 +128,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
             && short.is_none()
             && stopped.is_none()
             && unmeetable.is_none()
+            && invalid_egress.is_none()
             && !all_unfit(&all, &numbered)
             && namespace_setup::is_ready(&namespace, context),
         spawned,
@@ -143,7 +145,10 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     PoolObservation {
         ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
         crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_crash_message(&numbered))),
-        blocked: gravest(blocked(&numbered), stopped.or(short).filter(|_| desired.count > 0)).or(not_a_project).or(unmeetable),
+        blocked: gravest(blocked(&numbered), stopped.or(short).filter(|_| desired.count > 0))
+            .or(not_a_project)
+            .or(unmeetable)
+            .or(invalid_egress),
         facts,
         desired,
         shrinks_after: settles,

@@ -196,9 +196,11 @@ fn unsupported_fields_are_refused_by_name() {
     let both = json!({"workspace": {"git": {"remote": "https://example.org/r"}}, "toolsets": [{"name": "t"}]});
     let both = unsupported(&spec(both)).expect("two fields");
     assert!(both.contains("spec.workspace.git is not supported") && both.contains("; spec.toolsets is not supported"), "{both}");
-    for sandbox in
-        [json!({"isolation": {"landlock": "Required"}}), json!({"outputs": {"egress": "None"}}), json!({"changeset": {"driver": "Copy"}})]
-    {
+    for sandbox in [
+        json!({"isolation": {"landlock": "Required"}}),
+        json!({"outputs": {"loopback": "LinkOnly"}}),
+        json!({"changeset": {"driver": "Copy"}}),
+    ] {
         assert!(
             unsupported(&spec(json!({"sandbox": sandbox}))).is_some_and(|message| message.contains("not supported by this version")),
             "{sandbox}"

@@ -143,7 +143,8 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client, "x"));
     let bodies = BodyMemory::new(crate::gateway::routes::AGENT_BODY_LIMITS);
     let lease_history = crate::gateway::lease_history::LeaseHistory::default();
-    Arc::new(Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics, models, lease_history })
+    let egress = crate::gateway::egress::Egress::new(Default::default(), Origins::default());
+    Arc::new(Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics, models, egress, lease_history })
 }
 
 fn failed(why: FaultCause) -> Option<Outcome> {

@@ -252,7 +252,7 @@ async fn beside<T: Send + 'static>(
 }
 
 /// The item that the agent works on, from the sidecar's header.
-fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
+pub(super) fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
     let Some(value) = headers.get(ITEM_HEADER) else { return Ok(None) };
     let read = || {
         let (uid, epoch) = value.to_str().ok()?.rsplit_once('/')?;

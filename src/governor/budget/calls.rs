@@ -19,14 +19,13 @@ use crate::api::{Agent, AgentPool};
 use crate::cluster::ObjectKey;
 use crate::controller::{Context, PoolObject};
 use crate::governor::breaker::open_calls::OpenCall;
-use crate::governor::caller::{Caller, identify, is_paused};
+use crate::governor::caller::{Caller, identify};
+use crate::governor::lease_check;
 use crate::governor::work::refused::RefusedCall;
-use crate::governor::work::replay::replay_pending;
 use crate::policy::budget::refusal::{LimitState, RefusalCause, RetryHint};
 use crate::policy::budget::{self, CallSize, Key, Quality, Route, SessionLog};
 use crate::policy::interventions::Timeout;
 use crate::wire::access::Call;
-use crate::wire::agent::Directive;
 use crate::wire::meter::{self, Begin, CallEnd, Extend, Extended, Hold, LateFirstToken, MeterAck, ModelRoute, Settles, Target};
 use crate::wire::shortage::{LimitRoom, Shortage};
 use crate::wire::work::LeaseRef as Lease;
@@ -212,40 +211,9 @@ fn allowed(caller: &Caller, agent: &Agent, model_route: &ModelRoute, context: &C
         .filter(|pool| pool.0.is_ok())
         .ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))?;
     let Ok(pool) = &stored.0 else { return Err(Refusal::away("the controller does not know the agent's pool yet; try again")) };
-    let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
-    let work_index = &context.work_index;
-    if !work_index.is_ready() {
-        return Err(Refusal::away("the controller is still listing the WorkItems; try again"));
-    }
-    let holding = lease_of(caller, model_route.item.as_ref(), context);
-    if context.replay_window_open() && model_route.item.is_some() && holding != model_route.item {
-        return Err(replay_pending());
-    }
-    check_may_call(agent, paused, model_route.item.as_ref(), holding.as_ref())?;
+    lease_check::may_act(caller, agent, model_route.item.as_ref(), context)?;
     let target = model_route::target(pool, model_route)?;
     Ok((stored, target))
-}
-
-/// The lease of a call: the one that it names, if the pod holds that, else the one that the pod holds.
-fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option<Lease> {
-    context.work_index.with(&caller.key.namespace, |work| {
-        let named = named.cloned().filter(|lease| work.holds(&caller.uid, lease));
-        named.or_else(|| work.holding(&caller.uid).map(|holding| holding.held))
-    })
-}
-
-/// Whether an agent may call models now. Pure.
-fn check_may_call(agent: &Agent, paused: bool, says: Option<&Lease>, holds: Option<&Lease>) -> Result<(), Refusal> {
-    if paused || is_paused(agent) {
-        return Err(Refusal::new(Code::NotWorking, "this agent is paused: it may make no model calls until it is resumed"));
-    }
-    match says {
-        Some(lease) if holds != Some(lease) => {
-            let message = "this agent does not hold the item of this call any more: the lease ended, or another agent holds the item";
-            Err(Refusal::new(Code::NotWorking, message).field("way.item"))
-        }
-        Some(_) | None => Ok(()),
-    }
 }
 
 /// The places that a call of one agent counts at.
@@ -308,7 +276,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         Some(HoldResult::Refused(refusal)) => {
             context.metrics.budget_refused(refusal.cause.label());
             meter.call_refused(ObjectKey::of(pool), &refusal);
-            let lease = lease_of(caller, model_route.item.as_ref(), context);
+            let lease = lease_check::lease_of(caller, model_route.item.as_ref(), context);
             if let Some(lease) = lease.clone() {
                 context.live.refused(&caller.uid, lease, RefusedCall::of(&refusal));
             }
@@ -373,7 +341,7 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
     let life = facts::lifetime(pool.spec.bulkhead.as_ref(), defaults.as_ref(), 0);
     meter.place_agent(&Object::from(agent), life);
     let mut leafs = Vec::new();
-    let lease = lease_of(caller, item, context);
+    let lease = lease_check::lease_of(caller, item, context);
     let share = lease.clone().and_then(|held| {
         context.work_index.with(namespace, |work| work.share(&held.uid).map(|(tokens, item)| (held, *tokens, item.clone())))
     });

@@ -1,38 +1,8 @@
-//! The agents that may call, and the refusals, without a server.
-
-use serde_json::{Value, json};
+//! The refusals, and the sessions of gateways, without a server.
 
 use super::super::simulation::{Leader, server};
 use super::*;
 use crate::policy::budget::Window;
-use crate::wire::work::LeaseRef as Lease;
-
-fn agent(spec: Value, conditions: Value) -> Agent {
-    let mut spec = spec;
-    spec["poolRef"] = json!({"name": "p"});
-    let status = json!({"conditions": conditions});
-    serde_json::from_value(
-        json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": spec, "status": status}),
-    )
-    .expect("an Agent")
-}
-
-#[test]
-fn who_is_paused_or_lost_its_item_makes_no_calls() {
-    let free = agent(json!({}), json!([]));
-    let paused = json!([{"type": "Paused", "status": "True", "reason": "X", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-    let lease = |epoch| Lease { uid: "u".into(), epoch };
-    let no = |result: Result<(), Refusal>| result.err().map(|refusal| refusal.code);
-    let not = Some(Code::NotWorking);
-    assert_eq!(no(check_may_call(&free, false, None, None)), None);
-    assert_eq!(no(check_may_call(&free, false, None, Some(&lease(1)))), None, "it need not say what it holds");
-    assert_eq!(no(check_may_call(&free, false, Some(&lease(1)), Some(&lease(1)))), None);
-    assert_eq!(no(check_may_call(&free, false, Some(&lease(1)), Some(&lease(2)))), not, "a lease before");
-    assert_eq!(no(check_may_call(&free, false, Some(&lease(1)), None)), not);
-    assert_eq!(no(check_may_call(&free, true, None, None)), not);
-    assert_eq!(no(check_may_call(&agent(json!({"paused": true}), json!([])), false, None, None)), not);
-    assert_eq!(no(check_may_call(&agent(json!({}), paused), false, None, None)), not, "as a leader before us stored it");
-}
 
 #[test]
 fn a_refusal_says_whether_to_wait_what_stands_in_the_way_and_what_to_raise() {

@@ -49,6 +49,16 @@ struct RejectionLabels {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DecisionLabels {
+    decision: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DirectionLabels {
+    direction: &'static str,
+}
+
 /// The metrics of this subject.
 pub(super) struct Gateways {
     calls: Family<AnswerLabels, Counter>,
@@ -57,6 +67,9 @@ pub(super) struct Gateways {
     first_bytes: Timed<DialectLabels>,
     open: Family<ClassLabels, Gauge>,
     turned_away: Family<RejectionLabels, Counter>,
+    egress_decisions: Family<DecisionLabels, Counter>,
+    egress_bytes: Family<DirectionLabels, Counter>,
+    egress_open: Gauge,
 }
 
 impl Gateways {
@@ -88,6 +101,14 @@ impl Gateways {
                 "Connections that were refused or ended, by listener and reason",
                 Family::default(),
             ),
+            egress_decisions: registered(
+                registry,
+                "egress_decisions",
+                "Requests for connections to destinations other than models, by decision",
+                Family::default(),
+            ),
+            egress_bytes: registered(registry, "egress_bytes", "Bytes of these connections, by direction", Family::default()),
+            egress_open: registered(registry, "egress_connections", "Open connections to destinations other than models", Gauge::default()),
         }
     }
 }
@@ -123,5 +144,25 @@ impl Metrics {
     /// A listener refused or ended a connection, or kept it from becoming known.
     pub fn connection_refused(&self, listener: &'static str, reason: &'static str) {
         self.0.gateways.turned_away.get_or_create(&RejectionLabels { listener, reason }).inc();
+    }
+
+    /// A request for a connection to a destination other than models was decided.
+    pub fn egress_decided(&self, decision: &'static str) {
+        self.0.gateways.egress_decisions.get_or_create(&DecisionLabels { decision }).inc();
+    }
+
+    /// Such a connection carried bytes.
+    pub fn egress_bytes(&self, direction: &'static str, bytes: u64) {
+        self.0.gateways.egress_bytes.get_or_create(&DirectionLabels { direction }).inc_by(bytes);
+    }
+
+    /// Such a connection begins.
+    pub fn egress_opened(&self) {
+        self.0.gateways.egress_open.inc();
+    }
+
+    /// Such a connection ended.
+    pub fn egress_closed(&self) {
+        self.0.gateways.egress_open.dec();
     }
 }

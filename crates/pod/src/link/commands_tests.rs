@@ -169,7 +169,7 @@ fn while_the_breaker_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried
     // Its time is over: the governor is asked, and refuses.
     let Begin::Try(first) = begin(&mut commands, 30) else { panic!("it is to be tried") };
     let Begin::Answer(Reply::CommandRejected(second)) = begin(&mut commands, 30) else { panic!("one question at a time") };
-    assert!(second.message.contains("it is being tried") && second.retry_after_milliseconds == 1000, "{second:?}");
+    assert!(second.message.contains("its probes have not ended yet") && second.retry_after_milliseconds == 1000, "{second:?}");
     let no = CommandRejected { message: "no".into(), retry_after_milliseconds: 2_000 };
     assert_eq!(commands.asked(time(30), 0.5, first, Some(Err(no.clone()))), Reply::CommandRejected(no));
     assert!(matches!(begin(&mut commands, 31), Begin::Answer(Reply::CommandRejected(_))), "nobody is asked before that");

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
@@ -26,6 +26,8 @@ use tokio_rustls::client::TlsStream;
 
 use crate::files;
 
+/// Bytes of a request or an answer that is carried, in each direction of a connection. There may be a hundred at once.
+const CARRY_BUFFER_BYTES: usize = 32 * 1024;
 /// Time limit of TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a kept connection may be unused. Afterwards it is not used again.
@@ -227,7 +229,12 @@ impl Gateway {
 
     /// Forwards a request unchanged, on its own connection. The body of the answer is read as fast as the client takes it. If the
     /// client drops it, the connection ends, so that the gateway notices.
-    pub async fn carry(&self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Silence> {
+    pub async fn carry<B>(&self, mut request: Request<B>) -> Result<Response<Incoming>, Silence>
+    where
+        B: Body + Send + Unpin + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let bearer = bearer(&self.token()?)?;
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static(GATEWAY_TLS_NAME));
@@ -235,7 +242,9 @@ impl Gateway {
         if let Some(place) = self.place() {
             headers.insert(EXTERNAL_HEADER, place);
         }
-        let (mut sender, connection) = handshake(TokioIo::new(self.secure().await?)).await?;
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(CARRY_BUFFER_BYTES);
+        let (mut sender, connection) = builder.handshake(TokioIo::new(self.secure().await?)).await?;
         tokio::spawn(async move {
             let _ = connection.await; // errors appear at the answer
         });
@@ -309,7 +318,7 @@ fn request(call: &Call, token: &str, place: Option<HeaderValue>) -> Result<Reque
 
 /// The refusal in an answer. A body in another format, for example of a proxy, counts by its status alone, and never as a
 /// statement about the agent.
-fn refusal(status: u16, body: &[u8]) -> Refusal {
+pub fn refusal(status: u16, body: &[u8]) -> Refusal {
     serde_json::from_slice(body).unwrap_or_else(|_| {
         let code = match status {
             401 => Code::InvalidToken,

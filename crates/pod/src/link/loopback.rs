@@ -1,5 +1,5 @@
-//! The fixed loopback ports for models, egress, git and tools. This version serves only the first. The others answer that they
-//! are not served, because a client would retry a refused connection.
+//! The fixed loopback ports for models, egress, git and tools. This version does not serve the last two. They answer that they are
+//! not served, because a client would retry a refused connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,9 +8,10 @@ use std::time::Duration;
 use spillway_wire::{Code, Refusal};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
+use super::egress::{self, EgressProxy};
 use super::models::{self, Models};
 use crate::link_says;
 
@@ -34,57 +35,94 @@ const PREFACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The message to such a client, in the frame that ends its connection.
 const HTTP2_REFUSAL_MESSAGE: &[u8] = b"this port speaks HTTP/1.1";
 
+/// What a port serves.
+#[derive(Clone, Debug)]
+enum Service {
+    Models(Models),
+    Egress(EgressProxy),
+    /// This version serves nothing on this port.
+    Nothing(&'static str),
+}
+
+impl Service {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Models(_) => PORT_NAMES[0],
+            Self::Egress(_) => PORT_NAMES[1],
+            Self::Nothing(name) => name,
+        }
+    }
+
+    /// As many permits as there may be connections at once.
+    fn permits(&self) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(match self {
+            Self::Models(_) => models::MAX_CONCURRENT_REQUESTS,
+            Self::Egress(_) => egress::MAX_CONNECTIONS,
+            Self::Nothing(_) => MAX_CONCURRENT_REQUESTS,
+        }))
+    }
+
+    /// Serves one connection. Its permit is released when the connection ends.
+    async fn serve(self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        match self {
+            Self::Models(models) => models.serve(stream).await,
+            Self::Egress(proxy) => return proxy.serve(stream, permit).await,
+            Self::Nothing(name) => drop(timeout(REQUEST_TIMEOUT, answer(stream, name)).await), // the client may have gone
+        }
+        drop(permit);
+    }
+}
+
 /// Serves the ports from `first` on, until the runtime ends; none for 0.
-pub fn serve(first: u16, models: Models) {
+pub fn serve(first: u16, models: Models, egress: EgressProxy) {
     if first == 0 {
         return;
     }
-    let mut models = Some(models); // for the first port
-    for (offset, what) in (0..).zip(PORT_NAMES) {
-        tokio::spawn(serve_one(SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset))), what, models.take()));
+    let [_, _, git, tools] = PORT_NAMES;
+    let services = [Service::Models(models), Service::Egress(egress), Service::Nothing(git), Service::Nothing(tools)];
+    for (offset, service) in (0..).zip(services) {
+        tokio::spawn(serve_one(SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset))), service));
     }
 }
 
 /// Serves only models, on a bound port, until the runtime ends.
 pub fn serve_models(listener: TcpListener, models: Models) {
-    tokio::spawn(take(listener, PORT_NAMES[0], Some(models), Arc::new(Semaphore::new(models::MAX_CONCURRENT_REQUESTS))));
+    let service = Service::Models(models);
+    let permits = service.permits();
+    tokio::spawn(accept(listener, service, permits));
 }
 
-async fn serve_one(address: SocketAddr, what: &'static str, models: Option<Models>) {
+async fn serve_one(address: SocketAddr, service: Service) {
     let mut pause = Duration::from_millis(100);
     let listener = loop {
         match TcpListener::bind(address).await {
             Ok(listener) => break listener,
             Err(error) => {
-                link_says!("cannot listen on {address} for {what}: {error}; trying again");
+                link_says!("cannot listen on {address} for {}: {error}; trying again", service.name());
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(60));
             }
         }
     };
-    let places = Arc::new(Semaphore::new(if models.is_some() { models::MAX_CONCURRENT_REQUESTS } else { MAX_CONCURRENT_REQUESTS }));
-    take(listener, what, models, places).await;
+    let permits = service.permits();
+    accept(listener, service, permits).await;
 }
 
 /// Accepts connections, as many at once as there are permits.
-async fn take(listener: TcpListener, what: &'static str, models: Option<Models>, places: Arc<Semaphore>) {
+async fn accept(listener: TcpListener, service: Service, permits: Arc<Semaphore>) {
     loop {
         // The permit comes before the accept: further connections wait in the kernel's queue.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let models = models.clone();
+                let service = service.clone();
                 tokio::spawn(async move {
                     if timeout(REQUEST_TIMEOUT, begins_http2(&stream)).await.unwrap_or(false) {
                         drop(timeout(REQUEST_TIMEOUT, refuse_http2(stream)).await);
-                        drop(place);
+                        drop(permit);
                         return;
                     }
-                    match models {
-                        Some(models) => models.serve(stream).await,
-                        None => drop(timeout(REQUEST_TIMEOUT, answer(stream, what)).await), // the client may have gone
-                    }
-                    drop(place);
+                    service.serve(stream, permit).await;
                 });
             }
             Err(_) => sleep(Duration::from_millis(100)).await, // out of descriptors, for now
@@ -169,7 +207,7 @@ mod tests {
     async fn http2_without_tls_is_ended_in_its_own_words() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        tokio::spawn(take(listener, "git", None, Arc::new(Semaphore::new(4))));
+        tokio::spawn(accept(listener, Service::Nothing("git"), Arc::new(Semaphore::new(4))));
         for pieces in [&[HTTP2_PREFACE][..], &[&HTTP2_PREFACE[..1], &HTTP2_PREFACE[1..5], &HTTP2_PREFACE[5..]]] {
             let mut client = TcpStream::connect(address).await.expect("a connection");
             for piece in pieces {
@@ -200,7 +238,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let places = Arc::new(Semaphore::new(2));
-        tokio::spawn(take(listener, "git", None, places.clone()));
+        tokio::spawn(accept(listener, Service::Nothing("git"), places.clone()));
         let mut idle = Vec::new();
         for _ in 0..2 {
             idle.push(TcpStream::connect(address).await.expect("a connection"));

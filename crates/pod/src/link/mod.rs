@@ -17,6 +17,7 @@ pub mod action;
 pub mod canary;
 pub mod commands;
 pub mod conversations;
+pub mod egress;
 pub mod gateway;
 pub mod input;
 mod input_handling;
@@ -79,7 +80,7 @@ pub async fn serve(
     tokio::spawn(socket::serve(listener, inputs.clone()));
     let mut sidecar = Sidecar::new(options, gateway, inputs);
     match outside {
-        None => loopback::serve(options.first_port, sidecar.models()),
+        None => loopback::serve(options.first_port, sidecar.models(), sidecar.egress()),
         Some(ExternalOptions { wanted, models, secret }) => {
             loopback::serve_models(models, sidecar.models().behind_secret(&secret));
             sidecar.external_directive = Some(wanted);

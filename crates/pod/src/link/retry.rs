@@ -30,6 +30,7 @@ pub fn lasting(code: Code) -> bool {
         | Code::BudgetHeld
         | Code::CircuitOpen
         | Code::TurnTimedOut
+        | Code::DestinationUnreachable
         | Code::Internal
         | Code::Unknown => false,
         Code::WrongAudience
@@ -40,6 +41,7 @@ pub fn lasting(code: Code) -> bool {
         | Code::NotBuilt
         | Code::BudgetExhausted
         | Code::ModelNotAllowed
+        | Code::EgressDenied
         | Code::NotWorking
         | Code::SessionUnknown
         | Code::HoldClosed

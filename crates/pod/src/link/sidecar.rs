@@ -17,6 +17,7 @@ use super::action::{Action, WorkAction};
 use super::calls::{self, Spawning};
 use super::canary;
 use super::commands::Commands;
+use super::egress::EgressProxy;
 use super::gateway::{self, Answer, Gateway, Silence};
 use super::input::{Input, WorkResult};
 use super::journal::Journal;
@@ -113,6 +114,11 @@ impl Sidecar {
     /// The state for the models port.
     pub(super) fn models(&self) -> Models {
         Models::new(self.gateway.clone(), self.item.subscribe(), self.inputs.clone())
+    }
+
+    /// The proxy for other destinations.
+    pub(super) fn egress(&self) -> EgressProxy {
+        EgressProxy::new(self.gateway.clone(), self.item.subscribe())
     }
 
     pub(super) async fn run<T>(&mut self, received: &mut mpsc::Receiver<Input>, end: impl Future<Output = T>) -> T {

@@ -134,6 +134,11 @@ impl FakeGateway {
         });
     }
 
+    /// Answers calls with `path` in their path with this status and body.
+    pub fn refuse_with(&self, path: &str, status: u16, body: Value) {
+        self.change(|shared| shared.instead.push((path.to_owned(), status, body)));
+    }
+
     /// Sets the answer to a request to try a command.
     pub fn try_says(&self, answer: Value) {
         self.change(|shared| shared.tried = answer);
@@ -279,14 +284,39 @@ impl Body for BodyParts {
     }
 }
 
+/// The destination that sends back what it gets.
+pub const ECHO_DESTINATION: &str = "echo.example.org:443";
+
+fn echo(mut body: Incoming) -> BodyParts {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(frame)) = body.frame().await {
+            if let Ok(part) = frame.into_data() {
+                let _ = sender.send(part); // the program may have left
+            }
+        }
+    });
+    BodyParts(receiver)
+}
+
 async fn answer(request: Request<Incoming>, state: State) -> Result<Response<Either<BodyParts, Full<Bytes>>>, Infallible> {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let path = request.uri().to_string();
     let token = header("authorization").unwrap_or_default().trim_start_matches("Bearer ").to_owned();
     let key = header("idempotency-key");
     let (item, shown, place) = (header("spillway-item"), header("x-api-key"), header("spillway-external"));
-    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let destination = header("spillway-destination");
+    if destination.as_deref() == Some(ECHO_DESTINATION) {
+        return Ok(Response::builder().body(Either::Left(echo(request.into_body()))).expect("a response"));
+    }
+    // The body of a connection has no end.
+    let body = match destination {
+        Some(destination) => json!({"destination": destination}),
+        None => {
+            let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            serde_json::from_slice(&body).unwrap_or(Value::Null)
+        }
+    };
     let began = Instant::now();
     let (status, answer) = loop {
         let decided = decide(&mut state.0.lock().expect("the state"), &path, &token, &body, began);

@@ -28,8 +28,7 @@ use super::transitions::{Dependencies, HolderState, TransitionFacts, look_at, se
 const MISSING_DEPENDENCY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an item waits for a queue that does not exist, for the same reason.
 const MISSING_QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an item waits for a queue that takes its type before it goes to the default queue. Otherwise its queue
-/// would depend on which object was seen first.
+/// How long an item waits for a queue that takes its type, which may be seen later, before it goes to the default queue.
 const MATCHING_QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an agent that failed at an item does not get it again, so that another agent may try.
 const FAILED_AGENT_EXCLUSION: Duration = Duration::from_secs(60);

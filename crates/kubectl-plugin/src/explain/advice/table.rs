@@ -4,8 +4,7 @@ use super::Advice;
 use super::Advice::{Do, Nothing};
 use crate::api::conditions::reasons;
 
-/// Every reason with its advice. `{agent}`, `{pool}`, `{namespace}`, `{node}` and
-/// `{ended}` (an agent of the pool that ended) are placeholders for names.
+/// Every reason with its advice. `{agent}`, `{pool}`, `{namespace}`, `{node}`, `{ended}` (an agent of the pool that ended) stand for names.
 pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
     // The size of a pool.
     (reasons::AS_DESIRED, Nothing("the pool runs the desired number of agents")),
@@ -331,6 +330,12 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
         reasons::EGRESS_NOT_ENFORCED,
         Do(
             "the pod of the agent reached an address that it must not reach: use a cluster network that enforces NetworkPolicy. No program starts before that",
+        ),
+    ),
+    (
+        reasons::INVALID_EGRESS,
+        Do(
+            "the pool creates no agents until spec.sandbox.outputs is correct. Correct the entry that the message names. An entry is HOST:PORT or *.DOMAIN:PORT with a full host name, not an address. The platform team defines the sets of allowSets in the chart's value egress.allowSets",
         ),
     ),
     (

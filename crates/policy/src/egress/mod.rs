@@ -1,0 +1,185 @@
+//! Egress: which destinations other than models the agents of a pool may reach.
+//!
+//! Pure. It must not resolve a name: the gateway checks the addresses that a name has, and connects to a checked address.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`destination`] | a host and a port, as a program writes them |
+//! | [`pattern`] | the entries of allow and deny lists |
+//! | `mod` | the decision |
+
+pub mod destination;
+pub mod pattern;
+
+use std::fmt;
+
+pub use destination::{Destination, DestinationError};
+pub use pattern::{HostPattern, PatternError};
+
+/// The only port of `Open` egress.
+pub const HTTPS_PORT: u16 = 443;
+
+/// What a pool opens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EgressMode {
+    /// No destination.
+    #[default]
+    None,
+    /// The listed destinations.
+    AllowList,
+    /// Port 443 of every public host.
+    Open,
+}
+
+/// The rules for the agents of one pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EgressRules {
+    /// What the pool opens.
+    pub mode: EgressMode,
+    /// Destinations that the pool lists, by itself and by the names of sets.
+    pub allow: Vec<HostPattern>,
+    /// Destinations that the platform denies to every pool.
+    pub deny: Vec<HostPattern>,
+}
+
+/// Why a destination is denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// The destination is malformed.
+    Invalid(DestinationError),
+    /// The platform denies it.
+    DeniedByPlatform,
+    /// The pool opens no destination.
+    NoEgress,
+    /// The pool does not list it.
+    NotListed,
+    /// The pool opens port 443 only.
+    PortNotOpen,
+    /// It is an origin of models.
+    ModelOrigin,
+    /// It has no public address.
+    NotPublic,
+}
+
+/// All decisions, as metrics count them: the reasons of denials, and the codes of other refusals.
+const DECISIONS: [&str; 17] = [
+    "Allowed",
+    "HostIsAddress",
+    "InvalidDestination",
+    "DeniedByPlatform",
+    "NoEgress",
+    "NotListed",
+    "PortNotOpen",
+    "ModelOrigin",
+    "NotPublic",
+    "destination_unreachable",
+    "not_working",
+    "too_many_calls",
+    "governor_away",
+    "agent_ended",
+    "not_an_agent",
+    "not_allowed",
+    "stale_lease",
+];
+
+impl Denial {
+    /// The reason, as programs, metrics and logs read it.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(DestinationError::Address) => "HostIsAddress",
+            Self::Invalid(_) => "InvalidDestination",
+            Self::DeniedByPlatform => "DeniedByPlatform",
+            Self::NoEgress => "NoEgress",
+            Self::NotListed => "NotListed",
+            Self::PortNotOpen => "PortNotOpen",
+            Self::ModelOrigin => "ModelOrigin",
+            Self::NotPublic => "NotPublic",
+        }
+    }
+
+    /// A decision, if it is in the list: metrics have no other labels.
+    pub fn known_reason(reason: &str) -> &'static str {
+        DECISIONS.into_iter().find(|known| *known == reason).unwrap_or("other")
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(error) => error.fmt(out),
+            Self::DeniedByPlatform => out.write_str("the platform denies this destination"),
+            Self::NoEgress => out.write_str("the pool opens no destination (sandbox.outputs.egress is None)"),
+            Self::NotListed => out.write_str("the pool does not list this destination"),
+            Self::PortNotOpen => write!(out, "the pool opens port {HTTPS_PORT} only (sandbox.outputs.egress is Open)"),
+            Self::ModelOrigin => out.write_str("it serves models: call it by the base URLs in the program's environment"),
+            Self::NotPublic => {
+                out.write_str("it has no public address, and the platform allows no private one (egress.allowPrivate of the chart)")
+            }
+        }
+    }
+}
+
+/// Whether agents of a pool may reach `destination`. A platform's deny list wins over every pool.
+pub fn decide(rules: &EgressRules, destination: &Destination) -> Result<(), Denial> {
+    let EgressRules { mode, allow, deny } = rules;
+    if deny.iter().any(|pattern| pattern.matches(destination)) {
+        return Err(Denial::DeniedByPlatform);
+    }
+    match mode {
+        EgressMode::None => Err(Denial::NoEgress),
+        EgressMode::AllowList if allow.iter().any(|pattern| pattern.matches(destination)) => Ok(()),
+        EgressMode::AllowList => Err(Denial::NotListed),
+        EgressMode::Open if destination.port() == HTTPS_PORT => Ok(()),
+        EgressMode::Open => Err(Denial::PortNotOpen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patterns(texts: &[&str]) -> Vec<HostPattern> {
+        texts.iter().map(|text| HostPattern::parse(text).expect(text)).collect()
+    }
+
+    fn reason(rules: &EgressRules, destination: &str) -> Option<&'static str> {
+        let destination = Destination::parse(destination).expect(destination);
+        decide(rules, &destination).err().map(|denial| denial.reason())
+    }
+
+    #[test]
+    fn a_pool_reaches_the_destinations_that_it_lists() {
+        let rules = EgressRules {
+            mode: EgressMode::AllowList,
+            allow: patterns(&["api.example.com:443", "*.example.org:8443"]),
+            deny: patterns(&["secret.example.org:*"]),
+        };
+        let cases = [
+            ("api.example.com:443", None),
+            ("API.Example.COM:443", None),
+            ("api.example.com:80", Some("NotListed")),
+            ("example.com:443", Some("NotListed")),
+            ("evil.api.example.com:443", Some("NotListed")),
+            ("api.example.com.evil.net:443", Some("NotListed")),
+            ("a.example.org:8443", None),
+            ("a.b.example.org:8443", Some("NotListed")),
+            ("example.org:8443", Some("NotListed")),
+            ("secret.example.org:8443", Some("DeniedByPlatform")),
+        ];
+        for (destination, expected) in cases {
+            assert_eq!(reason(&rules, destination), expected, "{destination}");
+        }
+    }
+
+    #[test]
+    fn a_pool_without_a_list_reaches_nothing_and_an_open_one_port_443() {
+        let closed = EgressRules { allow: patterns(&["api.example.com:443"]), ..EgressRules::default() };
+        assert_eq!(reason(&closed, "api.example.com:443"), Some("NoEgress"));
+        let empty = EgressRules { mode: EgressMode::AllowList, ..EgressRules::default() };
+        assert_eq!(reason(&empty, "api.example.com:443"), Some("NotListed"));
+        let open = EgressRules { mode: EgressMode::Open, deny: patterns(&["*.example.org:443"]), ..EgressRules::default() };
+        assert_eq!(reason(&open, "api.example.com:443"), None);
+        assert_eq!(reason(&open, "api.example.com:22"), Some("PortNotOpen"));
+        assert_eq!(reason(&open, "a.example.org:443"), Some("DeniedByPlatform"));
+    }
+}
