@@ -289,6 +289,9 @@ every_rule() { without_crds --show-only templates/aggregated.yaml --show-only te
 check "no role opens agents' pods" lacks exec every_rule
 
 # --- values.schema.json refuses, and says where -----------------------------------------------------------------------
+for entry in 'deny={*:443}' 'deny={a.example.com:0443}' 'allowPrivate={npm.example.com:65536}' 'allowPrivate={10.0.0.1:443}' 'allowSets.npm={npm.example.com}'; do
+  check "refuses egress.$entry, as the operator would" refused "does not match pattern" render --set "egress.$entry"
+done
 check "refuses an unknown value" refused replicas render --set replicas=3
 check "refuses an unknown nested value" refused repo render --set image.repo=x
 check "refuses words for a number" refused replicaCount render --set-string replicaCount=two
