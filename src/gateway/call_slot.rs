@@ -20,14 +20,17 @@ pub(super) struct CallSlot<'a> {
 }
 
 impl<'a> CallSlot<'a> {
+    /// A slot of an agent's own calls.
     pub fn take(gateway: &'a Gateway, pod: &'a PodIdentity) -> Result<Self, Refusal> {
+        Self::take_of(&gateway.limits, gateway, pod)
+    }
+
+    /// A slot of calls that are counted apart from the others.
+    pub fn take_of(limits: &'a Mutex<Limits>, gateway: &Gateway, pod: &'a PodIdentity) -> Result<Self, Refusal> {
         let name = gateway.long_polls.limit_key(pod);
-        let begun = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
-        let (whose, full) = match begun {
-            Ok(()) => return Ok(Self { limits: &gateway.limits, namespace: &pod.namespace, name }),
-            Err(refused) => refused,
-        };
-        Err(too_many(whose, full))
+        let begun = limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
+        begun.map_err(|(whose, full)| too_many(whose, full))?;
+        Ok(Self { limits, namespace: &pod.namespace, name })
     }
 }
 

@@ -7,12 +7,10 @@
 //! |---|---|
 //! | `mod` | one connection: decide, dial, carry |
 //! | [`dial`] | the addresses of a destination, and the connection |
-//! | `decision_slot` | how fast an agent may ask for connections |
 //! | [`slots`] | how many connections an agent and a namespace may have |
 //! | `state` | the shared state |
 //! | [`tunnel`] | the bytes of a connection |
 
-mod decision_slot;
 mod dial;
 mod slots;
 mod state;
@@ -30,9 +28,9 @@ use bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use self::decision_slot::DecisionSlot;
 use self::dial::DialError;
 use self::slots::ConnectionSlot;
+use super::call_slot::CallSlot;
 use super::models::item;
 use super::state::Gateway;
 use crate::cluster::token::PodIdentity;
@@ -69,7 +67,7 @@ pub async fn answer(gateway: &Arc<Gateway>, pod: &PodIdentity, request: Request)
             Ok(Response::new(tunnel::carry(stream, body, ended, record, slot)))
         }
         Err(refusal) => {
-            attempt.decided(refusal.reason.as_deref().unwrap_or_else(|| refusal.code.label()));
+            attempt.decided(refusal.reason.as_deref().map_or_else(|| refusal.code.label(), Denial::known_reason));
             Err(refusal)
         }
     }
@@ -84,7 +82,7 @@ impl Attempt<'_> {
             return Err(Refusal::new(Code::NotAllowed, message));
         }
         let destination = {
-            let _deciding = DecisionSlot::take(gateway, pod)?;
+            let _deciding = CallSlot::take_of(&gateway.egress.decisions, gateway, pod)?;
             self.decide().await?
         };
         let egress = &gateway.egress;
@@ -131,13 +129,9 @@ impl Attempt<'_> {
     }
 
     /// Logs and counts a decision.
-    fn decided(&self, decision: &str) {
-        self.gateway.metrics.egress_decided(Denial::known_reason(decision));
-        self.log(decision);
-    }
-
-    fn log(&self, decision: &str) {
-        let Self { gateway: _, pod, text, item } = self;
+    fn decided(&self, decision: &'static str) {
+        let Self { gateway, pod, text, item } = self;
+        gateway.metrics.egress_decided(decision);
         let item = item.as_ref().map(|item| item.uid.as_str()).unwrap_or_default();
         tracing::info!(namespace = pod.namespace, agent = pod.name, item, destination = ?text, decision, "egress");
     }
