@@ -90,14 +90,14 @@ mod tests {
 
     #[test]
     fn the_file_of_the_chart_is_read() {
-        let json = r#"{"deny": ["*.internal.example.com:*"], "allowPrivate": ["npm.example.com:443"], "allowSets": {"npm": ["registry.npmjs.org:443"]}}"#;
+        let json = r#"{"deny": ["*.internal.example.com:*"], "allowPrivate": ["npm.example.com:443"], "allowSets": {"npm": ["packages.example.org:443"]}}"#;
         let settings = EgressSettings::parse(json).expect("a file");
         let destination = |text| Destination::parse(text).expect("a destination");
         assert!(settings.deny[0].matches(&destination("a.internal.example.com:22")));
         assert!(
             settings.may_be_private(&destination("npm.example.com:443")) && !settings.may_be_private(&destination("npm.example.com:80"))
         );
-        assert!(settings.allow_sets["npm"][0].matches(&destination("registry.npmjs.org:443")));
+        assert!(settings.allow_sets["npm"][0].matches(&destination("packages.example.org:443")));
         assert_eq!(EgressSettings::parse("{}"), Ok(EgressSettings::default()));
         assert!(EgressSettings::parse(r#"{"enabled": false}"#).is_ok_and(|settings| !settings.enabled));
     }
@@ -108,8 +108,8 @@ mod tests {
             (r#"{"deny": ["*:443"]}"#, "deny: \"*:443\""),
             (r#"{"allowPrivate": ["*.example.com:443"]}"#, "allowPrivate: \"*.example.com:443\""),
             (r#"{"allowPrivate": ["10.0.0.1:443"]}"#, "allowPrivate: \"10.0.0.1:443\""),
-            (r#"{"allowSets": {"npm": ["registry.npmjs.org"]}}"#, "allowSets.npm: \"registry.npmjs.org\""),
-            (r#"{"allowSets": {"npm": ["registry.npmjs.org:*"]}}"#, "allowSets.npm: registry.npmjs.org:* needs a port"),
+            (r#"{"allowSets": {"npm": ["packages.example.org"]}}"#, "allowSets.npm: \"packages.example.org\""),
+            (r#"{"allowSets": {"npm": ["packages.example.org:*"]}}"#, "allowSets.npm: packages.example.org:* needs a port"),
             (r#"{"denied": []}"#, "denied"),
         ] {
             let error = EgressSettings::parse(json).expect_err(json);

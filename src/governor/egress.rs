@@ -30,11 +30,8 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
     lease_check::may_act(caller, &agent, item.as_ref(), context)?;
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok());
-    let pool = pool.ok_or_else(|| Refusal::away("the agent's pool is not known here now; try again"))?;
+    let pool = pool.ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))?;
     let judged = Destination::parse(&destination).map_err(Denial::Invalid).and_then(|destination| {
-        if !context.egress.enabled {
-            return Err(Denial::DeniedByPlatform);
-        }
         // A pool with an invalid list opens what is valid in it; the pool reports the rest.
         decide(&rules(&pool.spec, &context.egress), &destination)
     });
@@ -65,16 +62,22 @@ fn words(pool: &AgentPool, destination: &str, denial: &Denial) -> String {
 }
 
 /// The rules for the agents of a pool, as far as its lists are valid.
-pub fn rules(spec: &AgentPoolSpec, settings: &EgressSettings) -> EgressRules {
-    let outputs = spec.sandbox.as_ref().and_then(|sandbox| sandbox.outputs.clone()).unwrap_or_default();
-    let mode = match outputs.egress {
+fn rules<'a>(spec: &AgentPoolSpec, settings: &'a EgressSettings) -> EgressRules<'a> {
+    let outputs = spec.sandbox.as_ref().and_then(|sandbox| sandbox.outputs.as_ref());
+    let mode = match outputs.and_then(|outputs| outputs.egress) {
         None | Some(Egress::None) => EgressMode::None,
         Some(Egress::AllowList) => EgressMode::AllowList,
         Some(Egress::Open) => EgressMode::Open,
     };
-    let listed = outputs.allow.iter().flatten().filter_map(|text| HostPattern::parse(text).ok());
-    let of_sets = outputs.allow_sets.iter().flatten().filter_map(|name| settings.allow_sets.get(name)).flatten().cloned();
-    EgressRules { mode, allow: listed.chain(of_sets).collect(), deny: settings.deny.clone() }
+    let listed = outputs.into_iter().flat_map(|outputs| outputs.allow.iter().flatten());
+    let sets = outputs.into_iter().flat_map(|outputs| outputs.allow_sets.iter().flatten());
+    EgressRules {
+        disabled: !settings.enabled,
+        mode,
+        allow: listed.filter_map(|text| HostPattern::parse(text).ok()).collect(),
+        sets: sets.filter_map(|name| settings.allow_sets.get(name).map(Vec::as_slice)).collect(),
+        deny: &settings.deny,
+    }
 }
 
 /// What is wrong with a pool's lists: the field, and what to do. The schema cannot know the sets of the platform.
@@ -111,7 +114,7 @@ mod tests {
     }
 
     fn settings() -> EgressSettings {
-        EgressSettings::parse(r#"{"deny": ["bad.example.org:*"], "allowSets": {"npm": ["registry.npmjs.org:443"]}}"#).expect("settings")
+        EgressSettings::parse(r#"{"deny": ["bad.example.org:*"], "allowSets": {"npm": ["packages.example.net:443"]}}"#).expect("settings")
     }
 
     fn reason(outputs: Value, destination: &str) -> Option<&'static str> {
@@ -122,12 +125,15 @@ mod tests {
     #[test]
     fn a_pool_opens_its_list_and_the_sets_that_it_names() {
         let outputs = json!({"egress": "AllowList", "allow": ["*.example.org:443"], "allowSets": ["npm"]});
-        assert_eq!(reason(outputs.clone(), "registry.npmjs.org:443"), None);
+        assert_eq!(reason(outputs.clone(), "packages.example.net:443"), None);
         assert_eq!(reason(outputs.clone(), "a.example.org:443"), None);
         assert_eq!(reason(outputs.clone(), "bad.example.org:443"), Some("DeniedByPlatform"));
-        assert_eq!(reason(outputs, "pypi.org:443"), Some("NotListed"));
-        assert_eq!(reason(json!({}), "registry.npmjs.org:443"), Some("NoEgress"));
-        assert_eq!(reason(json!({"egress": "Open"}), "pypi.org:443"), None);
+        assert_eq!(reason(outputs, "other.example.net:443"), Some("NotListed"));
+        assert_eq!(reason(json!({}), "packages.example.net:443"), Some("NoEgress"));
+        assert_eq!(reason(json!({"egress": "Open"}), "other.example.net:443"), None);
+        let disabled = EgressSettings::parse(r#"{"enabled": false}"#).expect("settings");
+        let destination = Destination::parse("other.example.net:443").expect("a destination");
+        assert_eq!(decide(&rules(&pool(json!({"egress": "Open"})).spec, &disabled), &destination), Err(Denial::DeniedByPlatform));
     }
 
     #[test]
@@ -146,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_denial_names_the_pool_and_the_field() {
-        let words = words(&pool(json!({})), "pypi.org:443", &Denial::NotListed);
+        let words = words(&pool(json!({})), "other.example.net:443", &Denial::NotListed);
         assert!(words.contains("AgentPool/coders") && words.contains("spec.sandbox.outputs.allow"), "{words}");
     }
 }

@@ -12,7 +12,7 @@ use crate::wire::{Code, Refusal};
 pub fn may_act(caller: &Caller, agent: &Agent, item: Option<&LeaseRef>, context: &Context) -> Result<(), Refusal> {
     let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
     if !context.work_index.is_ready() {
-        return Err(Refusal::away("the items of work are being listed; try again"));
+        return Err(Refusal::away("the controller is still listing the WorkItems; try again"));
     }
     let holding = lease_of(caller, item, context);
     if context.replay_window_open() && item.is_some() && holding.as_ref() != item {
@@ -21,7 +21,7 @@ pub fn may_act(caller: &Caller, agent: &Agent, item: Option<&LeaseRef>, context:
     judge(agent, paused, item, holding.as_ref())
 }
 
-/// The lease that a call is for: the one that it names, if that is the pod's, else the one that the pod holds.
+/// The lease of a call: the one that it names, if the pod holds that, else the one that the pod holds.
 pub fn lease_of(caller: &Caller, named: Option<&LeaseRef>, context: &Context) -> Option<LeaseRef> {
     context.work_index.with(&caller.key.namespace, |work| {
         let named = named.cloned().filter(|lease| work.holds(&caller.uid, lease));
@@ -32,7 +32,7 @@ pub fn lease_of(caller: &Caller, named: Option<&LeaseRef>, context: &Context) ->
 /// Whether an agent may act. Pure.
 fn judge(agent: &Agent, paused: bool, named: Option<&LeaseRef>, held: Option<&LeaseRef>) -> Result<(), Refusal> {
     if paused || is_paused(agent) {
-        let message = "this agent is paused: it makes no calls until a person resumes it";
+        let message = "this agent is paused: it may make no calls until it is resumed";
         return Err(Refusal::new(Code::NotWorking, message));
     }
     match named {

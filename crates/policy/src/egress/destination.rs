@@ -143,11 +143,11 @@ mod tests {
     #[test]
     fn a_destination_has_one_spelling() {
         let cases = [
-            ("registry.npmjs.org:443", "registry.npmjs.org:443"),
-            ("Registry.NPMJS.org:443", "registry.npmjs.org:443"),
+            ("packages.example.org:443", "packages.example.org:443"),
+            ("Packages.EXAMPLE.org:443", "packages.example.org:443"),
             ("xn--bcher-kva.example:8443", "xn--bcher-kva.example:8443"),
             ("a.b:1", "a.b:1"),
-            ("127.0.0.1.nip.io:443", "127.0.0.1.nip.io:443"),
+            ("127.0.0.1.example.org:443", "127.0.0.1.example.org:443"),
             ("1.2.3.4a:443", "1.2.3.4a:443"),
         ];
         for (text, expected) in cases {

@@ -33,13 +33,17 @@ pub enum EgressMode {
 
 /// The rules for the agents of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EgressRules {
+pub struct EgressRules<'a> {
+    /// Whether the platform has disabled egress for every pool.
+    pub disabled: bool,
     /// What the pool opens.
     pub mode: EgressMode,
-    /// Destinations that the pool lists, by itself and by the names of sets.
+    /// Destinations that the pool lists.
     pub allow: Vec<HostPattern>,
+    /// The platform's lists that the pool names.
+    pub sets: Vec<&'a [HostPattern]>,
     /// Destinations that the platform denies to every pool.
-    pub deny: Vec<HostPattern>,
+    pub deny: &'a [HostPattern],
 }
 
 /// Why a destination is denied.
@@ -61,26 +65,9 @@ pub enum Denial {
     NotPublic,
 }
 
-/// All decisions, as metrics count them: the reasons of denials, and the codes of other refusals.
-const DECISIONS: [&str; 17] = [
-    "Allowed",
-    "HostIsAddress",
-    "InvalidDestination",
-    "DeniedByPlatform",
-    "NoEgress",
-    "NotListed",
-    "PortNotOpen",
-    "ModelOrigin",
-    "NotPublic",
-    "destination_unreachable",
-    "not_working",
-    "too_many_calls",
-    "governor_away",
-    "agent_ended",
-    "not_an_agent",
-    "not_allowed",
-    "stale_lease",
-];
+/// The reasons of all denials.
+const REASONS: [&str; 8] =
+    ["HostIsAddress", "InvalidDestination", "DeniedByPlatform", "NoEgress", "NotListed", "PortNotOpen", "ModelOrigin", "NotPublic"];
 
 impl Denial {
     /// The reason, as programs, metrics and logs read it.
@@ -97,9 +84,9 @@ impl Denial {
         }
     }
 
-    /// A decision, if it is in the list: metrics have no other labels.
+    /// A reason that another process gave, if this version knows it: metrics have no other labels.
     pub fn known_reason(reason: &str) -> &'static str {
-        DECISIONS.into_iter().find(|known| *known == reason).unwrap_or("other")
+        REASONS.into_iter().find(|known| *known == reason).unwrap_or("other")
     }
 }
 
@@ -119,15 +106,16 @@ impl fmt::Display for Denial {
     }
 }
 
-/// Whether agents of a pool may reach `destination`. A platform's deny list wins over every pool.
-pub fn decide(rules: &EgressRules, destination: &Destination) -> Result<(), Denial> {
-    let EgressRules { mode, allow, deny } = rules;
-    if deny.iter().any(|pattern| pattern.matches(destination)) {
+/// Whether agents of a pool may reach `destination`. The platform's rules win over every pool.
+pub fn decide(rules: &EgressRules<'_>, destination: &Destination) -> Result<(), Denial> {
+    let EgressRules { disabled, mode, allow, sets, deny } = rules;
+    let names = |list: &[HostPattern]| list.iter().any(|pattern| pattern.matches(destination));
+    if *disabled || names(deny) {
         return Err(Denial::DeniedByPlatform);
     }
     match mode {
         EgressMode::None => Err(Denial::NoEgress),
-        EgressMode::AllowList if allow.iter().any(|pattern| pattern.matches(destination)) => Ok(()),
+        EgressMode::AllowList if names(allow) || sets.iter().any(|set| names(set)) => Ok(()),
         EgressMode::AllowList => Err(Denial::NotListed),
         EgressMode::Open if destination.port() == HTTPS_PORT => Ok(()),
         EgressMode::Open => Err(Denial::PortNotOpen),
@@ -142,17 +130,20 @@ mod tests {
         texts.iter().map(|text| HostPattern::parse(text).expect(text)).collect()
     }
 
-    fn reason(rules: &EgressRules, destination: &str) -> Option<&'static str> {
+    fn reason(rules: &EgressRules<'_>, destination: &str) -> Option<&'static str> {
         let destination = Destination::parse(destination).expect(destination);
         decide(rules, &destination).err().map(|denial| denial.reason())
     }
 
     #[test]
     fn a_pool_reaches_the_destinations_that_it_lists() {
+        let (set, deny) = (patterns(&["*.example.org:8443"]), patterns(&["secret.example.org:*"]));
         let rules = EgressRules {
             mode: EgressMode::AllowList,
-            allow: patterns(&["api.example.com:443", "*.example.org:8443"]),
-            deny: patterns(&["secret.example.org:*"]),
+            allow: patterns(&["api.example.com:443"]),
+            sets: vec![&set],
+            deny: &deny,
+            disabled: false,
         };
         let cases = [
             ("api.example.com:443", None),
@@ -177,9 +168,11 @@ mod tests {
         assert_eq!(reason(&closed, "api.example.com:443"), Some("NoEgress"));
         let empty = EgressRules { mode: EgressMode::AllowList, ..EgressRules::default() };
         assert_eq!(reason(&empty, "api.example.com:443"), Some("NotListed"));
-        let open = EgressRules { mode: EgressMode::Open, deny: patterns(&["*.example.org:443"]), ..EgressRules::default() };
+        let deny = patterns(&["*.example.org:443"]);
+        let open = EgressRules { mode: EgressMode::Open, deny: &deny, ..EgressRules::default() };
         assert_eq!(reason(&open, "api.example.com:443"), None);
         assert_eq!(reason(&open, "api.example.com:22"), Some("PortNotOpen"));
         assert_eq!(reason(&open, "a.example.org:443"), Some("DeniedByPlatform"));
+        assert_eq!(reason(&EgressRules { disabled: true, ..open }, "api.example.com:443"), Some("DeniedByPlatform"));
     }
 }

@@ -16,7 +16,7 @@ use spillway_wire::egress::DESTINATION_HEADER;
 use spillway_wire::meter::ITEM_HEADER;
 use spillway_wire::work::LeaseRef;
 use spillway_wire::{Code, Refusal};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex, split};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, Join, ReadBuf, ReadHalf, WriteHalf, duplex, join, split};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -57,18 +57,22 @@ pub async fn open(gateway: &Gateway, destination: &str, item: Option<&LeaseRef>)
     let cut = Arc::new(AtomicBool::new(false));
     tokio::spawn(upload(from_program, parts));
     tokio::spawn(download(body, to_program, cut.clone(), gone));
-    Ok(Tunnel { stream: near, cut, _alive: alive })
+    let (stream, to_destination) = split(near);
+    Ok(join(FromDestination { stream, cut, _alive: alive }, to_destination))
 }
 
-/// The program's side of a connection. A connection that was cut ends with an error, and not as if the destination had closed it.
-pub struct Tunnel {
-    stream: DuplexStream,
+/// The program's side of a connection.
+pub type Tunnel = Join<FromDestination, WriteHalf<DuplexStream>>;
+
+/// What the destination sends. A connection that was cut ends with an error, and not as if the destination had closed it.
+pub struct FromDestination {
+    stream: ReadHalf<DuplexStream>,
     cut: Arc<AtomicBool>,
     /// Dropped with this: what the destination sends is read no more.
     _alive: oneshot::Sender<()>,
 }
 
-impl AsyncRead for Tunnel {
+impl AsyncRead for FromDestination {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
@@ -76,20 +80,6 @@ impl AsyncRead for Tunnel {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionReset, "the connection was cut")));
         }
         read
-    }
-}
-
-impl AsyncWrite for Tunnel {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
