@@ -92,7 +92,7 @@ pub fn unmeetable(spec: &AgentPoolSpec) -> Option<String> {
     let unreached: Vec<&str> = preflight.urls.iter().flatten().filter(|url| !offer.reaches(url)).map(String::as_str).collect();
     if !unreached.is_empty() {
         let urls = unreached.join(", ");
-        return Some(format!("agents cannot reach {urls} (spec.preflight.urls): they reach only the origins in spec.models"));
+        return Some(format!("{urls} (spec.preflight.urls) cannot be checked: only the origins in spec.models can"));
     }
     let asks_none = preflight.models == Some(true) && spec.models.as_ref().is_none_or(Vec::is_empty);
     asks_none.then(|| "spec.preflight.models is true and spec.models is empty: there is no model to check".to_owned())

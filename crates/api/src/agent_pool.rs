@@ -339,7 +339,7 @@ pub struct Preflight {
     /// Whether the sandbox must be in force. An agent whose pod reports a missing guarantee then gets no work. If unset, it must be, except
     /// for guarantees that this version never provides (Landlock, AgentStrict).
     pub require_sandbox: Option<bool>,
-    /// https URLs whose servers must answer. Agents can reach only the origins of `models`: a pool with any other URL reports it and starts
+    /// https URLs whose servers must answer. Only origins of `models` can be checked: a pool with any other URL reports it and starts
     /// no agents.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024), regex(pattern = "^https://[^/?#@\\s]+([/?#]\\S*)?$")))]
     pub urls: Option<Vec<String>>,
