@@ -5,8 +5,9 @@
     e2e/recording/record.py --svg FILE --from LOG                    draw the log of an earlier run again
 
 The command runs on a pseudo-terminal of COLUMNS x ROWS. Its log has one JSON array on each line: seconds since the start, text.
-The drawing shows the output in its order and with its times, with four changes: pauses are shortened to PAUSE seconds, lines of
-builds (NOISE) are left out, the checkout's path becomes ~/spillway, and colours are left out. A failed command is not drawn.
+The drawing shows the output in its order and with its times, with five changes: pauses are shortened to PAUSE seconds, lines of
+builds (NOISE) are left out, the checkout's path becomes ~/spillway, colours are left out, and of lines that are too long the
+rows of tables are cut and others are broken between words. A failed command is not drawn.
 
 The SVG needs no script. It has two CSS animations: one scrolls the lines, and one moves a cover over the lines to come. Without
 animations, and for readers who prefer less motion, it shows the end. It needs Python 3 with its standard library only.
@@ -23,6 +24,7 @@ import re
 import struct
 import sys
 import termios
+import textwrap
 import time
 
 COLUMNS, ROWS = 104, 30
@@ -98,6 +100,17 @@ def lines_of(said):
     return lines
 
 
+def fitted(text):
+    """A line as rows of at most COLUMNS characters."""
+    if len(text) <= COLUMNS:
+        return [text]
+    # kubectl puts three spaces or more between the columns of a table. The demo's times have them too: [   1s].
+    if re.search(r"[^\s\[] {3}", text.strip()):
+        return [text[:COLUMNS].rstrip()]
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.wrap(text, COLUMNS, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def shown(lines, title):
     """(seconds, text) of each row of the terminal, with pauses shortened and noise left out."""
     here = os.getcwd()
@@ -111,7 +124,7 @@ def shown(lines, title):
         text = text.replace(here, "~/spillway")
         if not text and not rows[-1][1]:
             continue
-        rows += [(now, text[i : i + COLUMNS]) for i in range(0, max(len(text), 1), COLUMNS)]
+        rows += [(now, row) for row in fitted(text)]
     return rows
 
 
