@@ -37,7 +37,7 @@ up() {
     inside kubectl apply --server-side --force-conflicts -k config/samples
     inside kubectl apply --server-side --force-conflicts -k e2e/hanging
     if [ -z "$left_out" ]; then
-        step "5/6 Codex: items in a queue, a pool that scales from 0 with its work and back, every token counted; an agent that runs out of tokens"
+        step "5/6 Codex: items in a queue, a pool that scales with its work, an agent that runs out of tokens"
         codex_before=$(codex_done)
         codex_apply
         codex_show || troubles
@@ -56,7 +56,9 @@ up() {
     printf '\n'
     inside kubectl -n demo get agents
     printf '\n'
-    inside kubectl -n demo get workqueues,workitems
+    inside kubectl -n demo get workqueues
+    printf '\n'
+    inside kubectl -n demo get workitems
     step "done. Try these commands:"
     local run="e2e/cluster/cluster run"
     [ -z "${SPILLWAY_CLUSTER:-}" ] || run="SPILLWAY_CLUSTER=$SPILLWAY_CLUSTER $run"

@@ -105,7 +105,7 @@ codex_counted() {
         [ "$SECONDS" -lt "$end" ] || { printf '\nTokens:\n%s\n' "$numbers"; return 1; }
         sleep 2
     done
-    printf '\nTokens, counted by five:\n%s\n' "$numbers"
+    printf '\nThe same tokens, counted in five places:\n%s\n' "$numbers"
 }
 
 codex_results() {

@@ -21,5 +21,5 @@ spent_show() {
         printf 'A person grants it more tokens (kubectl spillway grant agent/%s 60k):\n' "$agent"
         inside env PATH="$PWD/$(plugin_folder):$PATH" kubectl spillway grant "agent/$agent" 60k -n demo | sed 's/^/  /'
     done
-    inside kubectl -n demo get workitem spent-1 -o json | jq -r '"The agent continued and finished: \(.status.result) (attempts: \(.status.attempts))"'
+    inside kubectl -n demo get workitem spent-1 -o json | jq -r '"The agent continued and finished: \(.status.result | rtrimstr("\n")) (attempts: \(.status.attempts))"'
 }
