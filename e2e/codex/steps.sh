@@ -63,7 +63,7 @@ codex_look() {
         (.items | map({key: .metadata.name, value: (.status // {})}) | from_entries) as $s
         | ([$s["codex-1", "codex-2", "codex-3"] | select(.) | .phase // "Pending"] | group_by(.) | map("\(length) \(.[0])") | join(", ")) as $phases
         | ([$s["codex-4"].attemptHistory[]?.message // ""] | any(contains("Budget/codex-small"))) as $refused
-        | "agents of codex: \($s.codex.agents // 0), its items: \($phases | if . == "" then "none" else . end); of codex-small: \($s["codex-small"].agents // 0)\(if $refused then ", whose item was refused more tokens" else "" end)",
+        | "agents of codex: \($s.codex.agents // 0), its items: \($phases | if . == "" then "none" else . end); of codex-small: \($s["codex-small"].agents // 0)\(if $refused then ", its item was refused tokens" else "" end)",
           ($phases == "3 Succeeded" and $refused and ($s.codex.agents // 0) == 0 and ($s["codex-small"].agents // 0) == 0)') || return 1
     if [ "${look%$'\n'*}" != "$looked" ]; then
         looked=${look%$'\n'*}
