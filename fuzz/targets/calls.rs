@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let facts = call.facts();
     assert!(facts.bytes >= 0 && facts.other_tokens >= 0, "{facts:?}");
-    let sent = call.upstream(GIVEN);
+    let sent = call.upstream_body(GIVEN);
     let after: Value = serde_json::from_slice(&sent).expect("what is sent is JSON");
     if call.kind() != Kind::Generate {
         assert_eq!(sent, body, "what costs nothing is sent as it stands");
@@ -53,6 +53,6 @@ fuzz_target!(|data: &[u8]| {
     assert!(sent.len() <= body.len() + 256, "what is sent is what was counted");
     // A second pass counts the same, and changes nothing.
     let again = spillway_dialect::parse(&route, None, None, sent.as_slice()).expect("what is sent is taken");
-    assert_eq!(again.upstream(GIVEN), sent);
+    assert_eq!(again.upstream_body(GIVEN), sent);
     assert_eq!((again.model(), again.stream()), (call.model(), call.stream()));
 });

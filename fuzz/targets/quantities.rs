@@ -3,12 +3,12 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use libfuzzer_sys::fuzz_target;
-use spillway_api::quantity::{nanos, same, units};
+use spillway_api::quantity::{is_same_quantity, nanos, units};
 
 fuzz_target!(|text: &str| {
     let quantity = Quantity(text.to_owned());
     let number = nanos(&quantity);
-    assert!(same(&quantity, &quantity));
+    assert!(is_same_quantity(&quantity, &quantity));
     let Some(number) = number else { return };
     let whole = units(&quantity);
     assert!(number <= 0 || whole == u64::MAX || i128::from(whole) >= number / 1_000_000_000, "{text}: {number}");

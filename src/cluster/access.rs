@@ -38,7 +38,7 @@ impl Authorizer {
     pub fn new(client: Client) -> Self {
         let keep = |answer: &Answer| match answer {
             Ok(()) => ALLOWED_TTL,
-            Err(refusal) if refusal.code.passes() => Duration::ZERO,
+            Err(refusal) if refusal.code.is_retryable() => Duration::ZERO,
             Err(_) => DENIED_TTL,
         };
         Self { api: Api::all(client), known: TtlCache::new(keep, MAX_CACHED_REVIEWS) }
@@ -118,7 +118,9 @@ async fn ask(api: &Api<SubjectAccessReview>, review: &SubjectAccessReview, user:
             // An authorizer that failed denies by default. That does not prove that the user has no right.
             Some(why) if answer.status.as_ref().is_some_and(|status| !status.allowed && status.denied != Some(true)) => {
                 tracing::warn!(why, user, "an authorizer of the cluster could not evaluate the rights of a user");
-                return Err(Refusal::away(format!("an authorizer of the cluster could not evaluate the rights of {user}; try again")));
+                return Err(Refusal::unavailable(format!(
+                    "an authorizer of the cluster could not evaluate the rights of {user}; try again"
+                )));
             }
             Some(_) | None => return judge(answer, user),
         },
@@ -127,7 +129,7 @@ async fn ask(api: &Api<SubjectAccessReview>, review: &SubjectAccessReview, user:
                 why = %status.message,
                 "the gateway may not create subjectaccessreviews: set the chart's value gateway.external.enabled"
             );
-            return Err(Refusal::away(
+            return Err(Refusal::unavailable(
                 "the gateway may not create subjectaccessreviews, so it cannot check the user's rights: see its log",
             ));
         }
@@ -135,7 +137,7 @@ async fn ask(api: &Api<SubjectAccessReview>, review: &SubjectAccessReview, user:
         Err(_) => "no answer".to_owned(),
     };
     tracing::warn!(why, "cannot review the rights of a user");
-    Err(Refusal::away("the API server did not answer; try again"))
+    Err(Refusal::unavailable("the API server did not answer; try again"))
 }
 
 fn judge(answer: SubjectAccessReview, user: &str) -> Answer {
@@ -240,7 +242,7 @@ mod tests {
             });
             let authorizer = Authorizer::new(Client::new(service, "n"));
             let refusal = authorizer.may_register(&holder("alice", &[]), "team", "laptops", || Ok(())).await.expect_err("not known");
-            assert!(refusal.code.passes(), "{status}: {refusal}");
+            assert!(refusal.code.is_retryable(), "{status}: {refusal}");
         }
     }
 

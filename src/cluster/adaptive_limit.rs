@@ -60,9 +60,9 @@ impl AdaptiveLimitLayer {
     /// A write that began at `began` has ended.
     fn record_write(&self, began: BootTime) {
         let mut adaptive_limit = self.adaptive_limit.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = adaptive_limit.at_once();
+        let before = adaptive_limit.limit();
         adaptive_limit.record_write(self.began.elapsed(), began.elapsed(), self.semaphore.has_waiters());
-        let now = adaptive_limit.at_once();
+        let now = adaptive_limit.limit();
         if now != before {
             self.semaphore.resize(NAMESPACES_AT_FULL_LIMIT * now, now);
             self.metrics.writes_at_once(now);

@@ -94,7 +94,7 @@ impl Reviewer {
         // Only answers of the API server are cached, not its failures.
         let keep = |answer: &Answer| match answer {
             Ok(_) => VALID_TOKEN_TTL,
-            Err(refusal) if refusal.code.passes() => Duration::ZERO,
+            Err(refusal) if refusal.code.is_retryable() => Duration::ZERO,
             Err(_) => INVALID_TOKEN_TTL,
         };
         Self { api: Api::all(client), audience, user_audiences: Vec::new(), known: TtlCache::new(keep, MAX_CACHED_REVIEWS) }
@@ -136,7 +136,7 @@ async fn ask(api: &Api<TokenReview>, audience: &str, of_users: &[String], token:
         Err(_) => "no answer".to_owned(),
     };
     tracing::warn!(why, "cannot review a token");
-    Err(Refusal::away("the API server did not answer; try again"))
+    Err(Refusal::unavailable("the API server did not answer; try again"))
 }
 
 fn judge(review: TokenReview, audience: &str, of_users: &[String]) -> Answer {

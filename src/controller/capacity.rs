@@ -33,7 +33,7 @@ use crate::cluster::ObjectKey;
 use crate::policy::agent::{Hindrance, HindranceKind};
 use crate::policy::budget::{Key as Place, MAX_BUDGET_DEPTH};
 use crate::policy::capacity::{
-    Amounts, BudgetPath, CapacityHolder, Limit, LimitScope, LimitedResource, Project, Reservation, exceeds_max_projects, full,
+    Amounts, BudgetPath, CapacityHolder, Limit, LimitScope, LimitedResource, Project, Reservation, exceeds_max_projects, first_full_limit,
 };
 use crate::policy::work::admission::ProjectLimit;
 
@@ -62,7 +62,7 @@ impl PendingPlaces {
             if let Some(words) = project_full(&namespace, &clusters, &holders, stores) {
                 return Err(Hindrance { kind: HindranceKind::ProjectLimit, message: words });
             }
-            if let Some(full) = full(limits, &holders, &asks) {
+            if let Some(full) = first_full_limit(limits, &holders, &asks) {
                 return Err(Hindrance { kind: HindranceKind::BudgetExhausted, message: full.to_string() });
             }
         }

@@ -27,7 +27,7 @@ pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, extensions:
     if let Some(connection) = extensions.get::<Connection>() {
         match &identified {
             Ok(pod) => connection.admit(&pod.namespace).map_err(connection_refusal)?,
-            Err(refusal) if refusal.code.passes() => {}
+            Err(refusal) if refusal.code.is_retryable() => {}
             Err(_) => connection.refuse(),
         }
     }
@@ -112,7 +112,7 @@ async fn confirm(gateway: &Gateway, caller: &PodIdentity) -> Result<(), Refusal>
     match gateway.governor.call("GET", "/agent/v1/wanted", caller, None, Bytes::new()).await {
         Ok((200, _)) => gateway.long_polls.confirmed(caller),
         Ok((_, answer)) => match serde_json::from_slice::<Refusal>(&answer) {
-            Ok(refusal) if !refusal.code.passes() => return Err(refusal),
+            Ok(refusal) if !refusal.code.is_retryable() => return Err(refusal),
             Ok(_) | Err(_) => {}
         },
         Err(_) => {}

@@ -295,7 +295,7 @@ impl Governor {
         if (200..300).contains(&status) {
             return serde_json::from_slice(&answer).map_err(internal);
         }
-        let unread = |_| Refusal::away(format!("the governor answers with status {status} and without a reason"));
+        let unread = |_| Refusal::unavailable(format!("the governor answers with status {status} and without a reason"));
         Err(serde_json::from_slice(&answer).unwrap_or_else(unread))
     }
 
@@ -307,7 +307,7 @@ impl Governor {
         key: Option<&HeaderValue>,
         body: Bytes,
     ) -> Result<(u16, Bytes), Refusal> {
-        let away = |why: String| Refusal::away(format!("the governor cannot be reached now ({why}); try again"));
+        let away = |why: String| Refusal::unavailable(format!("the governor cannot be reached now ({why}); try again"));
         let Connection { mut sender, end } = self.connection().ok_or_else(|| away("no connection".into()))?;
         let mut request = self.request(method, path, caller).map_err(|error| away(format!("{error:#}")))?;
         if let Some(key) = key {

@@ -22,7 +22,7 @@ use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
 use crate::serve::request_body::BodyLimits;
 use crate::serve::{Connection, query};
-use crate::wire::access::{Call, Caller, RequestMatch, Row, find, methods};
+use crate::wire::access::{Call, Caller, RequestMatch, Row, find, methods_of_path};
 use crate::wire::agent::{DesiredState, DesiredStateQuery, Goodbye, Register, Report, Spawn};
 use crate::wire::body::{self, MAX_BODY_BYTES};
 use crate::wire::budget::AskTokens;
@@ -89,7 +89,7 @@ async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         RequestMatch::Row(row) => row.path,
         RequestMatch::OtherMethod | RequestMatch::UnknownPath => "other",
     };
-    let methods = methods(request.uri().path());
+    let methods = methods_of_path(request.uri().path());
     let response = one(&gateway, row, request).await.unwrap_or_else(|refusal| {
         gateway.metrics.call_refused(call, refusal.code.label());
         if refusal.code == Code::WrongMethod { wrong_method(&methods) } else { refused(&refusal) }

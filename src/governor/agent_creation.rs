@@ -13,7 +13,7 @@ pub(super) fn not_made(error: &Error, caller: &Caller) -> Refusal {
     match error.class() {
         Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::LimitReached, error.message()),
         Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
-            Refusal::away("the API server did not answer; try again")
+            Refusal::unavailable("the API server did not answer; try again")
         }
     }
 }

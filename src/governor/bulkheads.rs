@@ -19,7 +19,7 @@ use crate::cluster::ObjectKey;
 use crate::controller::capacity::PendingPlaces;
 use crate::controller::{Context, Stores};
 use crate::policy::budget::{Key as Place, LimitView};
-use crate::policy::bulkhead_use::{BulkheadUse, BulkheadUses, Kind, Owner, UseAlert, UseWatch, percent, words};
+use crate::policy::bulkhead_use::{BulkheadUse, BulkheadUses, Kind, Owner, UseAlert, UseWatch, log_line, percent};
 
 /// Interval between two log lines of a project.
 const BULKHEAD_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub async fn run(context: Arc<Context>) {
         for (namespace, uses) in &all {
             tell(namespace, uses);
         }
-        for one in watch.look(&all) {
+        for one in watch.new_alerts(&all) {
             raise(&one, &context).await;
         }
     }
@@ -53,7 +53,7 @@ pub async fn run(context: Arc<Context>) {
 /// Writes the log line of one namespace.
 fn tell(namespace: &str, uses: &[BulkheadUse]) {
     let percent = uses.iter().map(|one| one.percent).max().unwrap_or(0);
-    let of = |kind| words(uses, kind);
+    let of = |kind| log_line(uses, kind);
     tracing::info!(
         namespace,
         percent,
@@ -244,7 +244,7 @@ mod tests {
             .iter()
             .flat_map(|(namespace, uses)| {
                 [Kind::Tokens, Kind::Agents, Kind::Compute, Kind::Items, Kind::Pool]
-                    .map(|kind| format!("{namespace:?}: {}", words(uses, kind)))
+                    .map(|kind| format!("{namespace:?}: {}", log_line(uses, kind)))
             })
             .filter(|line| !line.ends_with(": "))
             .collect();

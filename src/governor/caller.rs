@@ -38,7 +38,7 @@ pub async fn identify(caller: &Caller, context: &Context) -> Result<Agent, Refus
             let live = context.api::<Agent>(&caller.key.namespace).get_opt(&caller.key.name).await;
             let live = live.map_err(Error::of("reading an Agent")).map_err(|error| {
                 tracing::warn!(%error, "a caller could not be identified");
-                Refusal::away("the API server did not answer; try again")
+                Refusal::unavailable("the API server did not answer; try again")
             })?;
             judge(live.as_ref(), caller)?;
             return live.ok_or_else(|| not_an_agent(caller));

@@ -105,7 +105,7 @@ fn pool_of(agent: &Agent, context: &Context) -> Result<AgentPool, Refusal> {
     let namespace = agent.namespace().unwrap_or_default();
     let stored = context.stores.pool(&namespace, &agent.spec.pool_ref.name);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).cloned();
-    pool.ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))
+    pool.ok_or_else(|| Refusal::unavailable("the controller does not know the agent's pool yet; try again"))
 }
 
 fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context) -> Result<Settings, Refusal> {
@@ -216,7 +216,7 @@ async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result
     context.live.say_goodbye(&caller.uid, request.reason, jiff::Timestamp::now());
     context.wake.agent(&caller.key);
     let stored = tokio::time::timeout(GOODBYE_STORE_TIMEOUT, context.live.until_goodbye_is_stored(&caller.uid)).await;
-    stored.map_err(|_| Refusal::away("the goodbye is not stored yet; try again"))?;
+    stored.map_err(|_| Refusal::unavailable("the goodbye is not stored yet; try again"))?;
     Ok(Acknowledgement {})
 }
 

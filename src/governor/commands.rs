@@ -104,7 +104,7 @@ pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, co
         Err(BeginRefusal::Open { rejection, words }) => {
             Ok(TryAnswer::Rejected(CommandRejected { message: words, retry_after_milliseconds: rejection.retry_after }))
         }
-        Err(BeginRefusal::Away(words)) => Err(Refusal::away(words)),
+        Err(BeginRefusal::Away(words)) => Err(Refusal::unavailable(words)),
     }
 }
 

@@ -30,7 +30,7 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
     lease_check::may_act(caller, &agent, item.as_ref(), context)?;
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok());
-    let pool = pool.ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))?;
+    let pool = pool.ok_or_else(|| Refusal::unavailable("the controller does not know the agent's pool yet; try again"))?;
     let judged = Destination::parse(&destination).map_err(Denial::Invalid).and_then(|destination| {
         // A pool with an invalid list opens what is valid in it; the pool reports the rest.
         decide(&rules(&pool.spec, &context.egress), &destination)

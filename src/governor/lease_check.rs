@@ -12,7 +12,7 @@ use crate::wire::{Code, Refusal};
 pub fn may_act(caller: &Caller, agent: &Agent, item: Option<&LeaseRef>, context: &Context) -> Result<(), Refusal> {
     let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
     if !context.work_index.is_ready() {
-        return Err(Refusal::away("the controller is still listing the WorkItems; try again"));
+        return Err(Refusal::unavailable("the controller is still listing the WorkItems; try again"));
     }
     let holding = lease_of(caller, item, context);
     if context.replay_window_open() && item.is_some() && holding.as_ref() != item {

@@ -88,7 +88,7 @@ impl Live {
     /// Records that an agent registered. Returns whether that is news.
     pub fn registered(&self, uid: &str, gateway: &str, sandbox: Option<Sandbox>) -> bool {
         let mut state = self.lock();
-        state.liveness.heard(uid, gateway, ReportTimes::default());
+        state.liveness.record_report(uid, gateway, ReportTimes::default());
         let one = state.agents.entry(uid.to_owned()).or_default();
         let news = !one.registered || one.sandbox != sandbox;
         one.idle = Duration::ZERO;
@@ -103,7 +103,7 @@ impl Live {
             silent: Duration::from_millis(report.silent_ms),
             frozen: if report.program == Program::Frozen { Duration::from_millis(report.frozen_ms.max(1)) } else { Duration::ZERO },
         };
-        state.liveness.heard(uid, gateway, heard);
+        state.liveness.record_report(uid, gateway, heard);
         state.set_breaker_state(uid, report.breaker);
         let one = state.agents.entry(uid.to_owned()).or_default();
         let before = one.notices.len();
@@ -442,7 +442,7 @@ impl SilenceCounts {
             let period = one.period();
             let lease = one.item_in_hand.as_ref().map(|hand| hand.facts(period).lease);
             let timeout = expected.timeout.max(period.saturating_mul(MAX_MISSED_REPORTS)).min(lease.unwrap_or(Duration::MAX));
-            let soon = health::soon(times, timeout, period);
+            let soon = health::is_near_timeout(times, timeout, period);
             add(Some(all.nodes.entry(node.clone()).or_default()), soon);
             add(liveness.via(uid).map(|gateway| all.gateways.entry(gateway.to_owned()).or_default()), soon);
         }
@@ -450,7 +450,7 @@ impl SilenceCounts {
     }
 
     fn many(&self, node: Option<&str>, gateway: Option<&str>) -> bool {
-        let blame = |group: Option<&(usize, usize)>| group.is_some_and(|(soon, of)| health::many(*soon, *of));
+        let blame = |group: Option<&(usize, usize)>| group.is_some_and(|(soon, of)| health::is_mass_silence(*soon, *of));
         blame(node.and_then(|node| self.nodes.get(node))) || blame(gateway.and_then(|gateway| self.gateways.get(gateway)))
     }
 }

@@ -88,7 +88,7 @@ fn dialect(dialect: Dialect) -> &'static str {
 /// Why no agent of a pool with this spec can pass the preflight, if so. Such a pool creates no agents.
 pub fn unmeetable(spec: &AgentPoolSpec) -> Option<String> {
     let preflight = spec.preflight.as_ref()?;
-    let offer = pool::offer(spec);
+    let offer = pool::pool_offer(spec);
     let unreached: Vec<&str> = preflight.urls.iter().flatten().filter(|url| !offer.reaches(url)).map(String::as_str).collect();
     if !unreached.is_empty() {
         let urls = unreached.join(", ");

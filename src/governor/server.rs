@@ -62,7 +62,7 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
     let result = one(&governor, request).await;
     // If the lease ran out meanwhile, another leader may decide otherwise.
     let leading = governor.context.leadership.check().is_ok();
-    let away = || Refusal::away("this replica is not the leader any more; try again");
+    let away = || Refusal::unavailable("this replica is not the leader any more; try again");
     let mut response = match result {
         Ok(response) if leading => response,
         Err(refusal) if leading => refused(&refusal),
@@ -78,7 +78,7 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
 async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Refusal> {
     let context = &governor.context;
     if context.leadership.check().is_err() {
-        return Err(Refusal::away("this replica is not the leader; try again"));
+        return Err(Refusal::unavailable("this replica is not the leader; try again"));
     }
     check_gateway(governor, request.headers()).await?;
     // The connection of a gateway carries the calls of all its agents and its stream of changes. Once accepted, it
@@ -98,7 +98,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
             SeenLeader { epoch: number(request.headers(), SEEN_EPOCH_HEADER), version: number(request.headers(), SEEN_VERSION_HEADER) };
         if context.takeover.missed_rollback(context.epoch, seen) {
             context.leadership.report_rollback(seen.version.max(u64::try_from(seen.epoch).unwrap_or(0)));
-            return Err(Refusal::away(
+            return Err(Refusal::unavailable(
                 "the API server's store was rolled back before this replica became the leader; this replica restarts",
             ));
         }

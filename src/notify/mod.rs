@@ -96,7 +96,7 @@ async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Ar
                     }
                 };
                 let before = outbox.lost();
-                outbox.ended(telling, lost, outcome, began.elapsed(), rand::random());
+                outbox.record_attempt_end(telling, lost, outcome, began.elapsed(), rand::random());
                 (before..outbox.lost()).for_each(|_| metrics.notification(&webhook.name, "lost"));
             }
             NextStep::WaitUntil(then) => tokio::select! {

@@ -9,7 +9,7 @@ use serde_with::skip_serializing_none;
 
 use crate::agent_pool::AgentPool;
 use crate::budget::Ledger;
-use crate::schema::never_falls;
+use crate::schema::never_decreases_rule;
 use crate::shared::LocalRef;
 
 /// Desired state of one agent.
@@ -312,7 +312,7 @@ pub struct InterventionRecord {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = never_falls("governorEpoch")
+    validation = never_decreases_rule("governorEpoch")
         .message("governorEpoch must not fall: the writer has lost its leadership"),
 )]
 pub struct AgentStatus {

@@ -15,7 +15,7 @@ pub use crate::agent_program::{
 pub use crate::sandbox::{
     Changeset, ChangesetDriver, Egress, Isolation, Loopback, Outputs, Requirement, Sandbox, SeccompProfile, Software,
 };
-use crate::schema::never_falls;
+use crate::schema::never_decreases_rule;
 use crate::shared::LocalRef;
 pub use crate::supervision::{Gang, Intervention, Signal, Supervision, SupervisionRule, ViolatedRule};
 
@@ -383,11 +383,11 @@ pub struct Scheduling {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = never_falls("governorEpoch")
+    validation = never_decreases_rule("governorEpoch")
         .message("governorEpoch must not fall: the writer has lost its leadership"),
-    validation = never_falls("spawned")
+    validation = never_decreases_rule("spawned")
         .message("spawned must not fall: a sequence number is never used twice"),
-    validation = never_falls("collectedBelow")
+    validation = never_decreases_rule("collectedBelow")
         .message("collectedBelow must not fall: sequence numbers below it are never used again"),
 )]
 pub struct AgentPoolStatus {

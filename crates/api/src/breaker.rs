@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::schema::never_falls;
+use crate::schema::never_decreases_rule;
 use crate::shared::Mode;
 
 /// Desired guards of a namespace or of some of its pools.
@@ -278,7 +278,7 @@ pub struct CircuitSummary {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = never_falls("governorEpoch")
+    validation = never_decreases_rule("governorEpoch")
         .message("governorEpoch must not fall: the writer has lost its leadership"),
 )]
 pub struct BreakerStatus {

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::schema::never_falls;
+use crate::schema::never_decreases_rule;
 use crate::shared::{LocalRef, Mode};
 
 /// Highest number of tokens in any field: far above any real limit, and far below what could overflow an i64 sum.
@@ -465,7 +465,7 @@ pub struct AgentUsage {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = never_falls("governorEpoch")
+    validation = never_decreases_rule("governorEpoch")
         .message("governorEpoch must not fall: the writer has lost its leadership"),
 )]
 pub struct BudgetStatus {

@@ -12,7 +12,7 @@ use crate::breaker::{CommandsGuard, ModelsGuard, WorkGuard};
 use crate::budget::{
     AgentLimits, AgentUsage, Ledger, RequestLimits, ReservationUsage, Threshold, Tightest, TokenPolicy, WindowStatus, WorkLimits,
 };
-use crate::schema::never_falls;
+use crate::schema::never_decreases_rule;
 
 /// Desired limits of all selected namespaces.
 #[skip_serializing_none]
@@ -184,7 +184,7 @@ pub struct NamespaceUsage {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = never_falls("governorEpoch")
+    validation = never_decreases_rule("governorEpoch")
         .message("governorEpoch must not fall: the writer has lost its leadership"),
 )]
 pub struct ClusterBudgetStatus {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::schema::unchanged;
+use crate::schema::immutable_fields_rule;
 
 /// Tokens in addition to a limit. Only `untilTime` may be changed, because a ledger counts each grant once.
 #[skip_serializing_none]
@@ -32,7 +32,7 @@ use crate::schema::unchanged;
     validation = Rule::new("(self.targetRef.kind == 'Agent') == !has(self.limitName)")
         .message("limitName must be set for a Budget or ClusterBudget, and must be unset for an Agent, which has only its lifetime limit")
         .field_path(".limitName"),
-    validation = unchanged(&["targetRef", "limitName", "tokens"])
+    validation = immutable_fields_rule(&["targetRef", "limitName", "tokens"])
         .message("targetRef, limitName and tokens cannot be changed: create another Grant"),
 )]
 pub struct GrantSpec {

@@ -38,7 +38,7 @@ pub fn units(quantity: &Quantity) -> u64 {
 }
 
 /// Whether both quantities are the same number, in any notation.
-pub fn same(one: &Quantity, other: &Quantity) -> bool {
+pub fn is_same_quantity(one: &Quantity, other: &Quantity) -> bool {
     one.0 == other.0 || nanos(one).is_some_and(|number| Some(number) == nanos(other))
 }
 
@@ -84,9 +84,9 @@ mod tests {
             ("+3", "3.0"),
         ];
         for (one, other) in pairs {
-            assert!(same(&Quantity(one.into()), &Quantity(other.into())), "{one} {other}");
+            assert!(is_same_quantity(&Quantity(one.into()), &Quantity(other.into())), "{one} {other}");
         }
-        assert!(!same(&Quantity("1G".into()), &Quantity("1Gi".into())));
+        assert!(!is_same_quantity(&Quantity("1G".into()), &Quantity("1Gi".into())));
         assert_eq!((of("1"), of("-1"), of("1n")), (Some(NANOS_PER_UNIT), Some(-NANOS_PER_UNIT), Some(1)));
         assert_eq!(of("0.0000000001"), Some(1), "rounded up, as the API server does");
         assert_eq!(of("1e-12"), Some(1));

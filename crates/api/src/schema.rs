@@ -5,7 +5,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 
 /// A rule that fields keep the value, or the absence, with which the object was created. It uses `has`, because the API server cannot bound
 /// the cost of comparing optionals (`self.?x == oldSelf.?x`) and refuses such a rule.
-pub(crate) fn unchanged(fields: &[&str]) -> Rule {
+pub(crate) fn immutable_fields_rule(fields: &[&str]) -> Rule {
     let parts: Vec<String> = fields
         .iter()
         .map(|field| format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"))
@@ -14,7 +14,7 @@ pub(crate) fn unchanged(fields: &[&str]) -> Rule {
 }
 
 /// A rule that a counter only rises and is never removed.
-pub(crate) fn never_falls(field: &str) -> Rule {
+pub(crate) fn never_decreases_rule(field: &str) -> Rule {
     Rule::new(format!("!has(oldSelf.{field}) || (has(self.{field}) && self.{field} >= oldSelf.{field})")).field_path(format!(".{field}"))
 }
 

@@ -85,7 +85,7 @@ impl Field {
     /// Whether an object with this spec uses the field with an unsupported value.
     pub fn is_used_by(&self, spec: &Value) -> bool {
         let below = self.path.strip_prefix("spec").unwrap_or(self.path);
-        asks(spec, below.trim_start_matches('.'), self.values)
+        uses_path(spec, below.trim_start_matches('.'), self.values)
     }
 
     /// A CEL expression that is true for an object, named `root`, that does not use the field.
@@ -94,7 +94,7 @@ impl Field {
             None => usage_expression(root, self.path, self.values),
             Some((list, member)) => {
                 let one = usage_expression("one", member, self.values);
-                format!("{} && {root}.{list}.exists(one, {one})", has(root, list))
+                format!("{} && {root}.{list}.exists(one, {one})", path_exists_expression(root, list))
             }
         };
         format!("!({asked})")
@@ -102,13 +102,13 @@ impl Field {
 }
 
 /// A CEL expression that each part of a path exists.
-fn has(root: &str, path: &str) -> String {
+fn path_exists_expression(root: &str, path: &str) -> String {
     let ends = path.match_indices('.').map(|(end, _)| end).chain([path.len()]);
     ends.map(|end| format!("has({root}.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
 }
 
 fn usage_expression(root: &str, path: &str, values: Values) -> String {
-    let has = has(root, path);
+    let has = path_exists_expression(root, path);
     match values {
         Values::Any => has,
         Values::NotEmpty => format!("{has} && {root}.{path}.size() > 0"),
@@ -120,7 +120,7 @@ fn usage_expression(root: &str, path: &str, values: Values) -> String {
     }
 }
 
-fn asks(value: &Value, path: &str, values: Values) -> bool {
+fn uses_path(value: &Value, path: &str, values: Values) -> bool {
     if path.is_empty() {
         return match values {
             Values::Any => !value.is_null(),
@@ -131,13 +131,13 @@ fn asks(value: &Value, path: &str, values: Values) -> bool {
     }
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     match first.strip_suffix("[]") {
-        Some(list) => value.get(list).and_then(Value::as_array).is_some_and(|all| all.iter().any(|one| asks(one, rest, values))),
-        None => value.get(first).is_some_and(|value| asks(value, rest, values)),
+        Some(list) => value.get(list).and_then(Value::as_array).is_some_and(|all| all.iter().any(|one| uses_path(one, rest, values))),
+        None => value.get(first).is_some_and(|value| uses_path(value, rest, values)),
     }
 }
 
 /// The unsupported fields that the spec of an object of this kind uses.
-pub fn asked(kind: &str, spec: &Value) -> Vec<Field> {
+pub fn used_fields(kind: &str, spec: &Value) -> Vec<Field> {
     UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == kind && field.is_used_by(spec)).copied().collect()
 }
 
@@ -147,7 +147,7 @@ mod tests {
     use serde_json::json;
 
     fn paths(kind: &str, spec: Value) -> Vec<&'static str> {
-        asked(kind, &spec).iter().map(|field| field.path).collect()
+        used_fields(kind, &spec).iter().map(|field| field.path).collect()
     }
 
     #[test]

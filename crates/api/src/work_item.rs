@@ -11,7 +11,7 @@ use serde_with::skip_serializing_none;
 
 use crate::budget::Ledger;
 use crate::sandbox::{Changeset, Sandbox};
-use crate::schema::{never_falls, unchanged};
+use crate::schema::{immutable_fields_rule, never_decreases_rule};
 use crate::shared::LocalRef;
 use crate::work_queue::ItemPolicy;
 
@@ -47,18 +47,18 @@ use crate::work_queue::ItemPolicy;
 #[x_kube(
     validation = Rule::new("has(self.queueRef) || has(self.type)")
         .message("queueRef or type must be set: an item goes to the queue it names, or is routed by its type"),
-    validation = unchanged(&["queueRef", "type", "group", "concurrencyKey", "dedupKey", "plan"])
+    validation = immutable_fields_rule(&["queueRef", "type", "group", "concurrencyKey", "dedupKey", "plan"])
         .message("queueRef, type, group, concurrencyKey, dedupKey and plan cannot be changed: submit another item"),
-    validation = unchanged(&["payload", "submitTime", "notBeforeTime", "deadlineTime"])
+    validation = immutable_fields_rule(&["payload", "submitTime", "notBeforeTime", "deadlineTime"])
         .message("payload, submitTime, notBeforeTime and deadlineTime cannot be changed: submit another item"),
-    validation = unchanged(&["dependsOn", "onDependencyFailure", "requires", "bulkhead", "agentSelector", "notifyOn", "overrides"])
+    validation = immutable_fields_rule(&["dependsOn", "onDependencyFailure", "requires", "bulkhead", "agentSelector", "notifyOn", "overrides"])
         .message("dependsOn, onDependencyFailure, requires, bulkhead, agentSelector, notifyOn and overrides cannot be changed: submit another item"),
     validation = Rule::new("!has(oldSelf.cancelRequested) || !oldSelf.cancelRequested || (has(self.cancelRequested) && self.cancelRequested)")
         .message("cancelRequested cannot be undone: submit another item")
         .field_path(".cancelRequested"),
-    validation = never_falls("redrives")
+    validation = never_decreases_rule("redrives")
         .message("redrives must not fall: it counts how many times the item is started again"),
-    validation = never_falls("releasedEpoch")
+    validation = never_decreases_rule("releasedEpoch")
         .message("releasedEpoch must not fall: a lease that was released stays released"),
     validation = Rule::new("!has(self.notBeforeTime) || !has(self.deadlineTime) || self.notBeforeTime < self.deadlineTime")
         .message("notBeforeTime must be before deadlineTime")
@@ -382,7 +382,7 @@ pub struct Attempt {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = never_falls("governorEpoch")
+    validation = never_decreases_rule("governorEpoch")
         .message("governorEpoch must not fall: the writer has lost its leadership"),
     validation = Rule::new("!has(oldSelf.lease) || !has(oldSelf.lease.leaseTransitions) || (has(self.lease) && has(self.lease.leaseTransitions) && self.lease.leaseTransitions >= oldSelf.lease.leaseTransitions)")
         .message("lease.leaseTransitions must not fall and lease must not be removed: leaseTransitions keeps out agents that lost the item")

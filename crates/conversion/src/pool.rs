@@ -14,12 +14,12 @@ pub fn queues_of(pool: &AgentPool) -> Vec<(String, Vec<String>)> {
 }
 
 /// The items that the agents of a pool take.
-pub fn taking(pool: &AgentPool) -> PoolIntake {
-    PoolIntake { queues: queues_of(pool), offer: offer(&pool.spec), outside_cluster: false }
+pub fn pool_intake(pool: &AgentPool) -> PoolIntake {
+    PoolIntake { queues: queues_of(pool), offer: pool_offer(&pool.spec), outside_cluster: false }
 }
 
 /// What a pool offers to items with requirements: tools, models, origins, accounts and volumes.
-pub fn offer(spec: &AgentPoolSpec) -> PoolOffer {
+pub fn pool_offer(spec: &AgentPoolSpec) -> PoolOffer {
     let models = || spec.models.iter().flatten();
     let account = |entry: &ModelApi| entry.credentials_ref.as_ref().map(|secret| secret.name.clone());
     PoolOffer {
@@ -62,9 +62,9 @@ mod tests {
             volumes: names(&["repo"]),
         };
         assert_eq!(
-            taking(&pool),
+            pool_intake(&pool),
             PoolIntake { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected, outside_cluster: false }
         );
-        assert_eq!(offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), PoolOffer::default());
+        assert_eq!(pool_offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), PoolOffer::default());
     }
 }

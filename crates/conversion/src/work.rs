@@ -27,7 +27,7 @@ const RESTORED_AGE_THRESHOLD: Duration = Duration::from_secs(60);
 /// A time of submission counts at most this long before the creation of the item.
 const MAX_SUBMISSION_LEAD: Duration = Duration::from_secs(60);
 
-fn at(time: Timestamp) -> UnixMillis {
+fn unix_millis(time: Timestamp) -> UnixMillis {
     UnixMillis(time.as_millisecond())
 }
 
@@ -35,11 +35,11 @@ fn timestamp(at: UnixMillis) -> Timestamp {
     Timestamp::from_millisecond(at.0).unwrap_or(Timestamp::MAX)
 }
 
-fn micro(at: UnixMillis) -> Value {
+fn micro_time_json(at: UnixMillis) -> Value {
     json!(MicroTime(timestamp(at)))
 }
 
-fn time(at: UnixMillis) -> Value {
+fn time_json(at: UnixMillis) -> Value {
     json!(Time(timestamp(at)))
 }
 
@@ -80,8 +80,8 @@ fn overrides(policy: Option<&ItemPolicy>) -> Overrides {
 
 /// The spec of an item.
 pub fn spec(item: &WorkItem) -> Spec {
-    let created = item.metadata.creation_timestamp.as_ref().map_or(UnixMillis::default(), |time| at(time.0));
-    let asked = item.spec.submit_time.as_ref().map(|time| at(time.0));
+    let created = item.metadata.creation_timestamp.as_ref().map_or(UnixMillis::default(), |time| unix_millis(time.0));
+    let asked = item.spec.submit_time.as_ref().map(|time| unix_millis(time.0));
     let earliest = UnixMillis(created.0.saturating_sub(i64::try_from(MAX_SUBMISSION_LEAD.as_millis()).unwrap_or(i64::MAX)));
     let blank = item.status.as_ref().is_none_or(|status| status.phase.is_none());
     let labels = item.metadata.labels.as_ref();
@@ -102,14 +102,14 @@ pub fn spec(item: &WorkItem) -> Spec {
         // The time of creation has whole seconds only.
         submitted: asked.map_or(created, |asked| asked.max(earliest).min(UnixMillis(created.0.saturating_add(999)))),
         created,
-        not_before: spec.not_before_time.as_ref().map(|time| at(time.0)),
-        deadline: spec.deadline_time.as_ref().map(|time| at(time.0)),
+        not_before: spec.not_before_time.as_ref().map(|time| unix_millis(time.0)),
+        deadline: spec.deadline_time.as_ref().map(|time| unix_millis(time.0)),
         suspend: spec.suspend.unwrap_or(false),
         cancel: spec.cancel_requested.unwrap_or(false),
         redrives: spec.redrives.unwrap_or(0),
         resume_pause: spec.resume_pause.unwrap_or(0),
         released_epoch: spec.released_epoch.unwrap_or(0),
-        unsupported: unsupported(item),
+        unsupported: unsupported_fields(item),
         restored: blank && from_backup,
         after: spec
             .depends_on
@@ -165,7 +165,7 @@ fn requires(asked: &work_item::Requires) -> Requires {
 }
 
 /// Unsupported fields that an item uses, as text. None: it uses none.
-fn unsupported(item: &WorkItem) -> Option<String> {
+fn unsupported_fields(item: &WorkItem) -> Option<String> {
     let WorkItemSpec { agent_selector, requires, bulkhead, .. } = &item.spec;
     if selector(agent_selector.as_ref()).is_none() {
         return Some("an unknown operator in agentSelector.matchExpressions".to_owned());
@@ -174,7 +174,7 @@ fn unsupported(item: &WorkItem) -> Option<String> {
     if requires.is_none() && bulkhead.is_none() {
         return None;
     }
-    let asked = unsupported::asked("WorkItem", &json!({"requires": requires, "bulkhead": bulkhead}));
+    let asked = unsupported::used_fields("WorkItem", &json!({"requires": requires, "bulkhead": bulkhead}));
     let fields: Vec<&str> = asked.iter().map(|field| field.path.trim_start_matches("spec.")).collect();
     (!fields.is_empty()).then(|| fields.join(" and "))
 }
@@ -193,7 +193,7 @@ pub fn record(item: &WorkItem) -> Record {
     let holder = lease.holder.filter(|holder| !holder.is_empty()).map(|pod| Holder {
         pod,
         agent: lease.agent.unwrap_or_default(),
-        since: lease.acquire_time.map_or(UnixMillis::default(), |time| at(time.0)),
+        since: lease.acquire_time.map_or(UnixMillis::default(), |time| unix_millis(time.0)),
     });
     let phase = status.phase.map_or(Phase::Pending, phase_of);
     Record {
@@ -207,9 +207,9 @@ pub fn record(item: &WorkItem) -> Record {
         stalls: count(status.stalls),
         redrives: status.redrives.unwrap_or(0),
         pauses: status.pauses.unwrap_or(0),
-        next_attempt: status.next_attempt_time.as_ref().map(|time| at(time.0)),
-        started: status.start_time.as_ref().map(|time| at(time.0)),
-        completed: status.completion_time.as_ref().map(|time| at(time.0)),
+        next_attempt: status.next_attempt_time.as_ref().map(|time| unix_millis(time.0)),
+        started: status.start_time.as_ref().map(|time| unix_millis(time.0)),
+        completed: status.completion_time.as_ref().map(|time| unix_millis(time.0)),
         history: status
             .attempt_history
             .iter()
@@ -217,8 +217,8 @@ pub fn record(item: &WorkItem) -> Record {
             .map(|attempt| Attempt {
                 epoch: attempt.epoch,
                 agent: attempt.agent.clone(),
-                start: at(attempt.start_time.0),
-                end: attempt.end_time.as_ref().map_or(UnixMillis::default(), |time| at(time.0)),
+                start: unix_millis(attempt.start_time.0),
+                end: attempt.end_time.as_ref().map_or(UnixMillis::default(), |time| unix_millis(time.0)),
                 verb: Verb::ALL.into_iter().find(|verb| verb.name() == attempt.verb).unwrap_or(Verb::LeaseExpired),
                 reason: attempt.reason.clone(),
                 message: attempt.message.clone(),
@@ -236,8 +236,8 @@ pub fn entry(item: &WorkItem) -> Entry {
         record: record(item),
         unsaved: None,
         ready_since: None,
-        first_ready: item.status.as_ref().and_then(|status| status.ready_time.as_ref()).map(|time| at(time.0)),
-        tracked: tracked(&item.metadata),
+        first_ready: item.status.as_ref().and_then(|status| status.ready_time.as_ref()).map(|time| unix_millis(time.0)),
+        tracked: is_gitops_managed(&item.metadata),
         generation: item.metadata.generation.unwrap_or(0),
     }
 }
@@ -250,7 +250,7 @@ pub fn has_progress(item: &WorkItem) -> bool {
 }
 
 /// Whether Argo CD or Flux manages the item. If such an item is deleted, it is created and run again.
-fn tracked(meta: &ObjectMeta) -> bool {
+fn is_gitops_managed(meta: &ObjectMeta) -> bool {
     let has = |map: &Option<std::collections::BTreeMap<String, String>>, keys: &[&str]| {
         map.as_ref().is_some_and(|map| keys.iter().any(|key| map.contains_key(*key)))
     };

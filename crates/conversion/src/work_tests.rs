@@ -100,12 +100,12 @@ fn the_place_in_the_order_cannot_be_bought_with_an_old_time() {
 #[test]
 fn what_argo_or_flux_keeps_is_known() {
     let mut meta = ObjectMeta::default();
-    assert!(!tracked(&meta));
+    assert!(!is_gitops_managed(&meta));
     meta.annotations = Some([("argocd.argoproj.io/tracking-id".to_owned(), "app:x".to_owned())].into());
-    assert!(tracked(&meta));
+    assert!(is_gitops_managed(&meta));
     meta.annotations = None;
     meta.labels = Some([("kustomize.toolkit.fluxcd.io/name".to_owned(), "x".to_owned())].into());
-    assert!(tracked(&meta));
+    assert!(is_gitops_managed(&meta));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn an_attempt_may_take_the_lesser_of_what_its_item_and_its_queue_say() {
     let within = |spec: Value, defaults: Value| {
         let queue = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": "q"}, "spec": {"itemDefaults": defaults}});
         let queue = super::queue(&serde_json::from_value(queue).expect("a WorkQueue"));
-        super::spec(&item(spec, json!({}))).overrides.over(&queue.policy).attempt_timeout.as_secs()
+        super::spec(&item(spec, json!({}))).overrides.apply_to(&queue.policy).attempt_timeout.as_secs()
     };
     let task = |seconds: u32| json!({"bulkhead": {"timeoutSeconds": seconds}});
     let own = |seconds: u32| json!({"bulkhead": {"timeoutSeconds": 30}, "overrides": {"attemptTimeoutSeconds": seconds}});

@@ -4,7 +4,7 @@ use spillway_wire::meter::Dialect;
 
 use crate::Fault;
 use crate::json_spans::{self, Node, Path};
-use crate::media::{Data, MediaTally, image};
+use crate::media::{Data, MediaTally, max_image_tokens};
 use crate::outcome::{ERROR_PATH, FIRST_DIALECT_NOTE, KIND_NOTE, KIND_PATH};
 use crate::request::{OutputLimit, Request, model_name, refuse_members};
 use crate::scan::{FoundValues, Kind, ValuePath, object, output, value};
@@ -31,12 +31,12 @@ pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, F
         Some(thinking) => json_spans::count(thinking.get("budget_tokens"), &at.key("budget_tokens"), 0)?.unwrap_or_default(),
         None => 0,
     };
-    content(body.get("system"), &root.key("system"), found)?;
+    read_content(body.get("system"), &root.key("system"), found)?;
     let at = root.key("messages");
     for (index, message) in json_spans::list(body.get("messages"), &at)?.iter().enumerate() {
         let at = at.item(index);
         json_spans::object(Some(message), &at)?;
-        content(message.get("content"), &at.key("content"), found)?;
+        read_content(message.get("content"), &at.key("content"), found)?;
     }
     let at = root.key("tools");
     let offered = json_spans::list(body.get("tools"), &at)?;
@@ -44,14 +44,14 @@ pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, F
         found.tools();
     }
     for (index, offered) in offered.iter().enumerate() {
-        tool(offered, &at.item(index), found)?;
+        read_tool(offered, &at.item(index), found)?;
     }
     check_context_edits(body)?;
     let limits = vec![OutputLimit::of(body, "max_tokens", output)];
     Ok(Request { model, stream, output, thinking, choices: 1, limits, ..Request::default() })
 }
 
-fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_tool(tool: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     json_spans::object(Some(tool), at)?;
     match json_spans::text(tool.get("type"), &at.key("type"))?.as_deref() {
         None | Some("custom") => Ok(()),
@@ -83,27 +83,27 @@ fn check_context_edits(body: &Node<'_>) -> Result<(), Fault> {
 }
 
 /// Reads content: a text, or a list of blocks.
-fn content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if node.is_some_and(|node| node.text().is_some()) {
         return Ok(());
     }
     for (index, node) in json_spans::list(node, at)?.iter().enumerate() {
         let at = at.item(index);
         json_spans::object(Some(node), &at)?;
-        block(node, &at, found)?;
+        read_block(node, &at, found)?;
     }
     Ok(())
 }
 
 /// Reads a block and everything in it, because a block of an unknown type may also have a source.
-fn block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     let kind = json_spans::text(node.get("type"), &at.key("type"))?.unwrap_or_default();
     match kind.as_ref() {
         "container_upload" => return Err(at.fault("a file that the provider stores is input that is not in the body")),
         "image" | "document" if node.get("source").is_none() => return Err(at.key("source").fault("the field is required")),
         "tool_addition" => {
             if let Some(added) = node.get("tool") {
-                tool(added, &at.key("tool"), found)?;
+                read_tool(added, &at.key("tool"), found)?;
             }
         }
         // Text, thinking, calls of tools, and future types count as text.
@@ -114,26 +114,26 @@ fn block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), F
         match member.key.as_ref() {
             // The source of a search result is a text.
             "source" if kind != "image" && kind != "document" && member.node.text().is_some() => {}
-            "source" => source(Some(&member.node), &at, kind == "image", found)?,
+            "source" => read_source(Some(&member.node), &at, kind == "image", found)?,
             "file_id" if !member.node.is_empty() => {
                 return Err(at.fault("send the data itself: Spillway cannot count a file that the provider stores"));
             }
-            "content" if member.node.members().is_empty() => content(node.get("content"), &at, found)?,
-            _ => within(&member.node, &at, found)?,
+            "content" if member.node.members().is_empty() => read_content(node.get("content"), &at, found)?,
+            _ => read_nested(&member.node, &at, found)?,
         }
     }
     Ok(())
 }
 
-fn within(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_nested(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
-        return block(node, at, found);
+        return read_block(node, at, found);
     }
-    node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), found))
+    node.items().iter().enumerate().try_for_each(|(index, item)| read_nested(item, &at.item(index), found))
 }
 
 /// Reads a source. `is_image`: the source is of an image. Any other source may be read as a document.
-pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, found: &mut MediaTally) -> Result<(), Fault> {
+pub(crate) fn read_source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, found: &mut MediaTally) -> Result<(), Fault> {
     let source = json_spans::object(node, at)?.ok_or_else(|| at.fault("the field is required"))?;
     match json_spans::text(source.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
         "base64" => {
@@ -143,11 +143,11 @@ pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, fou
             json_spans::text(Some(data), &at)?;
             // Base64 of a document is never read as text, and base64 of an image only as an image.
             let mime = if is_image && mime.to_ascii_lowercase().starts_with("image/") { mime.as_ref() } else { "application/octet-stream" };
-            found.base64(mime, &Data::of_node(Some(data)), image(Dialect::Anthropic, "", None));
+            found.add_base64(mime, &Data::of_node(Some(data)), max_image_tokens(Dialect::Anthropic, "", None));
             Ok(())
         }
         "text" => Ok(()),
-        "content" => content(source.get("content"), &at.key("content"), found),
+        "content" => read_content(source.get("content"), &at.key("content"), found),
         "url" => {
             Err(at.key("type").fault("send the data itself, in base64: Spillway cannot count data that the provider fetches from a URL"))
         }
@@ -190,17 +190,17 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &{
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     match notes[KIND_NOTE].word() {
         "message_start" => {
-            said(notes, seen);
+            read_usage(notes, seen);
         }
-        "message_delta" if said(notes, seen) => {
-            seen.stands(if notes[STOP_NOTE].kind == Kind::None { UsageConfidence::AtEnd } else { UsageConfidence::Final });
+        "message_delta" if read_usage(notes, seen) => {
+            seen.raise_confidence(if notes[STOP_NOTE].kind == Kind::None { UsageConfidence::AtEnd } else { UsageConfidence::Final });
         }
         "content_block_start" => seen.add_output_bytes(notes[BLOCK_NOTE].output_bytes),
         "content_block_delta" => seen.add_output_bytes(notes[DELTA_NOTE].output_bytes),
         "message" => {
             seen.add_output_bytes(notes[CONTENT_NOTE].output_bytes);
-            if said(notes, seen) {
-                seen.stands(UsageConfidence::Final);
+            if read_usage(notes, seen) {
+                seen.raise_confidence(UsageConfidence::Final);
             }
         }
         _ => {}
@@ -208,8 +208,8 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
 }
 
 /// Reads the usage, and returns whether it contains output. The counts are cumulative, so they are not added up.
-fn said(notes: &FoundValues, seen: &mut UsageSoFar) -> bool {
+fn read_usage(notes: &FoundValues, seen: &mut UsageSoFar) -> bool {
     let [input, read, written, output] = [INPUT_NOTE, CACHE_READ_NOTE, CACHE_WRITE_NOTE, OUTPUT_NOTE].map(|at| seen.number(&notes[at]));
-    seen.say(input, read, written, output);
+    seen.add_counts(input, read, written, output);
     output.is_some()
 }

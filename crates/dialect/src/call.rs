@@ -1,7 +1,7 @@
 //! A parsed call: the facts for its budget, and the body that is sent on.
 //!
 //! Invariant: the body that is sent is the client's body, byte for byte, except for the edits in the list of
-//! [`Call::upstream`]. Therefore exactly the counted body is sent.
+//! [`Call::upstream_body`]. Therefore exactly the counted body is sent.
 
 use spillway_wire::meter::{Dialect, Facts};
 
@@ -35,7 +35,7 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
         (Kind::Generate | Kind::CountTokens, Some(dialect)) => dialect,
         (Kind::ListModels | Kind::Hello, _) | (Kind::Generate | Kind::CountTokens, None) => return parse_without_body(route, &body),
     };
-    plain(content_type, content_encoding)?;
+    check_encoding(content_type, content_encoding)?;
     let fault = |what: String| Fault::at("(body)".to_owned(), what);
     let text = std::str::from_utf8(&body).map_err(|error| fault(format!("the body is not valid UTF-8 at byte {}", error.valid_up_to())))?;
     let (node, blanks) = json_spans::read_with_blanks(text)?;
@@ -60,7 +60,7 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
         // Responses stores the answer by default, so `store: true` asks for nothing more.
         Dialect::OpenAIResponses => fields::Charge::of(&node, false),
     };
-    let conversation = conversation::of(dialect, &node);
+    let conversation = conversation::conversation_hash(dialect, &node);
     drop(node);
     Ok(Call { dialect, kind: route.kind, request, facts, charges, conversation, body })
 }
@@ -76,7 +76,7 @@ fn parse_without_body(route: &Route, body: &[u8]) -> Result<Call, Fault> {
 }
 
 /// Checks that the body is uncompressed JSON in UTF-8.
-fn plain(content_type: Option<&str>, content_encoding: Option<&str>) -> Result<(), Fault> {
+fn check_encoding(content_type: Option<&str>, content_encoding: Option<&str>) -> Result<(), Fault> {
     if let Some(encoding) = content_encoding
         && encoding.split(',').any(|part| !matches!(part.trim().to_ascii_lowercase().as_str(), "" | "identity"))
     {
@@ -149,7 +149,7 @@ impl Call {
         self.request.choices.max(1)
     }
 
-    pub(crate) fn strips(&self) -> bool {
+    pub(crate) fn strips_usage_chunk(&self) -> bool {
         self.request.strips_usage_chunk
     }
 
@@ -158,7 +158,7 @@ impl Call {
     /// - A streamed Chat call gets `stream_options.include_usage: true`.
     /// - Web search and image generation are removed from `tools` of a Responses call.
     /// - The `id` of an item of a Responses call is removed if it refers to data stored by the provider.
-    pub fn upstream(&self, output_per_choice: i64) -> Vec<u8> {
+    pub fn upstream_body(&self, output_per_choice: i64) -> Vec<u8> {
         match self.kind {
             Kind::Generate => {}
             Kind::CountTokens | Kind::ListModels | Kind::Hello => return self.body.clone(),

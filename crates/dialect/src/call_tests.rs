@@ -25,7 +25,7 @@ fn good(path: &str, body: &Value) -> Call {
 }
 
 fn sent(call: &Call, output: i64) -> Value {
-    serde_json::from_slice(&call.upstream(output)).expect("JSON is sent")
+    serde_json::from_slice(&call.upstream_body(output)).expect("JSON is sent")
 }
 
 /// Base64 of `bytes` bytes that begins as an image.
@@ -442,13 +442,13 @@ fn white_space_between_values_is_no_text() {
 fn counts_and_lists_pass_as_they_are() {
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]}).to_string();
     let count = call("/v1/messages/count_tokens", &body).expect("a count");
-    assert_eq!((count.kind(), count.model(), count.upstream(1)), (Kind::CountTokens, "m", body.into_bytes()));
+    assert_eq!((count.kind(), count.model(), count.upstream_body(1)), (Kind::CountTokens, "m", body.into_bytes()));
     let inner = json!({"generateContentRequest": {"model": "models/g", "contents": [{"parts": [{"text": "x"}]}]}}).to_string();
     let count = call("/v1beta/models/g:countTokens", &inner).expect("a count");
-    assert_eq!((count.model(), count.upstream(1)), ("g", inner.into_bytes()));
+    assert_eq!((count.model(), count.upstream_body(1)), ("g", inner.into_bytes()));
     let other = json!({"generateContentRequest": {"model": "models/h"}}).to_string();
     assert!(call("/v1beta/models/g:countTokens", &other).is_err());
     let list = route("GET", "/v1/models", None).expect("known");
-    assert_eq!(parse(&list, None, None, b"").expect("a list").upstream(1), b"");
+    assert_eq!(parse(&list, None, None, b"").expect("a list").upstream_body(1), b"");
     assert!(parse(&list, None, None, b"{}").is_err());
 }

@@ -3,9 +3,9 @@
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::anthropic::source;
+use crate::anthropic::read_source;
 use crate::json_spans::{self, Node, Path};
-use crate::media::{MediaTally, image};
+use crate::media::{MediaTally, max_image_tokens};
 use crate::outcome::{ERROR_PATH, FIRST_DIALECT_NOTE, FLAT_ERROR_PATHS, KIND_PATH, has_error};
 use crate::request::{BodyEdit, OutputLimit, Request, before_first_member, model_name, refuse_members};
 use crate::scan::{FoundValues, ValuePath, object, output, value};
@@ -47,8 +47,8 @@ pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, F
     }
     check_modalities(body)?;
     messages(body, &model, found)?;
-    tools(body, found)?;
-    let (edits, strip) = if stream { usage(body)? } else { (Vec::new(), false) };
+    read_tools(body, found)?;
+    let (edits, strip) = if stream { include_usage_edit(body)? } else { (Vec::new(), false) };
     Ok(Request { model, stream, output, thinking: 0, choices, limits, edits, strips_usage_chunk: strip })
 }
 
@@ -62,7 +62,7 @@ fn check_modalities(body: &Node<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn tools(body: &Node<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_tools(body: &Node<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     let at = Path::Root.key("tools");
     let tools = json_spans::list(body.get("tools"), &at)?;
     if !tools.is_empty() || body.get("functions").is_some() {
@@ -117,27 +117,27 @@ fn read_part(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally
             "file_data" => {
                 let data = json_spans::text(Some(node), &at)?.unwrap_or_default();
                 let name = part.get("filename").or_else(|| part.get("file_name")).and_then(Node::text).unwrap_or_default();
-                found.file_url(&data, &name, &at)?;
+                found.add_file_url(&data, &name, &at)?;
             }
             // As in Anthropic's API: servers with both APIs accept it here too.
             "source" if !node.members().is_empty() => {
-                source(Some(node), &at, part.get("type").is_some_and(|kind| kind.is("image")), found)?
+                read_source(Some(node), &at, part.get("type").is_some_and(|kind| kind.is("image")), found)?
             }
             key if FETCHED_MEMBERS.contains(&key) => {
                 let what = "send the data itself: Spillway cannot count data that the provider fetches, stores or unpacks";
                 return Err(at.fault(what));
             }
-            _ => within(node, &at, model, found)?,
+            _ => read_nested(node, &at, model, found)?,
         }
     }
     Ok(())
 }
 
-fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_nested(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
         return read_part(node, at, model, found);
     }
-    node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), model, found))
+    node.items().iter().enumerate().try_for_each(|(index, item)| read_nested(item, &at.item(index), model, found))
 }
 
 fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
@@ -148,11 +148,11 @@ fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally
         json_spans::object(Some(node), at)?;
         (json_spans::text(node.get("url"), &at.key("url"))?, json_spans::text(node.get("detail"), &at.key("detail"))?)
     };
-    found.url(&url.unwrap_or_default(), &at.key("url"), image(Dialect::OpenAIChat, model, detail.as_deref()))
+    found.add_image_url(&url.unwrap_or_default(), &at.key("url"), max_image_tokens(Dialect::OpenAIChat, model, detail.as_deref()))
 }
 
 /// Adds `include_usage` to a stream. Returns the edit, and whether the client did not ask for usage itself.
-fn usage(body: &Node<'_>) -> Result<(Vec<BodyEdit>, bool), Fault> {
+fn include_usage_edit(body: &Node<'_>) -> Result<(Vec<BodyEdit>, bool), Fault> {
     let at = Path::Root.key("stream_options");
     let node = json_spans::object(body.get("stream_options"), &at)?;
     let asked = match node {
@@ -229,7 +229,7 @@ pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     // follow. A server that omits the total may have omitted more.
     let whole = notes[MESSAGE_NOTE].times == notes[CHOICES_NOTE].members && total.is_some();
     if prompt.is_some() && completion.is_some() {
-        seen.stands(if whole { UsageConfidence::Final } else { UsageConfidence::AtEnd });
+        seen.raise_confidence(if whole { UsageConfidence::Final } else { UsageConfidence::AtEnd });
     }
 }
 

@@ -31,20 +31,20 @@ impl Hash {
     }
 
     /// Hashes the text of a message, and returns its number of bytes.
-    fn text(&mut self, content: &Node<'_>) -> usize {
+    fn hash_text(&mut self, content: &Node<'_>) -> usize {
         match &content.value {
             Value::Text(text) => {
                 self.feed(text.raw.as_bytes());
                 text.raw.len()
             }
-            Value::List(parts) => parts.iter().filter_map(|part| part.get("text")).map(|text| self.text(text)).sum(),
+            Value::List(parts) => parts.iter().filter_map(|part| part.get("text")).map(|text| self.hash_text(text)).sum(),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => 0,
         }
     }
 
     /// Hashes a message with an end mark, so that two short messages differ from one longer message.
-    fn message(&mut self, content: &Node<'_>) -> usize {
-        let bytes = self.text(content);
+    fn hash_message(&mut self, content: &Node<'_>) -> usize {
+        let bytes = self.hash_text(content);
         // The length tells a short last word from one that ends with zeros.
         self.feed(&bytes.to_le_bytes());
         bytes
@@ -52,7 +52,7 @@ impl Hash {
 }
 
 /// The number of a call's conversation. None: the call does not begin with text of a user.
-pub(crate) fn of(dialect: Dialect, body: &Node<'_>) -> Option<u64> {
+pub(crate) fn conversation_hash(dialect: Dialect, body: &Node<'_>) -> Option<u64> {
     let mut hash = Hash::new();
     let (list, content) = match dialect {
         Dialect::Anthropic | Dialect::OpenAIChat => (body.get("messages")?, "content"),
@@ -61,7 +61,7 @@ pub(crate) fn of(dialect: Dialect, body: &Node<'_>) -> Option<u64> {
     };
     // Responses accepts a string instead of one message of the user.
     if list.text_bytes() > 0 {
-        hash.message(list);
+        hash.hash_message(list);
         return Some(hash.0);
     }
     let mut bytes = 0;
@@ -74,7 +74,7 @@ pub(crate) fn of(dialect: Dialect, body: &Node<'_>) -> Option<u64> {
         if !by_user {
             break;
         }
-        bytes += message.get(content).map_or(0, |content| hash.message(content));
+        bytes += message.get(content).map_or(0, |content| hash.hash_message(content));
     }
     (bytes > 0).then_some(hash.0)
 }
@@ -88,7 +88,7 @@ mod tests {
 
     fn number(dialect: Dialect, body: &Value) -> Option<u64> {
         let text = body.to_string();
-        of(dialect, &read(&text).expect("JSON"))
+        conversation_hash(dialect, &read(&text).expect("JSON"))
     }
 
     #[test]

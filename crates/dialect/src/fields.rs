@@ -83,14 +83,14 @@ const ALLOWED_GOOGLE_MEMBERS: [&str; 6] =
     ["thinking_config", "thinkingConfig", "thought_tag_marker", "thoughtTagMarker", "safety_settings", "safetySettings"];
 
 /// Checks the members that are allowed with certain values only.
-pub(crate) fn check(body: &Node<'_>) -> Result<(), Fault> {
-    template(body)?;
+pub(crate) fn check_restricted_members(body: &Node<'_>) -> Result<(), Fault> {
+    check_template_arguments(body)?;
     extra_body(body)
 }
 
 /// Checks the arguments of a template: they must not be a template, and must not be input that the template could
 /// repeat.
-fn template(body: &Node<'_>) -> Result<(), Fault> {
+fn check_template_arguments(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("chat_template_kwargs");
     let Some(given) = body.get("chat_template_kwargs") else { return Ok(()) };
     crate::json_spans::object(Some(given), &at)?;

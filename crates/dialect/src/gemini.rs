@@ -7,7 +7,7 @@ use spillway_wire::meter::Dialect;
 
 use crate::Fault;
 use crate::json_spans::{self, Node, Path, Value};
-use crate::media::{Data, MediaTally, image};
+use crate::media::{Data, MediaTally, max_image_tokens};
 use crate::outcome::{ERROR_PATH, FIRST_DIALECT_NOTE, KIND_PATH};
 use crate::request::{OutputLimit, Request, before_first_member};
 use crate::scan::{FoundValues, Kind, ValuePath, object, output, value};
@@ -23,7 +23,7 @@ pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Resu
     let root = Path::Root;
     let mut request = read_request(body, model, &root, found)?;
     // countTokens also accepts a whole request.
-    if let Some(inner) = pick(body, "generateContentRequest", &root)? {
+    if let Some(inner) = member_in_either_spelling(body, "generateContentRequest", &root)? {
         let at = root.key("generateContentRequest");
         json_spans::object(Some(inner), &at)?;
         read_request(inner, model, &at, found)?;
@@ -39,24 +39,24 @@ fn read_request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut Media
     {
         return Err(at.fault("must be the model that the path names"));
     }
-    if pick(body, "cachedContent", root)?.is_some_and(|node| !node.is_empty()) {
+    if member_in_either_spelling(body, "cachedContent", root)?.is_some_and(|node| !node.is_empty()) {
         let at = root.key("cachedContent");
         return Err(at.fault("data that the provider stores is input that is not in the body. Send the whole input with each call"));
     }
     for key in ["contents", "systemInstruction"] {
         let at = root.key(key);
-        for (index, content) in many(pick(body, key, root)?).iter().enumerate() {
+        for (index, content) in one_or_many(member_in_either_spelling(body, key, root)?).iter().enumerate() {
             let at = at.item(index);
             json_spans::object(Some(content), &at)?;
-            parts(pick(content, "parts", &at)?, &at.key("parts"), found)?;
+            parts(member_in_either_spelling(content, "parts", &at)?, &at.key("parts"), found)?;
         }
     }
-    tools(pick(body, "tools", root)?, &root.key("tools"), found)?;
-    config(body, root)
+    read_tools(member_in_either_spelling(body, "tools", root)?, &root.key("tools"), found)?;
+    read_generation_config(body, root)
 }
 
 /// The member `key` in either of its spellings, unless it is null.
-fn pick<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<&'n Node<'a>>, Fault> {
+fn member_in_either_spelling<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<&'n Node<'a>>, Fault> {
     Ok(member_with_spelling(object, key, at)?.map(|(_, node)| node).filter(|node| !matches!(node.value, Value::Null)))
 }
 
@@ -82,7 +82,7 @@ fn to_snake_case(key: &str) -> String {
 }
 
 /// The items of a list, or one object instead of a list.
-fn many<'n, 'a>(node: Option<&'n Node<'a>>) -> &'n [Node<'a>] {
+fn one_or_many<'n, 'a>(node: Option<&'n Node<'a>>) -> &'n [Node<'a>] {
     match node {
         Some(Node { value: Value::List(items), .. }) => items,
         Some(one) => std::slice::from_ref(one),
@@ -91,7 +91,7 @@ fn many<'n, 'a>(node: Option<&'n Node<'a>>) -> &'n [Node<'a>] {
 }
 
 fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
-    for (index, part) in many(node).iter().enumerate() {
+    for (index, part) in one_or_many(node).iter().enumerate() {
         let at = at.item(index);
         json_spans::object(Some(part), &at)?;
         read_part(part, &at, found)?;
@@ -101,36 +101,36 @@ fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Resu
 
 /// Reads a part and everything in it, because an unknown member may also have data.
 fn read_part(part: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
-    if pick(part, "fileData", at)?.is_some() {
+    if member_in_either_spelling(part, "fileData", at)?.is_some() {
         return Err(at
             .key("fileData")
             .fault("send the data itself, as inlineData: Spillway cannot count data that the provider stores or fetches"));
     }
-    if let Some(inline) = pick(part, "inlineData", at)? {
+    if let Some(inline) = member_in_either_spelling(part, "inlineData", at)? {
         let at = at.key("inlineData");
         json_spans::object(Some(inline), &at)?;
-        let mime = json_spans::text(pick(inline, "mimeType", &at)?, &at.key("mimeType"))?.unwrap_or_default();
+        let mime = json_spans::text(member_in_either_spelling(inline, "mimeType", &at)?, &at.key("mimeType"))?.unwrap_or_default();
         let data = inline.get("data");
         json_spans::text(data, &at.key("data"))?;
-        found.base64(&mime, &Data::of_node(data), image(Dialect::Gemini, "", None));
+        found.add_base64(&mime, &Data::of_node(data), max_image_tokens(Dialect::Gemini, "", None));
     }
-    if let Some(response) = pick(part, "functionResponse", at)? {
+    if let Some(response) = member_in_either_spelling(part, "functionResponse", at)? {
         let at = at.key("functionResponse");
-        parts(pick(response, "parts", &at)?, &at.key("parts"), found)?;
+        parts(member_in_either_spelling(response, "parts", &at)?, &at.key("parts"), found)?;
     }
     let known = |key: &str| KNOWN_PART_MEMBERS.into_iter().any(|known| key == known || key == to_snake_case(known));
-    part.members().iter().filter(|member| !known(&member.key)).try_for_each(|member| within(&member.node, &at.key(&member.key), found))
+    part.members().iter().filter(|member| !known(&member.key)).try_for_each(|member| read_nested(&member.node, &at.key(&member.key), found))
 }
 
-fn within(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_nested(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
         return read_part(node, at, found);
     }
-    node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), found))
+    node.items().iter().enumerate().try_for_each(|(index, item)| read_nested(item, &at.item(index), found))
 }
 
-fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
-    let tools = many(node);
+fn read_tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+    let tools = one_or_many(node);
     if !tools.is_empty() {
         found.tools();
     }
@@ -151,7 +151,7 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Resu
     Ok(())
 }
 
-fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
+fn read_generation_config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
     let key = "generationConfig";
     let at = root.key(key);
     let mut request = Request { choices: 1, ..Request::default() };
@@ -170,28 +170,30 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
     };
     json_spans::object(Some(config), &at)?;
     let limit = member_with_spelling(config, "maxOutputTokens", &at)?;
-    request.output = json_spans::count(pick(config, "maxOutputTokens", &at)?, &at.key("maxOutputTokens"), 0)?;
+    request.output = json_spans::count(member_in_either_spelling(config, "maxOutputTokens", &at)?, &at.key("maxOutputTokens"), 0)?;
     let spelling = limit.map_or("maxOutputTokens".to_owned(), |(spelling, _)| spelling);
     request.limits = vec![OutputLimit::of(config, &spelling, request.output)];
-    request.choices = json_spans::choices(pick(config, "candidateCount", &at)?, &at.key("candidateCount"))?.unwrap_or(1);
-    if let Some(thinking) = pick(config, "thinkingConfig", &at)? {
+    request.choices =
+        json_spans::choices(member_in_either_spelling(config, "candidateCount", &at)?, &at.key("candidateCount"))?.unwrap_or(1);
+    if let Some(thinking) = member_in_either_spelling(config, "thinkingConfig", &at)? {
         let at = at.key("thinkingConfig");
         json_spans::object(Some(thinking), &at)?;
         // -1: the model decides, within the output limit.
-        request.thinking =
-            json_spans::count(pick(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?.unwrap_or_default().max(0);
+        request.thinking = json_spans::count(member_in_either_spelling(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?
+            .unwrap_or_default()
+            .max(0);
     }
     for key in ["routingConfig", "modelConfig"] {
-        if pick(config, key, &at)?.is_some() {
+        if member_in_either_spelling(config, key, &at)?.is_some() {
             return Err(at.key(key).fault("another model than the allowed one could answer"));
         }
     }
-    if pick(config, "enableEnhancedCivicAnswers", &at)?.is_some_and(|node| !node.is_empty()) {
+    if member_in_either_spelling(config, "enableEnhancedCivicAnswers", &at)?.is_some_and(|node| !node.is_empty()) {
         return Err(at.key("enableEnhancedCivicAnswers").fault("the provider would read more input than the body contains"));
     }
-    let modalities = pick(config, "responseModalities", &at)?;
+    let modalities = member_in_either_spelling(config, "responseModalities", &at)?;
     let at = at.key("responseModalities");
-    for (index, modality) in many(modalities).iter().enumerate() {
+    for (index, modality) in one_or_many(modalities).iter().enumerate() {
         if !json_spans::text(Some(modality), &at.item(index))?.is_some_and(|modality| modality.eq_ignore_ascii_case("text")) {
             return Err(at.item(index).fault("output other than text costs more than its tokens show and is not allowed"));
         }
@@ -247,6 +249,6 @@ pub(crate) fn event(notes: &FoundValues, choices: i64, seen: &mut UsageSoFar) {
     let output = candidates.unwrap_or_default() + thoughts.unwrap_or_default();
     seen.add_counts_with_cached_input(prompt.map(|prompt| prompt + tools.unwrap_or_default()), cached, None, Some(output), total);
     if prompt.is_some() && total.is_some() {
-        seen.stands(if seen.finished_choices >= choices { UsageConfidence::Final } else { UsageConfidence::AtEnd });
+        seen.raise_confidence(if seen.finished_choices >= choices { UsageConfidence::Final } else { UsageConfidence::AtEnd });
     }
 }

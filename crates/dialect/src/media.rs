@@ -57,8 +57,8 @@ impl MediaTally {
     }
 
     /// Adds data of type `mime` that the model gets directly: an image, sound, a text, or other data.
-    pub fn base64(&mut self, mime: &str, data: &Data<'_>, image: i64) {
-        let start = decoded(&data.head);
+    pub fn add_base64(&mut self, mime: &str, data: &Data<'_>, image: i64) {
+        let start = decode_base64(&data.head);
         match media_class(mime).as_str() {
             "image" if is_image(&start) => self.add(data.bytes, image),
             "audio" if !is_document(&start) => self.add_sound(data.bytes),
@@ -68,8 +68,8 @@ impl MediaTally {
     }
 
     /// Adds a file of type `mime`. The provider may choose its reader by the name. Only text counts by its bytes.
-    pub fn file(&mut self, mime: &str, name: &str, data: &Data<'_>) {
-        if media_class(mime) != "text" || !is_text(&decoded(&data.head), &data.head) || has_document_name(name) {
+    pub fn add_file(&mut self, mime: &str, name: &str, data: &Data<'_>) {
+        if media_class(mime) != "text" || !is_text(&decode_base64(&data.head), &data.head) || has_document_name(name) {
             self.add(data.bytes, MAX_CONTEXT_TOKENS);
         }
     }
@@ -81,16 +81,16 @@ impl MediaTally {
 
     /// Adds a `data:` URL of an image. Any other URL is refused: the provider would fetch uncounted data, and the path
     /// of the URL could send data to a host that the agent chooses.
-    pub fn url(&mut self, url: &str, at: &Path<'_>, image: i64) -> Result<(), Fault> {
+    pub fn add_image_url(&mut self, url: &str, at: &Path<'_>, image: i64) -> Result<(), Fault> {
         let (mime, data) = data_url(url, at)?;
-        self.base64(mime, &Data::of(data), image);
+        self.add_base64(mime, &Data::of(data), image);
         Ok(())
     }
 
     /// Adds a `data:` URL of a file.
-    pub fn file_url(&mut self, url: &str, name: &str, at: &Path<'_>) -> Result<(), Fault> {
+    pub fn add_file_url(&mut self, url: &str, name: &str, at: &Path<'_>) -> Result<(), Fault> {
         let (mime, data) = data_url(url, at)?;
-        self.file(mime, name, &Data::of(data));
+        self.add_file(mime, name, &Data::of(data));
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl MediaTally {
 }
 
 /// Maximum number of tokens of one image.
-pub(crate) fn image(dialect: Dialect, model: &str, detail: Option<&str>) -> i64 {
+pub(crate) fn max_image_tokens(dialect: Dialect, model: &str, detail: Option<&str>) -> i64 {
     match dialect {
         Dialect::Anthropic => 5_000,
         Dialect::OpenAIChat | Dialect::OpenAIResponses if detail == Some("low") => 3_000,
@@ -148,7 +148,7 @@ fn media_class(mime: &str) -> String {
 }
 
 /// Decodes the base64 at the beginning of a text, in either alphabet.
-fn decoded(text: &str) -> Vec<u8> {
+fn decode_base64(text: &str) -> Vec<u8> {
     let (mut out, mut bits, mut count) = (Vec::with_capacity(text.len()), 0u32, 0u32);
     for sign in text.bytes().filter(|sign| !sign.is_ascii_whitespace()) {
         let six = match sign {
@@ -230,11 +230,11 @@ mod tests {
             ("", PNG, 100, MAX_CONTEXT_TOKENS),
         ] {
             let mut found = MediaTally::default();
-            found.base64(mime, &Data::of(&data(start)), 7);
+            found.add_base64(mime, &Data::of(&data(start)), 7);
             assert_eq!((found.media_bytes, found.tokens()), (hidden, tokens), "{mime}");
         }
         let mut found = MediaTally::default();
-        (0..3).for_each(|_| found.base64("application/pdf", &Data::of("A"), 0));
+        (0..3).for_each(|_| found.add_base64("application/pdf", &Data::of("A"), 0));
         assert_eq!(found.tokens(), MAX_CONTEXT_TOKENS);
     }
 
@@ -257,7 +257,7 @@ mod tests {
             ("text/plain", b"\0binary"),
         ] {
             let mut found = MediaTally::default();
-            found.base64(mime, &Data::of(&data(start)), 7);
+            found.add_base64(mime, &Data::of(&data(start)), 7);
             assert_eq!((found.media_bytes, found.tokens()), (100, MAX_CONTEXT_TOKENS), "{mime} {start:?}");
         }
         let text = data(b"a,b\n1,2\n");
@@ -270,7 +270,7 @@ mod tests {
             ("application/pdf;base64", "a.pdf", MAX_CONTEXT_TOKENS),
         ] {
             let mut found = MediaTally::default();
-            found.file(mime, name, &Data::of(&text));
+            found.add_file(mime, name, &Data::of(&text));
             assert_eq!(found.tokens(), wanted, "{mime} {name}");
         }
     }
@@ -278,12 +278,12 @@ mod tests {
     #[test]
     fn a_provider_fetches_nothing() {
         for url in ["https://example.org/a.png", "http://10.0.0.1/", "file:///etc/passwd", "gs://b/o", "", "data:", "data", "d\u{e4}ta:,"] {
-            assert!(MediaTally::default().url(url, &Path::Root.key("url"), 1).is_err(), "{url}");
-            assert!(MediaTally::default().file_url(url, "", &Path::Root.key("file_data")).is_err(), "{url}");
+            assert!(MediaTally::default().add_image_url(url, &Path::Root.key("url"), 1).is_err(), "{url}");
+            assert!(MediaTally::default().add_file_url(url, "", &Path::Root.key("file_data")).is_err(), "{url}");
         }
         let mut found = MediaTally::default();
         let url = format!("data:image/png;base64,{}", data(PNG));
-        found.url(&url, &Path::Root, 9).expect("a data URL");
+        found.add_image_url(&url, &Path::Root, 9).expect("a data URL");
         assert_eq!((found.media_bytes, found.tokens()), (100, 9));
     }
 }

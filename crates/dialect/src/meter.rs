@@ -2,7 +2,7 @@
 //! that cannot be read is forwarded, and lowers the quality of the usage.
 //!
 //! Invariants: the client gets the provider's bytes, except for the one chunk of a Chat stream that it did not ask for
-//! ([`Call::upstream`](crate::Call::upstream) asked for it). Memory is bounded for any answer.
+//! ([`Call::upstream_body`](crate::Call::upstream_body) asked for it). Memory is bounded for any answer.
 
 use spillway_wire::meter::{Dialect, Quality, Usage};
 
@@ -56,15 +56,15 @@ impl Meter {
     /// Creates a meter for the answer to `call`, by its status and its `content-type`. The answer must not be
     /// compressed: ask the provider for `accept-encoding: identity`.
     pub fn new(call: &Call, status: u16, content_type: Option<&str>) -> Self {
-        let of = CallFacts { dialect: call.dialect(), choices: call.choices(), strips_usage_chunk: call.strips() };
+        let of = CallFacts { dialect: call.dialect(), choices: call.choices(), strips_usage_chunk: call.strips_usage_chunk() };
         let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
         let shape = match call.kind() {
             Kind::Generate if (200..300).contains(&status) => match events {
                 true => {
-                    let event = Event { scanner: Scanner::new(of.places()), head: Vec::new(), has_trailing_data: false };
+                    let event = Event { scanner: Scanner::new(of.value_paths()), head: Vec::new(), has_trailing_data: false };
                     Shape::Events(Box::new(Sse::new(of.strips_usage_chunk)), Box::new(event))
                 }
-                false => Shape::Json(Box::new(TextPath::new(Scanner::new(of.places())))),
+                false => Shape::Json(Box::new(TextPath::new(Scanner::new(of.value_paths())))),
             },
             // The call was refused before it was processed, or it is free.
             Kind::Generate | Kind::CountTokens | Kind::ListModels | Kind::Hello => Shape::Unmetered,
@@ -80,7 +80,7 @@ impl Meter {
             Shape::Events(sse, event) => sse.feed(chunk, out, &mut EventReading { call_facts: *of, event, reported: seen }),
             Shape::Json(pieces) => {
                 out.extend_from_slice(chunk);
-                pieces.feed(chunk, &mut |piece| of.piece(piece, seen));
+                pieces.feed(chunk, &mut |piece| of.read_or_mark_invalid(piece, seen));
             }
         }
     }
@@ -135,7 +135,7 @@ impl Data for EventReading<'_> {
         let Event { scanner, head, has_trailing_data: rest } = &mut *self.event;
         scanner.end();
         let pass = if head.len() <= EVENT_HEAD_BYTES && head.trim_ascii() == STREAM_END_MARKER {
-            self.reported.over();
+            self.reported.mark_stream_ended();
             Pass::Forward
         } else if scanner.has_ended() && !*rest {
             self.call_facts.read(scanner.notes(), self.reported)
@@ -152,7 +152,7 @@ impl Data for EventReading<'_> {
 
 impl CallFacts {
     /// Paths of the values that are read.
-    fn places(&self) -> &'static [ValuePath] {
+    fn value_paths(&self) -> &'static [ValuePath] {
         match self.dialect {
             Dialect::Anthropic => anthropic::VALUE_PATHS,
             Dialect::OpenAIChat => chat::VALUE_PATHS,
@@ -161,7 +161,7 @@ impl CallFacts {
         }
     }
 
-    fn piece(&self, piece: Option<&FoundValues>, seen: &mut UsageSoFar) {
+    fn read_or_mark_invalid(&self, piece: Option<&FoundValues>, seen: &mut UsageSoFar) {
         match piece {
             Some(piece) => {
                 self.read(piece, seen);

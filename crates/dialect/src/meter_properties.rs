@@ -22,7 +22,7 @@ fn variants() -> Vec<Answer> {
     let mut all = answers();
     for (call, media, answer) in answers().into_iter().filter(|(_, media, _)| *media == SSE) {
         let lf = answer.replace("\r\n", "\n");
-        let again = || match (call.dialect(), call.strips()) {
+        let again = || match (call.dialect(), call.strips_usage_chunk()) {
             (Dialect::OpenAIChat, false) => asking(),
             (dialect, _) => self::call(dialect),
         };
@@ -52,7 +52,7 @@ fn every_variant_is_read_alike() {
         let (out, got, how) = metered(&call, media, answer.as_bytes(), true);
         assert_eq!((got, how), (usage, quality), "{answer}");
         let passed = String::from_utf8(out).expect("UTF-8");
-        if call.strips() {
+        if call.strips_usage_chunk() {
             assert!(passed.len() < answer.len() && !passed.contains("\"prompt_tokens\""), "{passed}");
         } else {
             assert_eq!(passed, answer);
@@ -83,7 +83,7 @@ fn aborted_anywhere_it_is_what_is_known() {
         let mut exact = false;
         for end in 0..=bytes.len() {
             let (out, usage, quality) = metered(&call, media, &bytes[..end], false);
-            if !call.strips() {
+            if !call.strips_usage_chunk() {
                 assert_eq!(out, &bytes[..end]);
             }
             let total = |usage: &Usage| usage.input + usage.cache_read + usage.cache_write + usage.output;

@@ -296,7 +296,7 @@ fn an_endless_line_passes_and_is_understood() {
         meter.feed([CHAT_EXTRA, DONE].concat().as_bytes(), &mut out);
         let (usage, quality) = meter.end(true, &mut out);
         assert_eq!((usage, quality), (CHAT_USED, Quality::Exact));
-        assert_eq!(out.len(), 7 + (18 << 20) + 3 + if call.strips() { 0 } else { CHAT_EXTRA.len() } + DONE.len());
+        assert_eq!(out.len(), 7 + (18 << 20) + 3 + if call.strips_usage_chunk() { 0 } else { CHAT_EXTRA.len() } + DONE.len());
     }
 }
 

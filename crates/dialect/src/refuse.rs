@@ -43,7 +43,7 @@ enum ProgramAction {
     InvalidCall(u16),
 }
 
-fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
+fn program_action(refusal: &Refusal, now_ms: i64) -> ProgramAction {
     let seconds = refusal.retry_after_seconds.or_else(|| seconds_until_reset(refusal.budget.as_deref(), now_ms));
     match refusal.code {
         Code::BudgetHeld | Code::TooManyCalls => {
@@ -108,7 +108,7 @@ fn seconds_until_reset(shortage: Option<&Shortage>, now_ms: i64) -> Option<u32> 
 /// The answer for a refused call. `_stream` changes nothing: no byte of the stream was sent yet, so the answer is an
 /// HTTP error too.
 pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -> Answer {
-    let then = then(refusal, now_ms);
+    let then = program_action(refusal, now_ms);
     // Codex sends thirty requests after a 503, and six after a 402.
     let codex = dialect == Dialect::OpenAIResponses;
     let (status, wait) = match then {
@@ -128,7 +128,7 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
     headers.extend(room.map(budget_headers).unwrap_or_default());
     let message = message(refusal);
     if then == ProgramAction::End && codex {
-        headers.push((CODEX_MESSAGE_HEADER, one_line(&message)));
+        headers.push((CODEX_MESSAGE_HEADER, header_text(&message)));
     }
     let body = match dialect {
         Dialect::Anthropic => anthropic(then, &message),
@@ -142,7 +142,7 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
 /// The body of a refusal of a call whose dialect is unknown: the form of the agents' API, and an `error` in which
 /// clients of each dialect find the message.
 pub fn refuse_in_unknown_dialect(refusal: &Refusal, now_ms: i64) -> Vec<u8> {
-    let then = then(refusal, now_ms);
+    let then = program_action(refusal, now_ms);
     let message = message(refusal);
     let status = refusal.code.status();
     let mut body = serde_json::to_value(refusal).unwrap_or_default();
@@ -263,7 +263,7 @@ fn message(refusal: &Refusal) -> String {
 }
 
 /// A message as the value of a header: one line of ASCII without a full stop.
-fn one_line(message: &str) -> String {
+fn header_text(message: &str) -> String {
     let sign = |sign: char| match sign {
         ' '..='~' => sign,
         _ if sign.is_whitespace() => ' ',

@@ -159,7 +159,7 @@ fn a_refusal_names_the_budget_what_is_left_when_it_resets_the_field_and_whom_to_
     let shown = header(&answer, "x-codex-promo-message").expect("what Codex shows");
     assert!(shown.contains("40 of 1000") && shown.contains("spec.tokens.limits[hourly].tokens") && shown.ends_with("Grant"), "{shown}");
     assert_eq!(header(&refuse(Dialect::OpenAIChat, true, &refusal, NOW), "x-codex-promo-message"), None);
-    assert_eq!(one_line("a\r\nb\u{e4}\u{7f}c."), "a  b??c");
+    assert_eq!(header_text("a\r\nb\u{e4}\u{7f}c."), "a  b??c");
     let forever = refuse(Dialect::OpenAIResponses, true, &short(Code::BudgetExhausted, None), NOW);
     assert!(String::from_utf8_lossy(&forever.body).contains("does not reset by itself"));
     assert!(!String::from_utf8_lossy(&forever.body).contains("resets_at"));

@@ -132,6 +132,6 @@ pub(crate) fn refuse_members(body: &Node<'_>, refused: &[(&str, &str)]) -> Resul
     }
     match all().find(|(key, _)| body.get(key).is_some_and(|node| !node.is_empty())) {
         Some((key, why)) => Err(Path::Root.key(key).fault(why)),
-        None => fields::check(body),
+        None => fields::check_restricted_members(body),
     }
 }

@@ -4,7 +4,7 @@ use spillway_wire::meter::Dialect;
 
 use crate::Fault;
 use crate::json_spans::{self, Node, Path};
-use crate::media::{MediaTally, image};
+use crate::media::{MediaTally, max_image_tokens};
 use crate::outcome::{ERROR_PATH, FIRST_DIALECT_NOTE, FLAT_ERROR_PATHS, INNER_ERROR_PATH, KIND_NOTE, KIND_PATH};
 use crate::request::{BodyEdit, OutputLimit, Request, model_name, refuse_members};
 use crate::scan::{FoundValues, ValuePath, object, output, value};
@@ -53,8 +53,8 @@ pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut MediaTally) -> Resul
     let output = json_spans::count(body.get("max_output_tokens"), &root.key("max_output_tokens"), 0)?;
     let keeps = json_spans::boolean(body.get("store"), &root.key("store"))?.unwrap_or(true);
     let mut edits = Vec::new();
-    tools(body.get("tools"), &root.key("tools"), text, found, &mut edits)?;
-    choice(body)?;
+    read_tools(body.get("tools"), &root.key("tools"), text, found, &mut edits)?;
+    check_tool_choice(body)?;
     // An answer has a list of items there. In a call it would be more input.
     json_spans::text(body.get("instructions"), &root.key("instructions"))?;
     let at = root.key("input");
@@ -69,7 +69,7 @@ pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut MediaTally) -> Resul
     Ok(Request { model, stream, output, thinking: 0, choices: 1, limits, edits, strips_usage_chunk: false })
 }
 
-fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<ToolRunner, Fault> {
+fn tool_runner(tool: &Node<'_>, at: &Path<'_>) -> Result<ToolRunner, Fault> {
     json_spans::object(Some(tool), at)?;
     let local =
         |environment: Option<&Node<'_>>| environment.is_none_or(|environment| environment.get("type").is_some_and(|is| is.is("local")));
@@ -78,8 +78,8 @@ fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<ToolRunner, Fault> {
         "namespace" => {
             let at = at.key("tools");
             for (index, inner) in json_spans::list(tool.get("tools"), &at)?.iter().enumerate() {
-                if runs(inner, &at.item(index))? != ToolRunner::Client {
-                    return Err(refused(inner, &at.item(index)));
+                if tool_runner(inner, &at.item(index))? != ToolRunner::Client {
+                    return Err(tool_refusal(inner, &at.item(index)));
                 }
             }
             ToolRunner::Client
@@ -93,25 +93,25 @@ fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<ToolRunner, Fault> {
     })
 }
 
-fn refused(tool: &Node<'_>, at: &Path<'_>) -> Fault {
+fn tool_refusal(tool: &Node<'_>, at: &Path<'_>) -> Fault {
     let kind = tool.get("type").and_then(Node::text).unwrap_or_default();
     let what = "and reads its results as input that Spillway cannot count. Remove it from the tools";
     at.key("type").fault(format_args!("the provider runs {kind:.64} {what}"))
 }
 
 /// Checks a list of tools. An edit removes the tools that programs offer by default.
-fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut MediaTally, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
+fn read_tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut MediaTally, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
     let tools = json_spans::list(node, at)?;
     let (Some(node), false) = (node, tools.is_empty()) else { return Ok(()) };
     found.tools();
     let mut kept = Vec::with_capacity(tools.len());
     for (index, tool) in tools.iter().enumerate() {
         let at = at.item(index);
-        match runs(tool, &at)? {
+        match tool_runner(tool, &at)? {
             ToolRunner::Client => {}
             ToolRunner::ClientKnownTool => found.add_provider_tool(),
             ToolRunner::Dropped => continue,
-            ToolRunner::Provider => return Err(refused(tool, &at)),
+            ToolRunner::Provider => return Err(tool_refusal(tool, &at)),
         }
         kept.push(&text[tool.at()..tool.end()]);
     }
@@ -122,13 +122,13 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut MediaTa
 }
 
 /// Refuses a choice of a tool that is removed.
-fn choice(body: &Node<'_>) -> Result<(), Fault> {
+fn check_tool_choice(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("tool_choice");
     let Some(choice) = body.get("tool_choice").filter(|choice| choice.text().is_none()) else { return Ok(()) };
     json_spans::object(Some(choice), &at)?;
-    let asked = |tool: &Node<'_>, at: &Path<'_>| match runs(tool, at)? {
+    let asked = |tool: &Node<'_>, at: &Path<'_>| match tool_runner(tool, at)? {
         ToolRunner::Client | ToolRunner::ClientKnownTool => Ok(()),
-        ToolRunner::Dropped | ToolRunner::Provider => Err(refused(tool, at)),
+        ToolRunner::Dropped | ToolRunner::Provider => Err(tool_refusal(tool, at)),
     };
     if choice.get("type").is_some_and(|kind| kind.is("allowed_tools")) {
         let at = at.key("tools");
@@ -172,7 +172,7 @@ fn read_item(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut Medi
     }
     // Codex offers its tools here to newer models, and a tool search adds tools here.
     if let Some("tool_search_output" | "additional_tools") = kind.as_deref() {
-        tools(item.get("tools"), &at.key("tools"), text, found, edits)?;
+        read_tools(item.get("tools"), &at.key("tools"), text, found, edits)?;
     }
     read_part(item, at, model, found)
 }
@@ -200,25 +200,25 @@ fn read_part(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally
             "image_url" => {
                 let url = json_spans::text(Some(node), &at)?.unwrap_or_default();
                 let detail = part.get("detail").and_then(Node::text);
-                found.url(&url, &at, image(Dialect::OpenAIResponses, model, detail.as_deref()))?;
+                found.add_image_url(&url, &at, max_image_tokens(Dialect::OpenAIResponses, model, detail.as_deref()))?;
             }
             "file_data" => {
                 let url = json_spans::text(Some(node), &at)?.unwrap_or_default();
                 let name = part.get("filename").and_then(Node::text).unwrap_or_default();
-                found.file_url(&url, &name, &at)?;
+                found.add_file_url(&url, &name, &at)?;
             }
             "input_audio" => found.add_sound(node.get("data").map_or(0, Node::text_bytes)),
-            _ => within(node, &at, model, found)?,
+            _ => read_nested(node, &at, model, found)?,
         }
     }
     Ok(())
 }
 
-fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
+fn read_nested(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
         return read_part(node, at, model, found);
     }
-    node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), model, found))
+    node.items().iter().enumerate().try_for_each(|(index, item)| read_nested(item, &at.item(index), model, found))
 }
 
 const RESPONSE_NOTE: usize = FIRST_DIALECT_NOTE;
@@ -263,26 +263,26 @@ pub(crate) const VALUE_PATHS: &[ValuePath] = &{
 /// Reads an event of a stream, or a whole answer.
 pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     match notes[KIND_NOTE].word() {
-        "response.completed" | "response.incomplete" | "response.failed" => said(notes, seen),
+        "response.completed" | "response.incomplete" | "response.failed" => read_usage(notes, seen),
         "response.output_item.added" => seen.add_output_bytes(notes[NAME_NOTE].output_bytes),
         // Hidden reasoning comes as one encrypted text.
         "response.output_item.done" => seen.add_encrypted_bytes(notes[SEALED_NOTE].output_bytes),
         delta if delta.ends_with(".delta") => seen.add_output_bytes(notes[DELTA_NOTE].output_bytes),
         "" => {
             seen.add_output_bytes(notes[CACHE_WRITE_NOTE].output_bytes);
-            said(notes, seen);
+            read_usage(notes, seen);
         }
         _ => {}
     }
 }
 
-fn said(notes: &FoundValues, seen: &mut UsageSoFar) {
+fn read_usage(notes: &FoundValues, seen: &mut UsageSoFar) {
     if notes[USAGE_NOTE].members == 0 {
         return;
     }
     let [input, output, total, cached] = [INPUT_NOTE, OUTPUT_NOTE, TOTAL_NOTE, CACHED_NOTE].map(|at| seen.number(&notes[at]));
     seen.add_counts_with_cached_input(input, cached, None, output, total);
     if input.is_some() && output.is_some() {
-        seen.stands(UsageConfidence::Final);
+        seen.raise_confidence(UsageConfidence::Final);
     }
 }

@@ -67,8 +67,8 @@ pub fn route(method: &str, path: &str, query: Option<&str>) -> Option<Route> {
     }
     let found = match method {
         "HEAD" if matches!(path, "/" | "/api/hello") => Some((None, Kind::Hello, None, None)),
-        "GET" => listed(path).map(|dialect| (dialect, Kind::ListModels, None, None)),
-        "POST" => match PATH_PREFIXES.into_iter().find_map(|prefix| posted(path.strip_prefix(prefix)?)) {
+        "GET" => model_list_dialect(path).map(|dialect| (dialect, Kind::ListModels, None, None)),
+        "POST" => match PATH_PREFIXES.into_iter().find_map(|prefix| post_dialect_and_kind(path.strip_prefix(prefix)?)) {
             Some((dialect, kind)) => Some((Some(dialect), kind, None, None)),
             None => gemini(path).map(|(kind, model, stream)| (Some(Dialect::Gemini), kind, Some(model), stream)),
         },
@@ -77,12 +77,14 @@ pub fn route(method: &str, path: &str, query: Option<&str>) -> Option<Route> {
     let (dialect, kind, model, stream) = found?;
     let query = match kind {
         Kind::Hello => None,
-        Kind::Generate | Kind::CountTokens | Kind::ListModels => passed(query.unwrap_or_default(), dialect == Some(Dialect::Gemini))?,
+        Kind::Generate | Kind::CountTokens | Kind::ListModels => {
+            forwarded_query(query.unwrap_or_default(), dialect == Some(Dialect::Gemini))?
+        }
     };
     Some(Route { dialect, kind, model, stream, query })
 }
 
-fn posted(path: &str) -> Option<(Dialect, Kind)> {
+fn post_dialect_and_kind(path: &str) -> Option<(Dialect, Kind)> {
     match path {
         "/messages" => Some((Dialect::Anthropic, Kind::Generate)),
         "/messages/count_tokens" => Some((Dialect::Anthropic, Kind::CountTokens)),
@@ -93,7 +95,7 @@ fn posted(path: &str) -> Option<(Dialect, Kind)> {
 }
 
 /// The dialect of `models` and `models/NAME`. `Some(None)`: several dialects.
-fn listed(path: &str) -> Option<Option<Dialect>> {
+fn model_list_dialect(path: &str) -> Option<Option<Dialect>> {
     let one = |rest: &str| rest.is_empty() || rest.strip_prefix('/').is_some_and(is_name);
     if ["/v1beta/models", "/v1alpha/models"]
         .into_iter()
@@ -126,7 +128,7 @@ fn gemini(path: &str) -> Option<(Kind, String, Option<bool>)> {
 
 /// The parameters of the query that are sent on. `None`: the query asks for an answer in a format that cannot be
 /// metered (`alt=proto`).
-fn passed(query: &str, gemini: bool) -> Option<Option<String>> {
+fn forwarded_query(query: &str, gemini: bool) -> Option<Option<String>> {
     let (mut parts, mut alts) = (Vec::new(), 0);
     for part in query.split('&') {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));

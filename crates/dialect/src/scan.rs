@@ -238,14 +238,14 @@ impl Scanner {
                 State::Text => {
                     let rest = &part[at..];
                     let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len());
-                    self.keep(&rest[..plain]);
+                    self.keep_bytes(&rest[..plain]);
                     at += plain;
                     if let Some(byte) = rest.get(plain) {
                         at += 1;
                         match byte {
                             b'"' => self.end_of_text(at),
                             b'\\' => {
-                                self.keep(b"\\");
+                                self.keep_bytes(b"\\");
                                 self.state = State::Escape;
                             }
                             _ => self.state = State::Broken,
@@ -254,7 +254,7 @@ impl Scanner {
                 }
                 // The byte that ends a number belongs to the next token.
                 State::Number if matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E') => {
-                    self.keep(&[*byte]);
+                    self.keep_bytes(&[*byte]);
                     at += 1;
                 }
                 State::Number => self.end_of_number(at),
@@ -296,7 +296,7 @@ impl Scanner {
             (State::After, b'}' | b']') => self.close(byte, at),
             (State::Escape, b'u') => self.state = State::Hex(4),
             (State::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
-                self.keep(&[byte]);
+                self.keep_bytes(&[byte]);
                 self.state = State::Text;
             }
             (State::Hex(left), _) if byte.is_ascii_hexdigit() => {
@@ -313,7 +313,7 @@ impl Scanner {
     }
 
     /// Keeps bytes of a key, text or number, as far as they are needed.
-    fn keep(&mut self, bytes: &[u8]) {
+    fn keep_bytes(&mut self, bytes: &[u8]) {
         if self.in_key {
             self.long_key |= self.key.len() + bytes.len() > MAX_KEY_BYTES;
             let room = MAX_KEY_BYTES - self.key.len();
@@ -370,7 +370,7 @@ impl Scanner {
         };
         (self.kind, self.state) = (kind, state);
         if kind == Kind::Number {
-            self.keep(&[byte]);
+            self.keep_bytes(&[byte]);
         }
     }
 
@@ -400,7 +400,7 @@ impl Scanner {
             Counting::Scalars(_) | Counting::Whole(_) | Counting::Not => {}
         }
         self.note(context, self.kind, bytes - 2);
-        self.ended();
+        self.end_value();
     }
 
     fn close(&mut self, byte: u8, at: usize) {
@@ -413,7 +413,7 @@ impl Scanner {
         }
         self.word.clear();
         self.note(context, if object { Kind::Object } else { Kind::List }, members);
-        self.ended();
+        self.end_value();
     }
 
     fn add(&mut self, into: usize, bytes: i64) {
@@ -433,7 +433,7 @@ impl Scanner {
         }
     }
 
-    fn ended(&mut self) {
+    fn end_value(&mut self) {
         self.state = if self.frames.is_empty() { State::Ended } else { State::After };
     }
 }

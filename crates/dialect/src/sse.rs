@@ -79,15 +79,15 @@ impl Sse {
                 continue;
             }
             let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
-                self.part(rest, data);
+                self.read_line_part(rest, data);
                 self.hold_or_forward(rest, out);
                 return;
             };
-            self.part(&rest[..end], data);
+            self.read_line_part(&rest[..end], data);
             self.hold_or_forward(&rest[..=end], out);
             self.after_cr = rest[end] == b'\r';
             rest = &rest[end + 1..];
-            self.line(out, data);
+            self.end_line(out, data);
         }
     }
 
@@ -102,19 +102,19 @@ impl Sse {
     }
 
     /// Reads a part of a line.
-    fn part(&mut self, mut bytes: &[u8], data: &mut dyn Data) {
+    fn read_line_part(&mut self, mut bytes: &[u8], data: &mut dyn Data) {
         if self.line == Line::Name {
             let taken = bytes.len().min(FIELD_NAME_BYTES - self.name.len());
             self.name.extend_from_slice(&bytes[..taken]);
             bytes = &bytes[taken..];
-            let Some(line) = self.named(!bytes.is_empty() || self.name.len() == FIELD_NAME_BYTES) else { return };
+            let Some(line) = self.line_kind(!bytes.is_empty() || self.name.len() == FIELD_NAME_BYTES) else { return };
             self.begin(line, data);
         }
         self.more(bytes, data);
     }
 
     /// The kind of the line, if its beginning identifies it. `enough`: no further byte changes the kind.
-    fn named(&self, enough: bool) -> Option<Line> {
+    fn line_kind(&self, enough: bool) -> Option<Line> {
         let name = self.name();
         match name.iter().position(|byte| *byte == b':') {
             Some(0) => Some(Line::Comment),
@@ -173,7 +173,7 @@ impl Sse {
     }
 
     /// Ends a line.
-    fn line(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
+    fn end_line(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
         let blank = self.line == Line::Name && self.name().is_empty();
         if self.line == Line::Name && !blank {
             // A field name without a colon has an empty value.
@@ -187,7 +187,7 @@ impl Sse {
         (self.after_first_line, self.line, self.after_block) = (true, Line::Name, blank);
         self.name.clear();
         if blank {
-            self.block(out, data);
+            self.end_block(out, data);
         } else if comment
             && !self.has_fields
             && let Some(held) = &mut self.held
@@ -198,7 +198,7 @@ impl Sse {
     }
 
     /// Ends a block.
-    fn block(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
+    fn end_block(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
         // A block without data, or with empty data, is not an event.
         let verdict = if self.has_bytes { data.end() } else { Pass::Forward };
         self.block_dropped = verdict == Pass::Drop && !self.exceeds_hold_limit;
@@ -211,8 +211,8 @@ impl Sse {
     /// Ends the stream: the rest of it is an event too.
     pub fn end(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
         if !self.name.is_empty() || self.line != Line::Name {
-            self.line(out, data);
+            self.end_line(out, data);
         }
-        self.block(out, data);
+        self.end_block(out, data);
     }
 }

@@ -47,7 +47,7 @@ impl UsageSoFar {
     /// Reads a reported count. None if there is none.
     pub fn number(&mut self, note: &FoundValue) -> Option<i64> {
         let read = match note.kind {
-            Kind::Number => note.word().parse().ok().or_else(|| whole(note.word())),
+            Kind::Number => note.word().parse().ok().or_else(|| parse_integral(note.word())),
             Kind::None => return None,
             Kind::False | Kind::True | Kind::Text | Kind::List | Kind::Object => None,
         };
@@ -57,7 +57,7 @@ impl UsageSoFar {
     }
 
     /// Takes reported counts that do not overlap. A count that falls is ignored.
-    pub fn say(&mut self, input: Option<i64>, cache_read: Option<i64>, cache_write: Option<i64>, output: Option<i64>) {
+    pub fn add_counts(&mut self, input: Option<i64>, cache_read: Option<i64>, cache_write: Option<i64>, output: Option<i64>) {
         self.input = self.input.max(input);
         self.cache_read = self.cache_read.max(cache_read);
         self.cache_write = self.cache_write.max(cache_write);
@@ -79,22 +79,22 @@ impl UsageSoFar {
         total: Option<i64>,
     ) {
         let (Some(whole), cached, written) = (input, cached.unwrap_or_default(), written.unwrap_or_default()) else {
-            return self.say(None, cached, written, output);
+            return self.add_counts(None, cached, written, output);
         };
         self.has_invalid_data |= cached + written > whole;
         let cached = cached.min(whole);
         let written = written.min(whole - cached);
         let output = output.map(|output| output.max(total.unwrap_or_default() - whole));
-        self.say(Some(whole - cached - written), Some(cached), Some(written), output);
+        self.add_counts(Some(whole - cached - written), Some(cached), Some(written), output);
     }
 
     /// Sets how complete the last reported usage is.
-    pub fn stands(&mut self, standing: UsageConfidence) {
+    pub fn raise_confidence(&mut self, standing: UsageConfidence) {
         self.confidence = self.confidence.max(standing);
     }
 
     /// The stream reported its end: usage that is complete at a proper end is complete now.
-    pub fn over(&mut self) {
+    pub fn mark_stream_ended(&mut self) {
         if self.confidence == UsageConfidence::AtEnd {
             self.confidence = UsageConfidence::Final;
         }
@@ -135,7 +135,7 @@ impl UsageSoFar {
 }
 
 /// An integer in another notation: `12.0`, `1e3`.
-fn whole(digits: &str) -> Option<i64> {
+fn parse_integral(digits: &str) -> Option<i64> {
     let number: f64 = digits.parse().ok()?;
     // The cast saturates at the limits of i64. Such a number is cut anyway.
     (number.is_finite() && number.fract() == 0.0).then_some(number as i64)

@@ -60,7 +60,7 @@ fn costs_its_length(route: &Route, body: Vec<u8>, part: &str) {
     let length = body.len();
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
-    let sent = parse(route, None, None, body).map(|call| call.upstream(100).len());
+    let sent = parse(route, None, None, body).map(|call| call.upstream_body(100).len());
     let peak = PEAK.load(Ordering::Relaxed) - before;
     assert!(peak <= MOST + 2 * length, "{route:?}: {peak} bytes for {length} of {part}; {sent:?}");
 }

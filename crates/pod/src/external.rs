@@ -195,7 +195,7 @@ async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Re
         let trouble = match &result {
             Ok(Answer::Done(body)) => return serde_json::from_slice(body).map_err(internal),
             Ok(Answer::Nothing) => "the gateway's answer is empty".to_owned(),
-            Ok(Answer::Refused(refusal)) if !refusal.code.passes() => return Err(refusal.clone()),
+            Ok(Answer::Refused(refusal)) if !refusal.code.is_retryable() => return Err(refusal.clone()),
             Ok(Answer::Refused(refusal)) => refusal.to_string(),
             Err(silence) => silence.to_string(),
         };

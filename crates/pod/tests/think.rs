@@ -308,7 +308,7 @@ fn a_question_of_the_model_queues_nothing_and_says_how_to_answer() {
     assert_eq!(pod.answer(), expected);
     assert_eq!(pod.with(|state| state.queued.len()), 0);
     // The person's answer contains the whole conversation, for the model and for the rules.
-    let talk = spillway_wire::ask::answered("mend the login", &pod.answer(), "the first; since June");
+    let talk = spillway_wire::ask::task_with_answer("mend the login", &pod.answer(), "the first; since June");
     pod.provider.say("since June", &three_steps());
     pod.asks("ask-2", &talk);
     assert!(pod.ended(1)["complete"]["result"].as_str().is_some_and(|answer| answer.contains("Queued 3 items")));

@@ -44,7 +44,7 @@ impl Default for AdaptiveLimit {
 impl AdaptiveLimit {
     /// The number of writes that may be under way at once.
     #[must_use]
-    pub const fn at_once(&self) -> usize {
+    pub const fn limit(&self) -> usize {
         self.limit
     }
 
@@ -101,11 +101,11 @@ mod tests {
     ) -> Vec<usize> {
         let mut now = from;
         let mut step = |adaptive_limit: &mut AdaptiveLimit| {
-            let at_once = u32::try_from(adaptive_limit.at_once()).expect("few");
+            let at_once = u32::try_from(adaptive_limit.limit()).expect("few");
             let takes = disk + work * at_once.max(cores) / cores;
             now += takes / at_once;
             adaptive_limit.record_write(now, takes, true);
-            adaptive_limit.at_once()
+            adaptive_limit.limit()
         };
         std::iter::repeat_with(|| step(adaptive_limit)).take(writes).collect()
     }
@@ -134,7 +134,7 @@ mod tests {
     fn where_nobody_waits_there_are_no_more() {
         let mut adaptive_limit = AdaptiveLimit::default();
         (0..1_000).for_each(|at| adaptive_limit.record_write(ms(at), ms(1), false));
-        assert_eq!(adaptive_limit.at_once(), MIN_WRITE_LIMIT);
+        assert_eq!(adaptive_limit.limit(), MIN_WRITE_LIMIT);
     }
 
     proptest! {
@@ -144,7 +144,7 @@ mod tests {
             for (later, time, waiting) in all {
                 now += ms(later);
                 adaptive_limit.record_write(now, Duration::from_micros(time), waiting);
-                prop_assert!((MIN_WRITE_LIMIT..=MAX_WRITE_LIMIT).contains(&adaptive_limit.at_once()));
+                prop_assert!((MIN_WRITE_LIMIT..=MAX_WRITE_LIMIT).contains(&adaptive_limit.limit()));
             }
         }
     }

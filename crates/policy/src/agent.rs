@@ -286,7 +286,7 @@ pub fn plan(facts: &Facts) -> (Step, State) {
     let Facts { deleting, finalizer, owned, ended, recorded, pod, spawn, goodbye, condemned, sleep, life } = facts;
     let how = StoredLeave { goodbye: *goodbye, condemned: *condemned, sleep: *sleep };
     if *deleting {
-        let (step, state) = leave(*finalizer, *recorded, pod);
+        let (step, state) = plan_deletion(*finalizer, *recorded, pod);
         // An ended Agent keeps its phase while it is deleted.
         return (step, if *ended { State::Keep } else { state });
     }
@@ -300,8 +300,8 @@ pub fn plan(facts: &Facts) -> (Step, State) {
         return (Step::Adopt, State::Keep);
     }
     match (pod, recorded) {
-        (Pod::Ours(observed), _) => alive(observed, how, life),
-        (Pod::Absent(Verdict::Gone), true) => (Step::None, how.left(AgentEnd::PodGone)),
+        (Pod::Ours(observed), _) => plan_with_pod(observed, how, life),
+        (Pod::Absent(Verdict::Gone), true) => (Step::None, how.state_without_pod(AgentEnd::PodGone)),
         (Pod::Absent(verdict @ (Verdict::NotYet(_) | Verdict::Unknown)), true) => (Step::None, State::Missing(*verdict)),
         (Pod::Foreign, _) => (Step::DeleteForeignPod, State::Replacing),
         (Pod::Absent(_), false) if *sleep != Sleep::No => (Step::None, State::Hibernated),
@@ -315,7 +315,7 @@ pub fn plan(facts: &Facts) -> (Step, State) {
 }
 
 /// The Agent is being deleted: its pod goes first, then our finalizer.
-fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
+fn plan_deletion(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
     if !finalizer {
         return (Step::None, State::Keep);
     }
@@ -352,7 +352,7 @@ impl StoredLeave {
     }
 
     /// The state when nothing of its pod is left.
-    fn left(self, otherwise: AgentEnd) -> State {
+    fn state_without_pod(self, otherwise: AgentEnd) -> State {
         if self.hibernates() { State::Hibernated } else { State::Ended(self.end(otherwise)) }
     }
 
@@ -362,7 +362,7 @@ impl StoredLeave {
     }
 }
 
-fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, State) {
+fn plan_with_pod(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, State) {
     let PodObservation { stage, deleting, node, overdue } = observed;
     // A node that does not report executes no deletion, and the agents on it are not to blame.
     let (unreachable, heard) = (*node == NodeReach::Unreachable, *node == NodeReach::Heard);

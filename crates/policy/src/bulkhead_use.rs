@@ -32,7 +32,7 @@ pub enum Kind {
 
 impl Kind {
     /// Whether people are notified when it fills.
-    fn told(self) -> bool {
+    fn notifies(self) -> bool {
         match self {
             Self::Agents | Self::Compute | Self::Items => true,
             Self::Tokens | Self::Pool => false,
@@ -93,7 +93,7 @@ pub fn percent(used: u128, most: u128) -> u64 {
 }
 
 /// The bulkheads of one kind for a log line, the fullest first.
-pub fn words(all: &[BulkheadUse], kind: Kind) -> String {
+pub fn log_line(all: &[BulkheadUse], kind: Kind) -> String {
     let mut of_kind: Vec<&BulkheadUse> = all.iter().filter(|one| one.kind == kind).collect();
     of_kind.sort_by(|one, other| other.percent.cmp(&one.percent).then_with(|| (&one.owner, &one.limit).cmp(&(&other.owner, &other.limit))));
     let named = of_kind.iter().take(MAX_NAMED_BULKHEADS).map(|one| {
@@ -130,12 +130,12 @@ pub struct UseWatch {
 
 impl UseWatch {
     /// Compares with the last look. The first look reports nothing, because an earlier leader has reported it.
-    pub fn look(&mut self, all: &BulkheadUses) -> Vec<UseAlert> {
+    pub fn new_alerts(&mut self, all: &BulkheadUses) -> Vec<UseAlert> {
         let first = self.reported.is_none();
         let before = self.reported.take().unwrap_or_default();
         let (mut now, mut reached) = (BTreeMap::new(), Vec::new());
         for (namespace, uses) in all {
-            for used in uses.iter().filter(|one| one.kind.told()) {
+            for used in uses.iter().filter(|one| one.kind.notifies()) {
                 let key = (namespace.clone(), used.kind, used.owner.clone(), used.limit.clone());
                 let known = before.get(&key).copied().unwrap_or(0);
                 let level = if used.percent >= FULL_PERCENT {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn told(watch: &mut UseWatch, uses: &[BulkheadUse]) -> Vec<(u64, bool)> {
-        watch.look(&all(uses)).into_iter().map(|one| (one.used.percent, one.full)).collect()
+        watch.new_alerts(&all(uses)).into_iter().map(|one| (one.used.percent, one.full)).collect()
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn each_bulkhead_is_told_of_for_itself_and_what_has_thresholds_of_its_own_is_not() {
         let mut watch = UseWatch::default();
-        watch.look(&BulkheadUses::new());
+        watch.new_alerts(&BulkheadUses::new());
         let tokens = BulkheadUse::counted(Kind::Tokens, Owner::Budget("b".into()), "hourly", 10, 10);
         let pool = BulkheadUse::counted(Kind::Pool, Owner::Pool("p".into()), "agents", 5, 5);
         let agents = BulkheadUse::counted(Kind::Agents, Owner::Budget("b".into()), "agents.maxConcurrent", 9, 10);
@@ -215,11 +215,11 @@ mod tests {
     fn a_line_names_the_fullest_first_and_not_too_many() {
         let uses: Vec<BulkheadUse> = [10, 90, 50, 70, 20, 60, 30].iter().map(|used| queue(&format!("q{used}"), *used)).collect();
         assert_eq!(
-            words(&uses, Kind::Items),
+            log_line(&uses, Kind::Items),
             "WorkQueue/q90 maxPending 90/100 90%, WorkQueue/q70 maxPending 70/100 70%, WorkQueue/q60 maxPending 60/100 60%, \
              WorkQueue/q50 maxPending 50/100 50%, WorkQueue/q30 maxPending 30/100 30%, 2 more"
         );
-        assert_eq!(words(&uses, Kind::Tokens), "");
+        assert_eq!(log_line(&uses, Kind::Tokens), "");
     }
 
     #[test]

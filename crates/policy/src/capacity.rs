@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::budget::concurrency::room;
-use crate::budget::share::whole;
+use crate::budget::share::whole_units;
 
 /// An agent that holds limited resources, or asks for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub struct Limit {
 impl Limit {
     /// Its reservations, each with its number of agents.
     fn shares(&self) -> impl Iterator<Item = (&Reservation, u64)> {
-        let sizes = whole(self.max, self.reservations.iter().map(|share| share.percent));
+        let sizes = whole_units(self.max, self.reservations.iter().map(|share| share.percent));
         self.reservations.iter().zip(sizes)
     }
 }
@@ -180,7 +180,7 @@ pub enum ReservationShortage {
 }
 
 /// The first limit that `asks` would exceed, together with all `holders`. `asks` is not one of the holders.
-pub fn full(limits: Vec<Limit>, holders: &[CapacityHolder], asks: &CapacityHolder) -> Option<FullLimit> {
+pub fn first_full_limit(limits: Vec<Limit>, holders: &[CapacityHolder], asks: &CapacityHolder) -> Option<FullLimit> {
     limits.into_iter().filter(|limit| limit.scope.counts(asks)).find_map(|limit| {
         let asked = limit.resource.of(&asks.amounts);
         // A request for none of the resource is never refused, even if a lowered limit is exceeded already.
@@ -332,7 +332,7 @@ mod tests {
     fn a_limit_counts_its_own_and_says_its_numbers() {
         let holders = [holder("n", &["a", "top"], 0), holder("n", &["b", "top"], 0), holder("other", &["a"], 0)];
         let asks = holder("n", &["a", "top"], 0);
-        let free = |limit| full(vec![limit], &holders, &asks).is_none();
+        let free = |limit| first_full_limit(vec![limit], &holders, &asks).is_none();
         assert!(free(agents(budget("a"), 2)), "of another namespace's Budget of that name nothing is counted");
         assert!(!free(agents(budget("a"), 1)));
         assert!(free(agents(budget("b"), 0)), "it is not counted there");
@@ -340,14 +340,14 @@ mod tests {
         assert!(free(agents(LimitScope::Namespace("n".into()), 3)) && !free(agents(LimitScope::Namespace("n".into()), 2)));
         let all = || LimitScope::Namespaces(["n".to_owned(), "other".to_owned()].into());
         assert!(free(agents(all(), 4)) && !free(agents(all(), 3)));
-        let refused = full(vec![agents(budget("top"), 2)], &holders, &asks).expect("full");
+        let refused = first_full_limit(vec![agents(budget("top"), 2)], &holders, &asks).expect("full");
         assert_eq!(refused.to_string(), "Budget/b allows 2 agents at once (spec.agents.maxConcurrent), and 2 have a pod");
     }
 
     #[test]
     fn one_whose_pool_is_not_known_counts_in_every_budget_of_its_namespace() {
         let stray = CapacityHolder { budgets: BudgetPath::All, ..holder("n", &[], 0) };
-        assert!(full(vec![agents(budget("a"), 1)], &[stray], &holder("n", &["a"], 0)).is_some());
+        assert!(first_full_limit(vec![agents(budget("a"), 1)], &[stray], &holder("n", &["a"], 0)).is_some());
     }
 
     #[test]
@@ -361,37 +361,51 @@ mod tests {
             reservations: Vec::new(),
         };
         let holders = [holder("n", &[], 3 << 30)];
-        assert!(full(vec![limit(LimitedResource::Memory, 4 << 30)], &holders, &holder("n", &[], 1 << 30)).is_none());
-        let refused = full(vec![limit(LimitedResource::Memory, 4 << 30)], &holders, &holder("n", &[], (1 << 30) + 1)).expect("full");
+        assert!(first_full_limit(vec![limit(LimitedResource::Memory, 4 << 30)], &holders, &holder("n", &[], 1 << 30)).is_none());
+        let refused =
+            first_full_limit(vec![limit(LimitedResource::Memory, 4 << 30)], &holders, &holder("n", &[], (1 << 30) + 1)).expect("full");
         assert!(
             refused.to_string().contains("allows 4Gi of memory for agents' pods (f); 3Gi are in use, and this agent requests 1073741825")
         );
-        assert!(full(vec![limit(LimitedResource::Storage, 0)], &holders, &holder("n", &[], 1)).is_none(), "it asks for no volume");
+        assert!(
+            first_full_limit(vec![limit(LimitedResource::Storage, 0)], &holders, &holder("n", &[], 1)).is_none(),
+            "it asks for no volume"
+        );
     }
 
     #[test]
     fn a_flood_of_workers_leaves_a_fifth_to_schedulers() {
         let limit = |max, percent, cap| Limit { reservations: vec![reserved("scheduler", percent, cap)], ..agents(budget("b"), max) };
         let workers = |count| vec![of_type("worker"); count];
-        let lets_in =
-            |max, workers_before: usize, asks: &str| full(vec![limit(max, 20, false)], &workers(workers_before), &of_type(asks)).is_none();
+        let lets_in = |max, workers_before: usize, asks: &str| {
+            first_full_limit(vec![limit(max, 20, false)], &workers(workers_before), &of_type(asks)).is_none()
+        };
         for (max, of_workers) in [(1, 1), (2, 1), (3, 2), (5, 4), (10, 8), (11, 8), (100, 80)] {
             assert!(lets_in(max, of_workers - 1, "worker") && !lets_in(max, of_workers, "worker"), "{max}");
             assert_eq!(lets_in(max, of_workers, "scheduler"), max > 1, "of {max}");
         }
-        let refused = full(vec![limit(5, 20, false)], &workers(4), &of_type("worker")).expect("the fifth is kept");
+        let refused = first_full_limit(vec![limit(5, 20, false)], &workers(4), &of_type("worker")).expect("the fifth is kept");
         let words = "Budget/b allows 5 agents at once (spec.agents.maxConcurrent); 4 have a pod, and 1 more are reserved for pools of type \
                      scheduler (Budget/b, spec.agents.reservations[scheduler])";
         assert_eq!(refused.to_string(), words);
         let one_scheduler = [workers(3), vec![of_type("scheduler")]].concat();
-        assert!(full(vec![limit(5, 20, false)], &one_scheduler, &of_type("worker")).is_none(), "what is kept is in use: the rest is free");
-        assert!(full(vec![limit(5, 20, false)], &one_scheduler, &of_type("scheduler")).is_none(), "without cap there may be more");
-        let capped = full(vec![limit(5, 20, true)], &one_scheduler, &of_type("scheduler")).expect("it has a cap");
+        assert!(
+            first_full_limit(vec![limit(5, 20, false)], &one_scheduler, &of_type("worker")).is_none(),
+            "what is kept is in use: the rest is free"
+        );
+        assert!(
+            first_full_limit(vec![limit(5, 20, false)], &one_scheduler, &of_type("scheduler")).is_none(),
+            "without cap there may be more"
+        );
+        let capped = first_full_limit(vec![limit(5, 20, true)], &one_scheduler, &of_type("scheduler")).expect("it has a cap");
         assert!(capped.to_string().contains("allows pools of type scheduler no more than 1 of the 5 agents of Budget/b"), "{capped}");
         let stray = CapacityHolder { pool_type: None, ..of_type("x") };
-        assert!(full(vec![limit(5, 20, true)], std::slice::from_ref(&stray), &of_type("scheduler")).is_some(), "it may be one of them");
-        assert!(full(vec![limit(2, 20, false)], &[stray], &of_type("worker")).is_some(), "or not");
-        assert!(full(vec![limit(2, 100, false)], &[], &of_type("worker")).is_some(), "all of them, where somebody says so");
+        assert!(
+            first_full_limit(vec![limit(5, 20, true)], std::slice::from_ref(&stray), &of_type("scheduler")).is_some(),
+            "it may be one of them"
+        );
+        assert!(first_full_limit(vec![limit(2, 20, false)], &[stray], &of_type("worker")).is_some(), "or not");
+        assert!(first_full_limit(vec![limit(2, 100, false)], &[], &of_type("worker")).is_some(), "all of them, where somebody says so");
     }
 
     #[test]
@@ -400,10 +414,14 @@ mod tests {
         // Each of them alone is one agent, and together they would be more than there are.
         for asks in ["a", "b", "c", "worker"] {
             let limit = Limit { reservations: shares.to_vec(), ..agents(budget("b"), 2) };
-            assert_eq!(full(vec![limit], &[], &of_type(asks)), None, "{asks}");
+            assert_eq!(first_full_limit(vec![limit], &[], &of_type(asks)), None, "{asks}");
         }
         let capped = Limit { reservations: vec![reserved("a", 20, true)], ..agents(budget("b"), 1) };
-        assert_eq!(full(vec![capped], &[], &of_type("a")), None, "a fifth of one is one, where nothing has to be left to others");
+        assert_eq!(
+            first_full_limit(vec![capped], &[], &of_type("a")),
+            None,
+            "a fifth of one is one, where nothing has to be left to others"
+        );
     }
 
     #[test]
@@ -439,7 +457,7 @@ mod tests {
             let mut held: Vec<CapacityHolder> = Vec::new();
             for (namespace, memory, path) in asks {
                 let asks = holder(namespaces[namespace], budgets[path], memory);
-                if full(limits.clone(), &held, &asks).is_none() {
+                if first_full_limit(limits.clone(), &held, &asks).is_none() {
                     held.push(asks);
                 }
                 for limit in &limits {
@@ -462,7 +480,7 @@ mod tests {
             for which in asks {
                 let asks = of_type(types[which]);
                 let mine = held.iter().filter(|holder| share.is_for(holder)).count() as u64;
-                let fits = full(vec![limit()], &held, &asks).is_none();
+                let fits = first_full_limit(vec![limit()], &held, &asks).is_none();
                 prop_assert!(fits || which != 0 || mine >= size, "its own share is free");
                 prop_assert!(!fits || which != 0 || !cap || mine < (max * percent).div_ceil(100));
                 if fits {

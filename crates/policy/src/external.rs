@@ -27,7 +27,7 @@ pub struct Process {
 }
 
 /// The process as a pod.
-pub fn shown(process: &Process) -> Pod {
+pub fn to_pod(process: &Process) -> Pod {
     let Process { over, leaving, grace, ended } = *process;
     let left = leaving.is_some_and(|leaving| ended || leaving >= grace.saturating_add(FINAL_REPORT_GRACE));
     if over || left {
@@ -68,7 +68,7 @@ mod tests {
             owned: true,
             ended: false,
             recorded: true,
-            pod: shown(&process),
+            pod: to_pod(&process),
             spawn: Spawn::Possible,
             goodbye: process.leaving.is_some(),
             condemned: process.over,

@@ -78,7 +78,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         }
         if own.len() >= self.most {
             if own.is_empty() {
-                self.gone(&whose);
+                self.remove_key(&whose);
             }
             return Err(what);
         }
@@ -93,7 +93,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         let own = self.waiting.get_mut(&whose)?;
         let (_, what) = own.pop_front()?;
         if own.is_empty() {
-            self.gone(&whose);
+            self.remove_key(&whose);
         }
         Some((whose, what))
     }
@@ -104,12 +104,12 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         let at = own.binary_search_by_key(&number, |(number, _)| *number).ok()?;
         let (_, what) = own.remove(at)?;
         if own.is_empty() {
-            self.gone(whose);
+            self.remove_key(whose);
         }
         Some(what)
     }
 
-    fn gone(&mut self, whose: &K) {
+    fn remove_key(&mut self, whose: &K) {
         self.waiting.remove(whose);
         self.round.leave(whose);
     }

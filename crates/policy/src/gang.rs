@@ -36,7 +36,7 @@ pub struct Divergence {
 
 /// Looks at the items of one group. `ours`: whether an agent belongs to the pool in question. `known`: when we last
 /// found that the gang diverges.
-pub fn look<'a>(
+pub fn divergence<'a>(
     group: impl IntoIterator<Item = &'a Record>,
     ours: impl Fn(&str) -> bool,
     limits: Limits,
@@ -107,7 +107,7 @@ mod tests {
         ended(agent, Verb::Fail, "Exited", 5)
     }
     fn found(group: &[Record]) -> Option<Divergence> {
-        look(group, |_| true, LIMITS, None, NOW)
+        divergence(group, |_| true, LIMITS, None, NOW)
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
             failed("other"),
         ] {
             let group = [&two[..], &[third]].concat();
-            assert_eq!(look(&group, |agent| agent != "other", LIMITS, None, NOW), None);
+            assert_eq!(divergence(&group, |agent| agent != "other", LIMITS, None, NOW), None);
         }
         assert!(found(&[&two[..], &[ended("c", Verb::Stalled, "ItemStalled", 5)]].concat()).is_some(), "a stall is one");
     }
@@ -139,7 +139,7 @@ mod tests {
     fn nothing_of_before_a_restart_counts() {
         let group = [failed("a"), failed("b"), failed("c"), ended("d", Verb::Release, GANG_RESTART_REASON, 4)];
         assert_eq!(found(&group), None, "that it was restarted is recorded with its items");
-        assert_eq!(look(&group[..3], |_| true, LIMITS, Some(NOW), NOW), None, "or we know it before it is");
+        assert_eq!(divergence(&group[..3], |_| true, LIMITS, Some(NOW), NOW), None, "or we know it before it is");
         let again = [
             &group[..],
             &[failed("a"), failed("b"), failed("c")].map(|mut record| {
@@ -181,7 +181,7 @@ mod tests {
             let group: Vec<Record> =
                 (0..fails).map(|at| failed(&format!("f{at}"))).chain((0..holds).map(|at| held(&format!("h{at}")))).collect();
             let limits = Limits { percent, failed: least, ..LIMITS };
-            let got = look(&group, |_| true, limits, None, NOW).is_some();
+            let got = divergence(&group, |_| true, limits, None, NOW).is_some();
             let share = fails * 100 >= (fails + holds) * usize::try_from(percent).expect("small");
             prop_assert_eq!(got, fails >= usize::try_from(least).expect("small") && share);
         }

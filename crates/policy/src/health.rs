@@ -127,12 +127,12 @@ fn look_at_work(work: &Work, times: ServedTimes, with_many: bool, paused: bool) 
 /// Whether an agent, which reports each `period`, is about to be given up for its silence. If many agents stop at once,
 /// each stops somewhere between two of its reports, and one of these may be late. So their silences differ by up to two
 /// periods.
-pub fn soon(times: ServedTimes, timeout: Duration, period: Duration) -> bool {
+pub fn is_near_timeout(times: ServedTimes, timeout: Duration, period: Duration) -> bool {
     times.pod_silent.saturating_add(NEAR_TIMEOUT_MARGIN.min(timeout / 3).max(period.saturating_mul(2))) >= timeout
 }
 
 /// Whether enough agents of a group (of a node or a gateway) are about to be given up to blame the group.
-pub fn many(soon: usize, of: usize) -> bool {
+pub fn is_mass_silence(soon: usize, of: usize) -> bool {
     soon >= MIN_MASS_SILENCE_AGENTS && soon * 2 > of
 }
 
@@ -220,8 +220,8 @@ mod tests {
 
     #[test]
     fn a_group_is_to_blame_when_more_than_half_and_at_least_five_are_silent() {
-        assert!(!many(4, 4) && many(5, 9) && !many(5, 10));
-        let soon = |unheard, period| soon(facts(unheard, 0, 0).times, MINUTE, Duration::from_secs(period));
+        assert!(!is_mass_silence(4, 4) && is_mass_silence(5, 9) && !is_mass_silence(5, 10));
+        let soon = |unheard, period| is_near_timeout(facts(unheard, 0, 0).times, MINUTE, Duration::from_secs(period));
         for (period, from) in [(0, 40), (10, 40), (11, 38), (20, 20)] {
             assert!(soon(from, period) && !soon(from - 1, period), "a third of a short time-out, and never less than two periods");
         }

@@ -180,7 +180,7 @@ pub enum Timeout {
 
 impl Timeout {
     /// A message for people.
-    pub fn words(self) -> &'static str {
+    pub fn message(self) -> &'static str {
         match self {
             Self::ModelTurn => "a model call took longer than spec.bulkhead.modelTurnTimeoutSeconds of its AgentPool and was ended",
             Self::Attempt => {
@@ -250,7 +250,7 @@ pub fn decide(mode: Mode, who: SignalSubject, raised: &[RaisedSignal], rules: &[
     let mut wanted: Vec<(Monitor, std::cmp::Reverse<Action>, Signal, &str)> = raised
         .iter()
         .filter_map(|one| {
-            let action = answer(one, who, rules)?;
+            let action = action_for(one, who, rules)?;
             let action = restrained(one.signal, action, who.scheduler, over_budget);
             Some((one.signal.monitor(), std::cmp::Reverse(action), one.signal, one.message.as_str()))
         })
@@ -264,7 +264,7 @@ pub fn decide(mode: Mode, who: SignalSubject, raised: &[RaisedSignal], rules: &[
 
 /// The action of the pool's rules for one signal, or of the default, if the signal came often enough. The strongest
 /// rule that applies counts. A pool with a rule for a signal does not get the default too.
-fn answer(raised: &RaisedSignal, who: SignalSubject, rules: &[Rule]) -> Option<Action> {
+fn action_for(raised: &RaisedSignal, who: SignalSubject, rules: &[Rule]) -> Option<Action> {
     let (action, count, window) = raised.signal.default_rule(who);
     let often = |count: u32, window: Duration| {
         let within = raised.ago.iter().filter(|ago| **ago <= window).count();

@@ -77,7 +77,7 @@ impl Liveness {
     }
 
     /// An agent reported through `gateway`.
-    pub fn heard(&mut self, uid: &str, gateway: &str, heard: ReportTimes) {
+    pub fn record_report(&mut self, uid: &str, gateway: &str, heard: ReportTimes) {
         let one = self.agents.entry(uid.to_owned()).or_default();
         one.via = self.gateways.contains_key(gateway).then(|| gateway.to_owned());
         one.frozen = !heard.frozen.is_zero();
@@ -155,7 +155,7 @@ mod tests {
         let mut all = Liveness::default();
         all.connected("g");
         all.connected("h");
-        all.heard("a", "g", ReportTimes::default());
+        all.record_report("a", "g", ReportTimes::default());
         all.tick(50 * SECOND);
         all.disconnected("g");
         assert_eq!(all.times("a").pod_silent, Duration::ZERO);
@@ -178,10 +178,10 @@ mod tests {
     fn the_program_is_as_silent_as_both_clocks_say() {
         let mut all = Liveness::default();
         all.connected("g");
-        all.heard("a", "g", ReportTimes { silent: 500 * SECOND, frozen: 500 * SECOND });
+        all.record_report("a", "g", ReportTimes { silent: 500 * SECOND, frozen: 500 * SECOND });
         assert_eq!(all.times("a").program_silent, Duration::ZERO, "what passed before we led does not count");
         all.tick(20 * SECOND);
-        all.heard("a", "g", ReportTimes { silent: 520 * SECOND, frozen: 520 * SECOND });
+        all.record_report("a", "g", ReportTimes { silent: 520 * SECOND, frozen: 520 * SECOND });
         let times = |unheard, silent, frozen| ServedTimes {
             expected: 20 * SECOND + unheard,
             pod_silent: unheard,
@@ -189,7 +189,7 @@ mod tests {
             program_frozen: frozen,
         };
         assert_eq!(all.times("a"), times(Duration::ZERO, 20 * SECOND, 20 * SECOND));
-        all.heard("a", "g", ReportTimes { silent: 3 * SECOND, frozen: Duration::ZERO });
+        all.record_report("a", "g", ReportTimes { silent: 3 * SECOND, frozen: Duration::ZERO });
         all.tick(SECOND);
         assert_eq!(all.times("a"), times(SECOND, 4 * SECOND, Duration::ZERO));
     }
@@ -225,7 +225,7 @@ mod tests {
                         }
                         all.disconnected(&gateway.to_string());
                     }
-                    Step::Heard(gateway) => { served = Duration::ZERO; all.heard("a", &gateway.to_string(), ReportTimes::default()); }
+                    Step::Heard(gateway) => { served = Duration::ZERO; all.record_report("a", &gateway.to_string(), ReportTimes::default()); }
                     Step::Tick(seconds) => {
                         let time = u32::from(seconds) * SECOND;
                         if !connected.is_empty() { served += time; }

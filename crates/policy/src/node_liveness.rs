@@ -148,7 +148,7 @@ impl NodeLiveness {
         if all {
             self.nodes.retain(|name, _| listed.contains(name));
         }
-        self.heard(renewed, now)
+        self.record_reports(renewed, now)
     }
 
     /// A node is gone.
@@ -171,7 +171,7 @@ impl NodeLiveness {
         if all {
             self.leases.retain(|name, _| listed.contains(name));
         }
-        self.heard(renewed, now)
+        self.record_reports(renewed, now)
     }
 
     /// A lease is gone.
@@ -190,7 +190,7 @@ impl NodeLiveness {
     }
 
     /// These nodes reported at `now`.
-    fn heard(&mut self, names: Vec<String>, now: Duration) -> Vec<String> {
+    fn record_reports(&mut self, names: Vec<String>, now: Duration) -> Vec<String> {
         let names: Vec<_> = names.into_iter().filter(|name| self.nodes.contains_key(name)).collect();
         if names.is_empty() {
             return Vec::new();

@@ -51,7 +51,7 @@ pub enum Outcome {
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextStep<K, T> {
-    /// Send this, then report how it [`ended`](Outbox::ended). The number is the count of lost notifications so far.
+    /// Send this, then report [its end](Outbox::record_attempt_end). The number is the count of lost notifications so far.
     Send(Delivery<K, T>, u64),
     /// Nothing before this time.
     WaitUntil(Duration),
@@ -117,7 +117,7 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
     }
 
     /// An attempt ended. `lost` is the number that came with the delivery; `random` is uniform in [0, 1).
-    pub fn ended(&mut self, telling: Delivery<K, T>, lost: u64, outcome: Outcome, now: Duration, random: f64) {
+    pub fn record_attempt_end(&mut self, telling: Delivery<K, T>, lost: u64, outcome: Outcome, now: Duration, random: f64) {
         match outcome {
             Outcome::Taken => {
                 self.failures = 0;
@@ -170,12 +170,12 @@ mod tests {
         let (first, lost) = told(&mut outbox, secs(10));
         assert_eq!((&first.named, first.count, lost), (&vec![1], 1, 0));
         outbox.push("a", 2, secs(11));
-        outbox.ended(first, 0, Outcome::Taken, secs(12), 0.5);
+        outbox.record_attempt_end(first, 0, Outcome::Taken, secs(12), 0.5);
         (3..40).for_each(|one| outbox.push("a", one, secs(13)));
         outbox.push("b", 100, secs(13));
         let (other, _) = told(&mut outbox, secs(13));
         assert_eq!(other.key, "b", "what is different does not wait");
-        outbox.ended(other, 0, Outcome::Taken, secs(13), 0.5);
+        outbox.record_attempt_end(other, 0, Outcome::Taken, secs(13), 0.5);
         assert_eq!(outbox.next(secs(14)), NextStep::WaitUntil(secs(70)));
         let (rest, _) = told(&mut outbox, secs(70));
         assert_eq!((rest.named, rest.last, rest.count), ((2..22).collect(), Some(39), 38));
@@ -190,7 +190,7 @@ mod tests {
         for _ in 0..MAX_SEND_ATTEMPTS {
             let (telling, lost) = told(&mut outbox, now);
             ids.push(telling.id);
-            outbox.ended(telling, lost, Outcome::Later(None), now, 1.0);
+            outbox.record_attempt_end(telling, lost, Outcome::Later(None), now, 1.0);
             if let NextStep::WaitUntil(then) = outbox.next(now) {
                 pauses.push((then - now).as_secs());
                 now = then;
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!((next.key, lost), ("b", 1), "and is told what was lost");
         outbox.push("c", 1, secs(900));
         let (telling, lost) = told(&mut outbox, secs(900));
-        outbox.ended(telling, lost, Outcome::Taken, secs(900), 0.0);
+        outbox.record_attempt_end(telling, lost, Outcome::Taken, secs(900), 0.0);
         assert_eq!(outbox.lost(), 0);
     }
 
@@ -214,7 +214,7 @@ mod tests {
             let mut outbox = Outbox::default();
             outbox.push("a", 1, secs(0));
             let (telling, lost) = told(&mut outbox, secs(0));
-            outbox.ended(telling, lost, Outcome::Later(Some(secs(said))), secs(0), 0.0);
+            outbox.record_attempt_end(telling, lost, Outcome::Later(Some(secs(said))), secs(0), 0.0);
             assert_eq!(outbox.next(secs(0)), NextStep::WaitUntil(secs(waits)));
         }
     }
@@ -240,7 +240,7 @@ mod tests {
                         taken += count;
                         told_of += lost;
                     }
-                    outbox.ended(telling, lost, outcome, now, 0.3);
+                    outbox.record_attempt_end(telling, lost, outcome, now, 0.3);
                 }
                 prop_assert!(outbox.waiting.len() <= MAX_PENDING_NOTICES + 1);
                 let waits: u64 = outbox.waiting.iter().map(|telling| telling.count).sum();
@@ -249,12 +249,12 @@ mod tests {
             // If the receiver accepts everything, everything is delivered.
             for _ in 0..=MAX_PENDING_NOTICES + 1 {
                 match outbox.next(now) {
-                    NextStep::Send(telling, lost) => outbox.ended(telling, lost, Outcome::Taken, now, 0.0),
+                    NextStep::Send(telling, lost) => outbox.record_attempt_end(telling, lost, Outcome::Taken, now, 0.0),
                     NextStep::WaitUntil(then) => now = then,
                     NextStep::Rest => break,
                 }
                 if let NextStep::Send(telling, lost) = outbox.next(now) {
-                    outbox.ended(telling, lost, Outcome::Taken, now, 0.0);
+                    outbox.record_attempt_end(telling, lost, Outcome::Taken, now, 0.0);
                 }
             }
             prop_assert!(outbox.waiting.is_empty());

@@ -178,7 +178,7 @@ fn count(unseen: &[i64], agents: &[AgentFacts]) -> u32 {
 }
 
 /// The number of Agents that count towards the desired size, with those that are being made.
-pub fn there(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> u32 {
+pub fn counted_agents(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> u32 {
     count(&unseen(spawned, collected_below, agents), agents)
 }
 

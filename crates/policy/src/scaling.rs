@@ -111,7 +111,7 @@ pub struct ScaleDown {
 }
 
 /// The size now, on the way down to `target`, and how long to wait if it is not reached yet.
-pub fn descend(target: DesiredSize, descent: ScaleDown) -> (DesiredSize, Option<Duration>) {
+pub fn scale_down(target: DesiredSize, descent: ScaleDown) -> (DesiredSize, Option<Duration>) {
     let ScaleDown { current: held, lower_for, cooldown, empty } = descent;
     if target.count >= held {
         return (target, None);
@@ -168,7 +168,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let at = |count, why, lower_for: u32| {
             let descent = ScaleDown { current: 5, lower_for: lower_for * second, cooldown: 30 * second, empty: 10 * second };
-            let (desired, wait) = descend(DesiredSize { count, why }, descent);
+            let (desired, wait) = scale_down(DesiredSize { count, why }, descent);
             (desired.count, wait.map(|wait| wait.as_secs()))
         };
         assert_eq!(at(6, SizeReason::AgentsWanted, 0), (6, None), "up at once");

@@ -144,7 +144,7 @@ pub enum RequestMatch {
 pub fn find(method: &str, path: &str) -> RequestMatch {
     let mut seen = false;
     for row in &ACCESS_TABLE {
-        if matches(row.path, path) {
+        if path_matches(row.path, path) {
             if row.method == method {
                 return RequestMatch::Row(row);
             }
@@ -155,11 +155,11 @@ pub fn find(method: &str, path: &str) -> RequestMatch {
 }
 
 /// The methods of `path` in the table.
-pub fn methods(path: &str) -> Vec<&'static str> {
-    ACCESS_TABLE.iter().filter(|row| matches(row.path, path)).map(|row| row.method).collect()
+pub fn methods_of_path(path: &str) -> Vec<&'static str> {
+    ACCESS_TABLE.iter().filter(|row| path_matches(row.path, path)).map(|row| row.method).collect()
 }
 
-fn matches(pattern: &str, path: &str) -> bool {
+fn path_matches(pattern: &str, path: &str) -> bool {
     let (mut pattern, mut path) = (pattern.split('/'), path.split('/'));
     loop {
         match (pattern.next(), path.next()) {
@@ -172,7 +172,7 @@ fn matches(pattern: &str, path: &str) -> bool {
 }
 
 /// Whether `caller` may make `call`.
-pub fn allowed(caller: Caller, call: Call) -> bool {
+pub fn is_allowed(caller: Caller, call: Call) -> bool {
     ACCESS_TABLE.iter().any(|row| row.call == call && row.callers.contains(&caller))
 }
 
@@ -209,11 +209,11 @@ mod tests {
             (Egress, [(Program, false), (Link, false), (Gateway, true)]),
             (WorkReplay, [(Program, false), (Link, false), (Gateway, true)]),
         ];
-        assert!(allowed(External, Enrol) && ![Program, Link, Gateway].iter().any(|caller| allowed(*caller, Enrol)));
+        assert!(is_allowed(External, Enrol) && ![Program, Link, Gateway].iter().any(|caller| is_allowed(*caller, Enrol)));
         for (call, callers) in cells {
-            assert!(!allowed(External, call), "a process that is not an agent yet makes no other call: {call:?}");
+            assert!(!is_allowed(External, call), "a process that is not an agent yet makes no other call: {call:?}");
             for (caller, may) in callers {
-                assert_eq!(allowed(caller, call), may, "{caller:?} {call:?}");
+                assert_eq!(is_allowed(caller, call), may, "{caller:?} {call:?}");
             }
         }
     }
@@ -224,7 +224,7 @@ mod tests {
         assert!(matches!(find("POST", "/agent/v1/work/claim"), RequestMatch::Row(row) if row.call == Call::Claim));
         assert!(matches!(find("POST", "/agent/v1/work/u1/fail"), RequestMatch::Row(row) if row.call == Call::Fail && row.served));
         assert!(matches!(find("PUT", "/agent/v1/goodbye"), RequestMatch::OtherMethod));
-        assert_eq!(methods("/agent/v1/work"), ["POST", "GET"]);
+        assert_eq!(methods_of_path("/agent/v1/work"), ["POST", "GET"]);
         for path in ["/agent/v1/goodbye/", "/agent/v1", "//agent/v1/goodbye", "/agent/v1/work//fail", "/agent/v1/../v1/goodbye"] {
             assert!(matches!(find("POST", path), RequestMatch::UnknownPath), "{path}");
         }

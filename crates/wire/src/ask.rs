@@ -11,13 +11,13 @@ const ANSWER_HINT_PREFIX: &str = "Answer with: kubectl spillway ask --answers ";
 const ANSWER_INDENT: &str = "            ";
 
 /// The line that tells a person how to answer the question about the item of this name.
-pub fn hint(name: &str) -> String {
+pub fn answer_hint(name: &str) -> String {
     format!("{ANSWER_HINT_PREFIX}{name} \"...\"")
 }
 
 /// The task of the item that carries the answer: `task` and `result` of the item that asked, and the words of the
 /// answer.
-pub fn answered(task: &str, result: &str, words: &str) -> String {
+pub fn task_with_answer(task: &str, result: &str, words: &str) -> String {
     let result: Vec<&str> = result.lines().filter(|line| !line.starts_with(ANSWER_HINT_PREFIX)).collect();
     format!("{}\n\n{ASKED_BACK_MARKER}\n{}\n\n{ANSWERED_MARKER}\n{}", task.trim_end(), result.join("\n"), words.trim())
 }
@@ -57,9 +57,9 @@ mod tests {
 
     #[test]
     fn a_conversation_is_kept_whole_and_can_be_read_as_one_request() {
-        let first = answered("mend the login\n", &format!("Which one?\n{}", hint("ask-1")), "the\nsecond");
+        let first = task_with_answer("mend the login\n", &format!("Which one?\n{}", answer_hint("ask-1")), "the\nsecond");
         assert_eq!(first, "mend the login\n\n[asked back]\nWhich one?\n\n[answered]\nthe\nsecond");
-        let second = answered(&first, "Since when?", "June");
+        let second = task_with_answer(&first, "Since when?", "June");
         assert_eq!(as_one_request(&second), format!("mend the login\n{ANSWER_INDENT}the\n{ANSWER_INDENT}second\n{ANSWER_INDENT}June"));
         assert_eq!(as_one_request("a\n\nb"), "a\n\nb");
     }

@@ -27,7 +27,7 @@ pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        let field = if path == "." { named(error.inner()) } else { Some(path) };
+        let field = if path == "." { serde_field_name(error.inner()) } else { Some(path) };
         // A member with an empty name cannot be named as a field.
         let field = field.filter(|field| !field.is_empty()).unwrap_or_else(|| "(body)".to_owned());
         Refusal::new(Code::InvalidBody, format!("{field}: {}", error.inner())).field(field)
@@ -41,7 +41,7 @@ pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
 
 /// The field that serde names in its message (unknown, missing, duplicate), if the field is one of the outermost
 /// object.
-fn named(error: &serde_json::Error) -> Option<String> {
+fn serde_field_name(error: &serde_json::Error) -> Option<String> {
     let text = error.to_string();
     if !["unknown field", "missing field", "duplicate field"].iter().any(|words| text.starts_with(words)) {
         return None;

@@ -314,7 +314,7 @@ impl TimeExemptions {
     pub const ALL_COMMANDS: &str = "*";
 
     /// Whether no command has a time limit unless it asks for one.
-    pub fn all(&self) -> bool {
+    pub fn exempts_every_command(&self) -> bool {
         self.names.iter().any(|name| name == Self::ALL_COMMANDS)
     }
 }
@@ -336,7 +336,10 @@ mod tests {
     fn default_exemptions_time_only_commands_of_a_model() {
         let read = |json: &str| serde_json::from_str::<TimeExemptions>(json).expect("it is understood");
         assert_eq!(TimeExemptions::default(), read(r#"{"untilAnswer": true}"#));
-        assert!(read(r#"{"names": ["vite", "*"], "untilAnswer": false}"#).all() && !TimeExemptions::default().all());
+        assert!(
+            read(r#"{"names": ["vite", "*"], "untilAnswer": false}"#).exempts_every_command()
+                && !TimeExemptions::default().exempts_every_command()
+        );
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Code {
     }
 
     /// Whether the same call may succeed later. The caller then keeps the call and retries it.
-    pub fn passes(self) -> bool {
+    pub fn is_retryable(self) -> bool {
         match self {
             Self::GovernorAway
             | Self::TooManyCalls
@@ -270,7 +270,7 @@ impl Refusal {
     }
 
     /// A refusal because the governor cannot answer now: try again after one second.
-    pub fn away(message: impl Into<String>) -> Self {
+    pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(Code::GovernorAway, message).retry_after(1)
     }
 

@@ -31,7 +31,7 @@ pub const OWN_HEADER_PREFIX: &str = "spillway-";
 
 /// Whether a header is dropped: a header of the connection, of the client's credential, or of Spillway. Names are in
 /// lower case, as in HTTP/2. The headers that `Connection` names are dropped too, by the caller, which has all headers.
-pub fn stays(name: &str) -> bool {
+pub fn is_never_forwarded(name: &str) -> bool {
     HOP_BY_HOP_HEADERS.contains(&name) || CREDENTIAL_HEADERS.contains(&name) || name == "host" || name.starts_with(OWN_HEADER_PREFIX)
 }
 
@@ -42,10 +42,10 @@ mod tests {
     #[test]
     fn no_credential_is_carried_on_and_what_a_provider_needs_is() {
         for name in HOP_BY_HOP_HEADERS.iter().chain(&CREDENTIAL_HEADERS).chain(&["host", "spillway-item", "spillway-anything"]) {
-            assert!(stays(name), "{name}");
+            assert!(is_never_forwarded(name), "{name}");
         }
         for name in ["anthropic-version", "anthropic-beta", "content-type", "content-length", "user-agent", "accept", "x-request-id"] {
-            assert!(!stays(name), "{name}");
+            assert!(!is_never_forwarded(name), "{name}");
         }
     }
 
@@ -71,7 +71,7 @@ mod tests {
             crate::external::EXTERNAL_HEADER,
         ];
         for name in callers.into_iter().chain(others) {
-            assert!(stays(name), "{name}");
+            assert!(is_never_forwarded(name), "{name}");
         }
     }
 }

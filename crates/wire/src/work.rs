@@ -124,7 +124,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the last segment of the call's path, and its body for this lease.
-    pub fn call(&self, epoch: i64) -> (&'static str, serde_json::Value) {
+    pub fn verb_and_body(&self, epoch: i64) -> (&'static str, serde_json::Value) {
         match self {
             Self::Complete { result } => ("complete", serde_json::json!(Complete { epoch, result: result.clone() })),
             Self::Fail { reason, message, exit_code } => {
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn an_outcome_is_the_call_that_says_it() {
-        let (verb, body) = Outcome::Release { reason: "Drained".into(), message: String::new() }.call(7);
+        let (verb, body) = Outcome::Release { reason: "Drained".into(), message: String::new() }.verb_and_body(7);
         assert_eq!((verb, body["epoch"].as_i64()), ("release", Some(7)));
         assert!(read::<Release>(body.to_string().as_bytes()).is_ok());
     }

@@ -57,7 +57,7 @@ fn metered(api: usize, model: &str, stream: bool, size: usize) -> Metered {
     let request =
         Request::post(uri).header("x-api-key", "secret").header("authorization", "Bearer secret").header("x-goog-api-key", "secret");
     let (head, ()) = request.body(()).expect("a request").into_parts();
-    let answer = provider.answer(&head, &call.upstream(500));
+    let answer = provider.answer(&head, &call.upstream_body(500));
     let mut meter = Meter::new(&call, answer.status.as_u16(), Some(answer.body.content_type));
     let (mut told, mut charged, mut sent, mut passed) = (Tokens::default(), Tokens::default(), Vec::new(), Vec::new());
     for piece in &answer.body.pieces {

@@ -6,7 +6,7 @@ use crate::api::Agent;
 use crate::api::agent_pool::AgentPoolSpec;
 use crate::governor::live::View;
 use crate::policy::agent::Pod;
-use crate::policy::external::{Process, shown};
+use crate::policy::external::{Process, to_pod};
 use crate::wire::agent::Program;
 
 /// Grace period of an agent whose pool is missing.
@@ -20,7 +20,7 @@ pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>,
     let leaves = said.into_iter().chain(deleted).min();
     let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
     let grace = spec.map_or(DEFAULT_GRACE_SECONDS, AgentPoolSpec::goodbye_timeout_seconds);
-    shown(&Process {
+    to_pod(&Process {
         over: agent.has_ended() || status.is_some_and(super::condemned),
         leaving: leaves.map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default()),
         grace: Duration::from_secs(grace.into()),

@@ -101,7 +101,7 @@ async fn an_escalation_goes_to_the_scheduler_or_to_the_submitter_of_the_item() {
     let message = |item: Option<&str>| Message::Escalated {
         agent: "a".into(),
         signal: "OperationTimeout".into(),
-        text: Timeout::ModelTurn.words().into(),
+        text: Timeout::ModelTurn.message().into(),
         item: item.map(str::to_owned),
     };
     let (mut leader, told) = escalated(None, "Enforce").await;

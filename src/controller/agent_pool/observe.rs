@@ -24,10 +24,10 @@ use crate::controller::stores::{AgentObject, Stores};
 use crate::governor::breaker::{PoolCircuits as Circuits, work as breaker};
 use crate::governor::budget::availability;
 use crate::governor::{egress, preflight};
-use crate::policy::pool::{AgentFacts, CRASH_TTL, Facts, MIN_HEALTHY_LIFETIME, MemberState, crashes, there};
+use crate::policy::pool::{AgentFacts, CRASH_TTL, Facts, MIN_HEALTHY_LIFETIME, MemberState, counted_agents, crashes};
 use crate::policy::scaling::{self, DesiredSize, Work};
 use blockers::{all_unfit, blocked, gravest, stopped, without_tokens};
-use spillway_conversion::pool::{queues_of, taking};
+use spillway_conversion::pool::{pool_intake, queues_of};
 
 pub use blockers::PoolBlockers;
 
@@ -100,7 +100,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let now = jiff::Timestamp::now();
     let all: Vec<AgentFacts> = mine.iter().map(|(agent, number)| agent_facts(agent, *number, now, spec.mode, context)).collect();
     let collected_below = status.and_then(|status| status.collected_below).unwrap_or(0);
-    let there = there(spawned, collected_below, &all);
+    let there = counted_agents(spawned, collected_below, &all);
     let follows = spec.work_aware() && spec.replicas.is_none();
     let (desired, settles) =
         if follows { context.scale_downs.step(pool, target, there, empty_after(pool, &namespace, context)) } else { (target, None) };
@@ -190,7 +190,7 @@ impl PoolId {
 
 /// How much work there is for the pool: what its agents could take, and what they hold.
 fn work_for(pool: &AgentPool, namespace: &str, mine: &[(&AgentObject, Option<i64>)], context: &Context) -> Option<(u64, u64)> {
-    let taking = taking(pool);
+    let taking = pool_intake(pool);
     if taking.queues.is_empty() {
         return None;
     }
@@ -355,7 +355,7 @@ pub fn missing_references(spec: &AgentPoolSpec, namespace: &str, stores: &Stores
 /// the spec requires and that is missing would be worse than none.
 pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
     let spec = serde_json::to_value(spec).unwrap_or_default();
-    let asked = unsupported::asked("AgentPool", &spec);
+    let asked = unsupported::used_fields("AgentPool", &spec);
     let messages: Vec<String> = asked.iter().map(unsupported::Field::message).collect();
     (!messages.is_empty()).then(|| messages.join("; "))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::api::AgentPool;
 use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::policy::scaling::{DesiredSize, ScaleDown as Facts, descend};
+use crate::policy::scaling::{DesiredSize, ScaleDown as Facts, scale_down};
 
 #[derive(Clone, Copy, Debug)]
 struct LowerTarget {
@@ -36,7 +36,7 @@ impl ScaleDowns {
             cooldown: Duration::from_secs(pool.spec.cooldown_seconds().into()),
             empty,
         };
-        let (desired, wait) = descend(target, facts);
+        let (desired, wait) = scale_down(target, facts);
         *lower = if wait.is_some() {
             LowerTarget { kept_size: lower.kept_size, since }
         } else {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::api::budget::{Compute, PerAgentCompute};
 use crate::api::owner::owner;
-use crate::api::quantity::same;
+use crate::api::quantity::is_same_quantity;
 use crate::api::{Budget, names};
 use crate::policy::compute::StoredObject;
 
@@ -38,7 +38,7 @@ impl ComputeObject for ResourceQuota {
     fn says(&self, wanted: &Self) -> bool {
         // Values that others added are kept: more limits only make the quota stricter.
         let (Some(stored), Some(wanted)) = (hard(self), hard(wanted)) else { return false };
-        wanted.iter().all(|(name, value)| stored.get(name).is_some_and(|stored| same(stored, value)))
+        wanted.iter().all(|(name, value)| stored.get(name).is_some_and(|stored| is_same_quantity(stored, value)))
     }
 
     fn words(&self) -> String {
@@ -127,7 +127,8 @@ fn same_item(one: &LimitRangeItem, other: &LimitRangeItem) -> bool {
 /// `None` and an empty map are the same.
 fn same_amounts(one: Option<&Amounts>, other: Option<&Amounts>) -> bool {
     let count = |amounts: Option<&Amounts>| amounts.map_or(0, BTreeMap::len);
-    let there = |name: &String, value: &Quantity| other.and_then(|other| other.get(name)).is_some_and(|other| same(value, other));
+    let there =
+        |name: &String, value: &Quantity| other.and_then(|other| other.get(name)).is_some_and(|other| is_same_quantity(value, other));
     count(one) == count(other) && one.into_iter().flatten().all(|(name, value)| there(name, value))
 }
 

@@ -123,7 +123,7 @@ impl Attempt<'_> {
         let told: Result<EgressAllowed, Refusal> = gateway.governor.ask(GOVERNOR_EGRESS_PATH, Some(pod), &request).await;
         // A caller that is no agent any more is told that. A denial that the governor cannot count is still a denial.
         match told {
-            Err(refusal) if !refusal.code.passes() => refusal,
+            Err(refusal) if !refusal.code.is_retryable() => refusal,
             Ok(EgressAllowed {}) | Err(_) => refusal,
         }
     }
@@ -165,7 +165,7 @@ async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, revoked: &mut watch::
                 Ok((200, _)) => break,
                 Ok((_, answer)) => match serde_json::from_slice::<Refusal>(&answer) {
                     Ok(refusal) if matches!(refusal.code, Code::AgentEnded | Code::NotAnAgent) => return,
-                    Ok(refusal) if !refusal.code.passes() => break,
+                    Ok(refusal) if !refusal.code.is_retryable() => break,
                     Ok(_) | Err(_) => {}
                 },
                 Err(_) => {}

@@ -451,7 +451,7 @@ mod tests {
         for (why, code, status, whose) in cases {
             let refusal = full(why);
             assert_eq!((refusal.code, refusal.code.status(), refusal.retry_after_seconds), (code, status, Some(5)));
-            assert!(refusal.code.passes() && refusal.message.contains(whose), "{}", refusal.message);
+            assert!(refusal.code.is_retryable() && refusal.message.contains(whose), "{}", refusal.message);
         }
     }
 

@@ -86,7 +86,7 @@ impl Scene {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static("application/json"));
         headers.insert("x-script", HeaderValue::try_from(script).expect("a script"));
-        let sent = Call { method: Method::POST, path: path.into(), headers, body: call.upstream(100).into() };
+        let sent = Call { method: Method::POST, path: path.into(), headers, body: call.upstream_body(100).into() };
         let way = ModelRoute { entry: "gpt".into(), dialect: Some(Dialect::OpenAIChat), model: Some(model.into()), item: None };
         let model_slot = ModelSlot::take(&self.gateway, &pod).expect("a seat");
         let counted = Some(CallCounts { held, call });

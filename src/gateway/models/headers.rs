@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::wire::headers::{HOP_BY_HOP_HEADERS, stays};
+use crate::wire::headers::{HOP_BY_HOP_HEADERS, is_never_forwarded};
 use crate::wire::shortage::LimitRoom;
 
 /// Headers that published clients send and providers use, with any credential. All others are dropped: a header could
@@ -69,7 +69,7 @@ impl AllowedHeaders {
         }
         let read = |name: &String| {
             let name = HeaderName::try_from(name.as_str()).map_err(|_| format!("{name:?} is not a valid header name"))?;
-            let ours = stays(name.as_str()) || GATEWAY_HEADERS.contains(&name.as_str()) || is_route_header(name.as_str());
+            let ours = is_never_forwarded(name.as_str()) || GATEWAY_HEADERS.contains(&name.as_str()) || is_route_header(name.as_str());
             if ours {
                 Err(format!("{name} is never sent to a provider: Spillway sets it, or it changes the counted usage"))
             } else {

@@ -180,7 +180,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
             let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;
             let target: Target = held.given.target.clone();
             let output = held.given.output;
-            let (body, call) = beside(gateway, &pod, length, move || (call.upstream(output), call)).await?;
+            let (body, call) = beside(gateway, &pod, length, move || (call.upstream_body(output), call)).await?;
             let sent = upstream::Call { body: body.into(), ..sent };
             let counted = Some(forward::CallCounts { held, call });
             forward::Job { gateway: gateway.clone(), pod, route: way, target, counted, sent, began, model_slot, body_reservation: place }

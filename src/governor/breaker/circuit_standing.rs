@@ -46,8 +46,8 @@ impl Circuits {
             let stored = breaker.iter().flat_map(|breaker| breaker.status.iter()).flat_map(|status| status.circuits.iter().flatten());
             let stored = stored.into_iter().find(|circuit| circuit.key == slot.key.name);
             let kept = state.circuits.get_mut(slot)?;
-            let refuses = kept.circuit.refuses(at);
-            let saved = kept.circuit.saved(at.now, wall);
+            let refuses = kept.circuit.rejection(at);
+            let saved = kept.circuit.to_persisted(at.now, wall);
             let until = convert::circuit(&slot.key.name, &saved, stored).open_until;
             Some(CircuitStanding {
                 what: slot.key.name.clone(),

@@ -27,7 +27,7 @@ impl Circuits {
             // An opening is not announced before it is stored. A half-open circuit is open for all agents except those
             // with a permit.
             (Mode::Enforce, None) => circuit.filter(|circuit| circuit.state() != State::Closed && !circuit.must_store()).map(|circuit| {
-                let rejection = circuit.refuses(at);
+                let rejection = circuit.rejection(at);
                 OpenGlobally {
                     forced: rejection.is_some_and(|rejection| rejection.cause == RejectionCause::Forced),
                     retry_after_milliseconds: rejection.map_or(0, |rejection| rejection.retry_after),

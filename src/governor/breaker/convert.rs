@@ -182,7 +182,7 @@ pub fn saved(circuit: &api::Circuit) -> PersistedCircuit {
 /// A circuit for the status. While it is the same opening, the stored end of the opening is kept, because clock
 /// readings differ slightly.
 pub fn circuit(what: &str, saved: &PersistedCircuit, stored: Option<&api::Circuit>) -> api::Circuit {
-    let same = stored.filter(|stored| self::saved(stored).says(saved));
+    let same = stored.filter(|stored| self::saved(stored).is_equivalent(saved));
     let until = saved.open_until.and_then(|until| Timestamp::from_millisecond(until).ok()).map(Time);
     api::Circuit {
         key: what.to_owned(),

@@ -52,7 +52,7 @@ pub async fn ask(caller: &Caller, agent: &Agent, request: &AskTokens, context: &
     context.live.ask(&caller.uid, wish(agent, request));
     context.wake.agent(&caller.key);
     let stored = tokio::time::timeout(TOKEN_REQUEST_STORE_TIMEOUT, context.live.until_asks_are_stored(&caller.uid)).await;
-    stored.map_err(|_| Refusal::away("the request for tokens is not stored yet; try again"))?;
+    stored.map_err(|_| Refusal::unavailable("the request for tokens is not stored yet; try again"))?;
     tracing::info!(namespace = %caller.key.namespace, agent = %caller.key.name, tokens = request.tokens, "an agent asks for tokens");
     Ok(Acknowledgement {})
 }

@@ -40,7 +40,7 @@ impl Meter {
         let state = &mut *state;
         let now = state.now();
         let need = state.needs.get(&(pool.namespace.clone(), pool.name.clone()));
-        let above = state.ledger.obstacle(now, &mut Route::new(Vec::new(), top.clone(), pool_type), need);
+        let above = state.ledger.blocker(now, &mut Route::new(Vec::new(), top.clone(), pool_type), need);
         let own = agent.map(|uid| Key::Agent(uid.to_owned()));
         let (None, Some(own)) = (&above, own) else { return above };
         let record = state.records.get(&own)?;
@@ -48,7 +48,7 @@ impl Meter {
         match record.lifetime.map(|life| life.top_up(i64::MAX)) {
             Some(TopUp::Granted(_)) => None,
             Some(TopUp::Spent | TopUp::ParentsLack(_)) | None => {
-                state.ledger.obstacle(now, &mut Route::new(vec![own], top, pool_type), None)
+                state.ledger.blocker(now, &mut Route::new(vec![own], top, pool_type), None)
             }
         }
     }
@@ -68,7 +68,7 @@ impl Meter {
     /// Records that a call of a pool got this many tokens.
     pub fn call_granted(&self, pool: ObjectKey, tokens: i64) {
         if let Some(need) = self.lock().needs.get_mut(&(pool.namespace, pool.name)) {
-            need.given(tokens);
+            need.note_granted(tokens);
         }
     }
 

@@ -87,7 +87,7 @@ fn json(value: &impl Serialize) -> Result<Value, Refusal> {
 
 /// Fails while budgets and records are still being read.
 pub(in crate::governor) fn ready(meter: &Meter) -> Result<&Meter, Refusal> {
-    if meter.is_ready() { Ok(meter) } else { Err(Refusal::away("the records of tokens are being read; try again")) }
+    if meter.is_ready() { Ok(meter) } else { Err(Refusal::unavailable("the records of tokens are being read; try again")) }
 }
 
 fn unknown() -> Refusal {
@@ -209,8 +209,8 @@ fn allowed(caller: &Caller, agent: &Agent, model_route: &ModelRoute, context: &C
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
     let stored = stored
         .filter(|pool| pool.0.is_ok())
-        .ok_or_else(|| Refusal::away("the controller does not know the agent's pool yet; try again"))?;
-    let Ok(pool) = &stored.0 else { return Err(Refusal::away("the controller does not know the agent's pool yet; try again")) };
+        .ok_or_else(|| Refusal::unavailable("the controller does not know the agent's pool yet; try again"))?;
+    let Ok(pool) = &stored.0 else { return Err(Refusal::unavailable("the controller does not know the agent's pool yet; try again")) };
     lease_check::may_act(caller, agent, model_route.item.as_ref(), context)?;
     let target = model_route::target(pool, model_route)?;
     Ok((stored, target))
@@ -230,7 +230,7 @@ struct CallPath {
 async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) -> Result<meter::HoldAnswer, Refusal> {
     let Hold { session, id, way: model_route, facts } = request;
     let (pool, target) = allowed(caller, agent, &model_route, context)?;
-    let Ok(pool) = &pool.0 else { return Err(Refusal::away("the controller does not know the agent's pool yet; try again")) };
+    let Ok(pool) = &pool.0 else { return Err(Refusal::unavailable("the controller does not know the agent's pool yet; try again")) };
     let (meter, namespace) = (&context.meter, caller.key.namespace.as_str());
     let (mut passage, per_second) = passage(caller, agent, model_route.item.as_ref(), pool, context)?;
     let uid = agent.uid().unwrap_or_default();
@@ -293,7 +293,9 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         }
         Some(HoldResult::Closed) => Err(closed()),
         Some(HoldResult::Unknown) => Err(unknown()),
-        Some(HoldResult::WritePending) | None => Err(Refusal::away("a write that this call needs did not finish in time; try again")),
+        Some(HoldResult::WritePending) | None => {
+            Err(Refusal::unavailable("a write that this call needs did not finish in time; try again"))
+        }
     }
 }
 
@@ -322,7 +324,7 @@ fn spent(because: &RefusalCause) -> bool {
 pub(super) fn places(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Vec<Key>, Refusal> {
     ready(&context.meter)?;
     if !context.work_index.is_ready() {
-        return Err(Refusal::away("the controller is still listing the WorkItems; try again"));
+        return Err(Refusal::unavailable("the controller is still listing the WorkItems; try again"));
     }
     let (CallPath { leafs, top, .. }, _) = passage(caller, agent, None, pool, context)?;
     Ok(leafs.into_iter().chain(context.meter.chain(top.as_ref())).collect())
@@ -336,7 +338,7 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
     let budget = context.stores.budget(namespace, named.unwrap_or("default"));
     let above = meter.above(namespace, named, budget.is_some());
-    let above = above.ok_or_else(|| Refusal::away("the budgets of this namespace are not known yet; try again"))?;
+    let above = above.ok_or_else(|| Refusal::unavailable("the budgets of this namespace are not known yet; try again"))?;
     let defaults = meter.defaults(namespace);
     let life = facts::lifetime(pool.spec.bulkhead.as_ref(), defaults.as_ref(), 0);
     meter.place_agent(&Object::from(agent), life);

@@ -340,7 +340,7 @@ impl Meter {
         let (id, acked) = state.ledger.begin(now, session, &log);
         state.sessions.insert(session.to_owned(), id);
         let settles: Vec<Settle> = log.settles.iter().zip(log.acked.saturating_add(1)..).map(|(told, seq)| told.settle(seq)).collect();
-        state.items.begun(id, &settles, |hold| state.ledger.given(id, hold).is_some());
+        state.items.begun(id, &settles, |hold| state.ledger.held_tokens(id, hold).is_some());
         self.work();
         acked
     }
@@ -402,7 +402,7 @@ impl Meter {
         let id = state.sessions.get(session).copied()?;
         let now = state.now();
         for (settle, model, bytes) in settles {
-            let (given, namespace) = (state.ledger.given(id, settle.hold), state.namespace_of(id, settle.hold));
+            let (given, namespace) = (state.ledger.held_tokens(id, settle.hold), state.namespace_of(id, settle.hold));
             match state.ledger.settle(now, id, settle) {
                 SettleOutcome::Counted => {
                     state.items.settled(id, settle);
@@ -422,7 +422,7 @@ impl Meter {
                 SettleOutcome::Gap(_) | SettleOutcome::Unattached => return None,
             }
         }
-        if !state.ledger.heard(id, floor, confirmed) {
+        if !state.ledger.record_report(id, floor, confirmed) {
             return None;
         }
         Some(state.ledger.acknowledged(id))
@@ -448,7 +448,7 @@ impl Meter {
         let died = state.ledger.tick(now, served);
         for session in died.iter().filter_map(|name| state.sessions.get(name).copied()) {
             let held = |given: HeldTokens| Weights::default().bound(given.input, given.output);
-            state.items.lost(session, |session, hold| state.ledger.given(session, hold).map(held));
+            state.items.lost(session, |session, hold| state.ledger.held_tokens(session, hold).map(held));
         }
         if !died.is_empty() {
             self.work();

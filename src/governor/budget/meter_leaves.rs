@@ -87,7 +87,7 @@ impl Meter {
     /// whether one is being written: then ask again.
     pub fn top_up(&self, uid: &str, above: &mut Route) -> bool {
         let mut state = self.lock();
-        let left = state.ledger.room(above);
+        let left = state.ledger.available_tokens(above);
         let Some(record) = state.records.get_mut(&Key::Agent(uid.to_owned())) else { return false };
         let Some(life) = record.lifetime else { return false };
         match life.top_up(left) {
@@ -104,7 +104,7 @@ impl Meter {
     /// Whether a top-up is possible for a spent lifetime now.
     pub fn may_top_up(&self, uid: &str, above: &mut Route) -> bool {
         let mut state = self.lock();
-        let left = state.ledger.room(above);
+        let left = state.ledger.available_tokens(above);
         let life = state.records.get(&Key::Agent(uid.to_owned())).and_then(|record| record.lifetime);
         life.is_some_and(|life| matches!(life.top_up(left), TopUp::Granted(_)))
     }

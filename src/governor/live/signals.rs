@@ -48,7 +48,7 @@ impl Live {
     /// Records that an operation of an agent timed out and was ended. The caller must wake the reconciler, which counts
     /// it and decides.
     pub fn timed_out(&self, uid: &str, what: Timeout) {
-        self.raised(uid, Signal::OperationTimeout, Some(what.words().to_owned()));
+        self.raised(uid, Signal::OperationTimeout, Some(what.message().to_owned()));
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.timeouts = one.timeouts.saturating_add(1);
         }

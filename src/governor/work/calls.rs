@@ -35,7 +35,7 @@ use crate::wire::access::Call;
 use crate::wire::agent::{Acknowledgement, Directive};
 use crate::wire::work::{Assignment, Complete, Fail, LeaseRef, ProgressUpdate, Release};
 use crate::wire::{Code, Refusal, body};
-use spillway_conversion::pool::taking;
+use spillway_conversion::pool::pool_intake;
 
 /// Items that one claim tries before the agent is asked to call again, because other agents were faster each time.
 const MAX_CLAIM_CANDIDATES: usize = 8;
@@ -48,7 +48,7 @@ const USAGE_SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
 pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Option<Assignment>, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
-    let taking = if agent.spec.external.is_some() { taking(pool).outside() } else { taking(pool) };
+    let taking = if agent.spec.external.is_some() { pool_intake(pool).for_outside() } else { pool_intake(pool) };
     if taking.queues.is_empty() {
         let message = format!("AgentPool/{} names no queue in spec.queues", pool.name_any());
         return Err(Refusal::new(Code::NoQueues, message));
@@ -65,7 +65,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         let tokens = availability::of_pool(pool, context);
         // Nor while the circuit of the pool is open.
         let Some(circuit) = attempt::standing(context, &of_pool) else {
-            return Err(Refusal::away("the circuit breakers are being read; try again"));
+            return Err(Refusal::unavailable("the circuit breakers are being read; try again"));
         };
         let picked = context.work_index.with(namespace, |namespace_work| {
             // Checked each time: an earlier claim of this agent may have been written after all.
@@ -109,7 +109,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
                 return ClaimResult::Nothing;
             };
-            namespace_work.index.record(&name, next.clone(), true, now());
+            namespace_work.index.set_record(&name, next.clone(), true, now());
             namespace_work.served(&caller.uid);
             ClaimResult::Item(name, Box::new(entry), Box::new(next))
         });
@@ -120,7 +120,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 return again(caller, &name, context).await;
             }
             ClaimResult::Nothing => return Ok(None),
-            ClaimResult::Unknown => return Err(Refusal::away("the budgets above this agent are being read; try again")),
+            ClaimResult::Unknown => return Err(Refusal::unavailable("the budgets above this agent are being read; try again")),
             // There may be tokens now. The waiting agents were signalled before this one started to wait.
             ClaimResult::NoTokens if availability::of_pool(pool, context) == TokenAvailability::Available => {
                 tries += 1;
@@ -146,7 +146,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 });
                 return Ok(None);
             }
-            Err(BeginRefusal::Away(words)) => return Err(Refusal::away(words)),
+            Err(BeginRefusal::Away(words)) => return Err(Refusal::unavailable(words)),
         }
         let result = store(context, &key, &entry, &next, &StatusExtras::default(), WriteLane::Needed).await;
         match &result {
@@ -172,7 +172,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("other agents claimed each item first; try again"))
+    Err(Refusal::unavailable("other agents claimed each item first; try again"))
 }
 
 /// Result of looking for an item.
@@ -196,12 +196,12 @@ async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<
     let key = ObjectKey { namespace: caller.key.namespace.clone(), name: name.to_owned() };
     let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
-    let Some(live) = live else { return Err(Refusal::away("the item that this agent held does not exist any more; try again")) };
+    let Some(live) = live else { return Err(Refusal::unavailable("the item that this agent held does not exist any more; try again")) };
     context.work_index.observe(&live);
     let record = convert::record(&live);
     // The claim may still be in flight: it is not confirmed before it is written.
     if !record.phase.held() || record.holder.as_ref().is_none_or(|holder| holder.pod != caller.uid) {
-        return Err(Refusal::away("an earlier claim of this agent is being written; try again"));
+        return Err(Refusal::unavailable("an earlier claim of this agent is being written; try again"));
     }
     if record.phase == Phase::Paused {
         return Ok(None);
@@ -255,7 +255,9 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             let held = LeaseRef { uid: uid.to_owned(), epoch };
             // The program failed and did not itself report that the task failed.
             if exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
-                return Err(Refusal::away("the lifetime tokens of this agent are spent: wait until the supervisor decides about its item"));
+                return Err(Refusal::unavailable(
+                    "the lifetime tokens of this agent are spent: wait until the supervisor decides about its item",
+                ));
             }
             let refused = context.live.recent_refusal(&caller.uid, &held);
             let failure = match refused::judge(Failure { reason, message, exit_code }, refused.as_ref()) {
@@ -310,7 +312,7 @@ fn no(no: LeaseRefusal, entry: &Entry) -> Refusal {
             Refusal::new(Code::StaleLease, message).field("epoch")
         }
         LeaseRefusal::EndedAlready(phase) => Refusal::new(Code::FinishedAlready, format!("the item ended already: {phase:?}")),
-        LeaseRefusal::Paused => Refusal::away("the item is paused; finish it after it is resumed"),
+        LeaseRefusal::Paused => Refusal::unavailable("the item is paused; finish it after it is resumed"),
         LeaseRefusal::NotReady(phase) => Refusal::new(Code::StaleLease, format!("the item is {phase:?}")),
     }
 }
@@ -373,7 +375,7 @@ async fn finish(
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("other writes of the item came first each time; try again"))
+    Err(Refusal::unavailable("other writes of the item came first each time; try again"))
 }
 
 async fn look_live(key: &ObjectKey, entry: &Entry, context: &Context) -> Result<(), Refusal> {

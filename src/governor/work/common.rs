@@ -26,14 +26,18 @@ pub fn unavailable(context: &Context, error: &Error) -> Refusal {
     match error.class() {
         Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::NotAllowed, error.message()),
         Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
-            Refusal::away("the API server did not accept the change; try again")
+            Refusal::unavailable("the API server did not accept the change; try again")
         }
     }
 }
 
 /// Fails while the items are still being listed.
 pub fn ready(context: &Context) -> Result<(), Refusal> {
-    if context.work_index.is_ready() { Ok(()) } else { Err(Refusal::away("the controller is still listing the WorkItems; try again")) }
+    if context.work_index.is_ready() {
+        Ok(())
+    } else {
+        Err(Refusal::unavailable("the controller is still listing the WorkItems; try again"))
+    }
 }
 
 /// Waits for the turn of this namespace to write. A call takes one turn, before it decides, and waits for no other.

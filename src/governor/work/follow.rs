@@ -123,7 +123,7 @@ fn ended_after(namespace_work: &NamespaceWork, pool: &str, after: u64) -> Vec<(u
     let mut found = Vec::new();
     let mut plans = BTreeSet::new();
     for (name, entry) in namespace_work.index.submitted_by(pool) {
-        let told = entry.spec.notify_on.is_empty() || entry.spec.notify_on.iter().any(|end| end.is(entry.record.phase));
+        let told = entry.spec.notify_on.is_empty() || entry.spec.notify_on.iter().any(|end| end.matches(entry.record.phase));
         if entry.record.phase.ended() && entry.unsaved.is_none() && told && within(version(entry)) {
             found.push((version(entry), Message::ItemEnded { item: line(namespace_work, name, entry) }));
         }

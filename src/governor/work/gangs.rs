@@ -48,7 +48,8 @@ pub fn look(known: &mut KnownGangs, context: &Context) {
         let found: Vec<(String, String, BTreeSet<String>)> = context.work_index.with(namespace, |namespace_work| {
             let groups = namespace_work.index.groups().filter_map(|(group, records)| {
                 let known = known.get(&at(group)).map(|restart| restart.at);
-                if let Some(Divergence { failed, members: of, agents }) = gang::look(records.iter().copied(), is_ours, limits, known, now())
+                if let Some(Divergence { failed, members: of, agents }) =
+                    gang::divergence(records.iter().copied(), is_ours, limits, known, now())
                 {
                     let window = gang.window_seconds;
                     tracing::info!(%namespace, group, failed, of, "a gang diverges");

@@ -19,7 +19,7 @@ use crate::wire::follow::{Message, SubmittedItem};
 pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, record: &Record) {
     let namespace = stored.namespace().unwrap_or_default();
     let well = matches!(record.phase, Phase::Succeeded | Phase::Cancelled);
-    if well && entry.spec.notify_on.iter().any(|end| end.is(record.phase)) {
+    if well && entry.spec.notify_on.iter().any(|end| end.matches(record.phase)) {
         context.events.notify(stored, "Finished", "Settle", format!("the item is {}", record.phase.name())).await;
     }
     let Some((plan, _)) = &entry.spec.plan else { return };
@@ -58,7 +58,7 @@ pub async fn tell_failure(
     action: &str,
     (reason, note): (&str, String),
 ) {
-    if entry.spec.notify_on.iter().any(|end| end.is(record.phase)) {
+    if entry.spec.notify_on.iter().any(|end| end.matches(record.phase)) {
         context.events.alert(stored, reason, action, note).await;
     } else {
         context.events.warning(stored, reason, action, note).await;

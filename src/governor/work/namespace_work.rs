@@ -260,7 +260,7 @@ impl NamespaceWork {
             let outside = waiting.taking.outside_cluster;
             let taking = known.entry((pool.clone(), outside)).or_insert_with(|| {
                 let taking = taking_of(pool)?;
-                Some(if outside { taking.outside() } else { taking })
+                Some(if outside { taking.for_outside() } else { taking })
             });
             if let Some(taking) = taking.as_ref().filter(|taking| **taking != waiting.taking) {
                 waiting.taking.clone_from(taking);
@@ -406,7 +406,7 @@ impl NamespaceWork {
         } else if let Some(used) = item.status.as_ref().and_then(|status| status.tokens.as_ref()).map(|tokens| tokens.used) {
             self.used.insert(entry.uid.clone(), used);
         }
-        let happened = self.tally.stored(&entry.uid, &entry.record, now());
+        let happened = self.tally.observe_stored(&entry.uid, &entry.record, now());
         self.index.put(name, Entry { ready_since, first_ready, ..entry }, now());
         self.record_events(name, happened);
         self.note_ready(name);
@@ -424,7 +424,7 @@ impl NamespaceWork {
         self.progressed_attempts.remove(uid);
         self.shares.remove(uid);
         self.used.remove(uid);
-        let happened = self.tally.gone(uid, now());
+        let happened = self.tally.observe_deleted(uid, now());
         self.record_events(name, happened);
         if self.index.get(name).is_none_or(|entry| entry.uid != uid) {
             return Vec::new();
@@ -476,8 +476,8 @@ impl NamespaceWork {
             self.begin(name); // checked again after the write
             return Vec::new();
         }
-        let arrived = self.tally.decided(&entry.uid, record.phase);
-        self.index.record(name, record, true, now());
+        let arrived = self.tally.observe_phase(&entry.uid, record.phase);
+        self.index.set_record(name, record, true, now());
         self.record_events(name, arrived);
         self.note_ready(name);
         self.index.affected_by(name)

@@ -167,7 +167,7 @@ fn an_agent_outside_the_cluster_is_not_called_for_what_only_pods_of_its_pool_hav
     let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), "p".to_owned())]);
     let offer = PoolOffer { volumes: ["repo".to_owned()].into(), ..Default::default() };
     let pool = PoolIntake { offer, ..takes(&[]) };
-    namespace_work.waits("laptop", labels.clone(), pool.clone().outside());
+    namespace_work.waits("laptop", labels.clone(), pool.clone().for_outside());
     namespace_work.take_from(|_| Some(pool.clone()));
     assert_eq!(namespace_work.called(), [""; 0], "also when its pool is looked at again");
     namespace_work.waits("pod", labels, pool);

@@ -20,7 +20,7 @@ pub type MissedItems = HashMap<ObjectKey, Vec<MissedObjective>>;
 
 /// Checks these queues.
 pub fn over<'a>(work_index: &WorkIndex, keys: impl IntoIterator<Item = &'a ObjectKey>) -> MissedItems {
-    let look = |key: &ObjectKey| work_index.with(&key.namespace, |namespace_work| namespace_work.index.over(&key.name, now()));
+    let look = |key: &ObjectKey| work_index.with(&key.namespace, |namespace_work| namespace_work.index.missed_objectives(&key.name, now()));
     keys.into_iter().map(|key| (key.clone(), look(key))).collect()
 }
 
@@ -50,7 +50,7 @@ impl Watches {
         for (key, over) in all {
             let watch = self.0.entry(key.clone()).or_default();
             let look =
-                context.work_index.with(&key.namespace, |namespace_work| watch.look(over.clone(), |uid| namespace_work.lives(uid), now()));
+                context.work_index.with(&key.namespace, |namespace_work| watch.check(over.clone(), |uid| namespace_work.lives(uid), now()));
             for one in &look.new {
                 context.metrics.objective_missed(one.objective.name());
                 raise(one, &key.namespace, context);

@@ -106,7 +106,7 @@ async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(Refusal::away("other writes of the item came first each time; try again"))
+    Err(Refusal::unavailable("other writes of the item came first each time; try again"))
 }
 
 /// Whether a failure under this agent is final.
@@ -131,7 +131,7 @@ async fn report_lost_item(caller: &Caller, held: &LeaseRef, context: &Context) {
 
 /// The answer to an agent whose lease is unknown, while gateways replay lost leases.
 pub(in crate::governor) fn replay_pending() -> Refusal {
-    Refusal::away("the API server's store was rolled back, and leases are being replayed; try again")
+    Refusal::unavailable("the API server's store was rolled back, and leases are being replayed; try again")
 }
 
 /// Reports a rollback of the store if a live read shows an older version than the known one.

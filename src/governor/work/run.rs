@@ -32,7 +32,7 @@ use crate::policy::work::item::{Holder, Phase, Record, UnixMillis, Verb, reasons
 use crate::policy::work::item_index::Removal;
 use crate::policy::work::transitions::HolderState;
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
-use spillway_conversion::pool::taking;
+use spillway_conversion::pool::pool_intake;
 
 /// Interval of checks for due items.
 const DUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -157,12 +157,12 @@ impl Writer {
         let now = now();
         let taking_of = |pool: &str| {
             let pool = self.context.stores.pool(namespace, pool);
-            pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(taking)
+            pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(pool_intake)
         };
         let all = || {
             let pools = self.context.stores.pools.state().into_iter().filter(|pool| pool.namespace().as_deref() == Some(namespace));
             let there = pools.filter(|pool| pool.meta().deletion_timestamp.is_none());
-            there.filter_map(|pool| pool.0.as_ref().ok().map(taking)).collect()
+            there.filter_map(|pool| pool.0.as_ref().ok().map(pool_intake)).collect()
         };
         let names: HashSet<String> = self.context.work_index.with(namespace, |namespace_work| {
             // Waiting agents take items from another queue as soon as their pool names it.

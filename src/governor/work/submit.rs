@@ -142,7 +142,7 @@ fn admitted(item: &WorkItem, pool: &AgentPool, context: &Context) -> Result<(Str
         _ if known => there.and_then(|entry| entry.record.queue.or(entry.spec.queue)).unwrap_or_default(),
         Admission::To(queue) => queue,
         Admission::Refused(rejection) => return Err(rejected(&rejection)),
-        Admission::Unknown => return Err(Refusal::away("the controller does not know the queues yet; try again")),
+        Admission::Unknown => return Err(Refusal::unavailable("the controller does not know the queues yet; try again")),
     };
     let allowed = pool.spec.may.iter().flat_map(|may| may.submit_to.iter().flatten()).any(|allowed| *allowed == queue);
     if !allowed {
@@ -165,7 +165,7 @@ async fn make(item: WorkItem, queue: String, context: &Context) -> Result<Submit
         }
         Err(error) if error.class() == Class::AlreadyExists => {
             let there = api.get_opt(&name).await.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
-            let Some(there) = there else { return Err(Refusal::away("an item with the same key was just deleted; try again")) };
+            let Some(there) = there else { return Err(Refusal::unavailable("an item with the same key was just deleted; try again")) };
             if as_asked(&there.spec) != as_asked(&item.spec) {
                 return Err(if item.spec.dedup_key.is_some() {
                     rejected(&Rejection::Duplicate(name))

@@ -381,7 +381,7 @@ impl WorkIndex {
 
     /// The number of unfinished items of a namespace, and the limit, if there is one.
     pub fn project(&self, namespace: &str) -> Option<(u64, ProjectLimit)> {
-        self.within(namespace, |namespace_work| namespace_work.index.project().map(|(pending, limit)| (pending, limit.clone())))?
+        self.within(namespace, |namespace_work| namespace_work.index.project_use().map(|(pending, limit)| (pending, limit.clone())))?
     }
 
     /// The settings of a queue.

@@ -1,6 +1,6 @@
 //! Conversion of queues: from a WorkQueue to the queue of the decisions, and to its cancelled groups. It reads no item.
 
-use super::{at, number, overrides, seconds};
+use super::{number, overrides, seconds, unix_millis};
 use crate::api::WorkQueue;
 use crate::api::agent_pool::EmptyAction;
 use crate::api::work_queue::{FailureAction, QueueingStrategy, WorkQueueSpec};
@@ -28,7 +28,7 @@ pub fn queue(queue: &WorkQueue) -> Queue {
     let accepts = accepts.clone().unwrap_or_default();
     let limits = limits.clone().unwrap_or_default();
     let dead_letters = dead_letters.clone().unwrap_or_default();
-    let policy = overrides(item_defaults.as_ref()).over(&Policy::default());
+    let policy = overrides(item_defaults.as_ref()).apply_to(&Policy::default());
     let count = |value: Option<i32>, default: u64| number(value).unwrap_or(default);
     let rules = failure_policy.as_ref().and_then(|policy| policy.rules.as_ref());
     Queue {
@@ -73,7 +73,8 @@ pub fn queue(queue: &WorkQueue) -> Queue {
 /// a group.
 pub fn cancelled_groups(queue: &WorkQueue) -> Vec<(String, UnixMillis)> {
     let stored = queue.status.iter().flat_map(|status| status.cancelled_groups.iter().flatten());
-    let mut all: Vec<_> = queue.spec.cancel_groups.iter().flatten().chain(stored).map(|one| (one.group.clone(), at(one.time.0))).collect();
+    let mut all: Vec<_> =
+        queue.spec.cancel_groups.iter().flatten().chain(stored).map(|one| (one.group.clone(), unix_millis(one.time.0))).collect();
     // Of two entries for the same group, the later one covers more items.
     all.sort_by(|one, other| (&one.0, std::cmp::Reverse(one.1)).cmp(&(&other.0, std::cmp::Reverse(other.1))));
     all.dedup_by(|later, first| later.0 == first.0);

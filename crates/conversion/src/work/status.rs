@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{micro, time};
+use super::{micro_time_json, time_json};
 use crate::api::work_item::WorkItemPhase;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{self, Attempt, Phase, Policy, Record, UnixMillis};
@@ -71,7 +71,7 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExt
         "holder": holder.as_ref().map(|holder| &holder.pod),
         "agent": holder.as_ref().map(|holder| &holder.agent),
         "leaseDurationSeconds": lease_seconds,
-        "acquireTime": holder.as_ref().map(|holder| micro(holder.since)),
+        "acquireTime": holder.as_ref().map(|holder| micro_time_json(holder.since)),
         "leaseTransitions": transitions,
     });
     status.insert("lease".into(), if *transitions > 0 { lease } else { Value::Null });
@@ -80,10 +80,10 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExt
     status.insert("stalls".into(), json!(stalls));
     status.insert("redrives".into(), json!(redrives));
     status.insert("pauses".into(), json!(pauses));
-    status.insert("nextAttemptTime".into(), next_attempt.map_or(Value::Null, time));
-    status.insert("readyTime".into(), first_ready(entry, record, now).map_or(Value::Null, time));
-    status.insert("startTime".into(), started.map_or(Value::Null, time));
-    status.insert("completionTime".into(), completed.map_or(Value::Null, time));
+    status.insert("nextAttemptTime".into(), next_attempt.map_or(Value::Null, time_json));
+    status.insert("readyTime".into(), first_ready(entry, record, now).map_or(Value::Null, time_json));
+    status.insert("startTime".into(), started.map_or(Value::Null, time_json));
+    status.insert("completionTime".into(), completed.map_or(Value::Null, time_json));
     status.insert("attemptHistory".into(), if history.is_empty() { Value::Null } else { history.iter().map(attempt).collect() });
     status.insert("conditions".into(), conditions(record, beside, generation, now));
     status.insert("governorEpoch".into(), json!(epoch));
@@ -114,7 +114,8 @@ fn first_ready(entry: &Entry, record: &Record, now: UnixMillis) -> Option<UnixMi
 fn attempt(attempt: &Attempt) -> Value {
     let Attempt { epoch, agent, start, end, verb, reason, message } = attempt;
     let message = message.as_ref().map(|message| message.chars().take(1024).collect::<String>());
-    let mut value = json!({"epoch": epoch, "agent": agent, "startTime": time(*start), "endTime": time(*end), "verb": verb.name()});
+    let mut value =
+        json!({"epoch": epoch, "agent": agent, "startTime": time_json(*start), "endTime": time_json(*end), "verb": verb.name()});
     if let Some(reason) = reason {
         value["reason"] = json!(reason);
     }
@@ -133,7 +134,7 @@ pub(super) fn conditions(record: &Record, beside: &StatusExtras, generation: i64
             "reason": reason,
             "message": message.unwrap_or_default(),
             "observedGeneration": generation,
-            "lastTransitionTime": time(since),
+            "lastTransitionTime": time_json(since),
         })
     };
     let condition =

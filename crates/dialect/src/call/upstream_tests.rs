@@ -63,7 +63,7 @@ fn the_limit_is_lowered_or_written_and_the_rest_is_the_clients_own() {
         (GEMINI, r#"{"generationConfig":{"max_output_tokens":null}}"#, r#"{"generationConfig":{"max_output_tokens":100}}"#),
     ] {
         let call = call(path, body).unwrap_or_else(|fault| panic!("{fault}: {body}"));
-        assert_eq!(String::from_utf8(call.upstream(100)).expect("UTF-8"), want, "{body}");
+        assert_eq!(String::from_utf8(call.upstream_body(100)).expect("UTF-8"), want, "{body}");
         assert!(sent(&call, 0).is_object(), "a limit below 1 is 1");
     }
 }
@@ -74,7 +74,7 @@ fn what_was_sent_asks_for_what_was_held() {
     {
         let again = call(path, &sent(&good(path, &body), 1234).to_string()).expect("what is sent is read again");
         assert_eq!(again.facts().output, Some(1234), "{path}");
-        assert_eq!(again.upstream(1234), again.upstream(9999), "nothing is left to change");
+        assert_eq!(again.upstream_body(1234), again.upstream_body(9999), "nothing is left to change");
     }
 }
 
@@ -96,12 +96,12 @@ proptest::proptest! {
         let at = at.index(body.len());
         body.replace_range(at..(at + cut).min(body.len()), &put);
         if let Ok(read) = call(path, &body) {
-            let sent = read.upstream(1234);
+            let sent = read.upstream_body(1234);
             let again = call(path, std::str::from_utf8(&sent).expect("UTF-8")).expect("what is sent is read again");
             proptest::prop_assert!(again.facts().output.is_some_and(|output| output <= 1234));
             proptest::prop_assert_eq!(again.model(), read.model());
             proptest::prop_assert_eq!(again.stream(), read.stream());
-            proptest::prop_assert_eq!(again.upstream(1234), sent);
+            proptest::prop_assert_eq!(again.upstream_body(1234), sent);
         }
     }
 }

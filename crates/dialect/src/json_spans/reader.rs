@@ -48,12 +48,12 @@ pub(crate) fn read(text: &str) -> Result<Node<'_>, JsonError> {
 pub(crate) fn read_with_blanks(text: &str) -> Result<(Node<'_>, usize), JsonError> {
     let mut reader = Reader { text, bytes: text.as_bytes(), at: 0, values: 0, blanks: 0 };
     if u32::try_from(text.len()).is_err() {
-        return Err(reader.wrong("the body has more than 4 GiB"));
+        return Err(reader.error_here("the body has more than 4 GiB"));
     }
     let node = reader.value(0)?;
     reader.skip_blanks();
     if reader.at < reader.bytes.len() {
-        Err(reader.wrong("there is data after the end of the JSON value"))
+        Err(reader.error_here("there is data after the end of the JSON value"))
     } else {
         Ok((node, reader.blanks))
     }
@@ -68,7 +68,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn wrong(&self, what: impl fmt::Display) -> JsonError {
+    fn error_here(&self, what: impl fmt::Display) -> JsonError {
         JsonError { steps: Vec::new(), what: format!("{what} (byte {})", self.at) }
     }
 
@@ -94,10 +94,10 @@ impl<'a> Reader<'a> {
         self.skip_blanks();
         self.values += 1;
         if self.values > MAX_JSON_VALUES {
-            return Err(self.wrong(format_args!("the body has more than {MAX_JSON_VALUES} values")));
+            return Err(self.error_here(format_args!("the body has more than {MAX_JSON_VALUES} values")));
         }
         if depth >= MAX_JSON_DEPTH {
-            return Err(self.wrong(format_args!("the body is nested deeper than {MAX_JSON_DEPTH} levels")));
+            return Err(self.error_here(format_args!("the body is nested deeper than {MAX_JSON_DEPTH} levels")));
         }
         let at = self.at;
         let value = match self.next() {
@@ -108,15 +108,15 @@ impl<'a> Reader<'a> {
             Some(b'f') => self.word("false", Value::Bool(false))?,
             Some(b'n') => self.word("null", Value::Null)?,
             Some(b'-' | b'0'..=b'9') => Value::Number(self.number()?),
-            Some(_) => return Err(self.wrong("this is not a JSON value")),
-            None => return Err(self.wrong("the body ends before its JSON value is complete")),
+            Some(_) => return Err(self.error_here("this is not a JSON value")),
+            None => return Err(self.error_here("the body ends before its JSON value is complete")),
         };
         Ok(Node { at: place(at), end: place(self.at), value })
     }
 
     fn word(&mut self, word: &str, value: Value<'a>) -> Result<Value<'a>, JsonError> {
         if !self.bytes[self.at..].starts_with(word.as_bytes()) {
-            return Err(self.wrong("this is not a JSON value"));
+            return Err(self.error_here("this is not a JSON value"));
         }
         self.at += word.len();
         Ok(value)
@@ -132,12 +132,12 @@ impl<'a> Reader<'a> {
         loop {
             self.skip_blanks();
             if self.next() != Some(b'"') {
-                return Err(self.wrong("a key in quotes is expected"));
+                return Err(self.error_here("a key in quotes is expected"));
             }
             let key = self.key()?;
             self.skip_blanks();
             if !self.skip_if_next(b':') {
-                return Err(self.wrong("a colon is expected"));
+                return Err(self.error_here("a colon is expected"));
             }
             let node = self.value(depth + 1).map_err(|mut trouble| {
                 trouble.steps.push(key.chars().take(64).collect());
@@ -149,12 +149,12 @@ impl<'a> Reader<'a> {
                 break;
             }
             if !self.skip_if_next(b',') {
-                return Err(self.wrong("a comma or a closing brace is expected"));
+                return Err(self.error_here("a comma or a closing brace is expected"));
             }
         }
         if let Some(key) = repeated_key(&members) {
             let step = key.chars().take(64).collect();
-            return Err(JsonError { steps: vec![step], ..self.wrong("the key occurs twice in its object") });
+            return Err(JsonError { steps: vec![step], ..self.error_here("the key occurs twice in its object") });
         }
         Ok(members.into_boxed_slice())
     }
@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
                 break;
             }
             if !self.skip_if_next(b',') {
-                return Err(self.wrong("a comma or a closing bracket is expected"));
+                return Err(self.error_here("a comma or a closing bracket is expected"));
             }
         }
         Ok(items.into_boxed_slice())
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         // Parsers differ in how they read an unpaired surrogate: the provider could read another key.
         match unescape(text.raw) {
             (key, true) => Ok(Cow::Owned(key)),
-            (_, false) => Err(self.wrong("the key contains an unpaired surrogate")),
+            (_, false) => Err(self.error_here("the key contains an unpaired surrogate")),
         }
     }
 
@@ -213,8 +213,8 @@ impl<'a> Reader<'a> {
                     escaped = true;
                     self.escape()?;
                 }
-                Some(_) => return Err(self.wrong("a string contains an unescaped control character")),
-                None => return Err(self.wrong("the body ends inside a string")),
+                Some(_) => return Err(self.error_here("a string contains an unescaped control character")),
+                None => return Err(self.error_here("the body ends inside a string")),
             }
         }
         self.at += 1;
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
         match self.bytes.get(self.at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
             Some(b'u') if self.bytes.get(self.at + 2..self.at + 6).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) => self.at += 6,
-            Some(_) | None => return Err(self.wrong("a string contains an invalid escape")),
+            Some(_) | None => return Err(self.error_here("a string contains an invalid escape")),
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl<'a> Reader<'a> {
         while matches!(self.next(), Some(b'0'..=b'9')) {
             self.at += 1;
         }
-        if self.at == start { Err(self.wrong("a digit is expected")) } else { Ok(()) }
+        if self.at == start { Err(self.error_here("a digit is expected")) } else { Ok(()) }
     }
 
     fn number(&mut self) -> Result<&'a str, JsonError> {

@@ -21,7 +21,7 @@ use crate::policy::work::requires::{self, PoolOffer};
 use crate::policy::work::{Phase, Policy, Record, Spec};
 use crate::work::life;
 use crate::write::Decision;
-use spillway_conversion::pool::offer;
+use spillway_conversion::pool::pool_offer;
 use spillway_conversion::work as convert;
 
 /// An item with the objects related to it.
@@ -351,9 +351,9 @@ fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec
         let fits = |labels: &BTreeMap<String, String>| view.spec.selector.matches(labels);
         if !types.is_empty() && !view.spec.type_.as_ref().is_some_and(|type_| types.contains(type_)) {
             causes.push(Cause::is(format!("pool {name} takes only the types {} from the queue (spec.queues[].types)", types.join(", "))));
-        } else if let Some(lacks) = Some(offer(&pool.spec).lacks(&view.spec.requires)).filter(|lacks| !lacks.is_empty()) {
+        } else if let Some(lacks) = Some(pool_offer(&pool.spec).lacks(&view.spec.requires)).filter(|lacks| !lacks.is_empty()) {
             causes.push(Cause::act(
-                format!("pool {name} lacks what the item requires: {}", requires::in_words(&lacks)),
+                format!("pool {name} lacks what the item requires: {}", requires::unmet_summary(&lacks)),
                 reasons::REQUIREMENTS_UNMET,
                 format!("add the missing requirements to spec.models, spec.workspace or spec.preflight.tools of pool {name}; or submit another item"),
             ));

@@ -131,7 +131,9 @@ fn conversation(before: &WorkItem, words: &str) -> Result<String, Error> {
     let name = before.name_any();
     let result = before.status.as_ref().and_then(|status| status.result.as_deref()).filter(|_| life::phase(before) == Phase::Succeeded);
     match result {
-        Some(result) if before.spec.type_.as_deref() == Some(ASK_ITEM_TYPE) => Ok(talk::answered(&before.spec.payload, result, words)),
+        Some(result) if before.spec.type_.as_deref() == Some(ASK_ITEM_TYPE) => {
+            Ok(talk::task_with_answer(&before.spec.payload, result, words))
+        }
         Some(_) => Err(Error::Usage(format!("item \"{name}\" has no question to answer: its type is not {ASK_ITEM_TYPE}"))),
         None => {
             Err(Error::Usage(format!("item \"{name}\" has no question to answer: it is {} and has no result", life::phase(before).name())))

@@ -72,7 +72,7 @@ fn the_answer_is_told_as_it_is_and_only_if_there_is_one() {
 
 #[test]
 fn an_answer_is_asked_again_with_the_whole_conversation() {
-    let hint = talk::hint("ask-1");
+    let hint = talk::answer_hint("ask-1");
     let mut before = item("ask-1", "ask", json!({"phase": "Succeeded", "result": format!("Which login?\n{hint}")}));
     before.spec.payload = "mend the login".into();
     let words = conversation(&before, "the first").expect("a conversation");

@@ -285,7 +285,7 @@ impl Supervisor {
                 self.items.settings(&settings);
                 self.warn_hook.clone_from(&settings.warn_hook);
                 self.watchdog.limit(limits_of(&settings, self.options.tty));
-                self.untimed = settings.untimed.all();
+                self.untimed = settings.untimed.exempts_every_command();
                 self.watchdog.mode(mode_of(&settings.wanted));
                 self.checkpoint_hook.clone_from(&settings.checkpoint_hook);
                 self.note(&settings.wanted);

@@ -168,7 +168,7 @@ impl Watchdog {
         if let Some(ending) = &self.ending {
             return Some(ending.kill_at);
         }
-        let limits = self.limits.as_ref().filter(|limits| self.mode != BreakerMode::Off && !limits.untimed.all())?;
+        let limits = self.limits.as_ref().filter(|limits| self.mode != BreakerMode::Off && !limits.untimed.exempts_every_command())?;
         // A command that the earliest answer asked for is the first one that may hang.
         let first = |called: &ModelCalls| called.conversations.iter().filter_map(|one| one.ended).fold(called.seen, u64::min);
         let silent = self.model_calls.as_ref().map(|called| BootTime::from_millis(first(called)).after(limits.silent));
@@ -202,7 +202,7 @@ impl Watchdog {
         self.observed.retain(alive);
         let left = std::mem::replace(&mut self.exempt, left);
         roots.retain(|one| ![&self.observed, &left].into_iter().any(|all| all.get(&one.pid) == Some(&one.started)));
-        if roots.is_empty() || self.mode == BreakerMode::Off || limits.untimed.all() {
+        if roots.is_empty() || self.mode == BreakerMode::Off || limits.untimed.exempts_every_command() {
             return Vec::new();
         }
         let ended = self.mode == BreakerMode::Enforce;

@@ -15,7 +15,7 @@ pub const EXIT_UNREACHABLE: u8 = 4;
 /// Prints a refusal; returns the exit code.
 pub(super) fn refused(refusal: &Refusal, key: Option<&str>) -> u8 {
     tell(&format!("refused: {refusal}"));
-    if let Some(key) = key.filter(|_| refusal.code.passes()) {
+    if let Some(key) = key.filter(|_| refusal.code.is_retryable()) {
         tell(&format!("to try again without making a second one, add: --key {key}"));
     }
     EXIT_REFUSED

@@ -71,7 +71,7 @@ pub fn advance(held: &LeaseRef, advance: &ProgressUpdate) -> Call {
 
 /// `work/{uid}/complete`, `fail` or `release`.
 pub fn finish(held: &LeaseRef, outcome: &Outcome) -> Call {
-    let (verb, body) = outcome.call(held.epoch);
+    let (verb, body) = outcome.verb_and_body(held.epoch);
     Call::post(&format!("/agent/v1/work/{}/{verb}", escape(&held.uid)), json(&body), CALL_TIMEOUT)
 }
 

@@ -192,7 +192,7 @@ impl Commands {
     /// Whether a command gets a time limit although its program did not ask for one.
     fn times(&self, ObservedCommand { program_started }: ObservedCommand) -> bool {
         let answered = self.last_model_answer.is_some_and(|answered| answered.millis() >= program_started);
-        self.known && self.set.mode == Mode::Enforce && !self.untimed.all() && (answered || !self.untimed.until_answer)
+        self.known && self.set.mode == Mode::Enforce && !self.untimed.exempts_every_command() && (answered || !self.untimed.until_answer)
     }
 
     /// Decides whether a command may run.
@@ -321,8 +321,8 @@ impl Commands {
 
     /// Hands a changed state to `keep`.
     fn keep(&mut self, now: BootTime, keep: &impl Fn(&KeptBreaker)) {
-        let saved = self.circuit.saved(now.millis(), wall(now));
-        if saved.says(&self.kept) {
+        let saved = self.circuit.to_persisted(now.millis(), wall(now));
+        if saved.is_equivalent(&self.kept) {
             return;
         }
         if saved.state == State::Open && saved.epoch != self.kept.epoch {

@@ -147,7 +147,7 @@ impl Models {
 fn strip(sent: &mut HeaderMap) {
     let named = sent.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     let named = named.filter_map(|name| HeaderName::try_from(name.trim()).ok());
-    let kept = sent.keys().filter(|name| headers::stays(name.as_str())).cloned();
+    let kept = sent.keys().filter(|name| headers::is_never_forwarded(name.as_str())).cloned();
     // The length follows from the body itself.
     let gone: Vec<HeaderName> = named.chain(kept).chain([CONTENT_LENGTH]).collect();
     gone.iter().for_each(|name| drop(sent.remove(name)));

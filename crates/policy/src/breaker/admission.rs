@@ -9,16 +9,16 @@ use super::circuit::{Answer, Availability, Circuit, Moment, Permit};
 /// in the answer. Then no other circuit has given a permit or begun to probe.
 pub fn admit(circuits: &mut [&mut Circuit], at: Moment, within: u64) -> Answer<Vec<Permit>> {
     for circuit in circuits.iter_mut() {
-        match circuit.look(at) {
+        match circuit.availability(at) {
             Availability::Pass => {}
             Availability::Store => return Answer::Store,
             Availability::Reject(rejection) => {
-                circuit.refused();
+                circuit.count_rejection();
                 return Answer::Rejected(rejection);
             }
         }
     }
-    Answer::Permit(circuits.iter_mut().map(|circuit| circuit.take(at.now, within)).collect())
+    Answer::Permit(circuits.iter_mut().map(|circuit| circuit.issue_permit(at.now, within)).collect())
 }
 
 impl Circuit {

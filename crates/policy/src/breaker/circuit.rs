@@ -175,7 +175,7 @@ impl Circuit {
             return Completion::Taken;
         }
         self.tick(at);
-        if (permit.owner, permit.epoch) != (self.owner, self.epoch) || !self.awaits(permit.id) {
+        if (permit.owner, permit.epoch) != (self.owner, self.epoch) || !self.take_awaited(permit.id) {
             self.counts.late = self.counts.late.saturating_add(1);
             return Completion::Late;
         }
@@ -272,12 +272,12 @@ impl Circuit {
     }
 
     /// Another circuit that is approved together with this one has reached this epoch.
-    pub fn beside(&mut self, epoch: u64) {
+    pub fn raise_epoch_floor(&mut self, epoch: u64) {
         self.floor = self.floor.max(epoch);
     }
 
     /// The reason if there would be no permit. Takes no permit, and counts no refusal.
-    pub fn refuses(&mut self, at: Moment) -> Option<Rejection> {
+    pub fn rejection(&mut self, at: Moment) -> Option<Rejection> {
         self.tick(at);
         match self.settings.mode {
             Mode::Disabled | Mode::Observe => None,
@@ -347,7 +347,7 @@ impl Circuit {
     }
 
     /// Whether there would be a permit. Changes only what follows from time.
-    pub(super) fn look(&mut self, at: Moment) -> Availability {
+    pub(super) fn availability(&mut self, at: Moment) -> Availability {
         self.tick(at);
         match self.settings.mode {
             // These modes refuse no call, so no caller relies on durable state.
@@ -364,12 +364,12 @@ impl Circuit {
     }
 
     /// Counts a refusal.
-    pub(super) fn refused(&mut self) {
+    pub(super) fn count_rejection(&mut self) {
         self.counts.rejected = self.counts.rejected.saturating_add(1);
     }
 
-    /// Takes the permit, after [`Self::look`] has passed.
-    pub(super) fn take(&mut self, now: u64, within: u64) -> Permit {
+    /// Takes the permit, after [`Self::availability`] has passed.
+    pub(super) fn issue_permit(&mut self, now: u64, within: u64) -> Permit {
         let refused = self.settings.mode != Mode::Disabled && self.verdict(now).is_err();
         if refused {
             self.counts.observed = self.counts.observed.saturating_add(1);
@@ -445,7 +445,7 @@ impl Circuit {
     }
 
     /// Removes the permit `id` from those whose results are awaited.
-    fn awaits(&mut self, id: u64) -> bool {
+    fn take_awaited(&mut self, id: u64) -> bool {
         match &mut self.phase {
             Phase::Closed { awaited, .. } => awaited.remove(&id),
             Phase::HalfOpen { probes, .. } => probes.remove(&id).is_some(),

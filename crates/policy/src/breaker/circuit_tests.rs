@@ -195,7 +195,7 @@ fn a_person_approves_one_opening() {
     circuit.set(approved.clone(), at(10_000_000));
     // A new leader during the probe does not need another approval.
     let probe = permit(&mut circuit, 10_000_000);
-    let mut next = Circuit::load(approved, 2, &circuit.saved(10_000_000, 0), at(0), 0);
+    let mut next = Circuit::load(approved, 2, &circuit.to_persisted(10_000_000, 0), at(0), 0);
     assert_eq!(permit(&mut next, 0).kind, Kind::Probe);
     circuit.complete(&probe, FAILURE, at(10_000_000));
     circuit.stored(3);
@@ -260,9 +260,9 @@ fn an_open_circuit_survives_its_owner_whatever_the_wall_clock_says() {
     const WALL: i64 = 1_790_000_000_000;
     let settings = Settings::of(Guard::Session);
     let mut circuit = opened(settings.clone(), 5_000);
-    let saved = circuit.saved(10_000, WALL);
+    let saved = circuit.to_persisted(10_000, WALL);
     assert_eq!(saved, PersistedCircuit { state: State::Open, epoch: 1, opens: 1, open_until: Some(WALL + 25_000) });
-    assert!(saved.says(&circuit.saved(20_000, WALL + 99)), "time alone is no reason to write");
+    assert!(saved.is_equivalent(&circuit.to_persisted(20_000, WALL + 99)), "time alone is no reason to write");
     let cases = [(0, 25_000), (20_000, 5_000), (-10_000_000_000, 900_000), (i64::MIN + WALL, 900_000)];
     for (passed, left) in cases {
         let mut next = Circuit::load(settings.clone(), 2, &saved, at(77), WALL.saturating_add(passed));
@@ -278,14 +278,14 @@ fn an_open_circuit_survives_its_owner_whatever_the_wall_clock_says() {
     assert_eq!(rejected(&mut Circuit::load(settings.clone(), 2, &broken, at(0), WALL), 0), (RejectionCause::Open, 900_000));
     // Half open: the probe of another owner does not count.
     let probe = permit(&mut circuit, 35_000);
-    let mut next = Circuit::load(settings.clone(), 2, &circuit.saved(35_000, WALL), at(0), WALL);
+    let mut next = Circuit::load(settings.clone(), 2, &circuit.to_persisted(35_000, WALL), at(0), WALL);
     assert_eq!((next.state(), next.epoch(), next.opens()), (State::HalfOpen, 2, 1));
     permit(&mut next, 0);
     assert_eq!(next.complete(&probe, FAILURE, at(0)), Completion::Late);
     // Closed: the counts are lost.
     let mut before = session();
     fail(&mut before, 0, 9);
-    assert_eq!(Circuit::load(settings, 2, &before.saved(0, WALL), at(0), WALL).failures(0), 0);
+    assert_eq!(Circuit::load(settings, 2, &before.to_persisted(0, WALL), at(0), WALL).failures(0), 0);
 }
 
 #[test]
@@ -319,17 +319,17 @@ fn permits_that_nobody_gives_back_do_not_fill_it() {
 fn circuits_that_are_approved_together_have_no_epoch_twice() {
     let settings = Settings { threshold: 1, review: Review::Required, ..Settings::of(Guard::Work) };
     let (mut one, mut other) = (opened(settings.clone(), 0), Circuit::new(settings.clone(), 2));
-    other.beside(one.epoch());
+    other.raise_epoch_floor(one.epoch());
     fail(&mut other, 0, 1);
     other.stored(other.epoch());
-    one.beside(other.epoch());
+    one.raise_epoch_floor(other.epoch());
     assert_eq!((one.epoch(), other.epoch()), (1, 2));
     let late = at(10_000_000);
     for (approved, expected) in [(1, (true, false)), (3, (false, false)), (2, (true, true))] {
         let settings = Settings { approved: Some(approved), ..settings.clone() };
         one.set(settings.clone(), late);
         other.set(settings, late);
-        let pass = (one.refuses(late).is_none(), other.refuses(late).is_none());
+        let pass = (one.rejection(late).is_none(), other.rejection(late).is_none());
         assert_eq!(pass, expected, "approved up to {approved}; what none of them has reached is no approval");
     }
     assert_eq!(permit(&mut one, late.now).epoch, 3, "above what was approved");

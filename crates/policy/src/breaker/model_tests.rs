@@ -49,7 +49,8 @@ impl Simulation {
         let mut after = self.clone();
         match after.circuit.admit(self.at(), WITHIN) {
             Answer::Permit(permit) => {
-                let open = matches!(self.circuit.saved(self.now, 0), PersistedCircuit { state: State::Open, open_until: Some(1..), .. });
+                let open =
+                    matches!(self.circuit.to_persisted(self.now, 0), PersistedCircuit { state: State::Open, open_until: Some(1..), .. });
                 assert!(!open, "B1");
                 after.out.push(permit);
             }
@@ -58,7 +59,7 @@ impl Simulation {
                 assert!((1..=1000).contains(&rejection.retry_after), "B9");
             }
             Answer::Store => {
-                after.stored = after.circuit.saved(self.now, 0);
+                after.stored = after.circuit.to_persisted(self.now, 0);
                 after.circuit.stored(after.stored.epoch);
             }
         }

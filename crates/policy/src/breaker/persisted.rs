@@ -23,14 +23,14 @@ pub struct PersistedCircuit {
 
 impl PersistedCircuit {
     /// Whether both records are equivalent. Time that passed, or a jump of the wall clock, is no reason to write.
-    pub fn says(&self, other: &Self) -> bool {
+    pub fn is_equivalent(&self, other: &Self) -> bool {
         (self.state, self.epoch, self.opens) == (other.state, other.epoch, other.opens)
     }
 }
 
 impl Circuit {
     /// The record to write now; `wall` is the time of the wall clock.
-    pub fn saved(&self, now: u64, wall: i64) -> PersistedCircuit {
+    pub fn to_persisted(&self, now: u64, wall: i64) -> PersistedCircuit {
         let open_until = match self.phase() {
             Phase::Open { until } => {
                 let left = i64::try_from(until.saturating_sub(now)).unwrap_or(i64::MAX);

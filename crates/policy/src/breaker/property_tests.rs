@@ -78,7 +78,7 @@ impl Simulation {
     fn admit(&mut self) -> Answer<Permit> {
         match self.circuit.admit(self.at(), WITHIN) {
             Answer::Store => {
-                self.stored = self.circuit.saved(self.now, WALL);
+                self.stored = self.circuit.to_persisted(self.now, WALL);
                 self.circuit.stored(self.stored.epoch);
                 self.circuit.admit(self.at(), WITHIN)
             }
@@ -101,7 +101,7 @@ impl Simulation {
         let before = (self.circuit.state(), self.circuit.epoch());
         match doing {
             Step::Admit => {
-                let open_until = self.circuit.saved(self.now, 0).open_until.filter(|until| *until > 0);
+                let open_until = self.circuit.to_persisted(self.now, 0).open_until.filter(|until| *until > 0);
                 match self.admit() {
                     Answer::Permit(permit) => {
                         prop_assert_eq!(open_until, None, "B1");
@@ -124,7 +124,7 @@ impl Simulation {
                 let wall = WALL.saturating_add(*passed);
                 let settings = self.circuit.settings().clone();
                 self.circuit = Circuit::load(settings.clone(), self.owner, &self.stored, self.at(), wall);
-                let left = self.circuit.saved(self.now, 0).open_until.unwrap_or(0);
+                let left = self.circuit.to_persisted(self.now, 0).open_until.unwrap_or(0);
                 prop_assert!(left <= i64::try_from(settings.max_open).unwrap_or(0), "B7: {left} ms after a jump of the wall clock");
                 self.failures.clear();
                 return Ok(());
@@ -217,7 +217,7 @@ proptest! {
             one.step(doing)?;
             other.step(doing)?;
             prop_assert_eq!(one.circuit.state(), other.circuit.state());
-            prop_assert_eq!(one.circuit.saved(one.now, WALL), other.circuit.saved(other.now, WALL));
+            prop_assert_eq!(one.circuit.to_persisted(one.now, WALL), other.circuit.to_persisted(other.now, WALL));
         }
     }
 

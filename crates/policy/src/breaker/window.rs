@@ -29,7 +29,7 @@ impl Window {
 
     /// Adds a failure, and returns the number that count now.
     pub fn add(&mut self, now: u64) -> u32 {
-        self.turn(now);
+        self.advance(now);
         let bucket = &mut self.buckets[slot(self.newest)];
         *bucket = bucket.saturating_add(1);
         self.sum = self.sum.saturating_add(1);
@@ -38,7 +38,7 @@ impl Window {
 
     /// The number of failures that count now.
     pub fn count(&mut self, now: u64) -> u32 {
-        self.turn(now);
+        self.advance(now);
         self.sum
     }
 
@@ -51,12 +51,12 @@ impl Window {
                 new.add(index.saturating_mul(self.width));
             }
         }
-        new.turn(now);
+        new.advance(now);
         new
     }
 
     /// Empties the buckets that are too old. A time before the newest bucket counts as that bucket.
-    fn turn(&mut self, now: u64) {
+    fn advance(&mut self, now: u64) {
         let index = now / self.width;
         for step in 1..=index.saturating_sub(self.newest).min(BUCKET_COUNT as u64) {
             let old = std::mem::take(&mut self.buckets[slot(self.newest + step)]);

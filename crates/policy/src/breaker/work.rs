@@ -52,7 +52,7 @@ pub fn is_bound(own: &Settings) -> bool {
 }
 
 /// Whether the results of a pool's work count for its project.
-pub fn speaks_for_project(pool: &Circuit) -> bool {
+pub fn counts_for_project(pool: &Circuit) -> bool {
     is_bound(pool.settings()) && pool.state() == State::Closed
 }
 
@@ -67,18 +67,18 @@ pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: Moment, within: u64)
     {
         return answer;
     }
-    let speaks = speaks_for_project(pool);
-    let pool = pool.take(at.now, within);
-    Answer::Permit(Permits { pool, project: speaks.then(|| project.take(at.now, within)) })
+    let speaks = counts_for_project(pool);
+    let pool = pool.issue_permit(at.now, within);
+    Answer::Permit(Permits { pool, project: speaks.then(|| project.issue_permit(at.now, within)) })
 }
 
 /// The answer of a circuit if it gives no permit.
 fn refusal_of(circuit: &mut Circuit, at: Moment) -> Option<Answer<Permits>> {
-    match circuit.look(at) {
+    match circuit.availability(at) {
         Availability::Pass => None,
         Availability::Store => Some(Answer::Store),
         Availability::Reject(rejection) => {
-            circuit.refused();
+            circuit.count_rejection();
             Some(Answer::Rejected(rejection))
         }
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use super::holders::Holders;
 use super::ledger::{Ledger, Node};
 use super::node::{Block, Key};
-use super::refusal::{LimitRoom, Refusal, RefusalCause, RetryHint, because, field_of};
+use super::refusal::{LimitRoom, Refusal, RefusalCause, RetryHint, cause_of, field_of};
 use super::route::Route;
 use super::tree::MAX_BUDGET_DEPTH;
 use super::window::{Span, Window};
@@ -60,12 +60,12 @@ impl RefusedNeed {
     }
 
     /// A call got these tokens. A much smaller call says nothing, because programs also make small calls.
-    pub fn given(&mut self, tokens: i64) {
+    pub fn note_granted(&mut self, tokens: i64) {
         self.refuted |= tokens.saturating_mul(2) >= self.asked;
     }
 
     /// The tokens that are needed of a limit.
-    fn asks(&self, key: &Key, limit: &str, span: Span) -> Option<i64> {
+    fn need_for(&self, key: &Key, limit: &str, span: Span) -> Option<i64> {
         let about = self.key == *key && self.limit == limit && self.span == span && !self.refuted;
         about.then_some(self.asked)
     }
@@ -156,7 +156,7 @@ impl fmt::Display for Blocker {
 
 /// The fewest tokens with which a limit of this height is of use. If the limit is lower than the least output of a
 /// call, calls that ask for less get the rest.
-pub(super) fn least(node: &Node, min_output: i64, height: i64) -> i64 {
+pub(super) fn least_useful_tokens(node: &Node, min_output: i64, height: i64) -> i64 {
     let least = node.spec.weights.bound(0, min_output).max(1);
     if least > height { 1 } else { least }
 }
@@ -164,17 +164,17 @@ pub(super) fn least(node: &Node, min_output: i64, height: i64) -> i64 {
 impl Ledger {
     /// What blocks every call of a route that needs as much as its budgets state, or as `need` states. Of several
     /// blockers the one that lasts longest is returned, and of equal ones the nearest. `now` in milliseconds.
-    pub fn obstacle(&mut self, now: i64, route: &mut Route, need: Option<&RefusedNeed>) -> Option<Blocker> {
+    pub fn blocker(&mut self, now: i64, route: &mut Route, need: Option<&RefusedNeed>) -> Option<Blocker> {
         self.advance(now);
         self.refresh(route);
         let min_output = route.terms().min_output;
         let steps = route.steps.iter().enumerate().filter(|(_, index)| self.nodes[**index].enforced());
-        let all: Vec<Blocker> = steps.filter_map(|(at, index)| self.stands(&route.steps[..at], *index, min_output, need)).collect();
-        all.into_iter().rev().max_by_key(lasts)
+        let all: Vec<Blocker> = steps.filter_map(|(at, index)| self.blocker_at(&route.steps[..at], *index, min_output, need)).collect();
+        all.into_iter().rev().max_by_key(end_or_max)
     }
 
     /// The blocker at one place.
-    fn stands(&self, before: &[usize], index: usize, min_output: i64, need: Option<&RefusedNeed>) -> Option<Blocker> {
+    fn blocker_at(&self, before: &[usize], index: usize, min_output: i64, need: Option<&RefusedNeed>) -> Option<Blocker> {
         let node = &self.nodes[index];
         let key = &node.spec.key;
         if let Some(block) = &node.spec.block {
@@ -183,18 +183,18 @@ impl Ledger {
         }
         let limits = node.limits.iter().enumerate().filter(|(_, limit)| limit.spec.window != Window::Minute);
         let all = limits.filter_map(|(which, limit)| {
-            let needed = need.and_then(|need| need.asks(key, &limit.spec.name, limit.current.span)).unwrap_or(0);
+            let needed = need.and_then(|need| need.need_for(key, &limit.spec.name, limit.current.span)).unwrap_or(0);
             let room = LimitRoom {
                 height: limit.height,
                 spent: limit.current.spent().saturating_sub(limit.current.unexplained),
                 unexplained: 0,
                 held: 0,
                 reserved: 0,
-                asked: least(node, min_output, limit.height).max(needed),
+                asked: least_useful_tokens(node, min_output, limit.height).max(needed),
                 paused: limit.latches.paused && !self.is_reserved(before, index),
             };
-            let room = LimitRoom { reserved: self.sure(before, index, which, &room), ..room };
-            let because = match because(&room) {
+            let room = LimitRoom { reserved: self.unspent_guarantees(before, index, which, &room), ..room };
+            let because = match cause_of(&room) {
                 because @ (RefusalCause::Used | RefusalCause::TooLarge | RefusalCause::Paused | RefusalCause::Guaranteed) => because,
                 // With no holds and nothing unexplained, there are enough tokens.
                 RefusalCause::Held | RefusalCause::Recovering => return None,
@@ -205,12 +205,12 @@ impl Ledger {
             Some(Blocker { key: key.clone(), cause: because, limit: Some(spent), field: field_of(key, &limit.spec.name), guaranteed })
         });
         let all: Vec<Blocker> = all.collect();
-        all.into_iter().rev().max_by_key(lasts)
+        all.into_iter().rev().max_by_key(end_or_max)
     }
 
     /// The unspent guarantees of siblings, as if no call were in flight: a pool must not follow what changes with each
     /// call.
-    fn sure(&self, before: &[usize], parent: usize, limit: usize, room: &LimitRoom) -> i64 {
+    fn unspent_guarantees(&self, before: &[usize], parent: usize, limit: usize, room: &LimitRoom) -> i64 {
         let cell = &self.nodes[parent].limits[limit].current;
         let most = cell.reserved.saturating_add(cell.held);
         // The guarantees cannot exceed this bound, so most of the time no sibling is examined.
@@ -220,14 +220,14 @@ impl Ledger {
         let siblings = self.nodes.iter().enumerate();
         let siblings = siblings.filter(|(index, node)| node.alive && node.guards && node.parent == Some(parent) && !before.contains(index));
         let limits = siblings.flat_map(|(_, node)| &node.limits).filter(|child| child.lifts.contains(&limit));
-        let unspent =
-            limits.map(|child| child.spec.guaranteed.saturating_sub(child.current.own().saturating_sub(child.current.held)).max(0));
+        let unspent = limits
+            .map(|child| child.spec.guaranteed.saturating_sub(child.current.given_tokens().saturating_sub(child.current.held)).max(0));
         unspent.fold(0, i64::saturating_add)
     }
 }
 
 /// The end of a blocker, for comparison. One that does not end by itself lasts longest.
-fn lasts(obstacle: &Blocker) -> i64 {
+fn end_or_max(obstacle: &Blocker) -> i64 {
     obstacle.until().unwrap_or(i64::MAX)
 }
 
@@ -238,13 +238,13 @@ mod tests {
     use super::super::CallTerms;
     use super::super::facts::Reservation;
     use super::super::node::{Action, Grant, Mode, NodeSpec, Threshold};
-    use super::super::share::{Lifetime, agent, reserved};
+    use super::super::share::{Lifetime, agent, reservation_spec};
     use super::super::single_leader::{HOUR, NOW, SingleLeader, ask, hourly, limit, place, route, top};
     use super::*;
 
     fn because(one: &mut SingleLeader, route: &mut Route) -> Option<RefusalCause> {
         let now = one.now;
-        one.ledger.obstacle(now, route, None).map(|obstacle| obstacle.cause)
+        one.ledger.blocker(now, route, None).map(|obstacle| obstacle.cause)
     }
 
     fn with_terms(min_output: i64, spec: NodeSpec) -> NodeSpec {
@@ -259,7 +259,7 @@ mod tests {
         let first = one.hold(&mut way, 91);
         assert_eq!(because(&mut one, &mut way), None, "what is only held comes back");
         one.settle(first, 91);
-        let obstacle = one.ledger.obstacle(one.now, &mut way, None).expect("9 are left, and a call needs 10");
+        let obstacle = one.ledger.blocker(one.now, &mut way, None).expect("9 are left, and a call needs 10");
         assert_eq!((obstacle.key.clone(), obstacle.until()), (top(), Some(NOW + HOUR)));
         let words = obstacle.to_string();
         for word in [
@@ -307,7 +307,7 @@ mod tests {
         let thresholds = vec![Threshold { percent: 50, action: Action::Pause }];
         let reservation = Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: true };
         let budget = with_terms(1, NodeSpec { thresholds, ..hourly(100) });
-        let share = reserved(&budget, &reservation);
+        let share = reservation_spec(&budget, &reservation);
         let budget = NodeSpec { shares: vec![("scheduler".into(), share.key.clone())], ..budget };
         let mut one = SingleLeader::new(&[budget, share]);
         let mut worker = route("top");
@@ -329,7 +329,7 @@ mod tests {
         let hold = one.hold(&mut other, 40);
         one.settle(hold, 40);
         assert_eq!(because(&mut one, &mut other), Some(RefusalCause::Guaranteed));
-        let words = one.ledger.obstacle(one.now, &mut other, None).expect("it stands").to_string();
+        let words = one.ledger.blocker(one.now, &mut other, None).expect("it stands").to_string();
         assert!(words.contains("guaranteed to others: Budget/a in team (60). It resets at "), "{words}");
         assert_eq!(because(&mut one, &mut sure), None);
         let hold = one.hold(&mut sure, 30);
@@ -353,12 +353,12 @@ mod tests {
         let mut way = Route::new(vec![Key::Agent("a".into())], Some(top()), "worker");
         let hold = one.hold(&mut way, 100);
         one.settle(hold, 100);
-        let obstacle = one.ledger.obstacle(one.now, &mut way, None).expect("both are spent");
+        let obstacle = one.ledger.blocker(one.now, &mut way, None).expect("both are spent");
         assert_eq!(obstacle.key, Key::Agent("a".into()), "a life has no next window");
         assert!(obstacle.to_string().contains("lifetimeTokens"), "{obstacle}");
         let blocked = NodeSpec { block: Some(Block::ParentMissing("gone".into())), ..hourly(100) };
         let mut one = SingleLeader::new(&[blocked]);
-        let words = one.ledger.obstacle(one.now, &mut route("top"), None).expect("it gives nothing").to_string();
+        let words = one.ledger.blocker(one.now, &mut route("top"), None).expect("it gives nothing").to_string();
         assert!(words.contains("Budget/gone"), "{words}");
     }
 
@@ -372,12 +372,12 @@ mod tests {
         let need = RefusedNeed::of(&one.refused(&mut way, 50)).expect("it is spent");
         let need = need.combine(RefusedNeed::of(&one.refused(&mut way, 45)).expect("so it is"));
         assert_eq!(RefusedNeed::of(&one.refused(&mut way, 101)), None, "nothing is said of smaller ones");
-        let stands = |one: &mut SingleLeader, need: &RefusedNeed| one.ledger.obstacle(one.now, &mut route("top"), Some(need)).is_some();
+        let stands = |one: &mut SingleLeader, need: &RefusedNeed| one.ledger.blocker(one.now, &mut route("top"), Some(need)).is_some();
         assert!(stands(&mut one, &need) && because(&mut one, &mut way).is_none());
         let mut refuted = need.clone();
-        refuted.given(22);
+        refuted.note_granted(22);
         assert!(stands(&mut one, &refuted), "a small one beside it");
-        refuted.given(23);
+        refuted.note_granted(23);
         assert!(!stands(&mut one, &refuted));
         one.ledger.set_tree(&[with_terms(1, hourly(104))]);
         assert!(stands(&mut one, &need), "raised by too little");
@@ -406,7 +406,7 @@ mod tests {
                     one.settle(hold, output);
                 }
             }
-            let stands = one.ledger.obstacle(one.now, &mut way, None).is_some();
+            let stands = one.ledger.blocker(one.now, &mut way, None).is_some();
             let needs = if min_output > tokens { 1 } else { min_output };
             prop_assert_eq!(stands, one.try_hold(&mut way, &ask(needs)).is_err());
         }

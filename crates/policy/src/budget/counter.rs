@@ -79,13 +79,13 @@ impl WindowCounter {
     }
 
     /// All tokens that were given in this window.
-    pub fn own(&self) -> i64 {
+    pub fn given_tokens(&self) -> i64 {
         self.used.saturating_add(self.lost).saturating_add(self.unexplained).saturating_add(self.held)
     }
 
     /// All tokens that count against the limit.
     pub fn committed(&self) -> i64 {
-        self.own().saturating_add(self.debt)
+        self.given_tokens().saturating_add(self.debt)
     }
 
     pub fn contains(&self, time: i64) -> bool {
@@ -166,7 +166,7 @@ impl Limit {
 
     /// The part of its guarantee that is not used.
     pub fn unspent(&self) -> i64 {
-        self.spec.guaranteed.saturating_sub(self.current.own()).max(0)
+        self.spec.guaranteed.saturating_sub(self.current.given_tokens()).max(0)
     }
 
     /// Tokens that are free for a caller without a guarantee here.
@@ -224,7 +224,7 @@ impl Limit {
     /// The amount that the next write makes durable for the present window. `pace`: how often this record may be
     /// written.
     pub fn raise(&mut self, now: i64, chunk: Chunk, pace: i64, enforced: bool) -> i64 {
-        let (own, wanted) = (self.current.own(), self.current.requested);
+        let (own, wanted) = (self.current.given_tokens(), self.current.requested);
         if wanted == 0 && self.current.held == 0 && !self.current.active {
             return own;
         }

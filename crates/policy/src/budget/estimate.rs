@@ -76,7 +76,7 @@ impl Weights {
     }
 
     /// The most output tokens that fit into `room` with `input`; below 0 if the input alone does not fit.
-    pub fn outputs(&self, room: i64, input: i64) -> i64 {
+    pub fn max_output(&self, room: i64, input: i64) -> i64 {
         let (room, input) = (room.clamp(-MAX_LIMIT_TOKENS, MAX_LIMIT_TOKENS), input.clamp(0, MAX_CALL_TOKENS));
         if self.is_default() {
             return room - input;
@@ -303,11 +303,11 @@ impl LearnedRatio {
             self.seen.iter_mut().for_each(|count| *count /= 2);
             self.total = self.seen.iter().sum();
         }
-        self.ratio = self.high();
+        self.ratio = self.percentile_99();
     }
 
     /// The upper end of the step that contains the 99th percentile.
-    fn high(&self) -> i64 {
+    fn percentile_99(&self) -> i64 {
         let mut above = self.total / 100;
         for (step, count) in self.seen.iter().enumerate().rev() {
             if *count > above {
@@ -392,7 +392,7 @@ mod tests {
 
         #[test]
         fn what_fits_fits_and_one_more_does_not(weights in weights(), room in 0i64..2_000_000, input in 0i64..1_000_000) {
-            let outputs = weights.outputs(room, input);
+            let outputs = weights.max_output(room, input);
             if outputs < 0 {
                 prop_assert!(weights.bound(input, 0) > room);
             } else {
@@ -405,7 +405,7 @@ mod tests {
         fn no_number_is_too_large(weights in weights(), a: i64, b: i64, c: i64, d: i64) {
             let usage = Usage { input: a, cache_read: b, cache_write: c, output: d };
             prop_assert!(weights.charge(&usage) >= 0 && weights.bound(a, b) >= 0);
-            let _ = weights.outputs(a, b);
+            let _ = weights.max_output(a, b);
             let body = CallSize { bytes: a, other_tokens: b, output: Some(c), model_output: Some(d), thinking: a, choices: b };
             let ask = HoldRequest::of(&body, &TERMS, c);
             prop_assert!(ask.min_output <= ask.output && ask.choices >= 1 && ask.input >= 0);

@@ -71,7 +71,7 @@ impl Ledger {
             return true;
         }
         (0..self.nodes[node].limits.len()).all(|which| {
-            let relief = self.relief(before, node, which);
+            let relief = self.own_guarantees(before, node, which);
             let Some(limit) = self.nodes[node].limits.get_mut(which).filter(|limit| limit.born <= serial) else { return true };
             if limit.current.contains(at) {
                 return by <= limit.free().saturating_add(relief);
@@ -87,7 +87,7 @@ impl Ledger {
         let record = self.nodes[node].record;
         let mut lacking = false;
         for limit in self.nodes[node].limits.iter_mut().filter(|limit| limit.born <= serial) {
-            if let Some(cell) = limit.window_at(at).filter(|cell| cell.own().saturating_add(by) > cell.high) {
+            if let Some(cell) = limit.window_at(at).filter(|cell| cell.given_tokens().saturating_add(by) > cell.high) {
                 cell.requested = cell.requested.saturating_add(by);
                 lacking = true;
             }

@@ -12,7 +12,7 @@ impl Ledger {
     pub(super) fn holders(&self, because: &RefusalCause, before: &[usize], parent: usize, limit: usize) -> Holders {
         match because {
             RefusalCause::Guaranteed => self.with_unspent_guarantee(before, parent, limit),
-            RefusalCause::Held => self.holding(before, parent, limit),
+            RefusalCause::Held => self.with_held_tokens(before, parent, limit),
             RefusalCause::Used
             | RefusalCause::Recovering
             | RefusalCause::TooLarge
@@ -42,7 +42,7 @@ impl Ledger {
     }
 
     /// The places whose calls in flight hold tokens of a limit.
-    fn holding(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
+    fn with_held_tokens(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
         let Some(window) = self.nodes[parent].limits.get(limit).map(|limit| limit.spec.window) else { return Holders::default() };
         let held = |node: &Node| node.limits.iter().filter(|child| child.spec.window == window).map(|child| child.current.held).max();
         self.children_with(before, parent, |node| held(node).unwrap_or(0))

@@ -8,7 +8,7 @@ use super::estimate::{HoldRequest, MAX_CALL_TOKENS};
 use super::hold::{Hold, Settle, Step};
 use super::ledger::{Ledger, MAX_SESSIONS_PER_RECORD, Member, Node, Role};
 use super::node::{Key, Mode};
-use super::refusal::{LimitRoom, LimitState, Refusal, RefusalCause, RetryHint, because, field_of, when};
+use super::refusal::{LimitRoom, LimitState, Refusal, RefusalCause, RetryHint, cause_of, field_of, retry_hint};
 use super::route::Route;
 use super::session::{HoldMark, SessionId, State};
 
@@ -103,8 +103,8 @@ impl Ledger {
             let mut fits = self.has_call_slot(&steps[..at], *index);
             let mut outputs = i64::MAX;
             for (which, limit) in node.limits.iter().enumerate() {
-                let relief = if limit.current.reserved > 0 { self.relief(&steps[..at], *index, which) } else { 0 };
-                outputs = outputs.min(node.spec.weights.outputs(limit.free().saturating_add(relief), ask.input));
+                let relief = if limit.current.reserved > 0 { self.own_guarantees(&steps[..at], *index, which) } else { 0 };
+                outputs = outputs.min(node.spec.weights.max_output(limit.free().saturating_add(relief), ask.input));
                 fits &= !limit.latches.paused || self.is_reserved(&steps[..at], *index);
             }
             let fits = fits && outputs >= least;
@@ -123,7 +123,7 @@ impl Ledger {
     }
 
     /// The part of a limit that is reserved for children on the path of the call.
-    pub(super) fn relief(&self, before: &[usize], parent: usize, limit: usize) -> i64 {
+    pub(super) fn own_guarantees(&self, before: &[usize], parent: usize, limit: usize) -> i64 {
         let children = before.iter().map(|index| &self.nodes[*index]).filter(|node| node.guards && node.parent == Some(parent));
         let limits = children.flat_map(|node| &node.limits).filter(|child| child.lifts.contains(&limit));
         limits.fold(0, |sum, child| sum.saturating_add(child.unspent()))
@@ -187,7 +187,7 @@ impl Ledger {
         let asked = node.spec.weights.bound(ask.input, least);
         let mut worst: Option<Refusal> = None;
         for (which, limit) in node.limits.iter().enumerate() {
-            let relief = self.relief(before, index, which);
+            let relief = self.own_guarantees(before, index, which);
             let left = limit.free().saturating_add(relief);
             let paused = limit.latches.paused && !self.is_reserved(before, index);
             if asked <= left && !paused {
@@ -202,8 +202,8 @@ impl Ledger {
                 asked,
                 paused,
             };
-            let because = because(&room);
-            let when = when(&because, Some(limit.current.span), self.now, spread);
+            let because = cause_of(&room);
+            let when = retry_hint(&because, Some(limit.current.span), self.now, spread);
             let standing = LimitState {
                 name: limit.spec.name.clone(),
                 span: limit.current.span,
@@ -220,7 +220,7 @@ impl Ledger {
         }
         let full = !self.has_call_slot(before, index);
         let waits = || {
-            let when = when(&RefusalCause::InFlight, None, self.now, spread);
+            let when = retry_hint(&RefusalCause::InFlight, None, self.now, spread);
             Refusal::new(key, RefusalCause::InFlight, when, "spec.requests.maxInFlight")
         };
         worst.or_else(|| full.then(waits))
@@ -233,7 +233,7 @@ impl Ledger {
             let estimate = node.spec.weights.bound(input, output);
             let member = self.records[node.record].members.iter().find(|member| member.session == session);
             member.is_some_and(|member| member.durable)
-                && node.limits.iter().all(|limit| limit.current.own().saturating_add(estimate) <= limit.current.high)
+                && node.limits.iter().all(|limit| limit.current.given_tokens().saturating_add(estimate) <= limit.current.high)
         })
     }
 
@@ -244,12 +244,12 @@ impl Ledger {
             let Node { record, spec, .. } = &self.nodes[*index];
             let (record, estimate) = (*record, spec.weights.bound(input, output));
             let Some(member) = self.member(record, session) else {
-                let when = when(&RefusalCause::Gateways, None, self.now, spread);
+                let when = retry_hint(&RefusalCause::Gateways, None, self.now, spread);
                 return HoldAnswer::Refused(Box::new(Refusal::new(self.records[record].key.clone(), RefusalCause::Gateways, when, "")));
             };
             let mut lacking = !member.durable;
             for limit in &mut self.nodes[*index].limits {
-                if limit.current.own().saturating_add(estimate) > limit.current.high {
+                if limit.current.given_tokens().saturating_add(estimate) > limit.current.high {
                     // A caller that asks again is counted again, so the sum is limited to all there is.
                     limit.current.requested = limit.current.requested.saturating_add(estimate).min(limit.height.max(estimate));
                     lacking = true;
@@ -304,7 +304,7 @@ impl Ledger {
         })
     }
 
-    pub(super) fn keep(&mut self, hold: Hold) -> usize {
+    pub(super) fn add_hold(&mut self, hold: Hold) -> usize {
         let slot = self.blank();
         self.holds[slot] = hold;
         slot
@@ -319,7 +319,7 @@ impl Ledger {
     }
 
     /// The tokens that are held for a call.
-    pub fn given(&self, session: SessionId, id: u64) -> Option<HeldTokens> {
+    pub fn held_tokens(&self, session: SessionId, id: u64) -> Option<HeldTokens> {
         match self.sessions.get(session.0)?.ring.get(id) {
             HoldMark::Open(slot) => self.holds.get(slot).map(|hold| HeldTokens { at: hold.at, input: hold.input, output: hold.output }),
             HoldMark::Unused | HoldMark::Closed => None,
@@ -366,7 +366,7 @@ impl Ledger {
                 node.in_flight = node.in_flight.saturating_sub(1);
             }
             let record = node.record;
-            self.part(record, session, settled.map(|settle| settle.seq));
+            self.record_hold_end(record, session, settled.map(|settle| settle.seq));
             for limit in 0..self.nodes[index].limits.len() {
                 if self.nodes[index].limits[limit].born > serial {
                     continue;
@@ -386,7 +386,7 @@ impl Ledger {
     }
 
     /// A record has one more settle, or one hold less.
-    fn part(&mut self, record: usize, session: usize, seq: Option<u64>) {
+    fn record_hold_end(&mut self, record: usize, session: usize, seq: Option<u64>) {
         self.touch(record, false);
         // If the session is no member, it was dead, was charged and removed from the record, and came back.
         if let (Some(seq), Some(member)) = (seq, self.member(record, session)) {
@@ -396,15 +396,15 @@ impl Ledger {
 
     /// Charges a hold at its estimate, because its gateway is dead.
     pub(super) fn lose(&mut self, slot: usize) {
-        self.turn(slot, true);
+        self.set_lost(slot, true);
     }
 
     /// Reverts that charge, because the gateway came back.
     pub(super) fn revive(&mut self, slot: usize) {
-        self.turn(slot, false);
+        self.set_lost(slot, false);
     }
 
-    fn turn(&mut self, slot: usize, lost: bool) {
+    fn set_lost(&mut self, slot: usize, lost: bool) {
         if std::mem::replace(&mut self.holds[slot].lost, lost) == lost {
             return;
         }
@@ -444,7 +444,7 @@ impl Ledger {
 
     /// The tokens that a call of this route could have now: the least of all places, each in its own weights.
     /// `i64::MAX` if there is no limit.
-    pub fn room(&mut self, route: &mut Route) -> i64 {
+    pub fn available_tokens(&mut self, route: &mut Route) -> i64 {
         self.refresh(route);
         if route.missing.is_some() {
             return 0;
@@ -454,7 +454,7 @@ impl Ledger {
             let node = &self.nodes[*index];
             for (which, limit) in node.limits.iter().enumerate() {
                 let paused = limit.latches.paused && !self.is_reserved(&route.steps[..at], *index);
-                let free = limit.free().saturating_add(self.relief(&route.steps[..at], *index, which));
+                let free = limit.free().saturating_add(self.own_guarantees(&route.steps[..at], *index, which));
                 room = room.min(if paused || node.spec.block.is_some() { 0 } else { free.max(0) });
             }
         }

@@ -256,7 +256,7 @@ impl Ledger {
         self.relatch(node);
         self.wake = self.nodes[node].limits.iter().fold(self.wake, |wake, limit| wake.min(limit.wake(now)));
         if leaf {
-            (0..self.nodes[node].limits.len()).for_each(|limit| self.look(node, limit));
+            (0..self.nodes[node].limits.len()).for_each(|limit| self.check_thresholds(node, limit));
             return;
         }
         self.version += 1;
@@ -382,7 +382,7 @@ impl Ledger {
             limit.refresh(now);
             self.wake = self.wake.min(limit.wake(now));
         }
-        (0..self.nodes[node].limits.len()).for_each(|limit| self.look(node, limit));
+        (0..self.nodes[node].limits.len()).for_each(|limit| self.check_thresholds(node, limit));
     }
 
     /// Advances the time, never backwards, and leaves windows that are over.
@@ -438,10 +438,10 @@ impl Ledger {
             // No session is left that could explain it, so it is charged.
             lost: if awaiting { cell.lost } else { cell.lost.saturating_add(cell.unexplained) },
             debt: cell.debt,
-            high: cell.raising.unwrap_or(cell.high).max(cell.own()),
+            high: cell.raising.unwrap_or(cell.high).max(cell.given_tokens()),
         };
         let all = node.limits.iter().flat_map(|limit| limit.cells().map(move |cell| (limit, cell)));
-        all.filter(|(limit, cell)| cell.own() > 0 || cell.debt > 0 || cell.high > 0 || cell.span == limit.current.span)
+        all.filter(|(limit, cell)| cell.given_tokens() > 0 || cell.debt > 0 || cell.high > 0 || cell.span == limit.current.span)
             .map(|(limit, cell)| window(limit, cell))
             .collect()
     }

@@ -11,7 +11,7 @@ use super::node::{Action, Block, Debt, Grant, Key, Mode, NodeSpec, Threshold};
 use super::refusal::{RefusalCause, RetryHint};
 use super::route::Route;
 use super::session::{JournaledSettle, SessionLog};
-use super::share::{Lifetime, agent, reserved, task};
+use super::share::{Lifetime, agent, reservation_spec, task};
 use super::simulation::audit;
 use super::single_leader::{HOUR, NOW, SingleLeader, ask, hourly, limit, place, route, top, used};
 use super::window::Window;
@@ -130,7 +130,7 @@ fn the_schedulers_share_is_kept_for_it_and_no_more_than_that_is_its() {
     let thresholds = vec![Threshold { percent: 100, action: Action::Pause }];
     let mut team = NodeSpec { thresholds, ..hourly(100) };
     let reservation = Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: true };
-    let share = reserved(&team, &reservation);
+    let share = reservation_spec(&team, &reservation);
     team.shares = vec![("scheduler".into(), share.key.clone())];
     let mut one = SingleLeader::new(&[team, share.clone()]);
     let (mut workers, mut scheduler) = (route("top"), Route::new(Vec::new(), Some(top()), "scheduler"));
@@ -149,7 +149,7 @@ fn the_schedulers_share_is_kept_for_it_and_no_more_than_that_is_its() {
 fn workers_leave_schedulers_their_share_of_the_calls_at_once() {
     let mut team = NodeSpec { max_in_flight: Some(5), ..hourly(1000) };
     let reservation = Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: false };
-    let share = NodeSpec { sure_in_flight: 1, ..reserved(&team, &reservation) };
+    let share = NodeSpec { sure_in_flight: 1, ..reservation_spec(&team, &reservation) };
     team.shares = vec![("scheduler".into(), share.key.clone())];
     let mut one = SingleLeader::new(&[team, share]);
     let (mut workers, mut scheduler) = (route("top"), Route::new(Vec::new(), Some(top()), "scheduler"));
@@ -364,7 +364,7 @@ fn an_agents_life_is_raised_in_quarters_and_an_items_share_at_once() {
     one.hold(&mut route, 100);
     let high = |key: &Key| one.stored.iter().find(|(other, _)| other == key).map(|(_, saved)| saved.places[0].windows[0].high);
     assert_eq!((high(&leafs[0]), high(&leafs[1])), (Some(4000), Some(2600)));
-    assert_eq!(one.ledger.room(&mut route), 3900);
+    assert_eq!(one.ledger.available_tokens(&mut route), 3900);
     one.ledger.remove(&leafs[0]);
     assert_eq!(one.refused(&mut route, 1).cause, RefusalCause::Missing, "the lease is over");
 }
@@ -435,7 +435,7 @@ fn no_more_sessions_than_a_record_can_name() {
     let settle = Settle { seq: 1, hold: 1, usage: used(1), quality: Quality::Exact, input: 0, output: 1 };
     one.ledger.settle(NOW, sessions[7], &settle);
     one.write();
-    assert!(one.ledger.heard(sessions[7], 2, 1), "it holds nothing and owes nothing");
+    assert!(one.ledger.record_report(sessions[7], 2, 1), "it holds nothing and owes nothing");
     assert!(matches!(one.ledger.hold(NOW, late, 1, &mut route, &ask(1)), HoldAnswer::Write(_)));
     one.write();
     let named = &one.stored[0].1.acked;

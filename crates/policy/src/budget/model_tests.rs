@@ -262,7 +262,7 @@ impl Model {
             let (other, ledger) = (after.session(leader, 1), &mut after.leaders[leader].ledger);
             let served = ledger.served + SESSION_TIMEOUT_MS - 1;
             ledger.tick(NOW, served);
-            if other != usize::MAX && ledger.heard(super::SessionId(other), 0, 0) {
+            if other != usize::MAX && ledger.record_report(super::SessionId(other), 0, 0) {
                 ledger.tick(NOW, served + 1);
                 ledger.served = 0;
                 all.push(after);

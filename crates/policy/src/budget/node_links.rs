@@ -46,7 +46,7 @@ impl Ledger {
             }
         }
         for index in 0..self.nodes.len() {
-            (0..self.nodes[index].limits.len()).for_each(|limit| self.look(index, limit));
+            (0..self.nodes[index].limits.len()).for_each(|limit| self.check_thresholds(index, limit));
         }
     }
 
@@ -86,11 +86,11 @@ impl Ledger {
 
     pub(super) fn look_crossed(&mut self) {
         while let Some((node, limit)) = self.crossed.pop() {
-            self.look(node, limit);
+            self.check_thresholds(node, limit);
         }
     }
 
-    pub(super) fn look(&mut self, node: usize, limit: usize) {
+    pub(super) fn check_thresholds(&mut self, node: usize, limit: usize) {
         let Some(found) = self.nodes[node].limits.get(limit) else { return };
         let name = &found.spec.name;
         let shares = self.nodes[node].shares.iter().flat_map(|share| &self.nodes[*share].limits);
@@ -106,7 +106,7 @@ impl Ledger {
         let Node { spec, limits, record, .. } = &mut self.nodes[node];
         let record = *record;
         if let Some(found) = limits.get_mut(limit)
-            && found.latches.look(&spec.thresholds, level)
+            && found.latches.trigger(&spec.thresholds, level)
         {
             self.touch(record, true);
         }

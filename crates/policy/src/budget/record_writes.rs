@@ -92,7 +92,7 @@ impl Ledger {
         for limit in &mut place.limits {
             let high = limit.raise(now, chunk, pace, enforced).max(if urgent { limit.current.high } else { 0 });
             for old in &mut limit.old {
-                let high = old.own().saturating_add(std::mem::take(&mut old.requested));
+                let high = old.given_tokens().saturating_add(std::mem::take(&mut old.requested));
                 (old.high, old.raising) = (old.high.min(high), Some(high));
             }
             let cell = &mut limit.current;
@@ -188,7 +188,7 @@ impl Ledger {
         // Dead and charged sessions are not in the record any more. Their holds are still known here.
         self.records[record].members.retain(|member| member.role != Role::Gone || member.durable || member.first_unwritten.is_some());
         for session in sessions {
-            let acked = self.acked(session);
+            let acked = self.acked_seq(session);
             written.acked.push((self.sessions[session].name.clone(), acked));
         }
         written
@@ -200,7 +200,7 @@ impl Ledger {
         for node in &self.records[record].nodes {
             for limit in &mut self.nodes[*node].limits {
                 for cell in limit.cells_mut() {
-                    cell.active |= cell.raising.take().is_some_and(|high| high > cell.own());
+                    cell.active |= cell.raising.take().is_some_and(|high| high > cell.given_tokens());
                 }
                 for acted in limit.latches.acted.iter_mut().filter(|acted| acted.stage == Stage::Flying) {
                     acted.stage = Stage::New;
@@ -216,7 +216,7 @@ impl Ledger {
     }
 
     /// The last settle of a session that, with all settles before it, is contained in every record at which it counts.
-    pub(super) fn acked(&self, session: usize) -> u64 {
+    pub(super) fn acked_seq(&self, session: usize) -> u64 {
         let found = &self.sessions[session];
         let members = found.records.iter().flat_map(|record| &self.records[*record].members).filter(|member| member.session == session);
         let firsts = members.flat_map(|member| [member.first_unwritten, member.flying.and_then(|(first, _)| first)]).flatten();
@@ -226,11 +226,11 @@ impl Ledger {
     /// The last settle of a session that, with all settles before it, is contained in durable records. Its gateway may
     /// forget these.
     pub fn acknowledged(&self, session: SessionId) -> u64 {
-        if session.0 < self.sessions.len() { self.acked(session.0) } else { 0 }
+        if session.0 < self.sessions.len() { self.acked_seq(session.0) } else { 0 }
     }
 
     /// Sets the role of a session in a record.
-    pub(super) fn role(&mut self, record: usize, session: usize, role: Role) {
+    pub(super) fn set_role(&mut self, record: usize, session: usize, role: Role) {
         let Some(member) = self.records[record].members.iter_mut().find(|member| member.session == session) else { return };
         if std::mem::replace(&mut member.role, role) != role {
             self.touch(record, true);

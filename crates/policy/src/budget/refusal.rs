@@ -205,7 +205,7 @@ pub(super) struct LimitRoom {
 }
 
 /// The cause: the first of these that must change in any case.
-pub(super) fn because(room: &LimitRoom) -> RefusalCause {
+pub(super) fn cause_of(room: &LimitRoom) -> RefusalCause {
     let LimitRoom { height, spent, unexplained: rest, held, reserved, asked, paused } = *room;
     if asked > height {
         return RefusalCause::TooLarge;
@@ -224,7 +224,7 @@ pub(super) fn because(room: &LimitRoom) -> RefusalCause {
 }
 
 /// Whether another attempt helps. `spread` makes callers come back at different times.
-pub(super) fn when(because: &RefusalCause, span: Option<Span>, now: i64, spread: u64) -> RetryHint {
+pub(super) fn retry_hint(because: &RefusalCause, span: Option<Span>, now: i64, spread: u64) -> RetryHint {
     match because {
         RefusalCause::Held | RefusalCause::Recovering | RefusalCause::InFlight | RefusalCause::Gateways => {
             RetryHint::Wait(1 + i64::try_from(spread % 5).unwrap_or(0))
@@ -258,19 +258,19 @@ mod tests {
             (LimitRoom { paused: true, ..ROOM }, RefusalCause::Paused),
         ];
         for (room, want) in cases {
-            assert_eq!(because(&room), want, "{room:?}");
+            assert_eq!(cause_of(&room), want, "{room:?}");
         }
     }
 
     #[test]
     fn holds_are_waited_for_and_so_is_a_window_that_ends_soon() {
         let span = Window::Hour.at(0);
-        assert_eq!(when(&RefusalCause::Held, Some(span), 0, 7), RetryHint::Wait(3));
-        assert_eq!(when(&RefusalCause::Used, Some(span), 3_600_000 - 60_000, 7), RetryHint::Wait(60));
-        assert_eq!(when(&RefusalCause::Used, Some(span), 3_600_000 - 1, 7), RetryHint::Wait(1));
-        assert_eq!(when(&RefusalCause::Used, Some(span), 0, 7), RetryHint::Later(3_600_000));
-        assert_eq!(when(&RefusalCause::Used, Some(Window::Lifetime.at(0)), 0, 7), RetryHint::Never);
-        assert_eq!(when(&RefusalCause::TooLarge, Some(span), 3_599_999, 7), RetryHint::Never, "no window is large enough");
+        assert_eq!(retry_hint(&RefusalCause::Held, Some(span), 0, 7), RetryHint::Wait(3));
+        assert_eq!(retry_hint(&RefusalCause::Used, Some(span), 3_600_000 - 60_000, 7), RetryHint::Wait(60));
+        assert_eq!(retry_hint(&RefusalCause::Used, Some(span), 3_600_000 - 1, 7), RetryHint::Wait(1));
+        assert_eq!(retry_hint(&RefusalCause::Used, Some(span), 0, 7), RetryHint::Later(3_600_000));
+        assert_eq!(retry_hint(&RefusalCause::Used, Some(Window::Lifetime.at(0)), 0, 7), RetryHint::Never);
+        assert_eq!(retry_hint(&RefusalCause::TooLarge, Some(span), 3_599_999, 7), RetryHint::Never, "no window is large enough");
     }
 
     #[test]

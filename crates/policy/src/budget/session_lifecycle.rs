@@ -53,7 +53,7 @@ impl Ledger {
         let adopts = first && log.rolled_back;
         for (seq, told) in log.replayed.iter().filter(|(seq, _)| adopts && *seq <= log.acked) {
             let settle = told.settle(*seq);
-            if let Some(slot) = self.count(index, &told.hold, Some(&settle), true) {
+            if let Some(slot) = self.count_hold(index, &told.hold, Some(&settle), true) {
                 self.close(slot, Some(&settle));
             }
         }
@@ -75,10 +75,10 @@ impl Ledger {
             let open: Vec<usize> = self.sessions[index].ring.iter().map(|(_, slot)| slot).collect();
             open.into_iter().for_each(|slot| self.revive(slot));
             for record in self.sessions[index].records.clone() {
-                self.role(record, index, Role::Live);
+                self.set_role(record, index, Role::Live);
             }
         }
-        (SessionId(index), self.acked(index))
+        (SessionId(index), self.acked_seq(index))
     }
 
     fn take_settle(&mut self, index: usize, told: &JournaledSettle, seq: u64, adopts: bool) {
@@ -90,7 +90,7 @@ impl Ledger {
         match self.sessions[index].ring.get(told.hold.id) {
             HoldMark::Open(slot) => self.close(slot, Some(&settle)),
             HoldMark::Unused => {
-                if let Some(slot) = self.count(index, &told.hold, Some(&settle), adopts) {
+                if let Some(slot) = self.count_hold(index, &told.hold, Some(&settle), adopts) {
                     self.close(slot, Some(&settle));
                 }
             }
@@ -103,7 +103,7 @@ impl Ledger {
         match self.sessions[index].ring.get(open.id) {
             HoldMark::Open(slot) => self.revive(slot),
             HoldMark::Unused => {
-                if let Some(slot) = self.count(index, open, None, adopts) {
+                if let Some(slot) = self.count_hold(index, open, None, adopts) {
                     self.sessions[index].ring.set(open.id, HoldMark::Open(slot));
                 }
             }
@@ -113,7 +113,7 @@ impl Ledger {
 
     /// Counts a hold that another leader gave, at every record that knows the session (see [`Self::fence`] for the
     /// others) and that does not contain its settle. `adopts`: a record that does not know the session has lost it.
-    fn count(&mut self, index: usize, open: &JournaledHold, settled: Option<&Settle>, adopts: bool) -> Option<usize> {
+    fn count_hold(&mut self, index: usize, open: &JournaledHold, settled: Option<&Settle>, adopts: bool) -> Option<usize> {
         let mut steps = Vec::new();
         for key in open.path.iter().take(MAX_PATH_LENGTH) {
             let Some(node) = self.keys.get(key).copied() else { continue };
@@ -150,7 +150,7 @@ impl Ledger {
         self.serial += 1;
         let (id, at, input, output, path) = (open.id, open.at, open.input, open.output, Arc::clone(&open.path));
         let hold = Hold { session: index, id, at, serial: self.serial, input, output, lost: false, steps, path };
-        Some(self.keep(hold))
+        Some(self.add_hold(hold))
     }
 
     /// A session reports a hold at a record that does not know the session. Either the session was dead, and its holds
@@ -168,7 +168,7 @@ impl Ledger {
     /// A report of a session. `floor`: every hold with a smaller number is over at the gateway, and its settle, if
     /// there was one, is acknowledged. `confirmed`: the last settle that the gateway knows to be acknowledged. False:
     /// the session is not attached and must begin again.
-    pub fn heard(&mut self, session: SessionId, floor: u64, confirmed: u64) -> bool {
+    pub fn record_report(&mut self, session: SessionId, floor: u64, confirmed: u64) -> bool {
         let Some(found) = self.sessions.get_mut(session.0).filter(|found| found.state == State::Attached) else { return false };
         found.last_report = self.served;
         found.confirmed = found.confirmed.max(confirmed);
@@ -218,7 +218,7 @@ impl Ledger {
         }
         for record in self.sessions[index].records.clone() {
             let awaited = self.records[record].members.iter().any(|member| member.session == index && member.role == Role::Awaited);
-            self.role(record, index, if awaited { Role::Missing } else { Role::Gone });
+            self.set_role(record, index, if awaited { Role::Missing } else { Role::Gone });
         }
     }
 

@@ -68,7 +68,7 @@ fn part(tokens: i64, percent: i64) -> i64 {
 
 /// The number of whole units in each share of `most`, rounded up over the shares so far: a fifth of three is one, and
 /// two halves of three are two and one. The shares take all units only if they add up to 100 percent.
-pub fn whole(most: u64, percents: impl IntoIterator<Item = u64>) -> Vec<u64> {
+pub fn whole_units(most: u64, percents: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let kept = |percent: u64| {
         let kept = most.saturating_mul(percent.min(100)).div_ceil(100);
         if percent >= 100 { kept } else { kept.min(most.saturating_sub(1)) }
@@ -84,7 +84,7 @@ pub fn whole(most: u64, percents: impl IntoIterator<Item = u64>) -> Vec<u64> {
 }
 
 /// The share of a place that is reserved for pool types: the share is guaranteed, and with `cap` it is also the limit.
-pub fn reserved(of: &NodeSpec, reservation: &Reservation) -> NodeSpec {
+pub fn reservation_spec(of: &NodeSpec, reservation: &Reservation) -> NodeSpec {
     let limit = |limit: &LimitSpec| {
         let share = part(limit.tokens, reservation.percent);
         let tokens = if reservation.cap { share } else { limit.tokens };
@@ -206,7 +206,7 @@ mod tests {
             (0, &[20, 80], &[0, 0]),
         ];
         for (most, percents, shares) in cases {
-            assert_eq!(whole(most, percents.iter().copied()), shares, "{percents:?} of {most}");
+            assert_eq!(whole_units(most, percents.iter().copied()), shares, "{percents:?} of {most}");
         }
     }
 

@@ -427,7 +427,7 @@ impl Simulation {
         let settled = gateway.settles.iter().map(|told| told.hold.id);
         let floor = gateway.asked.keys().chain(gateway.open.keys()).copied().chain(settled).min().unwrap_or(gateway.next_hold);
         if let (Some(session), Some(leader)) = (gateway.session, self.leader(gateway.epoch)) {
-            self.leaders[leader].ledger.heard(session, floor, gateway.acked);
+            self.leaders[leader].ledger.record_report(session, floor, gateway.acked);
         }
     }
 

@@ -107,7 +107,7 @@ impl SingleLeader {
 
     pub fn settle_as(&mut self, hold: u64, output: i64, quality: Quality) {
         self.seq += 1;
-        let (input, covers) = self.ledger.given(self.session, hold).map_or((0, 0), |given| (given.input, given.output));
+        let (input, covers) = self.ledger.held_tokens(self.session, hold).map_or((0, 0), |given| (given.input, given.output));
         let settle = Settle { seq: self.seq, hold, usage: used(output), quality, input, output: covers };
         assert_eq!(self.ledger.settle(self.now, self.session, &settle), SettleOutcome::Counted);
     }

@@ -75,14 +75,14 @@ impl Latches {
     }
 
     /// Triggers all thresholds that are reached. Returns whether there was a new one.
-    pub fn look(&mut self, thresholds: &[Threshold], level: Level) -> bool {
+    pub fn trigger(&mut self, thresholds: &[Threshold], level: Level) -> bool {
         (self.next_with_holds, self.next_spent) = (i64::MAX, i64::MAX);
         let mut new = false;
         for threshold in thresholds {
             let hard = threshold.action.counts_spent_only();
             let amount = if hard { level.spent } else { level.committed };
             let at = share_of(level.reach, threshold.percent);
-            if self.stands(*threshold, level.height) {
+            if self.has_acted(*threshold, level.height) {
                 continue;
             }
             if amount >= at {
@@ -95,13 +95,13 @@ impl Latches {
                 self.next_with_holds = self.next_with_holds.min(at);
             }
         }
-        let stands = |action| thresholds.iter().any(|threshold| threshold.action == action && self.stands(*threshold, level.height));
+        let stands = |action| thresholds.iter().any(|threshold| threshold.action == action && self.has_acted(*threshold, level.height));
         (self.paused, self.reaping) = (stands(Action::Pause), stands(Action::Reap));
         new
     }
 
     /// Whether it has acted for a limit of this height, or a higher one.
-    fn stands(&self, threshold: Threshold, height: i64) -> bool {
+    fn has_acted(&self, threshold: Threshold, height: i64) -> bool {
         self.acted.iter().any(|acted| acted.threshold == threshold && acted.height >= height)
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     ];
 
     fn look(latches: &mut Latches, committed: i64, spent: i64, height: i64) -> (bool, usize, bool) {
-        let new = latches.look(&ALL, Level { committed, spent, reach: height, height });
+        let new = latches.trigger(&ALL, Level { committed, spent, reach: height, height });
         (new, latches.acted.len(), latches.paused)
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::estimate::Weights;
 use super::facts::{BudgetFacts, ClusterFacts, Defect, Reservation, TokenLimit, Tokens};
 use super::node::{Block, Key, LimitSpec, NodeSpec};
-use super::share::{Child, allot, reserved, whole};
+use super::share::{Child, allot, reservation_spec, whole_units};
 
 /// The most Budgets in a chain of parents, including the lowest. What one call passes besides them is counted in
 /// [`super::MAX_PATH_LENGTH`].
@@ -87,7 +87,7 @@ impl Builder {
                     let key = Key::budget(&budget.namespace, &budget.name);
                     self.tree.defects.push((key.clone(), Defect::Blocked(block.clone())));
                     let none = vec![0; budget.tokens.limits.len()];
-                    let node = NodeSpec { block: Some(block), ..of(budget, key, None, &none) };
+                    let node = NodeSpec { block: Some(block), ..budget_spec(budget, key, None, &none) };
                     self.place(node, &budget.tokens.reservations);
                     continue;
                 }
@@ -109,7 +109,7 @@ impl Builder {
                 None => keys.iter().zip(&budgets).map(|(key, budget)| (key.clone(), vec![0; budget.tokens.limits.len()])).collect(),
             };
             for (budget, (key, sure)) in budgets.iter().zip(sure) {
-                self.place(of(budget, key.clone(), parent.clone(), &sure), &budget.tokens.reservations);
+                self.place(budget_spec(budget, key.clone(), parent.clone(), &sure), &budget.tokens.reservations);
                 ahead.push(Some(key));
             }
         }
@@ -127,10 +127,10 @@ impl Builder {
 
     /// Adds a place, and the shares that are reserved of it.
     fn place(&mut self, mut node: NodeSpec, reservations: &[Reservation]) {
-        let mut shares: Vec<NodeSpec> = reservations.iter().map(|reservation| reserved(&node, reservation)).collect();
+        let mut shares: Vec<NodeSpec> = reservations.iter().map(|reservation| reservation_spec(&node, reservation)).collect();
         if let Some(most) = node.max_in_flight {
             let percents = reservations.iter().map(|reservation| u64::try_from(reservation.percent).unwrap_or(0));
-            for (share, calls) in shares.iter_mut().zip(whole(most.into(), percents)) {
+            for (share, calls) in shares.iter_mut().zip(whole_units(most.into(), percents)) {
                 share.sure_in_flight = u32::try_from(calls).unwrap_or(u32::MAX);
             }
         }
@@ -142,7 +142,7 @@ impl Builder {
     }
 }
 
-fn of(budget: &BudgetFacts, key: Key, parent: Option<Key>, sure: &[i64]) -> NodeSpec {
+fn budget_spec(budget: &BudgetFacts, key: Key, parent: Option<Key>, sure: &[i64]) -> NodeSpec {
     let BudgetFacts { mode, tokens, thresholds, max_in_flight, namespace: _, name: _, created: _, parent: _ } = budget;
     NodeSpec { mode: *mode, thresholds: thresholds.clone(), max_in_flight: *max_in_flight, ..spec(key, parent, tokens, sure) }
 }

@@ -1,6 +1,6 @@
 //! The state of limits, for statuses, metrics and people.
 
-use super::blocker::least;
+use super::blocker::least_useful_tokens;
 use super::counter::Limit;
 use super::ledger::Ledger;
 use super::node::Key;
@@ -54,7 +54,7 @@ impl Ledger {
             debt: limit.current.debt,
             reserved: limit.current.reserved,
             left: limit.height.saturating_sub(limit.current.committed()).max(0),
-            least: least(node, min_output, limit.height),
+            least: least_useful_tokens(node, min_output, limit.height),
             paused: limit.latches.paused,
             reaping: limit.latches.reaping,
         };

@@ -220,7 +220,7 @@ pub enum NotifyOn {
 
 impl NotifyOn {
     /// Whether an item that enters `phase` has ended in this way.
-    pub fn is(self, phase: Phase) -> bool {
+    pub fn matches(self, phase: Phase) -> bool {
         match self {
             Self::Finished => phase.ended(),
             Self::Failed => matches!(phase, Phase::Failed | Phase::Rejected | Phase::Expired),
@@ -246,7 +246,7 @@ pub struct Overrides {
 
 impl Overrides {
     /// The policy of `base` with these differences.
-    pub fn over(&self, base: &Policy) -> Policy {
+    pub fn apply_to(&self, base: &Policy) -> Policy {
         let Self { lease, stall_timeout, attempt_timeout, task_timeout, max_attempts, max_stalls, backoff, ttl } = self.clone();
         let attempt = attempt_timeout.unwrap_or(base.attempt_timeout);
         Policy {
@@ -307,7 +307,7 @@ pub struct Policy {
 
 impl Policy {
     /// How long an item that ended in `phase` is kept.
-    pub fn kept(&self, phase: Phase) -> Duration {
+    pub fn retention(&self, phase: Phase) -> Duration {
         if phase == Phase::DeadLettered { self.dead_letter_ttl } else { self.ttl }
     }
 }

@@ -21,7 +21,7 @@ use super::requires::{PoolIntake, PoolOffer, UnmetRequirement};
 pub use collected::Removal;
 
 pub use super::ready_queue::ClaimClass;
-use super::ready_queue::{Phases, QueueRank, ReadyQueue, add, lower, raise, take};
+use super::ready_queue::{Phases, QueueRank, ReadyQueue, add_name, decrement, increment, remove_name};
 use super::transitions::{Dependencies, HolderState, TransitionFacts, look_at, settle};
 
 /// How long an item waits for a dependency that does not exist: files are applied in any order.
@@ -196,7 +196,7 @@ impl ItemIndex {
     }
 
     /// Sets the record of an item; `unsaved`: it is not stored.
-    pub fn record(&mut self, name: &str, record: Record, unsaved: bool, now: UnixMillis) {
+    pub fn set_record(&mut self, name: &str, record: Record, unsaved: bool, now: UnixMillis) {
         let Some(entry) = self.items.get(name).cloned() else { return };
         let unsaved = unsaved.then(|| entry.unsaved.unwrap_or(now));
         // A redriven item is measured anew.
@@ -204,7 +204,7 @@ impl ItemIndex {
         self.put(name, Entry { record, unsaved, first_ready, ..entry }, now);
     }
 
-    fn line_of(entry: &Entry) -> String {
+    fn queue_of(entry: &Entry) -> String {
         entry.record.queue.clone().or_else(|| entry.spec.queue.clone()).unwrap_or_default()
     }
 
@@ -214,37 +214,37 @@ impl ItemIndex {
 
     fn index(&mut self, name: &str, entry: &Entry) {
         let Entry { spec, record, .. } = entry;
-        let line = self.ready_queues.entry(Self::line_of(entry)).or_default();
+        let line = self.ready_queues.entry(Self::queue_of(entry)).or_default();
         line.phases.add(record.phase);
         if record.phase == Phase::Ready {
             line.ready.entry(ClaimClass::of(spec)).or_default().insert(Self::rank(name, entry));
             line.since.insert((entry.ready_since.unwrap_or_default(), name.to_owned()));
-            spec.concurrency_key.iter().for_each(|key| raise(&mut line.ready_keys, key.clone()));
+            spec.concurrency_key.iter().for_each(|key| increment(&mut line.ready_keys, key.clone()));
             if !spec.requires.is_empty() {
                 self.needing.insert(name.to_owned());
             }
         }
         if record.phase.held() {
-            spec.concurrency_key.iter().for_each(|key| raise(&mut line.held_keys, key.clone()));
+            spec.concurrency_key.iter().for_each(|key| increment(&mut line.held_keys, key.clone()));
         }
         if record.phase.ended() {
             line.ended_mut(record.phase).insert((record.completed.unwrap_or_default(), name.to_owned()));
         }
         self.phases.add(record.phase);
         if let Some(holder) = &record.holder {
-            add(&mut self.held, holder.pod.clone(), name);
+            add_name(&mut self.held, holder.pod.clone(), name);
         }
-        spec.after.iter().for_each(|on| add(&mut self.dependents, on.name.clone(), name));
-        spec.plan.iter().for_each(|(plan, _)| add(&mut self.plans, plan.clone(), name));
-        spec.dedup_key.iter().for_each(|key| add(&mut self.keys, key.clone(), name));
-        spec.group.iter().for_each(|group| add(&mut self.groups, group.clone(), name));
-        spec.submitted_by.iter().for_each(|pool| add(&mut self.submitters, pool.clone(), name));
+        spec.after.iter().for_each(|on| add_name(&mut self.dependents, on.name.clone(), name));
+        spec.plan.iter().for_each(|(plan, _)| add_name(&mut self.plans, plan.clone(), name));
+        spec.dedup_key.iter().for_each(|key| add_name(&mut self.keys, key.clone(), name));
+        spec.group.iter().for_each(|group| add_name(&mut self.groups, group.clone(), name));
+        spec.submitted_by.iter().for_each(|pool| add_name(&mut self.submitters, pool.clone(), name));
     }
 
     fn unindex(&mut self, name: &str, entry: &Entry) {
         let Entry { spec, record, .. } = entry;
         self.needing.remove(name);
-        let of = Self::line_of(entry);
+        let of = Self::queue_of(entry);
         if let Some(line) = self.ready_queues.get_mut(&of) {
             line.phases.remove(record.phase);
             if record.phase == Phase::Ready {
@@ -256,10 +256,10 @@ impl ItemIndex {
                     }
                 }
                 line.since.remove(&(entry.ready_since.unwrap_or_default(), name.to_owned()));
-                spec.concurrency_key.iter().for_each(|key| lower(&mut line.ready_keys, key));
+                spec.concurrency_key.iter().for_each(|key| decrement(&mut line.ready_keys, key));
             }
             if record.phase.held() {
-                spec.concurrency_key.iter().for_each(|key| lower(&mut line.held_keys, key));
+                spec.concurrency_key.iter().for_each(|key| decrement(&mut line.held_keys, key));
             }
             if record.phase.ended() {
                 line.ended_mut(record.phase).remove(&(record.completed.unwrap_or_default(), name.to_owned()));
@@ -270,13 +270,13 @@ impl ItemIndex {
         }
         self.phases.remove(record.phase);
         if let Some(holder) = &record.holder {
-            take(&mut self.held, &holder.pod, name);
+            remove_name(&mut self.held, &holder.pod, name);
         }
-        spec.after.iter().for_each(|on| take(&mut self.dependents, &on.name, name));
-        spec.plan.iter().for_each(|(plan, _)| take(&mut self.plans, plan, name));
-        spec.dedup_key.iter().for_each(|key| take(&mut self.keys, key, name));
-        spec.group.iter().for_each(|group| take(&mut self.groups, group, name));
-        spec.submitted_by.iter().for_each(|pool| take(&mut self.submitters, pool, name));
+        spec.after.iter().for_each(|on| remove_name(&mut self.dependents, &on.name, name));
+        spec.plan.iter().for_each(|(plan, _)| remove_name(&mut self.plans, plan, name));
+        spec.dedup_key.iter().for_each(|key| remove_name(&mut self.keys, key, name));
+        spec.group.iter().for_each(|group| remove_name(&mut self.groups, group, name));
+        spec.submitted_by.iter().for_each(|pool| remove_name(&mut self.submitters, pool, name));
     }
 
     fn set_timer(&mut self, name: &str, now: UnixMillis) {
@@ -323,20 +323,20 @@ impl ItemIndex {
 
     /// The policy of an item.
     pub fn policy(&self, entry: &Entry) -> Policy {
-        let base = self.queues.get(&Self::line_of(entry)).map(|queue| queue.policy.clone()).unwrap_or_default();
-        entry.spec.overrides.over(&base)
+        let base = self.queues.get(&Self::queue_of(entry)).map(|queue| queue.policy.clone()).unwrap_or_default();
+        entry.spec.overrides.apply_to(&base)
     }
 
     /// Applies the transitions of an item without a call.
     pub fn settle(&self, name: &str, holder: HolderState, now: UnixMillis, dice: f64) -> Option<Record> {
         let entry = self.items.get(name)?;
-        let admission = if entry.record.phase == Phase::Pending { self.in_time(name, &entry.spec, now) } else { Admission::Unknown };
+        let admission = if entry.record.phase == Phase::Pending { self.admission_at(name, &entry.spec, now) } else { Admission::Unknown };
         let needs = matches!(entry.record.phase, Phase::Pending | Phase::Blocked | Phase::Suspended);
         let dependencies = if needs { self.dependencies(&entry.spec, &entry.record, now) } else { Dependencies::Satisfied };
         let policy = self.policy(entry);
         let queue_gone = entry.record.queue.as_ref().is_some_and(|queue| !self.queues.contains_key(queue));
         let group_cancelled = self.group_cancelled(entry);
-        let rules = self.queues.get(&Self::line_of(entry)).map_or(&[][..], |queue| &queue.rules);
+        let rules = self.queues.get(&Self::queue_of(entry)).map_or(&[][..], |queue| &queue.rules);
         let unmet = self.unmet(entry, &admission);
         let around = TransitionFacts { admission, dependencies, queue_gone, group_cancelled, unmet, holder, policy: &policy, rules, dice };
         // A redriven item asks for admission in the same look.
@@ -345,7 +345,7 @@ impl ItemIndex {
             return Some(first);
         }
         let dependencies = self.dependencies(&entry.spec, &first, now);
-        let around = TransitionFacts { admission: self.in_time(name, &entry.spec, now), dependencies, ..around };
+        let around = TransitionFacts { admission: self.admission_at(name, &entry.spec, now), dependencies, ..around };
         let next = settle(&entry.spec, &first, &around, now).unwrap_or(first);
         if entry.record.phase == Phase::DeadLettered && next.phase == Phase::Rejected {
             // A dead letter that a person redrives, and that is not admitted now. It stays as it was, with the reason.
@@ -399,13 +399,13 @@ impl ItemIndex {
     /// The time of a cancel of a group at `now`: no earlier than the creation of its newest member, by any clock.
     pub fn cancel_time(&self, queue: &str, group: &str, now: UnixMillis) -> UnixMillis {
         let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));
-        members.filter(|entry| Self::line_of(entry) == queue).fold(now, |latest, entry| latest.max(entry.spec.created))
+        members.filter(|entry| Self::queue_of(entry) == queue).fold(now, |latest, entry| latest.max(entry.spec.created))
     }
 
     /// Whether a cancelled group has members that have not ended.
     pub fn group_has_unfinished(&self, queue: &str, group: &str) -> bool {
         let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));
-        members.filter(|entry| Self::line_of(entry) == queue).any(|entry| !entry.record.phase.ended() && self.group_cancelled(entry))
+        members.filter(|entry| Self::queue_of(entry) == queue).any(|entry| !entry.record.phase.ended() && self.group_cancelled(entry))
     }
 
     /// The records of the items of each group.
@@ -431,7 +431,7 @@ impl ItemIndex {
 
     /// The unfinished items of a queue, and those without a queue, which may go to another one now.
     pub fn of_queue(&self, queue: &str) -> Vec<String> {
-        let here = |entry: &Entry| Self::line_of(entry) == queue || entry.record.queue.is_none();
+        let here = |entry: &Entry| Self::queue_of(entry) == queue || entry.record.queue.is_none();
         self.items.iter().filter(|(_, entry)| !entry.record.phase.ended() && here(entry)).map(|(name, _)| name.clone()).collect()
     }
 

@@ -65,7 +65,7 @@ impl Simulation {
         let mut ahead = vec![name.to_owned()];
         while let Some(name) = ahead.pop() {
             if let Some(next) = self.index.settle(&name, HolderState::There, self.now, 0.5) {
-                self.index.record(&name, next, false, self.now);
+                self.index.set_record(&name, next, false, self.now);
             }
             ahead.extend(
                 self.index
@@ -100,7 +100,7 @@ impl Simulation {
         let entry = self.index.get(&name).expect("an item").clone();
         let holder = Holder { pod: pod.into(), agent: "a".into(), since: self.now };
         let next = claim(&entry.spec, &entry.record, holder, self.now).expect("it is ready");
-        self.index.record(&name, next, false, self.now);
+        self.index.set_record(&name, next, false, self.now);
         Some(name)
     }
 
@@ -108,7 +108,7 @@ impl Simulation {
         let entry = self.index.get(name).expect("an item").clone();
         let fence = Fence { epoch: entry.record.epoch, pod, agent: "a" };
         let next = complete(&entry.record, fence, self.now).expect("it is held");
-        self.index.record(name, next, false, self.now);
+        self.index.set_record(name, next, false, self.now);
         self.look(name);
     }
 
@@ -120,7 +120,7 @@ impl Simulation {
         let rules = [Rule { action: Action::DeadLetter, reasons: Vec::new(), exit_codes: Vec::new() }];
         let judges = FailureJudges { policy: &self.index.policy(&entry), rules: &rules, is_final: false, dice: 0.5 };
         let next = fail(&entry.record, fence, &failure, judges, self.now).expect("it is held");
-        self.index.record(name, next, false, self.now);
+        self.index.set_record(name, next, false, self.now);
         self.look(name);
     }
 }
@@ -369,7 +369,7 @@ fn what_came_from_a_backup_runs_only_when_a_person_says_so() {
     assert_eq!(world.phase("old"), (Phase::Suspended, reasons::RESTORED.into()));
     world.add("old", Spec { restored: true, redrives: 1, ..to("a") });
     let restored = Record { phase: Phase::Suspended, reason: Some(reasons::RESTORED.into()), ..Record::default() };
-    world.index.record("old", restored, false, world.now);
+    world.index.set_record("old", restored, false, world.now);
     world.look("old");
     assert_eq!(world.phase("old").0, Phase::Ready);
 }

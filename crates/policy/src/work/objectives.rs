@@ -66,7 +66,7 @@ impl Objectives {
     }
 
     /// The objectives that an item misses now, with the time since then. A suspended item misses none.
-    pub fn over(&self, entry: &Entry, now: UnixMillis) -> impl Iterator<Item = (Objective, UnixMillis)> + use<> {
+    pub fn missed(&self, entry: &Entry, now: UnixMillis) -> impl Iterator<Item = (Objective, UnixMillis)> + use<> {
         let Self { wait, completion } = *self;
         let record = &entry.record;
         let waits = record.phase == Phase::Ready && record.started.is_none();
@@ -104,7 +104,7 @@ pub struct ObjectiveWatch {
 impl ObjectiveWatch {
     /// Compares with the items that miss an objective now. `lives`: whether the item with this uid exists and has not
     /// ended. An item that ended may be redriven, and is reported again then.
-    pub fn look(&mut self, mut over: Vec<MissedObjective>, lives: impl Fn(&str) -> bool, now: UnixMillis) -> ObjectiveCheck {
+    pub fn check(&mut self, mut over: Vec<MissedObjective>, lives: impl Fn(&str) -> bool, now: UnixMillis) -> ObjectiveCheck {
         self.known.retain(|(uid, _)| lives(uid));
         let first = !std::mem::replace(&mut self.looked, true);
         over.sort_by(|one, other| (one.since, &one.uid, one.objective).cmp(&(other.since, &other.uid, other.objective)));

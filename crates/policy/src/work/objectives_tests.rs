@@ -21,7 +21,7 @@ fn entry(phase: Phase, started: bool, first_ready: Option<i64>) -> Entry {
 }
 
 fn over(objectives: Objectives, entry: &Entry, second: i64) -> Vec<(Objective, i64)> {
-    objectives.over(entry, UnixMillis(second * 1000)).map(|(objective, since)| (objective, since.0 / 1000)).collect()
+    objectives.missed(entry, UnixMillis(second * 1000)).map(|(objective, since)| (objective, since.0 / 1000)).collect()
 }
 
 fn one(uid: &str, objective: Objective, since: i64) -> MissedObjective {
@@ -55,8 +55,9 @@ fn an_item_is_over_what_it_waits_for_and_no_longer() {
 #[test]
 fn each_is_told_of_once_and_again_when_it_was_started_again() {
     let mut watch = ObjectiveWatch::default();
-    let look =
-        |watch: &mut ObjectiveWatch, over: Vec<MissedObjective>, lives: bool, now: i64| watch.look(over, |_| lives, UnixMillis(now * 1000));
+    let look = |watch: &mut ObjectiveWatch, over: Vec<MissedObjective>, lives: bool, now: i64| {
+        watch.check(over, |_| lives, UnixMillis(now * 1000))
+    };
     assert_eq!(look(&mut watch, Vec::new(), true, 0), ObjectiveCheck::default());
     let waits = one("a", Objective::Wait, 1);
     let first = look(&mut watch, vec![waits.clone()], true, 2);
@@ -73,24 +74,24 @@ fn each_is_told_of_once_and_again_when_it_was_started_again() {
 #[test]
 fn who_looks_for_the_first_time_tells_only_what_nobody_can_have_told() {
     let late = [one("old", Objective::Wait, 0), one("young", Objective::Wait, 100)];
-    let look = ObjectiveWatch::default().look(late.to_vec(), |_| true, UnixMillis(120_000));
+    let look = ObjectiveWatch::default().check(late.to_vec(), |_| true, UnixMillis(120_000));
     assert_eq!(look.new, late[1..]);
     let mut looked = ObjectiveWatch::default();
-    looked.look(Vec::new(), |_| true, UnixMillis(0));
-    assert_eq!(looked.look(late.to_vec(), |_| true, UnixMillis(120_000)).new, late, "objectives that were set since count for all");
+    looked.check(Vec::new(), |_| true, UnixMillis(0));
+    assert_eq!(looked.check(late.to_vec(), |_| true, UnixMillis(120_000)).new, late, "objectives that were set since count for all");
 }
 
 #[test]
 fn of_thousands_ten_are_told_of_and_the_rest_together() {
     let mut watch = ObjectiveWatch::default();
-    watch.look(Vec::new(), |_| true, UnixMillis(0));
+    watch.check(Vec::new(), |_| true, UnixMillis(0));
     let all = many(0..3000, 1);
-    let first = watch.look(all.clone(), |_| true, UnixMillis(2_000));
+    let first = watch.check(all.clone(), |_| true, UnixMillis(2_000));
     assert_eq!((first.new.len(), first.reported, first.more), (3000, 10, None));
-    assert_eq!(watch.look(all.clone(), |_| true, UnixMillis(61_000)), ObjectiveCheck::default());
-    let later = watch.look(all.clone(), |_| true, UnixMillis(62_000));
+    assert_eq!(watch.check(all.clone(), |_| true, UnixMillis(61_000)), ObjectiveCheck::default());
+    let later = watch.check(all.clone(), |_| true, UnixMillis(62_000));
     assert_eq!((later.new.len(), later.more), (0, Some(2990)));
-    assert_eq!(watch.look(all, |_| true, UnixMillis(500_000)), ObjectiveCheck::default(), "told once too");
+    assert_eq!(watch.check(all, |_| true, UnixMillis(500_000)), ObjectiveCheck::default(), "told once too");
 }
 
 proptest! {
@@ -98,14 +99,14 @@ proptest! {
     #[test]
     fn telling_is_bounded_and_complete(steps in proptest::collection::vec((0_i64..40, 0_i64..60, 0_i64..40), 1..60)) {
         let mut watch = ObjectiveWatch::default();
-        watch.look(Vec::new(), |_| true, UnixMillis(0));
+        watch.check(Vec::new(), |_| true, UnixMillis(0));
         let (mut now, mut highest) = (0, 0);
         let (mut met, mut new, mut singly, mut together) = (BTreeSet::new(), 0, 0_u64, 0);
         let mut told_at: BTreeMap<i64, usize> = BTreeMap::new();
         for (pass, from, count) in steps {
             now += pass;
             highest = highest.max(from + count);
-            let look = watch.look(many(from..from + count, now - 1), |_| true, UnixMillis(now * 1000));
+            let look = watch.check(many(from..from + count, now - 1), |_| true, UnixMillis(now * 1000));
             met.extend((from..from + count).map(|name| format!("{name:04}")));
             new += look.new.len();
             singly += u64::try_from(look.reported).expect("small");
@@ -119,7 +120,7 @@ proptest! {
             let within: usize = told_at.range(second..&(second + 60)).map(|(_, told)| told).sum();
             prop_assert!(within <= 20, "{within} within a minute of {second}");
         }
-        let last = watch.look(Vec::new(), |_| true, UnixMillis((now + 61) * 1000));
+        let last = watch.check(Vec::new(), |_| true, UnixMillis((now + 61) * 1000));
         prop_assert_eq!(singly + together + last.more.unwrap_or(0), u64::try_from(met.len()).expect("small"));
     }
 }

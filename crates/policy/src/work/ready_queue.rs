@@ -112,11 +112,11 @@ impl ReadyQueue {
     }
 }
 
-pub fn add<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<String>>, key: K, name: &str) {
+pub fn add_name<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<String>>, key: K, name: &str) {
     index.entry(key).or_default().insert(name.to_owned());
 }
 
-pub fn take<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<String>>, key: &K, name: &str) {
+pub fn remove_name<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<String>>, key: &K, name: &str) {
     if let Some(names) = index.get_mut(key) {
         names.remove(name);
         if names.is_empty() {
@@ -125,11 +125,11 @@ pub fn take<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<String>>, k
     }
 }
 
-pub fn raise<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: K) {
+pub fn increment<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: K) {
     *counts.entry(key).or_default() += 1;
 }
 
-pub fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: &K) {
+pub fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: &K) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;
         if *count == 0 {

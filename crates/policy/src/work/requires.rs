@@ -47,7 +47,7 @@ pub struct PoolIntake {
 
 impl PoolIntake {
     /// The intake of its agents outside the cluster: no volume is mounted there, and no program was checked.
-    pub fn outside(self) -> Self {
+    pub fn for_outside(self) -> Self {
         let offer = PoolOffer { tools: BTreeSet::new(), volumes: BTreeSet::new(), ..self.offer };
         Self { offer, outside_cluster: true, ..self }
     }
@@ -69,7 +69,7 @@ impl fmt::Display for UnmetRequirement {
 }
 
 /// A text that names some of them and counts the others.
-pub fn in_words(lacks: &[UnmetRequirement]) -> String {
+pub fn unmet_summary(lacks: &[UnmetRequirement]) -> String {
     const MAX_NAMED_REQUIREMENTS: usize = 5;
     let named: Vec<String> = lacks.iter().take(MAX_NAMED_REQUIREMENTS).map(UnmetRequirement::to_string).collect();
     let more = lacks.len().saturating_sub(MAX_NAMED_REQUIREMENTS);
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn outside_the_cluster_there_is_no_volume_and_nobody_looked_for_programs() {
         let pool = PoolIntake { queues: vec![("bugs".into(), Vec::new())], offer: offer(), outside_cluster: false };
-        let outside = pool.clone().outside();
+        let outside = pool.clone().for_outside();
         assert_eq!((&outside.queues, outside.outside_cluster), (&pool.queues, true));
         for (requires, meets) in [
             (Requires { models: names(&["claude-9"]), accounts: names(&["team"]), ..Requires::default() }, true),
@@ -187,9 +187,9 @@ mod tests {
         assert_eq!(lacks.len(), 5, "{lacks:?}");
         let words = "cargo (requires.tools), gpt (requires.models), https://other.example.org (requires.urls), \
                      repo (requires.accounts), team (requires.volumes)";
-        assert_eq!(in_words(&lacks), words);
+        assert_eq!(unmet_summary(&lacks), words);
         let many: Vec<UnmetRequirement> = (0..7).map(|at| UnmetRequirement { field: "tools", name: at.to_string() }).collect();
-        assert!(in_words(&many).ends_with("4 (requires.tools) and 2 more"));
+        assert!(unmet_summary(&many).ends_with("4 (requires.tools) and 2 more"));
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub struct Tally(HashMap<String, CountedItem>);
 
 impl Tally {
     /// The item with this uid is stored with this record. Returns the events since it was last seen.
-    pub fn stored(&mut self, uid: &str, record: &Record, now: UnixMillis) -> Vec<ItemEvent> {
+    pub fn observe_stored(&mut self, uid: &str, record: &Record, now: UnixMillis) -> Vec<ItemEvent> {
         let Some(counted) = self.0.get_mut(uid) else {
             self.0.insert(uid.to_owned(), CountedItem::of(record));
             return Vec::new();
@@ -147,7 +147,7 @@ impl Tally {
     }
 
     /// Its phase is decided, and not stored yet.
-    pub fn decided(&mut self, uid: &str, phase: Phase) -> Option<ItemEvent> {
+    pub fn observe_phase(&mut self, uid: &str, phase: Phase) -> Option<ItemEvent> {
         let counted = self.0.get_mut(uid).filter(|counted| !counted.arrived && phase != Phase::Pending)?;
         counted.arrived = true;
         Some(ItemEvent::Arrived)
@@ -161,7 +161,7 @@ impl Tally {
     }
 
     /// It was deleted.
-    pub fn gone(&mut self, uid: &str, now: UnixMillis) -> Vec<ItemEvent> {
+    pub fn observe_deleted(&mut self, uid: &str, now: UnixMillis) -> Vec<ItemEvent> {
         let Some(counted) = self.0.remove(uid).filter(|counted| !counted.ended) else { return Vec::new() };
         let arrived = (!counted.arrived).then_some(ItemEvent::Arrived);
         let attempt = counted.held_since.map(|since| ItemEvent::AttemptEnded(AttemptEnd::Deleted, now.since(since)));

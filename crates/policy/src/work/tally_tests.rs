@@ -48,70 +48,70 @@ fn names(happened: &[ItemEvent]) -> Vec<String> {
 #[test]
 fn a_life_is_counted_step_by_step_with_its_times() {
     let mut tally = Tally::default();
-    assert_eq!(tally.stored(UID, &Record::default(), UnixMillis(0)), [], "it is not known yet where it goes");
-    assert_eq!(tally.decided(UID, Phase::Pending), None);
-    assert_eq!(tally.decided(UID, Phase::Ready), Some(ItemEvent::Arrived));
+    assert_eq!(tally.observe_stored(UID, &Record::default(), UnixMillis(0)), [], "it is not known yet where it goes");
+    assert_eq!(tally.observe_phase(UID, Phase::Pending), None);
+    assert_eq!(tally.observe_phase(UID, Phase::Ready), Some(ItemEvent::Arrived));
     tally.ready(UID, UnixMillis(SECOND));
     let held = claimed(&ready(), 5 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &held, UnixMillis(5 * SECOND + 9))), ["claimed Some(4s)"]);
+    assert_eq!(names(&tally.observe_stored(UID, &held, UnixMillis(5 * SECOND + 9))), ["claimed Some(4s)"]);
     // The end is stored in whole seconds, and seen a moment after it.
     let mut done = completed(&held, 7 * SECOND + 400);
     done.history[0].end = UnixMillis(7 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &done, UnixMillis(7 * SECOND + 410))), ["Complete 2.41s", "ended Succeeded"]);
-    assert_eq!(tally.gone(UID, UnixMillis(9 * SECOND)), [], "it was over");
+    assert_eq!(names(&tally.observe_stored(UID, &done, UnixMillis(7 * SECOND + 410))), ["Complete 2.41s", "ended Succeeded"]);
+    assert_eq!(tally.observe_deleted(UID, UnixMillis(9 * SECOND)), [], "it was over");
     assert!(tally.is_empty());
 }
 
 #[test]
 fn what_is_told_again_counts_nothing() {
     let mut tally = Tally::default();
-    tally.stored(UID, &Record::default(), UnixMillis(0));
+    tally.observe_stored(UID, &Record::default(), UnixMillis(0));
     let held = claimed(&ready(), 5 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &held, UnixMillis(5 * SECOND))), ["arrived", "claimed None"]);
+    assert_eq!(names(&tally.observe_stored(UID, &held, UnixMillis(5 * SECOND))), ["arrived", "claimed None"]);
     let done = completed(&held, 7 * SECOND);
     for _ in 0..3 {
-        assert_eq!(tally.stored(UID, &held, UnixMillis(6 * SECOND)), [], "a list that was read anew");
+        assert_eq!(tally.observe_stored(UID, &held, UnixMillis(6 * SECOND)), [], "a list that was read anew");
     }
-    assert_eq!(tally.stored(UID, &done, UnixMillis(7 * SECOND)).len(), 2);
-    assert_eq!(tally.stored(UID, &done, UnixMillis(8 * SECOND)), []);
+    assert_eq!(tally.observe_stored(UID, &done, UnixMillis(7 * SECOND)).len(), 2);
+    assert_eq!(tally.observe_stored(UID, &done, UnixMillis(8 * SECOND)), []);
 }
 
 #[test]
 fn who_looks_for_the_first_time_takes_what_it_finds_for_counted() {
     let mut tally = Tally::default();
     let held = claimed(&ready(), SECOND);
-    assert_eq!(tally.stored(UID, &held, UnixMillis(SECOND)), []);
-    assert_eq!(tally.decided(UID, Phase::Ready), None, "it arrived long ago");
+    assert_eq!(tally.observe_stored(UID, &held, UnixMillis(SECOND)), []);
+    assert_eq!(tally.observe_phase(UID, Phase::Ready), None, "it arrived long ago");
     let done = completed(&held, 4 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &done, UnixMillis(4 * SECOND))), ["Complete 3s", "ended Succeeded"]);
+    assert_eq!(names(&tally.observe_stored(UID, &done, UnixMillis(4 * SECOND))), ["Complete 3s", "ended Succeeded"]);
     // An item without a decision so far arrives now.
-    tally.stored("v", &Record::default(), UnixMillis(0));
-    assert_eq!(tally.decided("v", Phase::Blocked), Some(ItemEvent::Arrived));
+    tally.observe_stored("v", &Record::default(), UnixMillis(0));
+    assert_eq!(tally.observe_phase("v", Phase::Blocked), Some(ItemEvent::Arrived));
 }
 
 #[test]
 fn versions_that_were_not_seen_are_counted_by_what_is_left_of_them() {
     let mut tally = Tally::default();
-    tally.stored(UID, &Record::default(), UnixMillis(0));
-    tally.decided(UID, Phase::Ready);
+    tally.observe_stored(UID, &Record::default(), UnixMillis(0));
+    tally.observe_phase(UID, Phase::Ready);
     // It was claimed, given back and claimed again while the watch was broken.
     let back = released(&claimed(&ready(), SECOND), 2 * SECOND);
     let held = claimed(&back, 3 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &held, UnixMillis(9 * SECOND))), ["claimed None", "claimed None", "Release 1.999s"]);
+    assert_eq!(names(&tally.observe_stored(UID, &held, UnixMillis(9 * SECOND))), ["claimed None", "claimed None", "Release 1.999s"]);
     let failed = Record { phase: Phase::Failed, redrives: 1, holder: None, ..held };
-    assert_eq!(names(&tally.stored(UID, &failed, UnixMillis(9 * SECOND))), ["redriven", "ended Failed"]);
+    assert_eq!(names(&tally.observe_stored(UID, &failed, UnixMillis(9 * SECOND))), ["redriven", "ended Failed"]);
     let again = Record { redrives: 2, phase: Phase::DeadLettered, ..failed };
-    assert_eq!(names(&tally.stored(UID, &again, UnixMillis(9 * SECOND))), ["redriven", "ended DeadLettered"], "it ended once more");
+    assert_eq!(names(&tally.observe_stored(UID, &again, UnixMillis(9 * SECOND))), ["redriven", "ended DeadLettered"], "it ended once more");
 }
 
 #[test]
 fn what_is_deleted_before_its_end_ended_so() {
     let mut tally = Tally::default();
-    tally.stored("waits", &Record::default(), UnixMillis(0));
-    assert_eq!(names(&tally.gone("waits", UnixMillis(0))), ["arrived", "ended Deleted"]);
-    tally.stored("held", &claimed(&ready(), SECOND), UnixMillis(SECOND));
-    assert_eq!(names(&tally.gone("held", UnixMillis(3 * SECOND))), ["Deleted 2s", "ended Deleted"]);
-    assert_eq!(tally.gone("held", UnixMillis(3 * SECOND)), []);
+    tally.observe_stored("waits", &Record::default(), UnixMillis(0));
+    assert_eq!(names(&tally.observe_deleted("waits", UnixMillis(0))), ["arrived", "ended Deleted"]);
+    tally.observe_stored("held", &claimed(&ready(), SECOND), UnixMillis(SECOND));
+    assert_eq!(names(&tally.observe_deleted("held", UnixMillis(3 * SECOND))), ["Deleted 2s", "ended Deleted"]);
+    assert_eq!(tally.observe_deleted("held", UnixMillis(3 * SECOND)), []);
 }
 
 /// The versions of one item's life. Each one follows from the previous one by a transition or a call.
@@ -140,7 +140,7 @@ proptest! {
     fn counts_do_not_depend_on_how_often_a_version_is_told(steps in proptest::collection::vec(0_u8..3, 0..20), told in proptest::collection::vec((any::<bool>(), 1_usize..4), 25)) {
         let versions = life(&steps);
         let mut tally = Tally::default();
-        tally.stored(UID, &versions[0], UnixMillis(0));
+        tally.observe_stored(UID, &versions[0], UnixMillis(0));
         let mut counts = (0_usize, 0_i64, 0_usize);
         let mut missed = false;
         for (at, version) in versions.iter().enumerate().skip(1) {
@@ -150,7 +150,7 @@ proptest! {
                 continue;
             }
             for _ in 0..times {
-                for one in tally.stored(UID, version, UnixMillis(60 * SECOND)) {
+                for one in tally.observe_stored(UID, version, UnixMillis(60 * SECOND)) {
                     match one {
                         ItemEvent::Arrived => counts.0 += 1,
                         ItemEvent::Claimed(_) => counts.1 += 1,

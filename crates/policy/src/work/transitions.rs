@@ -95,7 +95,7 @@ fn step(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) 
 
 /// Whether its deadline applies, and has passed. After a redrive it does not apply, because a person wants the item
 /// done.
-fn late(spec: &Spec, record: &Record, now: UnixMillis) -> bool {
+fn is_past_deadline(spec: &Spec, record: &Record, now: UnixMillis) -> bool {
     record.redrives == 0 && spec.deadline.is_some_and(|deadline| now >= deadline)
 }
 
@@ -105,7 +105,7 @@ fn end_reason(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMi
         Some(reasons::CANCEL_REQUESTED)
     } else if facts.group_cancelled {
         Some(reasons::GROUP_CANCELLED)
-    } else if late(spec, record, now) {
+    } else if is_past_deadline(spec, record, now) {
         Some(reasons::DEADLINE_EXCEEDED)
     } else {
         None
@@ -262,7 +262,7 @@ fn waiting(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMilli
 /// When to look again if nothing happens.
 pub fn look_at(spec: &Spec, record: &Record, policy: &Policy) -> Option<UnixMillis> {
     if record.phase.ended() {
-        return record.completed.map(|completed| completed.after(policy.kept(record.phase)));
+        return record.completed.map(|completed| completed.after(policy.retention(record.phase)));
     }
     let deadline = spec.deadline.filter(|_| record.redrives == 0 && record.phase != Phase::Cancelling);
     let due = record.next_attempt.filter(|_| record.phase == Phase::Scheduled);
@@ -271,7 +271,7 @@ pub fn look_at(spec: &Spec, record: &Record, policy: &Policy) -> Option<UnixMill
 
 /// Whether an ended item was kept long enough.
 pub fn retention_over(record: &Record, policy: &Policy, now: UnixMillis) -> bool {
-    record.phase.ended() && record.completed.is_some_and(|completed| now >= completed.after(policy.kept(record.phase)))
+    record.phase.ended() && record.completed.is_some_and(|completed| now >= completed.after(policy.retention(record.phase)))
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ impl State {
         let stored =
             self.home(&slot).and_then(|home| home.breaker.status.as_ref()).into_iter().flat_map(|status| status.circuits.iter().flatten());
         let stored = stored.map(|circuit| convert::saved(circuit).epoch).max();
-        kept.circuit.beside(self.circuits.epoch(&slot).max(stored.unwrap_or(0)));
+        kept.circuit.raise_epoch_floor(self.circuits.epoch(&slot).max(stored.unwrap_or(0)));
         self.dirty.extend(name_of(&slot));
         self.circuits.insert(slot, kept);
     }
@@ -189,7 +189,7 @@ impl State {
         let views = self.circuits.of(name).map(|(key, kept)| CircuitView {
             what: &key.name,
             guard: key.guard,
-            saved: kept.circuit.saved(at.now, wall),
+            saved: kept.circuit.to_persisted(at.now, wall),
             failures: kept.circuit.failures(at.now),
             last_failure: kept.last_failure.as_deref(),
             review: kept.circuit.awaits_approval(),

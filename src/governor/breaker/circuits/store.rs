@@ -69,7 +69,7 @@ impl Store {
         }
         let group = self.groups.get_mut(&place(slot))?;
         let kept = group.circuits.get_mut(&slot.key)?;
-        kept.circuit.beside(group.epoch);
+        kept.circuit.raise_epoch_floor(group.epoch);
         Some(kept)
     }
 
@@ -79,7 +79,7 @@ impl Store {
         {
             self.looked += 2;
         }
-        let with_epoch = |kept: &mut StoredCircuit, epoch| kept.circuit.beside(epoch);
+        let with_epoch = |kept: &mut StoredCircuit, epoch| kept.circuit.raise_epoch_floor(epoch);
         if one == other {
             return None;
         }
@@ -123,7 +123,7 @@ impl Store {
         self.remove(&slot);
         let group = self.groups.entry(place(&slot)).or_default();
         group.epoch = group.epoch.max(kept.circuit.epoch());
-        kept.circuit.beside(group.epoch);
+        kept.circuit.raise_epoch_floor(group.epoch);
         self.homes.entry(slot.key.clone()).or_default().insert(slot.breaker.clone());
         self.owners.insert(kept.circuit.owner(), slot.clone());
         if let Some(provider) = provider(&slot.key) {
@@ -182,7 +182,7 @@ impl Store {
         group.into_iter().flat_map(|group| {
             let epoch = group.epoch;
             group.circuits.iter_mut().map(move |(key, kept)| {
-                kept.circuit.beside(epoch);
+                kept.circuit.raise_epoch_floor(epoch);
                 (key, kept)
             })
         })

@@ -6,7 +6,7 @@ use super::{BeginRefusal, Circuits};
 use crate::cluster::ObjectKey;
 use crate::governor::breaker::circuit_standing::CircuitStanding;
 use crate::governor::breaker::key::Key;
-use crate::policy::breaker::work::{Permits, admit, is_bound, speaks_for_project};
+use crate::policy::breaker::work::{Permits, admit, counts_for_project, is_bound};
 use crate::policy::breaker::{Answer, Guard, Outcome, Rejection};
 
 /// The state of the circuits that may stop the work of a pool.
@@ -80,7 +80,7 @@ impl Circuits {
         let key = Key::work(&pool.namespace, &pool.name);
         // The state before this failure.
         let speaks =
-            self.with(&pool.name, &key, |state, slot| state.circuits.get_mut(slot).is_some_and(|kept| speaks_for_project(&kept.circuit)));
+            self.with(&pool.name, &key, |state, slot| state.circuits.get_mut(slot).is_some_and(|kept| counts_for_project(&kept.circuit)));
         self.failed(pool, &key, why);
         if speaks {
             self.failed(pool, &Key::project(&pool.namespace), why);

@@ -1,7 +1,7 @@
 //! Items with requirements for a pool: what the pools offer, and which unmet requirements were reported.
 
 use super::NamespaceWork;
-use crate::policy::work::requires::{PoolIntake, UnmetRequirement, in_words};
+use crate::policy::work::requires::{PoolIntake, UnmetRequirement, unmet_summary};
 
 impl NamespaceWork {
     /// Sets what the pools of the namespace offer. `pools` is called only while an item has requirements. Returns the
@@ -34,5 +34,5 @@ impl NamespaceWork {
 
 /// The message that no pool offers what an item requires.
 fn unmet_words(queue: &str, lacks: &[UnmetRequirement]) -> String {
-    format!("no AgentPool that takes items from WorkQueue/{queue} offers what the item requires: {}", in_words(lacks))
+    format!("no AgentPool that takes items from WorkQueue/{queue} offers what the item requires: {}", unmet_summary(lacks))
 }

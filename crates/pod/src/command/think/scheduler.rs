@@ -80,7 +80,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload
     if !questions.is_empty() {
         parts.push("Nothing is queued yet. To answer:".to_owned());
         parts.extend(questions.iter().enumerate().map(|(at, question)| format!("{}. {}", at + 1, question.trim())));
-        parts.push(ask::hint(name));
+        parts.push(ask::answer_hint(name));
     }
     parts.extend((count > 0).then(|| queued(count)));
     parts.extend(note(why.as_deref()));

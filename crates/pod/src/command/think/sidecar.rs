@@ -52,7 +52,7 @@ impl SidecarError {
         let words = refusal.to_string();
         if matches!(refusal.code, Code::Duplicate | Code::KeyReused) {
             Self::Known(words)
-        } else if refusal.code.passes() {
+        } else if refusal.code.is_retryable() {
             Self::Unavailable(words)
         } else {
             Self::Refused(words)

@@ -99,7 +99,7 @@ pub fn audit(ledger: &Ledger, within: bool) {
                 assert!(cell.used >= 0 && cell.unexplained >= 0 && cell.debt >= 0);
                 // Holds of an earlier leader are covered by its durable amount, from which this leader gives nothing.
                 assert!(
-                    !within || cell.high == 0 || cell.own() <= cell.high.max(cell.raising.unwrap_or(0)).max(limit.height),
+                    !within || cell.high == 0 || cell.given_tokens() <= cell.high.max(cell.raising.unwrap_or(0)).max(limit.height),
                     "durable first: {cell:?}"
                 );
             }

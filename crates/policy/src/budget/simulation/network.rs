@@ -86,7 +86,7 @@ impl Simulation {
         let Leader { ledger, routes, epoch, waiting, .. } = &mut self.leaders[leader];
         let epoch = *epoch;
         // It was given before, and may have been extended since.
-        let again = ledger.given(session, id).is_some();
+        let again = ledger.held_tokens(session, id).is_some();
         let open = match ledger.hold(now, session, id, &mut routes[route], &ask) {
             HoldAnswer::Given(given) => {
                 let path = ledger.path(session, id).expect("it is held");

@@ -16,7 +16,7 @@ impl ItemIndex {
     }
 
     /// Whether an item may enter a queue. Unknown while its queue may still be made.
-    pub(super) fn in_time(&self, name: &str, spec: &Spec, now: UnixMillis) -> Admission {
+    pub(super) fn admission_at(&self, name: &str, spec: &Spec, now: UnixMillis) -> Admission {
         match self.admission(name, spec) {
             Admission::Refused(Refusal::QueueMissing(_) | Refusal::TypeNotAccepted { .. })
                 if now < spec.created.after(MISSING_QUEUE_TIMEOUT) =>
@@ -46,7 +46,7 @@ impl ItemIndex {
         // turn.
         let known = self.items.get(name);
         let counts = |phase: Phase| !phase.ended() && (known.is_none() || phase != Phase::Pending);
-        let own = known.is_some_and(|entry| counts(entry.record.phase) && Self::line_of(entry) == *queue_name);
+        let own = known.is_some_and(|entry| counts(entry.record.phase) && Self::queue_of(entry) == *queue_name);
         let in_project = known.is_some_and(|entry| counts(entry.record.phase));
         let pending = self.ready_queues.get(queue_name).map_or(0, |line| line.count(counts));
         if let Err(refusal) = enter(spec, queue_name, queue, pending - u64::from(own)) {
@@ -55,7 +55,7 @@ impl ItemIndex {
         if let Err(refusal) = enter_project(self.project_limit.as_ref(), self.phases.count(counts) - u64::from(in_project)) {
             return refused(refusal);
         }
-        if let Some(twin) = self.twin(name, spec) {
+        if let Some(twin) = self.duplicate_of(name, spec) {
             return refused(Refusal::Duplicate(twin));
         }
         if let Some(through) = self.cycle(name, spec) {
@@ -65,7 +65,7 @@ impl ItemIndex {
     }
 
     /// The item that had the same key before: the earlier one by creation, then by name.
-    fn twin(&self, name: &str, spec: &Spec) -> Option<String> {
+    fn duplicate_of(&self, name: &str, spec: &Spec) -> Option<String> {
         let key = spec.dedup_key.as_ref()?;
         let own = (spec.created, name);
         let twins = self.keys.get(key)?.iter().filter(|other| *other != name);

@@ -36,7 +36,7 @@ impl ItemIndex {
 
     fn is_surplus(&self, name: &str, entry: &Entry) -> bool {
         let dead = entry.record.phase == Phase::DeadLettered;
-        self.oldest_beyond(&Self::line_of(entry), dead).any(|surplus| surplus == name)
+        self.oldest_beyond(&Self::queue_of(entry), dead).any(|surplus| surplus == name)
     }
 
     /// The oldest ended items of a queue beyond its limit: dead letters, or all others.

@@ -25,7 +25,7 @@ impl ItemIndex {
     /// Queue, class and submitter of a ready item that requires something.
     pub fn needs(&self, name: &str) -> Option<(String, ClaimClass, Option<String>)> {
         let entry = self.items.get(name).filter(|entry| entry.record.phase == Phase::Ready && !entry.spec.requires.is_empty())?;
-        Some((Self::line_of(entry), ClaimClass::of(&entry.spec), entry.spec.submitted_by.clone()))
+        Some((Self::queue_of(entry), ClaimClass::of(&entry.spec), entry.spec.submitted_by.clone()))
     }
 
     /// Whether a queue has ready items of this class.
@@ -58,7 +58,7 @@ impl ItemIndex {
         self.pools.as_ref()?;
         let queue = match admission {
             Admission::To(queue) => queue.clone(),
-            Admission::Unknown | Admission::Refused(_) => Self::line_of(entry),
+            Admission::Unknown | Admission::Refused(_) => Self::queue_of(entry),
         };
         Some(self.lacking(&queue, &ClaimClass::of(&entry.spec)).is_some())
     }

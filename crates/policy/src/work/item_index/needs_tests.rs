@@ -32,7 +32,7 @@ fn an_item_is_passed_over_by_who_lacks_what_it_needs_and_is_not_counted_for_them
     let queues = [("a".to_owned(), Vec::new())];
     let taker = ClaimRequester { agent: "a", labels: &world.labels, queues: &queues, offer: &world.offer, now: world.now };
     let Some(ClaimObstacle::Requires(lacks)) = world.index.claim_obstacle("choosy", &taker) else { panic!("it lacks nothing") };
-    assert_eq!(crate::work::requires::in_words(&lacks), "big (requires.models)");
+    assert_eq!(crate::work::requires::unmet_summary(&lacks), "big (requires.models)");
     world.offer = has;
     assert_eq!(world.next(&[("a", &[])]).as_deref(), Some("choosy"));
 }
@@ -81,7 +81,7 @@ fn what_an_earlier_leader_said_stands_until_pools_are_known() {
     let mut world = Simulation::new(&[("a", queue())]);
     world.add("choosy", needs(&["big"]));
     let record = world.index.get("choosy").expect("an item").record.clone();
-    world.index.record("choosy", Record { reason: Some(reasons::REQUIREMENTS_UNMET.into()), ..record }, false, world.now);
+    world.index.set_record("choosy", Record { reason: Some(reasons::REQUIREMENTS_UNMET.into()), ..record }, false, world.now);
     world.look("choosy");
     assert_eq!(world.phase("choosy").1, reasons::REQUIREMENTS_UNMET, "nothing is known of any pool");
     world.index.set_pools(vec![pool(&["big"], &[])]).iter().for_each(|name| world.look(name));

@@ -41,7 +41,7 @@ impl ItemIndex {
     }
 
     /// The number of unfinished items over all queues, and their limit, if there is one.
-    pub fn project(&self) -> Option<(u64, &ProjectLimit)> {
+    pub fn project_use(&self) -> Option<(u64, &ProjectLimit)> {
         self.project_limit.as_ref().map(|limit| (self.unfinished(), limit))
     }
 
@@ -53,7 +53,7 @@ impl ItemIndex {
     /// Why a ready item is not given to this agent; `None`: it could be, and other items are before it.
     pub fn claim_obstacle(&self, name: &str, taker: &ClaimRequester) -> Option<ClaimObstacle> {
         let entry = self.items.get(name)?;
-        let of = Self::line_of(entry);
+        let of = Self::queue_of(entry);
         let (queue, line) = (self.queues.get(&of)?, self.ready_queues.get(&of)?);
         let (_, types) = taker.queues.iter().find(|(queue, _)| *queue == of)?;
         Self::queue_obstacle(queue, line).or_else(|| Self::claim_obstacle_of(queue, line, entry, types, taker))
@@ -63,7 +63,7 @@ impl ItemIndex {
     pub fn position(&self, name: &str) -> Option<usize> {
         let entry = self.items.get(name).filter(|entry| entry.record.phase == Phase::Ready)?;
         let rank = Self::rank(name, entry);
-        self.ready_queues.get(&Self::line_of(entry)).map(|line| line.ready.values().map(|ranks| ranks.range(..&rank).count()).sum())
+        self.ready_queues.get(&Self::queue_of(entry)).map(|line| line.ready.values().map(|ranks| ranks.range(..&rank).count()).sum())
     }
 
     /// The number of items of a queue that can still be claimed at once, of the types that a pool takes. `offer`: only
@@ -132,12 +132,12 @@ impl ItemIndex {
 
     /// The queue that an item counts at; `None`: the queue that it is in, or names, does not exist.
     pub fn counts_at(&self, name: &str) -> Option<&str> {
-        let of = Self::line_of(self.items.get(name)?);
+        let of = Self::queue_of(self.items.get(name)?);
         self.queues.get_key_value(&of).map(|(queue, _)| queue.as_str())
     }
 
     /// The items of a queue that miss its objectives now.
-    pub fn over(&self, name: &str, now: UnixMillis) -> Vec<MissedObjective> {
+    pub fn missed_objectives(&self, name: &str, now: UnixMillis) -> Vec<MissedObjective> {
         let Some(objectives) = self.queues.get(name).map(|queue| queue.objectives).filter(|objectives| !objectives.is_empty()) else {
             return Vec::new();
         };
@@ -147,7 +147,7 @@ impl ItemIndex {
                 let holder = entry.record.holder.clone();
                 MissedObjective { item: item.clone(), uid: entry.uid.clone(), objective, since, holder }
             };
-            objectives.over(entry, now).map(over).collect::<Vec<_>>()
+            objectives.missed(entry, now).map(over).collect::<Vec<_>>()
         };
         self.items.iter().filter(|(_, entry)| here(entry)).flat_map(of).collect()
     }
