@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use spillway::cluster::lease::{Identity, LeadershipTerm, win};
+use spillway::cluster::lease::{Identity, LeadershipTerm, acquire};
 use spillway::policy::lease::{SeenLeader, StoreRollback, Timing, owner_epoch};
 use spillway::wire::governor::ROLLBACK_ANNOTATION;
 use tokio_util::sync::CancellationToken;
@@ -118,7 +118,7 @@ fn identity(holder: &str) -> Identity {
 }
 
 async fn lead(server: &Server, holder: &str, stop: &CancellationToken) -> LeadershipTerm {
-    win(server.client(), identity(holder), TIMING, stop.clone()).await.expect("leadership")
+    acquire(server.client(), identity(holder), TIMING, stop.clone()).await.expect("leadership")
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn a_standby_that_is_stopped_leaves() {
     let _leading = lead(&server, "a", &CancellationToken::new()).await;
     let stop = CancellationToken::new();
     stop.cancel();
-    assert!(win(server.client(), identity("b"), TIMING, stop).await.is_none());
+    assert!(acquire(server.client(), identity("b"), TIMING, stop).await.is_none());
     assert_eq!(server.holder(), "a");
 }
 

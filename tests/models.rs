@@ -431,7 +431,7 @@ async fn what_costs_nothing_is_passed_and_nothing_else_is() {
 #[tokio::test]
 async fn a_namespace_with_all_the_calls_it_may_have_waits_alone_and_who_goes_meanwhile_is_not_called_for() {
     let (world, side) = plain().await;
-    let turns = side.upstream.turns(&side.upstream.find(&world.origin).expect("a listed origin"));
+    let turns = side.upstream.permits(&side.upstream.find(&world.origin).expect("a listed origin"));
     let mut flood = Vec::new();
     while let Some(turn) = turns.take("team").now_or_never() {
         flood.push(turn.expect("a place"));

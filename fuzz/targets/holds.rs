@@ -22,9 +22,9 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(read(&text), snapshot, "what is written is read");
     let again = Session::restore(&snapshot, || "other".to_owned()).expect("what was taken up is taken up again");
     assert_eq!(again.snapshot().lines().collect::<Vec<_>>(), snapshot);
-    assert_eq!((again.name(), again.owed()), (session.name(), session.owed()));
+    assert_eq!((again.name(), again.unacknowledged_count()), (session.name(), session.unacknowledged_count()));
     // The journal can be continued.
-    let Ok((id, line)) = session.ask("team") else { return };
+    let Ok((id, line)) = session.take_number("team") else { return };
     assert!(line.is_some(), "what was reserved may have been used");
-    session.never(id);
+    session.discard_number(id);
 });

@@ -6,7 +6,7 @@ use kube::core::Status;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A request failed.
-    #[error("{call}: {}", told(source))]
+    #[error("{call}: {}", message_of(source))]
     Api {
         /// The call, in words.
         call: &'static str,
@@ -99,13 +99,13 @@ impl Error {
     /// The API server's own message, for conditions and events.
     pub fn message(&self) -> String {
         match self {
-            Self::Api { source, .. } => told(source),
+            Self::Api { source, .. } => message_of(source),
             Self::Fenced { .. } | Self::NotLeading | Self::Contended { .. } => self.to_string(),
         }
     }
 }
 
-fn told(source: &kube::Error) -> String {
+fn message_of(source: &kube::Error) -> String {
     match source {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
         other => other.to_string(),

@@ -202,13 +202,14 @@ impl SeenLease {
 }
 
 /// Waits until this process holds the Lease. Errors are logged and retried.
-pub async fn win(client: Client, identity: Identity, timing: Timing, stop: CancellationToken) -> Option<LeadershipTerm> {
+pub async fn acquire(client: Client, identity: Identity, timing: Timing, stop: CancellationToken) -> Option<LeadershipTerm> {
     let api: Api<Lease> = Api::namespaced(client, &identity.namespace);
     let mut seen = SeenLease { lease: None, version: None, unchanged_since: BootTime::now(), highest_version: 0, highest: 0 };
     let mut told = None;
     loop {
         // A read that hangs must not keep a standby from taking over.
-        let looked = tokio::time::timeout(timing.renew_deadline, look(&api, &identity, &mut seen)).await.unwrap_or(Err(Error::NotLeading));
+        let looked =
+            tokio::time::timeout(timing.renew_deadline, read_lease(&api, &identity, &mut seen)).await.unwrap_or(Err(Error::NotLeading));
         let wait = match looked {
             Err(error) => {
                 tracing::warn!(%error, "cannot read the leader lease; retrying");
@@ -252,7 +253,7 @@ pub async fn win(client: Client, identity: Identity, timing: Timing, stop: Cance
     }
 }
 
-async fn look(api: &Api<Lease>, identity: &Identity, seen: &mut SeenLease) -> Result<(), Error> {
+async fn read_lease(api: &Api<Lease>, identity: &Identity, seen: &mut SeenLease) -> Result<(), Error> {
     let lease = api.get_opt(&identity.name).await.map_err(Error::of("reading the leader lease"))?;
     let version = lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
     if version != seen.version {

@@ -115,7 +115,7 @@ where
         let (all, own, number) = (Self(self.0.clone()), key.clone(), state.number);
         let asking = async move {
             let answer = asked.await;
-            all.answered(own, number, &answer);
+            all.store(own, number, &answer);
             answer
         };
         let asking = asking.boxed().shared();
@@ -124,7 +124,7 @@ where
         asking
     }
 
-    fn answered(&self, key: K, number: u64, answer: &V) {
+    fn store(&self, key: K, number: u64, answer: &V) {
         let mut state = self.lock();
         if state.running.get(&key).is_none_or(|(of, _)| *of != number) {
             return; // the key was forgotten meanwhile

@@ -46,9 +46,9 @@ pub struct PendingPlaces(Mutex<HashMap<ObjectKey, CapacityHolder>>);
 
 impl PendingPlaces {
     /// Reserves a place for the pod of an Agent of `pool`, or returns what prevents that.
-    pub fn take(&self, key: &ObjectKey, pool: &AgentPool, amounts: Amounts, stores: &Stores) -> Result<(), Hindrance> {
+    pub fn reserve(&self, key: &ObjectKey, pool: &AgentPool, amounts: Amounts, stores: &Stores) -> Result<(), Hindrance> {
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        given.retain(|key, _| awaited(key, stores));
+        given.retain(|key, _| is_reservation_pending(key, stores));
         let namespace = key.namespace.clone();
         let path = path(pool, stores)?;
         let (budgets, pool_type) = (BudgetPath::Known(path.clone()), Some(pool.spec.type_.clone()));
@@ -75,7 +75,7 @@ impl PendingPlaces {
     pub fn counted(&self, stores: &Stores) -> BTreeMap<Place, u64> {
         let given = {
             let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            given.retain(|key, _| awaited(key, stores));
+            given.retain(|key, _| is_reservation_pending(key, stores));
             given.clone()
         };
         let mut clusters: HashMap<String, Vec<String>> = HashMap::new();
@@ -102,14 +102,14 @@ impl PendingPlaces {
 
     /// The number of agents with a pod, and its limit, of each Budget, each ClusterBudget, and each namespace of a
     /// ClusterBudget that has both.
-    pub fn used(&self, stores: &Stores) -> Vec<(Place, u64, u64)> {
+    pub fn limit_usage(&self, stores: &Stores) -> Vec<(Place, u64, u64)> {
         let cluster = |name: &str| {
             let object = stores.cluster_budgets.get(&ObjectRef::new(name))?;
             object.0.as_ref().ok().map(|budget| budget.spec.clone())
         };
         let most = |place: &Place| match place {
             Place::Budget { namespace, name } => {
-                of_budget(namespace, name, &clusters_over(namespace, stores), stores).map(|limit| limit.max)
+                budget_limit(namespace, name, &clusters_over(namespace, stores), stores).map(|limit| limit.max)
             }
             Place::Cluster(name) => cluster(name)?.agents?.max_total.and_then(|max| u64::try_from(max).ok()),
             Place::Namespace { cluster: name, .. } => {
@@ -127,8 +127,8 @@ impl PendingPlaces {
 }
 
 /// Whether a reserved place is kept: the Agent exists, and the cache does not show its recorded pod.
-fn awaited(key: &ObjectKey, stores: &Stores) -> bool {
-    stores.agent(key).is_some_and(|agent| agent.0.as_ref().is_ok_and(|agent| recorded(agent).is_none() && !gone(agent)))
+fn is_reservation_pending(key: &ObjectKey, stores: &Stores) -> bool {
+    stores.agent(key).is_some_and(|agent| agent.0.as_ref().is_ok_and(|agent| recorded(agent).is_none() && !holds_no_pod(agent)))
 }
 
 fn recorded(agent: &Agent) -> Option<&str> {
@@ -136,7 +136,7 @@ fn recorded(agent: &Agent) -> Option<&str> {
 }
 
 /// Whether the agent ended, or is hibernated and has no pod.
-fn gone(agent: &Agent) -> bool {
+fn holds_no_pod(agent: &Agent) -> bool {
     agent.has_ended() || (agent.spec.hibernated == Some(true) && recorded(agent).is_none())
 }
 
@@ -151,7 +151,7 @@ fn holders(given: &HashMap<ObjectKey, CapacityHolder>, stores: &Stores) -> HashM
     for object in stores.agents.state() {
         let Ok(agent) = &object.0 else { continue }; // its pod, if it has one, is counted below
         let key = ObjectKey::of(agent);
-        let with_pod = recorded(agent).is_some() && !gone(agent);
+        let with_pod = recorded(agent).is_some() && !holds_no_pod(agent);
         let storage = agent
             .status
             .as_ref()
@@ -164,7 +164,7 @@ fn holders(given: &HashMap<ObjectKey, CapacityHolder>, stores: &Stores) -> HashM
             holder.amounts.storage = holder.amounts.storage.max(storage);
         }
     }
-    for pod in stores.pods.state().iter().filter(|pod| !over(pod)) {
+    for pod in stores.pods.state().iter().filter(|pod| !has_pod_ended(pod)) {
         let key = ObjectKey::of(pod.as_ref());
         let pool = stores.agent(&key).and_then(|agent| agent.0.as_ref().ok().map(|agent| agent.spec.pool_ref.name.clone()));
         let pool = pool.or_else(|| pod.labels().get(names::POOL_LABEL).cloned()).unwrap_or_default();
@@ -176,7 +176,7 @@ fn holders(given: &HashMap<ObjectKey, CapacityHolder>, stores: &Stores) -> HashM
 }
 
 /// Whether all containers of a pod ended.
-pub fn over(pod: &Pod) -> bool {
+pub fn has_pod_ended(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"))
 }
 
@@ -191,7 +191,7 @@ fn limit_of(resources: Option<&ResourceRequirements>) -> Option<&Quantity> {
 }
 
 /// The sum of the memory limits of all containers. Init containers count too, because sidecars keep running.
-pub fn memory(pod: &Pod) -> u64 {
+pub fn total_memory_limit(pod: &Pod) -> u64 {
     let spec = pod.spec.as_ref();
     let containers = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
     containers.filter_map(|container| limit_of(container.resources.as_ref())).map(units).fold(0, u64::saturating_add)
@@ -291,7 +291,7 @@ fn projects_max(budget: &ClusterBudget) -> Option<usize> {
 
 /// Every limit that applies to an agent of the namespace.
 fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Stores) -> Vec<Limit> {
-    let mut limits: Vec<Limit> = path.iter().filter_map(|name| of_budget(namespace, name, clusters, stores)).collect();
+    let mut limits: Vec<Limit> = path.iter().filter_map(|name| budget_limit(namespace, name, clusters, stores)).collect();
     for cluster in clusters {
         let spec = &cluster.budget.spec;
         let all = || {
@@ -325,7 +325,7 @@ fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Store
 }
 
 /// The Budget's own limit, else the default of the ClusterBudgets.
-fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores) -> Option<Limit> {
+fn budget_limit(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores) -> Option<Limit> {
     let object = stores.budgets.get(&ObjectRef::new(name).within(namespace))?;
     let spec = &object.0.as_ref().ok()?.spec;
     if spec.mode != Mode::Enforce {
@@ -379,7 +379,7 @@ fn has_pool_of(namespace: &str, types: &[String], stores: &Stores) -> bool {
 
 /// The lowest limit on unfinished items of a namespace, over all queues and submitters, with its object and field: from
 /// Budgets without a parent, and from ClusterBudgets.
-pub fn project_work(namespace: &str, stores: &Stores) -> Option<ProjectLimit> {
+pub fn namespace_work_limit(namespace: &str, stores: &Stores) -> Option<ProjectLimit> {
     let clusters = clusters_over(namespace, stores);
     let of_cluster = |cluster: &Cluster| {
         let most = cluster.budget.spec.per_namespace.as_ref()?.work.as_ref()?.max_pending?;
@@ -402,7 +402,7 @@ pub fn pool_work_limit(pool: &AgentPool, stores: &Stores) -> Option<ProjectLimit
         budget_work_limit(object.0.as_ref().ok()?, &clusters)
     };
     let (path, _) = known_path(pool, stores);
-    path.iter().filter_map(of_budget).chain(project_work(&namespace, stores)).min()
+    path.iter().filter_map(of_budget).chain(namespace_work_limit(&namespace, stores)).min()
 }
 
 fn project_limit(most: i32, says: String) -> ProjectLimit {
@@ -434,7 +434,7 @@ fn namespaces(stores: &Stores) -> BTreeSet<String> {
 }
 
 /// Why no pool of the namespace may create agents, if `spec.projects.max` of a ClusterBudget forbids it.
-pub fn not_a_project(namespace: &str, stores: &Stores) -> Option<String> {
+pub fn project_refusal(namespace: &str, stores: &Stores) -> Option<String> {
     let clusters = clusters_over(namespace, stores);
     project_full(namespace, &clusters, &[], stores)
 }

@@ -42,7 +42,7 @@ const ONE: Amounts = Amounts { agents: 1, memory: 1 << 30, storage: 0 };
 /// Asks for a place for the agent `name` of pool p.
 fn take(places: &PendingPlaces, name: &str, stores: &Stores) -> Result<(), (HindranceKind, String)> {
     let pool = stores.pool("n", "p").expect("the pool");
-    let taken = places.take(&key(name), pool.0.as_ref().expect("it fits"), ONE, stores);
+    let taken = places.reserve(&key(name), pool.0.as_ref().expect("it fits"), ONE, stores);
     taken.map_err(|hindrance| (hindrance.kind, hindrance.message))
 }
 
@@ -168,7 +168,7 @@ fn by_default_a_flood_of_workers_leaves_schedulers_a_fifth_of_the_agents() {
     let asks = |pool: &str, all: Vec<Value>| {
         let stores = Stores::of(&[vec![profile(), waiting("me", pool)], all].concat());
         let pool = stores.pool("n", pool).expect("the pool");
-        let taken = PendingPlaces::default().take(&key("me"), pool.0.as_ref().expect("it fits"), ONE, &stores);
+        let taken = PendingPlaces::default().reserve(&key("me"), pool.0.as_ref().expect("it fits"), ONE, &stores);
         taken.err().map(|hindrance| hindrance.message)
     };
     let pools = [of_type("w", "worker", None), of_type("s", "scheduler", None)];
@@ -205,7 +205,7 @@ fn volumes_are_held_for_as_long_as_their_agents_have_them() {
     let stores = Stores::of(&[cluster(json!({"compute": {"storage": "10Gi"}})), keeping, asleep, waiting("me", "p")]);
     let pool = stores.pool("n", "p").expect("the pool");
     let asks = Amounts { storage: 6 << 30, ..ONE };
-    let refused = PendingPlaces::default().take(&key("me"), pool.0.as_ref().expect("it fits"), asks, &stores).expect_err("refused");
+    let refused = PendingPlaces::default().reserve(&key("me"), pool.0.as_ref().expect("it fits"), asks, &stores).expect_err("refused");
     assert!(refused.message.contains("allows 10Gi of agents' volumes (spec.compute.storage); 6Gi are in use"), "{}", refused.message);
 }
 
@@ -216,8 +216,8 @@ fn namespaces_beyond_the_first_are_no_projects() {
     let all = [cluster(json!({"projects": {"max": 1}})), young, pool("m", "q", None), waiting("me", "p")];
     let stores = Stores::of(&all);
     assert!(take(&PendingPlaces::default(), "me", &stores).is_err_and(|(kind, _)| kind == HindranceKind::ProjectLimit));
-    assert!(not_a_project("n", &stores).is_some_and(|words| words.contains("allows 1 namespaces") && words.contains("there are 2")));
-    assert_eq!(not_a_project("m", &stores), None);
+    assert!(project_refusal("n", &stores).is_some_and(|words| words.contains("allows 1 namespaces") && words.contains("there are 2")));
+    assert_eq!(project_refusal("m", &stores), None);
 }
 
 #[test]
@@ -226,12 +226,15 @@ fn the_memory_of_a_pod_is_what_all_its_containers_may_use() {
         "initContainers": [{"name": "link", "resources": {"limits": {"memory": "48Mi"}}}],
         "containers": [{"name": "agent", "resources": {"limits": {"memory": "1Gi"}}}, {"name": "none"}]}}))
     .expect("a pod");
-    assert_eq!(memory(&pod), (1 << 30) + (48 << 20));
+    assert_eq!(total_memory_limit(&pod), (1 << 30) + (48 << 20));
     let kept = Pod {
-        spec: Some(k8s_openapi::api::core::v1::PodSpec { resources: Some(pod_memory_resources(memory(&pod))), ..Default::default() }),
+        spec: Some(k8s_openapi::api::core::v1::PodSpec {
+            resources: Some(pod_memory_resources(total_memory_limit(&pod))),
+            ..Default::default()
+        }),
         ..Pod::default()
     };
-    assert_eq!(memory_of(&kept), memory(&pod));
+    assert_eq!(memory_of(&kept), total_memory_limit(&pod));
 }
 
 #[test]
@@ -254,7 +257,7 @@ fn the_lowest_limit_on_pending_items_applies() {
 #[test]
 fn a_project_allows_what_its_topmost_budgets_and_the_cluster_allow_whoever_makes_items() {
     let project =
-        |namespace: &str, objects: &[Value]| project_work(namespace, &Stores::of(objects)).map(|limit| (limit.most, limit.source));
+        |namespace: &str, objects: &[Value]| namespace_work_limit(namespace, &Stores::of(objects)).map(|limit| (limit.most, limit.source));
     let waits = |max: u32| json!({"work": {"maxPending": max}});
     let below = budget("below", json!({"parentRef": {"name": "top"}, "work": {"maxPending": 1}}));
     let all = [budget("top", waits(7)), below.clone(), budget("other", waits(9))];

@@ -38,7 +38,7 @@ impl Builder<'_> {
 }
 
 /// `next` with the messages of `stored` where type, status and reason are the same: equal to it when only words changed.
-pub fn with_old_words(next: &[Condition], stored: &[Condition]) -> Vec<Condition> {
+pub fn with_stored_messages(next: &[Condition], stored: &[Condition]) -> Vec<Condition> {
     let old = |condition: &Condition| {
         find(stored, &condition.type_)
             .filter(|old| old.status == condition.status && old.reason == condition.reason)

@@ -273,12 +273,12 @@ impl Context {
 
     /// The action after a failed reconcile.
     pub fn after_error(&self, controller: &'static str, key: ObjectKey, error: &Error) -> Action {
-        self.put_off(controller, key, error).map_or_else(Action::await_change, Action::requeue)
+        self.record_failure(controller, key, error).map_or_else(Action::await_change, Action::requeue)
     }
 
     /// An operation on this object failed: logs the error, and returns the delay before the next attempt. `None`: we do
     /// not lead any more.
-    pub fn put_off(&self, controller: &'static str, key: ObjectKey, error: &Error) -> Option<Duration> {
+    pub fn record_failure(&self, controller: &'static str, key: ObjectKey, error: &Error) -> Option<Duration> {
         match error.class() {
             Class::LostLeadership => {
                 self.leadership.abdicate();

@@ -115,7 +115,7 @@ impl Leader {
             server.objects.insert(slot(part("/kind"), part("/metadata/name")), object.clone());
         }
         let server = Arc::new(Mutex::new(server));
-        let (notifier, notices) = Notifier::kept();
+        let (notifier, notices) = Notifier::for_test();
         Self { context: Arc::new(context(client(&server), objects, notifier)), notices, server }
     }
 
@@ -147,7 +147,7 @@ impl Leader {
     }
 
     /// The notices to webhooks since the last call: reason, kind of the object, and message of each.
-    pub fn told(&mut self) -> Vec<(String, String, String)> {
+    pub fn take_notices(&mut self) -> Vec<(String, String, String)> {
         let mut told = Vec::new();
         while let Ok(notice) = self.notices.try_recv() {
             told.push((notice.reason.clone(), notice.about.kind.clone().unwrap_or_default(), notice.message.clone()));

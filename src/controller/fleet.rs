@@ -110,7 +110,7 @@ impl Fleet {
         let mut reason = DELETED_REASON;
         if let Ok(agent) = &agent.0 {
             state.observe(agent, &self.metrics);
-            reason = Some(why(agent)).filter(|why| *why != OTHER_REASON).unwrap_or(DELETED_REASON);
+            reason = Some(end_reason(agent)).filter(|why| *why != OTHER_REASON).unwrap_or(DELETED_REASON);
         }
         state.forget(&ObjectKey::of(agent), reason, &self.metrics);
     }
@@ -239,7 +239,7 @@ impl State {
         if let Some(before) = &before {
             pool.remove_one(before.phase);
         }
-        *pool.phases.entry(name(phase)).or_default() += 1;
+        *pool.phases.entry(phase_label(phase)).or_default() += 1;
         let life = before.as_ref().and_then(|before| before.pod_uid.clone());
         // An earlier leader has counted the agents of the first list.
         if before.is_none() && !self.listed {
@@ -247,14 +247,14 @@ impl State {
         }
         let (series, type_) = pool.labels(&of_pool, metrics);
         if life.is_some() && life != now.pod_uid {
-            metrics.agent_ended(series.clone(), type_.clone(), why(agent));
+            metrics.agent_ended(series.clone(), type_.clone(), end_reason(agent));
         }
         // An agent that began and ended unseen counts as started too.
         let began = if before.is_none() { caller.as_ref() } else { now.pod_uid.as_ref() };
         if began.is_some() && began != life.as_ref() {
             metrics.agent_started(series.clone(), type_.clone());
             if over {
-                metrics.agent_ended(series, type_, why(agent));
+                metrics.agent_ended(series, type_, end_reason(agent));
             }
         }
     }
@@ -276,21 +276,21 @@ impl State {
 impl Pool {
     /// Removes one agent from this phase.
     fn remove_one(&mut self, phase: Option<AgentPhase>) {
-        if let Some(count) = self.phases.get_mut(name(phase)) {
+        if let Some(count) = self.phases.get_mut(phase_label(phase)) {
             *count -= 1;
             if *count == 0 {
-                self.phases.remove(name(phase));
+                self.phases.remove(phase_label(phase));
             }
         }
     }
 }
 
-fn name(phase: Option<AgentPhase>) -> &'static str {
+fn phase_label(phase: Option<AgentPhase>) -> &'static str {
     phase.map_or(NEW_PHASE, AgentPhase::name)
 }
 
 /// Why a life of this agent ended.
-fn why(agent: &Agent) -> &'static str {
+fn end_reason(agent: &Agent) -> &'static str {
     let Some(status) = &agent.status else { return OTHER_REASON };
     let said = |type_: &str| find(&status.conditions, type_).filter(|said| said.status == "True").map(|said| said.reason.as_str());
     // A hibernated agent may also have been asked to end. Its hibernation counts.
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn an_end_has_one_of_the_known_reasons() {
-        let of = |phase, conditions: &[(&str, &str)]| why(agent("a", Some(phase), None, conditions).0.as_ref().expect("an Agent"));
+        let of = |phase, conditions: &[(&str, &str)]| end_reason(agent("a", Some(phase), None, conditions).0.as_ref().expect("an Agent"));
         assert_eq!(of("ForceStopped", &[("GivenUp", "ItemStalled"), ("GoodbyeRequested", "SaidGoodbye")]), "ItemStalled");
         assert_eq!(of("Stopped", &[("GoodbyeRequested", "LifetimeSpent"), ("Ready", "SaidGoodbye")]), "LifetimeSpent");
         assert_eq!(of("Stopped", &[("Ready", "PodFailed")]), "PodFailed");
@@ -418,7 +418,7 @@ mod tests {
         let mut leaving = agent("a", Some("Goodbye"), Some("u"), &[("Ready", "PodStopping")]);
         leaving.0.as_mut().expect("an Agent").metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
-        assert_eq!(why(leaving.0.as_ref().expect("an Agent")), DELETED_REASON);
+        assert_eq!(end_reason(leaving.0.as_ref().expect("an Agent")), DELETED_REASON);
     }
 
     #[test]

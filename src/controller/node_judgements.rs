@@ -22,7 +22,7 @@ impl NodeJudgements {
     /// Whether `node` responds. `stored`: an earlier leader judged it unreachable, and stored that in the status of its
     /// agents.
     pub fn reach(&self, node: &Node, stored: bool) -> NodeReach {
-        reach(!reported(node), self.lock().judgement(&node.name_any()), stored)
+        reach(!is_responding(node), self.lock().judgement(&node.name_any()), stored)
     }
 
     /// The observations.
@@ -63,6 +63,6 @@ pub fn ready(node: &Node) -> Option<&NodeCondition> {
 }
 
 /// Whether a node responds to Kubernetes: its Ready condition is not Unknown.
-pub fn reported(node: &Node) -> bool {
+pub fn is_responding(node: &Node) -> bool {
     ready(node).is_none_or(|ready| ready.status != "Unknown")
 }

@@ -28,7 +28,7 @@ use super::{agent_pool, budget, cluster_default, gauges, status_throttle::Owned,
 use crate::cluster::ObjectKey;
 use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::events::Events;
-use crate::cluster::lease::{Identity, LeadershipTerm, win};
+use crate::cluster::lease::{Identity, LeadershipTerm, acquire};
 use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
 use crate::egress_settings::EgressSettings;
@@ -125,7 +125,7 @@ async fn stand_and_lead(
 ) -> anyhow::Result<()> {
     // The lease is released only after everything that writes under it has ended.
     let release = CancellationToken::new();
-    let standing = win(client.clone(), settings.lease.clone(), Timing::DEFAULT, release.clone());
+    let standing = acquire(client.clone(), settings.lease.clone(), Timing::DEFAULT, release.clone());
     let won = tokio::select! {
         won = standing => won,
         () = stop.cancelled() => None,
@@ -144,12 +144,12 @@ async fn stand_and_lead(
     side.spawn(keep(client.clone(), settings.certificates.clone(), leadership.clone(), told));
     let leading = async {
         tokio::select! {
-            () = stores.filled(|missing| health.set("caches", missing)) => {}
+            () = stores.wait_until_filled(|missing| health.set("caches", missing)) => {}
             () = stop.cancelled() => return Ok(()),
         }
         health.set("items", vec!["workitems".to_owned()]);
         tokio::select! {
-            () = work_index.filled() => health.set("items", Vec::new()),
+            () = work_index.wait_until_listed() => health.set("items", Vec::new()),
             () = stop.cancelled() => return Ok(()),
         }
         let supervised = tokio::select! {

@@ -133,7 +133,7 @@ impl Stores {
     }
 
     /// Waits until every store is filled once. `tell` gets those that are not filled yet.
-    pub async fn filled(&self, tell: impl Fn(Vec<String>)) {
+    pub async fn wait_until_filled(&self, tell: impl Fn(Vec<String>)) {
         let mut missing = vec![
             "agentpools",
             "agents",

@@ -61,7 +61,7 @@ pub struct Supervised {
 pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<String>)) -> Supervised {
     let mut told = false;
     loop {
-        match look(settings, client).await {
+        match read_gateway(settings, client).await {
             Ok(supervised) => {
                 tell(Vec::new());
                 return supervised;
@@ -82,13 +82,13 @@ pub async fn changed(settings: &Settings, client: &Client, known: &Supervised) {
     loop {
         tokio::time::sleep(SERVICE_CHECK_INTERVAL).await;
         // A Service that cannot be read, or is missing for a moment, has no other address.
-        if look(settings, client).await.is_ok_and(|now| now != *known) {
+        if read_gateway(settings, client).await.is_ok_and(|now| now != *known) {
             return;
         }
     }
 }
 
-async fn look(settings: &Settings, client: &Client) -> anyhow::Result<Supervised> {
+async fn read_gateway(settings: &Settings, client: &Client) -> anyhow::Result<Supervised> {
     let Settings { gateway, namespace, image, pull_policy, canaries } = settings;
     let (gateway, peer, port) = match gateway {
         Gateway::Address(address) => (address.to_string(), block(*address), i32::from(address.port())),

@@ -29,7 +29,7 @@ impl<'a> CallSlot<'a> {
     pub fn take_of(limits: &'a Mutex<Limits>, gateway: &Gateway, pod: &'a PodIdentity) -> Result<Self, Refusal> {
         let name = gateway.long_polls.limit_key(pod);
         let begun = limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
-        begun.map_err(|(whose, full)| too_many(whose, full))?;
+        begun.map_err(|(whose, full)| limit_refusal(whose, full))?;
         Ok(Self { limits, namespace: &pod.namespace, name })
     }
 }
@@ -41,7 +41,7 @@ impl Drop for CallSlot<'_> {
 }
 
 /// The refusal of a call that exceeds a limit.
-pub(super) fn too_many(whose: LimitOwner, full: LimitReached) -> Refusal {
+pub(super) fn limit_refusal(whose: LimitOwner, full: LimitReached) -> Refusal {
     let whose = match whose {
         LimitOwner::Agent => "this agent",
         LimitOwner::Namespace => "the agents of this namespace",

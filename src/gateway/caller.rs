@@ -45,7 +45,7 @@ fn connection_refusal(full: ConnectionsFull) -> Refusal {
 }
 
 async fn identify_by_token(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<PodIdentity, Refusal> {
-    let holder = gateway.reviewer.review(headers, || may_ask(gateway, peer)).await?;
+    let holder = gateway.reviewer.review(headers, || may_review_token(gateway, peer)).await?;
     let caller = match (holder.pod.clone(), headers.get(EXTERNAL_HEADER)) {
         (Some(pod), None) => pod,
         (Some(pod), Some(_)) => {
@@ -70,7 +70,7 @@ async fn identify_by_token(gateway: &Gateway, headers: &HeaderMap, peer: &str) -
 }
 
 /// Whether the API server may be asked about an unknown token from `peer`.
-fn may_ask(gateway: &Gateway, peer: &str) -> Result<(), Refusal> {
+fn may_review_token(gateway: &Gateway, peer: &str) -> Result<(), Refusal> {
     let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).may_review_unknown(peer, now());
     let message = "this address sent too many unknown tokens; try again";
     if may { Ok(()) } else { Err(Refusal::new(Code::TooManyCalls, message).retry_after(1)) }
@@ -94,7 +94,7 @@ async fn external(gateway: &Gateway, holder: &Holder, said: &HeaderValue, peer: 
             "this installation accepts no agents from outside the cluster: the chart's value gateway.external.enabled enables them";
         return Err(Refusal::new(Code::NotAllowed, message));
     };
-    authorizer.may_register(holder, &namespace, &pool, || may_ask(gateway, peer)).await?;
+    authorizer.may_register(holder, &namespace, &pool, || may_review_token(gateway, peer)).await?;
     let enrols = agent.is_none();
     // The calls of a caller without an Agent are counted by user.
     let (name, uid) = agent.unwrap_or_else(|| (pool.clone(), names::short_hash(&["external", user], 32)));

@@ -288,7 +288,12 @@ impl Governor {
     }
 
     /// Makes one call of the gateway, for an agent if one is named, and reads its answer.
-    pub async fn ask<B: Serialize, A: DeserializeOwned>(&self, path: &str, caller: Option<&PodIdentity>, body: &B) -> Result<A, Refusal> {
+    pub async fn call_json<B: Serialize, A: DeserializeOwned>(
+        &self,
+        path: &str,
+        caller: Option<&PodIdentity>,
+        body: &B,
+    ) -> Result<A, Refusal> {
         let internal = |error: serde_json::Error| Refusal::new(Code::Internal, format!("{path}: {error}"));
         let body = Bytes::from(serde_json::to_vec(body).map_err(internal)?);
         let (status, answer) = self.exchange("POST", path, caller, None, body).await?;

@@ -147,7 +147,7 @@ impl LeaseHistory {
 /// Replays one answer until it is accepted or refused for good, or the connection to this leader ends.
 async fn replay(governor: &Governor, connection: Option<u64>, answer: LeaseAnswer) {
     loop {
-        match governor.ask::<_, serde_json::Value>(REPLAY_PATH, Some(&answer.pod), &answer.replayed(now())).await {
+        match governor.call_json::<_, serde_json::Value>(REPLAY_PATH, Some(&answer.pod), &answer.replayed(now())).await {
             Ok(_) => return,
             Err(refusal) if matches!(refusal.code, Code::GovernorAway | Code::TooManyCalls) => {
                 if *governor.connections().borrow() != connection {

@@ -41,7 +41,7 @@ struct Bucket {
 
 impl Bucket {
     /// The limit that a call at `now` exceeds, if any.
-    fn full(&mut self, bounds: &Bounds, now: Duration) -> Option<LimitReached> {
+    fn exceeded_limit(&mut self, bounds: &Bounds, now: Duration) -> Option<LimitReached> {
         self.left = (self.left + now.saturating_sub(self.at).as_secs_f64() * bounds.per_second).min(bounds.burst);
         self.at = now;
         if self.in_flight >= bounds.max_in_flight {
@@ -135,11 +135,11 @@ impl Limits {
     /// A call of the agent `uid` in `namespace` begins at `now` (on any monotonic clock).
     pub fn begin(&mut self, namespace: &str, uid: &str, now: Duration) -> Result<(), (LimitOwner, LimitReached)> {
         let agent = self.agents.get(uid, &AGENT_CALL_BOUNDS, now);
-        if let Some(full) = agent.full(&AGENT_CALL_BOUNDS, now) {
+        if let Some(full) = agent.exceeded_limit(&AGENT_CALL_BOUNDS, now) {
             return Err((LimitOwner::Agent, full));
         }
         let all = self.namespaces.get(namespace, &NAMESPACE_CALL_BOUNDS, now);
-        if let Some(full) = all.full(&NAMESPACE_CALL_BOUNDS, now) {
+        if let Some(full) = all.exceeded_limit(&NAMESPACE_CALL_BOUNDS, now) {
             return Err((LimitOwner::Namespace, full));
         }
         agent.take();
@@ -150,7 +150,7 @@ impl Limits {
     /// A caller at `address` sent an unknown token. Whether the API server may be asked about it.
     pub fn may_review_unknown(&mut self, address: &str, now: Duration) -> bool {
         let bucket = self.unknown_tokens.get(address, now);
-        let may = bucket.full(&UNKNOWN_TOKEN_BOUNDS, now).is_none();
+        let may = bucket.exceeded_limit(&UNKNOWN_TOKEN_BOUNDS, now).is_none();
         if may {
             bucket.left -= 1.0;
         }

@@ -182,7 +182,7 @@ impl LongPolls {
     }
 
     /// Changes when `uid` has, or may have, a new desired state.
-    pub fn wait(&self, uid: &str) -> watch::Receiver<Option<String>> {
+    pub fn subscribe_desired_state(&self, uid: &str) -> watch::Receiver<Option<String>> {
         self.lock().waiting.subscribe(uid)
     }
 
@@ -212,7 +212,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_is_woken_by_a_change_and_by_a_broken_stream() {
         let long_polls = LongPolls::default();
-        let mut waiting = long_polls.wait("u");
+        let mut waiting = long_polls.subscribe_desired_state("u");
         long_polls.apply(Change::Wanted { uid: "other".into(), revision: "1.1".into() });
         assert!(!waiting.has_changed().expect("a sender"));
         long_polls.apply(Change::Wanted { uid: "u".into(), revision: "1.2".into() });
@@ -237,7 +237,7 @@ mod tests {
     #[tokio::test]
     async fn a_revoked_agent_is_woken_and_known() {
         let long_polls = LongPolls::default();
-        let mut waiting = long_polls.wait("u");
+        let mut waiting = long_polls.subscribe_desired_state("u");
         long_polls.apply(Change::Revoked { uid: "u".into() });
         assert!(long_polls.is_revoked("u") && !long_polls.is_revoked("v"));
         assert!(waiting.changed().await.is_ok());
@@ -246,10 +246,10 @@ mod tests {
     #[tokio::test]
     async fn who_waits_no_more_is_forgotten_and_who_waits_is_not() {
         let long_polls = LongPolls::default();
-        let mut waits = (long_polls.wait("waits"), long_polls.wait_for_work("waits"), long_polls.stream("waits"));
+        let mut waits = (long_polls.subscribe_desired_state("waits"), long_polls.wait_for_work("waits"), long_polls.stream("waits"));
         for at in 0..5 * WAITER_SWEEP_THRESHOLD {
             let uid = at.to_string();
-            drop((long_polls.wait(&uid), long_polls.wait_for_work(&uid), long_polls.stream(&uid)));
+            drop((long_polls.subscribe_desired_state(&uid), long_polls.wait_for_work(&uid), long_polls.stream(&uid)));
         }
         let lengths = {
             let known = long_polls.lock();

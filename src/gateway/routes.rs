@@ -19,7 +19,7 @@ use super::models;
 use super::openapi;
 use super::state::Gateway;
 use crate::cluster::token::PodIdentity;
-use crate::governor::server::refused;
+use crate::governor::server::refusal_response;
 use crate::serve::request_body::BodyLimits;
 use crate::serve::{Connection, query};
 use crate::wire::access::{Call, Caller, RequestMatch, Row, find, methods_of_path};
@@ -67,7 +67,7 @@ async fn document(request: Request) -> Response {
     if let Some(connection) = connection
         && !connection.wait_for_rate_limit().await
     {
-        return refused(&Refusal::new(Code::TooManyCalls, "this address sent too many requests; try again").retry_after(1));
+        return refusal_response(&Refusal::new(Code::TooManyCalls, "this address sent too many requests; try again").retry_after(1));
     }
     let (text, tag) = &*OPENAPI_DOCUMENT;
     let fresh = [(header::ETAG, tag.as_str()), (header::CACHE_CONTROL, DOCUMENT_CACHE_CONTROL)];
@@ -90,9 +90,9 @@ async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         RequestMatch::OtherMethod | RequestMatch::UnknownPath => "other",
     };
     let methods = methods_of_path(request.uri().path());
-    let response = one(&gateway, row, request).await.unwrap_or_else(|refusal| {
+    let response = handle_call(&gateway, row, request).await.unwrap_or_else(|refusal| {
         gateway.metrics.call_refused(call, refusal.code.label());
-        if refusal.code == Code::WrongMethod { wrong_method(&methods) } else { refused(&refusal) }
+        if refusal.code == Code::WrongMethod { wrong_method(&methods) } else { refusal_response(&refusal) }
     });
     gateway.metrics.call_answered(call, response.status().as_u16());
     response
@@ -101,12 +101,12 @@ async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
 /// The refusal of a method, with the methods that the path accepts.
 fn wrong_method(methods: &[&str]) -> Response {
     let allow = methods.join(", ");
-    let mut response = refused(&Refusal::new(Code::WrongMethod, format!("this path accepts only {allow}")));
+    let mut response = refusal_response(&Refusal::new(Code::WrongMethod, format!("this path accepts only {allow}")));
     response.headers_mut().extend(HeaderValue::try_from(allow).ok().map(|allow| (header::ALLOW, allow)));
     response
 }
 
-async fn one(gateway: &Arc<Gateway>, row: RequestMatch, request: Request) -> Result<Response, Refusal> {
+async fn handle_call(gateway: &Arc<Gateway>, row: RequestMatch, request: Request) -> Result<Response, Refusal> {
     let pod = identify(gateway, request.headers(), request.extensions()).await?;
     let row = match row {
         RequestMatch::Row(row) => row,
@@ -126,17 +126,17 @@ async fn one(gateway: &Arc<Gateway>, row: RequestMatch, request: Request) -> Res
         return egress::answer(gateway, &pod, request).await;
     }
     let _place = CallSlot::take(gateway, &pod)?;
-    served(gateway, row, &pod, request).await
+    forward_call(gateway, row, &pod, request).await
 }
 
-async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Request) -> Result<Response, Refusal> {
+async fn forward_call(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let (bytes, _room) = gateway.bodies.read(&pod.namespace, body).await?;
     let bytes = Bytes::from(bytes);
     check_arguments(row.call, &bytes, &head.uri)?;
     if row.call == Call::Wanted {
         let DesiredStateQuery { after } = query::read(&head.uri)?;
-        return wanted(gateway, pod, &after.unwrap_or_default()).await;
+        return desired_state(gateway, pod, &after.unwrap_or_default()).await;
     }
     let path = head.uri.path_and_query().map_or(row.path, PathAndQuery::as_str);
     let wait_seconds = match row.call {
@@ -213,10 +213,10 @@ fn check_arguments(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> 
 }
 
 /// The whole desired state as soon as its revision is not `after`, or 204 after the long poll's time.
-async fn wanted(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Response, Refusal> {
+async fn desired_state(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Response, Refusal> {
     let end = tokio::time::Instant::now() + LONG_POLL_TIMEOUT;
     // Subscribed before the first call: a change in between is not missed.
-    let mut changes = gateway.long_polls.wait(&pod.uid);
+    let mut changes = gateway.long_polls.subscribe_desired_state(&pod.uid);
     loop {
         changes.mark_unchanged();
         let (status, answer) = gateway.governor.call("GET", "/agent/v1/wanted", pod, None, Bytes::new()).await?;

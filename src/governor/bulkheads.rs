@@ -42,7 +42,7 @@ pub async fn run(context: Arc<Context>) {
         let facts = Facts { tokens: context.meter.standings(), queues: context.work_index.fullness(), pools: context.fleet.pool_usage() };
         let all = gather(&facts, &context.pending_places, &context.stores);
         for (namespace, uses) in &all {
-            tell(namespace, uses);
+            log_use(namespace, uses);
         }
         for one in watch.new_alerts(&all) {
             raise(&one, &context).await;
@@ -51,7 +51,7 @@ pub async fn run(context: Arc<Context>) {
 }
 
 /// Writes the log line of one namespace.
-fn tell(namespace: &str, uses: &[BulkheadUse]) {
+fn log_use(namespace: &str, uses: &[BulkheadUse]) {
     let percent = uses.iter().map(|one| one.percent).max().unwrap_or(0);
     let of = |kind| log_line(uses, kind);
     tracing::info!(
@@ -88,7 +88,7 @@ fn gather(facts: &Facts, places: &PendingPlaces, stores: &Stores) -> BulkheadUse
         };
         all.entry(namespace).or_default().extend(views.iter().map(used));
     }
-    for (place, used, most) in places.used(stores) {
+    for (place, used, most) in places.limit_usage(stores) {
         let Some((namespace, owner)) = owner(&place) else { continue };
         all.entry(namespace).or_default().push(BulkheadUse::counted(Kind::Agents, owner, "agents", used, most));
     }

@@ -8,7 +8,7 @@ use crate::api::conditions::types;
 use crate::cluster::token::ExternalUser;
 use crate::cluster::{Error, ObjectKey};
 use crate::controller::Context;
-use crate::controller::agent::condemned;
+use crate::controller::agent::is_given_up;
 use crate::controller::conditions::find;
 use crate::wire::agent::Directive;
 use crate::wire::{Code, Refusal};
@@ -82,7 +82,7 @@ fn judge(agent: Option<&Agent>, caller: &Caller) -> Result<(), Refusal> {
     let is = |agent: &Agent| agent.caller_uid() == Some(&caller.uid) && registered(agent, caller.external.as_ref());
     let Some(agent) = agent.filter(|agent| is(agent)) else { return Err(not_an_agent(caller)) };
     let status = agent.status.as_ref();
-    let ended = status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(condemned);
+    let ended = status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(is_given_up);
     if ended { Err(Refusal::new(Code::AgentEnded, "this agent has ended and may make no more calls")) } else { Ok(()) }
 }
 

@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::agent_creation::{ended, idempotent, not_made};
+use super::agent_creation::{creation_refusal, ended_or_deleting, idempotency_key};
 use super::budget::facts::bulkhead;
 use super::budget::{self, agent_calls};
 use super::caller::{Caller, identify, stored_directive};
@@ -55,7 +55,7 @@ pub async fn answer(
         Call::Wanted => {
             recall_pause(caller, context)?;
             commands::tell(caller, &agent, context);
-            json(&context.live.wanted(&caller.uid))
+            json(&context.live.desired_state(&caller.uid))
         }
         Call::Goodbye => json(&goodbye(caller, body::read(bytes)?, context).await?),
         Call::Spawn => json(&spawn(caller, &agent, key, body::read(bytes)?, context).await?),
@@ -135,7 +135,7 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
         work: work_of(&pool),
         commands: commands_of(&pool, context.meter.defaults(&caller.key.namespace).as_ref()),
         untimed: untimed_of(&pool),
-        wanted: context.live.wanted(&caller.uid),
+        wanted: context.live.desired_state(&caller.uid),
     };
     Ok(if agent.spec.external.is_some() { external::settings(settings) } else { settings })
 }
@@ -209,7 +209,7 @@ fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) ->
         context.wake.agent(&caller.key);
     }
     context.live.tell_item(&caller.uid, order);
-    Ok(context.live.wanted(&caller.uid))
+    Ok(context.live.desired_state(&caller.uid))
 }
 
 async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result<Acknowledgement, Refusal> {
@@ -223,7 +223,7 @@ async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result
 /// Creates a child: an Agent outside the min and max of its pool. Its name follows from the parent and the key, so that
 /// a repeated call finds it.
 async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spawn, context: &Context) -> Result<Spawned, Refusal> {
-    let key = idempotent(key)?;
+    let key = idempotency_key(key)?;
     let namespace = &caller.key.namespace;
     let own = pool_of(parent, context)?;
     let allowed = own.spec.may.iter().flat_map(|may| may.spawn_in.iter().flatten()).any(|pool| *pool == request.pool);
@@ -235,7 +235,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     let Some(pool) = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()) else {
         return Err(Refusal::new(Code::NotAllowed, format!("AgentPool/{} does not exist", request.pool)).field("pool"));
     };
-    let child = agent_pool::child(pool, parent, &caller.uid, key, request.display_name.as_deref());
+    let child = agent_pool::child_agent(pool, parent, &caller.uid, key, request.display_name.as_deref());
     let name = child.name_any();
     // One at a time for one parent: two concurrent calls could both see the last free place.
     let one = context.live.spawn_lock(&caller.uid);
@@ -244,7 +244,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     };
     let _turn = work::common::turn(namespace, context).await?;
     let api = context.api::<Agent>(namespace);
-    let unavailable = |error: Error| not_made(&error, caller);
+    let unavailable = |error: Error| creation_refusal(&error, caller);
     let mine = ListParams::default().labels(&format!("{}={}", names::PARENT_UID_LABEL, caller.uid));
     let children = api.list(&mine).await.map_err(Error::of("listing an agent's children")).map_err(unavailable)?.items;
     if let Some(there) = children.iter().find(|there| there.name_any() == name) {
@@ -252,12 +252,12 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
         let other = || Refusal::new(Code::KeyReused, "this Idempotency-Key was used for another child").field("Idempotency-Key");
         return if same { Ok(Spawned { agent: name }) } else { Err(other()) };
     }
-    let living = children.iter().filter(|child| !ended(child)).count();
+    let living = children.iter().filter(|child| !ended_or_deleting(child)).count();
     let defaults = context.meter.defaults(&caller.key.namespace);
     let most = bulkhead(own.spec.bulkhead.as_ref(), defaults.as_ref(), |bulkhead| bulkhead.max_child_agents);
     let most = most.and_then(|most| u32::try_from(most).ok()).unwrap_or(0);
     if u32::try_from(living).unwrap_or(u32::MAX) >= most {
-        context.live.raised(&caller.uid, Signal::RuleViolated(Violation::TooManyChildren), None);
+        context.live.raise(&caller.uid, Signal::RuleViolated(Violation::TooManyChildren), None);
         context.wake.agent(&caller.key);
         let message = format!(
             "this agent has {living} living children, and AgentPool/{} allows {most} (spec.bulkhead.maxChildAgents)",

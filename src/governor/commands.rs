@@ -32,7 +32,7 @@ pub async fn run(context: Arc<Context>) {
     let mut changes = context.circuits.changes();
     loop {
         changes.mark_unchanged();
-        spread(&context);
+        send_to_all(&context);
         if changes.changed().await.is_err() {
             return;
         }
@@ -40,13 +40,13 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-fn spread(context: &Context) {
+fn send_to_all(context: &Context) {
     let mut of_pools = HashMap::new();
     for (uid, key) in context.live.expected_agents() {
         let stored = context.stores.agent(&key);
         let Some(agent) = stored.as_ref().and_then(|agent| agent.0.as_ref().ok()) else { continue };
         let pool = pool_of(&key.namespace, agent);
-        let told = of_pools.entry(pool).or_insert_with_key(|pool| context.circuits.commands(pool));
+        let told = of_pools.entry(pool).or_insert_with_key(|pool| context.circuits.command_breakers(pool));
         if let Some(told) = told {
             context.live.commands(&uid, for_agent(agent, told.clone()));
         }
@@ -59,7 +59,7 @@ fn pool_of(namespace: &str, agent: &Agent) -> ObjectKey {
 
 /// Updates the state of the command breakers for an agent that is about to be answered.
 pub fn tell(caller: &Caller, agent: &Agent, context: &Context) {
-    if let Some(told) = context.circuits.commands(&pool_of(&caller.key.namespace, agent)) {
+    if let Some(told) = context.circuits.command_breakers(&pool_of(&caller.key.namespace, agent)) {
         context.live.commands(&caller.uid, for_agent(agent, told));
     }
 }
@@ -90,7 +90,7 @@ pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, co
     }
     let TryCommand { command, timeout_milliseconds } = request;
     let said = |permit: &crate::policy::breaker::Permit| CommandPermit { owner: permit.owner, epoch: permit.epoch, id: permit.id };
-    if let Some(permit) = context.live.tries(&caller.uid, command) {
+    if let Some(permit) = context.live.probe_permit(&caller.uid, command) {
         return Ok(TryAnswer::Permit(said(&permit)));
     }
     let namespace = &caller.key.namespace;
@@ -110,7 +110,7 @@ pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, co
 
 /// Records how a tried command ended. Only the agent that holds the permit can report it, and only once.
 pub fn end_try(caller: &Caller, EndTry { permit, outcome }: EndTry, context: &Context) -> Acknowledgement {
-    if let Some(permit) = context.live.tried(&caller.uid, permit) {
+    if let Some(permit) = context.live.take_probe(&caller.uid, permit) {
         let outcome = match outcome {
             TryOutcome::Success => Outcome::Success,
             TryOutcome::Failure => Outcome::Failure { retry_after: None },

@@ -44,7 +44,7 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
 /// Counts a denial for the agent's supervision.
 fn count(caller: &Caller, destination: &str, reason: &str, context: &Context) {
     let words = format!("{destination:?} was denied ({reason})");
-    context.live.raised(&caller.uid, Signal::RuleViolated(Violation::NetworkDenied), Some(words));
+    context.live.raise(&caller.uid, Signal::RuleViolated(Violation::NetworkDenied), Some(words));
     context.wake.agent(&caller.key);
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::api::ListParams;
 
-use super::agent_creation::{ended, idempotent, not_made};
+use super::agent_creation::{creation_refusal, ended_or_deleting, idempotency_key};
 use super::caller::Caller;
 use super::work::common::turn;
 use crate::api::agent_pool::Dialect as ApiDialect;
@@ -65,7 +65,7 @@ pub fn sanitize_report(report: Report) -> Report {
 pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: &Context) -> Result<Enrolled, Refusal> {
     let no_user = || Refusal::new(Code::NotAllowed, "only processes outside the cluster may make this call");
     let external = caller.external.as_ref().ok_or_else(no_user)?;
-    let key = idempotent(key)?;
+    let key = idempotency_key(key)?;
     let namespace = &caller.key.namespace;
     let stored = context.stores.pool(namespace, &external.pool);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|pool| pool.metadata.deletion_timestamp.is_none());
@@ -73,10 +73,10 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
         return Err(Refusal::new(Code::NotAllowed, format!("AgentPool/{} does not exist in namespace {namespace}", external.pool)));
     };
     let most = allowed(pool)?;
-    if let Some(words) = capacity::not_a_project(namespace, &context.stores) {
+    if let Some(words) = capacity::project_refusal(namespace, &context.stores) {
         return Err(Refusal::new(Code::LimitReached, words));
     }
-    let wanted = agent_pool::external(pool, &external.user, key, request.display_name.as_deref());
+    let wanted = agent_pool::external_agent(pool, &external.user, key, request.display_name.as_deref());
     let name = wanted.name_any();
     // One at a time for one pool: two concurrent calls could both see the last free place.
     let one = context.live.spawn_lock(&pool.uid().unwrap_or_default());
@@ -91,17 +91,17 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     }
     asked.push(BootTime::now());
     let _turn = turn(namespace, context).await?;
-    let unavailable = |error: Error| not_made(&error, caller);
+    let unavailable = |error: Error| creation_refusal(&error, caller);
     let api = context.api::<Agent>(namespace);
     let listed = context.api::<AgentObject>(namespace).list(&of_pool(pool)).await;
     let listed = listed.map_err(Error::of("listing a pool's Agents")).map_err(unavailable)?.items;
     let there: Vec<&Agent> =
         listed.iter().filter_map(|agent| agent.0.as_ref().ok()).filter(|agent| agent.spec.external.is_some()).collect();
     if let Some(known) = there.iter().find(|agent| agent.name_any() == name) {
-        return again(known, &wanted, pool);
+        return existing_enrolment(known, &wanted, pool);
     }
-    let living = u32::try_from(there.iter().filter(|agent| !ended(agent)).count()).unwrap_or(u32::MAX);
-    room(living, most, pool)?;
+    let living = u32::try_from(there.iter().filter(|agent| !ended_or_deleting(agent)).count()).unwrap_or(u32::MAX);
+    check_limit(living, most, pool)?;
     let now = jiff::Timestamp::now();
     let ages = there.iter().filter_map(|agent| Duration::try_from(now.duration_since(agent.creation_timestamp()?.0)).ok());
     // Agents that the previous leader created count too.
@@ -115,7 +115,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
         // A create request that timed out, here or in the previous leader, may arrive late.
         Err(error) if error.class() == Class::AlreadyExists => {
             let stored = api.get(&name).await.map_err(Error::of("reading an Agent that is there already")).map_err(unavailable)?;
-            return again(&stored, &wanted, pool);
+            return existing_enrolment(&stored, &wanted, pool);
         }
         Err(error) => return Err(unavailable(error)),
     };
@@ -146,19 +146,19 @@ fn of_pool(pool: &AgentPool) -> ListParams {
 }
 
 /// Answers with the Agent that already exists under this name, if the same request created it.
-fn again(known: &Agent, wanted: &Agent, pool: &AgentPool) -> Result<Enrolled, Refusal> {
+fn existing_enrolment(known: &Agent, wanted: &Agent, pool: &AgentPool) -> Result<Enrolled, Refusal> {
     let asked = |agent: &Agent| (agent.spec.pool_ref.clone(), agent.spec.external.clone(), agent.spec.display_name.clone());
     if asked(known) != asked(wanted) {
         return Err(Refusal::new(Code::KeyReused, "this Idempotency-Key was used for another agent").field("Idempotency-Key"));
     }
-    if ended(known) {
+    if ended_or_deleting(known) {
         return Err(Refusal::new(Code::AgentEnded, "this agent has ended: register a new agent with another Idempotency-Key"));
     }
     Ok(enrolled(known, pool))
 }
 
 /// Whether one more agent is allowed.
-fn room(living: u32, most: u32, pool: &AgentPool) -> Result<(), Refusal> {
+fn check_limit(living: u32, most: u32, pool: &AgentPool) -> Result<(), Refusal> {
     if living < most {
         return Ok(());
     }
@@ -214,8 +214,8 @@ mod tests {
         assert!(refusal.code == Code::NotAllowed && refusal.message.contains("spec.external"), "{refusal}");
         let pool = pool(json!({"external": {"maxAgents": 3}}));
         assert_eq!(allowed(&pool), Ok(3));
-        assert_eq!(room(2, 3, &pool), Ok(()));
-        let refusal = room(3, 3, &pool).expect_err("full");
+        assert_eq!(check_limit(2, 3, &pool), Ok(()));
+        let refusal = check_limit(3, 3, &pool).expect_err("full");
         assert_eq!((refusal.code, refusal.limit, refusal.current), (Code::LimitReached, Some(3), Some(3)));
         assert!(refusal.message.contains("spec.external.maxAgents"), "{refusal}");
         let refusal = too_fast(Duration::from_secs(30), 3, &pool);
@@ -226,16 +226,16 @@ mod tests {
     fn a_repetition_finds_its_own_agent_and_nobody_elses() {
         let pool = pool(json!({"external": {"maxAgents": 3}, "models": [
             {"name": "claude", "dialect": "Anthropic", "origin": "https://models.example.org"}]}));
-        let mut made = agent_pool::external(&pool, "alice", "k", Some("laptop"));
+        let mut made = agent_pool::external_agent(&pool, "alice", "k", Some("laptop"));
         made.metadata.uid = Some("u".into());
-        let same = agent_pool::external(&pool, "alice", "k", Some("laptop"));
-        let found = again(&made, &same, &pool).expect("the same");
+        let same = agent_pool::external_agent(&pool, "alice", "k", Some("laptop"));
+        let found = existing_enrolment(&made, &same, &pool).expect("the same");
         assert_eq!((found.agent, found.uid.as_str(), found.type_.as_str()), (made.name_any(), "u", "worker"));
         assert_eq!(found.models, [ModelEntry { name: "claude".into(), dialect: Dialect::Anthropic }]);
-        let other = agent_pool::external(&pool, "alice", "k", Some("desktop"));
-        assert_eq!(again(&made, &other, &pool).expect_err("another").code, Code::KeyReused);
+        let other = agent_pool::external_agent(&pool, "alice", "k", Some("desktop"));
+        assert_eq!(existing_enrolment(&made, &other, &pool).expect_err("another").code, Code::KeyReused);
         made.status = Some(serde_json::from_value(json!({"phase": "Stopped"})).expect("a status"));
-        assert_eq!(again(&made, &same, &pool).expect_err("over").code, Code::AgentEnded);
+        assert_eq!(existing_enrolment(&made, &same, &pool).expect_err("over").code, Code::AgentEnded);
     }
 
     fn caller(user: &str, uid: &str, agent: &str) -> Caller {

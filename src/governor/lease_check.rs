@@ -10,7 +10,7 @@ use crate::wire::{Code, Refusal};
 
 /// Refuses an agent that is paused, or does not hold `item` any more.
 pub fn may_act(caller: &Caller, agent: &Agent, item: Option<&LeaseRef>, context: &Context) -> Result<(), Refusal> {
-    let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
+    let paused = context.live.desired_state(&caller.uid).directive == Directive::Pause;
     if !context.work_index.is_ready() {
         return Err(Refusal::unavailable("the controller is still listing the WorkItems; try again"));
     }

@@ -268,7 +268,7 @@ impl Live {
     }
 
     /// Adds a notice for an agent.
-    pub fn tell(&self, uid: &str, about: &str, text: &str, now: jiff::Timestamp) {
+    pub fn add_notice(&self, uid: &str, about: &str, text: &str, now: jiff::Timestamp) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
         one.notices_said += 1;
@@ -293,7 +293,7 @@ impl Live {
     }
 
     /// The complete desired state of an agent.
-    pub fn wanted(&self, uid: &str) -> DesiredState {
+    pub fn desired_state(&self, uid: &str) -> DesiredState {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
         DesiredState {
@@ -395,7 +395,7 @@ impl Live {
                 times: liveness.times(uid),
                 timeout: expected.timeout.max(period.saturating_mul(MAX_MISSED_REPORTS)),
                 // This stays true until the agent reports: when an outage ends, the last agents to report are few.
-                with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), liveness.via(uid)),
+                with_many: one.finding == Finding::SilentWithMany || silent.is_mass_silence(expected.node.as_deref(), liveness.via(uid)),
                 active: expected.active,
                 paused: expected.paused,
                 work: one.item_in_hand.as_ref().map(|hand| hand.facts(period)),
@@ -449,7 +449,7 @@ impl SilenceCounts {
         all
     }
 
-    fn many(&self, node: Option<&str>, gateway: Option<&str>) -> bool {
+    fn is_mass_silence(&self, node: Option<&str>, gateway: Option<&str>) -> bool {
         let blame = |group: Option<&(usize, usize)>| group.is_some_and(|(soon, of)| health::is_mass_silence(*soon, *of));
         blame(node.and_then(|node| self.nodes.get(node))) || blame(gateway.and_then(|gateway| self.gateways.get(gateway)))
     }

@@ -41,12 +41,12 @@ fn the_times_of_an_item_that_waits_stand_still_and_it_is_told_at_once_when_it_go
     live.holds("u", Some(working(None, true)));
     (0..9).for_each(|_| drop(live.tick(Duration::from_secs(1))));
     live.holds("u", Some(working(Some(1), false)));
-    let wanted = live.wanted("u");
+    let wanted = live.desired_state("u");
     assert_eq!(wanted.item.as_ref().map(|wanted| wanted.order), Some(ItemOrder::Pause(1)));
     (0..100).for_each(|_| drop(live.tick(Duration::from_secs(1))));
     assert_eq!(live.view("u").expect("a view").finding, Finding::Well, "its attempt does not grow old");
     live.holds("u", Some(working(None, false)));
-    let on = live.wanted("u");
+    let on = live.desired_state("u");
     assert_eq!((on.item.is_none(), on.revision != wanted.revision), (true, true));
     assert!(live.view("u").expect("a view").began_fresh, "as it was when the lease began");
     live.tick(Duration::from_secs(1));
@@ -107,28 +107,28 @@ fn a_preflight_is_news_and_part_of_a_start_that_was_made() {
 fn what_is_stored_counts_until_the_reconciler_looked() {
     let live = Live::new(7);
     live.restore_directive("u", Directive::Pause);
-    assert_eq!(live.wanted("u").directive, Directive::Pause);
+    assert_eq!(live.desired_state("u").directive, Directive::Pause);
     live.restore_directive("u", Directive::Run);
-    assert_eq!(live.wanted("u").directive, Directive::Run, "it was stored since");
+    assert_eq!(live.desired_state("u").directive, Directive::Run, "it was stored since");
     live.set_directive("u", Directive::Drain);
     live.restore_directive("u", Directive::Run);
-    assert_eq!(live.wanted("u").directive, Directive::Drain, "the reconciler knows better");
+    assert_eq!(live.desired_state("u").directive, Directive::Drain, "the reconciler knows better");
 }
 
 #[test]
 fn a_change_has_a_new_revision_and_is_told_until_it_is_acknowledged() {
     let live = Live::new(7);
     let mut changes = live.changes();
-    let first = live.wanted("u");
+    let first = live.desired_state("u");
     live.set_directive("u", Directive::Run);
-    assert_eq!(live.wanted("u"), first, "nothing changed");
-    live.tell("u", "BudgetNearLimit", "80 % is spent", NOW);
-    let second = live.wanted("u");
+    assert_eq!(live.desired_state("u"), first, "nothing changed");
+    live.add_notice("u", "BudgetNearLimit", "80 % is spent", NOW);
+    let second = live.desired_state("u");
     assert_ne!(second.revision, first.revision);
     assert_eq!(changes.try_recv(), Ok(Change::Wanted { uid: "u".into(), revision: second.revision.clone() }));
     live.reported("u", "g", Report { notices_seen: second.notices[0].id, ..report() }, NOW);
-    assert!(live.wanted("u").notices.is_empty());
-    assert!(Live::new(8).wanted("u").revision.starts_with("8."), "another leader's revisions are others");
+    assert!(live.desired_state("u").notices.is_empty());
+    assert!(Live::new(8).desired_state("u").revision.starts_with("8."), "another leader's revisions are others");
 }
 
 #[test]
@@ -358,13 +358,13 @@ fn a_change_of_the_breakers_of_commands_is_told_and_passing_time_is_not() {
     };
     let mut changes = live.changes();
     live.commands("u", breakers(None));
-    let first = live.wanted("u");
+    let first = live.desired_state("u");
     assert!(changes.try_recv().is_ok() && first.commands.as_deref() == Some(&breakers(None)));
     live.commands("u", breakers(None));
     assert!(changes.try_recv().is_err(), "nothing is new");
     live.commands("u", breakers(Some(60_000)));
     assert!(changes.try_recv().is_ok(), "it opened");
-    let told = live.wanted("u");
+    let told = live.desired_state("u");
     let open = told.commands.and_then(|commands| commands.open_globally).expect("open");
     assert!(told.revision != first.revision && (1..=60_000).contains(&open.retry_after_milliseconds), "{open:?}");
     live.commands("u", breakers(Some(59_500)));
@@ -382,11 +382,11 @@ fn only_who_was_given_a_permit_gives_it_back_and_once() {
     let command = CommandPermit { owner: 1, epoch: 1, id: 1 };
     let permit = Permit { owner: 5, epoch: 4, id: 3, kind: Kind::Probe };
     live.add_probe("u", command, permit);
-    assert_eq!((live.tries("u", command), live.tries("v", command)), (Some(permit), None));
+    assert_eq!((live.probe_permit("u", command), live.probe_permit("v", command)), (Some(permit), None));
     let given = CommandPermit { owner: 5, epoch: 4, id: 3 };
-    assert_eq!(live.tried("v", given), None, "somebody else's");
-    assert_eq!(live.tried("u", CommandPermit { id: 2, ..given }), None);
-    assert_eq!((live.tried("u", given), live.tried("u", given)), (Some(permit), None));
+    assert_eq!(live.take_probe("v", given), None, "somebody else's");
+    assert_eq!(live.take_probe("u", CommandPermit { id: 2, ..given }), None);
+    assert_eq!((live.take_probe("u", given), live.take_probe("u", given)), (Some(permit), None));
 }
 
 #[test]
@@ -414,10 +414,10 @@ fn what_comes_after_an_agents_end_is_forgotten_and_who_is_expected_or_heard_is_n
 fn notices_and_occurrences_of_one_agent_are_bounded() {
     let live = Live::new(7);
     for at in 0..1_000 {
-        live.tell("u", "about", &at.to_string(), NOW);
-        live.raised("u", Signal::OperationTimeout, Some("words".into()));
+        live.add_notice("u", "about", &at.to_string(), NOW);
+        live.raise("u", Signal::OperationTimeout, Some("words".into()));
     }
-    assert_eq!(live.wanted("u").notices.len(), MAX_PENDING_NOTICES);
+    assert_eq!(live.desired_state("u").notices.len(), MAX_PENDING_NOTICES);
     let view = live.view("u").expect("a view");
     assert_eq!(view.occurrences[&Signal::OperationTimeout].len(), 256);
     assert_eq!(view.words.len(), 1, "the last words of each signal");
@@ -446,7 +446,7 @@ fn commands_that_one_agent_tries_and_never_ends_are_bounded() {
     let permit = |id| Permit { owner: 7, epoch: 1, id, kind: crate::policy::breaker::circuit::Kind::Probe };
     let command = |id| CommandPermit { owner: 1, epoch: 1, id };
     (0..1_000).for_each(|id| live.add_probe("u", command(id), permit(id)));
-    let known = (0..1_000).filter(|id| live.tries("u", command(*id)).is_some()).count();
+    let known = (0..1_000).filter(|id| live.probe_permit("u", command(*id)).is_some()).count();
     assert_eq!(known, 64);
-    assert!(live.tries("u", command(999)).is_some());
+    assert!(live.probe_permit("u", command(999)).is_some());
 }

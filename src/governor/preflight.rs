@@ -86,7 +86,7 @@ fn dialect(dialect: Dialect) -> &'static str {
 }
 
 /// Why no agent of a pool with this spec can pass the preflight, if so. Such a pool creates no agents.
-pub fn unmeetable(spec: &AgentPoolSpec) -> Option<String> {
+pub fn unmeetable_reason(spec: &AgentPoolSpec) -> Option<String> {
     let preflight = spec.preflight.as_ref()?;
     let offer = pool::pool_offer(spec);
     let unreached: Vec<&str> = preflight.urls.iter().flatten().filter(|url| !offer.reaches(url)).map(String::as_str).collect();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_pool_whose_agents_could_never_pass_makes_none() {
-        let of = |extra: Value| unmeetable(&pool(extra));
+        let of = |extra: Value| unmeetable_reason(&pool(extra));
         assert_eq!(of(json!({"preflight": {"models": true, "urls": ["https://a.example.org/x"]}})), None);
         assert!(of(json!({"preflight": {"urls": ["https://c.example.org"]}})).is_some_and(|words| words.contains("https://c.example.org")));
         assert!(of(json!({"preflight": {"models": true}, "models": []})).is_some_and(|words| words.contains("spec.models is empty")));

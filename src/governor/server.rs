@@ -59,14 +59,14 @@ pub fn routes(governor: Arc<Governor>) -> axum::Router {
 }
 
 async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Response {
-    let result = one(&governor, request).await;
+    let result = route_request(&governor, request).await;
     // If the lease ran out meanwhile, another leader may decide otherwise.
     let leading = governor.context.leadership.check().is_ok();
     let away = || Refusal::unavailable("this replica is not the leader any more; try again");
     let mut response = match result {
         Ok(response) if leading => response,
-        Err(refusal) if leading => refused(&refusal),
-        Ok(_) | Err(_) => refused(&away()),
+        Err(refusal) if leading => refusal_response(&refusal),
+        Ok(_) | Err(_) => refusal_response(&away()),
     };
     if let Ok(epoch) = HeaderValue::from_str(&governor.context.epoch.to_string()) {
         response.headers_mut().insert(OWNER_EPOCH_HEADER, epoch);
@@ -75,7 +75,7 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
     response
 }
 
-async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Refusal> {
+async fn route_request(governor: &Arc<Governor>, request: Request) -> Result<Response, Refusal> {
     let context = &governor.context;
     if context.leadership.check().is_err() {
         return Err(Refusal::unavailable("this replica is not the leader; try again"));
@@ -107,7 +107,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     if let Call::MeterBegin | Call::MeterSettle | Call::MeterExtend | Call::MeterLate = row.call {
         let most = if row.call == Call::MeterBegin { MAX_BEGIN_BYTES } else { MAX_BODY_BYTES };
         let bytes = whole(request.into_body(), most).await?;
-        return Ok(answered(&budget::calls::of_session(row.call, &bytes, context).await?));
+        return Ok(json_response(&budget::calls::of_session(row.call, &bytes, context).await?));
     }
     let external = external(request.headers(), row.call)?;
     let caller = Caller {
@@ -122,10 +122,10 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     let (head, body) = request.into_parts();
     let (bytes, room) = governor.bodies.read(&caller.key.namespace, body).await?;
     if let Call::MeterHold | Call::MeterWay = row.call {
-        return Ok(answered(&budget::calls::of_agent(row.call, &caller, &bytes, context).await?));
+        return Ok(json_response(&budget::calls::of_agent(row.call, &caller, &bytes, context).await?));
     }
     if row.call == Call::Egress {
-        return Ok(answered(&egress::of_agent(&caller, &bytes, context).await?));
+        return Ok(json_response(&egress::of_agent(&caller, &bytes, context).await?));
     }
     let key = head.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (context, call) = (context.clone(), row.call);
@@ -140,7 +140,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     });
     let answer = calling.await.map_err(|error| Refusal::new(Code::Internal, format!("the call was aborted: {error}")))??;
     Ok(match answer {
-        Some(answer) => answered(&answer),
+        Some(answer) => json_response(&answer),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }
@@ -172,7 +172,7 @@ fn external(headers: &HeaderMap, call: Call) -> Result<Option<ExternalUser>, Ref
     Ok(Some(ExternalUser { user: user.to_owned(), pool: value(headers, CALLER_POOL_HEADER)?, enrols: call == Call::Enrol }))
 }
 
-fn answered(answer: &serde_json::Value) -> Response {
+fn json_response(answer: &serde_json::Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], answer.to_string()).into_response()
 }
 
@@ -183,7 +183,7 @@ async fn whole(body: Body, most: usize) -> Result<Bytes, Refusal> {
 }
 
 /// A refusal as an answer.
-pub fn refused(refusal: &Refusal) -> Response {
+pub fn refusal_response(refusal: &Refusal) -> Response {
     let status = StatusCode::from_u16(refusal.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let text = serde_json::to_string(refusal).unwrap_or_default();
     let mut response = (status, [(header::CONTENT_TYPE, "application/json")], text).into_response();

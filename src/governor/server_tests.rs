@@ -86,7 +86,7 @@ fn governor(cluster: &Arc<Cluster>) -> axum::Router {
     let agent = json!({"image": "i", "command": ["c"]});
     let lead = json!({"type": "lead", "agent": agent, "may": {"spawnIn": ["kids"]}, "bulkhead": {"maxChildAgents": 3}});
     let pools = [object("AgentPool", "lead", lead), object("AgentPool", "kids", json!({"type": "kids", "agent": agent}))];
-    let context = Arc::new(context(cluster.client(), &pools, Notifier::kept().0));
+    let context = Arc::new(context(cluster.client(), &pools, Notifier::for_test().0));
     let reviewer = Reviewer::new(cluster.client(), GOVERNOR_AUDIENCE);
     routes(Arc::new(Governor { context, reviewer, gateway: USER.into(), bodies: BodyMemory::new(GOVERNOR_BODY_LIMITS) }))
 }

@@ -52,7 +52,7 @@ impl Notifier {
             let sender = Sender::new(&webhook)?;
             let (queue, told) = mpsc::channel(NOTICE_QUEUE_CAPACITY);
             let webhook = Arc::new(webhook);
-            tokio::spawn(work(webhook.clone(), sender, told, metrics.clone()));
+            tokio::spawn(run_webhook(webhook.clone(), sender, told, metrics.clone()));
             ways.push(WebhookLane { webhook, queue });
         }
         Ok(Self { lanes: ways.into(), metrics: metrics.clone() })
@@ -60,7 +60,7 @@ impl Notifier {
 
     /// A notifier for tests, and the notices that all webhooks would get.
     #[cfg(test)]
-    pub fn kept() -> (Self, mpsc::Receiver<Arc<Notice>>) {
+    pub fn for_test() -> (Self, mpsc::Receiver<Arc<Notice>>) {
         let (queue, told) = mpsc::channel(NOTICE_QUEUE_CAPACITY);
         let webhook = serde_json::from_value(serde_json::json!({"name": "test", "urlFile": "/nowhere"})).expect("a webhook");
         (Self { lanes: [WebhookLane { webhook: Arc::new(webhook), queue }].into(), metrics: Metrics::default() }, told)
@@ -78,7 +78,7 @@ impl Notifier {
 }
 
 /// Sends notices to one webhook until the notifier is dropped.
-async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Arc<Notice>>, metrics: Metrics) {
+async fn run_webhook(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Arc<Notice>>, metrics: Metrics) {
     let began = Instant::now();
     let mut outbox: Outbox<NoticeGroup, Arc<Notice>> = Outbox::default();
     loop {

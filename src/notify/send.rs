@@ -46,13 +46,13 @@ impl Sender {
         let request = self.request(id, body)?;
         let answer =
             tokio::time::timeout(SEND_TIMEOUT, self.client.request(request)).await.map_err(|_| anyhow!("the webhook does not answer"))?;
-        let answer = answer.map_err(|error| anyhow!(words(&error)))?;
+        let answer = answer.map_err(|error| anyhow!(error_chain(&error)))?;
         let again = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         Ok((answer.status(), again.map(Duration::from_secs)))
     }
 
     fn request(&self, id: u64, body: String) -> anyhow::Result<Request<Full<Bytes>>> {
-        let url: Uri = secret(&self.url)?.parse().map_err(|_| anyhow!("the content of {} is not a URL", self.url.display()))?;
+        let url: Uri = read_secret(&self.url)?.parse().map_err(|_| anyhow!("the content of {} is not a URL", self.url.display()))?;
         if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none() {
             bail!("the content of {} is not a URL with http or https", self.url.display());
         }
@@ -61,7 +61,7 @@ impl Sender {
             .header(header::USER_AGENT, concat!("spillway/", env!("CARGO_PKG_VERSION")))
             .header("spillway-notice", id);
         if let Some(file) = &self.authorization {
-            let mut value = HeaderValue::try_from(secret(file)?)
+            let mut value = HeaderValue::try_from(read_secret(file)?)
                 .map_err(|_| anyhow!("the content of {} is not a valid header value", file.display()))?;
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
@@ -71,13 +71,13 @@ impl Sender {
 }
 
 /// The content of a file of a Secret.
-fn secret(file: &Path) -> anyhow::Result<String> {
+fn read_secret(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}: check that its Secret exists", file.display()))?;
     Ok(text.trim().to_owned())
 }
 
 /// The messages of an error and its causes. None of them contains the URL.
-fn words(error: &hyper_util::client::legacy::Error) -> String {
+fn error_chain(error: &hyper_util::client::legacy::Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -47,7 +47,7 @@ pub struct Trust {
 pub async fn keep(client: Client, places: SecretNames, leadership: Leadership, tell: watch::Sender<Option<Trust>>) {
     let api: Api<Secret> = Api::namespaced(client, &places.namespace);
     loop {
-        let wait = match look(&api, &places, &leadership, &tell).await {
+        let wait = match reconcile(&api, &places, &leadership, &tell).await {
             Ok(()) => CERTIFICATE_CHECK_INTERVAL,
             Err(Problem::Call(error)) if error.class() == Class::LostLeadership => {
                 leadership.abdicate();
@@ -71,7 +71,7 @@ enum Problem {
     Making(#[from] authority::Error),
 }
 
-async fn look(
+async fn reconcile(
     api: &Api<Secret>,
     places: &SecretNames,
     leadership: &Leadership,
@@ -98,7 +98,7 @@ async fn look(
     let signing = if signer(&facts(&first, &second)) == Signer::Second { second.as_ref() } else { first.as_ref() };
     let Some(signing) = signing else { return Ok(()) };
     let bundle: String = [&first, &second].into_iter().flatten().map(|pair| pair.certificate.as_str()).collect();
-    gateways(api, places, leadership, signing, &bundle, now).await?;
+    keep_gateway_certificate(api, places, leadership, signing, &bundle, now).await?;
     let current = tell.borrow().clone();
     let governor = match current {
         Some(trust) if trust.bundle == bundle && !renew(now, trust.governor.times.made, trust.governor.times.ends, true) => return Ok(()),
@@ -109,7 +109,7 @@ async fn look(
 }
 
 /// Keeps the Secret with the gateways' certificate and the trusted authorities.
-async fn gateways(
+async fn keep_gateway_certificate(
     api: &Api<Secret>,
     places: &SecretNames,
     leadership: &Leadership,

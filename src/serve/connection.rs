@@ -68,7 +68,7 @@ impl Register {
         self.0.began.elapsed()
     }
 
-    fn show(&self, state: &State) {
+    fn update_gauges(&self, state: &State) {
         let (strange, known) = state.admission.counts();
         self.0.metrics.connections(self.0.bounds.listener, strange, known);
     }
@@ -90,7 +90,7 @@ impl Register {
                 }
                 let ended = CancellationToken::new();
                 state.ends.insert(id, ended.clone());
-                self.show(&state);
+                self.update_gauges(&state);
                 let lifetime = Mutex::new(Lifetime::new(self.0.bounds.times, now));
                 let (known, waits, changed) = (AtomicBool::new(false), AtomicBool::new(false), Notify::new());
                 Ok(ConnectionSlot(Connection(Arc::new(Inner {
@@ -146,7 +146,7 @@ impl Drop for ConnectionSlot {
         let mut state = register.lock();
         state.ends.remove(id);
         state.admission.leave(*id, *address);
-        register.show(&state);
+        register.update_gauges(&state);
         drop(state);
         register.0.freed.notify_one();
     }
@@ -178,7 +178,7 @@ impl Connection {
             state.rates.give_back(*address);
             state.rates.give_back(*address);
         }
-        register.show(&state);
+        register.update_gauges(&state);
         drop(state);
         self.lifetime().admitted();
         known.store(true, Ordering::Release);

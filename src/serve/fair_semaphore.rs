@@ -45,7 +45,7 @@ pub struct Permit {
 }
 
 impl State {
-    fn may(&self, namespace: &str) -> bool {
+    fn may_take(&self, namespace: &str) -> bool {
         self.taken < self.bounds.total && self.taken_by_namespace.get(namespace).is_none_or(|own| *own < self.bounds.per_namespace)
     }
 
@@ -76,7 +76,7 @@ impl FairSemaphore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn turn(&self, namespace: &str) -> Permit {
+    fn permit(&self, namespace: &str) -> Permit {
         Permit { semaphore: self.clone(), namespace: namespace.to_owned() }
     }
 
@@ -85,9 +85,9 @@ impl FairSemaphore {
         let (number, called) = {
             let mut state = self.lock();
             // Free permits are given to waiters at once, so a waiter may not have the permits that are free now.
-            if state.may(namespace) {
+            if state.may_take(namespace) {
                 state.begin(namespace);
-                return Ok(self.turn(namespace));
+                return Ok(self.permit(namespace));
             }
             let (call, called) = oneshot::channel();
             (state.queue.join(namespace.to_owned(), call).map_err(|_| QueueFull)?, called)
@@ -99,7 +99,7 @@ impl FairSemaphore {
 
     /// Changes the numbers of permits. Permits in use stay valid; the limit of waiters does not change.
     pub fn resize(&self, all: usize, of_one: usize) {
-        self.call(|state| state.bounds = Bounds { total: all, per_namespace: of_one, ..state.bounds });
+        self.update_and_wake(|state| state.bounds = Bounds { total: all, per_namespace: of_one, ..state.bounds });
     }
 
     /// Whether there are waiters.
@@ -108,11 +108,11 @@ impl FairSemaphore {
     }
 
     fn end(&self, namespace: &str) {
-        self.call(|state| state.end(namespace));
+        self.update_and_wake(|state| state.end(namespace));
     }
 
     /// Applies `change`, and wakes the waiters that may have a permit after it.
-    fn call(&self, change: impl FnOnce(&mut State)) {
+    fn update_and_wake(&self, change: impl FnOnce(&mut State)) {
         let mut called = Vec::new();
         {
             let mut state = self.lock();
@@ -122,7 +122,7 @@ impl FairSemaphore {
                 let may = |one: &String| of.get(one).is_none_or(|own| *own < bounds.per_namespace);
                 let Some((next, call)) = line.next(may) else { break };
                 state.begin(&next);
-                called.push((call, self.turn(&next)));
+                called.push((call, self.permit(&next)));
             }
         }
         // A permit for a waiter that has just left comes back and is dropped, which wakes the next waiter.

@@ -82,12 +82,12 @@ async fn serve(
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let (register, tasks) = (Register::new(bounds, metrics), TaskTracker::new());
-    while let Some((stream, place)) = next(&listener, &register, &stop).await {
+    while let Some((stream, place)) = accept_next(&listener, &register, &stop).await {
         let (acceptor, routes, stop) = (acceptor.clone(), routes.clone(), stop.clone());
         tasks.spawn(async move {
             let connection = place.connection();
             let ended = tokio::select! {
-                ended = one(stream, acceptor, bounds, routes, connection, &stop) => ended,
+                ended = serve_connection(stream, acceptor, bounds, routes, connection, &stop) => ended,
                 () = connection.ended() => Ok(()),
             };
             if let Err(error) = ended {
@@ -101,7 +101,7 @@ async fn serve(
 }
 
 /// The next connection that has a slot. None: the server stops.
-async fn next(listener: &TcpListener, register: &Register, stop: &CancellationToken) -> Option<(TcpStream, ConnectionSlot)> {
+async fn accept_next(listener: &TcpListener, register: &Register, stop: &CancellationToken) -> Option<(TcpStream, ConnectionSlot)> {
     let (stream, peer) = loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -139,7 +139,7 @@ pub(super) enum Protocol {
     Http2,
 }
 
-async fn one(
+async fn serve_connection(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
     bounds: Bounds,
@@ -150,7 +150,7 @@ async fn one(
     stream.set_nodelay(true)?;
     let Some(acceptor) = acceptor else { return drive(stream, Protocol::Http1, bounds, routes, connection, stop).await };
     let stream = tokio::select! {
-        shaken = tokio::time::timeout_at(connection.strange_deadline(), shake(stream, &acceptor, connection)) => shaken??,
+        shaken = tokio::time::timeout_at(connection.strange_deadline(), tls_handshake(stream, &acceptor, connection)) => shaken??,
         () = stop.cancelled() => return Ok(()),
     };
     let second = stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice());
@@ -160,7 +160,7 @@ async fn one(
 
 /// Does the TLS handshake, within the rate limit of the connection's address: a handshake costs more than most
 /// requests.
-pub(super) async fn shake<S>(stream: S, acceptor: &TlsAcceptor, connection: &Connection) -> std::io::Result<TlsStream<S>>
+pub(super) async fn tls_handshake<S>(stream: S, acceptor: &TlsAcceptor, connection: &Connection) -> std::io::Result<TlsStream<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -199,7 +199,7 @@ where
                 .initial_stream_window_size(bounds.stream_window_bytes)
                 .initial_connection_window_size(bounds.connection_window_bytes);
             let serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-            live(serving, |serving| serving.graceful_shutdown(), connection, stop).await
+            drive_until_closed(serving, |serving| serving.graceful_shutdown(), connection, stop).await
         }
         Protocol::Http1 => {
             let mut builder = http1::Builder::new();
@@ -208,13 +208,13 @@ where
             builder.max_buf_size(HEAD_BYTES).max_header_size(HEAD_BYTES).max_headers(HEAD_FIELDS);
             let stream = TokioIo::new(WatchedStream::new(stream, connection.clone()));
             let serving = std::pin::pin!(builder.serve_connection(stream, service));
-            live(serving, |serving| serving.graceful_shutdown(), connection, stop).await
+            drive_until_closed(serving, |serving| serving.graceful_shutdown(), connection, stop).await
         }
     }
 }
 
 /// Drives `serving` as long as its connection may live.
-async fn live<C: Future<Output = hyper::Result<()>>>(
+async fn drive_until_closed<C: Future<Output = hyper::Result<()>>>(
     mut serving: Pin<&mut C>,
     close: impl Fn(Pin<&mut C>),
     connection: &Connection,

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Bounds;
 use super::connection::{Connection, Register};
-use super::listener::{Protocol, drive, shake};
+use super::listener::{Protocol, drive, tls_handshake};
 use crate::pki::tls;
 use crate::telemetry::Metrics;
 
@@ -191,7 +191,7 @@ async fn handshakes_of_an_address_take_turns() {
     for _ in 0..1_000 {
         let (mut client, server) = duplex(1024);
         client.write_all(b"this is no handshake").await.expect("open");
-        shake(server, &acceptor, place.connection()).await.expect_err("it is none");
+        tls_handshake(server, &acceptor, place.connection()).await.expect_err("it is none");
     }
     let took = began.elapsed();
     assert!(took >= S(2) && took < S(5), "400 at once, the others 200 a second: {took:?}");

@@ -101,7 +101,7 @@ impl<'a> WaitingCall<'a> {
         let mut counts = bodies.lock();
         let waiting = counts.waiting.entry(namespace.to_owned()).or_default();
         if *waiting >= MAX_WAITING_CALLS {
-            return Err(full());
+            return Err(memory_refusal());
         }
         *waiting += 1;
         Ok(Self { bodies, namespace })
@@ -148,11 +148,11 @@ impl BodyReservation {
                 freed.await;
             }
         };
-        tokio::time::timeout(patience, waiting).await.map_err(|_| full())
+        tokio::time::timeout(patience, waiting).await.map_err(|_| memory_refusal())
     }
 }
 
-fn full() -> Refusal {
+fn memory_refusal() -> Refusal {
     let message = "too many request bodies of this namespace and others are in memory; try again";
     Refusal::new(Code::TooManyCalls, message).retry_after(2)
 }
@@ -177,12 +177,12 @@ impl BodyMemory {
     /// Reads the body of a call from `namespace`.
     pub async fn read(&self, namespace: &str, body: Body) -> Result<(Vec<u8>, BodyReservation), Refusal> {
         let place = BodyReservation { bodies: self.clone(), namespace: namespace.to_owned(), bytes: 0 };
-        let reading = tokio::time::timeout(self.0.sizes.within, whole(body, place, self.0.sizes.max_body_bytes)).await;
+        let reading = tokio::time::timeout(self.0.sizes.within, read_whole(body, place, self.0.sizes.max_body_bytes)).await;
         reading.map_err(|_| Refusal::new(Code::InvalidBody, "the body did not arrive in time").field("(body)"))?
     }
 }
 
-async fn whole(mut body: Body, mut place: BodyReservation, most: usize) -> Result<(Vec<u8>, BodyReservation), Refusal> {
+async fn read_whole(mut body: Body, mut place: BodyReservation, most: usize) -> Result<(Vec<u8>, BodyReservation), Refusal> {
     let too_large = || Refusal::new(Code::BodyTooLarge, format!("the body has more than {most} bytes")).field("(body)");
     // A call with a known length waits for all its memory before it reads: with parts of bodies in memory, calls could
     // wait for each other.
@@ -208,7 +208,7 @@ async fn whole(mut body: Body, mut place: BodyReservation, most: usize) -> Resul
             return Err(too_large());
         }
         if !place.grow(length.saturating_sub(place.bytes)) {
-            return Err(full());
+            return Err(memory_refusal());
         }
         read.extend_from_slice(&data);
     }

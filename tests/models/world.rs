@@ -31,7 +31,7 @@ use spillway::gateway::models::upstream::Upstream;
 use spillway::gateway::models::{Models, Times};
 use spillway::gateway::routes::{AGENT_BODY_LIMITS, routes};
 use spillway::gateway::state::Gateway;
-use spillway::governor::server::refused;
+use spillway::governor::server::refusal_response;
 use spillway::pki::authority::{PemKeyPair, authority, serving};
 use spillway::pki::tls::{self, Serving};
 use spillway::serve::fair_semaphore::FairSemaphore;

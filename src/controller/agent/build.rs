@@ -105,7 +105,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
-            init_containers: Some(vec![link(supervised)]),
+            init_containers: Some(vec![sidecar_container(supervised)]),
             containers: vec![container],
             restart_policy: Some("Never".into()),
             termination_grace_period_seconds: Some(spec.goodbye_timeout_seconds().into()),
@@ -158,7 +158,7 @@ fn pod_labels(agent: &Agent, pool: &AgentPool) -> BTreeMap<String, String> {
 
 /// The native sidecar. Its postStart hook installs our programs for the agent's container. The kubelet starts no other
 /// container before that hook ends, and a separate init container would make each start a second slower.
-fn link(supervised: &Supervised) -> Container {
+fn sidecar_container(supervised: &Supervised) -> Container {
     let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
     let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
     let install = ExecAction { command: Some(vec!["/spillway-agent".into(), "install".into(), BIN_DIR.into()]) };
@@ -232,7 +232,7 @@ fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
     for (name, value) in [("HTTP_PROXY", EGRESS_PROXY_URL), ("HTTPS_PROXY", EGRESS_PROXY_URL), ("NO_PROXY", "localhost,127.0.0.1,::1")] {
         all.extend([plain(name, value.into()), plain(&name.to_lowercase(), value.into())]);
     }
-    all.extend(models(pool).into_iter().map(|(name, value)| plain(name, value)));
+    all.extend(model_variables(pool).into_iter().map(|(name, value)| plain(name, value)));
     let listed = pool.spec.agent.env.clone().unwrap_or_default();
     all.extend(listed.into_iter().map(|PoolEnv { name, value }| EnvVar { name, value: Some(value.unwrap_or_default()), value_from: None }));
     all
@@ -240,7 +240,7 @@ fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
 
 /// Variables that point clients of model APIs to the sidecar: for each protocol the pool's first entry, with the base
 /// path that clients of the protocol expect.
-fn models(pool: &AgentPool) -> Vec<(&'static str, String)> {
+fn model_variables(pool: &AgentPool) -> Vec<(&'static str, String)> {
     let entries = pool.spec.models.as_deref().unwrap_or_default();
     let all = [
         ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "", &[Dialect::Anthropic][..]),

@@ -128,8 +128,8 @@ fn clients_find_the_first_model_api_of_their_protocol_and_no_key() {
         ("OPENAI_BASE_URL", text("http://127.0.0.1:4101/gpt/v1")),
         ("OPENAI_API_KEY", text(PLACEHOLDER_KEY)),
     ];
-    assert_eq!(models(&pool), expected);
-    assert_eq!(models(&objects(json!({})).1), []);
+    assert_eq!(model_variables(&pool), expected);
+    assert_eq!(model_variables(&objects(json!({})).1), []);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::policy::pool::{CRASH_LOOP_THRESHOLD, MIN_HEALTHY_LIFETIME};
 
 /// The signals of a pod that ended, or that does not start its program in time. `asked`: it was asked to end, so its
 /// end is no crash. `spec`: that of its pool, if the pool exists and is readable.
-pub fn raised(
+pub fn pod_end_signals(
     agent: &Agent,
     fact: &Pod,
     pod: Option<&PodObject>,
@@ -36,27 +36,27 @@ pub fn raised(
     let killed = failure.filter(|words| words.contains("OOMKilled"));
     let killed = killed.map(|words| RaisedSignal { signal: Signal::OomKilled, message: words.to_owned(), ago: vec![Duration::ZERO] });
     let mode = spec.map(|spec| spec.mode).unwrap_or_default();
-    let crash = if asked { None } else { crash(stage, life(agent, pod), view, mode) };
-    let in_a_row = crash.filter(|_| spec.is_some()).and_then(|words| in_a_row(agent, mode, &words, context));
+    let crash = if asked { None } else { crash_message(stage, program_lifetime(agent, pod), view, mode) };
+    let in_a_row = crash.filter(|_| spec.is_some()).and_then(|words| crash_loop_signal(agent, mode, &words, context));
     in_a_row.into_iter().chain(killed).collect()
 }
 
 /// Whether the agent was asked to end: it is being deleted, was given up, said goodbye, or hibernates.
 pub fn was_asked(agent: &Agent, sleeps: bool) -> bool {
     let status = agent.status.as_ref();
-    let leaves = status.is_some_and(|status| super::condemned(status) || status.goodbye.is_some());
+    let leaves = status.is_some_and(|status| super::is_given_up(status) || status.goodbye.is_some());
     agent.metadata.deletion_timestamp.is_some() || sleeps || leaves
 }
 
 /// How long its program ran; none: the kubelet reports no start.
-fn life(agent: &Agent, pod: Option<&PodObject>) -> Option<Duration> {
+fn program_lifetime(agent: &Agent, pod: Option<&PodObject>) -> Option<Duration> {
     let stored = || agent.status.as_ref().and_then(|status| status.start_time.clone());
     let started = pod.and_then(status::started_at).or_else(stored)?;
     Duration::try_from(jiff::Timestamp::now().duration_since(started.0)).ok()
 }
 
 /// How it crashed, if it did: it ended by itself soon after its start, or did not start in time.
-fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolMode) -> Option<String> {
+fn crash_message(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolMode) -> Option<String> {
     let soon = life.is_none_or(|life| life < MIN_HEALTHY_LIFETIME);
     match stage {
         Stage::Failed(words) if soon => Some(words.clone()),
@@ -71,7 +71,7 @@ fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolM
 }
 
 /// The signal `CrashLoop`, if enough agents of its pool crashed recently.
-fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Option<RaisedSignal> {
+fn crash_loop_signal(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Option<RaisedSignal> {
     // An agent that was made by hand, or requested by another agent, is not replaced.
     agent.spec.sequence?;
     let (key, now) = (ObjectKey::of(agent), jiff::Timestamp::now());
@@ -98,15 +98,15 @@ mod tests {
     fn a_short_life_that_ended_by_itself_is_a_crash_and_so_is_a_start_that_takes_too_long() {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         let failed = Stage::Failed("exit code 7".into());
-        assert_eq!(crash(&failed, seconds(9), None, NO_WORK).as_deref(), Some("exit code 7"));
-        assert_eq!(crash(&failed, None, None, NO_WORK).as_deref(), Some("exit code 7"), "it never ran");
-        assert_eq!(crash(&failed, seconds(600), None, NO_WORK), None, "it did its part");
-        assert!(crash(&Stage::Succeeded, seconds(9), None, NO_WORK).is_some());
-        assert_eq!(crash(&Stage::Succeeded, seconds(9), None, PoolMode::Chat), None, "a person left");
+        assert_eq!(crash_message(&failed, seconds(9), None, NO_WORK).as_deref(), Some("exit code 7"));
+        assert_eq!(crash_message(&failed, None, None, NO_WORK).as_deref(), Some("exit code 7"), "it never ran");
+        assert_eq!(crash_message(&failed, seconds(600), None, NO_WORK), None, "it did its part");
+        assert!(crash_message(&Stage::Succeeded, seconds(9), None, NO_WORK).is_some());
+        assert_eq!(crash_message(&Stage::Succeeded, seconds(9), None, PoolMode::Chat), None, "a person left");
         let running = Stage::Running { ready: false };
-        assert_eq!(crash(&running, seconds(9), Some(&View::well()), NO_WORK), None);
+        assert_eq!(crash_message(&running, seconds(9), Some(&View::well()), NO_WORK), None);
         let overdue = View { finding: Finding::StartOverdue(Duration::from_secs(300)), ..View::well() };
-        assert!(crash(&running, None, Some(&overdue), NO_WORK).is_some());
+        assert!(crash_message(&running, None, Some(&overdue), NO_WORK).is_some());
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         let message = leader.status("Agent", "a")["interventions"][0]["message"].clone();
         assert_eq!(message, "2 agents of AgentPool/p recently ended soon after their start. The last one: Error");
         assert!(leader.events().contains(&("CrashLoop".to_owned(), "Restart".to_owned())), "{:?}", leader.events());
-        assert_eq!(leader.told().iter().filter(|(reason, ..)| reason == "CrashLoop").count(), 1, "and webhooks");
+        assert_eq!(leader.take_notices().iter().filter(|(reason, ..)| reason == "CrashLoop").count(), 1, "and webhooks");
         let given_up = leader.status("Agent", "a")["conditions"].as_array().cloned().unwrap_or_default();
         assert!(given_up.iter().all(|condition| condition["type"] != "GivenUp"), "it ended by itself: {given_up:?}");
         let alone = crashing(json!([]), &[], "container agent ended with exit code 137 (OOMKilled)");

@@ -13,7 +13,7 @@ use crate::wire::agent::Program;
 const DEFAULT_GRACE_SECONDS: u32 = 15;
 
 /// The state of the agent's process, as that of a pod.
-pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>, now: jiff::Timestamp) -> Pod {
+pub fn process_as_pod(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>, now: jiff::Timestamp) -> Pod {
     let status = agent.status.as_ref();
     let said = status.and_then(|status| status.goodbye.as_ref()).map(|goodbye| goodbye.time.0);
     let deleted = agent.metadata.deletion_timestamp.as_ref().map(|time| time.0);
@@ -21,7 +21,7 @@ pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>,
     let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
     let grace = spec.map_or(DEFAULT_GRACE_SECONDS, AgentPoolSpec::goodbye_timeout_seconds);
     to_pod(&Process {
-        over: agent.has_ended() || status.is_some_and(super::condemned),
+        over: agent.has_ended() || status.is_some_and(super::is_given_up),
         leaving: leaves.map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default()),
         grace: Duration::from_secs(grace.into()),
         ended: report.is_some_and(|report| report.program == Program::Ended),
@@ -44,7 +44,7 @@ mod tests {
         serde_json::from_value(object).expect("an Agent")
     }
     fn at(agent: &Agent, view: Option<&View>, time: &str) -> Pod {
-        process(agent, view, None, time.parse().expect("a time"))
+        process_as_pod(agent, view, None, time.parse().expect("a time"))
     }
     fn there(deleting: bool) -> Pod {
         Pod::Ours(PodObservation { stage: Stage::Running { ready: true }, deleting, node: NodeReach::Heard, overdue: false })

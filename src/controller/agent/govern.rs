@@ -21,7 +21,7 @@ use crate::wire::follow::Message;
 /// Tells the governor that the agent is expected to report, its directive, or that it ended.
 pub fn update_governor(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation, state: &State) {
     let Some(uid) = agent.caller_uid() else { return };
-    if leaves(state) {
+    if is_leaving(state) {
         context.meter.write_soon(TokenKey::Agent(agent.uid().unwrap_or_default()));
     }
     // This includes a goodbye that an earlier leader stored: if the agent repeats it, it gets its answer at once.
@@ -29,7 +29,7 @@ pub fn update_governor(agent: &Agent, key: &ObjectKey, context: &Context, observ
         context.live.goodbye_stored(uid);
     }
     if let Some(status) = &agent.status {
-        context.live.asks_stored(uid, status::asked(status));
+        context.live.asks_stored(uid, status::stored_request(status));
     }
     if observed.facts.condemned {
         return context.live.revoke(uid);
@@ -82,7 +82,7 @@ pub fn update_governor(agent: &Agent, key: &ObjectKey, context: &Context, observ
 }
 
 /// Whether its program makes no model calls any more, or soon makes none: then its spent tokens are written at once.
-fn leaves(state: &State) -> bool {
+fn is_leaving(state: &State) -> bool {
     match state {
         State::Stopping | State::Hibernating | State::Hibernated | State::Condemned(_) | State::Missing(_) | State::Ended(_) => true,
         State::Keep
@@ -98,14 +98,14 @@ fn leaves(state: &State) -> bool {
 
 /// Whether this decision is new: a signal that persists is handled once.
 pub fn is_new(agent: &Agent, context: &Context, decision: &Decision) -> bool {
-    agent.caller_uid().is_some_and(|uid| context.live.unanswered(uid, decision.signal))
+    agent.caller_uid().is_some_and(|uid| context.live.is_unanswered(uid, decision.signal))
 }
 
 /// Reports an intervention, and carries out the part of it that does not change the agent's life.
 pub async fn intervene(agent: &Agent, observed: &AgentObservation, context: &Context, decision: &Decision) {
     let Decision { signal, action, message, enforced, overruled } = decision;
     if let Some(uid) = agent.caller_uid() {
-        context.live.answered(uid, *signal);
+        context.live.answer_stored(uid, *signal);
     }
     context.metrics.intervention(signal.name(), action.name(), *enforced);
     let would = if *enforced { "" } else { " (not done: supervision.mode is Observe)" };
@@ -122,7 +122,7 @@ pub async fn intervene(agent: &Agent, observed: &AgentObservation, context: &Con
         // the action.
         Action::Warn => {
             if let Some(uid) = agent.caller_uid().filter(|_| *enforced) {
-                context.live.tell(uid, signal.name(), message, jiff::Timestamp::now());
+                context.live.add_notice(uid, signal.name(), message, jiff::Timestamp::now());
             }
             context.events.warning(agent, signal.name(), action.name(), note).await;
         }

@@ -41,7 +41,7 @@ pub use observe::AgentObservation;
 pub use pod_termination::PodTerminations;
 pub use status::{hindrance_of, hindrance_reason};
 use supervise::Pause;
-pub use supervise::{condemned, supervisor_pause_reason};
+pub use supervise::{is_given_up, supervisor_pause_reason};
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER_NAME: &str = "agent";
@@ -65,7 +65,7 @@ pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Resul
         Ok(agent) => agent,
         Err(invalid) => return handle_invalid(object.as_ref(), &invalid.error, &key, &context).await,
     };
-    context.reconcile(CONTROLLER_NAME, key.clone(), one(agent, &key, &context)).await
+    context.reconcile(CONTROLLER_NAME, key.clone(), reconcile_agent(agent, &key, &context)).await
 }
 
 /// The action after a failed reconcile.
@@ -104,7 +104,7 @@ async fn remove_finalizer(meta: &ObjectMeta, key: &ObjectKey, context: &Context)
     Ok(())
 }
 
-async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
+async fn reconcile_agent(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     let pod = context.stores.pod(key);
     let pod_version = pod.as_ref().and_then(|pod| pod.resource_version());
     let seen =
@@ -124,7 +124,7 @@ async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLo
     }
     let wait = match written {
         StepWrites::Gone => None,
-        StepWrites::StatusOnly | StepWrites::Pod(..) => tell(agent, key, context, &observed, &state, written).await?,
+        StepWrites::StatusOnly | StepWrites::Pod(..) => write_status(agent, key, context, &observed, &state, written).await?,
     };
     let wait = wait.into_iter().chain(observed.missing_in_cache.then_some(MISSING_POD_CHECK_INTERVAL)).min();
     Ok(match (wait, next_look(&state)) {
@@ -176,7 +176,7 @@ async fn apply(
         }
         Step::RemoveFinalizer => {
             remove_finalizer(&agent.metadata, key, context).await?;
-            forget(agent, key, context);
+            forget_agent(agent, key, context);
             Ok((state, StepWrites::Gone))
         }
         Step::DeleteAgent => {
@@ -201,9 +201,10 @@ async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed:
     let Some(pool) = observed.pool() else { return Ok((State::PoolMissing, StepWrites::StatusOnly)) };
     let pod = build::pod(agent, pool, observe::user_namespaces(pool, context), &context.supervised);
     let volume = if agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some()) { None } else { build::claim(agent, pool) };
-    let amounts = Amounts { agents: 1, memory: capacity::memory(&pod), storage: volume.as_ref().map_or(0, capacity::requested_storage) };
+    let amounts =
+        Amounts { agents: 1, memory: capacity::total_memory_limit(&pod), storage: volume.as_ref().map_or(0, capacity::requested_storage) };
     // Capacity is reserved before the volume is created, so that a refusal leaves no volume behind.
-    if let Err(hindrance) = context.pending_places.take(key, pool, amounts, &context.stores) {
+    if let Err(hindrance) = context.pending_places.reserve(key, pool, amounts, &context.stores) {
         return Ok((State::Hindered(hindrance), StepWrites::StatusOnly));
     }
     let claim = match claim::ensure(agent, pool, key, context).await? {
@@ -282,7 +283,7 @@ async fn delete_orphan(agent: &Agent, key: &ObjectKey, context: &Context) -> Res
 }
 
 /// Writes the status if it changed, and reports transitions as events. Returns the delay of a change that may wait.
-async fn tell(
+async fn write_status(
     agent: &Agent,
     key: &ObjectKey,
     context: &Context,
@@ -311,7 +312,7 @@ async fn tell(
         epoch: context.epoch,
         now: jiff::Timestamp::now(),
     };
-    let Some((next, change)) = status::next(agent, &told) else {
+    let Some((next, change)) = status::next_status(agent, &told) else {
         context.decide_write(CONTROLLER_NAME, key, StatusChange::None);
         return Ok(None);
     };
@@ -329,7 +330,7 @@ async fn tell(
         context.live.goodbye_stored(uid);
     }
     if let Some(uid) = stored.caller_uid() {
-        context.live.asks_stored(uid, status::asked(&next));
+        context.live.asks_stored(uid, status::stored_request(&next));
         context.live.timeouts_stored(uid, observed.view.as_ref().map_or(0, |view| view.timeouts));
         // The signal that led to this pause must not lead to another pause after it.
         if let Some(decision) = observed.decision.as_ref().filter(|_| matches!(observed.paused, Some(Pause::Supervisor | Pause::Tokens))) {
@@ -339,7 +340,7 @@ async fn tell(
     if let (State::Hibernated, Some(pod)) = (state, agent.status.as_ref().and_then(|status| status.pod_ref.as_ref())) {
         context.pod_terminations.forget(&pod.uid);
     }
-    for news in status::news(agent.status.as_ref(), &next) {
+    for news in status::status_events(agent.status.as_ref(), &next) {
         if news.warning {
             context.events.warning(agent, &news.reason, "Supervise", news.note).await;
         } else {
@@ -404,7 +405,7 @@ pub fn forget_name(key: &ObjectKey, context: &Context) {
     context.live.forget(key);
 }
 
-fn forget(agent: &Agent, key: &ObjectKey, context: &Context) {
+fn forget_agent(agent: &Agent, key: &ObjectKey, context: &Context) {
     forget_name(key, context);
     if let Some(uid) = agent.caller_uid() {
         context.live.revoke(uid);

@@ -77,8 +77,10 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     let watched = cached.is_some();
     let (fact, pod) = match (cached, recorded) {
         // A pod with the name of an agent outside the cluster is foreign.
-        _ if outside => (external::process(agent, view.as_ref(), spec, jiff::Timestamp::now()), None),
-        (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => (ours(agent, &pod, context), Some(pod)),
+        _ if outside => (external::process_as_pod(agent, view.as_ref(), spec, jiff::Timestamp::now()), None),
+        (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => {
+            (own_pod_fact(agent, &pod, context), Some(pod))
+        }
         (Some(_), None) => (PodFact::Foreign, None),
         (None, None) => (PodFact::Absent(Verdict::Unknown), None),
         // The end of an Agent is stored only after its pod is proved to have ended.
@@ -92,11 +94,11 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     };
     let holding = uid.and_then(|uid| context.work_index.holding(&key.namespace, uid));
     let status = agent.status.as_ref();
-    let condemned = status.is_some_and(super::condemned);
-    let asked = crash::was_asked(agent, sleep(agent) != Sleep::No);
+    let condemned = status.is_some_and(super::is_given_up);
+    let asked = crash::was_asked(agent, hibernation(agent) != Sleep::No);
     let decision = uid.filter(|_| !agent.has_ended() && !quiet);
     let decision = decision.and_then(|uid| {
-        let of_pod = crash::raised(agent, &fact, pod.as_deref(), asked, view.as_ref(), spec, context);
+        let of_pod = crash::pod_end_signals(agent, &fact, pod.as_deref(), asked, view.as_ref(), spec, context);
         supervise::decide(agent, uid, view.as_ref(), of_pod, holding.as_ref(), spec, context)
     });
     let parent_ended = match &agent.spec.parent_ref {
@@ -121,8 +123,8 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     let facts = Facts {
         goodbye: parent_ended || spent || expelled || status.is_some_and(|status| status.goodbye.is_some()),
         condemned,
-        sleep: sleep(agent),
-        life: supervise::life(agent, view.as_ref(), decision.as_ref(), spec, holding.is_some(), paused.is_some()),
+        sleep: hibernation(agent),
+        life: supervise::life_facts(agent, view.as_ref(), decision.as_ref(), spec, holding.is_some(), paused.is_some()),
         deleting: agent.metadata.deletion_timestamp.is_some(),
         finalizer: agent.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER),
         owned: owner.is_some() || pool.is_none(),
@@ -183,7 +185,7 @@ fn is_lifetime_spent(agent: &Agent, view: Option<&View>, tokens: &TokenAvailabil
 
 /// Whether the agent is to hibernate. A hibernation that began continues until its pod is gone, whatever
 /// `spec.hibernated` says then.
-fn sleep(agent: &Agent) -> Sleep {
+fn hibernation(agent: &Agent) -> Sleep {
     let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
     if ready.is_some_and(|ready| ready.reason == reasons::HIBERNATING) {
         return Sleep::Begun;
@@ -216,13 +218,13 @@ async fn parent_has_ended(agent: &Agent, parent: &str, context: &Context) -> Res
     Ok(live.is_none_or(|parent| over(&parent)))
 }
 
-fn ours(agent: &Agent, pod: &Pod, context: &Context) -> PodFact {
+fn own_pod_fact(agent: &Agent, pod: &Pod, context: &Context) -> PodFact {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).and_then(|name| context.stores.node(name));
     let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
     let stored = ready.is_some_and(|ready| ready.reason == reasons::NODE_UNREACHABLE);
     // A deleted node says nothing: Kubernetes deletes its pods.
     let node = node.map_or(NodeReach::Heard, |node| context.stores.node_judgements.reach(&node, stored));
-    PodFact::Ours(pod_view::observed(pod, node, context.pod_terminations.terminating_for(pod)))
+    PodFact::Ours(pod_view::observe_pod(pod, node, context.pod_terminations.terminating_for(pod)))
 }
 
 /// Whether the pod can be created. `stored_uid` is the uid of the pool object with that name, even if it does not fit
@@ -283,7 +285,7 @@ async fn find_missing_pod(
     let live = context.api::<Pod>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
     if let Some(pod) = live.filter(|pod| pod.metadata.uid.as_deref() == Some(&recorded.uid)) {
         // The cache is stale, or the pod lost its labels and with them our watch. It is still ours.
-        return Ok((ours(agent, &pod, context), Some(Arc::new(pod))));
+        return Ok((own_pod_fact(agent, &pod, context), Some(Arc::new(pod))));
     }
     let (last, seen_on) = context.pod_terminations.last_seen(&recorded.uid);
     let node = seen_on.or_else(|| agent.status.as_ref().and_then(|status| status.node.clone()));

@@ -12,7 +12,7 @@ const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 const DELETION_OVERDUE_GRACE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The observation of a pod. `node`: whether its node responds. `leaving_for`: how long we have seen it terminating.
-pub fn observed(pod: &Pod, node: NodeReach, leaving_for: std::time::Duration) -> PodObservation {
+pub fn observe_pod(pod: &Pod, node: NodeReach, leaving_for: std::time::Duration) -> PodObservation {
     let deleting = pod.metadata.deletion_timestamp.is_some();
     // Its deletion time is from another machine's clock and cannot be compared with ours.
     let grace = pod.metadata.deletion_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
@@ -162,12 +162,15 @@ mod tests {
     fn a_pod_is_overdue_by_our_own_clock() {
         let after = |deleted: &str, seconds| {
             let meta = json!({"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 15});
-            observed(&pod(json!({"metadata": meta})), NodeReach::Heard, std::time::Duration::from_secs(seconds)).overdue
+            observe_pod(&pod(json!({"metadata": meta})), NodeReach::Heard, std::time::Duration::from_secs(seconds)).overdue
         };
         for deleted in ["1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"] {
             assert!(!after(deleted, 24) && after(deleted, 25), "{deleted}");
         }
-        assert!(!observed(&pod(json!({"metadata": {}})), NodeReach::Heard, std::time::Duration::MAX).overdue, "nobody asked it to leave");
+        assert!(
+            !observe_pod(&pod(json!({"metadata": {}})), NodeReach::Heard, std::time::Duration::MAX).overdue,
+            "nobody asked it to leave"
+        );
     }
 
     #[test]

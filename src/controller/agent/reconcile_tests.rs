@@ -107,7 +107,7 @@ async fn an_escalation_goes_to_the_scheduler_or_to_the_submitter_of_the_item() {
     let (mut leader, told) = escalated(None, "Enforce").await;
     assert_eq!(told, HashMap::from([("p", vec![]), ("planner", vec![message(None)]), ("lead", vec![])]));
     assert_eq!(given_up(&leader), None, "it works on");
-    assert!(leader.told().iter().any(|(reason, kind, _)| reason == "OperationTimeout" && kind == "Agent"), "people are told too");
+    assert!(leader.take_notices().iter().any(|(reason, kind, _)| reason == "OperationTimeout" && kind == "Agent"), "people are told too");
     let (_, told) = escalated(Some(item(None)), "Enforce").await;
     assert_eq!(told["planner"], [message(Some("fix"))]);
     let (_, told) = escalated(Some(item(Some("lead"))), "Enforce").await;

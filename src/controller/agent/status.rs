@@ -10,14 +10,14 @@ use super::supervise::{self, Pause};
 use crate::api::agent::{AgentPhase, ClaimRef, CurrentItem, Goodbye, InterventionRecord, PodRef, SandboxReport};
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentStatus};
-use crate::controller::conditions::{Builder, find, with_old_words};
+use crate::controller::conditions::{Builder, find, with_stored_messages};
 use crate::governor::budget::availability::TokenAvailability;
 use crate::governor::live::{HumanRequest, View};
 use crate::governor::work::namespace_work::AgentHolding;
 use crate::policy::agent::State;
 use crate::policy::interventions::Decision;
 use crate::policy::status_throttle::StatusChange;
-use conditions::{asks, available, checkpointed, heartbeating, no_walls, paused, sandbox};
+use conditions::{budget_available, checkpointed, external_sandbox, heartbeating, paused, sandbox, tokens_requested};
 use phase::{describe, describe_external};
 
 pub use phase::{hindrance_of, hindrance_reason};
@@ -58,8 +58,8 @@ pub struct StatusFacts<'a> {
 
 /// The status to apply and the kind of its change, or `None` if nothing changed. It contains only our own fields:
 /// fields of other writers are neither compared nor written.
-pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, StatusChange)> {
-    let stored = own(agent.status.as_ref());
+pub fn next_status(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, StatusChange)> {
+    let stored = own_fields(agent.status.as_ref());
     // A new goodbye and the phase that follows from it are one write.
     let leaves =
         told.parent_ended || told.lifetime_spent || told.external_not_allowed || told.view.is_some_and(|view| view.goodbye.is_some());
@@ -77,7 +77,7 @@ pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, Statu
     if phase.ended() && next.stop_time.is_none() {
         next.stop_time = Some(Time(told.now));
     }
-    life(agent, told, &mut next);
+    set_reported_fields(agent, told, &mut next);
     if *state == State::Hibernated {
         forget_pod(&mut next);
     }
@@ -104,17 +104,17 @@ pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, Statu
         find(&stored.conditions, types::GIVEN_UP).cloned()
     };
     next.conditions.extend(given_up);
-    next.conditions.push(if outside { no_walls(&conditions) } else { sandbox(told, &next, &conditions) });
+    next.conditions.push(if outside { external_sandbox(&conditions) } else { sandbox(told, &next, &conditions) });
     next.conditions.push(paused(told, next.paused_at_limit, &conditions));
     next.conditions.extend(checkpointed(told, &conditions).filter(|_| !phase.ended()));
-    next.conditions.extend(asks(told, &conditions).filter(|_| !phase.ended()));
-    let available = available(told, &conditions, phase);
+    next.conditions.extend(tokens_requested(told, &conditions).filter(|_| !phase.ended()));
+    let available = budget_available(told, &conditions, phase);
     // A first `BudgetAvailable` with True is no reason for a write: it is written with the next change.
     let (rides, counts) =
         available.into_iter().partition::<Vec<_>, _>(|is| is.status == "True" && find(&stored.conditions, &is.type_).is_none());
     next.conditions.extend(counts);
     let quiet = AgentStatus {
-        conditions: with_old_words(&next.conditions, &stored.conditions),
+        conditions: with_stored_messages(&next.conditions, &stored.conditions),
         phase: if both_at_work(stored.phase, next.phase) { stored.phase } else { next.phase },
         current_action: stored.current_action.clone(),
         current_item: stored.current_item.clone(),
@@ -175,7 +175,7 @@ fn place(pod: &Pod, next: &mut AgentStatus) {
 }
 
 /// Sets the fields that follow from the agent's reports, and from decisions about it.
-fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
+fn set_reported_fields(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     if let Some(view) = told.view {
         if let Some((report, _)) = &view.report {
             next.current_action = report.action.clone();
@@ -204,7 +204,7 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     if told.lifetime_spent && next.goodbye.is_none() {
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent has spent its lifetime tokens".into()) });
     }
-    let timeouts = supervise::counted(agent).saturating_add(told.view.map_or(0, |view| view.timeouts));
+    let timeouts = supervise::stored_timeouts(agent).saturating_add(told.view.map_or(0, |view| view.timeouts));
     next.timeouts = (timeouts > 0).then(|| i32::try_from(timeouts).unwrap_or(i32::MAX));
     next.paused_at_limit = match told.paused {
         Some(Pause::Tokens) => next.paused_at_limit.or_else(|| told.view?.refused_at_limit),
@@ -238,7 +238,7 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
 }
 
 /// The request to people that the status contains.
-pub fn asked(status: &AgentStatus) -> HumanRequest {
+pub fn stored_request(status: &AgentStatus) -> HumanRequest {
     let asked = find(&status.conditions, types::TOKENS_REQUESTED).filter(|asked| asked.status == "True");
     asked.map_or(HumanRequest::Nothing, |asked| HumanRequest::Tokens(asked.message.clone()))
 }
@@ -256,7 +256,7 @@ fn started(container: &ContainerStatus) -> Option<Time> {
 }
 
 /// The fields of a status that this controller owns, without the times: they alone cause no write.
-fn own(status: Option<&AgentStatus>) -> AgentStatus {
+fn own_fields(status: Option<&AgentStatus>) -> AgentStatus {
     let Some(status) = status else { return AgentStatus::default() };
     let ours = |condition: &&Condition| OWNED_CONDITION_TYPES.contains(&condition.type_.as_str());
     AgentStatus {
@@ -317,7 +317,7 @@ pub struct StatusNews {
 
 /// Changes that are reported as events: an Agent that failed or cannot start, a goodbye, a pause. Interventions have
 /// events of their own.
-pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<StatusNews> {
+pub fn status_events(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<StatusNews> {
     let none = Vec::new();
     let before = stored.map_or(&none, |stored| &stored.conditions);
     let began = |type_: &str| {

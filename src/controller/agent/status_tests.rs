@@ -30,7 +30,7 @@ fn agent() -> Agent {
     agent
 }
 fn written(agent: &Agent, told: &StatusFacts<'_>) -> AgentStatus {
-    next(agent, told).expect("news").0
+    next_status(agent, told).expect("news").0
 }
 fn told(state: &State) -> StatusFacts<'_> {
     let now = jiff::Timestamp::from_second(100).expect("a time");
@@ -59,7 +59,7 @@ fn an_unchanged_status_is_not_written_whatever_the_epoch() {
     agent.status = Some(written(&agent, &told(&State::Pending(None))));
     let state = State::Pending(None);
     let later = StatusFacts { epoch: 99, now: jiff::Timestamp::from_second(200).expect("a time"), ..told(&state) };
-    assert_eq!(next(&agent, &later), None);
+    assert_eq!(next_status(&agent, &later), None);
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn the_recorded_pod_is_kept_and_the_epoch_is_ours() {
 fn the_end_has_a_time_and_a_reason() {
     let ended = written(&agent(), &told(&State::Ended(AgentEnd::Failed("OOMKilled".into()))));
     assert_eq!((ended.phase, ended.stop_time.is_some()), (Some(AgentPhase::Stopped), true));
-    assert_eq!(news(None, &ended), [StatusNews { warning: true, reason: reasons::POD_FAILED.into(), note: "OOMKilled".into() }]);
-    assert_eq!(news(Some(&ended), &ended), [], "told once");
+    assert_eq!(status_events(None, &ended), [StatusNews { warning: true, reason: reasons::POD_FAILED.into(), note: "OOMKilled".into() }]);
+    assert_eq!(status_events(Some(&ended), &ended), [], "told once");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn what_others_own_is_neither_compared_nor_written() {
     stored.tokens = Some(Default::default());
     stored.conditions.push(Builder { stored: &[], generation: 3, now: jiff::Timestamp::UNIX_EPOCH }.build("Novelty", true, "A", ""));
     agent.status = Some(stored);
-    assert_eq!(next(&agent, &told(&state)), None);
+    assert_eq!(next_status(&agent, &told(&state)), None);
     let changed = written(&agent, &told(&State::Running(Activity::Idle)));
     assert_eq!((changed.tokens, find(&changed.conditions, "Novelty")), (None, None));
 }
@@ -100,7 +100,7 @@ fn a_changed_message_alone_may_wait() {
     let mut agent = agent();
     let quota = |used: u32| State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: format!("used: pods={used}") });
     agent.status = Some(written(&agent, &told(&quota(2))));
-    assert_eq!(next(&agent, &told(&quota(3))).map(|(_, change)| change), Some(StatusChange::Counts));
+    assert_eq!(next_status(&agent, &told(&quota(3))).map(|(_, change)| change), Some(StatusChange::Counts));
 }
 
 #[test]
@@ -117,11 +117,11 @@ fn a_failed_preflight_is_reported_once_whatever_its_next_message() {
     let status = written(&agent, &told(&failed("no login")));
     let ready = find(&status.conditions, types::READY).expect("Ready");
     assert_eq!((status.phase, ready.status.as_str()), (Some(AgentPhase::Running), "False"));
-    assert_eq!(news(None, &status), [StatusNews { warning: true, reason: "PreflightFailed".into(), note: "no login".into() }]);
+    assert_eq!(status_events(None, &status), [StatusNews { warning: true, reason: "PreflightFailed".into(), note: "no login".into() }]);
     agent.status = Some(status.clone());
-    let (again, change) = next(&agent, &told(&failed("no login, again"))).expect("other words");
-    assert_eq!((change, news(Some(&status), &again)), (StatusChange::Counts, Vec::new()));
-    assert_eq!(next(&agent, &told(&State::Running(Activity::Idle))).map(|(_, change)| change), Some(StatusChange::State));
+    let (again, change) = next_status(&agent, &told(&failed("no login, again"))).expect("other words");
+    assert_eq!((change, status_events(Some(&status), &again)), (StatusChange::Counts, Vec::new()));
+    assert_eq!(next_status(&agent, &told(&State::Running(Activity::Idle))).map(|(_, change)| change), Some(StatusChange::State));
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn a_start_is_written_at_once_only_with_its_result() {
     let pending = State::Pending(None);
     agent.status = Some(written(&agent, &StatusFacts { created_pod: Some(&pod), ..told(&pending) }));
     let registering = State::Running(Activity::Registering);
-    assert_eq!(next(&agent, &told(&registering)).map(|(_, change)| change), Some(StatusChange::Counts));
+    assert_eq!(next_status(&agent, &told(&registering)).map(|(_, change)| change), Some(StatusChange::Counts));
     let idle = State::Running(Activity::Idle);
-    assert_eq!(next(&agent, &told(&idle)).map(|(_, change)| change), Some(StatusChange::State));
+    assert_eq!(next_status(&agent, &told(&idle)).map(|(_, change)| change), Some(StatusChange::State));
     let stuck = State::Pending(Some(Hindrance { kind: HindranceKind::ImagePull, message: "m".into() }));
-    assert_eq!(next(&agent, &told(&stuck)).map(|(_, change)| change), Some(StatusChange::State));
+    assert_eq!(next_status(&agent, &told(&stuck)).map(|(_, change)| change), Some(StatusChange::State));
 }
 
 #[test]
@@ -153,23 +153,23 @@ fn a_hibernated_agent_keeps_its_volume_and_nothing_of_its_pod() {
     let pending = State::Pending(None);
     agent.status = Some(written(&agent, &StatusFacts { created_pod: Some(&pod), claim: Some(&claim), ..told(&pending) }));
     agent.status = Some(written(&agent, &told(&State::Running(Activity::Idle))));
-    assert!(supervise::heartbeating(&agent) && supervise::was_started(&agent));
+    assert!(supervise::had_heartbeat(&agent) && supervise::was_started(&agent));
     let view = View { goodbye: Some(("I was asked to end".into(), jiff::Timestamp::UNIX_EPOCH)), ..View::well() };
     let going = State::Hibernating;
     let before = agent.status.replace(written(&agent, &StatusFacts { view: Some(&view), ..told(&going) }));
     assert_eq!(agent.status.as_ref().and_then(|status| status.goodbye.as_ref()), None, "it comes back");
-    assert_eq!(news(before.as_ref(), agent.status.as_ref().expect("a status")), []);
+    assert_eq!(status_events(before.as_ref(), agent.status.as_ref().expect("a status")), []);
     let asleep = written(&agent, &StatusFacts { view: Some(&view), ..told(&State::Hibernated) });
     assert_eq!((asleep.phase, asleep.pod_ref.as_ref(), asleep.claim_ref.as_ref()), (Some(AgentPhase::Hibernated), None, Some(&claim)));
     assert_eq!((asleep.node.as_ref(), asleep.start_time.as_ref(), asleep.stop_time.as_ref()), (None, None, None));
-    assert_eq!(news(agent.status.as_ref(), &asleep).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Hibernated"]);
+    assert_eq!(status_events(agent.status.as_ref(), &asleep).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Hibernated"]);
     agent.status = Some(asleep);
-    assert!(!supervise::heartbeating(&agent) && !supervise::was_started(&agent), "its next pod has to call first");
-    assert_eq!(next(&agent, &told(&State::Hibernated)), None);
+    assert!(!supervise::had_heartbeat(&agent) && !supervise::was_started(&agent), "its next pod has to call first");
+    assert_eq!(next_status(&agent, &told(&State::Hibernated)), None);
     let again = PodRef { uid: "another".into(), ..pod };
     let woken = written(&agent, &StatusFacts { created_pod: Some(&again), claim: Some(&claim), ..told(&pending) });
     assert_eq!((woken.phase, woken.pod_ref.as_ref()), (Some(AgentPhase::Spawning), Some(&again)));
-    assert_eq!(news(agent.status.as_ref(), &woken).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Woken"]);
+    assert_eq!(status_events(agent.status.as_ref(), &woken).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Woken"]);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_goodbye_and_its_phase_are_one_write() {
     let requested = find(&said.conditions, types::GOODBYE_REQUESTED).expect("a condition");
     assert_eq!((said.phase, requested.message.as_str()), (Some(AgentPhase::Goodbye), "done"));
     agent.status = Some(said);
-    assert_eq!(next(&agent, &StatusFacts { view: Some(&view), ..told(&State::Stopping) }), None);
+    assert_eq!(next_status(&agent, &StatusFacts { view: Some(&view), ..told(&State::Stopping) }), None);
     let ended = written(&agent, &StatusFacts { view: Some(&view), ..told(&State::Ended(AgentEnd::Goodbye)) });
     assert_eq!(
         (ended.phase, find(&ended.conditions, types::READY).map(|ready| ready.message.as_str())),
@@ -197,22 +197,27 @@ fn a_request_for_tokens_is_reported_once_survives_leaders_and_can_be_withdrawn()
     let nothing = view(HumanRequest::Nothing);
     let quiet = written(&agent, &StatusFacts { view: Some(&nothing), ..told(&idle) });
     assert!(find(&quiet.conditions, types::TOKENS_REQUESTED).is_none(), "who never asked takes nothing back");
-    assert_eq!(asked(&quiet), HumanRequest::Nothing);
+    assert_eq!(stored_request(&quiet), HumanRequest::Nothing);
     agent.status = Some(quiet);
     let wish = HumanRequest::Tokens("5 more: x".into());
     let wants = view(wish.clone());
-    let (said, change) = next(&agent, &StatusFacts { view: Some(&wants), ..told(&idle) }).expect("news");
-    assert_eq!((asked(&said), change), (wish.clone(), StatusChange::State));
-    let told_people: Vec<_> = news(agent.status.as_ref(), &said).into_iter().map(|news| (news.warning, news.reason, news.note)).collect();
+    let (said, change) = next_status(&agent, &StatusFacts { view: Some(&wants), ..told(&idle) }).expect("news");
+    assert_eq!((stored_request(&said), change), (wish.clone(), StatusChange::State));
+    let told_people: Vec<_> =
+        status_events(agent.status.as_ref(), &said).into_iter().map(|news| (news.warning, news.reason, news.note)).collect();
     assert_eq!(told_people, [(true, "AskedForTokens".to_owned(), "5 more: x".to_owned())]);
     agent.status = Some(said);
-    assert_eq!(next(&agent, &told(&idle)), None, "a leader that did not hear it leaves it");
+    assert_eq!(next_status(&agent, &told(&idle)), None, "a leader that did not hear it leaves it");
     let more = view(HumanRequest::Tokens("6 more: y".into()));
-    let (other, change) = next(&agent, &StatusFacts { view: Some(&more), ..told(&idle) }).expect("other words");
-    assert_eq!((change, news(agent.status.as_ref(), &other)), (StatusChange::Counts, vec![]), "words again and again are no events");
+    let (other, change) = next_status(&agent, &StatusFacts { view: Some(&more), ..told(&idle) }).expect("other words");
+    assert_eq!(
+        (change, status_events(agent.status.as_ref(), &other)),
+        (StatusChange::Counts, vec![]),
+        "words again and again are no events"
+    );
     let back = written(&agent, &StatusFacts { view: Some(&nothing), ..told(&idle) });
     assert_eq!(find(&back.conditions, types::TOKENS_REQUESTED).map(|asks| asks.status.as_str()), Some("False"));
-    assert_eq!((asked(&back), news(agent.status.as_ref(), &back)), (HumanRequest::Nothing, vec![]));
+    assert_eq!((stored_request(&back), status_events(agent.status.as_ref(), &back)), (HumanRequest::Nothing, vec![]));
     let ended = written(&agent, &StatusFacts { view: Some(&wants), ..told(&State::Ended(AgentEnd::Succeeded)) });
     assert!(find(&ended.conditions, types::TOKENS_REQUESTED).is_none(), "who ended needs nothing");
 }
@@ -238,7 +243,7 @@ fn missing_tokens_are_reported_at_once_with_the_field_to_raise() {
     agent.status = Some(written(&agent, &told(&state)));
     assert_eq!(agent.status.as_ref().and_then(says), None, "it is not known");
     let there = StatusFacts { tokens: TokenAvailability::Available, ..told(&state) };
-    assert_eq!(next(&agent, &there), None, "what goes without saying is not worth a write");
+    assert_eq!(next_status(&agent, &there), None, "what goes without saying is not worth a write");
     let active = State::Running(Activity::Paused);
     let first = written(
         &agent,
@@ -247,20 +252,20 @@ fn missing_tokens_are_reported_at_once_with_the_field_to_raise() {
     assert_eq!(says(&first).map(|(status, reason, _)| (status, reason)), Some(("True".into(), "TokensLeft".into())), "it rides along");
     let budget = Key::budget("team", "default");
     let spent = StatusFacts { tokens: short(budget.clone(), RefusalCause::Used), ..told(&state) };
-    let (is_short, change) = next(&agent, &spent).expect("news");
+    let (is_short, change) = next_status(&agent, &spent).expect("news");
     let (status, reason, message) = says(&is_short).expect("it is told");
     assert_eq!((status.as_str(), reason.as_str(), change), ("False", "BudgetExhausted", StatusChange::State));
     for word in ["Budget/default in team", "hourly", "1970-01-01T02:00Z", "spec.tokens.limits[hourly].tokens"] {
         assert!(message.contains(word), "{word:?} is not said: {message}");
     }
     agent.status = Some(is_short);
-    assert_eq!(next(&agent, &spent), None, "told once");
-    assert_eq!(next(&agent, &told(&state)), None, "a new leader that does not know yet says nothing else");
+    assert_eq!(next_status(&agent, &spent), None, "told once");
+    assert_eq!(next_status(&agent, &told(&state)), None, "a new leader that does not know yet says nothing else");
     let paused = StatusFacts { tokens: short(budget, RefusalCause::Paused), ..told(&state) };
     assert_eq!(says(&written(&agent, &paused)).map(|said| said.1), Some("PausedByThreshold".into()));
     let life = StatusFacts { tokens: short(Key::Agent("u".into()), RefusalCause::Used), ..told(&state) };
     assert_eq!(says(&written(&agent, &life)).map(|said| said.1), Some("LifetimeSpent".into()));
-    let (again, change) = next(&agent, &there).expect("news");
+    let (again, change) = next_status(&agent, &there).expect("news");
     assert_eq!((says(&again).map(|said| said.0), change), (Some("True".into()), StatusChange::State));
     let ended = State::Ended(AgentEnd::PodGone);
     let last = written(&agent, &StatusFacts { tokens: TokenAvailability::Available, ..told(&ended) });
@@ -283,7 +288,7 @@ fn a_pause_for_lack_of_tokens_records_its_limit_until_it_ends() {
     agent.status = Some(first.clone());
     let other = View { refused_at_limit: Some(900), ..View::well() };
     assert_eq!(
-        next(&agent, &StatusFacts { view: Some(&other), paused: Some(Pause::Tokens), ..told(&held) }),
+        next_status(&agent, &StatusFacts { view: Some(&other), paused: Some(Pause::Tokens), ..told(&held) }),
         None,
         "as it was when it began"
     );
@@ -313,7 +318,7 @@ fn a_checkpoint_is_reported_for_its_own_pause_only_and_while_that_lasts() {
     let says = |agent: &Agent, view: &View, holding: &AgentHolding, seconds: i64| {
         let now = jiff::Timestamp::from_second(100 + seconds).expect("a time");
         let told = StatusFacts { view: Some(view), paused: Some(Pause::Tokens), holding: Some(holding), now, ..told(&state) };
-        let status = next(agent, &told).map_or_else(|| agent.status.clone().expect("a status"), |(status, _)| status);
+        let status = next_status(agent, &told).map_or_else(|| agent.status.clone().expect("a status"), |(status, _)| status);
         let said = find(&status.conditions, "Checkpointed").map(|said| (said.status.clone(), said.reason.clone()));
         said.map(|(status, reason)| format!("{status} {reason}"))
     };
@@ -401,7 +406,7 @@ fn an_external_agent_leaves_when_its_pool_accepts_none_any_more() {
     let mut agent = external();
     let state = State::Running(Activity::Idle);
     agent.status = Some(written(&agent, &told(&state)));
-    let (status, change) = next(&agent, &StatusFacts { external_not_allowed: true, ..told(&state) }).expect("news");
+    let (status, change) = next_status(&agent, &StatusFacts { external_not_allowed: true, ..told(&state) }).expect("news");
     assert_eq!((status.phase, change), (Some(AgentPhase::Goodbye), StatusChange::State));
     assert!(status.goodbye.as_ref().and_then(|goodbye| goodbye.reason.as_deref()).is_some_and(|words| words.contains("spec.external")));
     let reason = |status: &AgentStatus| find(&status.conditions, types::GOODBYE_REQUESTED).map(|said| said.reason.clone());

@@ -36,7 +36,7 @@ pub fn decide(
 ) -> Option<Decision> {
     let mut raised = of_pod;
     raised.extend(view.into_iter().flat_map(reported_signals));
-    let timeouts = counted(agent).saturating_add(view.map_or(0, |view| view.timeouts));
+    let timeouts = stored_timeouts(agent).saturating_add(view.map_or(0, |view| view.timeouts));
     let defaults = agent.namespace().and_then(|namespace| context.meter.defaults(&namespace));
     let most = bulkhead(spec.and_then(|spec| spec.bulkhead.as_ref()), defaults.as_ref(), |bulkhead| bulkhead.max_timeouts);
     let most = most.and_then(|most| u32::try_from(most).ok());
@@ -46,7 +46,7 @@ pub fn decide(
         );
         raised.push(RaisedSignal { signal: Signal::ChronicTimeout, message, ago: vec![Duration::ZERO] });
     }
-    context.live.standing(uid, &raised.iter().map(|one| one.signal).collect::<BTreeSet<_>>());
+    context.live.set_active_signals(uid, &raised.iter().map(|one| one.signal).collect::<BTreeSet<_>>());
     let supervision = spec.and_then(|spec| spec.supervision.as_ref());
     let mode = match supervision.map(|supervision| supervision.mode).unwrap_or_default() {
         ApiMode::Enforce => Mode::Enforce,
@@ -62,7 +62,7 @@ pub fn decide(
 }
 
 /// Number of time-outs in the Agent's status.
-pub fn counted(agent: &Agent) -> u32 {
+pub fn stored_timeouts(agent: &Agent) -> u32 {
     agent.status.as_ref().and_then(|status| status.timeouts).and_then(|timeouts| u32::try_from(timeouts).ok()).unwrap_or(0)
 }
 
@@ -122,7 +122,7 @@ fn reported_signals(view: &View) -> Vec<RaisedSignal> {
 }
 
 /// The facts about the agent that its plan is based on. `holds`: it holds an item. `paused`: it is paused.
-pub fn life(
+pub fn life_facts(
     agent: &Agent,
     view: Option<&View>,
     decision: Option<&Decision>,
@@ -142,7 +142,7 @@ pub fn life(
         None => held_back.map(|_| "an address that must not be reachable".to_owned()),
     };
     Life {
-        registered: view.is_some_and(|view| view.registered) || heartbeating(agent),
+        registered: view.is_some_and(|view| view.registered) || had_heartbeat(agent),
         started: view.is_some_and(|view| view.started) || was_started(agent),
         active: holds || report.map_or(was_active, |report| report.attached),
         paused,
@@ -180,7 +180,7 @@ fn lease_give_up(view: Option<&View>) -> Option<(GiveUpReason, String)> {
 }
 
 /// Whether any leader had a heartbeat of the agent, according to its status.
-pub fn heartbeating(agent: &Agent) -> bool {
+pub fn had_heartbeat(agent: &Agent) -> bool {
     let stored = agent.status.as_ref().and_then(|status| find(&status.conditions, types::HEARTBEATING));
     stored.is_some_and(|stored| stored.reason != reasons::NOT_REGISTERED)
 }
@@ -284,7 +284,7 @@ pub fn reason(why: GiveUpReason) -> &'static str {
 
 /// Whether the agent's end by force is decided and stored (`GivenUp`). That condition is written once: later changes of
 /// pod or node do not undo it.
-pub fn condemned(status: &AgentStatus) -> bool {
+pub fn is_given_up(status: &AgentStatus) -> bool {
     find(&status.conditions, types::GIVEN_UP).is_some_and(|given_up| given_up.status == "True")
 }
 
@@ -413,7 +413,7 @@ mod tests {
             enforced,
             overruled: vec![],
         };
-        let of = |enforced| life(&agent(json!({}), json!({})), None, Some(&decision(enforced)), None, false, false).give_up;
+        let of = |enforced| life_facts(&agent(json!({}), json!({})), None, Some(&decision(enforced)), None, false, false).give_up;
         assert_eq!(of(true), Some((GiveUpReason::HeartbeatLost, "m".into())));
         assert_eq!(of(false), None);
     }

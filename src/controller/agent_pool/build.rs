@@ -18,7 +18,7 @@ pub fn agent(pool: &AgentPool, number: i64) -> Agent {
 
 /// The Agent that `parent`, whose pod has the uid `parent_uid`, requests under `key`. It does not count for the pool's
 /// min and max. The same key gives the same Agent.
-pub fn child(pool: &AgentPool, parent: &Agent, parent_uid: &str, key: &str, display_name: Option<&str>) -> Agent {
+pub fn child_agent(pool: &AgentPool, parent: &Agent, parent_uid: &str, key: &str, display_name: Option<&str>) -> Agent {
     let mut agent = member(pool, names::child_name(&pool.name_any(), parent_uid, key));
     agent.spec.manual = Some(true);
     agent.spec.parent_ref = Some(LocalRef { name: parent.name_any() });
@@ -31,7 +31,7 @@ pub fn child(pool: &AgentPool, parent: &Agent, parent_uid: &str, key: &str, disp
 
 /// The Agent of a process outside the cluster that `user` registers under `key`. It does not count for the pool's min
 /// and max. The same user and key give the same Agent.
-pub fn external(pool: &AgentPool, user: &str, key: &str, display_name: Option<&str>) -> Agent {
+pub fn external_agent(pool: &AgentPool, user: &str, key: &str, display_name: Option<&str>) -> Agent {
     let uid = pool.metadata.uid.as_deref().unwrap_or_default();
     let mut agent = member(pool, names::external_name(&pool.name_any(), uid, user, key));
     agent.spec.external = Some(ExternalProcess { user: user.to_owned() });
@@ -83,9 +83,9 @@ mod tests {
         assert_eq!(made, agent(&pool, 3));
         assert_eq!(made.spec.sequence, Some(3));
         assert!(names::is_agent_of(&made.name_any(), 3, "p", "u"));
-        let outside = external(&pool, "alice", "k", None);
+        let outside = external_agent(&pool, "alice", "k", None);
         assert_eq!(outside.spec.external.as_ref().map(|process| process.user.as_str()), Some("alice"));
-        assert_eq!((outside.spec.sequence, outside.name_any() == external(&pool, "bob", "k", None).name_any()), (None, false));
+        assert_eq!((outside.spec.sequence, outside.name_any() == external_agent(&pool, "bob", "k", None).name_any()), (None, false));
         pool.metadata.uid = Some("other".into());
         assert_ne!(agent(&pool, 3).name_any(), made.name_any(), "a pool made again under its name has other agents");
     }

@@ -29,7 +29,7 @@ use crate::policy::pool::{AgentFacts, Facts, MemberState, Plan, RemovalReason, p
 use crate::policy::status_throttle::WriteDecision;
 use observe::{Member, PoolBlockers, PoolObservation};
 
-pub use build::{child, external};
+pub use build::{child_agent, external_agent};
 pub use observe::{crashed_ago, missing_references, unsupported};
 pub use scale_down::ScaleDowns;
 
@@ -62,7 +62,7 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
     if pool.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change()); // its Agents are deleted with it
     }
-    context.reconcile(CONTROLLER_NAME, key.clone(), one(pool, &key, &context)).await
+    context.reconcile(CONTROLLER_NAME, key.clone(), reconcile_pool(pool, &key, &context)).await
 }
 
 /// The action after a failed reconcile.
@@ -77,7 +77,7 @@ pub fn forget(key: &ObjectKey, context: &Context) {
     context.scale_downs.forget(key);
 }
 
-async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
+async fn reconcile_pool(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     if !context.pool_gate.open(key, pool.metadata.resource_version.as_deref()) {
         context.metrics.gated(CONTROLLER_NAME);
         return Ok(NextLook::After(GATE_RETRY_DELAY));
@@ -100,7 +100,7 @@ async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
     let default = budget::ensure_defaults(pool, key, context).await?;
     let plan = plan(&cached.facts);
     if !plan.settled() {
-        return act(pool, key, context).await;
+        return apply_live_plan(pool, key, context).await;
     }
     let wait = store(pool, &cached, &plan, key, context).await?;
     let soonest = [Some(jittered(RESYNC_INTERVAL)), wait, plan.look_again, cached.shrinks_after, default]
@@ -119,7 +119,7 @@ async fn store(
     key: &ObjectKey,
     context: &Context,
 ) -> Result<Option<Duration>, Error> {
-    let (next, change) = status::next(pool, observed, plan.counters, context.epoch);
+    let (next, change) = status::next_status(pool, observed, plan.counters, context.epoch);
     match context.decide_write(CONTROLLER_NAME, key, change) {
         WriteDecision::Never => Ok(None),
         WriteDecision::After(wait) => Ok(Some(wait)),
@@ -130,12 +130,12 @@ async fn store(
 async fn write(pool: &AgentPool, next: &AgentPoolStatus, key: &ObjectKey, context: &Context) -> Result<AgentPool, Error> {
     let stored = publish(context, &context.api::<AgentPool>(&key.namespace), pool, managers::POOL, next).await?;
     context.pool_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
-    tell(pool, &stored, context).await;
+    report_events(pool, &stored, context).await;
     Ok(stored)
 }
 
 /// Creates and deletes Agents, based on a live read.
-async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
+async fn apply_live_plan(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     let pools = context.api::<AgentPool>(&key.namespace);
     let Some(mut live) = pools.get_opt(&key.name).await.map_err(Error::of("reading a pool"))? else {
         return Ok(NextLook::OnChange);
@@ -146,7 +146,7 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
     let mut observed = observe::live(&live, key, context).await?;
     let plan = plan(&observed.facts);
     if plan.counters_first {
-        let (next, _) = status::next(&live, &observed, plan.counters, context.epoch);
+        let (next, _) = status::next_status(&live, &observed, plan.counters, context.epoch);
         live = write(&live, &next, key, context).await?;
     }
     wake(key, context, &observed, &plan).await?;
@@ -168,7 +168,7 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Nex
             observed.facts.agents.extend(numbers.into_iter().map(used_up));
             observed.facts.spawned = plan.counters.spawned;
             let counters = crate::policy::pool::plan(&Facts { desired: 0, ..observed.facts.clone() }).counters;
-            let (next, _) = status::next(&live, &observed, counters, context.epoch);
+            let (next, _) = status::next_status(&live, &observed, counters, context.epoch);
             write(&live, &next, key, context).await?;
             Ok(NextLook::After(GATE_RETRY_DELAY))
         }
@@ -313,8 +313,8 @@ async fn delete(key: &ObjectKey, context: &Context, observed: &PoolObservation, 
 }
 
 /// Reports transitions as log lines and events.
-async fn tell(before: &AgentPool, after: &AgentPool, context: &Context) {
-    for news in status::news(before.status.as_ref(), after.status.as_ref()) {
+async fn report_events(before: &AgentPool, after: &AgentPool, context: &Context) {
+    for news in status::status_events(before.status.as_ref(), after.status.as_ref()) {
         tracing::info!(namespace = %after.namespace().unwrap_or_default(), pool = %after.name_any(), reason = news.reason, "{}", news.note);
         if news.warning {
             context.events.warning(after, &news.reason, &news.action, news.note).await;

@@ -26,7 +26,7 @@ use crate::governor::budget::availability;
 use crate::governor::{egress, preflight};
 use crate::policy::pool::{AgentFacts, CRASH_TTL, Facts, MIN_HEALTHY_LIFETIME, MemberState, counted_agents, crashes};
 use crate::policy::scaling::{self, DesiredSize, Work};
-use blockers::{all_unfit, blocked, gravest, stopped, without_tokens};
+use blockers::{agent_blocker, all_fail_preflight, circuit_blocker, most_serious_blocker, token_blocker};
 use spillway_conversion::pool::{pool_intake, queues_of};
 
 pub use blockers::PoolBlockers;
@@ -87,7 +87,8 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let id = PoolId { name: pool.name_any(), uid: pool.metadata.uid.clone().unwrap_or_default() };
     let status = pool.status.as_ref();
     let spawned = status.and_then(|status| status.spawned).unwrap_or(0);
-    let mine: Vec<(&AgentObject, Option<i64>)> = agents.filter_map(|agent| id.own(agent, spawned).map(|number| (agent, number))).collect();
+    let mine: Vec<(&AgentObject, Option<i64>)> =
+        agents.filter_map(|agent| id.membership(agent, spawned).map(|number| (agent, number))).collect();
     let namespace = pool.namespace().unwrap_or_default();
     let work = work_for(pool, &namespace, &mine, context);
     let target = scaling::desired(&scaling::Facts {
@@ -102,19 +103,22 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let collected_below = status.and_then(|status| status.collected_below).unwrap_or(0);
     let there = counted_agents(spawned, collected_below, &all);
     let follows = spec.work_aware() && spec.replicas.is_none();
-    let (desired, settles) =
-        if follows { context.scale_downs.step(pool, target, there, empty_after(pool, &namespace, context)) } else { (target, None) };
+    let (desired, settles) = if follows {
+        context.scale_downs.current_size(pool, target, there, empty_after(pool, &namespace, context))
+    } else {
+        (target, None)
+    };
     if !follows {
         context.scale_downs.forget(&ObjectKey { namespace: namespace.clone(), name: pool.name_any() });
     }
     let missing = missing_references(spec, &namespace, &context.stores);
     let unsupported = unsupported(spec);
     let not_a_project =
-        capacity::not_a_project(&namespace, &context.stores).map(|message| PoolBlockers { reason: reasons::PROJECT_LIMIT, message });
-    let short = without_tokens(pool, &availability::of_pool(pool, context));
+        capacity::project_refusal(&namespace, &context.stores).map(|message| PoolBlockers { reason: reasons::PROJECT_LIMIT, message });
+    let short = token_blocker(pool, &availability::of_pool(pool, context));
     let circuits = breaker::standing(context, &ObjectKey::of(pool));
-    let stopped = stopped(pool, circuits.as_ref());
-    let unmeetable = preflight::unmeetable(spec).map(|message| PoolBlockers { reason: reasons::PREFLIGHT_FAILED, message });
+    let stopped = circuit_blocker(pool, circuits.as_ref());
+    let unmeetable = preflight::unmeetable_reason(spec).map(|message| PoolBlockers { reason: reasons::PREFLIGHT_FAILED, message });
     let invalid_egress = egress::invalid(spec, &context.egress).map(|message| PoolBlockers { reason: reasons::INVALID_EGRESS, message });
     // While a circuit tests whether the pool's work succeeds again, no more Agents are created than may take part in
     // the test.
@@ -129,7 +133,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
             && stopped.is_none()
             && unmeetable.is_none()
             && invalid_egress.is_none()
-            && !all_unfit(&all, &numbered)
+            && !all_fail_preflight(&all, &numbered)
             && namespace_setup::is_ready(&namespace, context),
         spawned,
         collected_below,
@@ -145,7 +149,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     PoolObservation {
         ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
         crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_crash_message(&numbered))),
-        blocked: gravest(blocked(&numbered), stopped.or(short).filter(|_| desired.count > 0))
+        blocked: most_serious_blocker(agent_blocker(&numbered), stopped.or(short).filter(|_| desired.count > 0))
             .or(not_a_project)
             .or(unmeetable)
             .or(invalid_egress),
@@ -177,7 +181,7 @@ impl PoolId {
     /// Whether an Agent belongs to the pool: `Some(Some(number))` if the pool made it, `Some(None)` if it was made by
     /// hand. Only the name proves the first; labels and owner references do not. For an object that does not fit its
     /// type, the name is compared with all numbers used so far.
-    fn own(&self, agent: &AgentObject, spawned: i64) -> Option<Option<i64>> {
+    fn membership(&self, agent: &AgentObject, spawned: i64) -> Option<Option<i64>> {
         let name = agent.name_any();
         let number = match &agent.0 {
             Ok(agent) => agent.spec.sequence.filter(|number| names::is_agent_of(&name, *number, &self.name, &self.uid)),
@@ -244,14 +248,14 @@ fn agent_facts(agent: &AgentObject, sequence: Option<i64>, now: jiff::Timestamp,
         name: agent.name_any(),
         sequence,
         // An Agent that does not fit its type holds its place, and is not touched.
-        state: agent.0.as_ref().map_or(MemberState::Leaving, |agent| at_work(standing(agent, since, mode), agent, context)),
+        state: agent.0.as_ref().map_or(MemberState::Leaving, |agent| busy_if_holding(member_state(agent, since, mode), agent, context)),
         age: agent.creation_timestamp().map(|time| since(time.0)).unwrap_or_default(),
         can_hibernate: agent.0.as_ref().is_ok_and(|agent| agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some())),
     }
 }
 
 /// The status of an agent shows its item late. The work index, which grants items, knows it at once.
-fn at_work(standing: MemberState, agent: &Agent, context: &Context) -> MemberState {
+fn busy_if_holding(standing: MemberState, agent: &Agent, context: &Context) -> MemberState {
     let namespace = agent.namespace().unwrap_or_default();
     match standing {
         MemberState::Idle | MemberState::Starting
@@ -263,7 +267,7 @@ fn at_work(standing: MemberState, agent: &Agent, context: &Context) -> MemberSta
     }
 }
 
-fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: PoolMode) -> MemberState {
+fn member_state(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: PoolMode) -> MemberState {
     let status = agent.status.as_ref();
     let reason = reason_of(agent);
     let with_pod = status.is_some_and(|status| status.pod_ref.is_some());
@@ -323,7 +327,7 @@ fn crashed(agent: &Agent) -> bool {
 /// How long ago an ended Agent crashed, if that was within `CRASH_TTL`.
 pub fn crashed_ago(agent: &Agent, mode: PoolMode, now: jiff::Timestamp) -> Option<Duration> {
     let since = |time: jiff::Timestamp| Duration::try_from(now.duration_since(time)).unwrap_or_default();
-    let MemberState::Ended { ago, crashed: true } = standing(agent, since, mode) else { return None };
+    let MemberState::Ended { ago, crashed: true } = member_state(agent, since, mode) else { return None };
     (ago < CRASH_TTL).then_some(ago)
 }
 

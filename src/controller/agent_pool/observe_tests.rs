@@ -14,7 +14,7 @@ fn ready(status: &str, reason: &str) -> serde_json::Value {
     json!([{"type": "Ready", "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
 }
 fn stands(status: serde_json::Value) -> MemberState {
-    standing(&agent(status), |_| Duration::ZERO, PoolMode::Perseverance)
+    member_state(&agent(status), |_| Duration::ZERO, PoolMode::Perseverance)
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn the_state_of_an_agent_that_hibernates_or_is_to() {
     let sleepy = |hibernated: bool, status: serde_json::Value| {
         let mut agent = agent(status);
         agent.spec.hibernated = Some(hibernated);
-        standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance)
+        member_state(&agent, |_| Duration::ZERO, PoolMode::Perseverance)
     };
     let (pod, asleep) = (json!({"name": "a", "uid": "u"}), json!({"phase": "Hibernated", "conditions": ready("False", "Hibernated")}));
     assert_eq!(sleepy(true, json!({"phase": "Idle", "podRef": pod})), MemberState::Leaving, "it holds its place until its pod is gone");
@@ -54,7 +54,7 @@ fn a_deleted_hibernated_agent_holds_no_place() {
     let mut agent = agent(json!({"phase": "Hibernated"}));
     agent.spec.hibernated = Some(true);
     agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-    let standing = standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance);
+    let standing = member_state(&agent, |_| Duration::ZERO, PoolMode::Perseverance);
     assert!(!standing.counts() && standing == MemberState::Hibernated { paused: true }, "nor is it woken, or deleted again");
 }
 
@@ -62,10 +62,10 @@ fn a_deleted_hibernated_agent_holds_no_place() {
 fn an_agent_under_deletion_is_leaving_until_it_is_gone() {
     let mut agent = agent(json!({"phase": "Running", "conditions": ready("True", "Registered")}));
     agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-    assert_eq!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), MemberState::Leaving);
+    assert_eq!(member_state(&agent, |_| Duration::ZERO, PoolMode::Perseverance), MemberState::Leaving);
     agent.status.as_mut().expect("a status").phase = Some(AgentPhase::Stopped);
     assert!(
-        matches!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), MemberState::Ended { .. }),
+        matches!(member_state(&agent, |_| Duration::ZERO, PoolMode::Perseverance), MemberState::Ended { .. }),
         "one that ended holds no place while it goes"
     );
 }
@@ -95,24 +95,24 @@ fn membership_is_proved_by_the_name_whatever_labels_and_owners_say() {
     };
     let name = names::agent_name("p", "u", 3);
     let numbered = |number: i64| json!({"spec": {"poolRef": {"name": "p"}, "sequence": number}});
-    assert_eq!(pool.own(&object(&name, numbered(3)), 9), Some(Some(3)), "no owner, no labels");
-    assert_eq!(pool.own(&object(&name, numbered(4)), 9), None, "another number");
-    assert_eq!(pool.own(&object("mine", json!({})), 9), None, "nobody's, or not adopted yet");
+    assert_eq!(pool.membership(&object(&name, numbered(3)), 9), Some(Some(3)), "no owner, no labels");
+    assert_eq!(pool.membership(&object(&name, numbered(4)), 9), None, "another number");
+    assert_eq!(pool.membership(&object("mine", json!({})), 9), None, "nobody's, or not adopted yet");
     let owned =
         json!({"metadata": {"name": "mine", "ownerReferences": [{"apiVersion": "v", "kind": "AgentPool", "name": "p", "uid": "u"}]}});
-    assert_eq!(pool.own(&object("mine", owned), 9), Some(None), "made by hand");
+    assert_eq!(pool.membership(&object("mine", owned), 9), Some(None), "made by hand");
     let malformed = object(&name, json!({"spec": 7}));
     assert!(malformed.0.is_err());
-    assert_eq!(pool.own(&malformed, 9), Some(Some(3)), "what does not fit its type still holds its number");
+    assert_eq!(pool.membership(&malformed, 9), Some(Some(3)), "what does not fit its type still holds its number");
 }
 
 #[test]
 fn the_most_serious_hindrance_is_shown_with_its_count() {
     let (quota, image) =
         (agent(json!({"conditions": ready("False", "QuotaExceeded")})), agent(json!({"conditions": ready("False", "ImagePull")})));
-    let got = blocked(&[&image, &quota, &quota]).expect("blocked");
+    let got = agent_blocker(&[&image, &quota, &quota]).expect("blocked");
     assert_eq!((got.reason, got.message.as_str()), ("QuotaExceeded", "a: m (and 1 more)"));
-    assert_eq!(blocked(&[&agent(json!({"conditions": ready("True", "Registered")}))]), None);
+    assert_eq!(agent_blocker(&[&agent(json!({"conditions": ready("True", "Registered")}))]), None);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn agents_that_get_no_work_are_shown_with_their_count() {
         agent
     };
     let (first, second) = (said("b", "PreflightFailed"), said("a", "PreflightFailed"));
-    let got = blocked(&[&first, &second]).expect("blocked");
+    let got = agent_blocker(&[&first, &second]).expect("blocked");
     assert_eq!((got.reason, got.message.as_str()), ("PreflightFailed", "a: m (and 1 more)"));
     let facts = |standing: MemberState| AgentFacts {
         name: "a".into(),
@@ -132,14 +132,14 @@ fn agents_that_get_no_work_are_shown_with_their_count() {
         age: Duration::ZERO,
         can_hibernate: false,
     };
-    assert!(all_unfit(&[facts(MemberState::Starting)], &[&first, &second]), "one more would fail too");
-    assert!(!all_unfit(&[facts(MemberState::Starting), facts(MemberState::Busy)], &[&first]), "some pass");
-    assert!(!all_unfit(&[facts(MemberState::Starting)], &[]), "that is not known yet");
+    assert!(all_fail_preflight(&[facts(MemberState::Starting)], &[&first, &second]), "one more would fail too");
+    assert!(!all_fail_preflight(&[facts(MemberState::Starting), facts(MemberState::Busy)], &[&first]), "some pass");
+    assert!(!all_fail_preflight(&[facts(MemberState::Starting)], &[]), "that is not known yet");
     let open = said("c", "EgressNotEnforced");
-    assert_eq!(blocked(&[&first, &open]).map(|blocked| blocked.reason), Some("EgressNotEnforced"), "the graver one");
+    assert_eq!(agent_blocker(&[&first, &open]).map(|blocked| blocked.reason), Some("EgressNotEnforced"), "the graver one");
     let mut gone = first.clone();
     gone.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-    assert_eq!(blocked(&[&gone]), None);
+    assert_eq!(agent_blocker(&[&gone]), None);
     // It holds its place: its pool makes no other Agent for it, and does not end it for having no work.
     assert_eq!(
         stands(json!({"phase": "Running", "podRef": {"name": "a", "uid": "u"}, "conditions": ready("False", "PreflightFailed")})),
@@ -164,7 +164,7 @@ fn a_pool_without_tokens_says_so_and_keeps_saying_so_while_that_is_unknown() {
         field,
         guaranteed: Holders::default(),
     });
-    let blocked = without_tokens(&pool(json!({})), &short).expect("blocked");
+    let blocked = token_blocker(&pool(json!({})), &short).expect("blocked");
     assert!(blocked.reason == "BudgetExhausted" && blocked.message.contains("Budget/b"), "{}", blocked.message);
     let says = |status: &str, reason: &str| {
         let blocked =
@@ -172,16 +172,16 @@ fn a_pool_without_tokens_says_so_and_keeps_saying_so_while_that_is_unknown() {
         pool(json!({"conditions": blocked}))
     };
     let was = says("True", "BudgetExhausted");
-    assert_eq!(without_tokens(&was, &TokenAvailability::Unknown).map(|blocked| blocked.message).as_deref(), Some("m"));
-    assert_eq!(without_tokens(&was, &TokenAvailability::Available), None);
+    assert_eq!(token_blocker(&was, &TokenAvailability::Unknown).map(|blocked| blocked.message).as_deref(), Some("m"));
+    assert_eq!(token_blocker(&was, &TokenAvailability::Available), None);
     for other in [pool(json!({})), says("True", "QuotaExceeded"), says("False", "NotBlocked")] {
-        assert_eq!(without_tokens(&other, &TokenAvailability::Unknown), None);
+        assert_eq!(token_blocker(&other, &TokenAvailability::Unknown), None);
     }
     let of = |reason| Some(PoolBlockers { reason, message: "of agents".into() });
-    let reason = |agents| gravest(agents, Some(blocked.clone())).map(|blocked| blocked.reason);
+    let reason = |agents| most_serious_blocker(agents, Some(blocked.clone())).map(|blocked| blocked.reason);
     assert_eq!(reason(of(reasons::QUOTA_EXCEEDED)), Some("QuotaExceeded"));
     assert_eq!((reason(of(reasons::IMAGE_PULL)), reason(None)), (Some("BudgetExhausted"), Some("BudgetExhausted")));
-    assert_eq!(gravest(of(reasons::IMAGE_PULL), None).map(|blocked| blocked.reason), Some("ImagePull"));
+    assert_eq!(most_serious_blocker(of(reasons::IMAGE_PULL), None).map(|blocked| blocked.reason), Some("ImagePull"));
 }
 
 #[test]

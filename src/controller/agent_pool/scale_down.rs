@@ -24,7 +24,7 @@ impl ScaleDowns {
     /// The size of a pool now, on its way to `target`, and the time until it may change. `there`: the number of agents
     /// that exist. An agent that left by itself is not created or woken again only to cool down, so a new leader keeps
     /// no more agents than it finds.
-    pub fn step(&self, pool: &AgentPool, target: DesiredSize, there: u32, empty: Duration) -> (DesiredSize, Option<Duration>) {
+    pub fn current_size(&self, pool: &AgentPool, target: DesiredSize, there: u32, empty: Duration) -> (DesiredSize, Option<Duration>) {
         let stored = pool.status.as_ref().and_then(|status| status.desired).and_then(|desired| u32::try_from(desired).ok());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lower = all.entry(ObjectKey::of(pool)).or_insert(LowerTarget { kept_size: stored.unwrap_or(0), since: None });
@@ -65,7 +65,7 @@ mod tests {
         );
         pool.status = Some(crate::api::agent_pool::AgentPoolStatus { desired: Some(3), ..Default::default() });
         let why = if needed == 0 { SizeReason::NoWork } else { SizeReason::AgentsWanted };
-        descent.step(&pool, DesiredSize { count: needed, why }, there, Duration::from_secs(60)).0.count
+        descent.current_size(&pool, DesiredSize { count: needed, why }, there, Duration::from_secs(60)).0.count
     }
 
     #[test]

@@ -5,14 +5,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::observe::PoolObservation;
 use crate::api::conditions::{reasons, types};
 use crate::api::{AgentPool, AgentPoolStatus, names};
-use crate::controller::conditions::{Builder, find, holds_for, with_old_words};
+use crate::controller::conditions::{Builder, find, holds_for, with_stored_messages};
 use crate::policy::pool::{CRASH_LOOP_THRESHOLD, Counters, MemberState};
 use crate::policy::scaling::SizeReason;
 use crate::policy::status_throttle::StatusChange;
 
 /// The status to apply and what it changes. Only our own fields are in it.
-pub fn next(pool: &AgentPool, observed: &PoolObservation, counters: Counters, epoch: i64) -> (AgentPoolStatus, StatusChange) {
-    let stored = own(pool.status.as_ref());
+pub fn next_status(pool: &AgentPool, observed: &PoolObservation, counters: Counters, epoch: i64) -> (AgentPoolStatus, StatusChange) {
+    let stored = own_fields(pool.status.as_ref());
     let numbered = || observed.facts.agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.state);
     let count =
         |wanted: fn(MemberState) -> bool| i32::try_from(numbered().filter(|standing| wanted(*standing)).count()).unwrap_or(i32::MAX);
@@ -35,7 +35,7 @@ pub fn next(pool: &AgentPool, observed: &PoolObservation, counters: Counters, ep
         conditions,
         governor_epoch: stored.governor_epoch,
     };
-    let words = with_old_words(&next.conditions, &stored.conditions);
+    let words = with_stored_messages(&next.conditions, &stored.conditions);
     let change = if next == stored {
         StatusChange::None
     } else if (AgentPoolStatus {
@@ -63,7 +63,7 @@ const OWNED_CONDITION_TYPES: [&str; 6] =
     [types::READY, types::RECONCILING, types::STALLED, types::SCALED_TO_ZERO, types::AT_MAX, types::BLOCKED];
 
 /// The part of a status that this controller owns.
-fn own(status: Option<&AgentPoolStatus>) -> AgentPoolStatus {
+fn own_fields(status: Option<&AgentPoolStatus>) -> AgentPoolStatus {
     let mut own = status.cloned().unwrap_or_default();
     own.conditions.retain(|condition| OWNED_CONDITION_TYPES.contains(&condition.type_.as_str()));
     own
@@ -194,7 +194,7 @@ pub struct StatusNews {
 }
 
 /// The changes between two statuses that are reported as events.
-pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -> Vec<StatusNews> {
+pub fn status_events(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -> Vec<StatusNews> {
     let Some(after) = after else { return Vec::new() };
     let none = Vec::new();
     let old = before.map_or(&none, |before| &before.conditions);

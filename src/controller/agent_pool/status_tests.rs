@@ -50,7 +50,7 @@ fn observed(desired: u32, ready: u32) -> PoolObservation {
 }
 
 fn written(pool: &AgentPool, observed: &PoolObservation) -> (AgentPoolStatus, StatusChange) {
-    let (status, change) = next(pool, observed, Counters { spawned: observed.facts.spawned, collected_below: 0 }, 7);
+    let (status, change) = next_status(pool, observed, Counters { spawned: observed.facts.spawned, collected_below: 0 }, 7);
     assert_ne!(change, StatusChange::None);
     (status, change)
 }
@@ -90,7 +90,7 @@ fn not_ready_until_all_agents_of_the_generation_were_ready_once() {
 fn an_unchanged_status_is_not_written_whatever_the_epoch() {
     let mut pool = pool(json!({}));
     pool.status = Some(written(&pool, &observed(1, 1)).0);
-    assert_eq!(next(&pool, &observed(1, 1), Counters { spawned: 1, collected_below: 1 }, 99).1, StatusChange::None);
+    assert_eq!(next_status(&pool, &observed(1, 1), Counters { spawned: 1, collected_below: 1 }, 99).1, StatusChange::None);
 }
 
 #[test]
@@ -152,14 +152,14 @@ fn messages_and_counts_may_wait() {
 #[test]
 fn changes_of_size_and_new_obstacles_are_reported_once() {
     let (first, _) = written(&pool(json!({})), &observed(3, 0));
-    let told = news(None, Some(&first));
+    let told = status_events(None, Some(&first));
     assert_eq!(
         (told.len(), told[0].note.as_str()),
         (1, "the desired number of agents changes from 0 to 3: spec.scaling.min sets the size to 3")
     );
     let blocked = Some(PoolBlockers { reason: "ImagePull", message: "m".into() });
     let (second, _) = written(&pool(json!({})), &PoolObservation { blocked, ..observed(3, 0) });
-    let told = news(Some(&first), Some(&second));
+    let told = status_events(Some(&first), Some(&second));
     assert_eq!((told.len(), told[0].warning, told[0].reason.as_str()), (1, true, "ImagePull"));
-    assert!(news(Some(&second), Some(&second)).is_empty());
+    assert!(status_events(Some(&second), Some(&second)).is_empty());
 }

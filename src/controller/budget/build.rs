@@ -19,53 +19,53 @@ type Amounts = BTreeMap<String, Quantity>;
 /// An object that carries a part of a Budget's compute.
 pub trait ComputeObject: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> {
     /// The desired object, if the Budget sets any of its values.
-    fn wanted(budget: &Budget, compute: &Compute) -> Option<Self>
+    fn desired(budget: &Budget, compute: &Compute) -> Option<Self>
     where
         Self: Sized;
     /// Whether it has the values of `wanted`.
-    fn says(&self, wanted: &Self) -> bool;
+    fn has_values_of(&self, wanted: &Self) -> bool;
     /// Its values, for messages.
-    fn words(&self) -> String;
+    fn description(&self) -> String;
 }
 
 impl ComputeObject for ResourceQuota {
-    fn wanted(budget: &Budget, compute: &Compute) -> Option<Self> {
-        let hard = some(compute.hard.as_ref())?;
+    fn desired(budget: &Budget, compute: &Compute) -> Option<Self> {
+        let hard = non_empty(compute.hard.as_ref())?;
         let spec = ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() };
         Some(Self { metadata: meta(budget, &spec), spec: Some(spec), status: None })
     }
 
-    fn says(&self, wanted: &Self) -> bool {
+    fn has_values_of(&self, wanted: &Self) -> bool {
         // Values that others added are kept: more limits only make the quota stricter.
         let (Some(stored), Some(wanted)) = (hard(self), hard(wanted)) else { return false };
         wanted.iter().all(|(name, value)| stored.get(name).is_some_and(|stored| is_same_quantity(stored, value)))
     }
 
-    fn words(&self) -> String {
-        format!("ResourceQuota/{}: {}", self.name_any(), listed(hard(self)))
+    fn description(&self) -> String {
+        format!("ResourceQuota/{}: {}", self.name_any(), format_amounts(hard(self)))
     }
 }
 
 impl ComputeObject for LimitRange {
-    fn wanted(budget: &Budget, compute: &Compute) -> Option<Self> {
+    fn desired(budget: &Budget, compute: &Compute) -> Option<Self> {
         let item = item(compute.per_agent.as_ref()?)?;
         let spec = LimitRangeSpec { limits: vec![item] };
         Some(Self { metadata: meta(budget, &spec), spec: Some(spec) })
     }
 
-    fn says(&self, wanted: &Self) -> bool {
+    fn has_values_of(&self, wanted: &Self) -> bool {
         // The list is replaced as a whole: entries of others are removed.
         let (Some(stored), Some(wanted)) = (&self.spec, &wanted.spec) else { return false };
         stored.limits.len() == wanted.limits.len() && stored.limits.iter().zip(&wanted.limits).all(|(one, other)| same_item(one, other))
     }
 
-    fn words(&self) -> String {
+    fn description(&self) -> String {
         let item = self.spec.as_ref().and_then(|spec| spec.limits.first());
         let parts = item.into_iter().flat_map(|item| {
             [("default", &item.default), ("defaultRequest", &item.default_request), ("min", &item.min), ("max", &item.max)]
         });
         let parts: Vec<String> = parts
-            .filter_map(|(name, amounts)| Some(format!("{name} {}", listed(Some(amounts.as_ref().filter(|all| !all.is_empty())?)))))
+            .filter_map(|(name, amounts)| Some(format!("{name} {}", format_amounts(Some(amounts.as_ref().filter(|all| !all.is_empty())?)))))
             .collect();
         format!("LimitRange/{}: {}", self.name_any(), parts.join("; "))
     }
@@ -75,11 +75,11 @@ fn hard(quota: &ResourceQuota) -> Option<&Amounts> {
     quota.spec.as_ref()?.hard.as_ref()
 }
 
-fn some(amounts: Option<&Amounts>) -> Option<Amounts> {
+fn non_empty(amounts: Option<&Amounts>) -> Option<Amounts> {
     amounts.filter(|amounts| !amounts.is_empty()).cloned()
 }
 
-fn listed(amounts: Option<&Amounts>) -> String {
+fn format_amounts(amounts: Option<&Amounts>) -> String {
     let all: Vec<String> = amounts.into_iter().flatten().map(|(name, value)| format!("{name} {}", value.0)).collect();
     all.join(", ")
 }
@@ -88,7 +88,7 @@ fn listed(amounts: Option<&Amounts>) -> String {
 /// if it was changed.
 fn item(per_agent: &PerAgentCompute) -> Option<LimitRangeItem> {
     let PerAgentCompute { default, default_request, min, max } = per_agent;
-    if [default, default_request, min, max].into_iter().all(|amounts| some(amounts.as_ref()).is_none()) {
+    if [default, default_request, min, max].into_iter().all(|amounts| non_empty(amounts.as_ref()).is_none()) {
         return None;
     }
     let mut filled = default.clone().unwrap_or_default();
@@ -98,10 +98,10 @@ fn item(per_agent: &PerAgentCompute) -> Option<LimitRangeItem> {
     fill(&mut requests, min.as_ref());
     Some(LimitRangeItem {
         type_: "Container".to_owned(),
-        default: some(Some(&filled)),
-        default_request: some(Some(&requests)),
-        min: some(min.as_ref()),
-        max: some(max.as_ref()),
+        default: non_empty(Some(&filled)),
+        default_request: non_empty(Some(&requests)),
+        min: non_empty(min.as_ref()),
+        max: non_empty(max.as_ref()),
         max_limit_request_ratio: None,
     })
 }
@@ -160,7 +160,7 @@ pub fn stored<K: ComputeObject>(object: Option<&K>, wanted: Option<&K>, budget: 
         () if !own => StoredObject::Former { uid },
         () => StoredObject::Own {
             uid,
-            same: labelled && wanted.is_some_and(|wanted| hash(meta) == hash(wanted.meta()) && object.says(wanted)),
+            same: labelled && wanted.is_some_and(|wanted| hash(meta) == hash(wanted.meta()) && object.has_values_of(wanted)),
         },
     }
 }
@@ -180,7 +180,7 @@ mod tests {
         .expect("a Budget")
     }
     fn wanted<K: ComputeObject>(budget: &Budget) -> Option<K> {
-        K::wanted(budget, budget.spec.compute.as_ref()?)
+        K::desired(budget, budget.spec.compute.as_ref()?)
     }
     fn state<K: ComputeObject>(object: &K, budget: &Budget) -> StoredObject {
         stored(Some(object), wanted(budget).as_ref(), budget)
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(quota.name_any(), "spillway-team");
         assert_eq!(quota.metadata.owner_references, Some(vec![owner::<Budget>(&budget.metadata)]));
         assert_eq!(json!(quota.spec), json!({"hard": {"requests.cpu": "8", "pods": "20"}}));
-        assert_eq!(quota.words(), "ResourceQuota/spillway-team: pods 20, requests.cpu 8");
+        assert_eq!(quota.description(), "ResourceQuota/spillway-team: pods 20, requests.cpu 8");
         assert!(wanted::<LimitRange>(&budget).is_none());
     }
 
@@ -224,7 +224,7 @@ mod tests {
                 "default": {"cpu": "1", "memory": "4Gi"}, "defaultRequest": {"cpu": "1", "memory": "4Gi"}}]})
         );
         assert_eq!(
-            range.words(),
+            range.description(),
             "LimitRange/spillway-team: default cpu 1, memory 4Gi; defaultRequest cpu 1, memory 4Gi; min memory 64Mi; max cpu 2, memory 4Gi"
         );
     }

@@ -30,7 +30,7 @@ pub trait DefaultedKind: Resource<DynamicType = (), Scope = NamespaceResourceSco
     const MADE_ANNOTATION: &'static str;
 
     /// The objects of a namespace that the cache shows: name, and whether it has our annotation.
-    fn known(namespace: &str, context: &Context) -> Vec<(String, bool)>;
+    fn cached_objects(namespace: &str, context: &Context) -> Vec<(String, bool)>;
 }
 
 fn facts(object: &impl ResourceExt) -> (String, bool) {
@@ -40,7 +40,7 @@ fn facts(object: &impl ResourceExt) -> (String, bool) {
 impl DefaultedKind for Budget {
     const MADE_ANNOTATION: &'static str = names::DEFAULT_MADE_ANNOTATION;
 
-    fn known(namespace: &str, context: &Context) -> Vec<(String, bool)> {
+    fn cached_objects(namespace: &str, context: &Context) -> Vec<(String, bool)> {
         context.stores.budgets_of(namespace).iter().map(|budget| facts(budget.as_ref())).collect()
     }
 }
@@ -48,7 +48,7 @@ impl DefaultedKind for Budget {
 impl DefaultedKind for Breaker {
     const MADE_ANNOTATION: &'static str = names::DEFAULT_BREAKER_MADE_ANNOTATION;
 
-    fn known(namespace: &str, context: &Context) -> Vec<(String, bool)> {
+    fn cached_objects(namespace: &str, context: &Context) -> Vec<(String, bool)> {
         context.stores.breakers_of(namespace).iter().map(|breaker| facts(breaker.as_ref())).collect()
     }
 }
@@ -62,7 +62,7 @@ pub async fn ensure(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Res
 
 async fn ensure_one<K: DefaultedKind>(namespace: &str, context: &Context) -> Result<Option<Duration>, Error> {
     let kind = K::kind(&());
-    let known = K::known(namespace, context);
+    let known = K::cached_objects(namespace, context);
     let ours = known.iter().any(|(name, annotated)| name == names::DEFAULT_OBJECT_NAME && *annotated);
     if !known.is_empty() || marked::<K>(namespace, context) {
         context.waiting_namespaces.forget(&kind, namespace);
@@ -71,7 +71,7 @@ async fn ensure_one<K: DefaultedKind>(namespace: &str, context: &Context) -> Res
         }
         return Ok(None);
     }
-    if let Some(left) = context.waiting_namespaces.left(&kind, namespace) {
+    if let Some(left) = context.waiting_namespaces.time_left(&kind, namespace) {
         return Ok(Some(left));
     }
     // A refused attempt is repeated after the same delay.

@@ -64,7 +64,7 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
     if budget.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change()); // what it owns goes with it
     }
-    context.reconcile(CONTROLLER_NAME, key.clone(), one(budget, &key, &context)).await
+    context.reconcile(CONTROLLER_NAME, key.clone(), reconcile_budget(budget, &key, &context)).await
 }
 
 /// The action after a failed reconcile.
@@ -78,7 +78,7 @@ pub fn forget(key: &ObjectKey, context: &Context) {
     context.budget_gate.forget(key);
 }
 
-async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
+async fn reconcile_budget(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     if !context.budget_gate.open(key, budget.metadata.resource_version.as_deref()) {
         context.metrics.gated(CONTROLLER_NAME);
         return Ok(NextLook::After(GATE_RETRY_DELAY));
@@ -90,12 +90,12 @@ async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<Next
     if defaults::remove_unused(budget, key, context).await? {
         return Ok(NextLook::OnChange);
     }
-    let standing = standing(budget, key, context);
+    let standing = compute_claim(budget, key, context);
     let binds = matches!(standing, ComputeClaim::Binds);
-    let quota = settle::<ResourceQuota>(budget, binds, &context.stores.quotas, key, context).await?;
-    let range = settle::<LimitRange>(budget, binds, &context.stores.ranges, key, context).await?;
+    let quota = apply_object::<ResourceQuota>(budget, binds, &context.stores.quotas, key, context).await?;
+    let range = apply_object::<LimitRange>(budget, binds, &context.stores.ranges, key, context).await?;
     let outcome = outcome(standing, [quota, range]);
-    tell(budget, key, &outcome, context).await?;
+    write_conditions(budget, key, &outcome, context).await?;
     Ok(match outcome {
         Outcome::Failed(..) | Outcome::Waits(_) if binds => NextLook::WithBackoff,
         Outcome::Failed(..) | Outcome::Waits(_) | Outcome::Unset | Outcome::Applied(_) | Outcome::Conflict(_) => {
@@ -117,7 +117,7 @@ enum ComputeClaim {
     Superseded(String),
 }
 
-fn standing(budget: &Budget, key: &ObjectKey, context: &Context) -> ComputeClaim {
+fn compute_claim(budget: &Budget, key: &ObjectKey, context: &Context) -> ComputeClaim {
     if !sets_compute(budget) {
         return ComputeClaim::Unset;
     }
@@ -138,7 +138,7 @@ fn sets_compute(budget: &Budget) -> bool {
         .spec
         .compute
         .as_ref()
-        .is_some_and(|compute| ResourceQuota::wanted(budget, compute).is_some() || LimitRange::wanted(budget, compute).is_some())
+        .is_some_and(|compute| ResourceQuota::desired(budget, compute).is_some() || LimitRange::desired(budget, compute).is_some())
 }
 
 fn claims(budget: &Budget) -> bool {
@@ -179,11 +179,17 @@ fn seen<K: ComputeObject + Clone + 'static>(cache: &Store<K>, key: &ObjectKey, c
 }
 
 /// Applies one object, or deletes it if it is not desired.
-async fn settle<K>(budget: &Budget, binds: bool, cache: &Store<K>, key: &ObjectKey, context: &Context) -> Result<ComputeOutcome, Error>
+async fn apply_object<K>(
+    budget: &Budget,
+    binds: bool,
+    cache: &Store<K>,
+    key: &ObjectKey,
+    context: &Context,
+) -> Result<ComputeOutcome, Error>
 where
     K: ComputeObject + Serialize + DeserializeOwned + Clone + Debug + 'static,
 {
-    let wanted = budget.spec.compute.as_ref().filter(|_| binds).and_then(|compute| K::wanted(budget, compute));
+    let wanted = budget.spec.compute.as_ref().filter(|_| binds).and_then(|compute| K::desired(budget, compute));
     let slot = slot::<K>(key);
     let name = slot.1.name.clone();
     let seen = cached(cache, &slot.1);
@@ -196,7 +202,7 @@ where
     }
     let there = format!("{}/{name}", slot.0);
     match act(wanted.is_some(), &stands) {
-        ComputeAction::Keep => Ok(wanted.map_or(ComputeOutcome::None, |wanted| ComputeOutcome::InForce(wanted.words()))),
+        ComputeAction::Keep => Ok(wanted.map_or(ComputeOutcome::None, |wanted| ComputeOutcome::InForce(wanted.description()))),
         ComputeAction::Wait => Ok(ComputeOutcome::Waits(format!("{there} is being deleted, and is created again afterwards"))),
         ComputeAction::Refuse => Ok(ComputeOutcome::Failed(
             reasons::NAME_TAKEN,
@@ -221,8 +227,8 @@ where
             match calls::apply(&api, &wanted, managers::COMPUTE).await {
                 Ok(made) => {
                     context.compute_gate.wrote(slot, made.meta().resource_version.as_deref());
-                    tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.words(), "applied spec.compute of a Budget");
-                    Ok(ComputeOutcome::InForce(wanted.words()))
+                    tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.description(), "applied spec.compute of a Budget");
+                    Ok(ComputeOutcome::InForce(wanted.description()))
                 }
                 Err(error) => match error.class() {
                     Class::Refused | Class::QuotaExceeded | Class::Terminating => {
@@ -262,12 +268,12 @@ fn outcome(standing: ComputeClaim, settled: [ComputeOutcome; 2]) -> Outcome {
 }
 
 /// Writes the conditions if they changed, and reports transitions as events.
-async fn tell(budget: &Budget, key: &ObjectKey, outcome: &Outcome, context: &Context) -> Result<(), Error> {
-    let (next, changed) = status::next(budget, outcome, jiff::Timestamp::now());
+async fn write_conditions(budget: &Budget, key: &ObjectKey, outcome: &Outcome, context: &Context) -> Result<(), Error> {
+    let (next, changed) = status::next_conditions(budget, outcome, jiff::Timestamp::now());
     if !changed {
         return Ok(());
     }
-    let news = status::news(budget, &next);
+    let news = status::status_event(budget, &next);
     let api = context.api::<Budget>(&key.namespace);
     let stored = publish(context, &api, budget, managers::COMPUTE, &status::applied(next, context.epoch)).await?;
     context.budget_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());

@@ -26,7 +26,7 @@ pub enum Outcome {
 }
 
 /// Our conditions, and whether they differ from the stored ones.
-pub fn next(budget: &Budget, outcome: &Outcome, now: jiff::Timestamp) -> (Vec<Condition>, bool) {
+pub fn next_conditions(budget: &Budget, outcome: &Outcome, now: jiff::Timestamp) -> (Vec<Condition>, bool) {
     let stored = budget.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let to = Builder { stored, generation: budget.metadata.generation.unwrap_or(0), now };
     let conflict = |older: &str| {
@@ -52,7 +52,7 @@ pub fn applied(conditions: Vec<Condition>, epoch: i64) -> BudgetStatus {
 }
 
 /// The change to report as an event: whether it is a warning, its reason and its note.
-pub fn news(before: &Budget, next: &[Condition]) -> Option<(bool, String, String)> {
+pub fn status_event(before: &Budget, next: &[Condition]) -> Option<(bool, String, String)> {
     let now = find(next, types::QUOTA_APPLIED)?;
     let was = before.status.as_ref().and_then(|status| find(&status.conditions, types::QUOTA_APPLIED));
     let same = was.is_some_and(|was| was.status == now.status && was.reason == now.reason);
@@ -84,31 +84,31 @@ mod tests {
     #[test]
     fn what_did_not_change_is_not_written() {
         let outcome = Outcome::Applied("ResourceQuota/spillway-b: pods 5".into());
-        let (first, changed) = next(&budget(&[foreign("Ready", "Observed")]), &outcome, at(1));
+        let (first, changed) = next_conditions(&budget(&[foreign("Ready", "Observed")]), &outcome, at(1));
         assert!(changed && first.len() == 1 && first[0].observed_generation == Some(3));
         let stored = [first, vec![foreign("Ready", "Observed")]].concat();
-        assert!(!next(&budget(&stored), &outcome, at(9)).1, "only time has passed");
-        assert!(next(&budget(&stored), &Outcome::Applied("more".into()), at(9)).1);
-        assert_eq!(next(&budget(&stored), &Outcome::Unset, at(9)), (Vec::new(), true), "taken back");
-        assert_eq!(next(&budget(&[foreign("Ready", "Observed")]), &Outcome::Unset, at(9)), (Vec::new(), false));
+        assert!(!next_conditions(&budget(&stored), &outcome, at(9)).1, "only time has passed");
+        assert!(next_conditions(&budget(&stored), &Outcome::Applied("more".into()), at(9)).1);
+        assert_eq!(next_conditions(&budget(&stored), &Outcome::Unset, at(9)), (Vec::new(), true), "taken back");
+        assert_eq!(next_conditions(&budget(&[foreign("Ready", "Observed")]), &Outcome::Unset, at(9)), (Vec::new(), false));
     }
 
     #[test]
     fn the_newer_one_names_the_older_and_leaves_what_others_say() {
         let stalled = foreign("Stalled", "ComputeConflict");
-        let (told, changed) = next(&budget(std::slice::from_ref(&stalled)), &Outcome::Conflict("old".into()), at(1));
+        let (told, changed) = next_conditions(&budget(std::slice::from_ref(&stalled)), &Outcome::Conflict("old".into()), at(1));
         assert!(changed && told.len() == 1 && told[0].type_ == "QuotaApplied" && told[0].status == "False");
         assert!(told[0].reason == "ComputeConflict" && told[0].message.contains("Budget/old"));
         let stored = budget(&[told, vec![stalled]].concat());
-        assert!(!next(&stored, &Outcome::Conflict("old".into()), at(9)).1);
-        assert!(next(&stored, &Outcome::Conflict("older".into()), at(9)).1, "another one binds now");
+        assert!(!next_conditions(&stored, &Outcome::Conflict("old".into()), at(9)).1);
+        assert!(next_conditions(&stored, &Outcome::Conflict("older".into()), at(9)).1, "another one binds now");
     }
 
     #[test]
     fn a_change_is_reported_once() {
         let refused = Outcome::Failed(reasons::QUOTA_REFUSED, "no".into());
-        let (told, _) = next(&budget(&[]), &refused, at(1));
-        assert_eq!(news(&budget(&[]), &told), Some((true, "QuotaRefused".into(), "no".into())));
-        assert_eq!(news(&budget(&told), &told), None);
+        let (told, _) = next_conditions(&budget(&[]), &refused, at(1));
+        assert_eq!(status_event(&budget(&[]), &told), Some((true, "QuotaRefused".into(), "no".into())));
+        assert_eq!(status_event(&budget(&told), &told), None);
     }
 }

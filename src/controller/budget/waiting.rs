@@ -16,7 +16,7 @@ pub struct WaitingNamespaces(Mutex<HashMap<(String, String), BootTime>>);
 
 impl WaitingNamespaces {
     /// How long until the namespace gets a default; `None`: now.
-    pub fn left(&self, kind: &str, namespace: &str) -> Option<Duration> {
+    pub fn time_left(&self, kind: &str, namespace: &str) -> Option<Duration> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = all.entry((kind.to_owned(), namespace.to_owned())).or_insert_with(BootTime::now);
         DEFAULT_CREATION_DELAY.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
@@ -35,6 +35,6 @@ mod tests {
     #[test]
     fn a_namespace_waits_from_the_first_look() {
         let waiting = WaitingNamespaces::default();
-        assert!(waiting.left("Budget", "n").is_some_and(|left| left <= DEFAULT_CREATION_DELAY && !left.is_zero()));
+        assert!(waiting.time_left("Budget", "n").is_some_and(|left| left <= DEFAULT_CREATION_DELAY && !left.is_zero()));
     }
 }

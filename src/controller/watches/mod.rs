@@ -217,7 +217,7 @@ fn watch_pods(
     start(tasks, watcher(api, ours), prune_pod, move |change| match change {
         Change::Present(pod) => {
             wake.agent(&ObjectKey::of(pod));
-            if capacity::over(pod) {
+            if capacity::has_pod_ended(pod) {
                 wake.agents_short_of_budget(&agents);
             }
         }
@@ -311,7 +311,7 @@ fn stream<T: 'static>(queue: impl Stream<Item = T> + Send + 'static) -> BoxStrea
 fn prune_pod(pod: &mut Pod) {
     pod.metadata.annotations = None;
     // The memory limits of the containers are kept as their sum, in the resources of the pod itself.
-    let resources = Some(capacity::pod_memory_resources(capacity::memory(pod)));
+    let resources = Some(capacity::pod_memory_resources(capacity::total_memory_limit(pod)));
     let node_name = pod.spec.take().and_then(|spec| spec.node_name);
     pod.spec = Some(PodSpec { node_name, resources, ..PodSpec::default() });
     if let Some(status) = pod.status.as_mut() {

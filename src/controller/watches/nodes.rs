@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt};
 use tokio::task::JoinSet;
 
 use crate::cluster::watch::{Change, config, start};
-use crate::controller::node_judgements::{NODE_READY_CONDITION, NodeJudgements, ready, reported};
+use crate::controller::node_judgements::{NODE_READY_CONDITION, NodeJudgements, is_responding, ready};
 use crate::controller::wake::Wake;
 use crate::policy::node_liveness::{self, NodeReach};
 use crate::telemetry::Metrics;
@@ -77,7 +77,7 @@ pub(super) fn watch_nodes(
             }
         };
         // A judgement has no effect on a node that responds to Kubernetes.
-        changed.retain(|name| known.get(&ObjectRef::new(name)).is_some_and(|node| !reported(&node)));
+        changed.retain(|name| known.get(&ObjectRef::new(name)).is_some_and(|node| !is_responding(&node)));
         told.changed(&changed, &known);
     });
     (nodes, leases)
@@ -93,8 +93,9 @@ fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: NodeTap) -> 
         let changed = match change {
             Change::Present(node) => {
                 let name = node.name_any();
-                let mut changed = told.judgements.change(|liveness, now| liveness.nodes([(name.as_str(), posted(node))], false, now));
-                if last.insert(name.clone(), reported(node)) != Some(reported(node)) {
+                let mut changed =
+                    told.judgements.change(|liveness, now| liveness.nodes([(name.as_str(), last_status_time(node))], false, now));
+                if last.insert(name.clone(), is_responding(node)) != Some(is_responding(node)) {
                     changed.push(name);
                 }
                 changed
@@ -107,11 +108,11 @@ fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: NodeTap) -> 
             }
             Change::Listed(nodes) => {
                 let nodes = nodes.state();
-                let there: Vec<_> = nodes.iter().map(|node| (node.name_any(), posted(node))).collect();
+                let there: Vec<_> = nodes.iter().map(|node| (node.name_any(), last_status_time(node))).collect();
                 let there = there.iter().map(|(name, posted)| (name.as_str(), *posted));
                 let mut changed = told.judgements.change(|liveness, now| liveness.nodes(there, true, now));
                 let before = std::mem::take(&mut last);
-                last = nodes.iter().map(|node| (node.name_any(), reported(node))).collect();
+                last = nodes.iter().map(|node| (node.name_any(), is_responding(node))).collect();
                 changed.extend(last.iter().filter(|(name, now)| before.get(*name) != Some(*now)).map(|(name, _)| name.clone()));
                 changed.extend(before.into_keys().filter(|name| !last.contains_key(name)));
                 changed
@@ -127,7 +128,7 @@ fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: NodeTap) -> 
 
 /// When the kubelet posted its status last, by the node's own clock. The controller that sets the condition to Unknown
 /// does not change this time.
-fn posted(node: &Node) -> Option<i64> {
+fn last_status_time(node: &Node) -> Option<i64> {
     ready(node)?.last_heartbeat_time.as_ref().map(|time| time.0.as_microsecond())
 }
 
@@ -181,8 +182,8 @@ mod tests {
     #[test]
     fn a_node_is_reported_unless_its_readiness_is_unknown() {
         let with = |status: &str| node(json!({"type": "Ready", "status": status}));
-        assert!(reported(&with("True")) && reported(&with("False")) && !reported(&with("Unknown")));
-        assert!(reported(&node(json!({"type": "DiskPressure", "status": "Unknown"}))), "that is no readiness");
+        assert!(is_responding(&with("True")) && is_responding(&with("False")) && !is_responding(&with("Unknown")));
+        assert!(is_responding(&node(json!({"type": "DiskPressure", "status": "Unknown"}))), "that is no readiness");
         let judgements = NodeJudgements::default();
         assert_eq!(judgements.reach(&with("Unknown"), false), NodeReach::Silent, "nothing was observed");
         assert_eq!(judgements.reach(&with("Unknown"), true), NodeReach::Unreachable, "a leader before us had");
@@ -191,9 +192,9 @@ mod tests {
     #[test]
     fn pruning_keeps_what_is_read() {
         let mut kept = node(json!({"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:10Z"}));
-        let before = posted(&kept);
+        let before = last_status_time(&kept);
         prune_node(&mut kept);
-        assert_eq!((before, posted(&kept)), (Some(1_767_225_610_000_000), before));
+        assert_eq!((before, last_status_time(&kept)), (Some(1_767_225_610_000_000), before));
         let mut kept = lease("2026-01-01T00:00:10.000001Z", 40);
         prune_lease(&mut kept);
         let expected = node_liveness::Lease { renewed: 1_767_225_610_000_001, duration: Duration::from_secs(40) };

@@ -111,7 +111,7 @@ impl Attempt<'_> {
             Err(error) => return Err(self.deny(&Denial::Invalid(error)).await),
         };
         let request = EgressRequest { destination: text.clone(), item: item.clone(), denied: None };
-        let EgressAllowed {} = gateway.governor.ask(GOVERNOR_EGRESS_PATH, Some(pod), &request).await?;
+        let EgressAllowed {} = gateway.governor.call_json(GOVERNOR_EGRESS_PATH, Some(pod), &request).await?;
         Ok(destination)
     }
 
@@ -120,7 +120,7 @@ impl Attempt<'_> {
         let Self { gateway, pod, text, item } = self;
         let refusal = Refusal::new(Code::EgressDenied, format!("{text:?} is denied: {denial}")).reason(denial.reason());
         let request = EgressRequest { destination: text.clone(), item: item.clone(), denied: Some(denial.reason().to_owned()) };
-        let told: Result<EgressAllowed, Refusal> = gateway.governor.ask(GOVERNOR_EGRESS_PATH, Some(pod), &request).await;
+        let told: Result<EgressAllowed, Refusal> = gateway.governor.call_json(GOVERNOR_EGRESS_PATH, Some(pod), &request).await;
         // A caller that is no agent any more is told that. A denial that the governor cannot count is still a denial.
         match told {
             Err(refusal) if !refusal.code.is_retryable() => refusal,

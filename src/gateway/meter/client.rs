@@ -28,7 +28,7 @@ impl Meter {
                 let mut inner = self.lock();
                 inner.session.connected(connection);
                 inner.session.set_replay(self.0.governor.store_rolled_back());
-                let tend = inner.tend(now());
+                let tend = inner.retry_rewrite(now());
                 self.0.attached.send_if_modified(|attached| std::mem::replace(attached, inner.session.is_attached()) != *attached);
                 (inner.session.plan(now(), inner.is_written()), tend)
             };
@@ -44,11 +44,11 @@ impl Meter {
                 }
                 Plan::Begin(begin) => {
                     let answer = self.ask(BEGIN_PATH, &begin).await;
-                    self.take(answer, |session, now, acked| session.began(now, connection, &begin, acked))
+                    self.handle_answer(answer, |session, now, acked| session.began(now, connection, &begin, acked))
                 }
                 Plan::Tell(settles) => {
                     let answer = self.ask(SETTLE_PATH, &settles).await;
-                    self.take(answer, |session, now, acked| session.told(now, &settles, acked))
+                    self.handle_answer(answer, |session, now, acked| session.settles_answered(now, &settles, acked))
                 }
             };
             if let Some(refusal) = trouble {
@@ -62,11 +62,11 @@ impl Meter {
     }
 
     async fn ask(&self, path: &str, body: &impl Serialize) -> Result<MeterAck, Refusal> {
-        self.0.governor.ask(path, None, body).await
+        self.0.governor.call_json(path, None, body).await
     }
 
     /// Handles the answer of a call: writes the line that follows from it, and wakes waiting tasks.
-    fn take(
+    fn handle_answer(
         &self,
         answer: Result<MeterAck, Refusal>,
         done: impl FnOnce(&mut super::session::Session, Duration, u64) -> Option<super::Line>,
@@ -75,7 +75,7 @@ impl Meter {
         let trouble = match answer {
             Ok(MeterAck { acked }) => {
                 if let Some(line) = done(&mut inner.session, now(), acked) {
-                    inner.keep(&line, now());
+                    inner.append_line(&line, now());
                 }
                 None
             }
@@ -87,7 +87,7 @@ impl Meter {
                 Some(refusal)
             }
         };
-        let (attached, owed) = (inner.session.is_attached(), inner.session.owed());
+        let (attached, owed) = (inner.session.is_attached(), inner.session.unacknowledged_count());
         drop(inner);
         self.0.attached.send_if_modified(|known| std::mem::replace(known, attached) != attached);
         self.0.unacknowledged.send_replace(owed);

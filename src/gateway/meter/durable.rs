@@ -51,7 +51,7 @@ impl<D: Disk> DurableSession<D> {
 
     /// Writes a line about a change of the session. False: it is not written, and nothing that depends on it may
     /// happen.
-    pub fn keep(&mut self, line: &Line, now: Duration) -> bool {
+    pub fn append_line(&mut self, line: &Line, now: Duration) -> bool {
         if self.broken {
             return false;
         }
@@ -67,7 +67,7 @@ impl<D: Disk> DurableSession<D> {
     }
 
     /// Rewrites a journal that could not be written, if that is due. Returns when to try again if it failed.
-    pub fn tend(&mut self, now: Duration) -> Option<Duration> {
+    pub fn retry_rewrite(&mut self, now: Duration) -> Option<Duration> {
         if now >= self.next_try {
             if self.broken {
                 self.rewrite(now);

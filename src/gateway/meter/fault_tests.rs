@@ -20,7 +20,7 @@ fn open(id: u64) -> JournaledHold {
 }
 
 fn start<D: Disk>(disk: &D, now: Duration) -> anyhow::Result<DurableSession<D>> {
-    let (mut journal, lines) = Journal::on(Some(disk.clone()), ROOM)?;
+    let (mut journal, lines) = Journal::open_on(Some(disk.clone()), ROOM)?;
     journal.spare = 2048;
     Ok(DurableSession::restore(journal, &lines, Some("uid"), now))
 }
@@ -30,18 +30,18 @@ fn call<D: Disk>(durable: &mut DurableSession<D>, now: Duration) -> bool {
     if !durable.is_written() {
         return false;
     }
-    let (id, line) = durable.session.ask("team").expect("room");
-    if !line.is_none_or(|line| durable.keep(&line, now)) {
-        durable.session.never(id);
+    let (id, line) = durable.session.take_number("team").expect("room");
+    if !line.is_none_or(|line| durable.append_line(&line, now)) {
+        durable.session.discard_number(id);
         return false;
     }
     let line = durable.session.given(id, &open(id)).expect("room");
-    let kept = durable.keep(&line, now);
+    let kept = durable.append_line(&line, now);
     let sent = durable.session.sent(id);
-    let kept = kept && durable.keep(&sent, now);
+    let kept = kept && durable.append_line(&sent, now);
     let quality = if kept { Quality::Partial } else { Quality::Exact };
     let line = durable.session.end(id, Usage::default(), quality, CallEnd::default(), "m", 0).expect("it was open");
-    durable.keep(&line, now);
+    durable.append_line(&line, now);
     kept
 }
 
@@ -56,9 +56,9 @@ fn a_journal_that_fills_its_volume_is_written_anew_and_goes_on() {
     for one in 0..600 {
         assert!(call(&mut durable, at(one)), "call {one}");
         if let Plan::Tell(settles) = durable.session.plan(at(one), true)
-            && let Some(line) = durable.session.told(at(one), &settles, settles.settles.last().map_or(0, |settle| settle.seq))
+            && let Some(line) = durable.session.settles_answered(at(one), &settles, settles.settles.last().map_or(0, |settle| settle.seq))
         {
-            assert!(durable.keep(&line, at(one)));
+            assert!(durable.append_line(&line, at(one)));
         }
     }
     drop(durable);
@@ -75,17 +75,17 @@ fn a_process_starts_on_a_volume_that_is_full_and_works_when_there_is_room() {
     for _ in 0..3 {
         let mut durable = start(&disk, at(0)).expect("it starts");
         durable.session.connected(Some(1));
-        assert_eq!((durable.is_written(), durable.session.name(), durable.session.owed()), (false, "s", 1));
+        assert_eq!((durable.is_written(), durable.session.name(), durable.session.unacknowledged_count()), (false, "s", 1));
         assert!(!call(&mut durable, at(0)), "nothing is spent that cannot be written down");
-        assert_eq!(durable.tend(at(0)), Some(JOURNAL_RETRY_DELAY), "it is tried again");
+        assert_eq!(durable.retry_rewrite(at(0)), Some(JOURNAL_RETRY_DELAY), "it is tried again");
         assert!(matches!(durable.session.plan(at(0), durable.is_written()), Plan::Wait(_)), "nothing is told that is not written");
     }
     let mut durable = start(&disk, at(0)).expect("it starts");
     disk.state().occupied = 0;
-    assert_eq!(durable.tend(at(0)), Some(JOURNAL_RETRY_DELAY), "not at once again");
-    assert_eq!(durable.tend(JOURNAL_RETRY_DELAY), None);
+    assert_eq!(durable.retry_rewrite(at(0)), Some(JOURNAL_RETRY_DELAY), "not at once again");
+    assert_eq!(durable.retry_rewrite(JOURNAL_RETRY_DELAY), None);
     assert!(call(&mut durable, at(2)));
-    assert_eq!(start(&disk, at(3)).expect("started").session.owed(), 2);
+    assert_eq!(start(&disk, at(3)).expect("started").session.unacknowledged_count(), 2);
 }
 
 /// If the process ends at any step of the rewrite of a full journal, the next process knows everything that was written
@@ -109,7 +109,7 @@ fn a_process_that_ends_at_any_step_of_a_repair_loses_nothing() {
             drop(durable);
             disk.state().stops = None;
             let again = start(&disk, at(1)).expect("started");
-            let owed = again.session.owed();
+            let owed = again.session.unacknowledged_count();
             assert!((calls..=calls + 1).contains(&owed), "step {step}: {calls} calls were made, {owed} are known");
             assert!(again.is_written(), "the room in reserve is there after a crash too");
         }
@@ -145,7 +145,7 @@ impl Simulation {
     }
 
     fn keep(&mut self, line: Option<Line>) -> bool {
-        line.is_none_or(|line| self.durable.keep(&line, self.now))
+        line.is_none_or(|line| self.durable.append_line(&line, self.now))
     }
 
     fn end(&mut self, id: u64, quality: Quality) {
@@ -173,12 +173,12 @@ impl Simulation {
     fn step(&mut self, lost: u64) {
         match self.random.below(14) {
             0 | 1 if self.durable.is_written() => {
-                let (id, line) = self.durable.session.ask("team").expect("room");
+                let (id, line) = self.durable.session.take_number("team").expect("room");
                 if self.keep(line) {
                     assert!(self.used.insert(id), "{id} is used again");
                     self.asking.push(id);
                 } else {
-                    self.durable.session.never(id);
+                    self.durable.session.discard_number(id);
                 }
             }
             2 | 3 if !self.asking.is_empty() && self.durable.session.is_attached() => self.hold(lost),
@@ -246,7 +246,7 @@ impl Simulation {
 
     fn talk(&mut self, lost: u64) {
         let now = self.now;
-        self.durable.tend(now);
+        self.durable.retry_rewrite(now);
         let line = match self.durable.session.plan(now, self.durable.is_written()) {
             Plan::Wait(_) => return,
             _ if lost == 1 => return self.durable.session.failed(now),
@@ -259,7 +259,7 @@ impl Simulation {
             }
             Plan::Tell(settles) => match self.leader.tell(&settles) {
                 Some(_) if lost == 2 => return self.durable.session.failed(now),
-                Some(acked) => self.durable.session.told(now, &settles, acked),
+                Some(acked) => self.durable.session.settles_answered(now, &settles, acked),
                 None => {
                     self.durable.session.detached();
                     return self.durable.session.failed(now);
@@ -290,13 +290,13 @@ impl Simulation {
             self.leader.durable = self.leader.received;
         }
         assert!(self.durable.is_written(), "when there is room again it is written");
-        assert_eq!((self.durable.session.owed(), self.leader.open.len()), (0, 0), "after quiet nothing is held or owed");
+        assert_eq!((self.durable.session.unacknowledged_count(), self.leader.open.len()), (0, 0), "after quiet nothing is held or owed");
         let not_exact = self.leader.charged.iter().filter(|(_, _, quality)| *quality != Quality::Exact);
         let charged: BTreeSet<u64> = not_exact.map(|(_, hold, _)| *hold).collect();
         assert!(self.sent.is_subset(&charged), "{:?} were sent and cost nothing", self.sent.difference(&charged));
         let may: BTreeSet<u64> = self.sent.union(&self.tried).copied().collect();
         assert!(charged.is_subset(&may), "{:?} were never sent", charged.difference(&may));
-        let (id, _) = self.durable.session.ask("team").expect("room");
+        let (id, _) = self.durable.session.take_number("team").expect("room");
         assert!(!self.used.contains(&id), "{id} is used again");
     }
 }
@@ -375,7 +375,7 @@ fn on_a_real_volume() {
         }
     }
     // The volume is full of another file, and nothing is reserved: the process starts, and works when there is space.
-    let owed = durable.session.owed();
+    let owed = durable.session.unacknowledged_count();
     drop(durable);
     std::fs::remove_file(volume.join("session.new")).expect("the room in reserve");
     let filled = std::fs::write(volume.join("filler"), vec![0; 512 * 1024]);
@@ -383,17 +383,17 @@ fn on_a_real_volume() {
     let mut durable = start(&disk, at(0)).expect("it starts");
     assert!(!durable.is_written() && !call(&mut durable, at(0)));
     std::fs::remove_file(volume.join("filler")).expect("removed");
-    assert_eq!(durable.tend(JOURNAL_RETRY_DELAY), None);
+    assert_eq!(durable.retry_rewrite(JOURNAL_RETRY_DELAY), None);
     assert!(call(&mut durable, at(2)));
-    assert_eq!(durable.session.owed(), owed + 1);
+    assert_eq!(durable.session.unacknowledged_count(), owed + 1);
 }
 
 /// Acknowledges all ended holds, as a leader would.
 fn acknowledge<D: Disk>(durable: &mut DurableSession<D>) {
     let mut lines: Vec<Line> = durable.session.snapshot().lines().collect();
     let Some(Line::Session { acked, .. }) = lines.first() else { panic!("a first line") };
-    let acked = Line::Acked(acked + u64::try_from(durable.session.owed()).expect("few"));
+    let acked = Line::Acked(acked + u64::try_from(durable.session.unacknowledged_count()).expect("few"));
     lines.push(acked.clone());
     durable.session = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
-    assert!(durable.keep(&acked, at(0)));
+    assert!(durable.append_line(&acked, at(0)));
 }

@@ -62,13 +62,13 @@ impl Journal {
             tracing::warn!("there is no journal of holds (--journal is not set): open holds are charged when this process ends");
         }
         let disk = folder.map(|folder| Folder::open(&folder)).transpose()?;
-        Self::on(disk, reserve)
+        Self::open_on(disk, reserve)
     }
 }
 
 impl<D: Disk> Journal<D> {
     /// Opens the journal on `disk`.
-    pub fn on(disk: Option<D>, reserve: usize) -> anyhow::Result<(Self, Vec<Line>)> {
+    pub fn open_on(disk: Option<D>, reserve: usize) -> anyhow::Result<(Self, Vec<Line>)> {
         let journal = |kept| Self {
             open_journal: kept,
             bytes: 0,

@@ -72,7 +72,7 @@ impl Meter {
         let (journal, lines) = Journal::open(folder, JOURNAL_RESERVE_BYTES)?;
         let durable = DurableSession::restore(journal, &lines, uid, now());
         tracing::info!(session = durable.session.name(), "opened the session with the ledger");
-        let owed = durable.session.owed();
+        let owed = durable.session.unacknowledged_count();
         let inner = Mutex::new(durable);
         let shared =
             Shared { inner, governor, wake: Notify::new(), attached: watch::channel(false).0, unacknowledged: watch::channel(owed).0 };
@@ -84,10 +84,10 @@ impl Meter {
     }
 
     /// The target of a call that costs nothing. While the governor is away, it is asked again for `patience`.
-    pub async fn way(&self, pod: &PodIdentity, way: &ModelRoute, patience: Duration) -> Result<Target, Refusal> {
+    pub async fn resolve_route(&self, pod: &PodIdentity, way: &ModelRoute, patience: Duration) -> Result<Target, Refusal> {
         let deadline = tokio::time::Instant::now() + patience;
         loop {
-            match self.0.governor.ask(ROUTE_PATH, Some(pod), way).await {
+            match self.0.governor.call_json(ROUTE_PATH, Some(pod), way).await {
                 Err(refusal) if refusal.code == Code::GovernorAway && tokio::time::Instant::now() < deadline => {
                     tokio::time::sleep(GOVERNOR_RETRY_DELAY).await;
                 }
@@ -111,7 +111,7 @@ impl Meter {
             tokio::time::timeout_at(deadline, attached.wait_for(|attached| *attached)).await.map_err(|_| away())?.map_err(|_| away())?;
             // If this future is dropped from here on, it is not known whether the hold was given.
             asking.sent = true;
-            let answer = tokio::time::timeout_at(deadline, self.0.governor.ask::<_, HoldAnswer>(HOLD_PATH, Some(pod), &hold)).await;
+            let answer = tokio::time::timeout_at(deadline, self.0.governor.call_json::<_, HoldAnswer>(HOLD_PATH, Some(pod), &hold)).await;
             match answer {
                 Ok(Ok(given)) => return asking.given(given, pod.clone(), model, learnable_bytes(&facts)),
                 Ok(Err(refusal)) if refusal.code == Code::SessionUnknown => self.detach(),
@@ -139,8 +139,8 @@ impl Meter {
         if !inner.is_written() {
             return Err(unwritten_refusal());
         }
-        let (id, line) = inner.session.ask(namespace).map_err(full)?;
-        let kept = line.is_none_or(|line| inner.keep(&line, now()));
+        let (id, line) = inner.session.take_number(namespace).map_err(full)?;
+        let kept = line.is_none_or(|line| inner.append_line(&line, now()));
         drop(inner);
         let asking = HoldAttempt { meter: self.clone(), id, sent: false, lost: false };
         if kept { Ok(asking) } else { Err(unwritten_refusal()) }
@@ -149,9 +149,9 @@ impl Meter {
     fn end(&self, id: u64, usage: Usage, quality: Quality, end: CallEnd, model: &str, bytes: i64) {
         let mut inner = self.lock();
         if let Some(line) = inner.session.end(id, usage, quality, end, model, bytes) {
-            inner.keep(&line, now());
+            inner.append_line(&line, now());
         }
-        let owed = inner.session.owed();
+        let owed = inner.session.unacknowledged_count();
         drop(inner);
         self.0.unacknowledged.send_replace(owed);
         self.0.wake.notify_one();
@@ -167,7 +167,7 @@ impl Meter {
 
     /// The unacknowledged settles, for a test.
     #[cfg(test)]
-    pub fn told(&self) -> Vec<crate::wire::meter::JournaledSettle> {
+    pub fn unacknowledged_settles(&self) -> Vec<crate::wire::meter::JournaledSettle> {
         self.lock().session.begin().settles
     }
 
@@ -247,7 +247,7 @@ impl HoldAttempt {
         let mut inner = self.meter.lock();
         // After an error `self` is dropped, which settles it with no usage.
         let line = inner.session.given(self.id, &given.open).map_err(full)?;
-        let kept = inner.keep(&line, now());
+        let kept = inner.append_line(&line, now());
         drop(inner);
         self.sent = false;
         let (meter, id, covered) = (self.meter.clone(), self.id, given.open.output);
@@ -262,7 +262,7 @@ impl Drop for HoldAttempt {
         if self.sent {
             self.meter.end(self.id, Usage::default(), Quality::Exact, UNSENT_CALL_END, "", 0);
         } else {
-            self.meter.lock().session.never(self.id);
+            self.meter.lock().session.discard_number(self.id);
         }
     }
 }
@@ -316,7 +316,7 @@ impl CallHold {
         if self.state == Life::Given {
             let mut inner = self.meter.lock();
             let line = inner.session.sent(self.id);
-            if !inner.keep(&line, now()) {
+            if !inner.append_line(&line, now()) {
                 inner.session.unsent(self.id);
                 return Err(unwritten_refusal());
             }
@@ -337,7 +337,7 @@ impl CallHold {
         let telling = tokio::spawn(async move {
             tokio::time::sleep_until(due).await;
             // If this request is lost, the settle reports it.
-            let _ = governor.ask::<_, serde_json::Value>(LATE_PATH, None, &late).await;
+            let _ = governor.call_json::<_, serde_json::Value>(LATE_PATH, None, &late).await;
         });
         self.late = Some(FirstTokenTimer { due, telling: telling.abort_handle() });
     }
@@ -365,12 +365,12 @@ impl CallHold {
         if let Some(FirstTokenTimer { due, .. }) = self.late.take().as_ref()
             && Instant::now() >= *due
         {
-            self.says(Outcome::Failed { why: FaultCause::Late, retry_after: None });
+            self.record_outcome(Outcome::Failed { why: FaultCause::Late, retry_after: None });
         }
     }
 
     /// Records what the call shows about its provider. A failure is never overwritten.
-    pub fn says(&mut self, outcome: Outcome) {
+    pub fn record_outcome(&mut self, outcome: Outcome) {
         if !matches!(self.end.outcome, Some(Outcome::Failed { .. })) {
             self.end.outcome = Some(outcome);
         }
@@ -391,11 +391,11 @@ impl CallHold {
         let wanted = output.saturating_add(output / 2).saturating_add(256);
         self.covered = wanted;
         let extend = Extend { session: self.meter.lock().session.name().to_owned(), id: self.id, output: wanted };
-        let asked = self.meter.0.governor.ask::<_, Extended>(EXTEND_PATH, Some(&self.pod), &extend);
+        let asked = self.meter.0.governor.call_json::<_, Extended>(EXTEND_PATH, Some(&self.pod), &extend);
         if let Ok(Ok(Extended { output })) = tokio::time::timeout(EXTEND_TIMEOUT, asked).await {
             let mut inner = self.meter.lock();
             if let Some(line) = inner.session.extended(self.id, output) {
-                inner.keep(&line, now());
+                inner.append_line(&line, now());
             }
         }
     }
@@ -416,7 +416,7 @@ impl CallHold {
             let bytes = if quality == Quality::Exact && usage != Usage::default() { self.bytes } else { 0 };
             self.end_first_token_timer();
             if self.hangs {
-                self.says(Outcome::Failed { why: FaultCause::Late, retry_after: None });
+                self.record_outcome(Outcome::Failed { why: FaultCause::Late, retry_after: None });
             }
             self.meter.end(self.id, usage, quality, self.end, &self.model, bytes);
         }

@@ -222,7 +222,7 @@ impl Session {
     }
 
     /// Settles that are not acknowledged.
-    pub fn owed(&self) -> usize {
+    pub fn unacknowledged_count(&self) -> usize {
         self.settles.len()
     }
 
@@ -231,7 +231,7 @@ impl Session {
     }
 
     /// Takes a number for a hold of a namespace. The line, if there is one, must be written before the number is used.
-    pub fn ask(&mut self, namespace: &str) -> Result<(u64, Option<Line>), ShareFull> {
+    pub fn take_number(&mut self, namespace: &str) -> Result<(u64, Option<Line>), ShareFull> {
         let cost = reserve(std::iter::empty(), namespace);
         self.shares.room(namespace, cost, self.names.bytes())?;
         let id = self.next_hold;
@@ -251,7 +251,7 @@ impl Session {
     }
 
     /// Nothing was ever held under this number.
-    pub fn never(&mut self, id: u64) {
+    pub fn discard_number(&mut self, id: u64) {
         self.answered(id);
     }
 

@@ -23,7 +23,7 @@ fn written(session: &Session) -> Vec<Line> {
 }
 
 fn held(session: &mut Session) -> u64 {
-    let (id, _) = session.ask("team").expect("room");
+    let (id, _) = session.take_number("team").expect("room");
     session.given(id, &open(id)).expect("room");
     session.sent(id);
     id
@@ -45,7 +45,7 @@ fn nothing_is_said_to_nobody_and_everything_to_a_new_one() {
     let mut session = Session::new("s".into());
     assert_eq!(session.plan(at(0), true), Plan::Wait(None));
     let (first, second) = (held(&mut session), held(&mut session));
-    let (asked, _) = session.ask("team").expect("room");
+    let (asked, _) = session.take_number("team").expect("room");
     exact(&mut session, first, 5);
     session.connected(Some(4));
     let Plan::Begin(begin) = session.plan(at(0), true) else { panic!("it begins") };
@@ -53,7 +53,7 @@ fn nothing_is_said_to_nobody_and_everything_to_a_new_one() {
     assert_eq!(begin.open, [open(second)]);
     assert_eq!(begin.settles.iter().map(|told| told.open.id).collect::<Vec<_>>(), [first]);
     session.began(at(0), Some(4), &begin, 1);
-    assert!(session.is_attached() && session.owed() == 0);
+    assert!(session.is_attached() && session.unacknowledged_count() == 0);
     session.connected(Some(5));
     assert!(!session.is_attached(), "another connection may be another leader's");
 }
@@ -66,16 +66,16 @@ fn settles_go_in_order_once_and_again_if_nobody_takes_them() {
     let first = telling(&session, at(10));
     assert_eq!(first.settles.iter().map(|settle| (settle.seq, settle.hold)).collect::<Vec<_>>(), [(1, ids[1])]);
     assert_eq!((first.floor, first.confirmed), (ids[0], 0));
-    session.told(at(10), &first, 0);
+    session.settles_answered(at(10), &first, 0);
     assert!(matches!(session.plan(at(10), true), Plan::Wait(Some(_))), "it waits for what it told");
     exact(&mut session, ids[0], 1);
     let second = telling(&session, at(20));
     assert_eq!(second.settles.iter().map(|settle| settle.seq).collect::<Vec<_>>(), [2], "only what was not told");
-    session.told(at(20), &second, 1);
+    session.settles_answered(at(20), &second, 1);
     assert_eq!(telling(&session, at(200)).settles, [], "how far is it");
     let again = telling(&session, at(20) + SETTLE_RESEND_DELAY);
     assert_eq!(again.settles.iter().map(|settle| settle.seq).collect::<Vec<_>>(), [2], "what nobody acknowledged is told again");
-    assert_eq!(session.told(at(9_000), &again, 2), Some(Line::Acked(2)));
+    assert_eq!(session.settles_answered(at(9_000), &again, 2), Some(Line::Acked(2)));
     assert_eq!(telling(&session, at(20_000)).floor, ids[2]);
     assert_eq!(telling(&session, at(20_000)).confirmed, 2);
 }
@@ -86,7 +86,7 @@ fn what_ends_soon_after_something_was_told_is_told_together() {
     let ids: Vec<u64> = (0..3).map(|_| held(&mut session)).collect();
     exact(&mut session, ids[0], 1);
     let first = telling(&session, at(50));
-    session.told(at(51), &first, 0);
+    session.settles_answered(at(51), &first, 0);
     exact(&mut session, ids[1], 1);
     exact(&mut session, ids[2], 1);
     assert_eq!(session.plan(at(52), true), Plan::Wait(Some(at(51) + SETTLE_BATCH_DELAY)));
@@ -99,7 +99,7 @@ fn a_sign_of_life_comes_in_time() {
     assert_eq!(session.plan(at(1), true), Plan::Wait(Some(KEEPALIVE_INTERVAL)));
     let alive = telling(&session, KEEPALIVE_INTERVAL);
     assert_eq!(alive.settles, []);
-    session.told(KEEPALIVE_INTERVAL, &alive, 0);
+    session.settles_answered(KEEPALIVE_INTERVAL, &alive, 0);
     assert_eq!(session.plan(KEEPALIVE_INTERVAL, true), Plan::Wait(Some(2 * KEEPALIVE_INTERVAL)));
 }
 
@@ -110,7 +110,7 @@ fn nothing_is_told_that_is_not_written_and_nothing_acknowledged_that_was_not_tol
     exact(&mut session, id, 1);
     assert!(matches!(session.plan(at(10), false), Plan::Wait(_)));
     let told = telling(&session, at(10));
-    assert_eq!(session.told(at(10), &told, 900), Some(Line::Acked(1)));
+    assert_eq!(session.settles_answered(at(10), &told, 900), Some(Line::Acked(1)));
     let next = held(&mut session);
     assert!(matches!(exact(&mut session, next, 1), Some(Line::Over(EndLine { seq: 2, .. }))));
     session.detached();
@@ -124,7 +124,7 @@ fn a_call_that_failed_is_made_again_later_and_later_with_all_in_it() {
     let id = held(&mut session);
     exact(&mut session, id, 1);
     let told = telling(&session, SETTLE_BATCH_DELAY);
-    session.told(at(0), &told, 0);
+    session.settles_answered(at(0), &told, 0);
     session.failed(at(0));
     assert_eq!(session.plan(at(0), true), Plan::Wait(Some(CALL_RETRY_BACKOFF[0])));
     assert_eq!(telling(&session, CALL_RETRY_BACKOFF[0]).settles.len(), 1);
@@ -141,7 +141,7 @@ fn a_number_is_used_once_whatever_process_uses_it() {
     let mut used = Vec::new();
     for _ in 0..3 {
         for _ in 0..1500 {
-            let (id, line) = session.ask("team").expect("room");
+            let (id, line) = session.take_number("team").expect("room");
             lines.extend(line);
             assert!(lines.iter().any(|line| matches!(line, Line::Reserved(to) | Line::Session { reserved: to, .. } if *to > id)));
             used.push(id);
@@ -157,14 +157,14 @@ fn what_a_dead_process_had_sent_is_charged_and_what_it_had_not_is_not() {
     let mut session = Session::new("s".into());
     let mut lines = written(&session);
     for _ in 0..3 {
-        let (id, line) = session.ask("team").expect("room");
+        let (id, line) = session.take_number("team").expect("room");
         lines.extend(line);
         lines.push(session.given(id, &open(id)).expect("room"));
     }
     lines.push(session.sent(2));
     lines.extend(session.extended(2, 50));
     lines.extend(exact(&mut session, 1, 4));
-    let (asked, _) = session.ask("team").expect("room");
+    let (asked, _) = session.take_number("team").expect("room");
     let again = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
     let told: Vec<_> = again.settles.iter().map(|ended| (ended.seq, ended.hold.id, ended.quality)).collect();
     assert_eq!(told, [(1, 1, Quality::Exact), (2, 2, Quality::Estimated), (3, 3, Quality::Exact)]);
@@ -180,14 +180,14 @@ fn what_a_dead_process_had_sent_is_charged_and_what_it_had_not_is_not() {
 fn an_acknowledged_settle_is_gone_for_good() {
     let mut session = begun();
     let mut lines = written(&session);
-    let (id, line) = session.ask("team").expect("room");
+    let (id, line) = session.take_number("team").expect("room");
     lines.extend(line);
     lines.push(session.given(id, &open(id)).expect("room"));
     lines.extend(exact(&mut session, id, 1));
     let told = telling(&session, SETTLE_BATCH_DELAY);
-    lines.extend(session.told(SETTLE_BATCH_DELAY, &told, 1));
+    lines.extend(session.settles_answered(SETTLE_BATCH_DELAY, &told, 1));
     let again = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
-    assert_eq!((again.acked, again.owed(), again.last()), (1, 0, 1));
+    assert_eq!((again.acked, again.unacknowledged_count(), again.last()), (1, 0, 1));
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn a_number_that_a_journal_holds_twice_takes_room_once() {
 #[test]
 fn a_number_that_nobody_answered_is_settled_with_nothing() {
     let mut session = begun();
-    let (id, _) = session.ask("team").expect("room");
-    let (never, _) = session.ask("team").expect("room");
-    session.never(never);
+    let (id, _) = session.take_number("team").expect("room");
+    let (never, _) = session.take_number("team").expect("room");
+    session.discard_number(never);
     let Some(Line::Over(ended)) = session.end(id, Usage::default(), Quality::Exact, CallEnd::default(), "", 0) else { panic!("settled") };
     assert_eq!((ended.id, ended.unanswered), (id, true));
     assert_eq!(session.end(never, Usage::default(), Quality::Exact, CallEnd::default(), "", 0), None);
@@ -267,7 +267,7 @@ fn a_hold_never_takes_more_than_was_set_aside_for_it() {
             (session.next_hold, session.reserved, session.acked) =
                 (u64::MAX - 2 * HOLD_NUMBER_BATCH, u64::MAX - HOLD_NUMBER_BATCH, u64::MAX - HOLD_NUMBER_BATCH);
             let empty = takes(&session);
-            let (id, _) = session.ask("team").expect("room");
+            let (id, _) = session.take_number("team").expect("room");
             let check = |session: &Session, when: &str| {
                 let (set_aside, now) = (session.shares.all() + session.names.bytes(), takes(session));
                 assert!(now.0 - empty.0 <= set_aside && now.1 - empty.1 <= set_aside, "{when}: {now:?} of {set_aside}");
@@ -300,7 +300,7 @@ fn a_session_that_has_all_that_it_may_can_begin_and_be_written_anew() {
         while (full.len() as u64) < namespaces {
             one += 1;
             let namespace = format!("team-{}", one % namespaces);
-            let Ok((id, _)) = session.ask(&namespace) else {
+            let Ok((id, _)) = session.take_number(&namespace) else {
                 full.insert(namespace);
                 continue;
             };
@@ -328,7 +328,7 @@ fn who_has_most_is_refused_until_some_of_it_is_acknowledged() {
     let mut session = begun();
     let path = vec!["p".repeat(60_000)];
     let hold = |session: &mut Session, namespace: &str| -> Result<u64, ShareFull> {
-        let (id, _) = session.ask(namespace)?;
+        let (id, _) = session.take_number(namespace)?;
         if let Err(full) = session.given(id, &JournaledHold { path: path.clone(), ..open(id) }) {
             session.end(id, Usage::default(), Quality::Exact, CallEnd::default(), "", 0);
             return Err(full);
@@ -345,7 +345,7 @@ fn who_has_most_is_refused_until_some_of_it_is_acknowledged() {
     assert_eq!(refused, Some(ShareFull::Namespace));
     hold(&mut session, "quiet").expect("others go on");
     let Plan::Tell(settles) = session.plan(SETTLE_BATCH_DELAY, true) else { panic!("it tells") };
-    session.told(SETTLE_BATCH_DELAY, &settles, settles.settles.len() as u64);
+    session.settles_answered(SETTLE_BATCH_DELAY, &settles, settles.settles.len() as u64);
     hold(&mut session, "greedy").expect("some of it is acknowledged");
 }
 
@@ -401,7 +401,7 @@ fn what_is_not_written_is_not_relied_on() {
     session.is_written();
     exact(&mut session, first, 1);
     let told = telling(&session, SETTLE_BATCH_DELAY);
-    session.told(SETTLE_BATCH_DELAY, &told, 1);
+    session.settles_answered(SETTLE_BATCH_DELAY, &told, 1);
     let Plan::Tell(alive) = session.plan(at(60_000), false) else { panic!("it lives") };
     assert_eq!((alive.floor, alive.confirmed), (first, 0), "a process after this one would tell of it again");
     session.is_written();
@@ -419,7 +419,7 @@ fn acknowledged_settles_are_replayed_to_a_leader_whose_store_was_rolled_back() {
         exact(&mut session, *id, 5);
     }
     let told = telling(&session, at(10));
-    session.told(at(10), &told, 2);
+    session.settles_answered(at(10), &told, 2);
     session.connected(Some(2));
     let Plan::Begin(begin) = session.plan(at(20), true) else { panic!("it begins") };
     assert_eq!(begin.replayed, [], "its store has them");
@@ -435,7 +435,7 @@ fn acknowledged_settles_are_replayed_to_a_leader_whose_store_was_rolled_back() {
     assert_eq!(session.began(at(30), Some(3), &begin, 0), None);
     let much_later = REPLAY_HISTORY_TTL * 3;
     let alive = telling(&session, much_later);
-    session.told(much_later, &alive, 1);
+    session.settles_answered(much_later, &alive, 1);
     session.connected(Some(4));
     let Plan::Begin(once_more) = session.plan(much_later, true) else { panic!("it begins") };
     assert_eq!(once_more.replayed, begin.replayed);
@@ -449,12 +449,12 @@ fn acknowledged_settles_are_replayed_to_a_leader_whose_store_was_rolled_back() {
 fn the_history_of_settles_is_bounded_and_a_flood_displaces_no_other_namespace() {
     let mut session = begun();
     let settle = |session: &mut Session, namespace: &str| {
-        let (id, _) = session.ask(namespace).expect("room");
+        let (id, _) = session.take_number(namespace).expect("room");
         session.given(id, &open(id)).expect("room");
         exact(session, id, 1);
         let now = at(10 * id);
         let told = telling(session, now + SETTLE_RESEND_DELAY);
-        session.told(now + SETTLE_RESEND_DELAY, &told, session.last());
+        session.settles_answered(now + SETTLE_RESEND_DELAY, &told, session.last());
         id
     };
     let quiet = settle(&mut session, "quiet");

@@ -46,7 +46,7 @@ impl Gateway {
                     self.session.failed(now);
                     None
                 }
-                Some(acked) => self.session.told(now, &settles, acked),
+                Some(acked) => self.session.settles_answered(now, &settles, acked),
                 None => {
                     self.session.detached();
                     self.session.failed(now);
@@ -95,7 +95,7 @@ fn run(seed: u64) {
         let lost = random.below(8); // 1: the call, 2: its answer
         match random.below(12) {
             0 | 1 => {
-                let (id, line) = gateway.session.ask("team").expect("room");
+                let (id, line) = gateway.session.take_number("team").expect("room");
                 gateway.lines.extend(line);
                 assert!(used.insert(id), "{id} is used again");
                 gateway.asking.push(id);
@@ -142,7 +142,7 @@ fn run(seed: u64) {
         gateway.talk(&mut leader, now, 0);
         leader.durable = leader.received;
     }
-    assert_eq!((gateway.session.owed(), leader.open.len()), (0, 0), "after quiet nothing is held or owed");
+    assert_eq!((gateway.session.unacknowledged_count(), leader.open.len()), (0, 0), "after quiet nothing is held or owed");
     let charged: BTreeSet<u64> =
         leader.charged.iter().filter(|(_, _, quality)| *quality != Quality::Exact).map(|(_, hold, _)| *hold).collect();
     assert_eq!(charged, sent, "what was sent is charged, and nothing else");

@@ -82,9 +82,9 @@ impl Credentials {
         let key = (namespace.to_owned(), name.to_owned());
         let (reader, own) = (self.reader.clone(), key.clone());
         let read = self.known.get(key, |_| Ok::<_, Refusal>(async move { reader.read(&own.0, &own.1).await })).await??;
-        let (bound, token) = read.map_err(lasting)?;
+        let (bound, token) = read.map_err(permanent_refusal)?;
         if bound != *origin {
-            return Err(lasting(format!(
+            return Err(permanent_refusal(format!(
                 "CredentialsForbidden: the Secret {namespace}/{name} is for {bound}, but the call goes to {origin}. A credential is sent \
                  only to the origin that it names. Name the right Secret in spec.models[].credentialsRef, or correct `origin` in the Secret"
             )));
@@ -182,7 +182,7 @@ impl Reader {
 }
 
 /// A refusal that a retry does not solve. Its status is 400, which clients show and do not retry.
-fn lasting(message: String) -> Refusal {
+fn permanent_refusal(message: String) -> Refusal {
     Refusal::new(Code::ModelNotAllowed, message)
 }
 
@@ -213,15 +213,15 @@ pub fn header_of(dialect: Dialect, credential_type: Option<&str>, token: &Token)
     let kind = credential_type.unwrap_or(usual);
     if kind.eq_ignore_ascii_case("bearer") {
         let bearer = [b"Bearer ", token.0.as_bytes()].concat();
-        let mut value =
-            HeaderValue::from_bytes(&bearer).map_err(|_| lasting("the credential has characters that a header cannot have".into()))?;
+        let mut value = HeaderValue::from_bytes(&bearer)
+            .map_err(|_| permanent_refusal("the credential has characters that a header cannot have".into()))?;
         value.set_sensitive(true);
         return Ok((header::AUTHORIZATION, value));
     }
     let name = HeaderName::try_from(kind).ok().filter(|name| CREDENTIAL_HEADERS.contains(&name.as_str()));
     let name = name.ok_or_else(|| {
         let known = CREDENTIAL_HEADERS.join(", ");
-        lasting(format!("spec.models[].credentialType of the pool is {kind:?}; allowed values are Bearer, {known}"))
+        permanent_refusal(format!("spec.models[].credentialType of the pool is {kind:?}; allowed values are Bearer, {known}"))
     })?;
     Ok((name, token.0.clone()))
 }

@@ -64,7 +64,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     let ended = agent_ended(&gateway, &pod, &way);
     tokio::pin!(ended);
     let turn = tokio::select! {
-        turn = turn(&gateway, &pod, &target) => turn,
+        turn = acquire_permit(&gateway, &pod, &target) => turn,
         // The call was not sent, so its hold is given back.
         () = heading.closed() => return over("gone"),
         () = &mut ended => Err(Failure::Refused(agent_ended_refusal())),
@@ -79,7 +79,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     let model = way.model.as_deref().unwrap_or_default();
     let sending = send(&gateway, &pod, (&target, model), counted.as_mut(), sent);
     let HeadOutcome { answered, told_timeout: told_over, client_left } =
-        first(sending, &mut heading, &mut ended, gateway.models.times, turn_over.as_ref()).await;
+        wait_for_head(sending, &mut heading, &mut ended, gateway.models.times, turn_over.as_ref()).await;
     if let Some(CallCounts { held, .. }) = &mut counted {
         client_left.into_iter().for_each(|at| held.client_left(at));
         if told_over {
@@ -89,7 +89,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     // When the hold is dropped it is settled: with no usage if the call was not sent, else with the estimate.
     let Some(answered) = answered else {
         if let Some(CallCounts { held, .. }) = &mut counted {
-            held.says(if told_over { Failure::Slow.outcome() } else { Outcome::Nothing });
+            held.record_outcome(if told_over { Failure::Slow.outcome() } else { Outcome::Nothing });
         }
         return over("gone");
     };
@@ -97,7 +97,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
         Ok(response) => response,
         Err(failure) => {
             if let Some(CallCounts { mut held, .. }) = counted {
-                held.says(failure.outcome());
+                held.record_outcome(failure.outcome());
                 if !failure.may_have_cost() {
                     held.refused();
                 }
@@ -126,7 +126,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
     // The body and its memory are not needed while the response passes.
     let held = counted.map(|counted| {
         let mut held = counted.held;
-        said.into_iter().for_each(|said| held.says(said));
+        said.into_iter().for_each(|said| held.record_outcome(said));
         held
     });
     drop(place);
@@ -143,10 +143,10 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
 }
 
 /// Waits for a permit for a call to the origin.
-async fn turn(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<Permit, Failure> {
+async fn acquire_permit(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<Permit, Failure> {
     let models = &gateway.models;
     let origin = models.upstream.find(&target.origin).map_err(Failure::Upstream)?;
-    let turns = models.upstream.turns(&origin);
+    let turns = models.upstream.permits(&origin);
     let busy = || {
         let message = format!("too many calls of this namespace to {} are in flight; try again", target.origin);
         Failure::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(5))
@@ -166,7 +166,7 @@ struct HeadOutcome {
 }
 
 /// Waits for the head of the response, and a little longer after the client has left. `heading` has no receiver then.
-async fn first(
+async fn wait_for_head(
     sending: impl Future<Output = Result<Response<Incoming>, Failure>>,
     heading: &mut oneshot::Sender<ResponseStart>,
     ended: &mut (impl Future<Output = ()> + Unpin),
@@ -230,7 +230,7 @@ async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, way: &ModelRoute) {
     let mut stream = gateway.long_polls.stream(&pod.uid);
     while stream.changed().await.is_ok() {
         // The stream of changes was interrupted, and a revocation may be missed, so the governor is asked.
-        if let Err(refusal) = gateway.models.meter.way(pod, way, gateway.models.times.governor_wait).await
+        if let Err(refusal) = gateway.models.meter.resolve_route(pod, way, gateway.models.times.governor_wait).await
             && matches!(refusal.code, Code::AgentEnded | Code::NotAnAgent | Code::LeaseLost)
         {
             return;
@@ -380,7 +380,7 @@ impl ResponseStream {
         // The usage is written down before the client sees the end of the response.
         if let (Some(mut held), Some((usage, quality))) = (held, counts) {
             if status.is_success() {
-                held.says(said);
+                held.record_outcome(said);
             }
             settle(held, status, usage, quality);
         }

@@ -120,7 +120,7 @@ impl Scene {
     /// The settle of the call that ended last, once there are `count` settles.
     async fn settled(&self, count: usize) -> JournaledSettle {
         loop {
-            let told = self.gateway.models.meter.told();
+            let told = self.gateway.models.meter.unacknowledged_settles();
             if told.len() == count {
                 return told.last().cloned().expect("there is one");
             }

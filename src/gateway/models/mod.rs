@@ -43,7 +43,7 @@ use self::model_slot::ModelSlot;
 use super::caller::identify;
 use super::state::Gateway;
 use crate::cluster::token::PodIdentity;
-use crate::governor::server::refused;
+use crate::governor::server::refusal_response;
 use crate::serve::fair_semaphore::QueueFull;
 use crate::wire::meter::{CONVERSATION_HEADER, Dialect, ITEM_HEADER, ModelRoute, Target};
 use crate::wire::work::LeaseRef as Lease;
@@ -73,7 +73,7 @@ struct RefusalFormat {
 impl RefusalFormat {
     fn refuse(self, refusal: &Refusal) -> Response {
         let Some(dialect) = self.dialect else {
-            let mut response = refused(refusal);
+            let mut response = refusal_response(refusal);
             let body = spillway_dialect::refuse_in_unknown_dialect(refusal, jiff::Timestamp::now().as_millisecond());
             *response.body_mut() = Body::from(body);
             return response;
@@ -92,7 +92,7 @@ impl RefusalFormat {
 pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
     let began = Instant::now();
     let mut refusal_format = RefusalFormat { dialect: None, stream: false, forwarded: false, conversation: None };
-    let mut response = match one(gateway, request, began, &mut refusal_format).await {
+    let mut response = match handle_call(gateway, request, began, &mut refusal_format).await {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.call_refused("/models", refusal.code.label());
@@ -110,7 +110,12 @@ pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
     response
 }
 
-async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_format: &mut RefusalFormat) -> Result<Response, Refusal> {
+async fn handle_call(
+    gateway: &Arc<Gateway>,
+    request: Request,
+    began: Instant,
+    refusal_format: &mut RefusalFormat,
+) -> Result<Response, Refusal> {
     let uri = request.uri().clone();
     let rest = uri.path().strip_prefix(MODELS_PATH_PREFIX).unwrap_or_default();
     let (entry, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
@@ -140,7 +145,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
         Kind::Hello | Kind::ListModels => {
             parse(gateway, &pod, &route, &head.headers, body).await?;
             let way = way(route.model.clone());
-            let target = gateway.models.meter.way(&pod, &way, patience).await?;
+            let target = gateway.models.meter.resolve_route(&pod, &way, patience).await?;
             refusal_format.dialect = refusal_format.dialect.or(Some(target.dialect));
             forward::Job {
                 gateway: gateway.clone(),
@@ -159,7 +164,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
             refusal_format.conversation = call.conversation();
             let way = way(Some(call.model().to_owned()));
             let sent = upstream::Call { body: call.into_body().into(), ..sent };
-            let target = gateway.models.meter.way(&pod, &way, patience).await?;
+            let target = gateway.models.meter.resolve_route(&pod, &way, patience).await?;
             forward::Job {
                 gateway: gateway.clone(),
                 pod,
@@ -180,7 +185,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
             let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;
             let target: Target = held.given.target.clone();
             let output = held.given.output;
-            let (body, call) = beside(gateway, &pod, length, move || (call.upstream_body(output), call)).await?;
+            let (body, call) = process_body(gateway, &pod, length, move || (call.upstream_body(output), call)).await?;
             let sent = upstream::Call { body: body.into(), ..sent };
             let counted = Some(forward::CallCounts { held, call });
             forward::Job { gateway: gateway.clone(), pod, route: way, target, counted, sent, began, model_slot, body_reservation: place }
@@ -194,7 +199,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_f
     let lost = |_| Refusal::new(Code::Internal, "the gateway lost the call; the gateway's log says why");
     let (status, headers, parts) = headed.await.map_err(lost)??;
     let cut = || Refusal::new(Code::GovernorAway, "the provider's response was cut off; try again").retry_after(5);
-    let body = if refusal_format.stream { response::streamed(parts) } else { response::whole(parts).await.ok_or_else(cut)? };
+    let body = if refusal_format.stream { response::streamed(parts) } else { response::buffered(parts).await.ok_or_else(cut)? };
     let mut response = Response::new(body);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     Ok(response)
@@ -230,12 +235,13 @@ async fn parse(
         return Err(Refusal::new(Code::InvalidBody, "the header content-encoding is set twice").field("content-encoding"));
     }
     let route = route.clone();
-    let parsed = beside(gateway, pod, body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), body));
+    let parsed =
+        process_body(gateway, pod, body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), body));
     Ok(parsed.await??)
 }
 
 /// Processes a body of `bytes`. A large body is processed on another thread, when its namespace gets a permit.
-async fn beside<T: Send + 'static>(
+async fn process_body<T: Send + 'static>(
     gateway: &Gateway,
     pod: &PodIdentity,
     bytes: usize,

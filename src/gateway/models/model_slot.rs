@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::cluster::token::PodIdentity;
-use crate::gateway::call_slot::{now, too_many};
+use crate::gateway::call_slot::{limit_refusal, now};
 use crate::gateway::state::Gateway;
 use crate::wire::Refusal;
 
@@ -20,7 +20,7 @@ impl ModelSlot {
     pub fn take(gateway: &Arc<Gateway>, pod: &PodIdentity) -> Result<Self, Refusal> {
         let name = gateway.long_polls.limit_key(pod);
         let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
-        begun.map_err(|(whose, full)| too_many(whose, full))?;
+        begun.map_err(|(whose, full)| limit_refusal(whose, full))?;
         Ok(Self { gateway: gateway.clone(), namespace: pod.namespace.clone(), name })
     }
 }

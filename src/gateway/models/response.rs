@@ -48,7 +48,7 @@ pub fn streamed(parts: BodyParts) -> Body {
 
 /// A body in one piece, with its length. If it is large or slow, a body that sends the available data and then each
 /// part as it arrives. None: it was cut off before the client saw anything.
-pub async fn whole(mut parts: BodyParts) -> Option<Body> {
+pub async fn buffered(mut parts: BodyParts) -> Option<Body> {
     let (mut all, until) = (Vec::new(), Instant::now() + SINGLE_PIECE_TIMEOUT);
     let next = loop {
         match timeout_at(until, parts.recv()).await {
@@ -85,7 +85,7 @@ mod tests {
                 giving.send(BodyPart::Whole).await.expect("somebody takes it");
             }
         });
-        whole(taking).await
+        buffered(taking).await
     }
 
     #[tokio::test(start_paused = true)]

@@ -138,7 +138,7 @@ impl Pool {
         }
     }
 
-    fn rest(&mut self, sender: Http1Sender, made: Instant) {
+    fn keep_idle(&mut self, sender: Http1Sender, made: Instant) {
         if self.idle_http1.len() < MAX_IDLE_CONNECTIONS {
             self.idle_http1.push((sender, made, Instant::now()));
         }
@@ -171,7 +171,7 @@ impl Upstream {
     }
 
     /// The permits for calls to an origin. A permit is kept until the response has ended.
-    pub fn turns(&self, origin: &Origin) -> FairSemaphore {
+    pub fn permits(&self, origin: &Origin) -> FairSemaphore {
         let mut turns = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
         turns.entry(origin.clone()).or_insert_with(|| FairSemaphore::new(ORIGIN_CALL_BOUNDS)).clone()
     }
@@ -182,17 +182,17 @@ impl Upstream {
         // A kept connection may be closed by now. Then the call is not sent, and the next connection is tried, until
         // none is kept.
         while let Some(kept) = self.take(origin) {
-            if let Some(answer) = self.on(origin, kept, call).await? {
+            if let Some(answer) = self.send_on(origin, kept, call).await? {
                 return Ok(answer);
             }
         }
         let fresh = self.dial(origin, terms).await?;
         let unsent = || UpstreamError::Unreachable { origin: origin.clone(), why: "it closed the connection at once".into() };
-        self.on(origin, fresh, call).await?.ok_or_else(unsent)
+        self.send_on(origin, fresh, call).await?.ok_or_else(unsent)
     }
 
     /// Sends a call on one connection. None: the call was not sent.
-    async fn on(
+    async fn send_on(
         self: &Arc<Self>,
         origin: &Origin,
         connection: Connection,
@@ -249,7 +249,7 @@ impl Upstream {
 
     fn keep(&self, origin: Origin, sender: Http1Sender, made: Instant) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.entry(origin).or_default().rest(sender, made);
+        pools.entry(origin).or_default().keep_idle(sender, made);
     }
 
     async fn dial(self: &Arc<Self>, origin: &Origin, terms: &OriginTerms) -> Result<Connection, UpstreamError> {
@@ -264,7 +264,7 @@ impl Upstream {
                 TlsConnector::from(config.clone()).connect(name.clone(), stream).await
             };
             match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-                Ok(Ok(stream)) => return self.shake(origin, stream).await.map_err(|error| unreachable(error.to_string())),
+                Ok(Ok(stream)) => return self.handshake(origin, stream).await.map_err(|error| unreachable(error.to_string())),
                 Ok(Err(error)) => last = error.to_string(),
                 Err(_) => last = "it does not answer".to_owned(),
             }
@@ -272,7 +272,7 @@ impl Upstream {
         Err(unreachable(last))
     }
 
-    async fn shake(&self, origin: &Origin, stream: tokio_rustls::client::TlsStream<TcpStream>) -> hyper::Result<Connection> {
+    async fn handshake(&self, origin: &Origin, stream: tokio_rustls::client::TlsStream<TcpStream>) -> hyper::Result<Connection> {
         let second = stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice());
         let (stream, made) = (TokioIo::new(stream), Instant::now());
         if !second {
@@ -376,7 +376,7 @@ mod tests {
             let (ours, theirs) = tokio::io::duplex(1024);
             let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(ours)).await.expect("a connection");
             tokio::spawn(connection);
-            pool.rest(sender, Instant::now());
+            pool.keep_idle(sender, Instant::now());
             others.push(theirs);
         }
         assert_eq!(pool.idle_http1.len(), MAX_IDLE_CONNECTIONS);

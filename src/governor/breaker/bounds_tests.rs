@@ -39,7 +39,7 @@ fn leader(breakers: Vec<Arc<Breaker>>) -> Circuits {
 async fn call(circuits: &Circuits, agent: &str, model: &str, outcome: Outcome) -> Result<(), Refusal> {
     let asked = circuits.may_call(&name("p"), ORIGIN, model, WITHIN).await?;
     asked.keep("g", 1, "pod", &name(agent));
-    circuits.ended("g", 1, &CallEnd { outcome: Some(outcome), timed_out: false });
+    circuits.end_call("g", 1, &CallEnd { outcome: Some(outcome), timed_out: false });
     Ok(())
 }
 
@@ -177,7 +177,7 @@ async fn an_agent_whose_call_goes_on_counts_as_another() {
         call(&circuits, "hostile", "large", FAILED).await.expect("it fails alone");
     }
     // The other call ended, and no other agent calls any more.
-    circuits.ended("h", 1, &CallEnd { outcome: Some(Outcome::Worked), timed_out: false });
+    circuits.end_call("h", 1, &CallEnd { outcome: Some(Outcome::Worked), timed_out: false });
     circuits.pass(120_000);
     for _ in 0..5 {
         call(&circuits, "hostile", "large", FAILED).await.expect("it is closed");

@@ -31,7 +31,7 @@ impl PendingPermit<'_> {
     pub fn keep(mut self, session: &str, id: u64, pod: &str, agent: &ObjectKey) {
         let out = OpenCall { key: self.key.clone(), permit: self.permit.take(), pod: pod.to_owned(), agent: agent.clone() };
         if let Some(permit) = &out.permit {
-            self.circuits.began(permit, agent);
+            self.circuits.record_operation_start(permit, agent);
         }
         let before = self.circuits.calls().entry(session.to_owned()).or_default().insert(id, out);
         if let Some(mut before) = before {
@@ -89,7 +89,7 @@ impl Circuits {
         let standing = self.state(pool, key);
         let named = standing.as_ref().and_then(|standing| Key::named(&key.namespace, &standing.what));
         let named = named.as_ref().unwrap_or(key);
-        let words = format!("{}: {rejection}", rejection.name(named.about()));
+        let words = format!("{}: {rejection}", rejection.name(named.target()));
         let whose = match standing.as_ref().and_then(|standing| standing.breaker.as_deref()) {
             Some(breaker) => format!("Breaker/{breaker} in {}", pool.namespace),
             None => format!("no Breaker applies to AgentPool/{}: the defaults apply", pool.name),
@@ -116,7 +116,7 @@ impl Circuits {
     pub fn first_token(&self, pool: &ObjectKey) -> u32 {
         let state = self.lock();
         let home = state.breaker_for(&pool.namespace, &pool.name);
-        let seconds = state.written(&pool.namespace, home.as_deref()).first_token();
+        let seconds = state.spec_for(&pool.namespace, home.as_deref()).first_token();
         seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(DEFAULT_FIRST_TOKEN_SECONDS)
     }
 
@@ -127,7 +127,7 @@ impl Circuits {
     }
 
     /// Ends a call, and returns it the first time.
-    pub fn ended(&self, session: &str, id: u64, end: &CallEnd) -> Option<OpenCall> {
+    pub fn end_call(&self, session: &str, id: u64, end: &CallEnd) -> Option<OpenCall> {
         let mut out = self.calls().get_mut(session)?.remove(&id)?;
         let (outcome, why) = outcome(end);
         self.give_back(&mut out, outcome, &why);
@@ -135,7 +135,7 @@ impl Circuits {
     }
 
     /// Counts a late first token as a failure, whatever the call returns later.
-    pub fn late(&self, session: &str, id: u64) {
+    pub fn record_late_first_token(&self, session: &str, id: u64) {
         let late = {
             let mut calls = self.calls();
             let Some(out) = calls.get_mut(session).and_then(|calls| calls.get_mut(&id)) else { return };
@@ -150,7 +150,7 @@ impl Circuits {
     /// ended, with their results.
     pub fn session_begins(&self, begin: &Begin) -> Vec<(OpenCall, CallEnd)> {
         let ended: Vec<_> =
-            begin.settles.iter().filter_map(|told| Some((self.ended(&begin.session, told.open.id, &told.end)?, told.end))).collect();
+            begin.settles.iter().filter_map(|told| Some((self.end_call(&begin.session, told.open.id, &told.end)?, told.end))).collect();
         let open = |id: u64| id >= begin.next_hold || begin.open.iter().any(|open| open.id == id);
         self.drop_calls(&begin.session, |id| !open(id), Outcome::Neutral);
         ended

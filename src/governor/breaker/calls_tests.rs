@@ -44,8 +44,8 @@ async fn open(circuits: &Circuits) {
     for id in 1..=5 {
         let session = if id % 2 == 0 { "g" } else { "h" };
         hold(circuits, session, id).await.expect("it is closed");
-        assert_eq!(circuits.ended(session, id, &end(FAILED)).map(|out| out.pod).as_deref(), Some("pod"));
-        assert!(circuits.ended(session, id, &end(FAILED)).is_none(), "told again it is nobody's");
+        assert_eq!(circuits.end_call(session, id, &end(FAILED)).map(|out| out.pod).as_deref(), Some("pod"));
+        assert!(circuits.end_call(session, id, &end(FAILED)).is_none(), "told again it is nobody's");
     }
 }
 
@@ -92,13 +92,13 @@ async fn one_probe_tells_for_all_and_what_becomes_of_it_is_always_known() {
     half_open();
     // The first token is late: the answer that follows comes too late.
     hold(&circuits, "h", 12).await.expect("a probe");
-    circuits.late("h", 12);
+    circuits.record_late_first_token("h", 12);
     assert!(refused(&circuits).await.message.contains("first token was late"));
-    assert!(circuits.ended("h", 12, &end(Outcome::Worked)).is_some());
+    assert!(circuits.end_call("h", 12, &end(Outcome::Worked)).is_some());
     refused(&circuits).await;
     half_open();
     hold(&circuits, "h", 13).await.expect("a probe");
-    circuits.ended("h", 13, &end(Outcome::Worked));
+    circuits.end_call("h", 13, &end(Outcome::Worked));
     hold(&circuits, "h", 14).await.expect("it is closed");
     hold(&circuits, "g", 15).await.expect("for all");
 }

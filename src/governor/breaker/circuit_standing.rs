@@ -40,7 +40,7 @@ impl Circuits {
             return None;
         }
         self.with(&pool.name, key, |state, slot| {
-            let (at, wall) = (state.at(), state.wall());
+            let (at, wall) = (state.current_moment(), state.wall());
             let home = slot.breaker.as_ref().map(|name| ObjectKey { namespace: slot.key.namespace.clone(), name: name.clone() });
             let breaker = home.and_then(|home| state.breakers.get(&home)).map(|home| home.breaker.clone());
             let stored = breaker.iter().flat_map(|breaker| breaker.status.iter()).flat_map(|status| status.circuits.iter().flatten());

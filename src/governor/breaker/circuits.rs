@@ -128,7 +128,7 @@ impl Circuits {
         self.0.moved.subscribe()
     }
 
-    pub(super) fn moved(&self) {
+    pub(super) fn notify_change(&self) {
         self.0.moved.send_modify(|count| *count = count.wrapping_add(1));
         self.0.work.notify_one();
     }
@@ -145,7 +145,7 @@ impl Circuits {
         if state.defaults != defaults {
             state.defaults = defaults;
             drop(state);
-            self.moved();
+            self.notify_change();
         }
     }
 
@@ -170,7 +170,7 @@ impl Circuits {
             state.observe(breaker);
         }
         state.tidy();
-        let at = state.at();
+        let at = state.current_moment();
         for slot in state.circuits.slots() {
             // A circuit moves when another Breaker applies to its pool or project.
             let slot = match slot.key.moves_between_breakers().then(|| slot.key.pool().unwrap_or_default().to_owned()) {
@@ -193,24 +193,24 @@ impl Circuits {
                 changed = true;
                 state.dirty.extend(name_of(&slot));
             }
-            state.after(&slot);
+            state.process_change(&slot);
         }
         state.ready = true;
         let due = !state.dirty.is_empty();
         drop(state);
         if changed || due {
-            self.moved();
+            self.notify_change();
         }
     }
 
     /// Asks for a permit for an operation of an agent of `pool` that takes at most `within`.
     /// [`complete`](Self::complete) reports its result.
     pub async fn admit(&self, pool: &ObjectKey, key: &Key, within: Duration) -> Result<Permit, BeginRefusal> {
-        self.answered(|| self.ask(pool, key, within), |rejection| rejection.name(key.about())).await
+        self.wait_for_answer(|| self.ask(pool, key, within), |rejection| rejection.name(key.target())).await
     }
 
     /// The answer, after no opening waits to be stored any more. `name` names the breaker that refuses.
-    async fn answered<T>(
+    async fn wait_for_answer<T>(
         &self,
         ask: impl Fn() -> Result<Answer<T>, BeginRefusal>,
         name: impl Fn(&Rejection) -> String,
@@ -241,16 +241,16 @@ impl Circuits {
             return Err(BeginRefusal::Away("the circuit breakers are being read; try again"));
         }
         let slot = state.slot(&pool.name, key);
-        let at = state.at();
+        let at = state.current_moment();
         let within = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let mut answer = Answer::Store;
         // Asks a second time if there is no Breaker to store an opening in.
         for _ in 0..2 {
             let Some(kept) = state.circuits.get_mut(&slot) else { break };
             answer = kept.circuit.admit(at, within);
-            let moved = state.after(&slot);
+            let moved = state.process_change(&slot);
             if moved {
-                self.moved();
+                self.notify_change();
             }
             if answer != Answer::Store || slot.breaker.is_some() {
                 break;
@@ -260,10 +260,10 @@ impl Circuits {
     }
 
     /// Records that an operation of `agent` is in flight with this permit.
-    pub(super) fn began(&self, permit: &Permit, agent: &ObjectKey) {
+    pub(super) fn record_operation_start(&self, permit: &Permit, agent: &ObjectKey) {
         let mut state = self.lock();
-        let now = state.at().now;
-        let Some(slot) = state.circuits.owned(permit.owner).filter(|_| permit.kind != Kind::Free) else { return };
+        let now = state.current_moment().now;
+        let Some(slot) = state.circuits.slot_by_owner(permit.owner).filter(|_| permit.kind != Kind::Free) else { return };
         if let Some(kept) = state.circuits.get_mut(&slot) {
             kept.callers.began(&agent.name, now);
         }
@@ -274,13 +274,14 @@ impl Circuits {
         self.complete_for(key, permit, outcome, why, None);
     }
 
-    /// The same, for an agent whose operation was recorded with [`began`](Self::began).
+    /// The same, for an agent whose operation was recorded with [`record_operation_start`](Self::record_operation_start).
     pub(super) fn complete_for(&self, key: &Key, permit: &Permit, outcome: Outcome, why: &str, agent: Option<&ObjectKey>) {
         if permit.kind == Kind::Free {
             return;
         }
         let mut state = self.lock();
-        let slot = state.circuits.owned(permit.owner).filter(|slot| (&slot.key.namespace, slot.key.guard) == (&key.namespace, key.guard));
+        let slot =
+            state.circuits.slot_by_owner(permit.owner).filter(|slot| (&slot.key.namespace, slot.key.guard) == (&key.namespace, key.guard));
         if let Some(slot) = slot {
             self.end(&mut state, &slot, permit, outcome, why, agent);
         }
@@ -293,7 +294,7 @@ impl Circuits {
             return;
         }
         let slot = state.slot(&pool.name, key);
-        let at = state.at();
+        let at = state.current_moment();
         let Some(kept) = state.circuits.get_mut(&slot).filter(|kept| kept.circuit.state() == CircuitState::Closed) else { return };
         if let Answer::Permit(permit) = kept.circuit.admit(at, 0) {
             self.end(&mut state, &slot, &permit, Outcome::Failure { retry_after: None }, why, None);
@@ -301,7 +302,7 @@ impl Circuits {
     }
 
     fn end(&self, state: &mut State, slot: &Slot, permit: &Permit, outcome: Outcome, why: &str, agent: Option<&ObjectKey>) {
-        let at = state.at();
+        let at = state.current_moment();
         let Some(kept) = state.circuits.get_mut(slot) else { return };
         let failed = matches!(outcome, Outcome::Failure { .. } | Outcome::Dropped);
         let mut counts = outcome;
@@ -318,27 +319,27 @@ impl Circuits {
             kept.last_failure = Some(why.chars().take(256).collect());
             state.dirty.extend(name_of(slot));
         }
-        if state.after(slot) || failed {
-            self.moved();
+        if state.process_change(slot) || failed {
+            self.notify_change();
         }
     }
 
     /// Advances the clock: probes without a result in their time count as failed.
     pub fn tick(&self) {
         let mut state = self.lock();
-        let at = state.at();
+        let at = state.current_moment();
         let mut moved = false;
         // Time alone does not change the other circuits.
-        for slot in state.circuits.tried() {
+        for slot in state.circuits.half_open() {
             if let Some(kept) = state.circuits.get_mut(&slot) {
                 kept.circuit.tick(at);
-                moved |= state.after(&slot);
+                moved |= state.process_change(&slot);
             }
         }
         let dirty = !state.dirty.is_empty();
         drop(state);
         if moved || dirty {
-            self.moved();
+            self.notify_change();
         }
     }
 
@@ -355,10 +356,10 @@ impl Circuits {
         let mut state = self.lock();
         let slot = state.slot(pool, key);
         let result = look(&mut state, &slot);
-        let moved = state.after(&slot);
+        let moved = state.process_change(&slot);
         drop(state);
         if moved {
-            self.moved();
+            self.notify_change();
         }
         result
     }

@@ -286,7 +286,7 @@ async fn what_the_cluster_says_holds_where_a_breaker_or_none_says_something() {
     circuits.set_defaults(defaults.clone());
     assert!(changes.has_changed().expect("it is there"), "agents are to be told");
     circuits.set_objects(vec![Arc::new(said)], pools(&["p", "q"]));
-    assert_eq!(circuits.commands(&pool("q")).expect("it is known").failure_exit_codes, [137]);
+    assert_eq!(circuits.command_breakers(&pool("q")).expect("it is known").failure_exit_codes, [137]);
     for (of, failures) in [("p", 2), ("q", 1)] {
         let key = Key::work("n", of);
         for _ in 0..failures {

@@ -10,15 +10,15 @@ use crate::wire::command::{BreakerForce, BreakerMode, CommandBreakers, OpenGloba
 impl Circuits {
     /// The state for the agents of `pool`. `None` if nothing is loaded yet. It creates no circuit that no agent has
     /// asked.
-    pub fn commands(&self, pool: &ObjectKey) -> Option<CommandBreakers> {
+    pub fn command_breakers(&self, pool: &ObjectKey) -> Option<CommandBreakers> {
         if !self.is_ready() {
             return None;
         }
         let mut state = self.lock();
         let home = state.breaker_for(&pool.namespace, &pool.name);
-        let written = state.written(&pool.namespace, home.as_deref());
+        let written = state.spec_for(&pool.namespace, home.as_deref());
         let (session, codes) = (written.settings(Guard::Session, 0), written.failure_exit_codes());
-        let at = state.at();
+        let at = state.current_moment();
         let slot = Slot { key: Key::commands(&pool.namespace), breaker: home };
         let circuit = state.circuits.get_mut(&slot).map(|kept| &mut kept.circuit);
         let open_globally = match (session.mode, session.force) {
@@ -34,11 +34,11 @@ impl Circuits {
                 }
             }),
         };
-        Some(said(&session, codes, open_globally))
+        Some(to_wire(&session, codes, open_globally))
     }
 }
 
-fn said(session: &Settings, failure_exit_codes: Vec<i32>, open_globally: Option<OpenGlobally>) -> CommandBreakers {
+fn to_wire(session: &Settings, failure_exit_codes: Vec<i32>, open_globally: Option<OpenGlobally>) -> CommandBreakers {
     CommandBreakers {
         mode: match session.mode {
             Mode::Enforce => BreakerMode::Enforce,
@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn open(circuits: &Circuits) -> Option<OpenGlobally> {
-        circuits.commands(&pool()).expect("it is known").open_globally
+        circuits.command_breakers(&pool()).expect("it is known").open_globally
     }
 
     fn fail(circuits: &Circuits, times: u32) {
@@ -100,15 +100,15 @@ mod tests {
 
     #[test]
     fn agents_are_told_what_people_wrote() {
-        assert_eq!(Circuits::new(1, Metrics::default()).commands(&pool()), None, "nothing was read yet");
-        let said = leader(None).commands(&pool()).expect("it is known");
+        assert_eq!(Circuits::new(1, Metrics::default()).command_breakers(&pool()), None, "nothing was read yet");
+        let said = leader(None).command_breakers(&pool()).expect("it is known");
         assert_eq!(
             (said.mode, said.failure_threshold, said.window_milliseconds, said.open_globally),
             (BreakerMode::Enforce, 10, 120_000, None)
         );
         let spec = json!({"mode": "Observe", "force": "Closed",
             "commands": {"session": {"failureThreshold": 3}, "openSeconds": 5, "failureExitCodes": [42]}});
-        let said = leader(Some(spec)).commands(&pool()).expect("it is known");
+        let said = leader(Some(spec)).command_breakers(&pool()).expect("it is known");
         assert_eq!((said.mode, said.force, said.failure_threshold), (BreakerMode::Observe, Some(BreakerForce::Closed), 3));
         assert_eq!((said.open_milliseconds, said.failure_exit_codes), (5000, vec![42]));
     }

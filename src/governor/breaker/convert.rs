@@ -34,7 +34,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn over(self, settings: &mut Settings) {
+    fn apply_to(self, settings: &mut Settings) {
         let milliseconds = |seconds: Option<i32>| seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(|seconds| seconds * 1000);
         let number = |number: Option<i32>| number.and_then(|number| u32::try_from(number).ok());
         let Self { threshold, window, open, successes, factor, max_open, probes, probe_within, review } = self;
@@ -143,7 +143,7 @@ impl CircuitSpec<'_> {
             let borne = self.guards().rev().find_map(|guards| guards.work?.failure_threshold);
             settings.threshold = settings.threshold.max(borne.and_then(|borne| u32::try_from(borne).ok()).unwrap_or(0));
         }
-        self.guards().for_each(|guards| guards.numbers(guard).over(&mut settings));
+        self.guards().for_each(|guards| guards.numbers(guard).apply_to(&mut settings));
         if let Some(BreakerSpec { mode: how, force, approved_epoch, pools: _, work: _, project: _, commands: _, models: _ }) = self.own {
             settings.mode = mode(*how);
             settings.force = force.map(|force| match force {

@@ -65,14 +65,14 @@ impl Key {
     }
 
     /// The part after the guard: a pool, or a provider and a class of models. Empty for circuits of everything.
-    pub fn about(&self) -> &str {
+    pub fn target(&self) -> &str {
         self.name.split_once('/').map_or("", |(_, about)| about)
     }
 
     /// The provider of a class of models. Empty if the name was too long and was shortened.
     pub fn provider(&self) -> Option<&str> {
         match self.guard {
-            Guard::Models => Some(self.about().split_once('/').map_or("", |(provider, _)| provider)),
+            Guard::Models => Some(self.target().split_once('/').map_or("", |(provider, _)| provider)),
             Guard::Work | Guard::Project | Guard::Session | Guard::Commands => None,
         }
     }
@@ -88,7 +88,7 @@ impl Key {
     /// The pool of the circuit, if it is for one pool.
     pub fn pool(&self) -> Option<&str> {
         match self.guard {
-            Guard::Work => Some(self.about()),
+            Guard::Work => Some(self.target()),
             Guard::Project | Guard::Session | Guard::Commands | Guard::Models => None,
         }
     }
@@ -121,8 +121,8 @@ mod tests {
             assert_eq!(Key::named("n", &key.name), Some(key));
         }
         assert_ne!(Key::models("n", &long, "large"), Key::models("n", &long, "small"));
-        assert_eq!((Key::project("n").pool(), Key::project("n").about(), Key::project("n").moves_between_breakers()), (None, "", true));
-        assert_eq!((Key::work("n", "p").pool(), Key::commands("n").pool(), Key::commands("n").about()), (Some("p"), None, ""));
+        assert_eq!((Key::project("n").pool(), Key::project("n").target(), Key::project("n").moves_between_breakers()), (None, "", true));
+        assert_eq!((Key::work("n", "p").pool(), Key::commands("n").pool(), Key::commands("n").target()), (Some("p"), None, ""));
         assert_eq!(Key::named("n", "tomorrow/x"), None);
         let shared = |key: &Key| key.shared().map(|shared| shared.name);
         assert_eq!(shared(&Key::models("n", "h:8443", "a/b")).as_deref(), Some("models/h:8443/other"));

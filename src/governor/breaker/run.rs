@@ -104,7 +104,7 @@ async fn remove_unused(context: &Context, kept: &mut HashMap<ObjectKey, String>)
                 }
             }
             // It is tried again at the next check.
-            Err(error) => drop(context.put_off(LOOP_NAME, key, &error)),
+            Err(error) => drop(context.record_failure(LOOP_NAME, key, &error)),
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct Facts<'a> {
 }
 
 /// The status to be written.
-pub fn said(breaker: &Breaker, facts: &Facts, views: &[CircuitView], now: Timestamp) -> BreakerStatus {
+pub fn next_status(breaker: &Breaker, facts: &Facts, views: &[CircuitView], now: Timestamp) -> BreakerStatus {
     let stored = breaker.status.clone().unwrap_or_default();
     let generation = breaker.metadata.generation.unwrap_or(0);
     let before = stored.circuits.as_deref().unwrap_or(&[]);
@@ -288,7 +288,7 @@ mod tests {
     fn of(spec: serde_json::Value, unknown: &[&str], guarded: &[&str], views: &[CircuitView]) -> BreakerStatus {
         let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (unknown, guarded) = (names(unknown), names(guarded));
-        said(&breaker(spec), &Facts { name: "strict", unknown: &unknown, guarded: &guarded }, views, Timestamp::UNIX_EPOCH)
+        next_status(&breaker(spec), &Facts { name: "strict", unknown: &unknown, guarded: &guarded }, views, Timestamp::UNIX_EPOCH)
     }
 
     fn condition(status: &BreakerStatus, type_: &str) -> (String, String, String) {
@@ -363,15 +363,15 @@ mod tests {
         let guarded = ["p".to_owned()];
         let facts = Facts { name: "strict", unknown: &[], guarded: &guarded };
         let now = |second| Timestamp::from_second(second).expect("a time");
-        let first = said(&stored, &facts, &[failing(2)], now(1));
+        let first = next_status(&stored, &facts, &[failing(2)], now(1));
         stored.status = Some(first.clone());
-        assert_eq!(said(&stored, &facts, &[failing(0)], now(900)), first);
-        let third = said(&stored, &facts, &[failing(3)], now(900));
+        assert_eq!(next_status(&stored, &facts, &[failing(0)], now(900)), first);
+        let third = next_status(&stored, &facts, &[failing(3)], now(900));
         assert!(third != first && only_counts_differ(&first, &third));
-        let open = said(&stored, &facts, &[view("work/p", State::Open, 1)], now(900));
+        let open = next_status(&stored, &facts, &[view("work/p", State::Open, 1)], now(900));
         assert!(!only_counts_differ(&first, &open));
         stored.status = Some(open.clone());
-        assert_eq!(said(&stored, &facts, &[view("work/p", State::Open, 1)], now(9000)), open);
+        assert_eq!(next_status(&stored, &facts, &[view("work/p", State::Open, 1)], now(9000)), open);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::policy::work::entry::Entry;
 use crate::policy::work::item::Record;
 
 /// Records the end of an attempt, which is stored: `entry` is the item before, `record` and `stored` after.
-pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record, stored: &WorkItem) {
+pub fn record_attempt_end(context: &Context, namespace: &str, entry: &Entry, record: &Record, stored: &WorkItem) {
     let Some(holder) = &entry.record.holder else { return };
     let Some(last) = record.history.last().filter(|last| last.epoch == entry.record.epoch) else { return };
     let status = stored.status.as_ref();
@@ -121,7 +121,7 @@ pub fn look(context: &Context, known: &mut KnownCircuits) {
     for namespace in context.work_index.namespaces() {
         let pools = stopped.remove(&namespace).unwrap_or_default();
         if context.work_index.with(&namespace, |work| work.stop(pools)) {
-            context.work_index.look(&namespace, ""); // no item: each check signals the waiting agents
+            context.work_index.mark_due(&namespace, ""); // no item: each check signals the waiting agents
         }
     }
 }

@@ -49,7 +49,7 @@ fn limit(limited: &LimitedPlace, view: &LimitView) -> Limit {
 
 /// Asks people for more tokens for the caller, or withdraws the request.
 pub async fn ask(caller: &Caller, agent: &Agent, request: &AskTokens, context: &Context) -> Result<Acknowledgement, Refusal> {
-    context.live.ask(&caller.uid, wish(agent, request));
+    context.live.ask(&caller.uid, human_request(agent, request));
     context.wake.agent(&caller.key);
     let stored = tokio::time::timeout(TOKEN_REQUEST_STORE_TIMEOUT, context.live.until_asks_are_stored(&caller.uid)).await;
     stored.map_err(|_| Refusal::unavailable("the request for tokens is not stored yet; try again"))?;
@@ -58,7 +58,7 @@ pub async fn ask(caller: &Caller, agent: &Agent, request: &AskTokens, context: &
 }
 
 /// The request in one line, with the command that grants it.
-fn wish(agent: &Agent, AskTokens { tokens, reason }: &AskTokens) -> HumanRequest {
+fn human_request(agent: &Agent, AskTokens { tokens, reason }: &AskTokens) -> HumanRequest {
     if *tokens == 0 {
         return HumanRequest::Nothing;
     }
@@ -80,7 +80,7 @@ mod tests {
             "spec": {"poolRef": {"name": "p"}}
         }))
         .expect("an Agent");
-        let ask = |tokens, reason: &str| wish(&agent, &AskTokens { tokens, reason: reason.to_owned() });
+        let ask = |tokens, reason: &str| human_request(&agent, &AskTokens { tokens, reason: reason.to_owned() });
         let words = "50000 more: two\u{2026} lines (`kubectl spillway grant agent/a 50000 -n team`)";
         assert_eq!(ask(50_000, " two\u{2026}\n\n\tlines "), HumanRequest::Tokens(words.to_owned()));
         assert_eq!(ask(0, "whatever"), HumanRequest::Nothing);

@@ -35,7 +35,7 @@ pub enum TokenAvailability {
 impl Meter {
     /// The blocker of every call of a pool of this type through these budgets, or, for an agent with this uid, of its
     /// lifetime tokens.
-    pub fn obstacle(&self, agent: Option<&str>, pool: &ObjectKey, top: Option<Key>, pool_type: &str) -> Option<Blocker> {
+    pub fn blocker(&self, agent: Option<&str>, pool: &ObjectKey, top: Option<Key>, pool_type: &str) -> Option<Blocker> {
         let mut state = self.lock();
         let state = &mut *state;
         let now = state.now();
@@ -99,9 +99,7 @@ fn of(agent: Option<&str>, pool: &AgentPool, context: &Context) -> TokenAvailabi
         return TokenAvailability::Unknown;
     }
     let Some(above) = meter.above(namespace, named, exists) else { return TokenAvailability::Unknown };
-    meter
-        .obstacle(agent, &ObjectKey::of(pool), above.top, &pool.spec.type_)
-        .map_or(TokenAvailability::Available, TokenAvailability::Blocked)
+    meter.blocker(agent, &ObjectKey::of(pool), above.top, &pool.spec.type_).map_or(TokenAvailability::Available, TokenAvailability::Blocked)
 }
 
 /// The condition reason of a blocker.
@@ -183,7 +181,7 @@ pub fn look(context: &Context, known: &mut KnownPools) {
     for namespace in context.work_index.namespaces() {
         let pools = held_back.remove(&namespace).unwrap_or_default();
         if context.work_index.with(&namespace, |work| work.hold_back(pools)) {
-            context.work_index.look(&namespace, ""); // no item: each check signals the waiting agents
+            context.work_index.mark_due(&namespace, ""); // no item: each check signals the waiting agents
         }
     }
 }

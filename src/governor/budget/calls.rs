@@ -50,7 +50,7 @@ pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<V
         Call::MeterSettle => {
             let told: Settles = body::read(bytes)?;
             for one in &told.settles {
-                if let Some(out) = context.circuits.ended(&told.session, one.hold, &one.end) {
+                if let Some(out) = context.circuits.end_call(&told.session, one.hold, &one.end) {
                     ended(&out, &one.end, context);
                 }
             }
@@ -59,7 +59,7 @@ pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<V
         }
         Call::MeterLate => {
             let LateFirstToken { session, id } = body::read(bytes)?;
-            context.circuits.late(&session, id);
+            context.circuits.record_late_first_token(&session, id);
             Ok(Value::Null)
         }
         Call::MeterExtend => json(&extend(meter, &body::read(bytes)?).await?),
@@ -120,7 +120,7 @@ fn quality(quality: meter::Quality) -> Quality {
 /// A place that cannot be parsed does not exist in this version: what was held there counts nowhere.
 fn open(open: &meter::JournaledHold) -> budget::JournaledHold {
     let meter::JournaledHold { id, at, path, input, output } = open;
-    let path: Vec<Key> = path.iter().filter_map(|text| convert::key(text)).collect();
+    let path: Vec<Key> = path.iter().filter_map(|text| convert::parse_key(text)).collect();
     budget::JournaledHold { id: *id, at: *at, path: Arc::from(path), input: *input, output: *output }
 }
 
@@ -232,7 +232,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let (pool, target) = allowed(caller, agent, &model_route, context)?;
     let Ok(pool) = &pool.0 else { return Err(Refusal::unavailable("the controller does not know the agent's pool yet; try again")) };
     let (meter, namespace) = (&context.meter, caller.key.namespace.as_str());
-    let (mut passage, per_second) = passage(caller, agent, model_route.item.as_ref(), pool, context)?;
+    let (mut passage, per_second) = call_path(caller, agent, model_route.item.as_ref(), pool, context)?;
     let uid = agent.uid().unwrap_or_default();
     meter.call(&uid, per_second).map_err(|wait| {
         let message =
@@ -269,7 +269,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
             if let Some(asked) = asked_circuit {
                 asked.keep(&session, id, &caller.uid, &caller.key);
             }
-            let open = opened(id, given, path, &asked);
+            let open = journaled_hold(id, given, path, &asked);
             let first_token_seconds = context.circuits.first_token(&pool_name);
             Ok(meter::HoldAnswer { open, output: each, target, first_token_seconds, turn_seconds: turn, room })
         }
@@ -300,7 +300,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
 }
 
 /// A hold as the gateway journals it, with the input that is charged if its usage never becomes known.
-fn opened(id: u64, given: budget::HeldTokens, path: Vec<String>, asked: &CallSize) -> meter::JournaledHold {
+fn journaled_hold(id: u64, given: budget::HeldTokens, path: Vec<String>, asked: &CallSize) -> meter::JournaledHold {
     let budget::HeldTokens { at, input, output } = given;
     meter::JournaledHold { id, at, path, input: asked.charged(input), output }
 }
@@ -326,13 +326,19 @@ pub(super) fn places(caller: &Caller, agent: &Agent, pool: &AgentPool, context: 
     if !context.work_index.is_ready() {
         return Err(Refusal::unavailable("the controller is still listing the WorkItems; try again"));
     }
-    let (CallPath { leafs, top, .. }, _) = passage(caller, agent, None, pool, context)?;
+    let (CallPath { leafs, top, .. }, _) = call_path(caller, agent, None, pool, context)?;
     Ok(leafs.into_iter().chain(context.meter.chain(top.as_ref())).collect())
 }
 
 /// Creates the places that a call counts at, and returns them with the number of calls that its agent may make in a
 /// second.
-fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPool, context: &Context) -> Result<(CallPath, u32), Refusal> {
+fn call_path(
+    caller: &Caller,
+    agent: &Agent,
+    item: Option<&Lease>,
+    pool: &AgentPool,
+    context: &Context,
+) -> Result<(CallPath, u32), Refusal> {
     let meter = &context.meter;
     let namespace = &caller.key.namespace;
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());

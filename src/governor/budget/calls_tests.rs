@@ -151,7 +151,7 @@ async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace
         for _ in 0..5 {
             match leader.meter.hold("g", id, &mut leader.route(), &asked, (namespace, "m")) {
                 HoldResult::WritePending => leader.write().await,
-                HoldResult::Given { given, path, .. } => return (given.input, opened(id, given, path, &asked)),
+                HoldResult::Given { given, path, .. } => return (given.input, journaled_hold(id, given, path, &asked)),
                 other => panic!("{other:?}"),
             }
         }

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use crate::api::budget::{AgentUsage, BudgetStatus, Tightest};
 use crate::api::cluster_budget::{ClusterBudgetStatus, NamespaceUsage};
 use crate::api::conditions::{reasons, types};
-use crate::controller::conditions::{Builder, find, with_old_words};
+use crate::controller::conditions::{Builder, find, with_stored_messages};
 use crate::policy::budget::facts::Defect;
 use crate::policy::budget::node::Block;
 use crate::policy::budget::{Key, LimitView, MAX_BUDGET_DEPTH, Mode};
@@ -72,19 +72,19 @@ impl AgentCounts {
     }
 
     /// A number for the status. Zero is shown only if the status had a number before.
-    fn told(count: u64, stored: Option<&AgentUsage>) -> Option<AgentUsage> {
+    fn usage_status(count: u64, stored: Option<&AgentUsage>) -> Option<AgentUsage> {
         let used = i32::try_from(count).unwrap_or(i32::MAX);
         (used > 0 || stored.is_some()).then_some(AgentUsage { used })
     }
 
     /// Writes the numbers into the status of a Budget.
     pub fn into_budget(&self, status: &mut BudgetStatus) {
-        status.agents = Self::told(self.all, status.agents.as_ref());
+        status.agents = Self::usage_status(self.all, status.agents.as_ref());
     }
 
     /// Writes the numbers into the status of a ClusterBudget. The token usage of namespaces stays.
     pub fn into_cluster(&self, status: &mut ClusterBudgetStatus) {
-        status.agents = Self::told(self.all, status.agents.as_ref());
+        status.agents = Self::usage_status(self.all, status.agents.as_ref());
         let mut namespaces: BTreeMap<String, NamespaceUsage> = status
             .namespaces
             .take()
@@ -95,7 +95,7 @@ impl AgentCounts {
         for (name, count) in &self.by_namespace {
             if namespaces.len() < MAX_STATUS_NAMESPACES || namespaces.contains_key(name) {
                 let empty = || NamespaceUsage { name: name.clone(), windows: None, reservations: None, agents: None };
-                namespaces.entry(name.clone()).or_insert_with(empty).agents = Self::told(*count, None);
+                namespaces.entry(name.clone()).or_insert_with(empty).agents = Self::usage_status(*count, None);
             }
         }
         namespaces.retain(|_, usage| usage.agents.is_some() || usage.windows.is_some() || usage.reservations.is_some());
@@ -121,7 +121,7 @@ fn spent(view: &LimitView) -> i64 {
 
 /// Settled or charged tokens. Tokens that a previous leader gave and that are not explained yet are no reason to alarm
 /// people.
-fn known(view: &LimitView) -> i64 {
+fn known_spent(view: &LimitView) -> i64 {
     spent(view).saturating_sub(view.unexplained)
 }
 
@@ -198,7 +198,7 @@ fn blocked(standing: &BudgetStanding) -> Option<(&'static str, String)> {
         None => format!("until spec.tokens.limits[{}].tokens is raised", view.limit),
     };
     // If less is left than a call needs, all calls are refused that do not ask for less.
-    let spent = standing.views.iter().find(|view| known(view) > view.height.saturating_sub(view.least));
+    let spent = standing.views.iter().find(|view| known_spent(view) > view.height.saturating_sub(view.least));
     if let Some(view) = spent {
         let message = format!("the limit {} of {} tokens is spent: model calls are refused {}", view.limit, view.height, resets(view));
         return Some((reasons::BUDGET_EXHAUSTED, message));
@@ -208,7 +208,7 @@ fn blocked(standing: &BudgetStanding) -> Option<(&'static str, String)> {
 }
 
 /// The status to be written.
-pub fn said(
+pub fn next_status(
     generation: i64,
     stored: &[Condition],
     standing: &BudgetStanding,
@@ -228,7 +228,7 @@ pub fn said(
     let near = standing
         .views
         .iter()
-        .find(|view| view.height > 0 && i128::from(known(view)) * 100 >= i128::from(view.height) * i128::from(percent));
+        .find(|view| view.height > 0 && i128::from(known_spent(view)) * 100 >= i128::from(view.height) * i128::from(percent));
     let near = match near {
         Some(view) => {
             let message = format!("{percent} % or more of the limit {} is spent", view.limit);
@@ -245,7 +245,7 @@ pub fn said(
         None => build.build(types::STALLED, false, reasons::NO_DEFECT, "the spec has no defect"),
     };
     let others = stored.iter().filter(|condition| !OWNED_CONDITION_TYPES.contains(&condition.type_.as_str())).cloned();
-    let ours = with_old_words(&[ready, near, blocked], stored);
+    let ours = with_stored_messages(&[ready, near, blocked], stored);
     // The message of the stall names other objects and not changing amounts, so it is always the current one.
     PublishedStatus { generation, tightest: tightest(standing.views), agents, conditions: others.chain(ours).chain([stalled]).collect() }
 }
@@ -299,7 +299,7 @@ mod tests {
 
     fn of(views: &[LimitView], defects: &[Defect]) -> PublishedStatus {
         let standing = BudgetStanding { views, mode: Mode::Enforce, lowest: Some(80), defects, uncounted_namespaces: 0 };
-        said(3, &[], &standing, None, Timestamp::UNIX_EPOCH)
+        next_status(3, &[], &standing, None, Timestamp::UNIX_EPOCH)
     }
 
     fn status(said: &PublishedStatus, type_: &str) -> (String, String) {
@@ -369,7 +369,7 @@ mod tests {
         };
         let say = |stored: &[Condition], defects: &[Defect]| {
             let standing = BudgetStanding { views: &[], mode: Mode::Enforce, lowest: None, defects, uncounted_namespaces: 0 };
-            said(3, stored, &standing, None, Timestamp::UNIX_EPOCH)
+            next_status(3, stored, &standing, None, Timestamp::UNIX_EPOCH)
         };
         let stalled = |said: &PublishedStatus| find(&said.conditions, "Stalled").expect("it is always there").clone();
         let first = say(&[quota("Budget/old is older")], &[]);
@@ -393,13 +393,13 @@ mod tests {
         fn standing(views: &[LimitView]) -> BudgetStanding<'_> {
             BudgetStanding { views, mode: Mode::Enforce, lowest: None, defects: &[], uncounted_namespaces: 0 }
         }
-        let first = said(1, std::slice::from_ref(&others), &standing(&[view(100, 0, 100)]), None, Timestamp::UNIX_EPOCH);
+        let first = next_status(1, std::slice::from_ref(&others), &standing(&[view(100, 0, 100)]), None, Timestamp::UNIX_EPOCH);
         assert!(first.conditions.contains(&others));
-        let again = said(1, &first.conditions, &standing(&[view(120, 0, 120)]), None, Timestamp::UNIX_EPOCH);
+        let again = next_status(1, &first.conditions, &standing(&[view(120, 0, 120)]), None, Timestamp::UNIX_EPOCH);
         assert_eq!(again.conditions, first.conditions);
         let words: Vec<_> = news(&[], &first.conditions).into_iter().map(|news| (news.warning, news.reason)).collect();
         assert_eq!(words, [(true, "BudgetExhausted".to_owned()), (false, "ThresholdReached".to_owned())]);
-        let free = said(1, &first.conditions, &standing(&[view(0, 0, 100)]), None, Timestamp::UNIX_EPOCH);
+        let free = next_status(1, &first.conditions, &standing(&[view(0, 0, 100)]), None, Timestamp::UNIX_EPOCH);
         assert_eq!(news(&first.conditions, &free.conditions).len(), 1, "that it gives again");
         assert_eq!(news(&free.conditions, &free.conditions), []);
     }

@@ -15,19 +15,19 @@ use crate::policy::budget::{Key, PersistedRecord, Span, Window};
 use super::facts;
 
 /// The name of a place in the journals of gateways.
-pub fn text(key: &Key) -> String {
+pub fn key_to_text(key: &Key) -> String {
     match key {
         Key::Cluster(name) => format!("c:{name}"),
         Key::Namespace { cluster, namespace } => format!("n:{cluster}/{namespace}"),
         Key::Budget { namespace, name } => format!("b:{namespace}/{name}"),
-        Key::Share { of, name } => format!("s:{name}/{}", text(of)),
+        Key::Share { of, name } => format!("s:{name}/{}", key_to_text(of)),
         Key::Agent(uid) => format!("a:{uid}"),
         Key::Task { item, epoch } => format!("t:{item}/{epoch}"),
     }
 }
 
-/// Parses the output of [`text`].
-pub fn key(text: &str) -> Option<Key> {
+/// Parses the output of [`key_to_text`].
+pub fn parse_key(text: &str) -> Option<Key> {
     let (kind, rest) = text.split_once(':')?;
     if kind == "s" {
         let (name, of) = rest.split_once('/')?;
@@ -57,7 +57,7 @@ fn plain((kind, rest): (&str, &str)) -> Option<Key> {
 pub fn canonical(record: &Key, mut saved: PersistedRecord) -> PersistedRecord {
     for place in &mut saved.places {
         if place.key != *record {
-            place.windows.retain(tells);
+            place.windows.retain(has_activity);
         }
         place.windows.sort_by(|one, other| (&one.limit, one.span).cmp(&(&other.limit, other.span)));
     }
@@ -70,7 +70,7 @@ pub fn canonical(record: &Key, mut saved: PersistedRecord) -> PersistedRecord {
 }
 
 /// Whether something was ever counted in a window.
-fn tells(window: &PersistedWindow) -> bool {
+fn has_activity(window: &PersistedWindow) -> bool {
     let PersistedWindow { limit: _, span: _, peak: _, used, held, lost, debt: carried, high } = window;
     [used, held, lost, carried, high].into_iter().any(|amount| *amount != 0)
 }

@@ -81,14 +81,14 @@ fn namespace(name: &str) -> Key {
 proptest! {
     #[test]
     fn a_place_is_read_as_it_was_named(key in any_key()) {
-        prop_assert_eq!(super::key(&text(&key)), Some(key));
+        prop_assert_eq!(super::parse_key(&key_to_text(&key)), Some(key));
     }
 
     #[test]
     fn no_text_is_taken_for_a_place_that_is_named_otherwise(text in "[abcnst:/x0-9]{0,12}") {
-        if let Some(key) = super::key(&text) {
+        if let Some(key) = super::parse_key(&text) {
             // An epoch has only one name, apart from signs and leading zeros.
-            let same = super::text(&key) == text || matches!(key, Key::Task { .. });
+            let same = super::key_to_text(&key) == text || matches!(key, Key::Task { .. });
             prop_assert!(same, "{}", text);
         }
     }
@@ -136,10 +136,10 @@ proptest! {
 #[test]
 fn text_that_nobody_wrote_names_no_place() {
     for text in ["", "x:a", "c:", "b:a", "b:/a", "b:a/", "n:a", "t:a/x", "s:a/a:u", "s:a/s:b/c:d", "s:/c:d", "s:a", "a:"] {
-        assert_eq!(key(text), None, "{text}");
+        assert_eq!(parse_key(text), None, "{text}");
     }
     let deep = "s:a/".repeat(1_000_000) + "c:d";
-    assert_eq!(key(&deep), None);
+    assert_eq!(parse_key(&deep), None);
 }
 
 #[test]

@@ -72,12 +72,12 @@ impl Items {
     /// Records that a hold was settled. A repeated settle counts nothing.
     pub fn settled(&mut self, session: SessionId, settle: &Settle) {
         if let Some(item) = self.holds.remove(&(session, settle.hold)) {
-            self.over(&item, settle.charged(&Weights::default()));
+            self.close_hold(&item, settle.charged(&Weights::default()));
         }
     }
 
     /// Closes a hold with this usage.
-    fn over(&mut self, item: &str, used: i64) {
+    fn close_hold(&mut self, item: &str, used: i64) {
         let item = self.items.entry(item.to_owned()).or_default();
         item.open = item.open.saturating_sub(1);
         item.unstored = item.unstored.saturating_add(used);
@@ -88,7 +88,7 @@ impl Items {
 
     /// Records that a session began, or began again, with these settles. Of its other holds only those are open that
     /// the ledger knows.
-    pub fn begun(&mut self, session: SessionId, settles: &[Settle], is_open: impl Fn(u64) -> bool) {
+    pub fn record_session_start(&mut self, session: SessionId, settles: &[Settle], is_open: impl Fn(u64) -> bool) {
         // The holds of a lost gateway count no more when it is back: it reports their usage, or that the call
         // continues.
         let back: Vec<_> = self.lost.extract_if(|(of, _), _| *of == session).collect();
@@ -100,7 +100,7 @@ impl Items {
         settles.iter().for_each(|settle| self.settled(session, settle));
         let closed = self.holds.extract_if(|(of, hold), _| *of == session && !is_open(*hold));
         let closed: Vec<String> = closed.map(|(_, item)| item).collect();
-        closed.iter().for_each(|item| self.over(item, 0));
+        closed.iter().for_each(|item| self.close_hold(item, 0));
     }
 
     /// Records that a session is lost: each of its holds counts as fully used, finally once the ledger forgets the
@@ -110,7 +110,7 @@ impl Items {
         let lost: Vec<_> = self.holds.extract_if(|(of, _), _| *of == session).collect();
         for (key, item) in lost {
             let held = held(key.0, key.1).unwrap_or(0);
-            self.over(&item, held);
+            self.close_hold(&item, held);
             self.lost.insert(key, (item, held));
         }
     }

@@ -304,12 +304,12 @@ impl Meter {
     }
 
     /// Marks that a spec may have changed.
-    pub fn stale(&self) {
+    pub fn mark_stale(&self) {
         self.0.stale.notify_one();
     }
 
     /// Marks that there may be something to write.
-    pub fn work(&self) {
+    pub fn notify_writer(&self) {
         self.0.work.notify_one();
     }
 
@@ -340,8 +340,8 @@ impl Meter {
         let (id, acked) = state.ledger.begin(now, session, &log);
         state.sessions.insert(session.to_owned(), id);
         let settles: Vec<Settle> = log.settles.iter().zip(log.acked.saturating_add(1)..).map(|(told, seq)| told.settle(seq)).collect();
-        state.items.begun(id, &settles, |hold| state.ledger.held_tokens(id, hold).is_some());
-        self.work();
+        state.items.record_session_start(id, &settles, |hold| state.ledger.held_tokens(id, hold).is_some());
+        self.notify_writer();
         acked
     }
 
@@ -364,11 +364,11 @@ impl Meter {
             HoldAnswer::Given(given) => {
                 let path = state.ledger.path(session, id).unwrap_or_else(|| Arc::from([]));
                 let each = given.output / ask.choices.max(1);
-                HoldResult::Given { given, each, path: path.iter().map(convert::text).collect(), room: state.room(&path) }
+                HoldResult::Given { given, each, path: path.iter().map(convert::key_to_text).collect(), room: state.room(&path) }
             }
             HoldAnswer::Refused(refusal) => HoldResult::Refused(refusal),
             HoldAnswer::Write(_) => {
-                self.work();
+                self.notify_writer();
                 HoldResult::WritePending
             }
             HoldAnswer::Closed => HoldResult::Closed,
@@ -386,7 +386,7 @@ impl Meter {
             HoldAnswer::Given(more) => given(more),
             HoldAnswer::Refused(refusal) => HoldResult::Refused(refusal),
             HoldAnswer::Write(_) => {
-                self.work();
+                self.notify_writer();
                 HoldResult::WritePending
             }
             HoldAnswer::Closed => HoldResult::Closed,
@@ -451,7 +451,7 @@ impl Meter {
             state.items.lost(session, |session, hold| state.ledger.held_tokens(session, hold).map(held));
         }
         if !died.is_empty() {
-            self.work();
+            self.notify_writer();
         }
         died
     }

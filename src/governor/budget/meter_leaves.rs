@@ -94,7 +94,7 @@ impl Meter {
             TopUp::Granted(more) => {
                 record.pending_top_up = Some(more);
                 state.restate.insert(Key::Agent(uid.to_owned()));
-                self.work();
+                self.notify_writer();
                 true
             }
             TopUp::Spent | TopUp::ParentsLack(_) => false,

@@ -44,7 +44,7 @@ impl Meter {
         let anew = state.adopt(&objects);
         if facts != state.facts || anew {
             state.build_tree(facts);
-            self.work();
+            self.notify_writer();
         }
     }
 
@@ -66,7 +66,7 @@ impl Meter {
     pub fn above(&self, namespace: &str, budget: Option<&str>, default_exists: bool) -> Option<Ancestors> {
         let state = self.lock();
         if !state.projects.contains(namespace) {
-            self.stale();
+            self.mark_stale();
             return None;
         }
         let own = match budget {

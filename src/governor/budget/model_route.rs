@@ -17,7 +17,7 @@ fn dialect(dialect: agent_pool::Dialect) -> Dialect {
     }
 }
 
-fn no(message: String) -> Refusal {
+fn not_allowed(message: String) -> Refusal {
     Refusal::new(Code::ModelNotAllowed, message)
 }
 
@@ -27,7 +27,7 @@ pub fn target(pool: &AgentPool, way: &ModelRoute) -> Result<Target, Refusal> {
     let name = pool.name_any();
     let Some(entry) = entries.into_iter().find(|entry| entry.name == way.entry) else {
         let message = format!("AgentPool/{name} has no model API named {}: add one to spec.models", way.entry);
-        return Err(no(message).field("way.entry"));
+        return Err(not_allowed(message).field("way.entry"));
     };
     let speaks = dialect(entry.dialect);
     if way.dialect.is_some_and(|called| called != speaks) {
@@ -35,12 +35,12 @@ pub fn target(pool: &AgentPool, way: &ModelRoute) -> Result<Target, Refusal> {
             "spec.models[{}] of AgentPool/{name} has the dialect {speaks:?}, and the path of the call is of another dialect",
             entry.name
         );
-        return Err(no(message).field("way.dialect"));
+        return Err(not_allowed(message).field("way.dialect"));
     }
     let allowed = |model: &str| entry.allow.iter().flatten().any(|pattern| matches(pattern, model));
     if let Some(model) = way.model.as_deref().filter(|model| !allowed(model)) {
         let message = format!("the model {model} is not allowed: add it to spec.models[{}].allow of AgentPool/{name}", entry.name);
-        return Err(no(message).field("way.model"));
+        return Err(not_allowed(message).field("way.model"));
     }
     Ok(Target {
         origin: entry.origin.clone(),

@@ -175,7 +175,13 @@ impl Object {
     }
 
     /// The status as it is and as it is to be, each with only the fields that are written here.
-    fn both(&self, record: &Key, saved: Option<&PersistedRecord>, said: Option<&PublishedStatus>, top_ups: u32) -> (Value, Value) {
+    fn status_before_and_after(
+        &self,
+        record: &Key,
+        saved: Option<&PersistedRecord>,
+        said: Option<&PublishedStatus>,
+        top_ups: u32,
+    ) -> (Value, Value) {
         match self {
             Self::Budget(budget) => {
                 let stored = budget.status.clone().unwrap_or_default();
@@ -236,7 +242,7 @@ impl Object {
         top_ups: u32,
         epoch: i64,
     ) -> Option<Value> {
-        let (stored, next) = self.both(record, saved, said, top_ups);
+        let (stored, next) = self.status_before_and_after(record, saved, said, top_ups);
         let mut status = difference(&stored, &next);
         if status.is_empty() && saved.is_none() {
             return None;

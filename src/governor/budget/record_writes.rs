@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::conditions::{AgentCounts, BudgetNews, BudgetStanding, PublishedStatus, news, said};
+use super::conditions::{AgentCounts, BudgetNews, BudgetStanding, PublishedStatus, news, next_status};
 use super::convert::canonical;
 use super::meter::{Meter, State};
 use super::object::Object;
@@ -97,7 +97,7 @@ impl State {
     }
 
     /// The status to write beside the record. `None` for agents and items.
-    fn said(&self, key: &Key, object: &Object) -> Option<PublishedStatus> {
+    fn next_status(&self, key: &Key, object: &Object) -> Option<PublishedStatus> {
         let generation = match object {
             Object::Budget(budget) => budget.metadata.generation,
             Object::Cluster(cluster) => cluster.metadata.generation,
@@ -113,12 +113,12 @@ impl State {
             uncounted_namespaces: written.beyond,
         };
         let agents = self.agents.as_ref().map(|agents| AgentCounts::of(agents, key));
-        Some(said(generation.unwrap_or(0), conditions(object), &standing, agents, jiff::Timestamp::now()))
+        Some(next_status(generation.unwrap_or(0), conditions(object), &standing, agents, jiff::Timestamp::now()))
     }
 
     /// Whether the status of a budget must be written for something other than its record.
     fn is_news(&self, key: &Key, record: &Record) -> bool {
-        let Some(said) = self.said(key, &record.object) else { return false };
+        let Some(said) = self.next_status(key, &record.object) else { return false };
         let amounts_due = record.written.is_none_or(|written| written.elapsed() >= AMOUNTS_WRITE_INTERVAL);
         let (generation, amounts) = match &record.object {
             Object::Budget(budget) => {
@@ -143,14 +143,14 @@ impl Meter {
     /// An agent or a lease has ended or is about to: its usage is written without waiting for more.
     pub fn write_soon(&self, key: Key) {
         self.lock().hurry(key, Duration::ZERO);
-        self.work();
+        self.notify_writer();
     }
 
     /// The agent with this uid has given its item back: its usage is written soon, but not for each of many short
     /// items.
     pub fn write_between_items(&self, uid: &str) {
         self.lock().hurry(Key::Agent(uid.to_owned()), ITEM_END_WRITE_INTERVAL);
-        self.work();
+        self.notify_writer();
     }
 
     /// Makes the records of ended agents and leases due, if usage has come since.
@@ -164,7 +164,7 @@ impl Meter {
         let all: Vec<(Key, Duration)> = state.late_usage_due.iter().map(|(key, (_, gap))| (key.clone(), *gap)).collect();
         all.into_iter().for_each(|(key, gap)| state.make_due(&key, gap));
         drop(state);
-        self.work();
+        self.notify_writer();
     }
 
     /// Finds the budgets whose status is outdated.
@@ -174,7 +174,7 @@ impl Meter {
             state.records.iter().filter(|(key, record)| !key.is_leaf() && state.is_news(key, record)).map(|(key, _)| key.clone()).collect();
         if !news.is_empty() {
             state.restate.extend(news);
-            self.work();
+            self.notify_writer();
         }
     }
 
@@ -207,7 +207,7 @@ impl Meter {
     pub fn prepare(&self, job: &Job) -> Option<(Object, Value)> {
         let state = self.lock();
         let record = state.records.get(&job.key)?;
-        let said = state.said(&job.key, &record.object);
+        let said = state.next_status(&job.key, &record.object);
         let top_ups = record.pending_top_up.map_or(0, |life| life.taken);
         let patch = record.object.patch(&job.key, job.saved.as_ref(), said.as_ref(), top_ups, state.epoch)?;
         Some((record.object.clone(), patch))

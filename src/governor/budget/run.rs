@@ -137,7 +137,7 @@ fn written(context: &Context) -> (Vec<Arc<ClusterBudget>>, Vec<Arc<Budget>>) {
     let clusters = context.stores.cluster_budgets.state().into_iter().filter_map(|cluster| match &cluster.0 {
         Ok(cluster) => Some(Arc::new(cluster.clone())),
         Err(invalid) => {
-            told(context, &ObjectKey { namespace: String::new(), name: cluster.name_any() }, &invalid.error);
+            log_invalid(context, &ObjectKey { namespace: String::new(), name: cluster.name_any() }, &invalid.error);
             None
         }
     });
@@ -145,14 +145,14 @@ fn written(context: &Context) -> (Vec<Arc<ClusterBudget>>, Vec<Arc<Budget>>) {
     let budgets = context.stores.budgets.state().into_iter().filter_map(|budget| match &budget.0 {
         Ok(budget) => Some(Arc::new(budget.clone())),
         Err(invalid) => {
-            told(context, &ObjectKey::of(budget.as_ref()), &invalid.error);
+            log_invalid(context, &ObjectKey::of(budget.as_ref()), &invalid.error);
             None
         }
     });
     (clusters, budgets.collect())
 }
 
-fn told(context: &Context, key: &ObjectKey, error: &str) {
+fn log_invalid(context: &Context, key: &ObjectKey, error: &str) {
     if context.is_new_error(TOKENS_LOG_KEY, key.clone(), error) {
         tracing::error!(namespace = %key.namespace, budget = %key.name, error, "a stored budget does not fit its type; calls below it are refused");
     }
@@ -270,7 +270,7 @@ async fn publish(context: &Context, grant: &Grant, conditions: &[Condition]) {
     match result {
         Ok(_) => context.succeeded(LOOP_NAME, &key),
         // It is tried again at the next check.
-        Err(error) => drop(context.put_off(LOOP_NAME, key, &error)),
+        Err(error) => drop(context.record_failure(LOOP_NAME, key, &error)),
     }
 }
 

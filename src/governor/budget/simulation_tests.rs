@@ -434,7 +434,7 @@ async fn a_pool_is_short_when_its_budget_is_and_when_its_calls_need_more_than_is
     let leader = Leader::new(&server, 7);
     leader.begin("g");
     let name = |name: &str| ObjectKey { namespace: "team".into(), name: name.into() };
-    let obstacle = |pool: &str| leader.meter.obstacle(None, &name(pool), Some(budget()), "worker");
+    let obstacle = |pool: &str| leader.meter.blocker(None, &name(pool), Some(budget()), "worker");
     assert!(given(&leader.hold("g", 1, 70).await));
     leader.settle("g", 1, 1, 70);
     assert_eq!(obstacle("p"), None);
@@ -449,7 +449,7 @@ async fn a_pool_is_short_when_its_budget_is_and_when_its_calls_need_more_than_is
     leader.settle("g", 2, 3, 30);
     let spent = obstacle("other").expect("nothing is left");
     assert!(spent.key == budget() && spent.to_string().contains("spec.tokens.limits[hourly].tokens"), "{spent}");
-    let own = leader.meter.obstacle(Some(&leader.uid()), &name("p"), None, "worker");
+    let own = leader.meter.blocker(Some(&leader.uid()), &name("p"), None, "worker");
     assert_eq!(own, None, "of its life 400 are left");
 }
 

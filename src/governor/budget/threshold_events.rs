@@ -63,7 +63,7 @@ async fn act(context: &Context, object: &Object, event: &Event) {
         Action::Warn => {
             for (agent, name) in below(context, &event.key) {
                 // The supervisor of each agent decides what to do. By default the agent gets a notice.
-                context.live.raised(&agent, Signal::BudgetNearLimit, Some(text.clone()));
+                context.live.raise(&agent, Signal::BudgetNearLimit, Some(text.clone()));
                 context.wake.agent(&name);
             }
         }
@@ -169,7 +169,7 @@ mod tests {
     async fn at_a_threshold_notify_people_are_told_and_no_agent_is() {
         let (mut leader, budget) = leader();
         act(&leader.context, &budget, &reached(Action::Notify)).await;
-        let told = leader.told();
+        let told = leader.take_notices();
         let [(reason, kind, words)] = told.as_slice() else { panic!("once: {told:?}") };
         assert_eq!((reason.as_str(), kind.as_str()), ("ThresholdReached", "Budget"));
         assert!(words.contains("90 % of the limit daily of 500 tokens"), "{words}");
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(signals(&leader), [vec![], vec![], vec![]]);
         for quiet in [Action::Log, Action::Pause, Action::Warn, Action::Reap] {
             act(&leader.context, &budget, &reached(quiet)).await;
-            assert_eq!(leader.told(), [], "{quiet:?}");
+            assert_eq!(leader.take_notices(), [], "{quiet:?}");
         }
     }
 

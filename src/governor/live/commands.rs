@@ -74,7 +74,7 @@ impl Live {
     }
 
     /// The permit for this command, if the agent has one.
-    pub fn tries(&self, uid: &str, command: CommandPermit) -> Option<Permit> {
+    pub fn probe_permit(&self, uid: &str, command: CommandPermit) -> Option<Permit> {
         self.lock().agents.get(uid)?.command_state.tries.get(&command).copied()
     }
 
@@ -89,7 +89,7 @@ impl Live {
     }
 
     /// Takes back the permit of a tried command, if the agent holds this permit.
-    pub fn tried(&self, uid: &str, CommandPermit { owner, epoch, id }: CommandPermit) -> Option<Permit> {
+    pub fn take_probe(&self, uid: &str, CommandPermit { owner, epoch, id }: CommandPermit) -> Option<Permit> {
         let mut state = self.lock();
         let tries = &mut state.agents.get_mut(uid)?.command_state.tries;
         let given = |permit: &Permit| (permit.owner, permit.epoch, permit.id) == (owner, epoch, id);

@@ -25,7 +25,7 @@ const DECISION_TIMEOUT: Duration = Duration::from_secs(15);
 impl Live {
     /// Raises a signal that no state shows, because of the agent or of an object above it. `words` is its message, if
     /// it has one.
-    pub fn raised(&self, uid: &str, signal: Signal, words: Option<String>) {
+    pub fn raise(&self, uid: &str, signal: Signal, words: Option<String>) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
         one.words.extend(words.map(|words| (signal, words)));
@@ -39,7 +39,7 @@ impl Live {
     /// Raises that an agent has no tokens. Either a call with an item in hand was refused because the lifetime tokens,
     /// of which `limit` was the limit, are spent. Or, without a limit, a threshold of a Budget above the agent acted.
     pub fn out_of_tokens(&self, uid: &str, limit: Option<i64>, words: String) {
-        self.raised(uid, Signal::TokenBudgetExceeded, Some(words));
+        self.raise(uid, Signal::TokenBudgetExceeded, Some(words));
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.refused_at_limit = limit;
         }
@@ -48,7 +48,7 @@ impl Live {
     /// Records that an operation of an agent timed out and was ended. The caller must wake the reconciler, which counts
     /// it and decides.
     pub fn timed_out(&self, uid: &str, what: Timeout) {
-        self.raised(uid, Signal::OperationTimeout, Some(what.message().to_owned()));
+        self.raise(uid, Signal::OperationTimeout, Some(what.message().to_owned()));
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.timeouts = one.timeouts.saturating_add(1);
         }
@@ -102,7 +102,7 @@ impl Live {
     }
 
     /// Whether a signal has no answer yet. A signal that stays active is answered once.
-    pub fn unanswered(&self, uid: &str, signal: Signal) -> bool {
+    pub fn is_unanswered(&self, uid: &str, signal: Signal) -> bool {
         let state = self.lock();
         // The last write of an ended agent reports it once.
         let Some(one) = state.agents.get(uid) else { return true };
@@ -112,7 +112,7 @@ impl Live {
     }
 
     /// Records that the answer to a signal is stored: its occurrences so far count no more.
-    pub fn answered(&self, uid: &str, signal: Signal) {
+    pub fn answer_stored(&self, uid: &str, signal: Signal) {
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.occurrences.remove(&signal);
             one.words.remove(&signal);
@@ -121,7 +121,7 @@ impl Live {
     }
 
     /// Sets the active signals. A signal that is no longer active may be answered again.
-    pub fn standing(&self, uid: &str, signals: &BTreeSet<Signal>) {
+    pub fn set_active_signals(&self, uid: &str, signals: &BTreeSet<Signal>) {
         if let Some(one) = self.lock().agents.get_mut(uid) {
             // A signal that occurs without being active is kept until it may be answered again.
             one.answered.retain(|signal, answered| signals.contains(signal) || answered.elapsed() < REPEATED_ANSWER_INTERVAL);

@@ -55,7 +55,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
     }
     let labels = labels(agent, pool);
     let of_pool = ObjectKey { namespace: namespace.clone(), name: pool.name_any() };
-    let wanted = context.live.wanted(&caller.uid).directive;
+    let wanted = context.live.desired_state(&caller.uid).directive;
     let fit = preflight::verdict(agent, context.live.view(&caller.uid).as_ref(), Some(&pool.spec)) == Verdict::Passed;
     let begun = BootTime::now();
     let mut tries = 0;
@@ -73,7 +73,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 return ClaimResult::Held(holding.name);
             }
             if context.replay_window_open() {
-                namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                namespace_work.add_waiter(&caller.uid, labels.clone(), taking.clone());
                 return ClaimResult::Nothing;
             }
             if wanted != Directive::Run || !fit || agent.spec.hibernated == Some(true) || namespace_work.is_retired(&caller.uid) {
@@ -81,14 +81,14 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             }
             if circuit.refuses() {
                 namespace_work.stopped(&of_pool.name);
-                namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                namespace_work.add_waiter(&caller.uid, labels.clone(), taking.clone());
                 return ClaimResult::Nothing;
             }
             match tokens {
                 TokenAvailability::Available => {}
                 TokenAvailability::Unknown => return ClaimResult::Unknown,
                 TokenAvailability::Blocked(_) => {
-                    namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                    namespace_work.add_waiter(&caller.uid, labels.clone(), taking.clone());
                     return ClaimResult::NoTokens;
                 }
             }
@@ -106,18 +106,18 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 namespace_work.begin(&name).then_some((name, entry, next))
             });
             let Some((name, entry, next)) = next else {
-                namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                namespace_work.add_waiter(&caller.uid, labels.clone(), taking.clone());
                 return ClaimResult::Nothing;
             };
             namespace_work.index.set_record(&name, next.clone(), true, now());
-            namespace_work.served(&caller.uid);
+            namespace_work.remove_waiter(&caller.uid);
             ClaimResult::Item(name, Box::new(entry), Box::new(next))
         });
         let (name, entry, next) = match picked {
             ClaimResult::Item(name, entry, next) => (name, *entry, *next),
             ClaimResult::Held(name) => {
                 drop(turn);
-                return again(caller, &name, context).await;
+                return held_assignment(caller, &name, context).await;
             }
             ClaimResult::Nothing => return Ok(None),
             ClaimResult::Unknown => return Err(Refusal::unavailable("the budgets above this agent are being read; try again")),
@@ -142,7 +142,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             Err(BeginRefusal::Open { .. }) => {
                 context.work_index.with(namespace, |namespace_work| {
                     namespace_work.stopped(&of_pool.name);
-                    namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                    namespace_work.add_waiter(&caller.uid, labels.clone(), taking.clone());
                 });
                 return Ok(None);
             }
@@ -192,7 +192,7 @@ enum ClaimResult {
 }
 
 /// Returns the lease that the caller already holds: its first answer was lost, or its pod restarted.
-async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<Assignment>, Refusal> {
+async fn held_assignment(caller: &Caller, name: &str, context: &Context) -> Result<Option<Assignment>, Refusal> {
     let key = ObjectKey { namespace: caller.key.namespace.clone(), name: name.to_owned() };
     let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
@@ -303,7 +303,7 @@ fn find(caller: &Caller, uid: &str, context: &Context) -> Result<(String, Entry)
     found.ok_or_else(|| Refusal::new(Code::LeaseLost, "the item does not exist in this namespace, or it was deleted"))
 }
 
-fn no(no: LeaseRefusal, entry: &Entry) -> Refusal {
+fn lease_refusal(no: LeaseRefusal, entry: &Entry) -> Refusal {
     match no {
         LeaseRefusal::Repeated => Refusal::new(Code::Internal, "this call was already answered"),
         LeaseRefusal::Stale => {
@@ -351,7 +351,7 @@ async fn finish(
                 continue;
             }
             Err(_) if context.replay_window_open() => return Err(super::replay::replay_pending()),
-            Err(refused) => return Err(no(refused, &entry)),
+            Err(refused) => return Err(lease_refusal(refused, &entry)),
         };
         if !context.work_index.with(namespace, |namespace_work| namespace_work.begin(&key.name)) {
             drop(turn);
@@ -398,7 +398,7 @@ fn advance(caller: &Caller, uid: &str, advance: ProgressUpdate, context: &Contex
     let (_, entry) = find(caller, uid, context)?;
     let fence = Fence { epoch: advance.epoch, pod: &caller.uid, agent: &caller.key.name };
     if !lease::holds(&entry.record, fence) {
-        return Err(no(LeaseRefusal::Stale, &entry));
+        return Err(lease_refusal(LeaseRefusal::Stale, &entry));
     }
     context.work_index.with(&caller.key.namespace, |namespace_work| namespace_work.advanced(uid, advance));
     context.live.progressed(&caller.uid);

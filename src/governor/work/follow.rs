@@ -252,7 +252,7 @@ mod tests {
         namespace_work.messages.add(1, "planner", message("a"));
         namespace_work.messages.add(2, "other", message("b"));
         namespace_work.add_listener("pod", "planner");
-        assert_eq!(namespace_work.called(), ["pod"], "who listens is called");
+        assert_eq!(namespace_work.take_pods_to_signal(), ["pod"], "who listens is called");
         let told = |namespace_work: &NamespaceWork, cursor: &str, epoch| {
             let (found, next) = messages_after(namespace_work, "planner", Cursor::read(cursor), epoch);
             assert_eq!(Cursor::read(&next.to_string()), next);

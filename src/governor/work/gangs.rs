@@ -83,7 +83,7 @@ fn living(agent: &AgentObject) -> Option<Option<String>> {
     let agent = agent.0.as_ref().ok()?;
     let status = agent.status.as_ref();
     let ended =
-        status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(crate::controller::agent::condemned);
+        status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(crate::controller::agent::is_given_up);
     Some(agent.caller_uid().filter(|_| !ended).map(str::to_owned))
 }
 
@@ -100,7 +100,7 @@ fn raise(agent: &ObjectKey, pod: &str, group: &str, words: &str, context: &Conte
     if context.live.view(pod).is_none() {
         return false;
     }
-    context.live.raised(pod, Signal::GangDivergence, Some(words.to_owned()));
+    context.live.raise(pod, Signal::GangDivergence, Some(words.to_owned()));
     context.wake.agent(agent);
     true
 }

@@ -43,7 +43,7 @@ impl Drop for ItemWriteGuard<'_> {
             self.context.circuits.complete_work(pool, permits, Outcome::Neutral, "");
         }
         self.context.work_index.written(&self.key.namespace, &self.key.name);
-        self.context.work_index.look(&self.key.namespace, &self.key.name);
+        self.context.work_index.mark_due(&self.key.namespace, &self.key.name);
     }
 }
 
@@ -130,7 +130,7 @@ pub async fn store(
             context.work_index.observe(stored);
             if let Some(holder) = entry.record.holder.as_ref().filter(|_| record.holder.is_none()) {
                 given_back(context, key, entry, holder);
-                attempt::ended(context, &key.namespace, entry, record, stored);
+                attempt::record_attempt_end(context, &key.namespace, entry, record, stored);
             }
             if let Some(said) = said {
                 context.work_index.with(&key.namespace, |namespace_work| namespace_work.progress_stored(&entry.uid, &said));

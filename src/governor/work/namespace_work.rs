@@ -247,7 +247,7 @@ impl NamespaceWork {
     }
 
     /// Adds a pod to the waiting list, because there is no item for it.
-    pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, taking: PoolIntake) {
+    pub fn add_waiter(&mut self, pod: &str, labels: BTreeMap<String, String>, taking: PoolIntake) {
         let waiting = ClaimWaiters { labels, taking, since: BootTime::now() };
         self.waiting.insert(pod.to_owned(), waiting);
     }
@@ -292,7 +292,7 @@ impl NamespaceWork {
     }
 
     /// The waiting pods for which there is a message, as far as the watch has delivered.
-    fn told(&mut self) -> Vec<String> {
+    fn take_ready_listeners(&mut self) -> Vec<String> {
         self.listening.retain(|_, (_, since)| since.elapsed() < CLAIM_WAITER_TTL);
         let later = self.news.split_off(&self.watched.saturating_add(1));
         let ended = std::mem::replace(&mut self.news, later).into_values();
@@ -318,13 +318,13 @@ impl NamespaceWork {
     }
 
     /// Removes a pod from the waiting list.
-    pub fn served(&mut self, pod: &str) {
+    pub fn remove_waiter(&mut self, pod: &str) {
         self.waiting.remove(pod);
     }
 
     /// The waiting pods that could get an item now, each a different one as far as the counts show, and the pods with
     /// new messages.
-    pub(super) fn called(&mut self) -> Vec<String> {
+    pub(super) fn take_pods_to_signal(&mut self) -> Vec<String> {
         self.waiting.retain(|_, waiting| waiting.since.elapsed() < CLAIM_WAITER_TTL);
         let mut alike: HashMap<(&PoolIntake, &BTreeMap<String, String>), Vec<&String>> = HashMap::new();
         for (pod, waiting) in &self.waiting {
@@ -361,12 +361,12 @@ impl NamespaceWork {
             }
         }
         called.iter().for_each(|pod| drop(self.waiting.remove(pod)));
-        called.extend(self.told());
+        called.extend(self.take_ready_listeners());
         called
     }
 
     /// Whether the number of ready or held items has changed since the last call.
-    pub fn moved(&mut self) -> bool {
+    pub fn counts_changed(&mut self) -> bool {
         let ready = self.index.queues().map(|queue| self.index.claimable(queue, &[], None)).sum();
         let held = u64::try_from(self.index.holders().count()).unwrap_or(u64::MAX);
         self.retired.retain(|_, since| since.elapsed() < TERMINATION_EXCLUSION);

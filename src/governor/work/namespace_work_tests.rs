@@ -69,7 +69,7 @@ fn pods_that_waited_listened_or_were_to_go_are_forgotten_when_they_are_not_heard
     let mut namespace_work = NamespaceWork::default();
     for at in 0..100 {
         let pod = format!("pod-{at}");
-        namespace_work.waits(&pod, BTreeMap::new(), takes(&[]));
+        namespace_work.add_waiter(&pod, BTreeMap::new(), takes(&[]));
         namespace_work.add_listener(&pod, "pool");
         namespace_work.retire(&format!("retired-{at}"));
     }
@@ -77,8 +77,8 @@ fn pods_that_waited_listened_or_were_to_go_are_forgotten_when_they_are_not_heard
     namespace_work.listening.values_mut().for_each(|(_, since)| *since = BootTime::default());
     namespace_work.retired.values_mut().for_each(|since| *since = BootTime::default());
     assert!(!namespace_work.is_empty());
-    namespace_work.called();
-    namespace_work.moved();
+    namespace_work.take_pods_to_signal();
+    namespace_work.counts_changed();
     assert!(namespace_work.is_empty(), "which also gives the room back");
 }
 
@@ -87,7 +87,7 @@ fn what_ended_is_remembered_until_the_watch_has_told_of_it() {
     let mut namespace_work = NamespaceWork::default();
     namespace_work.news.extend((0..1_000).map(|version| (version, "pool".to_owned())));
     namespace_work.watch(2_000);
-    namespace_work.called();
+    namespace_work.take_pods_to_signal();
     assert!(namespace_work.news.is_empty());
 }
 
@@ -118,33 +118,33 @@ fn takes(models: &[&str]) -> PoolIntake {
 fn that_no_pool_has_what_items_need_is_told_once_for_all_that_are_alike() {
     let mut namespace_work = NamespaceWork::default();
     namespace_work.observe_queue("bugs", Some(&queue("bugs", 1)));
-    assert_eq!(namespace_work.offered(|| panic!("nobody needs anything")), [""; 0]);
+    assert_eq!(namespace_work.set_offers(|| panic!("nobody needs anything")), [""; 0]);
     for (at, (name, model, submitter)) in
         [("a", "big", None), ("b", "big", None), ("c", "big", Some("planner")), ("d", "other", None)].into_iter().enumerate()
     {
         needing(&mut namespace_work, name, 10 + u64::try_from(at).expect("small"), model, submitter);
     }
     assert_eq!(namespace_work.tell_unmet("a"), None, "no pool is known that works from the queue");
-    assert_eq!(namespace_work.offered(|| vec![takes(&["small"])]).len(), 4);
+    assert_eq!(namespace_work.set_offers(|| vec![takes(&["small"])]).len(), 4);
     let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: big (requires.models)";
     assert_eq!((namespace_work.unmet("a").as_deref(), namespace_work.tell_unmet("a").as_deref()), (Some(words), Some(words)));
     assert_eq!((namespace_work.tell_unmet("a"), namespace_work.tell_unmet("b")), (None, None), "one like it was told of");
     assert!(namespace_work.tell_unmet("c").is_some() && namespace_work.tell_unmet("d").is_some(), "another submitter, and another need");
     // A requirement that a pool meets is forgotten, and is reported again when no pool meets it any more.
-    assert_eq!(namespace_work.offered(|| vec![takes(&["small"]), takes(&["b*"])]).len(), 4);
+    assert_eq!(namespace_work.set_offers(|| vec![takes(&["small"]), takes(&["b*"])]).len(), 4);
     assert_eq!((namespace_work.unmet("a"), namespace_work.unmet.len()), (None, 1));
-    namespace_work.offered(|| vec![takes(&["small"])]);
+    namespace_work.set_offers(|| vec![takes(&["small"])]);
     assert!(namespace_work.tell_unmet("b").is_some());
     for at in 0..100 {
         let name = format!("e{at}");
         needing(&mut namespace_work, &name, 100 + at, &name, None);
         assert!(namespace_work.tell_unmet(&name).is_some());
         namespace_work.forget(&name, &format!("uid-{name}"));
-        namespace_work.offered(|| vec![takes(&["small"])]);
+        namespace_work.set_offers(|| vec![takes(&["small"])]);
     }
     assert!(namespace_work.unmet.len() <= 3, "only what is there is remembered: {:?}", namespace_work.unmet);
     ["a", "b", "c", "d"].iter().for_each(|name| drop(namespace_work.forget(name, &format!("uid-{name}"))));
-    namespace_work.offered(Vec::new);
+    namespace_work.set_offers(Vec::new);
     assert!(namespace_work.unmet.is_empty(), "nothing is kept of what is gone");
 }
 
@@ -153,10 +153,10 @@ fn who_waits_is_called_for_what_its_pool_has() {
     let mut namespace_work = NamespaceWork::default();
     namespace_work.observe_queue("bugs", Some(&queue("bugs", 1)));
     needing(&mut namespace_work, "a", 10, "big", None);
-    namespace_work.waits("without", BTreeMap::new(), takes(&["small"]));
-    assert_eq!(namespace_work.called(), [""; 0]);
-    namespace_work.waits("with", BTreeMap::new(), takes(&["b*"]));
-    assert_eq!(namespace_work.called(), ["with"]);
+    namespace_work.add_waiter("without", BTreeMap::new(), takes(&["small"]));
+    assert_eq!(namespace_work.take_pods_to_signal(), [""; 0]);
+    namespace_work.add_waiter("with", BTreeMap::new(), takes(&["b*"]));
+    assert_eq!(namespace_work.take_pods_to_signal(), ["with"]);
 }
 
 #[test]
@@ -167,9 +167,9 @@ fn an_agent_outside_the_cluster_is_not_called_for_what_only_pods_of_its_pool_hav
     let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), "p".to_owned())]);
     let offer = PoolOffer { volumes: ["repo".to_owned()].into(), ..Default::default() };
     let pool = PoolIntake { offer, ..takes(&[]) };
-    namespace_work.waits("laptop", labels.clone(), pool.clone().for_outside());
+    namespace_work.add_waiter("laptop", labels.clone(), pool.clone().for_outside());
     namespace_work.take_from(|_| Some(pool.clone()));
-    assert_eq!(namespace_work.called(), [""; 0], "also when its pool is looked at again");
-    namespace_work.waits("pod", labels, pool);
-    assert_eq!(namespace_work.called(), ["pod"]);
+    assert_eq!(namespace_work.take_pods_to_signal(), [""; 0], "also when its pool is looked at again");
+    namespace_work.add_waiter("pod", labels, pool);
+    assert_eq!(namespace_work.take_pods_to_signal(), ["pod"]);
 }

@@ -65,7 +65,7 @@ impl Watches {
 /// Raises the signal for the agent that holds the item. The rules of its pool decide what to do.
 fn raise(over: &MissedObjective, namespace: &str, context: &Context) {
     let Some(holder) = over.holder.as_ref().filter(|holder| context.live.view(&holder.pod).is_some()) else { return };
-    context.live.raised(&holder.pod, Signal::ObjectiveMissed, None);
+    context.live.raise(&holder.pod, Signal::ObjectiveMissed, None);
     context.wake.agent(&ObjectKey { namespace: namespace.to_owned(), name: holder.agent.clone() });
 }
 

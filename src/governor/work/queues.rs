@@ -18,7 +18,7 @@ use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Error, calls};
 use crate::controller::Context;
-use crate::controller::conditions::{Builder, find, with_old_words};
+use crate::controller::conditions::{Builder, find, with_stored_messages};
 use crate::policy::work::admission::Refusal;
 use crate::policy::work::item::UnixMillis;
 use crate::policy::work::objectives::MissedObjective;
@@ -79,7 +79,7 @@ impl Queues {
                 match self.write(&context, &key, &queue, &next).await {
                     Ok(()) => context.succeeded(LOOP_NAME, &key),
                     Err(error) => {
-                        let wait = context.put_off(LOOP_NAME, key.clone(), &error);
+                        let wait = context.record_failure(LOOP_NAME, key.clone(), &error);
                         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                         if let Some(known) = all.get_mut(&key) {
                             known.put_off = wait.map(|wait| (BootTime::now(), wait));
@@ -111,7 +111,7 @@ impl Queues {
                 counts: stored.counts.clone(),
                 oldest_ready_time: stored.oldest_ready_time.clone(),
                 oldest_dead_letter_time: stored.oldest_dead_letter_time.clone(),
-                conditions: with_old_words(&next.conditions, &stored.conditions),
+                conditions: with_stored_messages(&next.conditions, &stored.conditions),
                 ..next.clone()
             } == stored;
             let now = next != stored && (!only_counts || written.is_none_or(|written| written.elapsed() >= COUNTS_WRITE_INTERVAL));
@@ -176,7 +176,7 @@ fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[Mi
     };
     let kept = dead_letters_kept(build, counts.dead_lettered, known.max_dead_letters);
     // A different number in a message alone is no reason for a write.
-    let mut conditions = with_old_words(&[ready, accepting, kept], &stored.conditions);
+    let mut conditions = with_stored_messages(&[ready, accepting, kept], &stored.conditions);
     // The number of missed objectives is a count like the others, and is written as often.
     if !known.objectives.is_empty() {
         let reason = if over.is_empty() { reasons::OBJECTIVES_MET } else { reasons::OBJECTIVE_MISSED };

@@ -114,11 +114,11 @@ async fn tick(writer: Writer) {
         let round = DUE_CHECK_INTERVAL * rounds >= FULL_SCAN_INTERVAL;
         for namespace in work_index.namespaces() {
             let due = work_index.with(&namespace, |namespace_work| namespace_work.index.due(now()));
-            due.iter().for_each(|name| work_index.look(&namespace, name));
+            due.iter().for_each(|name| work_index.mark_due(&namespace, name));
             if round {
                 writer.round(&namespace);
             }
-            if work_index.with(&namespace, NamespaceWork::moved) {
+            if work_index.with(&namespace, NamespaceWork::counts_changed) {
                 writer.context.wake.pools_in(&writer.context.stores.pools, &namespace);
             }
         }
@@ -167,7 +167,7 @@ impl Writer {
         let names: HashSet<String> = self.context.work_index.with(namespace, |namespace_work| {
             // Waiting agents take items from another queue as soon as their pool names it.
             namespace_work.take_from(taking_of);
-            let offered = namespace_work.offered(all);
+            let offered = namespace_work.set_offers(all);
             let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= WAITING_PHASE_DELAY_MS);
             let due =
                 |name: &str, entry: &Entry| entry.record.phase.held() || (late(entry) && !namespace_work.is_queued(name, WriteLane::Shown));
@@ -175,14 +175,14 @@ impl Writer {
             let surplus = namespace_work.index.queues().flat_map(|queue| namespace_work.index.surplus(queue));
             late.chain(surplus).chain(namespace_work.unsaved_progress(PROGRESS_WRITE_INTERVAL)).chain(offered).collect()
         });
-        names.iter().for_each(|name| self.context.work_index.look(namespace, name));
+        names.iter().for_each(|name| self.context.work_index.mark_due(namespace, name));
         self.limit(namespace);
         self.call(namespace);
     }
 
     /// Sets how many items the budgets above the namespace allow now.
     fn limit(&self, namespace: &str) {
-        let limit = capacity::project_work(namespace, &self.context.stores);
+        let limit = capacity::namespace_work_limit(namespace, &self.context.stores);
         self.context.work_index.with(namespace, |namespace_work| namespace_work.index.set_project_limit(limit));
     }
 
@@ -290,7 +290,7 @@ impl Writer {
         } else {
             drop(place);
         }
-        self.over(&key, result).await;
+        self.finish_write(&key, result).await;
     }
 
     /// Writes the waiting phase of an item.
@@ -395,16 +395,16 @@ impl Writer {
     }
 
     /// Cleans up after a write, however it ended.
-    async fn over(&self, key: &ObjectKey, result: Result<(), Error>) {
+    async fn finish_write(&self, key: &ObjectKey, result: Result<(), Error>) {
         let work_index = &self.context.work_index;
         match result {
             Ok(()) => self.context.succeeded(LOOP_NAME, key),
             // The current version was read: the item is checked again at once.
-            Err(error) if error.class() == Class::Conflict => work_index.look(&key.namespace, &key.name),
+            Err(error) if error.class() == Class::Conflict => work_index.mark_due(&key.namespace, &key.name),
             Err(error) => {
-                let Some(wait) = self.context.put_off(LOOP_NAME, key.clone(), &error) else { return };
+                let Some(wait) = self.context.record_failure(LOOP_NAME, key.clone(), &error) else { return };
                 tokio::time::sleep(wait).await;
-                work_index.look(&key.namespace, &key.name);
+                work_index.mark_due(&key.namespace, &key.name);
             }
         }
         work_index.written(&key.namespace, &key.name);

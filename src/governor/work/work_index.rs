@@ -42,7 +42,7 @@ pub struct OldestItems {
 /// The work of one namespace, and its lock.
 type SharedNamespace = Arc<Mutex<NamespaceWork>>;
 
-fn enter(shelf: &SharedNamespace) -> MutexGuard<'_, NamespaceWork> {
+fn lock_namespace(shelf: &SharedNamespace) -> MutexGuard<'_, NamespaceWork> {
     shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -93,7 +93,7 @@ impl WorkIndex {
     /// Runs `work` on one namespace. `work` must not wait.
     pub fn with<T>(&self, namespace: &str, work: impl FnOnce(&mut NamespaceWork) -> T) -> T {
         let shelf = self.lock().namespaces.entry(namespace.to_owned()).or_default().clone();
-        work(&mut enter(&shelf))
+        work(&mut lock_namespace(&shelf))
     }
 
     /// The same, and counts the events of items. This happens under the lock, so that a deleted queue counts nothing
@@ -102,7 +102,7 @@ impl WorkIndex {
         let metrics = &self.0.metrics;
         self.with(namespace, |namespace_work| {
             let done = work(namespace_work);
-            for (queue, happening) in namespace_work.happened() {
+            for (queue, happening) in namespace_work.take_events() {
                 metrics.happened(&metrics.queue(namespace, queue.as_deref()), happening);
             }
             done
@@ -114,7 +114,7 @@ impl WorkIndex {
         let (metrics, mut depths) = (&self.0.metrics, Depths::default());
         let now = now();
         for (namespace, shelf) in self.all_namespaces() {
-            let namespace_work = enter(&shelf);
+            let namespace_work = lock_namespace(&shelf);
             for Depth { queue, phases, oldest } in namespace_work.index.depths() {
                 let oldest = oldest.map(|since| now.since(since)).unwrap_or_default();
                 depths.add(metrics.queue(&namespace, queue), phases, oldest);
@@ -127,7 +127,7 @@ impl WorkIndex {
     pub fn fullness(&self) -> Vec<(ObjectKey, u64, u64)> {
         let mut all = Vec::new();
         for (namespace, shelf) in self.all_namespaces() {
-            let index = &enter(&shelf).index;
+            let index = &lock_namespace(&shelf).index;
             let of = |name: &String| {
                 let most = index.queue(name).map(|queue| queue.max_pending)?;
                 Some((ObjectKey { namespace: namespace.clone(), name: name.clone() }, index.pending(name), most))
@@ -140,7 +140,7 @@ impl WorkIndex {
     /// Runs `look` on one namespace, if it is known.
     fn within<T>(&self, namespace: &str, look: impl FnOnce(&NamespaceWork) -> T) -> Option<T> {
         let shelf = self.lock().namespaces.get(namespace).cloned()?;
-        Some(look(&enter(&shelf)))
+        Some(look(&lock_namespace(&shelf)))
     }
 
     fn all_namespaces(&self) -> Vec<(String, SharedNamespace)> {
@@ -154,7 +154,7 @@ impl WorkIndex {
     }
 
     /// Waits until everything was listed once.
-    pub async fn filled(&self) {
+    pub async fn wait_until_listed(&self) {
         let _ = self.0.listed.subscribe().wait_for(|listed| *listed).await; // the sender lives as long as we
     }
 
@@ -164,7 +164,7 @@ impl WorkIndex {
     }
 
     /// Makes this item due for a check.
-    pub fn look(&self, namespace: &str, name: &str) {
+    pub fn mark_due(&self, namespace: &str, name: &str) {
         let key = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
         if self.due().insert(key.clone()) {
             let _ = self.0.looks.send(key); // a closed channel means that we are ending
@@ -181,7 +181,7 @@ impl WorkIndex {
     }
 
     fn look_at(&self, namespace: &str, names: impl IntoIterator<Item = String>) {
-        names.into_iter().for_each(|name| self.look(namespace, &name));
+        names.into_iter().for_each(|name| self.mark_due(namespace, &name));
     }
 
     /// Records an item as it was read, or as the server answered a write of ours. An older version is ignored.
@@ -195,7 +195,7 @@ impl WorkIndex {
         }
         let touched = self.counted(&namespace, |namespace_work| namespace_work.observe(&name, item, entry));
         let Some(touched) = touched else { return };
-        self.look(&namespace, &name);
+        self.mark_due(&namespace, &name);
         self.look_at(&namespace, touched);
     }
 
@@ -203,7 +203,7 @@ impl WorkIndex {
     /// signalled.
     pub fn watched(&self, namespace: &str, version: u64) {
         if self.with(namespace, |namespace_work| namespace_work.watch(version)) {
-            self.look(namespace, ""); // no item: each check signals the waiting agents
+            self.mark_due(namespace, ""); // no item: each check signals the waiting agents
         }
     }
 
@@ -211,7 +211,7 @@ impl WorkIndex {
     pub fn tell(&self, namespace: &str, pools: &[String], message: &Message) {
         let number = || self.0.messages.fetch_add(1, Ordering::Relaxed) + 1;
         self.with(namespace, |namespace_work| pools.iter().for_each(|pool| namespace_work.messages.add(number(), pool, message.clone())));
-        self.look(namespace, ""); // as above
+        self.mark_due(namespace, ""); // as above
     }
 
     /// Removes a deleted item.
@@ -245,7 +245,7 @@ impl WorkIndex {
     pub fn known(&self) -> HashSet<(String, String, String)> {
         let mut all = HashSet::new();
         for (namespace, shelf) in self.all_namespaces() {
-            all.extend(enter(&shelf).index.iter().map(|(name, entry)| (namespace.clone(), name.clone(), entry.uid.clone())));
+            all.extend(lock_namespace(&shelf).index.iter().map(|(name, entry)| (namespace.clone(), name.clone(), entry.uid.clone())));
         }
         all
     }
@@ -263,14 +263,14 @@ impl WorkIndex {
         }
         self.0.listed.send_replace(true);
         for (namespace, shelf) in self.all_namespaces() {
-            enter(&shelf).index.iter().for_each(|(name, _)| self.look(&namespace, name));
+            lock_namespace(&shelf).index.iter().for_each(|(name, _)| self.mark_due(&namespace, name));
         }
     }
 
     /// Marks the end of a write of an item, however it ended.
     pub fn written(&self, namespace: &str, name: &str) {
         if self.with(namespace, |namespace_work| namespace_work.written(name)) {
-            self.look(namespace, name);
+            self.mark_due(namespace, name);
         }
     }
 
@@ -284,7 +284,7 @@ impl WorkIndex {
     pub fn tidy(&self) {
         // A task that works on a namespace holds a reference, and no task can start meanwhile.
         self.lock().namespaces.retain(|namespace, shelf| {
-            let kept = Arc::strong_count(shelf) > 1 || !enter(shelf).is_empty();
+            let kept = Arc::strong_count(shelf) > 1 || !lock_namespace(shelf).is_empty();
             if !kept {
                 self.0.metrics.work_gone(namespace);
             }
@@ -302,22 +302,22 @@ impl WorkIndex {
         let of = |namespace_work: &NamespaceWork| {
             namespace_work.index.leased().map(|entry| (entry.uid.clone(), entry.record.epoch)).collect::<Vec<_>>()
         };
-        self.all_namespaces().iter().flat_map(|(_, shelf)| of(&enter(shelf))).collect()
+        self.all_namespaces().iter().flat_map(|(_, shelf)| of(&lock_namespace(shelf))).collect()
     }
 
     /// The items of these uids, in any namespace, that have not ended.
     pub fn living(&self, uids: &HashSet<String>) -> HashSet<String> {
-        self.all_namespaces().iter().flat_map(|(_, shelf)| enter(shelf).living(uids)).collect()
+        self.all_namespaces().iter().flat_map(|(_, shelf)| lock_namespace(shelf).living(uids)).collect()
     }
 
     /// Pods that hold an item.
     pub fn holders(&self) -> HashSet<String> {
-        self.all_namespaces().iter().flat_map(|(_, shelf)| enter(shelf).index.holders().cloned().collect::<Vec<_>>()).collect()
+        self.all_namespaces().iter().flat_map(|(_, shelf)| lock_namespace(shelf).index.holders().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// Waiting pods that could get an item.
     pub fn called(&self, namespace: &str) -> Vec<String> {
-        self.with(namespace, NamespaceWork::called)
+        self.with(namespace, NamespaceWork::take_pods_to_signal)
     }
 
     /// The item that a pod holds.

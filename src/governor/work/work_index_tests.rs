@@ -103,7 +103,7 @@ fn agents_of_a_pool_without_tokens_wait_and_are_called_when_it_has_some() {
     let queue = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": "bugs", "resourceVersion": "1"}, "spec": {}});
     work_index.observe_queue(NAMESPACE, "bugs", Some(&serde_json::from_value(queue).expect("a WorkQueue")));
     let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), "p".to_owned())]);
-    work_index.with(NAMESPACE, |namespace_work| namespace_work.waits("pod", labels, taking(&[("bugs".to_owned(), Vec::new())])));
+    work_index.with(NAMESPACE, |namespace_work| namespace_work.add_waiter("pod", labels, taking(&[("bugs".to_owned(), Vec::new())])));
     let pools = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>();
     assert!(!work_index.with(NAMESPACE, |namespace_work| namespace_work.hold_back(pools(&["p"]))), "nobody is let go");
     assert_eq!(work_index.called(NAMESPACE), [""; 0]);
@@ -120,7 +120,7 @@ fn agents_of_a_pool_whose_circuit_refuses_are_not_called_until_it_is_let_go() {
     work_index.with(NAMESPACE, |namespace_work| {
         // As a refused claim does: otherwise the pod would be signalled again at once.
         namespace_work.stopped("p");
-        namespace_work.waits("pod", labels, taking(&[("bugs".to_owned(), Vec::new())]));
+        namespace_work.add_waiter("pod", labels, taking(&[("bugs".to_owned(), Vec::new())]));
     });
     assert_eq!(work_index.called(NAMESPACE), [""; 0]);
     assert!(!work_index.with(NAMESPACE, |namespace_work| namespace_work.hold_back(HashSet::new())), "that there are tokens lets nobody go");
@@ -133,16 +133,16 @@ fn agents_of_a_pool_whose_circuit_refuses_are_not_called_until_it_is_let_go() {
 fn an_item_is_due_once_however_often_it_changes_and_again_when_it_was_looked_at() {
     let (work_index, mut looks) = WorkIndex::new(Metrics::default());
     for _ in 0..1_000 {
-        work_index.look("team", "a");
-        work_index.look("team", "b");
-        work_index.look("other", "a");
+        work_index.mark_due("team", "a");
+        work_index.mark_due("team", "b");
+        work_index.mark_due("other", "a");
     }
     assert_eq!(looks.len(), 3);
     let first = looks.try_recv().expect("it is due");
-    work_index.look("team", "a");
+    work_index.mark_due("team", "a");
     assert_eq!(looks.len(), 2, "nobody has looked yet");
     work_index.clear_due(&first);
-    work_index.look("team", "a");
+    work_index.mark_due("team", "a");
     assert_eq!(looks.len(), 3);
 }
 
@@ -198,7 +198,7 @@ fn agents_that_wait_are_called_for_the_queues_that_their_pool_names_now() {
     let of = |queue: &str, types: &[&str]| vec![(queue.to_owned(), types.iter().map(|type_| (*type_).to_owned()).collect::<Vec<_>>())];
     let waits = |pod: &str, pool: &str, queues: Vec<_>| {
         let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), pool.to_owned())]);
-        work_index.with(NAMESPACE, |namespace_work| namespace_work.waits(pod, labels, taking(&queues)));
+        work_index.with(NAMESPACE, |namespace_work| namespace_work.add_waiter(pod, labels, taking(&queues)));
     };
     let edit = |queues: &[(String, Vec<String>)]| {
         work_index.with(NAMESPACE, |namespace_work| namespace_work.take_from(|pool| (pool == "p").then(|| taking(queues))));

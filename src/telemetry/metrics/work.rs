@@ -60,7 +60,7 @@ struct EndLabels {
     outcome: &'static str,
 }
 
-fn of(Series { namespace, name }: &Series) -> QueueLabels {
+fn queue_labels(Series { namespace, name }: &Series) -> QueueLabels {
     QueueLabels { namespace: namespace.clone(), queue: name.clone() }
 }
 
@@ -68,7 +68,7 @@ fn in_phase(Series { namespace, name }: &Series, phase: Phase) -> PhaseLabels {
     PhaseLabels { namespace: namespace.clone(), queue: name.clone(), phase: phase.name() }
 }
 
-fn with(Series { namespace, name }: &Series, outcome: &'static str) -> EndLabels {
+fn end_labels(Series { namespace, name }: &Series, outcome: &'static str) -> EndLabels {
     EndLabels { namespace: namespace.clone(), queue: name.clone(), outcome }
 }
 
@@ -157,7 +157,7 @@ impl Work {
     /// Removes the series with these labels.
     fn remove(&self, series: &Series) {
         self.remove_depths(series);
-        let queue = of(series);
+        let queue = queue_labels(series);
         for family in [&self.arrivals, &self.redrives, &self.claims] {
             family.remove(&queue);
         }
@@ -165,10 +165,10 @@ impl Work {
             family.remove(&queue);
         }
         for end in Verb::ALL.into_iter().map(AttemptEnd::By).chain([AttemptEnd::Deleted]) {
-            self.attempts.remove(&with(series, end.name()));
+            self.attempts.remove(&end_labels(series, end.name()));
         }
         for end in Phase::ALL.into_iter().filter(|phase| phase.ended()).map(ItemEnd::In).chain([ItemEnd::Deleted]) {
-            self.ends.remove(&with(series, end.name()));
+            self.ends.remove(&end_labels(series, end.name()));
         }
     }
 
@@ -176,7 +176,7 @@ impl Work {
         for phase in Phase::ALL {
             self.depths.remove(&in_phase(series, phase));
         }
-        self.oldest.remove(&of(series));
+        self.oldest.remove(&queue_labels(series));
     }
 }
 
@@ -211,23 +211,23 @@ impl Metrics {
         let work = &self.0.work;
         match happening {
             ItemEvent::Arrived => {
-                work.arrivals.get_or_create(&of(series)).inc();
+                work.arrivals.get_or_create(&queue_labels(series)).inc();
             }
             ItemEvent::Redriven => {
-                work.redrives.get_or_create(&of(series)).inc();
+                work.redrives.get_or_create(&queue_labels(series)).inc();
             }
             ItemEvent::Claimed(waited) => {
-                work.claims.get_or_create(&of(series)).inc();
+                work.claims.get_or_create(&queue_labels(series)).inc();
                 if let Some(waited) = waited {
-                    work.queue_waits.get_or_create(&of(series)).observe(waited.as_secs_f64());
+                    work.queue_waits.get_or_create(&queue_labels(series)).observe(waited.as_secs_f64());
                 }
             }
             ItemEvent::AttemptEnded(end, ran) => {
-                work.attempts.get_or_create(&with(series, end.name())).inc();
-                work.queue_runs.get_or_create(&of(series)).observe(ran.as_secs_f64());
+                work.attempts.get_or_create(&end_labels(series, end.name())).inc();
+                work.queue_runs.get_or_create(&queue_labels(series)).observe(ran.as_secs_f64());
             }
             ItemEvent::Ended(end) => {
-                work.ends.get_or_create(&with(series, end.name())).inc();
+                work.ends.get_or_create(&end_labels(series, end.name())).inc();
             }
         }
     }
@@ -240,7 +240,7 @@ impl Metrics {
                 let count = counts.get(&phase).copied().unwrap_or(0);
                 work.depths.get_or_create(&in_phase(series, phase)).set(i64::try_from(count).unwrap_or(i64::MAX));
             }
-            work.oldest.get_or_create(&of(series)).set(i64::try_from(oldest.as_secs()).unwrap_or(i64::MAX));
+            work.oldest.get_or_create(&queue_labels(series)).set(i64::try_from(oldest.as_secs()).unwrap_or(i64::MAX));
         }
         let now: HashSet<Series> = all.into_keys().collect();
         let mut shown = work.shown.lock().unwrap_or_else(PoisonError::into_inner);

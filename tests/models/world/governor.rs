@@ -170,7 +170,7 @@ impl Leader {
                 table.answers_to_lose -= 1;
                 Body::from_stream(futures::stream::iter([Err::<Bytes, _>(std::io::Error::other("lost"))])).into_response()
             } else {
-                answered.map_or_else(|refusal| refused(&refusal), |value| value.to_string().into_response())
+                answered.map_or_else(|refusal| refusal_response(&refusal), |value| value.to_string().into_response())
             }
         };
         response.headers_mut().insert(OWNER_EPOCH_HEADER, 7.into());

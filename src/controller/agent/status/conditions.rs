@@ -71,7 +71,7 @@ pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, pha
 
 /// `SandboxEnforced` of an agent outside the cluster. The operator cannot verify isolation there, so it ignores what
 /// the process reports.
-pub(super) fn no_walls(conditions: &Builder<'_>) -> Condition {
+pub(super) fn external_sandbox(conditions: &Builder<'_>) -> Condition {
     let words = "the agent runs outside the cluster. Spillway does not isolate its program, and limits nothing but its tokens";
     conditions.with_status(types::SANDBOX_ENFORCED, "False", reasons::WALLS_NOT_ENFORCED, words)
 }
@@ -151,7 +151,7 @@ pub(super) fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> 
 
 /// `TokensRequested`. A request that an earlier leader stored stays until the agent reports another one. A grant does
 /// not change it.
-pub(super) fn asks(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
+pub(super) fn tokens_requested(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
     let stored = find(conditions.stored, types::TOKENS_REQUESTED);
     match told.view.and_then(|view| view.asks.as_ref()) {
         Some(HumanRequest::Tokens(words)) => {
@@ -170,7 +170,7 @@ pub(super) fn asks(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<C
 }
 
 /// `BudgetAvailable`. The stored condition stays after the agent ended, and while the answer is unknown.
-pub(super) fn available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
+pub(super) fn budget_available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
     let stored = find(conditions.stored, types::BUDGET_AVAILABLE);
     if phase.ended() {
         return stored.cloned();

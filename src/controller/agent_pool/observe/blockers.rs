@@ -21,7 +21,7 @@ pub struct PoolBlockers {
 }
 
 /// The most serious hindrance among Agents: the message of one of them, and how many more share it.
-pub(super) fn blocked(agents: &[&Agent]) -> Option<PoolBlockers> {
+pub(super) fn agent_blocker(agents: &[&Agent]) -> Option<PoolBlockers> {
     let mut waiting: Vec<_> = agents
         .iter()
         .filter(|agent| agent.metadata.deletion_timestamp.is_none())
@@ -41,13 +41,13 @@ pub(super) fn blocked(agents: &[&Agent]) -> Option<PoolBlockers> {
 
 /// The obstacle that a circuit refuses work to the pool. While that is unknown, the stored obstacle stays, as with
 /// tokens.
-pub(super) fn stopped(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<PoolBlockers> {
-    let Some(circuits) = circuits else { return said(pool, reasons::BREAKER_OPEN) };
+pub(super) fn circuit_blocker(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<PoolBlockers> {
+    let Some(circuits) = circuits else { return stored_blocker(pool, reasons::BREAKER_OPEN) };
     breaker::blocked_reason(circuits, &ObjectKey::of(pool)).map(|(reason, message)| PoolBlockers { reason, message })
 }
 
 /// The obstacle in the stored status of the pool, if it has this reason.
-pub(super) fn said(pool: &AgentPool, reason: &'static str) -> Option<PoolBlockers> {
+pub(super) fn stored_blocker(pool: &AgentPool, reason: &'static str) -> Option<PoolBlockers> {
     let stored = pool.status.as_ref().and_then(|status| find(&status.conditions, types::BLOCKED));
     let stored = stored.filter(|blocked| blocked.status == "True" && blocked.reason == reason);
     stored.map(|blocked| PoolBlockers { reason, message: blocked.message.clone() })
@@ -55,17 +55,17 @@ pub(super) fn said(pool: &AgentPool, reason: &'static str) -> Option<PoolBlocker
 
 /// The obstacle that there are no tokens for the pool's agents. While that is unknown, the stored obstacle stays: a new
 /// leader that has not read the records yet must not create agents that the earlier leader did not create.
-pub(super) fn without_tokens(pool: &AgentPool, tokens: &TokenAvailability) -> Option<PoolBlockers> {
+pub(super) fn token_blocker(pool: &AgentPool, tokens: &TokenAvailability) -> Option<PoolBlockers> {
     match tokens {
         TokenAvailability::Available => None,
         TokenAvailability::Blocked(obstacle) => Some(PoolBlockers { reason: reasons::BUDGET_EXHAUSTED, message: obstacle.to_string() }),
-        TokenAvailability::Unknown => said(pool, reasons::BUDGET_EXHAUSTED),
+        TokenAvailability::Unknown => stored_blocker(pool, reasons::BUDGET_EXHAUSTED),
     }
 }
 
 /// Which obstacle is shown: that of the agents, or the missing tokens. An exceeded quota is shown first, because more
 /// tokens do not help without quota.
-pub(super) fn gravest(agents: Option<PoolBlockers>, tokens: Option<PoolBlockers>) -> Option<PoolBlockers> {
+pub(super) fn most_serious_blocker(agents: Option<PoolBlockers>, tokens: Option<PoolBlockers>) -> Option<PoolBlockers> {
     match (agents, tokens) {
         (Some(agents), Some(_)) if agents.reason == reasons::QUOTA_EXCEEDED => Some(agents),
         (_, Some(tokens)) => Some(tokens),
@@ -75,7 +75,7 @@ pub(super) fn gravest(agents: Option<PoolBlockers>, tokens: Option<PoolBlockers>
 
 /// Whether agents fail their preflight and no agent of the pool passes it: another agent would fail too. The existing
 /// ones try again.
-pub(super) fn all_unfit(facts: &[AgentFacts], agents: &[&Agent]) -> bool {
+pub(super) fn all_fail_preflight(facts: &[AgentFacts], agents: &[&Agent]) -> bool {
     let serves = |agent: &AgentFacts| matches!(agent.state, MemberState::Idle | MemberState::Busy | MemberState::Held);
     unfit_agent_blocker(agents).is_some_and(|held| held.reason == reasons::PREFLIGHT_FAILED) && !facts.iter().any(serves)
 }

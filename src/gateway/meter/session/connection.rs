@@ -101,7 +101,7 @@ impl Session {
     }
 
     /// It answered [`Plan::Tell`].
-    pub fn told(&mut self, now: Duration, settles: &Settles, acked: u64) -> Option<Line> {
+    pub fn settles_answered(&mut self, now: Duration, settles: &Settles, acked: u64) -> Option<Line> {
         (self.last_request, self.failures) = (now, 0);
         if let (Some(first), Some(last)) = (settles.settles.first(), settles.settles.last()) {
             if first.seq <= self.last_sent || self.last_sent == self.acked {

@@ -11,7 +11,7 @@ use crate::api::breaker::BreakerStatus;
 use crate::cluster::ObjectKey;
 use crate::governor::breaker::convert::{self, CircuitSpec};
 use crate::governor::breaker::key::Key;
-use crate::governor::breaker::status::{CircuitView, Facts, said};
+use crate::governor::breaker::status::{CircuitView, Facts, next_status};
 use crate::policy::breaker::selection::{Candidate, choose};
 use crate::policy::breaker::{Callers, Circuit, Guard, Moment, PersistedCircuit, Settings, State as CircuitState};
 
@@ -21,7 +21,7 @@ fn newer(one: &Breaker, other: &Breaker) -> bool {
 }
 
 impl State {
-    pub fn at(&self) -> Moment {
+    pub fn current_moment(&self) -> Moment {
         let now = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(self.skew);
         Moment { now, random: rand::random() }
     }
@@ -43,14 +43,14 @@ impl State {
     }
 
     /// The settings for the circuits of this Breaker, or of the namespace if none applies.
-    pub fn written(&self, namespace: &str, home: Option<&str>) -> CircuitSpec<'_> {
+    pub fn spec_for(&self, namespace: &str, home: Option<&str>) -> CircuitSpec<'_> {
         let name = home.map(|home| ObjectKey { namespace: namespace.to_owned(), name: home.to_owned() });
         let own = name.and_then(|name| self.breakers.get(&name)).map(|home| &home.breaker.spec);
         CircuitSpec { own, defaults: self.defaults.get(namespace) }
     }
 
     pub(super) fn settings(&self, slot: &Slot, operation: u64) -> Settings {
-        self.written(&slot.key.namespace, slot.breaker.as_deref()).settings(slot.key.guard, operation)
+        self.spec_for(&slot.key.namespace, slot.breaker.as_deref()).settings(slot.key.guard, operation)
     }
 
     fn operation(&self, key: &Key) -> u64 {
@@ -74,16 +74,16 @@ impl State {
         self.circuits.insert(slot, kept);
     }
 
-    fn made(&mut self, slot: &Slot, load: Option<&PersistedCircuit>) -> StoredCircuit {
+    fn new_circuit(&mut self, slot: &Slot, load: Option<&PersistedCircuit>) -> StoredCircuit {
         let operation = self.operation(&slot.key);
         let settings = self.settings(slot, operation);
         let owner = self.owner();
         let circuit = match load {
-            Some(saved) => Circuit::load(settings.clone(), owner, saved, self.at(), self.wall()),
+            Some(saved) => Circuit::load(settings.clone(), owner, saved, self.current_moment(), self.wall()),
             None => Circuit::new(settings.clone(), owner),
         };
         let told = circuit.counts();
-        let moved = self.at().now;
+        let moved = self.current_moment().now;
         StoredCircuit {
             circuit,
             set: settings,
@@ -113,11 +113,11 @@ impl State {
                 self.dirty.extend(name_of(&before));
                 kept.circuit.mark_store_moved();
                 kept.set = self.settings(&slot, kept.operation);
-                let at = self.at();
+                let at = self.current_moment();
                 kept.circuit.set(kept.set.clone(), at);
                 kept
             }
-            None => self.made(&slot, None),
+            None => self.new_circuit(&slot, None),
         };
         self.keep(slot.clone(), kept);
         slot
@@ -129,7 +129,7 @@ impl State {
         if self.circuits.may_have_own_circuit(key) {
             return key.clone();
         }
-        let now = self.at().now;
+        let now = self.current_moment().now;
         for slot in self.circuits.circuits_to_scan(key, now) {
             let unneeded = |kept: &mut StoredCircuit| {
                 let quiet = now.saturating_sub(kept.state_since) >= kept.circuit.settings().max_open;
@@ -145,8 +145,8 @@ impl State {
     }
 
     /// Processes a possible change of a circuit. Returns whether its state changed.
-    pub(super) fn after(&mut self, slot: &Slot) -> bool {
-        let at = self.at();
+    pub(super) fn process_change(&mut self, slot: &Slot) -> bool {
+        let at = self.current_moment();
         let Some(kept) = self.circuits.get_mut(slot) else { return false };
         let (now, before) = (kept.circuit.counts(), kept.reported_counts);
         kept.reported_counts = now;
@@ -176,8 +176,8 @@ impl State {
     }
 
     /// The status to write for a Breaker.
-    pub(super) fn said(&mut self, name: &ObjectKey) -> Option<(Arc<Breaker>, BreakerStatus)> {
-        let at = self.at();
+    pub(super) fn next_status(&mut self, name: &ObjectKey) -> Option<(Arc<Breaker>, BreakerStatus)> {
+        let at = self.current_moment();
         let wall = self.wall();
         let breaker = Arc::clone(&self.breakers.get(name)?.breaker);
         let mut guarded: Vec<String> =
@@ -196,7 +196,7 @@ impl State {
         });
         let views: Vec<CircuitView> = views.collect();
         let facts = Facts { name: &name.name, unknown: &unknown, guarded: &guarded };
-        let status = said(&breaker, &facts, &views, jiff::Timestamp::now());
+        let status = next_status(&breaker, &facts, &views, jiff::Timestamp::now());
         Some((breaker, status))
     }
 
@@ -228,7 +228,7 @@ impl State {
             if self.circuits.get_mut(&slot).is_some_and(|kept| kept.circuit.epoch() >= saved.epoch) {
                 continue;
             }
-            let mut kept = self.made(&slot, Some(&saved));
+            let mut kept = self.new_circuit(&slot, Some(&saved));
             kept.last_failure = circuit.last_failure;
             self.keep(slot, kept);
         }
@@ -236,7 +236,7 @@ impl State {
 
     /// Removes the circuits of deleted pools, and circuits that are not needed any more.
     pub(super) fn tidy(&mut self) {
-        let at = self.at();
+        let at = self.current_moment();
         let namespaces: HashSet<String> = self.pools.keys().map(|pool| pool.namespace.clone()).collect();
         for slot in self.circuits.slots() {
             let home = name_of(&slot);

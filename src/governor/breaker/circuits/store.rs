@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// The slot of the circuit with this owner number.
-    pub fn owned(&self, owner: u64) -> Option<Slot> {
+    pub fn slot_by_owner(&self, owner: u64) -> Option<Slot> {
         self.owners.get(&owner).cloned()
     }
 
@@ -172,7 +172,7 @@ impl Store {
     }
 
     /// The circuits that time alone may change.
-    pub fn tried(&self) -> Vec<Slot> {
+    pub fn half_open(&self) -> Vec<Slot> {
         self.tried.iter().cloned().collect()
     }
 

@@ -36,7 +36,7 @@ impl Circuits {
     /// reports its result.
     pub async fn admit_work(&self, pool: &ObjectKey, within: Duration) -> Result<Permits, BeginRefusal> {
         let name = |rejection: &Rejection| rejection.name(if rejection.guard == Guard::Project { &pool.namespace } else { &pool.name });
-        self.answered(|| self.ask_work(pool, within), name).await
+        self.wait_for_answer(|| self.ask_work(pool, within), name).await
     }
 
     fn ask_work(&self, pool: &ObjectKey, within: Duration) -> Result<Answer<Permits>, BeginRefusal> {
@@ -46,16 +46,16 @@ impl Circuits {
         }
         let own = state.slot(&pool.name, &Key::work(&pool.namespace, &pool.name));
         let project = state.slot("", &Key::project(&pool.namespace));
-        let at = state.at();
+        let at = state.current_moment();
         let within = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let mut answer = Answer::Store;
         // Asks a second time if there is no Breaker to store an opening in.
         for _ in 0..2 {
             let Some((one, other)) = state.circuits.get_both_mut(&own, &project) else { break };
             answer = admit(&mut one.circuit, &mut other.circuit, at, within);
-            let moved = [state.after(&own), state.after(&project)];
+            let moved = [state.process_change(&own), state.process_change(&project)];
             if moved.contains(&true) {
-                self.moved();
+                self.notify_change();
             }
             if answer != Answer::Store || (own.breaker.is_some() && project.breaker.is_some()) {
                 break;

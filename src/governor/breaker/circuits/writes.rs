@@ -25,7 +25,7 @@ impl Circuits {
         let state = &mut *state;
         let names: Vec<ObjectKey> = state.dirty.iter().cloned().collect();
         for name in names {
-            let Some((breaker, next)) = state.said(&name) else {
+            let Some((breaker, next)) = state.next_status(&name) else {
                 state.dirty.remove(&name);
                 continue;
             };
@@ -71,7 +71,7 @@ impl Circuits {
             moved |= !kept.circuit.must_store();
         }
         if moved {
-            self.moved();
+            self.notify_change();
         }
     }
 
@@ -85,7 +85,7 @@ impl Circuits {
         self.is_stored(&mut state, name, &breaker);
         state.observe(breaker);
         drop(state);
-        self.moved();
+        self.notify_change();
     }
 
     /// Handles a conflict of a write. `live` is the object now.
@@ -104,7 +104,7 @@ impl Circuits {
         }
         state.dirty.insert(name.clone());
         drop(state);
-        self.moved();
+        self.notify_change();
     }
 
     /// Takes an object that was read.

@@ -5,7 +5,7 @@ use crate::policy::work::tally::ItemEvent;
 
 impl NamespaceWork {
     /// The events since the last call.
-    pub fn happened(&mut self) -> Vec<(Option<String>, ItemEvent)> {
+    pub fn take_events(&mut self) -> Vec<(Option<String>, ItemEvent)> {
         std::mem::take(&mut self.happened)
     }
 

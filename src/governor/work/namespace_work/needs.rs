@@ -6,7 +6,7 @@ use crate::policy::work::requires::{PoolIntake, UnmetRequirement, unmet_summary}
 impl NamespaceWork {
     /// Sets what the pools of the namespace offer. `pools` is called only while an item has requirements. Returns the
     /// items that are affected.
-    pub fn offered(&mut self, pools: impl FnOnce() -> Vec<PoolIntake>) -> Vec<String> {
+    pub fn set_offers(&mut self, pools: impl FnOnce() -> Vec<PoolIntake>) -> Vec<String> {
         if !self.index.needs_pools() {
             self.unmet.clear();
             return Vec::new();
