@@ -60,7 +60,7 @@ fn rows() -> Vec<Row> {
 }
 
 /// Whether a pattern matches a path.
-fn means(pattern: &str, path: &str) -> bool {
+fn matches_path(pattern: &str, path: &str) -> bool {
     let (pattern, below) = pattern.strip_suffix("**").map_or((pattern, false), |pattern| (pattern, true));
     let (pattern, path): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), path.split('.').collect());
     let same = |(wanted, part): (&&str, &&str)| *wanted == "*" || wanted == part || (below && part.strip_suffix("[]") == Some(wanted));
@@ -90,7 +90,8 @@ fn every_field_is_read_or_is_said_to_be_unsupported() {
     let partly = |kind: &str, path: &str| UNSUPPORTED_FIELDS.iter().any(|field| field.kind == kind && field.path == path);
     let mut wrong = Vec::new();
     for (kind, path) in &fields {
-        let read: Vec<usize> = rows.iter().filter(|row| row.kind == *kind && means(&row.pattern, path)).map(|row| row.line).collect();
+        let read: Vec<usize> =
+            rows.iter().filter(|row| row.kind == *kind && matches_path(&row.pattern, path)).map(|row| row.line).collect();
         match (unsupported(kind, path), read.is_empty()) {
             (true, false) => {
                 wrong.push(format!("{kind} {path} is unsupported, and read by line {read:?}: take it out of one of the lists"))
@@ -104,7 +105,7 @@ fn every_field_is_read_or_is_said_to_be_unsupported() {
         }
     }
     for row in &rows {
-        if !fields.iter().any(|(kind, path)| *kind == row.kind && means(&row.pattern, path)) {
+        if !fields.iter().any(|(kind, path)| *kind == row.kind && matches_path(&row.pattern, path)) {
             wrong.push(format!("line {}: {} has no field {}", row.line, row.kind, row.pattern));
         }
     }
@@ -137,11 +138,11 @@ fn a_pattern_means_its_own_paths_alone() {
         ("spec.a**", "spec.a.b.c"),
         ("spec.a**", "spec.a[].b"),
     ] {
-        assert!(means(pattern, path), "{pattern} {path}");
+        assert!(matches_path(pattern, path), "{pattern} {path}");
     }
     for (pattern, path) in
         [("spec.a", "spec.a.b"), ("spec.a", "spec.ab"), ("spec.*.b", "spec.x.y.b"), ("spec.a**", "spec.ab"), ("spec.a", "spec.a[].b")]
     {
-        assert!(!means(pattern, path), "{pattern} {path}");
+        assert!(!matches_path(pattern, path), "{pattern} {path}");
     }
 }

@@ -17,12 +17,12 @@ use spillway::gateway::models::Times;
 use spillway::wire::governor::Change;
 use spillway::wire::meter::{Quality, Settle, Usage};
 use spillway::wire::{Code, Refusal};
-use world::{Script, Side, TestCluster, messages, secret, until};
+use world::{Script, Side, TestCluster, messages, secret, wait_for};
 
 const USED: Usage = Usage { input: 10, cache_read: 3, cache_write: 2, output: 7 };
 const NOTHING: Usage = Usage { input: 0, cache_read: 0, cache_write: 0, output: 0 };
 
-fn begun() -> String {
+fn message_start_event() -> String {
     let start = json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "model": "claude-x", "content": [],
         "usage": {"input_tokens": 10, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 3, "output_tokens": 1}}});
     format!("event: message_start\ndata: {start}\n\n")
@@ -31,7 +31,7 @@ fn begun() -> String {
 fn stream() -> String {
     let delta = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}});
     let end = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 7}});
-    let begun = begun();
+    let begun = message_start_event();
     format!(
         "{begun}event: content_block_delta\ndata: {delta}\n\nevent: message_delta\ndata: {end}\n\nevent: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n"
     )
@@ -57,7 +57,7 @@ async fn plain() -> (TestCluster, Side) {
 
 /// Waits for the settle with this number.
 async fn settled(world: &TestCluster, seq: usize) -> Settle {
-    until("a settle", || world.leader.table().settles.get(seq - 1).cloned()).await
+    wait_for("a settle", || world.leader.table().settles.get(seq - 1).cloned()).await
 }
 
 async fn costs_nothing(world: &TestCluster, seq: usize) {
@@ -68,7 +68,7 @@ async fn costs_nothing(world: &TestCluster, seq: usize) {
 #[tokio::test]
 async fn a_call_is_held_for_forwarded_with_the_teams_key_and_settled() {
     let (world, side) = plain().await;
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     let got = side.ask(messages(false)).await;
     assert_eq!(got.status, 200, "{got:?}");
     assert_eq!(
@@ -101,7 +101,7 @@ async fn what_costs_more_than_its_tokens_say_is_not_sent_unless_it_is_allowed() 
         let body = json!({"model": "claude-x", "max_tokens": 64, "service_tier": "priority", "messages": []});
         http::Request::from_parts(head, Body::from(body.to_string()))
     };
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     let got = side.ask(fast()).await;
     assert!(got.status == 400 && got.body.is_some_and(|body| body.contains("service_tier: priority") && body.contains("allowedFields")));
     assert!(
@@ -118,7 +118,7 @@ async fn what_costs_more_than_its_tokens_say_is_not_sent_unless_it_is_allowed() 
 #[tokio::test]
 async fn a_stream_passes_byte_for_byte_and_is_counted() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Events(stream()));
+    world.provider.queue_script(Script::Events(stream()));
     let got = side.ask(messages(true)).await;
     assert_eq!((got.status, got.body), (200, Some(stream())));
     let settle = settled(&world, 1).await;
@@ -128,11 +128,11 @@ async fn a_stream_passes_byte_for_byte_and_is_counted() {
 #[tokio::test]
 async fn a_client_that_goes_is_charged_what_its_call_used() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Events(stream()));
+    world.provider.queue_script(Script::Events(stream()));
     drop(side.send(messages(true)).await);
     assert_eq!(settled(&world, 1).await.usage, USED, "what it used is read on");
     let side = world.gateway("h", Times { drain: SHORT, ..Times::default() }, true);
-    world.provider.then(Script::Endless(begun()));
+    world.provider.queue_script(Script::Endless(message_start_event()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     drop(body);
@@ -143,12 +143,12 @@ async fn a_client_that_goes_is_charged_what_its_call_used() {
 #[tokio::test]
 async fn a_client_that_is_slow_slows_the_provider() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Endless(begun()));
+    world.provider.queue_script(Script::Endless(message_start_event()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     // The provider sends until the windows of the connections are full, and then stops.
     let (mut last, mut looks) = (0, 0);
-    until("the provider stands still", || {
+    wait_for("the provider stands still", || {
         let pushed = world.provider.pushed.load(Ordering::SeqCst);
         looks = if pushed == std::mem::replace(&mut last, pushed) { looks + 1 } else { 0 };
         (looks == 100).then_some(())
@@ -160,7 +160,7 @@ async fn a_client_that_is_slow_slows_the_provider() {
 #[tokio::test]
 async fn an_answer_that_is_cut_looks_cut_and_is_charged_as_such() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Cut(begun()));
+    world.provider.queue_script(Script::Cut(message_start_event()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     world.provider.cut.notify_one();
@@ -173,7 +173,7 @@ async fn an_answer_that_is_cut_looks_cut_and_is_charged_as_such() {
 async fn what_the_provider_refuses_costs_nothing() {
     let (world, side) = plain().await;
     let error = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "slower"}});
-    world.provider.then(Script::Json(429, error.clone()));
+    world.provider.queue_script(Script::Json(429, error.clone()));
     let got = side.ask(messages(true)).await;
     assert_eq!((got.status, got.body), (429, Some(error.to_string())));
     costs_nothing(&world, 1).await;
@@ -182,7 +182,7 @@ async fn what_the_provider_refuses_costs_nothing() {
 #[tokio::test]
 async fn a_redirect_is_not_followed() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Redirect(format!("{}/elsewhere", world.origin)));
+    world.provider.queue_script(Script::Redirect(format!("{}/elsewhere", world.origin)));
     let got = side.ask(messages(false)).await;
     assert!(got.status == 400 && got.body.is_some_and(|body| body.contains("redirect")));
     costs_nothing(&world, 1).await;
@@ -225,11 +225,11 @@ async fn a_credential_goes_only_where_it_says_and_only_if_it_is_one() {
 #[tokio::test]
 async fn a_key_that_was_exchanged_is_read_anew() {
     let (world, side) = plain().await;
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     world.secrets.lock().expect("whole").insert("key".into(), secret("spillway.dev/model-credential", &world.origin, "newer-key"));
-    world.provider.then(Script::Json(401, json!({})));
-    world.provider.then(answer());
+    world.provider.queue_script(Script::Json(401, json!({})));
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     let seen = world.provider.seen.lock().expect("whole");
     let keys: Vec<_> = seen.iter().map(|seen| seen.headers["x-api-key"].to_str().expect("text")).collect();
@@ -241,7 +241,7 @@ async fn a_provider_that_refuses_the_teams_key_is_not_quoted() {
     let (world, side) = plain().await;
     let error = json!({"error": {"message": "Incorrect API key provided: team-key. See account team-account"}});
     for (status, seq) in [(401, 1), (403, 2)] {
-        world.provider.then(Script::Json(status, error.clone()));
+        world.provider.queue_script(Script::Json(status, error.clone()));
         let got = side.ask(messages(false)).await;
         let body = got.body.unwrap_or_default();
         assert!(got.status == 400 && body.contains("refuses the team's credential") && body.contains(&status.to_string()), "{body}");
@@ -261,7 +261,7 @@ async fn a_refusal_of_the_ledger_is_said_in_the_dialect_and_nothing_is_forwarded
     let got = side.ask(messages(true)).await;
     assert!(got.status == 429 && got.headers["retry-after"] == "3", "{got:?}");
     assert_eq!(world.provider.calls(), 0);
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     assert_eq!(settled(&world, 1).await.usage, USED, "a refused one is not settled");
 }
@@ -270,7 +270,7 @@ async fn a_refusal_of_the_ledger_is_said_in_the_dialect_and_nothing_is_forwarded
 async fn a_governor_that_is_away_is_waited_for_but_not_for_ever() {
     let world = TestCluster::new().await;
     let side = world.gateway("g", Times { governor_wait: SHORT, ..Times::default() }, true);
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     world.leader.table().away = true;
     let got = side.ask(messages(false)).await;
@@ -278,13 +278,13 @@ async fn a_governor_that_is_away_is_waited_for_but_not_for_ever() {
     world.leader.table().away = false;
     costs_nothing(&world, 2).await;
     let patient = world.gateway("h", Times::default(), true);
-    until("it has begun", || world.leader.table().known_sessions.contains("h").then_some(())).await;
+    wait_for("it has begun", || world.leader.table().known_sessions.contains("h").then_some(())).await;
     world.leader.table().away = true;
     world.leader.table().turned_away = 0;
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     let leader = world.leader.clone();
     tokio::spawn(async move {
-        until("it was asked", || (leader.table().turned_away > 0).then_some(())).await;
+        wait_for("it was asked", || (leader.table().turned_away > 0).then_some(())).await;
         leader.table().away = false;
     });
     assert_eq!(patient.ask(messages(false)).await.status, 200, "a fail-over is invisible");
@@ -295,13 +295,13 @@ async fn a_provider_that_speaks_the_older_protocol_is_called_too() {
     let world = TestCluster::with(false).await;
     let side = world.gateway("g", Times::default(), true);
     for seq in [1, 2] {
-        world.provider.then(Script::Events(stream()));
+        world.provider.queue_script(Script::Events(stream()));
         assert_eq!(side.ask(messages(true)).await.body, Some(stream()));
         assert_eq!(settled(&world, seq).await.usage, USED);
     }
     let seen = world.provider.seen.lock().expect("whole")[1].clone();
     assert_eq!(format!("https://{}", seen.headers["host"].to_str().expect("text")), world.origin);
-    world.provider.then(Script::Cut(begun()));
+    world.provider.queue_script(Script::Cut(message_start_event()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     world.provider.cut.notify_one();
@@ -313,7 +313,7 @@ async fn a_provider_that_speaks_the_older_protocol_is_called_too() {
 async fn a_hold_whose_answer_was_lost_is_the_same_hold() {
     let (world, side) = plain().await;
     world.leader.table().answers_to_lose = 2;
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     assert_eq!(settled(&world, 1).await.usage, USED);
     let table = world.leader.table();
@@ -325,11 +325,11 @@ async fn a_hold_whose_answer_was_lost_is_the_same_hold() {
 #[tokio::test]
 async fn a_new_leader_is_told_everything_before_it_is_asked() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Endless(begun()));
+    world.provider.queue_script(Script::Endless(message_start_event()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     world.leader.lose_state();
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     let table = world.leader.table();
     let begin = table.begins.last().expect("it began again");
@@ -340,7 +340,7 @@ async fn a_new_leader_is_told_everything_before_it_is_asked() {
 #[tokio::test]
 async fn a_process_after_this_one_charges_what_was_forwarded_and_uses_no_number_again() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Endless(begun()));
+    world.provider.queue_script(Script::Endless(message_start_event()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     // A copy of the journal, as if the process had ended here.
@@ -349,7 +349,7 @@ async fn a_process_after_this_one_charges_what_was_forwarded_and_uses_no_number_
     let next = world.gateway("copy", Times::default(), true);
     let settle = settled(&world, 1).await;
     assert_eq!((settle.hold, settle.quality, settle.usage), (1, Quality::Estimated, NOTHING));
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(next.ask(messages(false)).await.status, 200);
     let table = world.leader.table();
     let last = table.holds.last().expect("a hold");
@@ -361,7 +361,7 @@ async fn two_gateways_are_two_sessions() {
     let (world, one) = plain().await;
     let other = world.gateway("h", Times::default(), true);
     for (side, seq) in [(&one, 1), (&other, 2)] {
-        world.provider.then(answer());
+        world.provider.queue_script(answer());
         assert_eq!(side.ask(messages(false)).await.status, 200);
         assert_eq!((settled(&world, seq).await.seq, settled(&world, seq).await.hold), (1, 1));
     }
@@ -372,7 +372,7 @@ async fn two_gateways_are_two_sessions() {
 #[tokio::test]
 async fn what_ends_an_agent_ends_its_stream_and_refuses_its_calls() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Endless(begun()));
+    world.provider.queue_script(Script::Endless(message_start_event()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     world.leader.changes.send(Change::Revoked { uid: "uid-pod-a".into() }).expect("heard");
@@ -386,7 +386,7 @@ async fn what_ends_an_agent_ends_its_stream_and_refuses_its_calls() {
 #[tokio::test]
 async fn an_end_that_was_not_heard_of_is_asked_about() {
     let (world, side) = plain().await;
-    world.provider.then(Script::Endless(begun()));
+    world.provider.queue_script(Script::Endless(message_start_event()));
     let mut body = side.send(messages(true)).await.into_body();
     body.frame().await.expect("a part").expect("whole");
     world.leader.table().ended = true;
@@ -398,7 +398,7 @@ async fn an_end_that_was_not_heard_of_is_asked_about() {
 async fn a_provider_that_says_nothing_is_given_up() {
     let world = TestCluster::new().await;
     let side = world.gateway("g", Times { first_byte: SHORT, ..Times::default() }, true);
-    world.provider.then(Script::Never);
+    world.provider.queue_script(Script::Never);
     let got = side.ask(messages(false)).await;
     assert_eq!((got.status, got.headers.contains_key("retry-after")), (503, true));
     assert_eq!(settled(&world, 1).await.quality, Quality::Estimated, "it may have worked");
@@ -414,10 +414,10 @@ async fn what_costs_nothing_is_passed_and_nothing_else_is() {
     assert_eq!(side.ask(ask("HEAD", "/", "")).await.status, 200);
     assert_eq!(side.ask(ask("HEAD", "/api/hello", "")).await.status, 200);
     assert_eq!(world.provider.calls(), 0);
-    world.provider.then(Script::Json(200, json!({"input_tokens": 5})));
+    world.provider.queue_script(Script::Json(200, json!({"input_tokens": 5})));
     let counting = json!({"model": "claude-x", "messages": [{"role": "user", "content": "hello"}]}).to_string();
     assert_eq!(side.ask(ask("POST", "/v1/messages/count_tokens", &counting)).await.body, Some(json!({"input_tokens": 5}).to_string()));
-    world.provider.then(Script::Json(200, json!({"data": []})));
+    world.provider.queue_script(Script::Json(200, json!({"data": []})));
     assert_eq!(side.ask(ask("GET", "/v1/models", "")).await.status, 200);
     for (method, path) in [("POST", "/v1/messages/batches"), ("POST", "/v1/files"), ("GET", "/v1/messages"), ("POST", "/v1/../v1/messages")]
     {
@@ -439,9 +439,9 @@ async fn a_namespace_with_all_the_calls_it_may_have_waits_alone_and_who_goes_mea
     let mut waiting = Box::pin(side.ask(messages(false)));
     tokio::select! {
         got = &mut waiting => panic!("it must wait: {got:?}"),
-        () = until("its tokens are held", || (world.leader.table().holds.len() == 1).then_some(())) => {}
+        () = wait_for("its tokens are held", || (world.leader.table().holds.len() == 1).then_some(())) => {}
     }
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     let mut others = messages(false);
     others.headers_mut().insert("authorization", "Bearer pod-of-others".parse().expect("a value"));
     assert_eq!(side.ask(others).await.status, 200, "another namespace does not wait behind it");
@@ -449,7 +449,7 @@ async fn a_namespace_with_all_the_calls_it_may_have_waits_alone_and_who_goes_mea
     drop(waiting);
     costs_nothing(&world, 2).await;
     drop(flood);
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
     assert_eq!(world.provider.calls(), 2, "the call of the client that went was never made");
 }
@@ -457,7 +457,7 @@ async fn a_namespace_with_all_the_calls_it_may_have_waits_alone_and_who_goes_mea
 #[tokio::test]
 async fn what_is_left_is_the_governors_to_say_and_what_is_asked_for_is_looked_at_here_first() {
     let (world, side) = plain().await;
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200, "from here on it knows who leads");
     let call = |method: &str, path: &str, body: &str| {
         let request = http::Request::builder().method(method).uri(path).header("authorization", "Bearer pod-a");

@@ -96,7 +96,7 @@ impl Stage {
         self.fleet.prepared(agents, self.size.limit(LIMIT)).await?;
         tokio::time::sleep(SETTLE).await;
         let (since, (controller, gateway), reviews) = (jiff::Timestamp::now(), self.processor()?, self.reviews().await?);
-        let began = self.fleet.go();
+        let began = self.fleet.release();
         let all = self.fleet.registered(agents, self.size.limit(LIMIT)).await?.duration_since(began);
         for name in &names {
             self.room.settled(name, each, self.size.limit(LIMIT)).await?;
@@ -145,7 +145,7 @@ impl Stage {
         let (writes, leases) = self.writes(since);
         writes.iter().for_each(|write| println!("  a write in the quiet minute: {} {}", write.verb, write.object_ref.resource));
         anyhow::ensure!(!leases.is_empty(), "the audit log does not show the renewals of the lease, so it would not show other writes");
-        let calls = grown(&called, &self.gateway.calls().await?);
+        let calls = counter_growth(&called, &self.gateway.calls().await?);
         let (samples, memory) = (self.fleet.samples(), (self.controller.memory()?, self.gateway.memory()?));
         let took = times(&samples, "report");
         let mut rows = vec![
@@ -157,7 +157,7 @@ impl Stage {
         for (who, before, now) in
             [("controller", asked, self.controller.requests().await?), ("gateway", looked, self.gateway.requests().await?)]
         {
-            let made = grown(&before, &now);
+            let made = counter_growth(&before, &now);
             rows.extend(made.iter().map(|(what, count)| Row::one(format!("{who}: requests a minute: {what}"), count / minutes, "")));
         }
         rows.extend([
@@ -168,8 +168,8 @@ impl Stage {
             Row::one("API server: processor time a minute", served / minutes, "s"),
             Row::one("API server: processor time a minute, before there were agents", self.idle.api_server, "s"),
         ]);
-        rows.extend(weight("controller", self.idle.controller, memory.0, agents));
-        rows.extend(weight("gateway", self.idle.gateway, memory.1, agents));
+        rows.extend(memory_rows("controller", self.idle.controller, memory.0, agents));
+        rows.extend(memory_rows("gateway", self.idle.gateway, memory.1, agents));
         rows.extend(troubles(&samples));
         let method = format!(
             "the {agents} agents are left alone for {} s. Then {} s are measured: the API server's audit log (writes), /proc/PID/stat (processor \
@@ -238,7 +238,7 @@ impl Stage {
 
     /// Some agents say goodbye, one after the other.
     async fn goodbye(&mut self) -> anyhow::Result<Report> {
-        let count = self.size.some(GOODBYES);
+        let count = self.size.scaled_count(GOODBYES);
         drop(self.fleet.samples());
         let mut seen = goodbyes(&self.room).await?;
         let mut said = BTreeMap::new();
@@ -291,12 +291,12 @@ fn troubles(samples: &[Sample]) -> Vec<Row> {
 }
 
 /// The counters that grew, and by how much.
-fn grown(before: &BTreeMap<String, f64>, now: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+fn counter_growth(before: &BTreeMap<String, f64>, now: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let grown = now.iter().map(|(what, count)| (what.clone(), count - before.get(what).copied().unwrap_or(0.0)));
     grown.filter(|(_, count)| *count > 0.0).collect()
 }
 
-fn weight(who: &str, idle: Memory, full: Memory, agents: usize) -> Vec<Row> {
+fn memory_rows(who: &str, idle: Memory, full: Memory, agents: usize) -> Vec<Row> {
     vec![
         Row::one(format!("{who}: resident without agents"), idle.resident, "MiB"),
         Row::one(format!("{who}: resident with {agents} agents"), full.resident, "MiB"),

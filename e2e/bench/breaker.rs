@@ -72,7 +72,7 @@ fn commands(size: Size) -> anyhow::Result<Report> {
     let listener = UnixListener::bind(&socket).with_context(|| socket.display().to_string())?;
     // The thread ends with this process.
     std::thread::spawn(move || listener.incoming().flatten().for_each(answer));
-    let count = size.some(COMMANDS);
+    let count = size.scaled_count(COMMANDS);
     let exec = |json: bool| {
         let mut command = Command::new(&agent);
         command.arg("--ask-socket").arg(&socket).arg("--ask-data").arg(&rooms).arg("exec");

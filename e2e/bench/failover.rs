@@ -12,7 +12,7 @@ use crate::operator::Operator;
 use crate::report::{Report, Row};
 use crate::simulated::Fleet;
 use crate::size::Size;
-use crate::watch::{Sights, births};
+use crate::watch::{Sights, watch_new_agents};
 
 const RUNS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     standby.stands_by().await?;
     room.apply_pool(POOL, 1, Nodes::Fake).await?;
     room.settled(POOL, 1, LIMIT).await?;
-    let born = births(&room).await?;
+    let born = watch_new_agents(&room).await?;
     let mut stage = Stage { room, leader, standby, gateway, born, agents: 1, replicas: 2 };
     let runs = size.runs(RUNS);
     let mut rows = Vec::new();
@@ -57,7 +57,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         for run in 0..runs {
             // The lease is checked and renewed at fixed times, so each run begins at another moment of its period.
             tokio::time::sleep(Duration::from_millis(400) * u32::try_from(run)?).await;
-            times.push(stage.once(signal).await?);
+            times.push(stage.measure_failover(signal).await?);
         }
         rows.push(
             Row::spread(format!("{name} -> Agent made by the other replica"), times.iter().map(|t| t.effect).collect(), "s").goal(goal),
@@ -74,7 +74,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
 
 impl Stage {
     /// One fail-over; afterwards the successor leads and a new replica stands by.
-    async fn once(&mut self, signal: Signal) -> anyhow::Result<Times> {
+    async fn measure_failover(&mut self, signal: Signal) -> anyhow::Result<Times> {
         while self.born.try_recv().is_ok() {}
         self.agents += 1;
         let (told, began) = (jiff::Timestamp::now(), Instant::now());

@@ -74,7 +74,7 @@ impl Hands {
     }
 
     /// How long an agent works on the next item.
-    pub fn think(&self) -> Duration {
+    pub fn work_time(&self) -> Duration {
         let [least, most] = [0, 1].map(|at| self.think_ms[at].load(Ordering::Relaxed));
         Duration::from_millis(rand::rng().random_range(least..=most.max(least)))
     }
@@ -85,12 +85,12 @@ impl Hands {
     }
 
     /// An agent asks for work.
-    pub fn asks(&self) {
+    pub fn note_claim_start(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records the answer to its claim.
-    pub fn claimed(&self, result: &Result<Answer, Silence>) {
+    pub fn note_claim(&self, result: &Result<Answer, Silence>) {
         let at = Instant::now();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if let CallOutcome::Done(Some(assignment)) = calls::claimed(result) {
@@ -99,7 +99,7 @@ impl Hands {
     }
 
     /// Records the answer to its report of an item's end.
-    pub fn ended(&self, held: &LeaseRef, result: &Result<Answer, Silence>) {
+    pub fn note_end(&self, held: &LeaseRef, result: &Result<Answer, Silence>) {
         let at = Instant::now();
         if let CallOutcome::Done(()) = calls::taken(result) {
             self.log().ends.push(End { held: held.clone(), at });
@@ -108,7 +108,7 @@ impl Hands {
     }
 
     /// Number of ends since the log was last taken.
-    pub fn ends(&self) -> usize {
+    pub fn end_count(&self) -> usize {
         self.log().ends.len()
     }
 

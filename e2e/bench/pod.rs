@@ -75,7 +75,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
             kinds.reverse();
         }
         for kind in kinds {
-            let start = once(&room, kind, run, &pattern).await.with_context(|| format!("{}, run {run}", kind.name()))?;
+            let start = measure_start(&room, kind, run, &pattern).await.with_context(|| format!("{}, run {run}", kind.name()))?;
             starts.entry(kind).or_default().push(start);
             tokio::time::sleep(REST).await;
         }
@@ -90,7 +90,7 @@ async fn agents(room: &BenchNamespace) -> anyhow::Result<Vec<Pod>> {
 }
 
 /// Starts one. It is not removed: the end of a pod would delay the next start by some hundred milliseconds.
-async fn once(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> anyhow::Result<Start> {
+async fn measure_start(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> anyhow::Result<Start> {
     let (pods, since) = (room.api::<Pod>(), Timestamp::now());
     let name = match kind {
         Kind::Spillway => another_agent(room).await?,
@@ -107,7 +107,7 @@ async fn once(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> a
     let writes = audit::writes(&room.namespace, since);
     let created = writes.iter().find(|write| write.is("create", "pods") && write.object_ref.name == name);
     let created = created.context("its creation in the audit log")?.stage_timestamp;
-    let mut marks = marks(room, kind, &name, &processes::of_pod(&uid)?).await?;
+    let mut marks = start_steps(room, kind, &name, &processes::of_pod(&uid)?).await?;
     marks.push(("the program's first line", program));
     Ok(marks.into_iter().map(|(what, at)| (what, at.duration_since(created).as_secs_f64() * 1000.0)).collect())
 }
@@ -155,7 +155,7 @@ fn derived_pod(pattern: &Pod, kind: Kind, name: &str) -> anyhow::Result<Pod> {
 }
 
 /// The observable steps until the program starts, in order.
-async fn marks(
+async fn start_steps(
     room: &BenchNamespace,
     kind: Kind,
     name: &str,

@@ -112,7 +112,7 @@ impl Fleet {
         Self::new(room, true)
     }
 
-    /// Sidecars that have their tokens and wait for [`Self::go`].
+    /// Sidecars that have their tokens and wait for [`Self::release`].
     pub fn held(room: &BenchNamespace) -> Self {
         Self::new(room, false)
     }
@@ -125,19 +125,19 @@ impl Fleet {
     }
 
     /// Lets the held sidecars begin.
-    pub fn go(&self) -> Instant {
+    pub fn release(&self) -> Instant {
         self.shared.go.send_replace(true);
         Instant::now()
     }
 
     /// Waits until `wanted` agents have their tokens.
     pub async fn prepared(&self, wanted: usize, limit: Duration) -> anyhow::Result<()> {
-        self.until(wanted, limit, "prepared", |seen| seen.prepared.then(Instant::now)).await.map(drop)
+        self.wait_for_agents(wanted, limit, "prepared", |seen| seen.prepared.then(Instant::now)).await.map(drop)
     }
 
     /// Waits until `wanted` agents are registered; the time of the last registration.
     pub async fn registered(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
-        self.until(wanted, limit, "registered", |seen| seen.registered).await
+        self.wait_for_agents(wanted, limit, "registered", |seen| seen.registered).await
     }
 
     /// Counts answered agents from now on.
@@ -148,10 +148,10 @@ impl Fleet {
 
     /// Waits until `wanted` agents were answered since then; the time at which the last of them had its first answer.
     pub async fn answered(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
-        self.until(wanted, limit, "answered", |seen| seen.answered).await
+        self.wait_for_agents(wanted, limit, "answered", |seen| seen.answered).await
     }
 
-    async fn until(
+    async fn wait_for_agents(
         &self,
         wanted: usize,
         limit: Duration,
@@ -196,7 +196,7 @@ impl Fleet {
     /// Waits until `wanted` agents know that the breaker of their namespace's commands is open; when the last of them
     /// learned it.
     pub async fn wait_until_breaker_known_open(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
-        self.until(wanted, limit, "told that it is open", |seen| seen.open).await
+        self.wait_for_agents(wanted, limit, "told that it is open", |seen| seen.open).await
     }
 
     /// Their work with items.

@@ -44,7 +44,7 @@ impl Size {
     }
 
     /// Number of samples, of `whole` at full size.
-    pub fn some(self, whole: usize) -> usize {
+    pub fn scaled_count(self, whole: usize) -> usize {
         if self.small() { whole.min(self.agents / POOLS).max(2) } else { whole }
     }
 

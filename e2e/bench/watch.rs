@@ -21,7 +21,7 @@ use crate::bench_namespace::BenchNamespace;
 pub type Sights = mpsc::UnboundedReceiver<(String, Instant)>;
 
 /// Sends each new Agent.
-pub async fn births(room: &BenchNamespace) -> anyhow::Result<Sights> {
+pub async fn watch_new_agents(room: &BenchNamespace) -> anyhow::Result<Sights> {
     sights(room.api::<PartialObjectMeta<Agent>>(), |_| true).await
 }
 

@@ -22,7 +22,7 @@ const POOL: &str = "pool";
 /// Runs it on both kinds of nodes at once: writes are counted, not timed, and the ends of KWOK's pods are mostly
 /// waiting.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
-    let (many, few) = (size.some(FAKE), size.some(REAL));
+    let (many, few) = (size.scaled_count(FAKE), size.scaled_count(REAL));
     let (fake, real) = tokio::try_join!(life("writes-fake", many, Nodes::Fake), life("writes-real", few, Nodes::Real))?;
     let method = "one pool is made Ready, with every agent registered. It is left alone for 8 s, and scaled to 0, until no Agent is left and 8 s \
                   more. All writes with the operator's User-Agent in the audit log are counted, including refused ones, except those of \

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use spillway::api;
 
 use crate::refusals::table;
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 const USER: &str = "hostile-editor";
 /// Memory limit of the leader in the chart, in kB.
@@ -207,7 +207,7 @@ async fn remove(room: &TestNamespace) {
                 let name = object.metadata.name.as_deref().unwrap_or_default();
                 let _ = api.patch(name, &PatchParams::default(), &without).await; // it may be deleted already
             }
-            seen(left.is_empty(), || format!("{} of {}", left.len(), resource.kind))
+            check_state(left.is_empty(), || format!("{} of {}", left.len(), resource.kind))
         })
         .await;
     }

@@ -12,7 +12,7 @@ use spillway::api::{Agent, Breaker};
 
 use crate::notifications::{Calls, receiver, webhooks};
 use crate::support::work::attempts;
-use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually, plugin_path};
 
 /// Items whose payload begins with `good` succeed. All others hang until their time is over.
 const HANGS: &str = "case \"$task\" in good*) exit 0;; esac; while :; do sleep 1; done";
@@ -23,7 +23,7 @@ pub async fn breaker(room: &TestNamespace, name: &str, spec: Value) {
 }
 
 /// Waits until the condition `type_` of a Breaker has this status and reason; its message.
-pub async fn says(room: &TestNamespace, name: &str, type_: &str, status: &str, reason: &str) -> String {
+pub async fn wait_for_condition(room: &TestNamespace, name: &str, type_: &str, status: &str, reason: &str) -> String {
     eventually(&format!("Breaker {name} has {type_}={status}, {reason}"), async || {
         let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
         let conditions = breaker.status.map(|status| status.conditions).unwrap_or_default();
@@ -74,12 +74,12 @@ async fn hanging(name: &str, spec: Value, items: usize) -> (TestNamespace, Opera
 }
 
 /// Waits until the webhook has this notice about the Breaker; the number of such notices. Retries count once.
-async fn told(calls: &Calls, reason: &str) -> usize {
+async fn wait_for_notices(calls: &Calls, reason: &str) -> usize {
     eventually(&format!("the webhook has a notice {reason}"), async || {
         let calls = calls.lock().expect("whole").clone();
         let of = calls.iter().filter(|(_, body)| body["reason"] == reason && body["objects"][0]["kind"] == "Breaker");
         let numbers: HashSet<&String> = of.map(|(number, _)| number).collect();
-        seen(!numbers.is_empty(), || format!("{calls:?}")).map(|()| numbers.len())
+        check_state(!numbers.is_empty(), || format!("{calls:?}")).map(|()| numbers.len())
     })
     .await
 }
@@ -88,14 +88,14 @@ async fn told(calls: &Calls, reason: &str) -> usize {
 async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and_a_leader_that_dies_changes_nothing() {
     let spec = json!({"pools": ["fixers"], "work": {"failureThreshold": 2, "openSeconds": 1, "review": "Required"}});
     let (room, operator, _) = hanging("review", spec, 2).await;
-    let words = says(&room, "strict", "Tripped", "True", "ReviewRequired").await;
+    let words = wait_for_condition(&room, "strict", "Tripped", "True", "ReviewRequired").await;
     assert!(words.contains("work/fixers") && words.contains("breaker approve strict") && words.contains("ItemPastTime"), "{words}");
     let (reason, message) = room.pool_says("fixers", "Blocked", "True").await;
     assert_eq!(reason, "BreakerOpen", "{message}");
     for word in ["Breaker/strict", "kubectl spillway breaker approve strict"] {
         assert!(message.contains(word), "{word:?} is not said: {message}");
     }
-    room.event("strict", "CircuitOpened", "work/fixers").await;
+    room.wait_for_event("strict", "CircuitOpened", "work/fixers").await;
     room.submit("bugs", "good", json!({"payload": "good", "priority": 100})).await;
     let open = circuit(&room, "strict", "fixers").await;
     assert!(matches!(open, Some((CircuitState::Open, 1..))), "{open:?}");
@@ -108,7 +108,7 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
         let (_, text) = next.get("/metrics").await?;
         let state =
             text.lines().find(|line| line.starts_with("spillway_breaker_state{") && line.contains("work/fixers")).map(str::to_owned);
-        seen(state.as_ref().is_some_and(|state| state.ends_with(" 2")), || format!("{state:?}"))
+        check_state(state.as_ref().is_some_and(|state| state.ends_with(" 2")), || format!("{state:?}"))
     })
     .await;
     eventually("all items wait, Ready", async || {
@@ -116,7 +116,7 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
         for name in ["bad-0", "bad-1", "good"] {
             phases.push(crate::support::work::phase(&room.item(name).await));
         }
-        seen(phases.iter().all(|phase| *phase == Some(Ready)), || format!("{phases:?}"))
+        check_state(phases.iter().all(|phase| *phase == Some(Ready)), || format!("{phases:?}"))
     })
     .await;
     let tried = attempts(&room.item("bad-0").await).len() + attempts(&room.item("bad-1").await).len();
@@ -129,11 +129,11 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
     let approved = plugin(&room, &["breaker", "approve", "strict"]);
     assert!(approved.contains("approved up to epoch"), "{approved}");
     room.wait_for_item_phase("good", Succeeded).await;
-    let closed = says(&room, "strict", "Tripped", "False", "CircuitsClosed").await;
+    let closed = wait_for_condition(&room, "strict", "Tripped", "False", "CircuitsClosed").await;
     assert!(closed.contains("closed"), "{closed}");
-    room.event("strict", "CircuitClosed", "work/fixers").await;
+    room.wait_for_event("strict", "CircuitClosed", "work/fixers").await;
     // The items that hang open it again, with a new epoch.
-    says(&room, "strict", "Tripped", "True", "ReviewRequired").await;
+    wait_for_condition(&room, "strict", "Tripped", "True", "ReviewRequired").await;
     let again = circuit(&room, "strict", "fixers").await;
     assert!(again.map(|(_, epoch)| epoch) > open.map(|(_, epoch)| epoch), "{again:?}");
     let now = attempts(&room.item("bad-0").await).len() + attempts(&room.item("bad-1").await).len();
@@ -145,29 +145,29 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
 async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
     let spec = json!({"pools": ["fixers"], "work": {"failureThreshold": 1, "openSeconds": 5, "maxOpenSeconds": 5}});
     let (room, _operator, calls) = hanging("auto", spec, 1).await;
-    let words = says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
+    let words = wait_for_condition(&room, "strict", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work/fixers is open until"), "{words}");
     // Its probe hangs too.
     eventually("a probe opens the circuit again", async || {
         let now = circuit(&room, "strict", "fixers").await;
-        seen(matches!(now, Some((_, 3..))), || format!("{now:?}"))
+        check_state(matches!(now, Some((_, 3..))), || format!("{now:?}"))
     })
     .await;
-    assert_eq!(told(&calls, "CircuitOpened").await, 1, "that it stopped; not each probe that failed");
+    assert_eq!(wait_for_notices(&calls, "CircuitOpened").await, 1, "that it stopped; not each probe that failed");
     let held = plugin(&room, &["breaker", "close", "strict"]);
     assert!(held.contains("breaker auto strict"), "{held}");
-    says(&room, "strict", "Tripped", "False", "ForcedClosed").await;
+    wait_for_condition(&room, "strict", "Tripped", "False", "ForcedClosed").await;
     room.submit("bugs", "good", json!({"payload": "good", "priority": 100})).await;
     room.wait_for_item_phase("good", Succeeded).await;
     plugin(&room, &["breaker", "open", "strict"]);
-    says(&room, "strict", "Tripped", "True", "ForcedOpen").await;
+    wait_for_condition(&room, "strict", "Tripped", "True", "ForcedOpen").await;
     let (reason, message) = room.pool_says("fixers", "Blocked", "True").await;
     assert!(reason == "BreakerOpen" && message.contains("breaker auto strict"), "{reason}: {message}");
     room.submit("bugs", "good-2", json!({"payload": "good", "priority": 100})).await;
     room.wait_for_item_phase("good-2", Ready).await;
     plugin(&room, &["breaker", "auto", "strict"]);
     room.wait_for_item_phase("good-2", Succeeded).await;
-    told(&calls, "CircuitClosed").await;
+    wait_for_notices(&calls, "CircuitClosed").await;
     let agents: Vec<String> = room.list::<Agent>().await.iter().map(|agent| agent.name_any()).collect();
     assert!(!agents.is_empty());
     room.close().await;
@@ -190,9 +190,9 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
     for queue in ["bugs", "leaks"] {
         room.submit(queue, &format!("bad-{queue}"), json!({"payload": "bad"})).await;
     }
-    let words = says(&room, "default", "Tripped", "True", "CircuitOpen").await;
+    let words = wait_for_condition(&room, "default", "Tripped", "True", "CircuitOpen").await;
     assert!(words.starts_with("work (all pools of the namespace) is open until") && words.contains("ItemPastTime"), "{words}");
-    room.event("default", "CircuitOpened", "all pools of the namespace").await;
+    room.wait_for_event("default", "CircuitOpened", "all pools of the namespace").await;
     let name = format!("work circuit breaker open for all pools of namespace {} (Breaker/default)", room.namespace);
     // A pool without failures gets no work either, and all pools show the reason.
     room.submit("chores", "good", json!({"payload": "good"})).await;
@@ -215,7 +215,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
         room.change_item(&format!("bad-{queue}"), json!({"cancelRequested": true})).await;
     }
     room.wait_for_item_phase("good", Succeeded).await;
-    says(&room, "default", "Tripped", "False", "CircuitsClosed").await;
+    wait_for_condition(&room, "default", "Tripped", "False", "CircuitsClosed").await;
     for pool in ["fixers", "menders", "idlers"] {
         room.pool_says(pool, "Blocked", "False").await;
     }
@@ -245,10 +245,10 @@ async fn nonsense_is_refused_and_one_that_guards_nothing_says_so() {
         assert!(refused, "{spec}: {answer:?}");
     }
     breaker(&room, "odd", json!({"pools": ["nobody", "none"]})).await;
-    let words = says(&room, "odd", "Ready", "False", "NoPool").await;
+    let words = wait_for_condition(&room, "odd", "Ready", "False", "NoPool").await;
     assert!(words.contains("nobody, none"), "{words}");
     room.apply_pool("nobody", json!({"replicas": 0})).await;
-    let words = says(&room, "odd", "Ready", "True", "Guarding").await;
+    let words = wait_for_condition(&room, "odd", "Ready", "True", "Guarding").await;
     assert!(words.contains("guards AgentPool nobody") && words.contains("do not exist: AgentPool none"), "{words}");
     room.close().await;
 }

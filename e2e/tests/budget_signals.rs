@@ -9,10 +9,10 @@ use spillway::api::work_item::WorkItemPhase::{Ready, Succeeded};
 use spillway::api::{Agent, Budget, WorkItem};
 
 use crate::support::gateways::Gateways;
-use crate::support::history::{condition, says};
+use crate::support::history::{condition, has_condition};
 use crate::support::models::{Scripted, spent};
 use crate::support::work::attempts;
-use crate::support::{TestNamespace, eventually, seen};
+use crate::support::{TestNamespace, check_state, eventually};
 
 /// One call of a model, at the address in the environment. Its answer is ignored. The rest of the script runs if it
 /// fails.
@@ -35,7 +35,7 @@ async fn budget(room: &TestNamespace, tokens: i64) {
 async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(what, async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
-        seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
+        check_state(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
     })
     .await
 }
@@ -58,11 +58,11 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     eventually("the status of an item without a share has the used tokens", async || {
         let item = room.api::<WorkItem>().get("first").await.map_err(|error| error.to_string())?;
         let used = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
-        seen(used == Some(provider.told()), || format!("{used:?} of {}", provider.told()))
+        check_state(used == Some(provider.reported_tokens()), || format!("{used:?} of {}", provider.reported_tokens()))
     })
     .await;
     let name = attempts(&first)[0].1.clone();
-    let told = provider.told();
+    let told = provider.reported_tokens();
     let spends = |agent: &Agent| agent.status.as_ref().and_then(|status| status.tokens.as_ref()?.used);
     agent(&room, "what its agent used is told when the item has ended", &name, |agent| spends(agent) == Some(told)).await;
 
@@ -72,10 +72,10 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     let body = json!({"model": "scripted-large", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]});
     eventually("the budget is spent", async || {
         let answer = caller.try_call("POST", "/models/gpt/v1/chat/completions", body.to_string()).await?;
-        seen(answer.status == 402, || format!("{answer:?}"))
+        check_state(answer.status == 402, || format!("{answer:?}"))
     })
     .await;
-    room.event(&name, "BudgetNearLimit", "80 % of the limit daily").await;
+    room.wait_for_event(&name, "BudgetNearLimit", "80 % of the limit daily").await;
 
     for item in ["second", "third"] {
         room.submit("bugs", item, json!({"payload": "x"})).await;
@@ -85,7 +85,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     for word in ["Budget/default", "daily", "spec.tokens.limits[daily].tokens"] {
         assert!(message.contains(word), "{word:?} is not said: {message}");
     }
-    let short = agent(&room, "its agent says so", &name, |agent| says(agent, "BudgetAvailable", "False", "BudgetExhausted")).await;
+    let short = agent(&room, "its agent says so", &name, |agent| has_condition(agent, "BudgetAvailable", "False", "BudgetExhausted")).await;
     let words = condition(&short, "BudgetAvailable").map(|said| said.message.clone()).unwrap_or_default();
     assert_eq!(words, message);
     for item in ["second", "third"] {
@@ -94,7 +94,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     }
     eventually("the pool wants two agents", async || {
         let desired = room.pool("fixers").await.status.and_then(|status| status.desired);
-        seen(desired == Some(2), || format!("{desired:?}"))
+        check_state(desired == Some(2), || format!("{desired:?}"))
     })
     .await;
     let agents: Vec<String> = room.list::<Agent>().await.iter().map(|agent| agent.name_any()).collect();
@@ -102,7 +102,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     eventually("the Budget's status has its number of agents", async || {
         let budget = room.api::<Budget>().get("default").await.map_err(|error| error.to_string())?;
         let used = budget.status.and_then(|status| status.agents).map(|agents| agents.used);
-        seen(used == Some(1), || format!("{used:?}"))
+        check_state(used == Some(1), || format!("{used:?}"))
     })
     .await;
 
@@ -113,7 +113,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
         assert_eq!(verbs, ["Complete"], "{item}: there was no other attempt");
     }
     room.pool_says("fixers", "Blocked", "False").await;
-    agent(&room, "its agent has tokens again", &name, |agent| says(agent, "BudgetAvailable", "True", "TokensLeft")).await;
+    agent(&room, "its agent has tokens again", &name, |agent| has_condition(agent, "BudgetAvailable", "True", "TokensLeft")).await;
     room.close().await;
 }
 
@@ -134,9 +134,9 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
     let gateways = Gateways::start(&room, 1).await;
     room.submit("bugs", "plain", json!({"payload": "x"})).await;
     room.submit("bugs", "shared", json!({"payload": "x", "bulkhead": {"tokens": 50_000}})).await;
-    eventually("the provider has both calls", async || seen(provider.calls() == 2, || provider.calls().to_string())).await;
+    eventually("the provider has both calls", async || check_state(provider.calls() == 2, || provider.calls().to_string())).await;
     gateways.kill(0);
-    gateways.serves(0).await;
+    gateways.wait_until_serving(0).await;
     for item in ["plain", "shared"] {
         let done = room.wait_for_item_phase(item, Succeeded).await;
         let holder = attempts(&done)[0].1.clone();
@@ -146,7 +146,7 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
             let of_item = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
             let of_agent = agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used);
             // Unknown usage is charged as it was held: 300 tokens of possible output, and the input.
-            seen(of_item == of_agent && of_item > Some(300), || format!("{of_item:?}, {of_agent:?}"))
+            check_state(of_item == of_agent && of_item > Some(300), || format!("{of_item:?}, {of_agent:?}"))
         })
         .await;
     }
@@ -154,9 +154,9 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
     let all: i64 = items.into_iter().filter_map(|item| item.status?.tokens).map(|tokens| tokens.used).sum();
     eventually("the Budget has the sum of its items", async || {
         let spent = spent(&room).await;
-        seen(spent == (all, 0, 0), || format!("{spent:?} and {all}"))
+        check_state(spent == (all, 0, 0), || format!("{spent:?} and {all}"))
     })
     .await;
-    provider.go();
+    provider.release_waiting();
     room.close().await;
 }

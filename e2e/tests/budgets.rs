@@ -16,10 +16,10 @@ use spillway::api::{Agent, Budget};
 use crate::support::caller::{Answer, Line};
 use crate::support::gateways::{Gateways, Life};
 use crate::support::kills::Dice;
-use crate::support::models::{Counted, Scripted, agrees, amounts, spent};
+use crate::support::models::{Counted, Scripted, spent, used_held_lost, wait_until_counts_agree};
 use crate::support::restarted::Controllers;
 use crate::support::standins::Standin;
-use crate::support::{GENEROUS, TestNamespace, eventually, seen};
+use crate::support::{GENEROUS, TestNamespace, check_state, eventually};
 
 /// Path below the entry `gpt` of a pool.
 const PATH: &str = "/v1/chat/completions";
@@ -82,7 +82,7 @@ async fn budget(room: &TestNamespace, tokens: i64) {
     eventually(&format!("{tokens} tokens are counted"), async || {
         let budget = room.api::<Budget>().get("default").await.map_err(|error| error.to_string())?;
         let tightest = budget.status.and_then(|status| status.tightest);
-        seen(tightest.as_ref().and_then(|tightest| tightest.limit) == Some(tokens), || format!("{tightest:?}"))
+        check_state(tightest.as_ref().and_then(|tightest| tightest.limit) == Some(tokens), || format!("{tightest:?}"))
     })
     .await;
 }
@@ -154,7 +154,7 @@ async fn flood(agents: &[Standin], call: &Call, told_to_wait: &AtomicUsize, mean
 }
 
 /// Number of answered calls. All others must have a final refusal.
-fn passed(all: &[(usize, Answer)]) -> usize {
+fn count_answered(all: &[(usize, Answer)]) -> usize {
     let (passed, refused): (Vec<_>, Vec<_>) = all.iter().partition(|(_, answer)| answer.status == 200);
     for (_, answer) in refused {
         assert_eq!(answer.status, 402, "{answer:?}");
@@ -183,15 +183,15 @@ async fn under_a_flood(room: &TestNamespace) {
     let ten_are_in_flight = async {
         eventually("the provider has ten calls, and all others were refused for now", async || {
             let (there, waiting) = (provider.calls(), told_to_wait.load(Ordering::SeqCst));
-            seen((there, waiting) == (10, AT_ONCE - 10), || format!("{there} are there, {waiting} wait"))
+            check_state((there, waiting) == (10, AT_ONCE - 10), || format!("{there} are there, {waiting} wait"))
         })
         .await;
-        provider.go();
+        provider.release_waiting();
     };
     let all = flood(&agents, &call, &told_to_wait, ten_are_in_flight).await;
-    assert_eq!((passed(&all), provider.calls()), (10, 10));
+    assert_eq!((count_answered(&all), provider.calls()), (10, 10));
     assert!(all.iter().all(|(times, answer)| answer.status == 200 || *times > 0), "no call is refused finally without a retry");
-    agrees(room, &provider).await;
+    wait_until_counts_agree(room, &provider).await;
     assert_eq!(spent(room).await, (room_for_ten, 0, 0));
 
     // Calls that cost half of their hold: each end frees tokens for others, until the rest is too small.
@@ -201,8 +201,8 @@ async fn under_a_flood(room: &TestNamespace) {
     let all = flood(&agents, &call, &AtomicUsize::new(0), async {}).await;
     let bears = 1 + (more - call.estimate) / call.costs;
     assert!(bears > 10, "{bears}");
-    assert_eq!((passed(&all), provider.calls()), (usize::try_from(bears).expect("a number"), 10 + bears));
-    agrees(room, &provider).await;
+    assert_eq!((count_answered(&all), provider.calls()), (usize::try_from(bears).expect("a number"), 10 + bears));
+    wait_until_counts_agree(room, &provider).await;
     let (used, ..) = spent(room).await;
     assert!(used <= room_for_ten + more && used + call.estimate > room_for_ten + more, "{used}");
 }
@@ -292,7 +292,7 @@ impl Scene<'_> {
     /// One call. It fails only if its own gateway is killed.
     async fn calls(&self, agent: &Standin, call: &Call, name: &str, gateway: usize, leaves: Option<Duration>) -> Outcome {
         let life = self.gateways.life(gateway);
-        let caller = agent.caller.at(self.gateways.address(gateway)).saying("x-caller", name);
+        let caller = agent.caller.at(self.gateways.address(gateway)).with_header("x-caller", name);
         let began = Instant::now();
         let calling = async { caller.connect().await?.call_for(GENEROUS, "POST", &format!("/models/gpt{PATH}"), call.body.clone()).await };
         let outcome = match tokio::time::timeout(leaves.unwrap_or(GENEROUS), calling).await {
@@ -359,7 +359,7 @@ impl Scene<'_> {
         for (moment, fault) in dice.moments(FAULTS.len(), BEFORE).into_iter().zip(faults) {
             eventually(&format!("{moment} calls are answered, before {fault:?}"), async || {
                 let whole = self.whole.load(Ordering::SeqCst);
-                seen(whole >= moment, || format!("{whole}"))
+                check_state(whole >= moment, || format!("{whole}"))
             })
             .await;
             let which = dice.below(self.gateways.count());
@@ -367,7 +367,7 @@ impl Scene<'_> {
             match fault {
                 Fault::GatewayKilled => {
                     self.gateways.kill(which);
-                    self.gateways.serves(which).await;
+                    self.gateways.wait_until_serving(which).await;
                 }
                 Fault::GatewayStopped => {
                     self.gateways.signal(which, Signal::STOP);
@@ -385,7 +385,7 @@ impl Scene<'_> {
                     self.controllers.leader(self.room, &leader).await;
                     self.controllers.with(&leader, |leader| leader.signal(Signal::CONT));
                     eventually("the old leader ends", async || {
-                        seen(self.controllers.with(&leader, |_| ()).is_none(), || format!("{leader} runs"))
+                        check_state(self.controllers.with(&leader, |_| ()).is_none(), || format!("{leader} runs"))
                     })
                     .await;
                 }
@@ -417,18 +417,18 @@ impl Scene<'_> {
     /// Waits until no tokens are held, each agent's account has the cost of its calls, and the budget has their sum.
     async fn is_quiet(&self) {
         eventually("nothing is held, and each account is right", async || {
-            let (bounds, told) = (self.bounds(), self.provider.told());
+            let (bounds, told) = (self.bounds(), self.provider.reported_tokens());
             let mut sum = 0;
             for agent in self.room.list::<Agent>().await {
                 let tokens = agent.status.as_ref().and_then(|status| status.tokens.clone()).unwrap_or_default();
                 let (used, held, lost) = (tokens.used.unwrap_or(0), tokens.held.unwrap_or(0), tokens.lost.unwrap_or(0));
                 let (least, most) = bounds.get(&agent.name_any()).copied().unwrap_or((0, 0));
                 let right = (least..=most).contains(&used) && (held, lost) == (0, 0);
-                seen(right, || format!("{}: used {used}, held {held}, lost {lost}; it cost {least} to {most}", agent.name_any()))?;
+                check_state(right, || format!("{}: used {used}, held {held}, lost {lost}; it cost {least} to {most}", agent.name_any()))?;
                 sum += used;
             }
             let spent = spent(self.room).await;
-            seen(spent == (sum, 0, 0) && sum >= told, || format!("used, held, lost: {spent:?}; the agents: {sum}; told: {told}"))
+            check_state(spent == (sum, 0, 0) && sum >= told, || format!("used, held, lost: {spent:?}; the agents: {sum}; told: {told}"))
         })
         .await;
     }
@@ -438,7 +438,7 @@ impl Scene<'_> {
         let mut events = watcher::watcher(self.room.api::<Budget>(), watcher::Config::default()).boxed();
         while let Some(event) = events.next().await {
             let (Event::Apply(budget) | Event::InitApply(budget)) = event.expect("the test's own watch holds") else { continue };
-            let (used, held, lost) = amounts(&budget);
+            let (used, held, lost) = used_held_lost(&budget);
             assert!(used + held + lost <= self.limit, "used {used}, held {held}, lost {lost} of {}", self.limit);
             let windows = budget.status.iter().flat_map(|status| status.windows.iter().flatten());
             let high = windows.filter_map(|window| window.high_water).max().unwrap_or(0);
@@ -480,7 +480,7 @@ async fn under_faults(room: &TestNamespace, controllers: &Controllers, dice: &mu
         () = scene.watch_limit() => panic!("the watch ended"),
     }
     let (used, ..) = spent(room).await;
-    assert!(used <= limit && provider.told() <= limit, "{used} of {limit}; told: {}", provider.told());
+    assert!(used <= limit && provider.reported_tokens() <= limit, "{used} of {limit}; told: {}", provider.reported_tokens());
     assert!(used + estimate > limit, "no call was refused finally while tokens were left: {used} of {limit}");
     let made = scene.made.lock().expect("not poisoned").iter().map(|made| made.whole).collect::<Vec<_>>();
     eprintln!("{} calls, {} of them whole; {used} tokens of {limit}", made.len(), made.iter().filter(|whole| **whole).count());

@@ -11,7 +11,7 @@ use spillway::api::{Agent, Breaker};
 
 use crate::support::exec::{CommandOutput, exec, sh};
 use crate::support::history::pod_uid;
-use crate::support::{Operator, TestNamespace, eventually, node, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually, node};
 
 /// A program that runs scripts from [`run`], one after the other.
 const PROGRAM: &str =
@@ -28,7 +28,7 @@ fn told(said: &CommandOutput) -> Value {
     serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"))
 }
 
-async fn opened(name: &str) -> (TestNamespace, Operator) {
+async fn set_up(name: &str) -> (TestNamespace, Operator) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -41,7 +41,7 @@ async fn agents(room: &TestNamespace, pool: &str, count: usize) -> Vec<String> {
         "replicas": count, "agent": {"command": ["/bin/sh", "-c", PROGRAM]}, "supervision": {"heartbeatPeriodSeconds": 1},
     });
     room.apply_pool(pool, extra).await;
-    room.idle(pool, count).await.iter().map(ResourceExt::name_any).collect()
+    room.wait_until_idle(pool, count).await.iter().map(ResourceExt::name_any).collect()
 }
 
 async fn breaker(room: &TestNamespace, name: &str, spec: Value) {
@@ -55,7 +55,7 @@ async fn circuit(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Ci
         let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
         let circuits = breaker.status.as_ref().and_then(|status| status.circuits.as_deref()).unwrap_or_default();
         let holds = circuits.iter().find(|circuit| circuit.key == "commands").is_some_and(&fits);
-        seen(holds, || format!("{:?}", breaker.status)).map(|()| breaker)
+        check_state(holds, || format!("{:?}", breaker.status)).map(|()| breaker)
     })
     .await
 }
@@ -77,7 +77,7 @@ async fn timeouts(room: &TestNamespace, agent: &str) -> Option<i32> {
 
 #[tokio::test]
 async fn ten_that_hang_stop_one_agent_until_two_work() {
-    let (room, _operator) = opened("hang").await;
+    let (room, _operator) = set_up("hang").await;
     let agents = agents(&room, "coders", 2).await;
     let (one, other) = (&agents[0], &agents[1]);
     // From the first command that hangs until the refusal of the eleventh.
@@ -106,7 +106,7 @@ async fn ten_that_hang_stop_one_agent_until_two_work() {
     assert!(worked > 0, "the other agent's commands ran all the time");
     eventually("the agent's status counts the opening", async || {
         let counted = timeouts(&room, one).await;
-        seen(counted == Some(1), || format!("{counted:?}"))
+        check_state(counted == Some(1), || format!("{counted:?}"))
     })
     .await;
     assert_eq!(timeouts(&room, other).await, None);
@@ -121,7 +121,7 @@ async fn ten_that_hang_stop_one_agent_until_two_work() {
 
 #[tokio::test]
 async fn a_hundred_that_say_no_open_nothing_unless_a_person_counts_their_code() {
-    let (room, _operator) = opened("says-no").await;
+    let (room, _operator) = set_up("says-no").await;
     let agents = agents(&room, "coders", 1).await;
     let script = "n=1; while [ $n -le 100 ]; do spillway exec -- sh -c \"exit $n\"; [ $? = $n ] || exit 9; n=$((n+1)); done; spillway exec -- echo works";
     assert_eq!(run(&room, &agents[0], script).await.ok(), "works\n");
@@ -136,14 +136,14 @@ async fn a_hundred_that_say_no_open_nothing_unless_a_person_counts_their_code() 
 
 #[tokio::test]
 async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
-    let (room, _operator) = opened("sidecar").await;
+    let (room, _operator) = set_up("sidecar").await;
     let guard = json!({"session": {"failureThreshold": 2}, "openSeconds": 600});
     breaker(&room, "strict", json!({"commands": guard})).await;
     let agent = agents(&room, "coders", 1).await.remove(0);
     run(&room, &agent, "until spillway exec --timeout 1 -- sleep 600; [ $? = 125 ]; do :; done").await.ok();
     eventually("the agent's status counts the opening", async || {
         let counted = timeouts(&room, &agent).await;
-        seen(counted == Some(1), || format!("{counted:?}"))
+        check_state(counted == Some(1), || format!("{counted:?}"))
     })
     .await;
     let uid = pod_uid(&room.api::<Agent>().get(&agent).await.expect("the Agent is there"));
@@ -151,13 +151,13 @@ async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
     node::signal(&before, Signal::KILL);
     eventually("another sidecar runs", async || {
         let now = node::link(&uid);
-        seen(now.as_ref().is_some_and(|now| now.pid != before.pid), || format!("{now:?}"))
+        check_state(now.as_ref().is_some_and(|now| now.pid != before.pid), || format!("{now:?}"))
     })
     .await;
     let says = async |what: &str, words: &str| {
         eventually(what, async || {
             let said = run(&room, &agent, "spillway exec -- echo works").await;
-            seen(said.out.contains(words) || (said.code == 125 && said.err.contains(words)), || format!("{said:?}"))
+            check_state(said.out.contains(words) || (said.code == 125 && said.err.contains(words)), || format!("{said:?}"))
         })
         .await
     };
@@ -172,8 +172,8 @@ async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
 
 #[tokio::test]
 async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work() {
-    let (room, operator) = opened("many").await;
-    let (elsewhere, _other) = opened("elsewhere").await;
+    let (room, operator) = set_up("many").await;
+    let (elsewhere, _other) = set_up("elsewhere").await;
     breaker(&room, "strict", json!({"commands": {"windowSeconds": 1200, "openSeconds": 120}})).await;
     breaker(&room, "apart", json!({"pools": ["apart"]})).await;
     let (many, apart, there) = futures::join!(agents(&room, "coders", 6), agents(&room, "apart", 1), agents(&elsewhere, "coders", 1));
@@ -219,7 +219,7 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
     let meanwhile = async {
         eventually("a command runs as a probe", async || {
             let said = sh(&room, &many[0], "ls /tmp/tried").await;
-            seen(said.code == 0, || said.err)
+            check_state(said.code == 0, || said.err)
         })
         .await;
         circuit(&room, "strict", "is half open", |circuit| circuit.state == CircuitState::HalfOpen).await;
@@ -239,7 +239,7 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
     assert_eq!(summary(&closed), (Some(CircuitState::Closed), "False/CircuitsClosed".to_owned()));
     eventually("every agent runs commands again", async || {
         let all = join_all(many.iter().map(|agent| run(&room, agent, "spillway exec -- true"))).await;
-        seen(all.iter().all(|said| said.code == 0), || format!("{all:?}"))
+        check_state(all.iter().all(|said| said.code == 0), || format!("{all:?}"))
     })
     .await;
     for agent in &many {
@@ -261,7 +261,7 @@ async fn count(room: &TestNamespace, agent: &str) -> String {
 
 #[tokio::test]
 async fn nothing_outlives_its_command() {
-    let (room, _operator) = opened("trees").await;
+    let (room, _operator) = set_up("trees").await;
     let agent = agents(&room, "coders", 1).await.remove(0);
     let trees = [
         ("it ignores SIGTERM", "trap '' TERM; sleep 98761 & stands 1; while :; do sleep 98761; done"),

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use spillway::api::{AgentPool, Budget};
 
-use crate::support::{TestNamespace, eventually, seen, test_namespace::is_live};
+use crate::support::{TestNamespace, check_state, eventually, test_namespace::is_live};
 
 async fn apply_budget(room: &TestNamespace, name: &str, spec: Value) {
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": name}, "spec": spec});
@@ -34,7 +34,7 @@ where
 {
     eventually(&format!("{}/{name} is gone", K::kind(&())), async || {
         let left = room.api::<K>().get_opt(name).await.map_err(|error| error.to_string())?;
-        seen(left.is_none(), || "it is there".into())
+        check_state(left.is_none(), || "it is there".into())
     })
     .await;
 }
@@ -43,7 +43,7 @@ async fn quota_says(room: &TestNamespace, name: &str, pods: &str) {
     eventually(&format!("ResourceQuota/{name} says pods {pods}"), async || {
         let quota = room.api::<ResourceQuota>().get(name).await.map_err(|error| error.to_string())?;
         let hard = quota.spec.and_then(|spec| spec.hard).unwrap_or_default();
-        seen(hard.get("pods").is_some_and(|stored| stored.0 == pods), || format!("{hard:?}"))
+        check_state(hard.get("pods").is_some_and(|stored| stored.0 == pods), || format!("{hard:?}"))
     })
     .await;
 }
@@ -52,7 +52,7 @@ async fn quota_says(room: &TestNamespace, name: &str, pods: &str) {
 async fn quota_counts(room: &TestNamespace) {
     eventually("the quota is counted", async || {
         let quota = room.api::<ResourceQuota>().get("spillway-team").await.map_err(|error| error.to_string())?;
-        seen(quota.status.and_then(|status| status.hard).is_some_and(|hard| !hard.is_empty()), || "not yet".into())
+        check_state(quota.status.and_then(|status| status.hard).is_some_and(|hard| !hard.is_empty()), || "not yet".into())
     })
     .await;
 }
@@ -88,7 +88,7 @@ async fn compute_of_a_budget_is_applied_repaired_and_removed() {
         let hard =
             room.api::<ResourceQuota>().get("spillway-team").await.map_err(|error| error.to_string())?.spec.and_then(|spec| spec.hard);
         let hard = hard.unwrap_or_default();
-        seen(hard.len() == 1, || format!("{hard:?}"))
+        check_state(hard.len() == 1, || format!("{hard:?}"))
     })
     .await;
     room.api::<Budget>().delete("team", &DeleteParams::default()).await.expect("deleted");
@@ -188,7 +188,7 @@ async fn no_more_agents_than_a_budget_allows_over_two_pools() {
         assert!(live <= 3, "{live} pods");
         let pools = [room.pool("one").await, room.pool("two").await];
         let reasons: Vec<String> = pools.into_iter().filter_map(|pool| pool.status?.reason).collect();
-        seen(live == 3 && reasons.iter().any(|reason| reason == "BudgetExhausted"), || format!("{live} {reasons:?}"))
+        check_state(live == 3 && reasons.iter().any(|reason| reason == "BudgetExhausted"), || format!("{live} {reasons:?}"))
     })
     .await;
     let blocked =
@@ -204,7 +204,7 @@ async fn no_more_agents_than_a_budget_allows_over_two_pools() {
         let live = live_pods(&room).await;
         assert!(live <= 3, "{live} pods");
         let status = room.pool(blocked).await.status.unwrap_or_default();
-        seen(status.reason.as_deref() == Some("ReplicasSet"), || format!("{live} {status:?}"))
+        check_state(status.reason.as_deref() == Some("ReplicasSet"), || format!("{live} {status:?}"))
     })
     .await;
     apply_budget(&room, "team", json!({"agents": {"maxConcurrent": 9}})).await;

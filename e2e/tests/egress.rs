@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::exec::{exec, sh};
-use crate::support::history::says;
+use crate::support::history::has_condition;
 use crate::support::operator::free_port;
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// Runs until the agent is asked to end.
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
@@ -93,7 +93,7 @@ async fn opened(name: &str, platform: impl Fn(u16) -> Value, pool: impl Fn(u16) 
     let mut spec = pool(server.port);
     spec.as_object_mut().expect("an object").extend(agent.as_object().expect("an object").clone());
     namespace.apply_pool("coders", spec).await;
-    let agent = namespace.idle("coders", 1).await.remove(0);
+    let agent = namespace.wait_until_idle("coders", 1).await.remove(0);
     (namespace, operator, server, agent)
 }
 
@@ -246,7 +246,7 @@ async fn begin_tunnel(namespace: &TestNamespace, pod: &str, destination: &str) {
     exec(namespace, pod, &["/bin/sh", "-c", script, destination]).await.ok();
     eventually("the tunnel is open", async || {
         let said = sh(namespace, pod, "cat /tmp/tunnel").await.out;
-        seen(said.starts_with("HTTP/1.1 200"), || said)
+        check_state(said.starts_with("HTTP/1.1 200"), || said)
     })
     .await;
 }
@@ -259,20 +259,20 @@ async fn a_connection_ends_with_its_gateway_and_with_its_agent() {
     namespace.kill_gateway();
     eventually("the program sees the end of its connection", async || {
         let said = sh(&namespace, &pod, "cat /tmp/tunnel").await.out;
-        seen(said.contains("over"), || said)
+        check_state(said.contains("over"), || said)
     })
     .await;
     namespace.start_gateway("gateway-2");
     eventually("another gateway serves the next connection", async || {
         let said = sh(&namespace, &pod, &format!("wget -q -O - http://{destination}/")).await;
-        seen(said.out.starts_with("served"), || format!("{said:?}"))
+        check_state(said.out.starts_with("served"), || format!("{said:?}"))
     })
     .await;
     begin_tunnel(&namespace, &pod, &destination).await;
     assert_eq!(server.open(), 1);
     // The pod is there still when its agent was revoked: the gateway ends what it has open.
     namespace.api::<Agent>().delete(&pod, &DeleteParams::default()).await.expect("the Agent is deleted");
-    eventually("the server sees the end of the connection", async || seen(server.open() == 0, || "it is open".into())).await;
+    eventually("the server sees the end of the connection", async || check_state(server.open() == 0, || "it is open".into())).await;
     namespace.close().await;
 }
 
@@ -293,7 +293,7 @@ async fn denials_count_for_supervision_and_a_wrong_list_is_named() {
     let agents = namespace.api::<Agent>();
     let paused = eventually("the supervision pauses the agent", async || {
         let agent = agents.get(&pod).await.map_err(|error| error.to_string())?;
-        seen(says(&agent, "Paused", "True", "PausedBySupervisor"), || format!("{:?}", agent.status)).map(|()| agent)
+        check_state(has_condition(&agent, "Paused", "True", "PausedBySupervisor"), || format!("{:?}", agent.status)).map(|()| agent)
     })
     .await;
     let interventions = paused.status.and_then(|status| status.interventions).unwrap_or_default();

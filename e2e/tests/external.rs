@@ -18,10 +18,10 @@ use spillway::wire::external::EXTERNAL_HEADER;
 use spillway::wire::{Code, GATEWAY_AUDIENCE};
 
 use crate::support::caller::{Caller, report, token, token_of};
-use crate::support::history::{condition, phase, says};
-use crate::support::models::{Scripted, agrees};
+use crate::support::history::{condition, has_condition, phase};
+use crate::support::models::{Scripted, wait_until_counts_agree};
 use crate::support::work::{attempts, holder};
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// Asks a model for each task, and prints the answer.
 const ASKS: &str = r#"read -r task; busybox wget -q -Y off -O answer-$$ --header 'content-type: application/json' \
@@ -73,7 +73,7 @@ fn file(room: &TestNamespace, name: &str) -> PathBuf {
 
 /// A namespace with an operator, a pool `laptops` that makes no agents itself and accepts a number of external ones,
 /// and a ServiceAccount `laptop` that may register them.
-async fn opened(name: &str, most: u32, extra: Value) -> (TestNamespace, Operator) {
+async fn set_up(name: &str, most: u32, extra: Value) -> (TestNamespace, Operator) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -109,14 +109,14 @@ async fn agent_is(room: &TestNamespace, name: &str, wanted: AgentPhase) -> Agent
     eventually(&format!("{name} is {wanted:?}"), async || {
         let agents: Vec<Agent> = room.list().await;
         let found = agents.into_iter().find(|agent| agent.spec.display_name.as_deref() == Some(name)).ok_or("no such Agent")?;
-        seen(phase(&found) == Some(wanted), || format!("{:?}", found.status)).map(|()| found)
+        check_state(phase(&found) == Some(wanted), || format!("{:?}", found.status)).map(|()| found)
     })
     .await
 }
 
 #[tokio::test]
 async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
-    let (room, _operator) = opened("external", 2, json!({})).await;
+    let (room, _operator) = set_up("external", 2, json!({})).await;
     let provider = Scripted::serve(&room).await;
     let budget = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
@@ -133,7 +133,8 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     let user = format!("system:serviceaccount:{}:laptop", room.namespace);
     assert_eq!(agent.spec.external.as_ref().map(|external| external.user.as_str()), Some(user.as_str()));
     assert!(
-        says(&agent, "SandboxEnforced", "False", "WallsNotEnforced") && says(&agent, "Heartbeating", "True", "Heartbeating"),
+        has_condition(&agent, "SandboxEnforced", "False", "WallsNotEnforced")
+            && has_condition(&agent, "Heartbeating", "True", "Heartbeating"),
         "{agent:?}"
     );
     for number in 0..3 {
@@ -146,7 +147,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
         assert_eq!(attempts(&item), [("Complete".to_owned(), agent.name_any())]);
     }
     assert_eq!(provider.calls(), 3);
-    agrees(&room, &provider).await;
+    wait_until_counts_agree(&room, &provider).await;
     eventually("the agent's status has its tokens", async || {
         let used = room
             .api::<Agent>()
@@ -155,7 +156,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
             .map_err(|error| error.to_string())?
             .status
             .and_then(|status| status.tokens?.used);
-        seen(used == Some(provider.told()), || format!("{used:?}"))
+        check_state(used == Some(provider.reported_tokens()), || format!("{used:?}"))
     })
     .await;
     assert!(room.list::<Pod>().await.is_empty(), "no pod is made for it");
@@ -166,7 +167,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     let stopped = agent_is(&room, "laptop", AgentPhase::Stopped).await;
     let said = stopped.status.as_ref().and_then(|status| status.goodbye.as_ref()?.reason.clone()).unwrap_or_default();
     assert!(said.contains("a signal on its machine ended it") && said.contains("exit code"), "{said}");
-    assert!(says(&stopped, "Ready", "False", "SaidGoodbye"), "{:?}", condition(&stopped, "Ready"));
+    assert!(has_condition(&stopped, "Ready", "False", "SaidGoodbye"), "{:?}", condition(&stopped, "Ready"));
 
     // An agent that a person removes gets a request to leave, and leaves.
     let mut second = Outside::start(&room, "second", "exec sleep 1000");
@@ -177,12 +178,12 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     second.ended().await;
     eventually("its Agent is gone", async || {
         let left = room.api::<Agent>().get_opt(&second_agent.name_any()).await.map_err(|error| error.to_string())?;
-        seen(left.is_none(), || format!("{:?}", left.and_then(|agent| agent.status)))
+        check_state(left.is_none(), || format!("{:?}", left.and_then(|agent| agent.status)))
     })
     .await;
     eventually("its item waits for another agent", async || {
         let item = room.item("held").await;
-        seen(crate::support::work::phase(&item) != Some(Leased), || format!("{:?}", item.status))
+        check_state(crate::support::work::phase(&item) != Some(Leased), || format!("{:?}", item.status))
     })
     .await;
     room.close().await;
@@ -191,7 +192,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
 #[tokio::test]
 async fn a_silent_one_is_given_up_and_another_does_its_item() {
     let quick = json!({"supervision": {"heartbeatPeriodSeconds": 2, "heartbeatTimeoutSeconds": 6}});
-    let (room, _operator) = opened("gone", 2, quick).await;
+    let (room, _operator) = set_up("gone", 2, quick).await;
     let lost = Outside::start(&room, "lost", "exec sleep 1000");
     let agent = agent_is(&room, "lost", AgentPhase::Idle).await;
     room.submit("jobs", "job", json!({"payload": "x"})).await;
@@ -209,9 +210,9 @@ async fn a_silent_one_is_given_up_and_another_does_its_item() {
 
 #[tokio::test]
 async fn who_may_not_is_refused_in_words_and_changes_nothing() {
-    let (room, _operator) = opened("intruders", 1, json!({})).await;
+    let (room, _operator) = set_up("intruders", 1, json!({})).await;
     room.apply_pool("free", json!({"replicas": 1})).await;
-    let inside = room.idle("free", 1).await.remove(0);
+    let inside = room.wait_until_idle("free", 1).await.remove(0);
     let mut laptop = Outside::start(&room, "laptop", "exec sleep 1000");
     let agent = agent_is(&room, "laptop", AgentPhase::Idle).await;
     let gateway = Caller::anonymous_at_gateway(&room).await;
@@ -220,14 +221,14 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     for account in ["laptop", "desktop", "stranger"] {
         tokens.insert(account, token(&room, account, GATEWAY_AUDIENCE, None).await);
     }
-    let as_account = |account: &str, place: &str| gateway.with(&tokens[account]).saying(EXTERNAL_HEADER, place);
+    let as_account = |account: &str, place: &str| gateway.with_token(&tokens[account]).with_header(EXTERNAL_HEADER, place);
     let of = |name: &str, agent: &Agent| format!("{}/{name}/{}/{}", room.namespace, agent.name_any(), agent.uid().expect("a uid"));
     let pool = format!("{}/laptops", room.namespace);
     let before = room.list::<Agent>().await.len();
     let enrol = "/agent/v1/external";
     let refuses = async |caller: &Caller, path: &str, code: Code, words: &str| {
         let body = if path == enrol { json!({"version": "1"}) } else { report() };
-        let refusal = caller.saying("idempotency-key", "k").post(path, body).await.refusal();
+        let refusal = caller.with_header("idempotency-key", "k").post(path, body).await.refusal();
         assert!(refusal.code == code && refusal.message.contains(words), "{path}: {refusal}: where is {words:?}?");
     };
     let reports = "/agent/v1/report";
@@ -247,10 +248,10 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     refuses(&as_account("desktop", &pods_own), reports, Code::NotAnAgent, "did not register Agent/").await;
     // A pod's token, outside or inside.
     let pod = room.api::<Pod>().get(&inside.name_any()).await.expect("its pod");
-    let stolen = gateway.with(&token_of(&room, &pod).await);
-    refuses(&stolen.saying(EXTERNAL_HEADER, &pool), enrol, Code::NotAllowed, "bound to pod").await;
-    refuses(&stolen.saying(EXTERNAL_HEADER, &of("laptops", &agent)), reports, Code::NotAllowed, "bound to pod").await;
-    refuses(&gateway.with(&tokens["laptop"]), reports, Code::NotAPod, "not bound to a pod").await;
+    let stolen = gateway.with_token(&token_of(&room, &pod).await);
+    refuses(&stolen.with_header(EXTERNAL_HEADER, &pool), enrol, Code::NotAllowed, "bound to pod").await;
+    refuses(&stolen.with_header(EXTERNAL_HEADER, &of("laptops", &agent)), reports, Code::NotAllowed, "bound to pod").await;
+    refuses(&gateway.with_token(&tokens["laptop"]), reports, Code::NotAPod, "not bound to a pod").await;
     assert_eq!(room.list::<Agent>().await.len(), before, "no Agent was made");
     assert_eq!(phase(&room.api::<Agent>().get(&agent.name_any()).await.expect("an Agent")), Some(AgentPhase::Idle));
 
@@ -263,12 +264,12 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
 
 #[tokio::test]
 async fn a_pool_that_takes_none_any_more_sends_those_away_that_it_has() {
-    let (room, _operator) = opened("closed", 1, json!({})).await;
+    let (room, _operator) = set_up("closed", 1, json!({})).await;
     let mut laptop = Outside::start(&room, "laptop", "exec sleep 1000");
     agent_is(&room, "laptop", AgentPhase::Idle).await;
     room.apply_workers("laptops", &["jobs"], "exit 1", json!({"scaling": {"max": 0}})).await;
     laptop.ended().await;
     let stopped = agent_is(&room, "laptop", AgentPhase::Stopped).await;
-    assert!(says(&stopped, "GoodbyeRequested", "True", "ExternalNotAllowed"), "{stopped:?}");
+    assert!(has_condition(&stopped, "GoodbyeRequested", "True", "ExternalNotAllowed"), "{stopped:?}");
     room.close().await;
 }

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::support::history::History;
 use crate::support::proxy::Proxy;
-use crate::support::{Operator, TestNamespace, audit, eventually, seen, track, within};
+use crate::support::{Operator, TestNamespace, audit, check_state, eventually, track, within};
 
 const AGENTS: usize = 30;
 /// Two cores carry thirty pods at once, so these tests run one after the other.
@@ -34,14 +34,14 @@ impl WatchedPool {
         room.pods_ready(AGENTS).await;
         assert_eq!(self.history.agents_ever().await.len(), AGENTS, "Agents ever created");
         assert_eq!(room.list::<Agent>().await.len(), AGENTS);
-        assert!(self.pods.most() <= AGENTS, "{} pods lived at once", self.pods.most());
+        assert!(self.pods.most_at_once() <= AGENTS, "{} pods lived at once", self.pods.most_at_once());
         let recorded = self.history.recorded_pods().await.len();
         assert_eq!(recorded, AGENTS, "pods that Agents ever had: one each; other pods come only from lost answers");
     }
 
     /// Checks that no answer was lost: each created pod was recorded.
     fn no_pod_is_unrecorded(&self) {
-        assert_eq!(self.pods.ever(), AGENTS, "pods ever created");
+        assert_eq!(self.pods.total(), AGENTS, "pods ever created");
     }
 }
 
@@ -49,7 +49,7 @@ async fn some_pods(room: &TestNamespace, least: usize) {
     eventually(&format!("{least} agents have pods"), async || {
         let with_pods =
             room.list::<Agent>().await.iter().filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some())).count();
-        seen(with_pods >= least, || format!("{with_pods}"))
+        check_state(with_pods >= least, || format!("{with_pods}"))
     })
     .await;
 }
@@ -129,7 +129,7 @@ async fn watches_half_a_minute_late_make_thirty() {
     within(Duration::from_secs(900), "thirty agents have pods", async || {
         let with_pods =
             room.list::<Agent>().await.iter().filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some())).count();
-        seen(with_pods == AGENTS, || format!("{with_pods}"))
+        check_state(with_pods == AGENTS, || format!("{with_pods}"))
     })
     .await;
     watched.exactly(&room).await;

@@ -81,7 +81,7 @@ async fn a_gateway_serves_within_its_memory_while_others_want_all_of_it() {
     group.add(gateway.process()).expect("the gateway is in its group");
     let pool = json!({"replicas": 2, "models": [provider.entry("gpt", "OpenAIChat")], "agent": {"command": ["/bin/sh", "-c", QUIET]}});
     room.apply_pool("callers", pool).await;
-    let agents = room.idle("callers", 2).await;
+    let agents = room.wait_until_idle("callers", 2).await;
     let hostile = room.api::<Pod>().get(&agents[0].name_any()).await.expect("its pod");
     let stranger = Caller::anonymous_at_gateway(&room).await;
     group.forget_peak().expect("its memory counts anew");

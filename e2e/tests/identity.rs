@@ -20,7 +20,7 @@ use spillway::wire::{Code, GATEWAY_AUDIENCE, GOVERNOR_AUDIENCE};
 use crate::support::caller::{Answer, Caller, report, token, token_of};
 use crate::support::fleet::{Chronicle, Fleet};
 use crate::support::schema::Schema;
-use crate::support::{Operator, TestNamespace, eventually, operator, seen, stopped, within};
+use crate::support::{Operator, TestNamespace, check_state, eventually, operator, stopped, within};
 
 /// A namespace with a pool of agents at rest, and their gateway.
 struct Scene {
@@ -43,7 +43,7 @@ impl Scene {
         operator.leads(&room).await;
         room.apply_pool("free", pool).await;
         room.pool_says("free", "Ready", "True").await;
-        Fleet::of(&room, agents).await;
+        Fleet::wait_for_idle(&room, agents).await;
         let pods = room.pods_ready(agents).await;
         let nobody = Caller::anonymous_at_gateway(&room).await;
         let scene = Self { room, gateway, _operator: operator, pods, anonymous: nobody };
@@ -57,13 +57,13 @@ impl Scene {
             let before = self.stored().await;
             tokio::time::sleep(Duration::from_secs(7)).await;
             let after = self.stored().await;
-            seen(before == after, || format!("{before:?}, then {after:?}"))
+            check_state(before == after, || format!("{before:?}, then {after:?}"))
         })
         .await;
     }
 
     async fn agent_of(&self, pod: &Pod) -> Caller {
-        self.anonymous.with(&token_of(&self.room, pod).await)
+        self.anonymous.with_token(&token_of(&self.room, pod).await)
     }
 
     /// Number of calls that the gateway refused for this reason.
@@ -81,7 +81,15 @@ impl Scene {
     }
 
     /// Checks that the call is refused with this code and these words, is counted, and changes nothing.
-    async fn refuses(&self, caller: &Caller, method: &str, path: &str, body: impl Into<Bytes>, code: Code, words: &[&str]) -> Answer {
+    async fn assert_refused(
+        &self,
+        caller: &Caller,
+        method: &str,
+        path: &str,
+        body: impl Into<Bytes>,
+        code: Code,
+        words: &[&str],
+    ) -> Answer {
         let (before, counted) = (self.stored().await, self.refused_so_far(code).await);
         let answer = caller.call(method, path, body).await;
         let refusal = answer.refusal();
@@ -118,32 +126,32 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     let room = &scene.room;
     let path = "/agent/v1/goodbye";
     let refuses = async |caller: &Caller, code: Code, words: &[&str]| {
-        scene.refuses(caller, "POST", path, goodbye(), code, words).await;
+        scene.assert_refused(caller, "POST", path, goodbye(), code, words).await;
     };
     refuses(&scene.anonymous, Code::NoToken, &["Authorization: Bearer"]).await;
-    refuses(&scene.anonymous.saying("authorization", "Basic dTpw"), Code::NoToken, &["Authorization: Bearer"]).await;
-    refuses(&scene.anonymous.with(""), Code::NoToken, &["Authorization: Bearer"]).await;
+    refuses(&scene.anonymous.with_header("authorization", "Basic dTpw"), Code::NoToken, &["Authorization: Bearer"]).await;
+    refuses(&scene.anonymous.with_token(""), Code::NoToken, &["Authorization: Bearer"]).await;
     for garbage in ["garbage", "eyJhbGciOiJub25lIn0.e30.", "a.b.c"] {
-        refuses(&scene.anonymous.with(garbage), Code::InvalidToken, &["does not accept this token", GATEWAY_AUDIENCE]).await;
+        refuses(&scene.anonymous.with_token(garbage), Code::InvalidToken, &["does not accept this token", GATEWAY_AUDIENCE]).await;
     }
     // A valid token, with its end cut off, or with the signature of another one.
     let good = token_of(room, &scene.pods[0]).await;
     let other = token_of(room, &scene.pods[1]).await;
     let (head, _) = good.rsplit_once('.').expect("a signature");
     let (_, signature) = other.rsplit_once('.').expect("a signature");
-    refuses(&scene.anonymous.with(&format!("{head}.{signature}")), Code::InvalidToken, &["does not accept this token"]).await;
-    refuses(&scene.anonymous.with(head), Code::InvalidToken, &["does not accept this token"]).await;
+    refuses(&scene.anonymous.with_token(&format!("{head}.{signature}")), Code::InvalidToken, &["does not accept this token"]).await;
+    refuses(&scene.anonymous.with_token(head), Code::InvalidToken, &["does not accept this token"]).await;
 
     // For another audience: the governor, the API server, or an unknown one.
     let api_server = "https://kubernetes.default.svc.cluster.local";
     for audience in [GOVERNOR_AUDIENCE, api_server, "https://example.org"] {
         let token = token(room, "default", audience, Some(&scene.pods[0])).await;
-        refuses(&scene.anonymous.with(&token), Code::WrongAudience, &[GATEWAY_AUDIENCE]).await;
+        refuses(&scene.anonymous.with_token(&token), Code::WrongAudience, &[GATEWAY_AUDIENCE]).await;
     }
     // For the gateway, and bound to no object.
     for account in ["default", operator::GATEWAY] {
         let token = token(room, account, GATEWAY_AUDIENCE, None).await;
-        refuses(&scene.anonymous.with(&token), Code::NotAPod, &["not bound to a pod", "agents' pods"]).await;
+        refuses(&scene.anonymous.with_token(&token), Code::NotAPod, &["not bound to a pod", "agents' pods"]).await;
     }
 
     // Pods of users. The last one imitates an agent's pod as far as a user with rights on pods can.
@@ -155,9 +163,12 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     refuses(&scene.agent_of(&dressed).await, Code::NotAnAgent, &["Spillway created"]).await;
     assert!(scene.goodbyes().await.is_empty());
     // Their own statements do not give them an identity either.
-    let claims =
-        scene.agent_of(&plain).await.saying(CALLER_NAMESPACE_HEADER, &room.namespace).saying(CALLER_POD_HEADER, &scene.pods[0].name_any());
-    let claims = claims.saying(CALLER_UID_HEADER, &scene.pods[0].uid().expect("a uid")).saying(GATEWAY_HEADER, "counted");
+    let claims = scene
+        .agent_of(&plain)
+        .await
+        .with_header(CALLER_NAMESPACE_HEADER, &room.namespace)
+        .with_header(CALLER_POD_HEADER, &scene.pods[0].name_any());
+    let claims = claims.with_header(CALLER_UID_HEADER, &scene.pods[0].uid().expect("a uid")).with_header(GATEWAY_HEADER, "counted");
     refuses(&claims, Code::NotAnAgent, &["Spillway created"]).await;
 
     // A pod that takes the name of an agent that ended.
@@ -166,7 +177,7 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     eventually("the agent ended and its pod is gone", async || {
         let phase = room.api::<Agent>().get(&ended).await.map_err(|error| error.to_string())?.status.and_then(|status| status.phase);
         let pod = room.api::<Pod>().get_opt(&ended).await.map_err(|error| error.to_string())?;
-        seen(phase.is_some_and(|phase| phase.ended()) && pod.is_none(), || format!("{phase:?}"))
+        check_state(phase.is_some_and(|phase| phase.ended()) && pod.is_none(), || format!("{phase:?}"))
     })
     .await;
     room.pool_says("free", "Ready", "True").await;
@@ -174,10 +185,10 @@ async fn whoever_is_no_agent_is_refused_and_told_why() {
     let squatter = unscheduled_pod(room, json!({"name": ended, "labels": scene.pods[0].metadata.labels})).await;
     refuses(&scene.agent_of(&squatter).await, Code::NotAnAgent, &["Spillway created"]).await;
     // The token of the ended agent, whose pod is deleted.
-    refuses(&scene.anonymous.with(&good), Code::InvalidToken, &["does not accept this token"]).await;
+    refuses(&scene.anonymous.with_token(&good), Code::InvalidToken, &["does not accept this token"]).await;
 
     // No other agent was affected.
-    let agent = scene.anonymous.with(&other);
+    let agent = scene.anonymous.with_token(&other);
     assert_eq!(agent.post("/agent/v1/report", report()).await.status, 200);
     for pod in ["plain", "dressed", ended.as_str()] {
         let _ = room.api::<Pod>().delete(pod, &DeleteParams::default().grace_period(0)).await; // the operator may have deleted it already
@@ -192,11 +203,11 @@ async fn a_token_speaks_for_its_own_agent_whatever_else_is_said() {
     let told = Chronicle::start(&scene.room);
     // All ways to name another agent: internal headers of gateways, fields that the call does not have, the query.
     let agent = scene.agent_of(first).await;
-    let posing = agent.saying(CALLER_NAMESPACE_HEADER, &scene.room.namespace).saying(CALLER_POD_HEADER, &second.name_any());
-    let posing = posing.saying(CALLER_UID_HEADER, &second.uid().expect("a uid")).saying("x-remote-user", "system:admin");
+    let posing = agent.with_header(CALLER_NAMESPACE_HEADER, &scene.room.namespace).with_header(CALLER_POD_HEADER, &second.name_any());
+    let posing = posing.with_header(CALLER_UID_HEADER, &second.uid().expect("a uid")).with_header("x-remote-user", "system:admin");
     for field in ["agent", "pod", "uid", "name"] {
         let body = json!({"reason": "x", field: second.uid()}).to_string();
-        let answer = scene.refuses(&posing, "POST", "/agent/v1/goodbye", body, Code::InvalidBody, &[field]).await;
+        let answer = scene.assert_refused(&posing, "POST", "/agent/v1/goodbye", body, Code::InvalidBody, &[field]).await;
         assert_eq!(answer.refusal().field.as_deref(), Some(field));
     }
     let answer = posing.post("/agent/v1/report", json!({"program": "running", "silentMs": 0, "action": "posing"})).await;
@@ -205,9 +216,9 @@ async fn a_token_speaks_for_its_own_agent_whatever_else_is_said() {
     let answer = posing.call("POST", &path, json!({"reason": "mine alone"}).to_string()).await;
     assert_eq!((answer.status, answer.json()), (200, json!({})));
     assert_eq!(scene.goodbyes().await, [first.name_any()], "the answer came after it was stored, in the token's agent");
-    told.until(&first.name_any(), "gone", |state| state.phase == "Stopped" && state.ready == "SaidGoodbye").await;
+    told.wait_for_state(&first.name_any(), "gone", |state| state.phase == "Stopped" && state.ready == "SaidGoodbye").await;
     for pod in [second, third] {
-        let states = told.of(&pod.name_any());
+        let states = told.states_of(&pod.name_any());
         assert!(states.iter().all(|state| state.phase == "Idle"), "{states:#?}");
         let action =
             scene.room.api::<Agent>().get(&pod.name_any()).await.expect("an Agent").status.and_then(|status| status.current_action);
@@ -237,13 +248,13 @@ async fn nothing_left_of_an_ended_agent_may_act() {
                 match answer.status {
                     200 => after = answer.json()["revision"].as_str().expect("a revision").to_owned(),
                     204 => {}
-                    _ => return (answer, told.of(&name).last().cloned()),
+                    _ => return (answer, told.states_of(&name).last().cloned()),
                 }
             }
         }
     });
-    told.until(&name, "given up", |state| state.phase == "Stale" && state.ready == "HeartbeatLost").await;
-    told.until(&name, "ended by force", |state| state.phase == "ForceStopped").await;
+    told.wait_for_state(&name, "given up", |state| state.phase == "Stale" && state.ready == "HeartbeatLost").await;
+    told.wait_for_state(&name, "ended by force", |state| state.phase == "ForceStopped").await;
     // The first call after its phase is final. The API server may still accept the token.
     for (path, body) in [("/agent/v1/report", report().to_string()), ("/agent/v1/goodbye", goodbye())] {
         let (before, answer) = (scene.stored().await, agent.call("POST", path, body).await);
@@ -261,7 +272,7 @@ async fn nothing_left_of_an_ended_agent_may_act() {
     eventually("the API server does not vouch for the token any more", async || {
         let refusal = agent.post("/agent/v1/report", report()).await.refusal();
         assert!(matches!(refusal.code, Code::AgentEnded | Code::InvalidToken), "{refusal}");
-        seen(refusal.code == Code::InvalidToken, || refusal.to_string())
+        check_state(refusal.code == Code::InvalidToken, || refusal.to_string())
     })
     .await;
     let stays = scene.agent_of(other).await.post("/agent/v1/report", report()).await;
@@ -278,10 +289,10 @@ async fn an_expired_token_is_refused() {
     within(Duration::from_secs(900), "the token has expired", async || {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let answer = agent.post("/agent/v1/report", report()).await;
-        seen(answer.status == 401, || format!("{answer:?}"))
+        check_state(answer.status == 401, || format!("{answer:?}"))
     })
     .await;
-    let answer = scene.refuses(&agent, "POST", "/agent/v1/goodbye", goodbye(), Code::InvalidToken, &["expired"]).await;
+    let answer = scene.assert_refused(&agent, "POST", "/agent/v1/goodbye", goodbye(), Code::InvalidToken, &["expired"]).await;
     assert_eq!(answer.status, 401);
     assert_eq!(scene.agent_of(&scene.pods[0]).await.post("/agent/v1/report", report()).await.status, 200, "a new one is good");
     scene.room.close().await;
@@ -294,8 +305,8 @@ async fn the_governor_listens_to_gateways_only() {
     let pod = &scene.pods[0];
     let somebody = Caller::anonymous_at_governor(room).await;
     // With all headers of a gateway.
-    let somebody = somebody.saying(CALLER_NAMESPACE_HEADER, &room.namespace).saying(CALLER_POD_HEADER, &pod.name_any());
-    let somebody = somebody.saying(CALLER_UID_HEADER, &pod.uid().expect("a uid")).saying(GATEWAY_HEADER, "counted");
+    let somebody = somebody.with_header(CALLER_NAMESPACE_HEADER, &room.namespace).with_header(CALLER_POD_HEADER, &pod.name_any());
+    let somebody = somebody.with_header(CALLER_UID_HEADER, &pod.uid().expect("a uid")).with_header(GATEWAY_HEADER, "counted");
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "other"}})).expect("an account");
     room.api::<ServiceAccount>().create(&PostParams::default(), &account).await.expect("an account");
     let cases = [
@@ -309,7 +320,7 @@ async fn the_governor_listens_to_gateways_only() {
     ];
     let before = scene.stored().await;
     for (token, code) in &cases {
-        let caller = token.as_ref().map_or_else(|| somebody.clone(), |token| somebody.with(token));
+        let caller = token.as_ref().map_or_else(|| somebody.clone(), |token| somebody.with_token(token));
         for row in &ACCESS_TABLE {
             let answer = caller.call(row.method, &row.path.replace("{}", "x"), goodbye()).await;
             let refusal = answer.refusal();
@@ -322,12 +333,12 @@ async fn the_governor_listens_to_gateways_only() {
     }
     assert_eq!(scene.stored().await, before, "nothing changed");
     // A gateway that names no agent is refused too, and so is one that names a pod that is no agent's.
-    let gateway = Caller::anonymous_at_governor(room).await.with(&token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await);
+    let gateway = Caller::anonymous_at_governor(room).await.with_token(&token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await);
     let refusal = gateway.post("/agent/v1/report", report()).await.refusal();
     assert_eq!((refusal.code, refusal.field.as_deref()), (Code::InvalidBody, Some(GATEWAY_HEADER)));
     let named = |uid: &str, name: &str| {
-        let gateway = gateway.saying(GATEWAY_HEADER, "counted").saying(CALLER_NAMESPACE_HEADER, &room.namespace);
-        gateway.saying(CALLER_POD_HEADER, name).saying(CALLER_UID_HEADER, uid)
+        let gateway = gateway.with_header(GATEWAY_HEADER, "counted").with_header(CALLER_NAMESPACE_HEADER, &room.namespace);
+        gateway.with_header(CALLER_POD_HEADER, name).with_header(CALLER_UID_HEADER, uid)
     };
     let uid = pod.uid().expect("a uid");
     for (uid, name) in [("another", pod.name_any().as_str()), (&uid, "another")] {

@@ -11,10 +11,10 @@ use spillway::api::{Agent, Budget};
 use crate::breakers;
 use crate::notifications::{Calls, receiver, webhooks};
 use crate::support::caller::{Caller, token_of};
-use crate::support::history::{condition, says};
+use crate::support::history::{condition, has_condition};
 use crate::support::models::Scripted;
 use crate::support::work::{UNTIL_TOLD, attempts, holder};
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// A function of the shell that makes one call of this model.
 fn call(model: &str) -> String {
@@ -26,7 +26,7 @@ fn call(model: &str) -> String {
 async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(what, async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
-        seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
+        check_state(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
     })
     .await
 }
@@ -38,7 +38,7 @@ fn intervened(agent: &Agent, signal: &str, action: &str) -> bool {
 }
 
 /// Waits until the webhook has this notice; the notice.
-async fn told(calls: &Calls, reason: &str) -> Value {
+async fn wait_for_notice(calls: &Calls, reason: &str) -> Value {
     eventually(&format!("the webhook has a notice {reason}"), async || {
         let calls = calls.lock().expect("whole").clone();
         let found = calls.iter().map(|(_, body)| body.clone()).find(|body| body["reason"] == reason);
@@ -64,23 +64,23 @@ async fn chronic_time_outs_end_the_agent_and_are_told_to_the_breakers_of_its_wor
     room.apply_workers("slow", &["bugs"], &script, extra).await;
     room.submit("bugs", "hangs", json!({"payload": "x"})).await;
     let name = holder(&room.wait_for_item_phase("hangs", Leased).await);
-    let ended = agent(&room, "it is given up", &name, |agent| says(agent, "GivenUp", "True", "Reaped")).await;
+    let ended = agent(&room, "it is given up", &name, |agent| has_condition(agent, "GivenUp", "True", "Reaped")).await;
     assert!(intervened(&ended, "ChronicTimeout", "Reap"), "{:?}", ended.status);
     assert!(ended.status.and_then(|status| status.timeouts).is_some_and(|timeouts| timeouts >= 2));
-    room.event(&name, "ChronicTimeout", "spec.bulkhead.maxTimeouts").await;
+    room.wait_for_event(&name, "ChronicTimeout", "spec.bulkhead.maxTimeouts").await;
     // No attempt timed out: only the agent's time-outs open the circuits.
-    let words = breakers::says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
+    let words = breakers::wait_for_condition(&room, "strict", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work/slow is open") && words.contains("spec.bulkhead.maxTimeouts"), "{words}");
-    let words = breakers::says(&room, "for-all", "Tripped", "True", "CircuitOpen").await;
+    let words = breakers::wait_for_condition(&room, "for-all", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work (all pools of the namespace) is open"), "{words}");
     let (reason, message) = room.pool_says("slow", "Blocked", "True").await;
     assert!(reason == "BreakerOpen" && message.contains("Breaker/strict") && message.contains("Breaker/for-all"), "{reason}: {message}");
     eventually("its item is released", async || {
         let tried = attempts(&room.item("hangs").await);
-        seen(tried == [("LeaseExpired".to_owned(), name.clone())], || format!("{tried:?}"))
+        check_state(tried == [("LeaseExpired".to_owned(), name.clone())], || format!("{tried:?}"))
     })
     .await;
-    provider.go();
+    provider.release_waiting();
     room.close().await;
 }
 
@@ -93,7 +93,7 @@ async fn agents_that_crash_one_after_another_are_told_of_as_a_rule_says() {
     let rules = json!({"rules": [{"signal": "CrashLoop", "count": 3, "windowSeconds": 600, "do": "Notify"}]});
     let program = json!({"command": ["/bin/sh", "-c", "exit 7"]});
     room.apply_pool("fails", json!({"replicas": 1, "agent": program, "supervision": rules})).await;
-    let notice = told(&calls, "CrashLoop").await;
+    let notice = wait_for_notice(&calls, "CrashLoop").await;
     assert!(notice.to_string().contains("3 agents of AgentPool/fails recently ended soon after their start"), "{notice}");
     let agents: Vec<Agent> = room.list().await;
     let told: Vec<String> = agents.iter().filter(|agent| intervened(agent, "CrashLoop", "Notify")).map(ResourceExt::name_any).collect();
@@ -102,7 +102,7 @@ async fn agents_that_crash_one_after_another_are_told_of_as_a_rule_says() {
         agents.iter().all(|agent| condition(agent, "GivenUp").is_none_or(|given_up| given_up.status != "True")),
         "they ended by themselves"
     );
-    room.event(&told[0], "CrashLoop", "exit code 7").await;
+    room.wait_for_event(&told[0], "CrashLoop", "exit code 7").await;
     room.close().await;
 }
 
@@ -130,12 +130,12 @@ async fn thresholds_of_a_budget_tell_people_and_end_agents() {
     room.apply_workers("spenders", &["bugs"], &script, extra).await;
     room.submit("bugs", "spends", json!({"payload": "x"})).await;
     let spender = holder(&room.wait_for_item_phase("spends", Leased).await);
-    let notice = told(&calls, "ThresholdReached").await;
+    let notice = wait_for_notice(&calls, "ThresholdReached").await;
     assert_eq!(notice["objects"][0]["kind"], "Budget", "{notice}");
     assert!(notice.to_string().contains("50 % of the limit daily of 4000 tokens"), "{notice}");
-    let ended = agent(&room, "it is ended", &spender, |agent| says(agent, "GivenUp", "True", "TokensSpent")).await;
+    let ended = agent(&room, "it is ended", &spender, |agent| has_condition(agent, "GivenUp", "True", "TokensSpent")).await;
     assert!(intervened(&ended, "TokenBudgetExceeded", "Reap"), "{:?}", ended.status);
-    room.event(&spender, "TokenBudgetExceeded", "90 % of the limit daily of 4000 tokens").await;
+    room.wait_for_event(&spender, "TokenBudgetExceeded", "90 % of the limit daily of 4000 tokens").await;
     let item = room.item("spends").await.status.unwrap_or_default();
     assert_eq!((item.failures.unwrap_or(0), item.stalls.unwrap_or(0)), (0, 0), "its item counts nothing");
     room.close().await;
@@ -147,9 +147,9 @@ async fn what_a_pool_escalates_comes_to_the_inbox_of_the_scheduler() {
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("planner", json!({"type": "scheduler", "replicas": 1})).await;
-    let planner = room.idle("planner", 1).await.remove(0).name_any();
+    let planner = room.wait_until_idle("planner", 1).await.remove(0).name_any();
     let pod = room.api::<Pod>().get(&planner).await.expect("its pod");
-    let inbox = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let inbox = Caller::anonymous_at_gateway(&room).await.with_token(&token_of(&room, &pod).await);
     room.apply_queue("bugs", json!({"itemDefaults": {"attemptTimeoutSeconds": 3}})).await;
     let rules = json!({"rules": [{"signal": "ItemPastTime", "do": "Escalate"}]});
     room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, json!({"scaling": {"max": 1}, "supervision": rules})).await;

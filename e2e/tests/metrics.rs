@@ -9,7 +9,7 @@ use serde_json::json;
 use spillway::api::Agent;
 use spillway::api::work_item::WorkItemPhase::Succeeded;
 
-use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually, plugin_path};
 
 /// The numbers of one metric, by labels, without the room's namespace.
 async fn metric(room: &TestNamespace, operator: &Operator, name: &str) -> Result<BTreeMap<String, f64>, String> {
@@ -19,11 +19,11 @@ async fn metric(room: &TestNamespace, operator: &Operator, name: &str) -> Result
     Ok(lines.filter_map(|(labels, number)| Some((labels.replace(&here, ""), number.parse().ok()?))).collect())
 }
 
-async fn until(room: &TestNamespace, operator: &Operator, name: &str, expected: &[(&str, f64)]) {
+async fn wait_for_metric(room: &TestNamespace, operator: &Operator, name: &str, expected: &[(&str, f64)]) {
     let expected: BTreeMap<String, f64> = expected.iter().map(|(labels, number)| ((*labels).to_owned(), *number)).collect();
     eventually(&format!("{name} is {expected:?}"), async || {
         let now = metric(room, operator, name).await?;
-        seen(expected.iter().all(|(labels, number)| now.get(labels) == Some(number)), || format!("{now:?}"))
+        check_state(expected.iter().all(|(labels, number)| now.get(labels) == Some(number)), || format!("{now:?}"))
     })
     .await;
 }
@@ -47,20 +47,26 @@ async fn what_happens_to_work_and_agents_is_counted_once_and_a_new_leader_begins
     }
     room.wait_until_items_ended(3).await;
     let queue = |rest: &str| format!("queue=\"bugs\"{rest}");
-    until(&room, &operator, "queue_arrivals_total", &[(&queue(""), 3.0)]).await;
-    until(&room, &operator, "queue_claims_total", &[(&queue(""), 4.0)]).await;
-    until(&room, &operator, "queue_attempts_total", &[(&queue(",outcome=\"Complete\""), 2.0), (&queue(",outcome=\"Fail\""), 2.0)]).await;
+    wait_for_metric(&room, &operator, "queue_arrivals_total", &[(&queue(""), 3.0)]).await;
+    wait_for_metric(&room, &operator, "queue_claims_total", &[(&queue(""), 4.0)]).await;
+    wait_for_metric(
+        &room,
+        &operator,
+        "queue_attempts_total",
+        &[(&queue(",outcome=\"Complete\""), 2.0), (&queue(",outcome=\"Fail\""), 2.0)],
+    )
+    .await;
     let ends = [(&*queue(",outcome=\"Succeeded\""), 2.0), (&*queue(",outcome=\"DeadLettered\""), 1.0)];
-    until(&room, &operator, "queue_ends_total", &ends).await;
-    until(&room, &operator, "queue_wait_seconds_count", &[(&queue(""), 4.0)]).await;
-    until(&room, &operator, "queue_run_seconds_count", &[(&queue(""), 4.0)]).await;
+    wait_for_metric(&room, &operator, "queue_ends_total", &ends).await;
+    wait_for_metric(&room, &operator, "queue_wait_seconds_count", &[(&queue(""), 4.0)]).await;
+    wait_for_metric(&room, &operator, "queue_run_seconds_count", &[(&queue(""), 4.0)]).await;
     let phases = [(&*queue(",phase=\"Succeeded\""), 2.0), (&*queue(",phase=\"DeadLettered\""), 1.0), (&*queue(",phase=\"Ready\""), 0.0)];
-    until(&room, &operator, "queue_items", &phases).await;
-    until(&room, &operator, "pool_agents_desired", &[("pool=\"fixers\"", 1.0)]).await;
-    until(&room, &operator, "pool_agents_live", &[("pool=\"fixers\"", 1.0)]).await;
-    until(&room, &operator, "pool_agents", &[("pool=\"fixers\",phase=\"Idle\"", 1.0)]).await;
-    until(&room, &operator, "pool_agent_starts_total", &[("pool=\"fixers\"", 1.0)]).await;
-    until(&room, &operator, "agents", &[("type=\"worker\",phase=\"Idle\"", 1.0)]).await;
+    wait_for_metric(&room, &operator, "queue_items", &phases).await;
+    wait_for_metric(&room, &operator, "pool_agents_desired", &[("pool=\"fixers\"", 1.0)]).await;
+    wait_for_metric(&room, &operator, "pool_agents_live", &[("pool=\"fixers\"", 1.0)]).await;
+    wait_for_metric(&room, &operator, "pool_agents", &[("pool=\"fixers\",phase=\"Idle\"", 1.0)]).await;
+    wait_for_metric(&room, &operator, "pool_agent_starts_total", &[("pool=\"fixers\"", 1.0)]).await;
+    wait_for_metric(&room, &operator, "agents", &[("type=\"worker\",phase=\"Idle\"", 1.0)]).await;
 
     // A program's environment about itself agrees with its Agent.
     let agent = room.list::<Agent>().await.pop().expect("an agent");
@@ -98,14 +104,14 @@ async fn what_happens_to_work_and_agents_is_counted_once_and_a_new_leader_begins
     next.leads(&room).await;
     room.submit("bugs", "late", json!({"payload": "good"})).await;
     room.wait_for_item_phase("late", Succeeded).await;
-    until(&room, &next, "queue_arrivals_total", &[(&queue(""), 1.0)]).await;
-    until(&room, &next, "queue_claims_total", &[(&queue(""), 1.0)]).await;
-    until(&room, &next, "queue_ends_total", &[(&queue(",outcome=\"Succeeded\""), 1.0)]).await;
-    until(&room, &next, "queue_items", &[(&queue(",phase=\"Succeeded\""), 3.0)]).await;
+    wait_for_metric(&room, &next, "queue_arrivals_total", &[(&queue(""), 1.0)]).await;
+    wait_for_metric(&room, &next, "queue_claims_total", &[(&queue(""), 1.0)]).await;
+    wait_for_metric(&room, &next, "queue_ends_total", &[(&queue(",outcome=\"Succeeded\""), 1.0)]).await;
+    wait_for_metric(&room, &next, "queue_items", &[(&queue(",phase=\"Succeeded\""), 3.0)]).await;
     let starts = metric(&room, &next, "pool_agent_starts_total").await.expect("metrics");
     assert_eq!(starts, BTreeMap::new(), "the agent started under the leader before");
     plugin(&room, &["scale", "fixers", "--replicas", "0"]);
-    until(&room, &next, "pool_agents_live", &[("pool=\"fixers\"", 0.0)]).await;
+    wait_for_metric(&room, &next, "pool_agents_live", &[("pool=\"fixers\"", 0.0)]).await;
     let ends = metric(&room, &next, "pool_agent_ends_total").await.expect("metrics");
     assert_eq!(ends.values().sum::<f64>(), 1.0, "{ends:?}");
     room.close().await;

@@ -8,10 +8,10 @@ use spillway::api::breaker::{Circuit, CircuitState};
 
 use crate::support::caller::{Answer, Caller};
 use crate::support::gateways::Gateways;
-use crate::support::models::{Scripted, agrees};
+use crate::support::models::{Scripted, wait_until_counts_agree};
 use crate::support::restarted::Controllers;
 use crate::support::standins::Standin;
-use crate::support::{GENEROUS, TestNamespace, eventually, seen};
+use crate::support::{GENEROUS, TestNamespace, check_state, eventually};
 
 /// Number of failures that open a circuit.
 const FAILURES: usize = 5;
@@ -48,7 +48,7 @@ impl<'a> Scene<'a> {
 
     fn caller(&self, which: usize, script: &str) -> Caller {
         let which = which % 2;
-        self.agents[which].caller.at(self.gateways.address(which)).saying("x-script", script)
+        self.agents[which].caller.at(self.gateways.address(which)).with_header("x-script", script)
     }
 
     /// A call of one of them through one of the gateways. `script` has the provider's modes.
@@ -76,7 +76,7 @@ impl<'a> Scene<'a> {
     async fn is_open(&self) -> Circuit {
         eventually("the circuit is open", async || {
             let circuit = self.circuit().await?;
-            seen(circuit.state == CircuitState::Open, || format!("{circuit:?}")).map(|()| circuit)
+            check_state(circuit.state == CircuitState::Open, || format!("{circuit:?}")).map(|()| circuit)
         })
         .await
     }
@@ -114,27 +114,27 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
         let probe = async {
             eventually("the provider gets a probe", async || {
                 let answer = scene.call(0, "wait", false).await;
-                seen(answer.status == 200, || text(&answer))
+                check_state(answer.status == 200, || text(&answer))
             })
             .await;
         };
         let meanwhile = async {
             eventually("the provider has the probe", async || {
-                seen(scene.provider.calls() == before + 1, || scene.provider.calls().to_string())
+                check_state(scene.provider.calls() == before + 1, || scene.provider.calls().to_string())
             })
             .await;
             let all = futures::future::join_all((0..16).map(|which| scene.call(which, FAILS, false))).await;
             all.iter().for_each(|answer| is_refused(answer, 503));
             assert_eq!(scene.provider.calls(), before + 1, "one, over all gateways");
-            scene.provider.go();
+            scene.provider.release_waiting();
         };
         futures::join!(probe, meanwhile);
         eventually("the circuit is closed by itself", async || {
             let answer = scene.call(1, "cache", true).await;
-            seen(answer.status == 200, || text(&answer))
+            check_state(answer.status == 200, || text(&answer))
         })
         .await;
-        agrees(&room, &scene.provider).await;
+        wait_until_counts_agree(&room, &scene.provider).await;
     };
     controllers.run_during(&room, test).await;
     room.close().await;
@@ -158,17 +158,17 @@ async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_rest
             is_refused(&scene.call(which, "cache", false).await, 503);
         }
         // The provider is back, but is not called before the probe.
-        scene.provider.serves().await;
+        scene.provider.start_listening().await;
         is_refused(&scene.call(0, "cache", false).await, 503);
         assert_eq!(scene.provider.calls(), 0);
         for which in 0..2 {
             eventually("the provider is called again", async || {
                 let answer = scene.call(which, "cache", false).await;
-                seen(answer.status == 200, || text(&answer))
+                check_state(answer.status == 200, || text(&answer))
             })
             .await;
         }
-        agrees(&room, &scene.provider).await;
+        wait_until_counts_agree(&room, &scene.provider).await;
     };
     controllers.run_during(&room, test).await;
     room.close().await;
@@ -182,21 +182,23 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
         let scene = Scene::new(&room, json!({"openSeconds": 3600, "maxOpenSeconds": 3600}), 600).await;
         let old = scene.call(0, "wait", false);
         let opens = async {
-            eventually("the provider has the old call", async || seen(scene.provider.calls() == 1, || scene.provider.calls().to_string()))
-                .await;
+            eventually("the provider has the old call", async || {
+                check_state(scene.provider.calls() == 1, || scene.provider.calls().to_string())
+            })
+            .await;
             let opened = scene.opens().await;
-            scene.provider.go();
+            scene.provider.release_waiting();
             opened
         };
         let (old, opened) = futures::join!(old, opens);
         assert_eq!(old.status, 200, "{old:?}");
-        agrees(&room, &scene.provider).await;
+        wait_until_counts_agree(&room, &scene.provider).await;
         let calls = scene.provider.calls();
         let is_open = async || {
             // The gap after a killed leader may be longer than a gateway waits.
             let answer = eventually("a leader answers", async || {
                 let answer = scene.call(1, "cache", false).await;
-                seen(!text(&answer).contains("governor_away"), || text(&answer)).map(|()| answer)
+                check_state(!text(&answer).contains("governor_away"), || text(&answer)).map(|()| answer)
             })
             .await;
             is_refused(&answer, 402);
@@ -235,11 +237,13 @@ async fn a_probe_that_never_answers_does_not_wedge_it() {
             }
         };
         let recovers = async {
-            eventually("the provider has the probe", async || seen(scene.provider.calls() > before, || scene.provider.calls().to_string()))
-                .await;
+            eventually("the provider has the probe", async || {
+                check_state(scene.provider.calls() > before, || scene.provider.calls().to_string())
+            })
+            .await;
             eventually("another probe is answered", async || {
                 let answer = scene.call(1, "cache", false).await;
-                seen(answer.status == 200, || text(&answer))
+                check_state(answer.status == 200, || text(&answer))
             })
             .await;
         };
@@ -271,7 +275,7 @@ async fn a_provider_that_hangs_counts_when_the_clients_of_calls_that_are_not_str
         let calls = scene.provider.calls();
         assert_eq!(calls, 3);
         is_refused(&scene.call(1, "cache", false).await, 402);
-        scene.provider.go();
+        scene.provider.release_waiting();
     };
     controllers.run_during(&room, test).await;
     room.close().await;
@@ -287,9 +291,9 @@ async fn a_model_turn_that_takes_too_long_is_told_so_and_counted_all_the_same() 
         assert_eq!(answer.status, 503, "{answer:?}");
         assert!(text(&answer).contains("spec.bulkhead.modelTurnTimeoutSeconds"), "{answer:?}");
         // A late answer is read for its usage, and dropped.
-        scene.provider.go();
-        eventually("the provider has answered", async || seen(scene.provider.told() > 0, || "it waits".to_owned())).await;
-        agrees(&room, &scene.provider).await;
+        scene.provider.release_waiting();
+        eventually("the provider has answered", async || check_state(scene.provider.reported_tokens() > 0, || "it waits".to_owned())).await;
+        wait_until_counts_agree(&room, &scene.provider).await;
         // In the middle of a stream.
         let answer = scene.call(1, "output-20 events-20 pace-1000", true).await;
         let said = text(&answer);

@@ -9,15 +9,15 @@ use spillway::api::{Agent, Budget};
 
 use crate::support::caller::{Answer, Caller};
 use crate::support::exec::{sh, spillway};
-use crate::support::history::{condition, says};
-use crate::support::models::{Scripted, agrees, spent};
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::history::{condition, has_condition};
+use crate::support::models::{Scripted, spent, wait_until_counts_agree};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// Does nothing, until it is asked to end.
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 
 /// A namespace with a provider, a budget of `tokens` an hour, and one agent without a limit for its life.
-async fn opened(name: &str, tokens: i64) -> (TestNamespace, Operator, Scripted, Agent) {
+async fn set_up(name: &str, tokens: i64) -> (TestNamespace, Operator, Scripted, Agent) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -31,7 +31,7 @@ async fn opened(name: &str, tokens: i64) -> (TestNamespace, Operator, Scripted, 
     ]);
     let pool = json!({"replicas": 1, "models": models, "bulkhead": {"lifetimeTokens": 1_000_000_000_i64}, "agent": {"command": ["/bin/sh", "-c", QUIET]}});
     room.apply_pool("callers", pool).await;
-    let agent = room.idle("callers", 1).await.remove(0);
+    let agent = room.wait_until_idle("callers", 1).await.remove(0);
     (room, operator, provider, agent)
 }
 
@@ -55,7 +55,7 @@ async fn call(agent: &Caller, body: &Value) -> Result<Answer, String> {
 
 #[tokio::test]
 async fn a_program_calls_a_model_and_every_token_is_counted() {
-    let (room, _operator, provider, agent) = opened("models", 1_000_000).await;
+    let (room, _operator, provider, agent) = set_up("models", 1_000_000).await;
     let name = agent.name_any();
     // Like any client: with the addresses in its environment, and with a key without value.
     let script = r#"
@@ -67,12 +67,12 @@ async fn a_program_calls_a_model_and_every_token_is_counted() {
     "#;
     let said = sh(&room, &name, script).await;
     assert_eq!(provider.calls(), 4, "{said:?}");
-    assert!(provider.told() > 0, "{said:?}");
-    agrees(&room, &provider).await;
+    assert!(provider.reported_tokens() > 0, "{said:?}");
+    wait_until_counts_agree(&room, &provider).await;
     eventually("the agent's status has the provider's count", async || {
         let agent = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?;
         let used = agent.status.and_then(|status| status.tokens?.used);
-        seen(used == Some(provider.told()), || format!("{used:?}"))
+        check_state(used == Some(provider.reported_tokens()), || format!("{used:?}"))
     })
     .await;
     room.close().await;
@@ -80,12 +80,12 @@ async fn a_program_calls_a_model_and_every_token_is_counted() {
 
 #[tokio::test]
 async fn what_is_spent_is_refused_in_words_that_say_what_to_raise() {
-    let (room, _operator, provider, agent) = opened("spent", 2_000).await;
+    let (room, _operator, provider, agent) = set_up("spent", 2_000).await;
     let pod = room.api::<Pod>().get(&agent.name_any()).await.expect("its pod");
     let caller = room.as_pod(&pod).await;
     let refused = eventually("the budget is spent", async || {
         let answer = call(&caller, &chat("scripted-large", 300, false)).await?;
-        seen(answer.status == 402, || format!("{answer:?}")).map(|()| answer)
+        check_state(answer.status == 402, || format!("{answer:?}")).map(|()| answer)
     })
     .await;
     assert_eq!(refused.headers.get("x-should-retry").map(|value| value.as_bytes()), Some(&b"false"[..]), "{refused:?}");
@@ -109,16 +109,16 @@ async fn what_is_spent_is_refused_in_words_that_say_what_to_raise() {
     budget(&room, 1_000_000).await;
     eventually("calls are answered again", async || {
         let answer = call(&caller, &chat("scripted-large", 300, false)).await?;
-        seen(answer.status == 200, || format!("{answer:?}"))
+        check_state(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
-    agrees(&room, &provider).await;
+    wait_until_counts_agree(&room, &provider).await;
     room.close().await;
 }
 
 #[tokio::test]
 async fn gateways_and_leaders_that_die_leave_nothing_held_and_nothing_uncounted() {
-    let (room, mut leader, provider, agent) = opened("modelfaults", 100_000_000).await;
+    let (room, mut leader, provider, agent) = set_up("modelfaults", 100_000_000).await;
     let pod = room.api::<Pod>().get(&agent.name_any()).await.expect("its pod");
     let mut done = 0;
     for round in 0..3 {
@@ -138,12 +138,14 @@ async fn gateways_and_leaders_that_die_leave_nothing_held_and_nothing_uncounted(
     let caller = room.as_pod(&pod).await;
     eventually("a call is answered after the faults", async || {
         let answer = call(&caller, &chat("scripted-large", 200, false)).await?;
-        seen(answer.status == 200, || format!("{answer:?}"))
+        check_state(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
     eventually("no tokens are held, and all tokens of the provider are counted", async || {
         let (used, held, lost) = spent(&room).await;
-        seen(held == 0 && used + lost >= provider.told(), || format!("used {used}, held {held}, lost {lost}; told {}", provider.told()))
+        check_state(held == 0 && used + lost >= provider.reported_tokens(), || {
+            format!("used {used}, held {held}, lost {lost}; told {}", provider.reported_tokens())
+        })
     })
     .await;
     room.close().await;
@@ -151,7 +153,7 @@ async fn gateways_and_leaders_that_die_leave_nothing_held_and_nothing_uncounted(
 
 #[tokio::test]
 async fn an_agent_sees_what_is_left_and_asks_people_for_more_which_raises_nothing() {
-    let (room, _operator, _provider, agent) = opened("asks", 2_000).await;
+    let (room, _operator, _provider, agent) = set_up("asks", 2_000).await;
     let name = agent.name_any();
     let left = spillway(&room, &name, &["budget"]).await.ok();
     let hourly = format!("Budget/default in {}, hourly (Hour): 2000 of 2000 left, 0 used, 0 held, resets ", room.namespace);
@@ -162,11 +164,11 @@ async fn an_agent_sees_what_is_left_and_asks_people_for_more_which_raises_nothin
     let condition = condition(&asked, "TokensRequested").expect("a condition");
     assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "AskedForTokens"));
     assert!(condition.message.starts_with("50000 more: the tests (`kubectl spillway grant"), "{condition:?}");
-    room.event(&name, "AskedForTokens", "the tests").await;
+    room.wait_for_event(&name, "AskedForTokens", "the tests").await;
     let still = spillway(&room, &name, &["budget"]).await.ok();
     assert!(still.contains("2000 of 2000 left"), "nothing is raised: {still}");
     spillway(&room, &name, &["budget", "withdraw"]).await.ok();
     let back = room.api::<Agent>().get(&name).await.expect("the agent");
-    assert!(says(&back, "TokensRequested", "False", "TakenBack"), "{back:?}");
+    assert!(has_condition(&back, "TokensRequested", "False", "TakenBack"), "{back:?}");
     room.close().await;
 }

@@ -10,7 +10,7 @@ use spillway::api::Agent;
 use crate::outages::assert_programs_continued;
 use crate::support::fleet::{Chronicle, Fleet, steps};
 use crate::support::neighbours::Neighbours;
-use crate::support::{TestNamespace, eventually, seen, stopped};
+use crate::support::{TestNamespace, check_state, eventually, stopped};
 
 /// Waits until the condition Ready of the pod's node has this status.
 async fn node_is(room: &TestNamespace, pod: &Pod, status: &str) {
@@ -19,7 +19,7 @@ async fn node_is(room: &TestNamespace, pod: &Pod, status: &str) {
         let node = Api::<Node>::all(room.client.clone()).get(&node).await.map_err(|error| error.to_string())?;
         let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
         let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|ready| ready.status);
-        seen(ready.as_deref() == Some(status), || format!("{ready:?}"))
+        check_state(ready.as_deref() == Some(status), || format!("{ready:?}"))
     })
     .await;
 }
@@ -42,23 +42,23 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
     room.apply_pool("free", json!({"replicas": 2})).await;
-    let before = Fleet::of(&room, 2).await;
+    let before = Fleet::wait_for_idle(&room, 2).await;
     let pods = room.pods_ready(2).await;
     let walked = steps(&room, &before.names()).await;
 
-    let kubelet = how.away();
+    let kubelet = how.stop_or_kill();
     node_is(&room, &pods[0], "Unknown").await;
     for name in before.names() {
-        told.until(&name, "unreachable", |state| state.phase == "Stale" && state.ready == "NodeUnreachable").await;
+        told.wait_for_state(&name, "unreachable", |state| state.phase == "Stale" && state.ready == "NodeUnreachable").await;
     }
     let replacements = eventually("replacements are made, under other names", async || {
         let names: Vec<_> =
             room.list::<Agent>().await.iter().map(ResourceExt::name_any).filter(|name| !before.names().contains(name)).collect();
-        seen(names.len() == 2, || format!("{names:?}")).map(|()| names)
+        check_state(names.len() == 2, || format!("{names:?}")).map(|()| names)
     })
     .await;
     for name in &replacements {
-        let stuck = told.until(name, "without a node", |state| state.ready == "Unschedulable").await;
+        let stuck = told.wait_for_state(name, "without a node", |state| state.ready == "Unschedulable").await;
         assert!(stuck.message.contains("untolerated taint"), "in the scheduler's words: {stuck:?}");
     }
     let now: Vec<Pod> = room.list().await;
@@ -69,7 +69,7 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
     }
     eventually("the pool counts only reachable agents", async || {
         let status = room.pool("free").await.status.expect("a status");
-        seen(status.agents == Some(2), || format!("{status:?}"))
+        check_state(status.agents == Some(2), || format!("{status:?}"))
     })
     .await;
 
@@ -79,13 +79,13 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
     for name in &replacements {
         eventually(&format!("the surplus agent {name} is deleted"), async || {
             let left = room.api::<Agent>().get_opt(name).await.map_err(|error| error.to_string())?;
-            seen(left.is_none(), || "it is there".to_owned())
+            check_state(left.is_none(), || "it is there".to_owned())
         })
         .await;
     }
-    assert_eq!(Fleet::of(&room, 2).await, before, "who was there before is there, and was never ended");
+    assert_eq!(Fleet::wait_for_idle(&room, 2).await, before, "who was there before is there, and was never ended");
     assert_programs_continued(&room, &before.names(), &walked, 5).await;
-    neighbours.go().await;
+    neighbours.remove().await;
     room.close().await;
 }
 
@@ -96,18 +96,18 @@ async fn alone_on_the_only_node_nobody_is_replaced_when_its_kubelet_is_away() {
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
     room.apply_pool("free", json!({"replicas": 2})).await;
-    let before = Fleet::of(&room, 2).await;
+    let before = Fleet::wait_for_idle(&room, 2).await;
     let pods = room.pods_ready(2).await;
     let walked = steps(&room, &before.names()).await;
 
-    let kubelet = stopped::Kubelet::Stopped.away();
+    let kubelet = stopped::Kubelet::Stopped.stop_or_kill();
     node_is(&room, &pods[0], "Unknown").await;
     // One of several nodes would count as unreachable within this time.
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(Fleet::now(&room).await, before, "a replacement would have no node either");
     drop(kubelet);
     node_is(&room, &pods[0], "True").await;
-    assert_eq!(Fleet::of(&room, 2).await, before);
+    assert_eq!(Fleet::wait_for_idle(&room, 2).await, before);
     told.assert_undisturbed(&before.names());
     assert_programs_continued(&room, &before.names(), &walked, 15).await;
     room.close().await;

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// The header `Spillway-Notice` and the body of each call.
 pub type Calls = Arc<Mutex<Vec<(String, Value)>>>;
@@ -49,7 +49,7 @@ async fn a_webhook_is_told_how_an_item_ended() {
     room.submit("bugs", "asked", json!({"cancelRequested": true, "notifyOn": ["Finished"]})).await;
     eventually("the webhook has the notice, and the retry of the one that it refused", async || {
         let calls = calls.lock().expect("whole");
-        seen(calls.len() == 2, || format!("{calls:?}"))
+        check_state(calls.len() == 2, || format!("{calls:?}"))
     })
     .await;
     let told = calls.lock().expect("whole").clone();
@@ -59,7 +59,8 @@ async fn a_webhook_is_told_how_an_item_ended() {
     assert_eq!((&body["objects"][0]["kind"], &body["objects"][0]["name"]), (&json!("WorkItem"), &json!("asked")));
     let metrics = eventually("the metrics count the notice", async || {
         let (_, text) = operator.get("/metrics").await?;
-        seen(text.contains(r#"spillway_notifications_total{outcome="sent",webhook="ops"} 1"#), || text.clone()).map(|()| text.clone())
+        check_state(text.contains(r#"spillway_notifications_total{outcome="sent",webhook="ops"} 1"#), || text.clone())
+            .map(|()| text.clone())
     })
     .await;
     assert!(metrics.contains(r#"spillway_notifications_total{outcome="retried",webhook="ops"} 1"#), "{metrics}");

@@ -17,7 +17,7 @@ use spillway::wire::{Code, GOVERNOR_AUDIENCE};
 use crate::support::caller::{self, Caller, report, token_of};
 use crate::support::fake::{Authority, FakeGovernor};
 use crate::support::fleet::{Chronicle, Fleet, log, steps};
-use crate::support::{TestNamespace, audit, eventually, operator, seen, stopped};
+use crate::support::{TestNamespace, audit, check_state, eventually, operator, stopped};
 
 /// Heartbeat period and time-out, in seconds.
 fn heartbeat(period: u32, timeout: u32) -> serde_json::Value {
@@ -34,7 +34,7 @@ async fn answered_again(room: &TestNamespace, agents: &[String], times: usize) {
     for agent in agents {
         eventually(&format!("{agent} is answered again"), async || {
             let said = log(room, agent, "link").await;
-            seen(said.matches("the gateway answers again").count() >= times, || said)
+            check_state(said.matches("the gateway answers again").count() >= times, || said)
         })
         .await;
     }
@@ -54,7 +54,7 @@ async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
     let told = Chronicle::start(&room);
     // More than ten minutes: a pod without contact for its time-out ends by itself.
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 900)})).await;
-    let before = Fleet::of(&room, 3).await;
+    let before = Fleet::wait_for_idle(&room, 3).await;
     let walked = steps(&room, &before.names()).await;
 
     drop(first);
@@ -69,7 +69,7 @@ async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
     second.leads(&room).await;
     answered_again(&room, &before.names(), 1).await;
     room.pool_says("free", "Ready", "True").await;
-    assert_eq!(Fleet::of(&room, 3).await, before, "the same Agents, pods and containers, none of them restarted");
+    assert_eq!(Fleet::wait_for_idle(&room, 3).await, before, "the same Agents, pods and containers, none of them restarted");
     told.assert_undisturbed(&before.names());
     assert_programs_continued(&room, &before.names(), &walked, 60).await;
 
@@ -86,15 +86,15 @@ async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
     first.leads(&room).await;
     let told = Chronicle::start(&room);
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 15)})).await;
-    let before = Fleet::of(&room, 3).await;
+    let before = Fleet::wait_for_idle(&room, 3).await;
     let walked = steps(&room, &before.names()).await;
     let pod = room.list::<Pod>().await.remove(0);
-    let agent = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let agent = Caller::anonymous_at_gateway(&room).await.with_token(&token_of(&room, &pod).await);
 
     drop(first);
     eventually("the gateway says that the governor is away", async || {
         let answer = agent.post("/agent/v1/report", report()).await;
-        seen(answer.status == 503, || format!("{answer:?}"))
+        check_state(answer.status == 503, || format!("{answer:?}"))
     })
     .await;
     for _ in 0..60 {
@@ -110,7 +110,7 @@ async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
     answered_again(&room, &before.names(), 1).await;
     // A controller that counted the silence would have given them up within this time.
     tokio::time::sleep(Duration::from_secs(45)).await;
-    assert_eq!(Fleet::of(&room, 3).await, before);
+    assert_eq!(Fleet::wait_for_idle(&room, 3).await, before);
     told.assert_undisturbed(&before.names());
     assert_programs_continued(&room, &before.names(), &walked, 12).await;
     room.close().await;
@@ -123,7 +123,7 @@ async fn a_roll_out_of_the_gateway_loses_no_agent() {
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 120)})).await;
-    let before = Fleet::of(&room, 3).await;
+    let before = Fleet::wait_for_idle(&room, 3).await;
     let walked = steps(&room, &before.names()).await;
 
     // Away for 90 s.
@@ -134,7 +134,7 @@ async fn a_roll_out_of_the_gateway_loses_no_agent() {
     assert_programs_continued(&room, &before.names(), &walked, 9).await;
     // Effects of the outage would show within another time-out.
     tokio::time::sleep(Duration::from_secs(130)).await;
-    assert_eq!(Fleet::of(&room, 3).await, before);
+    assert_eq!(Fleet::wait_for_idle(&room, 3).await, before);
     told.assert_undisturbed(&before.names());
 
     // One after the other at the same address, each for less time than an agent's time-out.
@@ -147,7 +147,7 @@ async fn a_roll_out_of_the_gateway_loses_no_agent() {
     }
     answered_again(&room, &before.names(), 2).await;
     tokio::time::sleep(Duration::from_secs(50)).await;
-    assert_eq!(Fleet::of(&room, 3).await, before);
+    assert_eq!(Fleet::wait_for_idle(&room, 3).await, before);
     told.assert_undisturbed(&before.names());
     room.close().await;
 }
@@ -159,7 +159,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
     first.leads(&room).await;
     let second = room.operator("second");
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 30)})).await;
-    let before = Fleet::of(&room, 3).await;
+    let before = Fleet::wait_for_idle(&room, 3).await;
     let pods: Vec<Pod> = room.list().await;
     let old = gateway_at_the_governor(&room, &pods[0]).await;
     // Connections from before: they carry its first answers after it continues.
@@ -193,14 +193,14 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
     let new = gateway_at_the_governor(&room, &pods[0]).await;
     eventually("the new leader answers", async || {
         let answer = new.try_call("POST", "/agent/v1/report", report().to_string()).await?;
-        seen(answer.status == 200 && epoch(&answer) > led, || format!("{answer:?}"))
+        check_state(answer.status == 200 && epoch(&answer) > led, || format!("{answer:?}"))
     })
     .await;
     // Changes that the stopped one does not know: a goodbye, and another size.
-    let leaving = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pods[2]).await);
+    let leaving = Caller::anonymous_at_gateway(&room).await.with_token(&token_of(&room, &pods[2]).await);
     eventually("the new leader accepts a goodbye", async || {
         let answer = leaving.try_call("POST", "/agent/v1/goodbye", json!({"reason": "done"}).to_string()).await?;
-        seen(answer.status == 200, || format!("{answer:?}"))
+        check_state(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
     scale(&room, "free", 5).await;
@@ -238,11 +238,11 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
 /// A caller with the headers of a gateway that calls for `pod`.
 async fn gateway_at_the_governor(room: &TestNamespace, pod: &Pod) -> Caller {
     let token = caller::token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await;
-    let caller = Caller::anonymous_at_governor(room).await.with(&token).saying(GATEWAY_HEADER, "test");
+    let caller = Caller::anonymous_at_governor(room).await.with_token(&token).with_header(GATEWAY_HEADER, "test");
     caller
-        .saying(CALLER_NAMESPACE_HEADER, &room.namespace)
-        .saying(CALLER_POD_HEADER, &pod.name_any())
-        .saying(CALLER_UID_HEADER, &pod.uid().expect("a uid"))
+        .with_header(CALLER_NAMESPACE_HEADER, &room.namespace)
+        .with_header(CALLER_POD_HEADER, &pod.name_any())
+        .with_header(CALLER_UID_HEADER, &pod.uid().expect("a uid"))
 }
 
 #[tokio::test]
@@ -252,11 +252,11 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
     let old = FakeGovernor::start(&room, &authority, "old", 7).await;
     old.leads(&room).await;
     let pod = unscheduled_pod(&room, "somebody").await;
-    let agent = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let agent = Caller::anonymous_at_gateway(&room).await.with_token(&token_of(&room, &pod).await);
     let answers = async |what: &str| {
         eventually(what, async || {
             let answer = agent.try_call("POST", "/agent/v1/report", report().to_string()).await?;
-            seen(answer.status == 200, || format!("{answer:?}"))
+            check_state(answer.status == 200, || format!("{answer:?}"))
         })
         .await
     };
@@ -272,7 +272,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
         let refusal = answer.refusal();
         // It is never passed on, also if other faults happen meanwhile.
         assert_eq!((answer.status, refusal.code), (503, Code::GovernorAway));
-        seen(refusal.message.contains("owner epoch 6") && refusal.message.contains('7'), || refusal.to_string())
+        check_state(refusal.message.contains("owner epoch 6") && refusal.message.contains('7'), || refusal.to_string())
     })
     .await;
     old.says_epoch(7);
@@ -289,7 +289,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
     new.leads(&room).await;
     old.ends_streams();
     answers("the new leader's answers are passed on").await;
-    old.answers();
+    old.release_answers();
     let late = asked.await.expect("a task");
     assert_eq!((late.status, late.refusal().code), (503, Code::GovernorAway), "an answer from before is not passed on");
     // The connection to the new leader is kept.
@@ -322,17 +322,17 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     // alone.
     room.apply_pool("free", json!({"replicas": 6, "supervision": heartbeat(2, 20)})).await;
     let pods = {
-        Fleet::of(&room, 6).await;
+        Fleet::wait_for_idle(&room, 6).await;
         room.pods_ready(6).await
     };
     // One agent alone.
     let alone = pods[0].name_any();
     let link = stopped::Link::of(&pods[0]);
-    let lost = told.until(&alone, "given up", |state| state.phase == "Stale").await;
+    let lost = told.wait_for_state(&alone, "given up", |state| state.phase == "Stale").await;
     assert_eq!(lost.ready, "HeartbeatLost");
     assert!((20..40).contains(&served(&lost.message)), "{lost:?}");
-    told.until(&alone, "ended by force", |state| state.phase == "ForceStopped").await;
-    let many = told.of(&alone).into_iter().find(|state| state.heartbeating.contains("SilentWithMany"));
+    told.wait_for_state(&alone, "ended by force", |state| state.phase == "ForceStopped").await;
+    let many = told.states_of(&alone).into_iter().find(|state| state.heartbeating.contains("SilentWithMany"));
     assert_eq!(many, None, "no other agent was silent with it");
     drop(link);
 
@@ -342,11 +342,11 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     let links: Vec<_> = pods.iter().map(stopped::Link::of).collect();
     for pod in &pods {
         let name = pod.name_any();
-        told.until(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
-        let lost = told.until(&name, "given up in the end", |state| state.phase == "Stale").await;
+        told.wait_for_state(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
+        let lost = told.wait_for_state(&name, "given up in the end", |state| state.phase == "Stale").await;
         assert_eq!(lost.ready, "HeartbeatLost");
         assert!(served(&lost.message) >= 40, "only after a second time-out: {lost:?}");
-        let states = told.of(&name);
+        let states = told.states_of(&name);
         let at = |holds: &dyn Fn(&crate::support::fleet::State) -> bool| states.iter().position(holds).expect("it was seen");
         assert!(at(&|state| state.heartbeating == "Unknown/SilentWithMany") < at(&|state| state.phase == "Stale"), "{states:#?}");
     }
@@ -368,17 +368,19 @@ async fn many_that_come_back_in_time_are_as_they_were() {
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
     room.apply_pool("free", json!({"replicas": 6, "supervision": heartbeat(5, 45)})).await;
-    let before = Fleet::of(&room, 6).await;
+    let before = Fleet::wait_for_idle(&room, 6).await;
     let pods = room.pods_ready(6).await;
     let mut links: Vec<_> = pods.iter().map(stopped::Link::of).collect();
     for name in before.names() {
-        told.until(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
+        told.wait_for_state(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
     }
     // Not all at once: the last agents are few, and are silent for longer than the time-out of one agent.
     let heard = async |pods: &[Pod]| {
         eventually("the agents report again", async || {
-            let heard = |pod: &Pod| told.of(&pod.name_any()).last().is_some_and(|state| state.heartbeating == "True/Heartbeating");
-            seen(pods.iter().all(heard), || format!("{:?}", pods.iter().map(|pod| told.of(&pod.name_any())).collect::<Vec<_>>()))
+            let heard = |pod: &Pod| told.states_of(&pod.name_any()).last().is_some_and(|state| state.heartbeating == "True/Heartbeating");
+            check_state(pods.iter().all(heard), || {
+                format!("{:?}", pods.iter().map(|pod| told.states_of(&pod.name_any())).collect::<Vec<_>>())
+            })
         })
         .await;
     };
@@ -387,7 +389,7 @@ async fn many_that_come_back_in_time_are_as_they_were() {
     drop(links);
     heard(&pods).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(Fleet::of(&room, 6).await, before);
+    assert_eq!(Fleet::wait_for_idle(&room, 6).await, before);
     room.close().await;
 }
 
@@ -416,11 +418,11 @@ async fn an_api_server_goes_and_comes(seconds: u64) {
     let second = room.operator("second");
     // Shorter than all outages except the shortest: only time with a connected leader counts.
     room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 60)})).await;
-    let before = Fleet::of(&room, 3).await;
+    let before = Fleet::wait_for_idle(&room, 3).await;
     let walked = steps(&room, &before.names()).await;
 
     let since = jiff::Timestamp::now();
-    let away = stopped::ApiServer::away();
+    let away = stopped::ApiServer::stop();
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     drop(away);
     second.leads(&room).await;
@@ -434,7 +436,7 @@ async fn an_api_server_goes_and_comes(seconds: u64) {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(Fleet::of(&room, 3).await, before);
+    assert_eq!(Fleet::wait_for_idle(&room, 3).await, before);
     let made_or_ended: Vec<_> = audit::writes(&room.namespace, since)
         .into_iter()
         .filter(|write| ["create", "delete"].iter().any(|verb| write.is(verb, "agents") || write.is(verb, "pods")))
@@ -452,11 +454,11 @@ async fn a_gateway_without_any_leader_answers_everybody_at_once() {
     let room = TestNamespace::open("nobody").await;
     let _authority = Authority::make(&room).await;
     let pod = unscheduled_pod(&room, "somebody").await;
-    let agent = Caller::anonymous_at_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let agent = Caller::anonymous_at_gateway(&room).await.with_token(&token_of(&room, &pod).await);
     let away = async |method: &str, path: &str, body: Bytes| {
         eventually("the gateway serves", async || {
             let answer = agent.try_call(method, path, body.clone()).await?;
-            seen(answer.status == 503 && answer.refusal().code == Code::GovernorAway, || format!("{answer:?}"))
+            check_state(answer.status == 503 && answer.refusal().code == Code::GovernorAway, || format!("{answer:?}"))
         })
         .await;
     };

@@ -15,8 +15,8 @@ use spillway::api::agent::AgentPhase::{Active, ForceStopped, Idle, Running, Spaw
 use tokio::net::{TcpListener, UdpSocket};
 
 use crate::support::exec::sh;
-use crate::support::history::{History, condition, phase, pod_uid, says};
-use crate::support::{Operator, TestNamespace, eventually, node, seen};
+use crate::support::history::{History, condition, has_condition, phase, pod_uid};
+use crate::support::{Operator, TestNamespace, check_state, eventually, node};
 
 /// A pod without our isolation, with `command` in the image of the demo agent; its address.
 async fn open_pod(room: &TestNamespace, name: &str, command: Value) -> IpAddr {
@@ -81,7 +81,7 @@ async fn an_agent_reaches_its_gateway_and_nothing_else() {
     let peer = open_pod(&room, "peer", listens).await;
     open_pod(&room, "open", json!(["/bin/sleep", "100000"])).await;
     room.apply_pool("walled", json!({"replicas": 2})).await;
-    let agents = room.idle("walled", 2).await;
+    let agents = room.wait_until_idle("walled", 2).await;
     let (agent, other) = (agents[0].name_any(), agents[1].name_any());
     let at = |address: &str| address.parse::<SocketAddr>().expect("an address");
     let outside = [at("10.96.0.1:443"), SocketAddr::new(room.node, 6443), SocketAddr::new(room.node, 10250), SocketAddr::new(peer, 8080)];
@@ -100,7 +100,7 @@ async fn an_agent_reaches_its_gateway_and_nothing_else() {
     let listening = SocketAddr::new(listening.parse().expect("an address"), 9999);
     eventually("the listener works inside its pod", async || {
         let own = reaches(&room, &other, &[at("127.0.0.1:9999"), listening]).await;
-        seen(own.values().all(|open| *open), || format!("{own:?}"))
+        check_state(own.values().all(|open| *open), || format!("{own:?}"))
     })
     .await;
     assert!(!reaches(&room, "open", &[listening]).await[&listening], "from a pod without isolation");
@@ -119,7 +119,7 @@ async fn an_agents_questions_for_names_fail_at_once() {
     operator.leads(&room).await;
     open_pod(&room, "open", json!(["/bin/sleep", "100000"])).await;
     room.apply_pool("walled", json!({"replicas": 1})).await;
-    let agent = room.idle("walled", 1).await.remove(0).name_any();
+    let agent = room.wait_until_idle("walled", 1).await.remove(0).name_any();
     let server = name_server(&room).await;
     let script = format!("nslookup -type=a example.org {server}");
     let answered = sh(&room, "open", &script).await;
@@ -142,7 +142,7 @@ async fn an_agent_cannot_read_the_token_of_its_sidecar() {
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("walled", json!({"replicas": 1})).await;
-    let agent = room.idle("walled", 1).await.remove(0);
+    let agent = room.wait_until_idle("walled", 1).await.remove(0);
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
 
     // The sidecar has the token, and it matches the pattern.
@@ -211,14 +211,16 @@ async fn open_egress(room: &TestNamespace, to: SocketAddr) {
     room.api().create(&PostParams::default(), &policy).await.expect("a policy of our own");
 }
 
-async fn mend(room: &TestNamespace) {
+async fn close_egress(room: &TestNamespace) {
     room.api::<NetworkPolicy>().delete("hole", &DeleteParams::default()).await.expect("deleted");
 }
 
 /// Checks that the agent's program does not start, and that the agent shows the reason.
 fn held_back(agent: &Agent, reachable: SocketAddr) -> bool {
     let names_it = condition(agent, "Ready").is_some_and(|ready| ready.message.contains(&reachable.to_string()));
-    says(agent, "Ready", "False", "EgressNotEnforced") && says(agent, "SandboxEnforced", "False", "EgressNotEnforced") && names_it
+    has_condition(agent, "Ready", "False", "EgressNotEnforced")
+        && has_condition(agent, "SandboxEnforced", "False", "EgressNotEnforced")
+        && names_it
 }
 
 async fn output(room: &TestNamespace, name: &str) -> String {
@@ -244,21 +246,21 @@ async fn no_program_starts_before_its_walls_stand() {
     open_egress(&room, canary.0).await;
     let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
     room.apply_pool("free", json!({"replicas": 1, "agent": program})).await;
-    let (_, agent) = history.agent("it is held back", |agent| held_back(agent, canary.0)).await;
+    let (_, agent) = history.wait_for_agent("it is held back", |agent| held_back(agent, canary.0)).await;
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
     assert_eq!(node::program(&uid), None, "only the supervisor runs");
     assert_eq!(output(&room, &name).await, "");
     assert_eq!(phase(&agent), Some(Running));
-    room.event(&name, "EgressNotEnforced", &canary.0.to_string()).await;
+    room.wait_for_event(&name, "EgressNotEnforced", &canary.0.to_string()).await;
     room.pool_says("free", "Ready", "False").await;
 
-    mend(&room).await;
-    let started = room.idle("free", 1).await.remove(0);
+    close_egress(&room).await;
+    let started = room.wait_until_idle("free", 1).await.remove(0);
     assert_eq!(pod_uid(&started), uid, "the same pod goes on");
-    assert!(!says(&started, "SandboxEnforced", "False", "EgressNotEnforced"), "{:?}", started.status);
+    assert!(!has_condition(&started, "SandboxEnforced", "False", "EgressNotEnforced"), "{:?}", started.status);
     eventually("the program begins", async || {
         let said = output(&room, &name).await;
-        seen(said == "begun\n", || said.clone())
+        check_state(said == "begun\n", || said.clone())
     })
     .await;
     assert_eq!(history.phases(&name).await, [Spawning, Running, Idle]);
@@ -271,13 +273,13 @@ async fn a_pod_whose_walls_never_stand_is_given_up_and_another_one_tried() {
     open_egress(&room, canary.0).await;
     let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
     room.apply_pool("free", json!({"replicas": 1, "agent": program, "supervision": {"startupTimeoutSeconds": 10}})).await;
-    let (_, ended) = history.agent("it is given up", |agent| phase(agent) == Some(ForceStopped)).await;
+    let (_, ended) = history.wait_for_agent("it is given up", |agent| phase(agent) == Some(ForceStopped)).await;
     let ready = condition(&ended, "Ready").expect("Ready");
     assert!(ready.reason == "StartTimedOut" && ready.message.contains(&canary.0.to_string()), "{ready:?}");
     assert_eq!(history.phases(&ended.name_any()).await, [Spawning, Running, Stale, ForceStopped]);
-    history.agent("another one is tried", |agent| agent.name_any() != ended.name_any() && held_back(agent, canary.0)).await;
-    mend(&room).await;
-    room.idle("free", 1).await;
+    history.wait_for_agent("another one is tried", |agent| agent.name_any() != ended.name_any() && held_back(agent, canary.0)).await;
+    close_egress(&room).await;
+    room.wait_until_idle("free", 1).await;
     room.close().await;
 }
 
@@ -286,23 +288,23 @@ async fn a_program_ends_when_its_walls_fall() {
     let (room, _operator, history, canary) = with_canary("fall").await;
     let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
     room.apply_pool("free", json!({"replicas": 1, "agent": program})).await;
-    let agent = room.idle("free", 1).await.remove(0);
+    let agent = room.wait_until_idle("free", 1).await.remove(0);
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
     eventually("the program begins", async || {
         let said = output(&room, &name).await;
-        seen(said.starts_with("begun\n"), || said.clone())
+        check_state(said.starts_with("begun\n"), || said.clone())
     })
     .await;
     open_egress(&room, canary.0).await;
     // The sidecar probes each minute.
-    let (_, ended) = history.agent("it ended", |agent| agent.name_any() == name && phase(agent) == Some(Stopped)).await;
+    let (_, ended) = history.wait_for_agent("it ended", |agent| agent.name_any() == name && phase(agent) == Some(Stopped)).await;
     let ready = condition(&ended, "Ready").expect("Ready");
     assert!(ready.reason == "PodFailed" && ready.message.contains("78"), "{ready:?}");
     assert!(output(&room, &name).await.contains(&canary.0.to_string()), "it says why");
     assert_eq!(node::program(&uid), None);
     assert!(!history.phases(&name).await.contains(&Active));
-    history.agent("its replacement is held back", |agent| agent.name_any() != name && held_back(agent, canary.0)).await;
-    mend(&room).await;
-    room.idle("free", 1).await;
+    history.wait_for_agent("its replacement is held back", |agent| agent.name_any() != name && held_back(agent, canary.0)).await;
+    close_egress(&room).await;
+    room.wait_until_idle("free", 1).await;
     room.close().await;
 }

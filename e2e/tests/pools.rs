@@ -7,7 +7,7 @@ use serde_json::json;
 use spillway::api::agent::AgentPhase;
 use spillway::api::{Agent, AgentPool, names};
 
-use crate::support::{TestNamespace, audit, eventually, seen};
+use crate::support::{TestNamespace, audit, check_state, eventually};
 
 #[tokio::test]
 async fn a_pool_runs_its_minimum_takes_scale_and_leaves_nothing_behind() {
@@ -25,9 +25,10 @@ async fn a_pool_runs_its_minimum_takes_scale_and_leaves_nothing_behind() {
     room.pods_ready(5).await;
     eventually("/scale shows five", async || {
         let scale = pools.get_scale("free").await.map_err(|error| error.to_string())?.status.expect("a status");
-        seen(scale.replicas == 5 && scale.selector.as_deref().is_some_and(|selector| selector.starts_with(names::POOL_UID_LABEL)), || {
-            format!("{scale:?}")
-        })
+        check_state(
+            scale.replicas == 5 && scale.selector.as_deref().is_some_and(|selector| selector.starts_with(names::POOL_UID_LABEL)),
+            || format!("{scale:?}"),
+        )
     })
     .await;
 
@@ -79,7 +80,7 @@ async fn a_pod_deleted_by_hand_brings_one_replacement() {
         let agent = room.api::<Agent>().get(&victim).await.map_err(|error| error.to_string())?;
         let status = agent.status.expect("a status");
         let reason = status.conditions.iter().find(|condition| condition.type_ == "Ready").map(|condition| condition.reason.clone());
-        seen(status.phase == Some(AgentPhase::Stopped) && reason.as_deref() == Some("PodGone") && status.stop_time.is_some(), || {
+        check_state(status.phase == Some(AgentPhase::Stopped) && reason.as_deref() == Some("PodGone") && status.stop_time.is_some(), || {
             format!("{:?} {reason:?}", status.phase)
         })
     })
@@ -120,7 +121,7 @@ async fn ended_agents_are_collected_after_their_time() {
     room.api::<Pod>().delete(&victim, &DeleteParams::default()).await.expect("deleted");
     eventually("the agent is replaced and deleted", async || {
         let left = room.api::<Agent>().get_opt(&victim).await.map_err(|error| error.to_string())?;
-        seen(left.is_none(), || "it is there".into())
+        check_state(left.is_none(), || "it is there".into())
     })
     .await;
     room.pods_ready(1).await;
@@ -137,7 +138,7 @@ async fn a_full_quota_blocks_in_the_servers_words_and_goes_on_when_it_frees() {
     room.api::<ResourceQuota>().create(&PostParams::default(), &quota).await.expect("a quota");
     eventually("the quota is counted", async || {
         let counted = room.api::<ResourceQuota>().get("q").await.map_err(|error| error.to_string())?.status.and_then(|status| status.hard);
-        seen(counted.is_some_and(|hard| !hard.is_empty()), || "not yet".into())
+        check_state(counted.is_some_and(|hard| !hard.is_empty()), || "not yet".into())
     })
     .await;
     room.apply_pool("free", json!({"scaling": {"min": 4, "max": 10}})).await;
@@ -225,7 +226,7 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
         let told = status.is_some_and(|status| {
             status.conditions.iter().any(|condition| condition.message == "AgentPool/free (spec.poolRef) does not exist")
         });
-        seen(told, || "not yet".into())
+        check_state(told, || "not yet".into())
     })
     .await;
     room.apply_pool("free", json!({"replicas": 1})).await;
@@ -233,13 +234,13 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     assert!(pods.iter().any(|pod| pod.name_any() == "mine"));
     eventually("the pool counts only its own agents", async || {
         let status = room.pool("free").await.status.expect("a status");
-        seen(status.agents == Some(1), || format!("{:?}", status.agents))
+        check_state(status.agents == Some(1), || format!("{:?}", status.agents))
     })
     .await;
     room.api::<Agent>().delete("mine", &DeleteParams::default()).await.expect("deleted");
     eventually("the Agent and its pod are deleted", async || {
         let left = room.api::<Agent>().get_opt("mine").await.map_err(|error| error.to_string())?;
-        seen(left.is_none(), || "it is there".into())
+        check_state(left.is_none(), || "it is there".into())
     })
     .await;
     room.pods_ready(1).await;
@@ -250,7 +251,7 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     room.api::<Agent>().patch("mine", &PatchParams::default(), &Patch::Merge(off.clone())).await.expect("changed");
     eventually("the pool has adopted the Agent again", async || {
         let agent = room.api::<Agent>().get("mine").await.map_err(|error| error.to_string())?;
-        seen(agent.metadata.owner_references.is_some(), || "no owner".into())
+        check_state(agent.metadata.owner_references.is_some(), || "no owner".into())
     })
     .await;
     room.api::<AgentPool>().delete("free", &DeleteParams::default()).await.expect("deleted");
@@ -274,7 +275,7 @@ async fn labels_and_owners_that_somebody_takes_off_change_no_number() {
     room.api::<Pod>().patch(&pods[1].name_any(), &PatchParams::default(), &Patch::Merge(unlabelled)).await.expect("changed");
     eventually("the Agent is adopted again", async || {
         let agent = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?;
-        seen(agent.metadata.owner_references.is_some(), || "no owner".into())
+        check_state(agent.metadata.owner_references.is_some(), || "no owner".into())
     })
     .await;
     room.apply_pool("free", json!({"replicas": 4})).await;

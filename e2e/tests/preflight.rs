@@ -11,9 +11,9 @@ use crate::scheduler::plugin;
 use crate::support::exec::{sh, spillway};
 use crate::support::models::Scripted;
 use crate::support::work::{attempts, holder};
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
-async fn opened(name: &str) -> (TestNamespace, Operator) {
+async fn set_up(name: &str) -> (TestNamespace, Operator) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -48,7 +48,7 @@ async fn wait_for_failed_preflight_of(room: &TestNamespace, pool: &str) -> (Stri
 
 #[tokio::test]
 async fn an_agent_gets_its_item_when_its_preflight_passed() {
-    let (room, operator) = opened("preflight").await;
+    let (room, operator) = set_up("preflight").await;
     room.apply_queue("bugs", json!({})).await;
     let check = "[ -t 0 ] && exit 9; read -r line && exit 8; [ -e /tmp/mended ] || { echo no login; exit 3; }";
     let agent = json!({"agent": {"preflightCommand": ["/bin/sh", "-c", check]}, "scaling": {"min": 0, "max": 1}});
@@ -58,7 +58,7 @@ async fn an_agent_gets_its_item_when_its_preflight_passed() {
     assert_eq!(words, "the preflight command ended with exit code 3: no login");
     let (reason, words) = room.pool_says("fixers", "Blocked", "True").await;
     assert_eq!((reason.as_str(), words), ("PreflightFailed", format!("{name}: the preflight command ended with exit code 3: no login")));
-    room.event(&name, "PreflightFailed", "no login").await;
+    room.wait_for_event(&name, "PreflightFailed", "no login").await;
     let item = room.wait_for_item_phase("bug", Ready).await;
     assert_eq!(item.status.as_ref().and_then(|status| status.attempts).unwrap_or(0), 0, "no agent tried it");
     // A new leader knows it from the stored status, and then from the agent itself.
@@ -69,7 +69,7 @@ async fn an_agent_gets_its_item_when_its_preflight_passed() {
     eventually("a person repairs it", async || {
         let said = sh(&room, &name, "touch /tmp/mended").await;
         // The end of a run kills all processes in the container, also the user's own command.
-        seen(said.code == 0, || format!("{said:?}"))
+        check_state(said.code == 0, || format!("{said:?}"))
     })
     .await;
     let item = room.wait_for_item_phase("bug", Succeeded).await;
@@ -82,14 +82,14 @@ async fn an_agent_gets_its_item_when_its_preflight_passed() {
 
 #[tokio::test]
 async fn a_sandbox_that_is_required_by_name_and_not_there_keeps_work_away() {
-    let (room, _operator) = opened("strict").await;
+    let (room, _operator) = set_up("strict").await;
     room.apply_queue("bugs", json!({})).await;
     let strict = |require: bool| json!({"preflight": {"requireSandbox": require}, "scaling": {"min": 0, "max": 1}});
     room.apply_workers("fixers", &["bugs"], "exit 0", strict(true)).await;
     room.submit("bugs", "bug", json!({})).await;
     let (name, words) = wait_for_failed_preflight(&room).await;
     assert!(words.contains("Landlock") && words.contains("requireSandbox"), "{words}");
-    room.event(&name, "PreflightFailed", "Landlock").await;
+    room.wait_for_event(&name, "PreflightFailed", "Landlock").await;
     room.wait_for_item_phase("bug", Ready).await;
     room.apply_workers("fixers", &["bugs"], "exit 0", strict(false)).await;
     let item = room.wait_for_item_phase("bug", Succeeded).await;
@@ -109,7 +109,7 @@ async fn with_models(room: &TestNamespace, provider: &Scripted, pool: &str, allo
 
 #[tokio::test]
 async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_has() {
-    let (room, _operator) = opened("requires").await;
+    let (room, _operator) = set_up("requires").await;
     let provider = Scripted::serve(&room).await;
     room.apply_queue("bugs", json!({})).await;
     with_models(&room, &provider, "small", &["scripted-small"], json!({})).await;
@@ -124,7 +124,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     .await;
     let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: scripted-large (requires.models)";
     assert_eq!((waits.reason.as_str(), waits.message.as_str()), ("RequirementsUnmet", words));
-    room.event("waits", "RequirementsUnmet", "scripted-large").await;
+    room.wait_for_event("waits", "RequirementsUnmet", "scripted-large").await;
     // Other items overtake it, and no agent is started for it.
     room.submit("bugs", "plain", json!({})).await;
     room.wait_for_item_phase("plain", Succeeded).await;
@@ -132,7 +132,7 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
     assert!(said.contains("pool small lacks what the item requires: scripted-large (requires.models)"), "{said}");
     eventually("the pool has no agents", async || {
         let status = room.pool("small").await.status.unwrap_or_default();
-        seen(status.desired == Some(0) && status.agents == Some(0), || format!("{status:?}"))
+        check_state(status.desired == Some(0) && status.agents == Some(0), || format!("{status:?}"))
     })
     .await;
     assert_eq!(room.item("waits").await.status.and_then(|status| status.attempts).unwrap_or(0), 0);
@@ -147,16 +147,16 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
 
 #[tokio::test]
 async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
-    let (room, _operator) = opened("unmet").await;
+    let (room, _operator) = set_up("unmet").await;
     room.apply_queue("bugs", json!({})).await;
     room.apply_workers("workers", &["bugs"], "exit 0", json!({})).await;
     room.apply_pool("planner", json!({"replicas": 1, "may": {"submitTo": ["bugs"]}})).await;
-    let planner = room.idle("planner", 1).await.remove(0).name_any();
+    let planner = room.wait_until_idle("planner", 1).await.remove(0).name_any();
     let submit = |needs: &'static str, task: &'static str| ["submit", "--queue", "bugs", "--requires", needs, task];
     let first = spillway(&room, &planner, &submit("tools=git", "one")).await.ok().trim().to_owned();
     let told = eventually("the inbox has the message", async || {
         let said = spillway(&room, &planner, &["inbox", "--wait", "25"]).await;
-        seen(said.code == 0, || format!("{said:?}")).map(|()| said.out)
+        check_state(said.code == 0, || format!("{said:?}")).map(|()| said.out)
     })
     .await;
     let words = "waits: no AgentPool that takes items from WorkQueue/bugs offers what the item requires: git (requires.tools)";
@@ -170,7 +170,7 @@ async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
     spillway(&room, &planner, &submit("tools=git", "two")).await.ok();
     eventually("the pool wants one more", async || {
         let status = room.pool("workers").await.status.unwrap_or_default();
-        seen(status.desired == Some(2), || format!("{status:?}"))
+        check_state(status.desired == Some(2), || format!("{status:?}"))
     })
     .await;
     let agents: Vec<Agent> = room.list().await;
@@ -180,7 +180,7 @@ async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
 
 #[tokio::test]
 async fn a_pool_whose_models_do_not_answer_gives_its_agents_no_work() {
-    let (room, _operator) = opened("answers").await;
+    let (room, _operator) = set_up("answers").await;
     let provider = Scripted::absent(&room).await;
     room.apply_queue("bugs", json!({})).await;
     let checks = json!({"preflight": {"models": true, "urls": [format!("{}/v1", provider.origin)]}});
@@ -191,10 +191,10 @@ async fn a_pool_whose_models_do_not_answer_gives_its_agents_no_work() {
         assert!(words.contains(part), "{part}: {words}");
     }
     room.wait_for_item_phase("bug", Ready).await;
-    provider.serves().await;
+    provider.start_listening().await;
     let done = room.wait_for_item_phase("bug", Succeeded).await;
     assert_eq!(done.status.and_then(|status| status.attempts), Some(1));
-    assert_eq!(provider.told(), 0, "it costs nothing");
+    assert_eq!(provider.reported_tokens(), 0, "it costs nothing");
     // An origin that no agent could reach blocks the pool before its first agent.
     let unreached = json!({"preflight": {"urls": ["https://nowhere.example.org"]}, "replicas": 1});
     room.apply_workers("cut-off", &["bugs"], "exit 0", unreached).await;
@@ -207,7 +207,7 @@ async fn a_pool_whose_models_do_not_answer_gives_its_agents_no_work() {
 
 #[tokio::test]
 async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
-    let (room, operator) = opened("objectives").await;
+    let (room, operator) = set_up("objectives").await;
     room.apply_queue("urgent", json!({"objectives": {"waitSeconds": 1, "completionSeconds": 4}})).await;
     room.apply_queue("calm", json!({"objectives": {"waitSeconds": 3600}})).await;
     for name in ["first", "second"] {
@@ -226,12 +226,12 @@ async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
     let missed = says("urgent", "False", "2 waited for more than 1 s (waitSeconds)").await;
     assert_eq!(missed.reason, "ObjectiveMissed");
     assert_eq!(says("calm", "True", "").await.reason, "ObjectivesMet");
-    room.event("first", "ObjectiveMissed", "waitSeconds of WorkQueue/urgent").await;
-    room.event("second", "ObjectiveMissed", "completionSeconds of WorkQueue/urgent").await;
+    room.wait_for_event("first", "ObjectiveMissed", "waitSeconds of WorkQueue/urgent").await;
+    room.wait_for_event("second", "ObjectiveMissed", "completionSeconds of WorkQueue/urgent").await;
     eventually("the metrics count the missed objectives", async || {
         let counted = operator.get("/metrics").await?.1;
         let lines = ["objectives_missed_total{objective=\"wait\"} 2", "objectives_missed_total{objective=\"completion\"} 2"];
-        seen(lines.iter().all(|line| counted.contains(line)), || counted)
+        check_state(lines.iter().all(|line| counted.contains(line)), || counted)
     })
     .await;
     // The items continue. A leased item over its time is also a signal of its agent.
@@ -243,8 +243,8 @@ async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
     }
     room.submit("urgent", "third", json!({})).await;
     let third = room.wait_for_item_phase("third", Leased).await;
-    room.event("third", "ObjectiveMissed", "completionSeconds").await;
-    room.event(&holder(&third), "ObjectiveMissed", "completionSeconds").await;
+    room.wait_for_event("third", "ObjectiveMissed", "completionSeconds").await;
+    room.wait_for_event(&holder(&third), "ObjectiveMissed", "completionSeconds").await;
     room.release_item("third").await;
     assert_eq!(room.wait_for_item_phase("third", Succeeded).await.status.and_then(|status| status.attempts), Some(1));
     says("urgent", "True", "no item misses").await;

@@ -8,7 +8,7 @@ use spillway::api::{Agent, Breaker};
 
 use crate::support::exec::sh;
 use crate::support::models::Scripted;
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// Finds a shell like a program that searches its `PATH`: busybox would use its own.
 const FIND: &str = r#"cd /tmp
@@ -16,7 +16,7 @@ found() { IFS=:; for folder in $PATH; do if [ -x "$folder/sh" ]; then echo "$fol
 shell=$(found)
 "#;
 
-async fn opened(name: &str) -> (TestNamespace, Operator) {
+async fn set_up(name: &str) -> (TestNamespace, Operator) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -38,10 +38,10 @@ async fn ran(room: &TestNamespace, script: &str, extra: Value) -> String {
         }
     }
     room.apply_pool("coders", spec).await;
-    let agent = room.idle("coders", 1).await.remove(0).name_any();
+    let agent = room.wait_until_idle("coders", 1).await.remove(0).name_any();
     eventually("the program has run its script", async || {
         let said = sh(room, &agent, "ls /tmp; cat /tmp/over").await;
-        seen(said.code == 0, || format!("{said:?}"))
+        check_state(said.code == 0, || format!("{said:?}"))
     })
     .await;
     agent
@@ -53,7 +53,7 @@ async fn file(room: &TestNamespace, agent: &str, name: &str) -> String {
 
 #[tokio::test]
 async fn shells_of_a_program_that_knows_nothing_of_it_end_at_their_time() {
-    let (room, _operator) = opened("shells").await;
+    let (room, _operator) = set_up("shells").await;
     let breaker = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": "strict"},
         "spec": {"commands": {"session": {"failureThreshold": 3}, "openSeconds": 600}},
@@ -87,7 +87,7 @@ async fn shells_of_a_program_that_knows_nothing_of_it_end_at_their_time() {
     assert_eq!(left.out.trim(), "0", "{left:?}");
     eventually("the agent's status counts the opening of its breaker", async || {
         let counted = room.api::<Agent>().get(&agent).await.map_err(|error| error.to_string())?.status.and_then(|status| status.timeouts);
-        seen(counted == Some(1), || format!("{counted:?}"))
+        check_state(counted == Some(1), || format!("{counted:?}"))
     })
     .await;
     room.close().await;
@@ -95,7 +95,7 @@ async fn shells_of_a_program_that_knows_nothing_of_it_end_at_their_time() {
 
 #[tokio::test]
 async fn what_ran_before_a_model_answered_goes_on_and_what_runs_after_it_has_a_time() {
-    let (room, _operator) = opened("answered").await;
+    let (room, _operator) = set_up("answered").await;
     let provider = Scripted::serve(&room).await;
     let script = r#"
         "$shell" -c 'sleep 98761; true' & first=$!
@@ -118,7 +118,7 @@ async fn what_ran_before_a_model_answered_goes_on_and_what_runs_after_it_has_a_t
 
 #[tokio::test]
 async fn what_a_pool_says_is_meant_to_stay_has_no_time() {
-    let (room, _operator) = opened("untimed").await;
+    let (room, _operator) = set_up("untimed").await;
     let script = r#"
         "$shell" -c 'sleep 8; exit 5'; echo "path $?" > path
         /bin/sh -c 'sleep 8; exit 5'; echo "absolute $?" > absolute

@@ -14,7 +14,7 @@ use spillway::api::{self, AgentPool};
 use table::Case;
 
 use crate::support::proxy::Proxy;
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// A lock for tests that need the CRDs unchanged, or change one for a short time.
 static SCHEMAS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -147,7 +147,7 @@ async fn one_malformed_stored_object_never_stops_the_others() {
             event.reason.as_deref() == Some("InvalidObject")
                 && event.regarding.as_ref().and_then(|about| about.name.as_deref()) == Some("bad")
         });
-        seen(told, || format!("{} events", events.len()))
+        check_state(told, || format!("{} events", events.len()))
     })
     .await;
     // And it can be removed like any other.
@@ -164,14 +164,14 @@ async fn not_ready_while_kinds_are_missing_and_says_which() {
     let operator = Operator::start(&room, "one", Some(&proxy.kubeconfig));
     eventually("/readyz fails, with the list of missing kinds", async || {
         let (status, body) = operator.get("/readyz").await?;
-        seen(status == 503 && body.contains("agentpools") && body.contains("workitems"), || format!("{status} {body}"))
+        check_state(status == 503 && body.contains("agentpools") && body.contains("workitems"), || format!("{status} {body}"))
     })
     .await;
     assert_eq!(operator.get("/livez").await.map(|(status, _)| status), Ok(200), "alive: restarting it would not help");
     proxy.hide_our_kinds(false);
     eventually("/readyz succeeds", async || {
         let (status, body) = operator.get("/readyz").await?;
-        seen(status == 200 && body.contains("[+] kinds ok"), || format!("{status} {body}"))
+        check_state(status == 200 && body.contains("[+] kinds ok"), || format!("{status} {body}"))
     })
     .await;
     let (status, metrics) = operator.get("/metrics").await.expect("metrics");

@@ -12,7 +12,7 @@ use crate::support::history::condition;
 use crate::support::models::Scripted;
 use crate::support::standins::Standin;
 use crate::support::test_namespace::merge;
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 const PATH: &str = "/models/gpt/v1/chat/completions";
 
@@ -81,7 +81,7 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
         let (_, text) = operator.get("/metrics").await?;
         let ours = |line: &&str| line.contains(r#""Reservation""#) && line.contains(&room.namespace) && line.ends_with(" 20000");
         let found: Vec<&str> = text.lines().filter(ours).collect();
-        seen(found.len() == 2, || format!("{found:?}"))
+        check_state(found.len() == 2, || format!("{found:?}"))
     })
     .await;
 
@@ -92,7 +92,7 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
         let said: Vec<String> =
             room.list::<Agent>().await.iter().filter_map(|agent| Some(condition(agent, "Ready")?.message.clone())).collect();
         let why = "8 have a pod, and 2 more are reserved for pools of type scheduler";
-        seen(said.iter().any(|message| message.contains(why)), || format!("{said:?}"))
+        check_state(said.iter().any(|message| message.contains(why)), || format!("{said:?}"))
     })
     .await;
     let workers = room.standins_of("flood", 8).await;

@@ -14,11 +14,11 @@ use crate::support::caller::{Caller, token_of};
 use crate::support::exec::CommandOutput;
 use crate::support::fleet::{Fleet, log};
 use crate::support::work::{Ledger, UNTIL_TOLD, attempts, phase};
-use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually, plugin_path};
 
 /// A namespace with an operator that leads, the queues and the scheduler of the samples, and workers that print their
 /// task.
-async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
+async fn set_up(name: &str) -> (TestNamespace, Operator, Ledger) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -98,10 +98,10 @@ async fn event(room: &TestNamespace, reason: &str, items: &[WorkItem]) -> String
 }
 
 /// Waits until the log of the scheduler's agent has a line that fits.
-async fn heard(room: &TestNamespace, agent: &str, what: &str, fits: impl Fn(&str) -> bool) {
+async fn wait_for_log_line(room: &TestNamespace, agent: &str, what: &str, fits: impl Fn(&str) -> bool) {
     eventually(&format!("the log of {agent} has {what}"), async || {
         let log = log(room, agent, "agent").await;
-        seen(log.lines().any(&fits), || log.clone())
+        check_state(log.lines().any(&fits), || log.clone())
     })
     .await;
 }
@@ -131,14 +131,14 @@ async fn scheduler(room: &TestNamespace) -> String {
 async fn wait_for_other_agent(room: &TestNamespace, than: &str) -> String {
     eventually("another agent is there", async || {
         let now = scheduler(room).await;
-        seen(now != than, || now.clone()).map(|()| now)
+        check_state(now != than, || now.clone()).map(|()| now)
     })
     .await
 }
 
 #[tokio::test]
 async fn words_become_work_and_a_question_becomes_none() {
-    let (room, _operator, ledger) = opened("ask").await;
+    let (room, _operator, ledger) = set_up("ask").await;
     let (answer, items) = asked(&room, "how far are you?").await;
     assert_eq!((answer.as_str(), items.len()), ("nothing was submitted", 0));
     let (answer, items) = asked(&room, "the clock runs backwards, fix it").await;
@@ -178,10 +178,10 @@ async fn words_become_work_and_a_question_becomes_none() {
     let told = async |agent: &str| {
         for item in items.iter().chain([&first]) {
             let line = format!("Done: {}: {}", item.name_any(), item.spec.payload);
-            heard(&room, agent, &line, |told| told == line).await;
+            wait_for_log_line(&room, agent, &line, |told| told == line).await;
         }
         let line = format!("Plan {} finished: 3 Succeeded", plan.id);
-        heard(&room, agent, &line, |told| told == line).await;
+        wait_for_log_line(&room, agent, &line, |told| told == line).await;
     };
     let agent = scheduler(&room).await;
     told(&agent).await;
@@ -195,7 +195,7 @@ async fn words_become_work_and_a_question_becomes_none() {
 
 #[tokio::test]
 async fn who_waits_is_told_what_came_out_and_hostile_words_are_only_words() {
-    let (room, _operator, _) = opened("hostile").await;
+    let (room, _operator, _) = set_up("hostile").await;
     workers(&room, ECHO).await;
     let one = "fix \"a\\\", \"type\":\"x\"}]} $(touch /tmp/x) `id` ' \\n é \u{1}\u{7f}\n\tand \\u0022 more";
     let two = "*) tidy %s $PATH -- --queue=private &amp <b>";
@@ -225,7 +225,7 @@ async fn who_waits_is_told_what_came_out_and_hostile_words_are_only_words() {
 
 #[tokio::test]
 async fn what_spillway_refuses_is_the_answer_and_nothing_is_queued() {
-    let (room, _operator, _) = opened("refused").await;
+    let (room, _operator, _) = set_up("refused").await;
     room.apply_queue("ideas", json!({"accepts": {"types": ["idea"]}, "limits": {"maxPending": 0}})).await;
     let said = plugin(&room, &["ask", "--timeout", "3m", "fix it; idea: a dark mode"]).await;
     assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
@@ -243,7 +243,7 @@ async fn what_spillway_refuses_is_the_answer_and_nothing_is_queued() {
 
 #[tokio::test]
 async fn an_agent_that_is_lost_in_the_middle_queues_nothing_twice() {
-    let (room, _operator, ledger) = opened("twice").await;
+    let (room, _operator, ledger) = set_up("twice").await;
     room.apply_queue("asks", json!({"accepts": {"types": ["ask"]}, "itemDefaults": {"backoff": {"initialSeconds": 1}}})).await;
     let lost = json!({
         "type": "scheduler", "queues": [{"name": "asks"}], "may": {"submitTo": ["bugs"]},
@@ -266,9 +266,9 @@ async fn an_agent_that_is_lost_in_the_middle_queues_nothing_twice() {
 /// An agent whose program makes no calls itself. The test makes them with its token.
 async fn an_agent(room: &TestNamespace, may: Value) -> Caller {
     room.apply_pool("caller", json!({"replicas": 1, "may": may})).await;
-    Fleet::of(room, 1).await;
+    Fleet::wait_for_idle(room, 1).await;
     let pods = room.pods_ready(1).await;
-    Caller::anonymous_at_gateway(room).await.with(&token_of(room, &pods[0]).await)
+    Caller::anonymous_at_gateway(room).await.with_token(&token_of(room, &pods[0]).await)
 }
 
 fn steps(steps: &[(&str, &[&str], Value)]) -> Value {
@@ -319,7 +319,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
         ("an unknown field", json!({"steps": [], "size": 3}), (400, "invalid_body"), "size", None),
     ];
     for (what, body, wanted, field, limit) in cases {
-        let answer = agent.saying("idempotency-key", what).post("/agent/v1/plan", body).await;
+        let answer = agent.with_header("idempotency-key", what).post("/agent/v1/plan", body).await;
         let refusal = answer.refusal();
         assert_eq!((answer.status, refusal.code.label()), wanted, "{what}: {refusal:?}");
         assert_eq!((refusal.field.as_deref(), refusal.limit.zip(refusal.current)), (Some(field), limit), "{what}: {refusal:?}");
@@ -330,7 +330,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
     assert_eq!((refusal.code.label(), refusal.field.as_deref()), ("invalid_body", Some("Idempotency-Key")), "{refusal:?}");
 
     // One key makes one plan, and refuses another plan.
-    let under = agent.saying("idempotency-key", "k");
+    let under = agent.with_header("idempotency-key", "k");
     let made = under.post("/agent/v1/plan", two.clone()).await;
     assert_eq!((made.status, made.json()["items"].as_array().map(Vec::len)), (200, Some(2)), "{made:?}");
     assert_eq!(under.post("/agent/v1/plan", two.clone()).await.json(), made.json());
@@ -349,7 +349,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
     named["dedupKey"] = json!("one");
     let first = agent.post("/agent/v1/plan", named.clone()).await;
     assert_eq!(first.status, 200, "{first:?}");
-    assert_eq!(agent.saying("idempotency-key", "another").post("/agent/v1/plan", named).await.json(), first.json());
+    assert_eq!(agent.with_header("idempotency-key", "another").post("/agent/v1/plan", named).await.json(), first.json());
     assert_eq!(room.list::<WorkItem>().await.len(), 5);
 
     // Invalid questions about the outcome of a plan.
@@ -377,7 +377,7 @@ async fn a_plan_is_taken_whole_or_refused_by_name() {
 
 #[tokio::test]
 async fn what_comes_then_waits_and_who_asks_is_told_so() {
-    let (room, _operator, _) = opened("held").await;
+    let (room, _operator, _) = set_up("held").await;
     workers(&room, UNTIL_TOLD).await;
     let (_, items) = asked(&room, "fix a; then tidy b").await;
     let (bug, chore) = (items[0].name_any(), items[1].name_any());

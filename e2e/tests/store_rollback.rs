@@ -16,12 +16,12 @@ use spillway::api::{Agent, Budget, WorkItem};
 use spillway::wire::governor::EPOCH_ANNOTATION;
 
 use crate::support::caller::Caller;
-use crate::support::models::{Scripted, agrees};
+use crate::support::models::{Scripted, wait_until_counts_agree};
 use crate::support::restarted::Controllers;
 use crate::support::standins::Standin;
 use crate::support::stopped::Etcd;
 use crate::support::work::phase;
-use crate::support::{TestNamespace, eventually, seen, within};
+use crate::support::{TestNamespace, check_state, eventually, within};
 
 const MODEL: &str = "/models/gpt/v1/chat/completions";
 /// The time between the copy and its restore.
@@ -56,7 +56,7 @@ async fn finishes(agent: &Standin, lent: &Lent) {
     eventually(&format!("the end of {} is accepted", lent.name), async || {
         let path = format!("/agent/v1/work/{}/complete", lent.uid);
         let answer = agent.caller.try_call("POST", &path, body.to_string()).await?;
-        seen(answer.status == 200, || format!("{answer:?}"))
+        check_state(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
 }
@@ -66,7 +66,7 @@ async fn calls(caller: &Caller) {
     let body = json!({"model": "scripted-large--output-040", "max_tokens": 64, "messages": [{"role": "user", "content": "go"}]});
     eventually("a call of a model is answered", async || {
         let answer = caller.try_call("POST", MODEL, body.to_string()).await?;
-        seen(answer.status == 200, || format!("{answer:?}"))
+        check_state(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
 }
@@ -83,10 +83,10 @@ async fn owner_epoch(room: &TestNamespace) -> i64 {
 /// The sum of the agents' own accounts.
 async fn wait_until_accounts_agree(room: &TestNamespace, provider: &Scripted) {
     eventually("the accounts of all agents have the provider's count", async || {
-        let told = provider.told();
+        let told = provider.reported_tokens();
         let used = |agent: Agent| agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used).unwrap_or_default();
         let sum: i64 = room.list::<Agent>().await.into_iter().map(used).sum();
-        seen(sum == told, || format!("{sum} of {told}"))
+        check_state(sum == told, || format!("{sum} of {told}"))
     })
     .await;
 }
@@ -121,7 +121,7 @@ async fn rolled_back(room: &TestNamespace) {
         lent.push(has_claimed(agent).await);
         calls(&agent.caller).await;
     }
-    agrees(room, &provider).await;
+    wait_until_counts_agree(room, &provider).await;
     let copy = Etcd::take_copy(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rollback.etcd"));
 
     let since = tokio::time::Instant::now();
@@ -139,7 +139,7 @@ async fn rolled_back(room: &TestNamespace) {
     }
     let short = has_claimed(&agents[8]).await;
     finishes(&agents[8], &short).await;
-    agrees(room, &provider).await;
+    wait_until_counts_agree(room, &provider).await;
     wait_until_accounts_agree(room, &provider).await;
     let before = owner_epoch(room).await;
     // Model calls continue all the time.
@@ -185,7 +185,7 @@ async fn rolled_back(room: &TestNamespace) {
     for item in room.list::<WorkItem>().await {
         assert_eq!(phase(&item), Some(WorkItemPhase::Succeeded), "{}", item.name_any());
     }
-    agrees(room, &provider).await;
+    wait_until_counts_agree(room, &provider).await;
     wait_until_accounts_agree(room, &provider).await;
     let events = room.list::<Event>().await;
     assert!(events.iter().any(|event| event.reason.as_deref() == Some("StoreRolledBack")), "an event names the lost time");

@@ -12,10 +12,10 @@ use spillway::api::work_item::WorkItemPhase::{Leased, Paused, Succeeded};
 use spillway::api::{Agent, Grant, WorkItem};
 
 use crate::notifications::{receiver, webhooks};
-use crate::support::history::{condition, says};
+use crate::support::history::{condition, has_condition};
 use crate::support::models::Scripted;
 use crate::support::work::{attempts, holder};
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// A function of the shell that makes one call of about 330 tokens.
 const CALL: &str = r#"call() { wget -q -Y off -O /dev/null --header 'content-type: application/json' --post-data '{"model": "scripted-large--output-300", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]}' "$OPENAI_BASE_URL/chat/completions"; }; cd "$SPILLWAY_DATA_DIR""#;
@@ -25,7 +25,7 @@ const LIFE: i64 = 1_000;
 async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(what, async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
-        seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
+        check_state(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
     })
     .await
 }
@@ -62,8 +62,9 @@ async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_gran
     let waits = room.wait_for_item_phase("big", Paused).await;
     assert_eq!(counted(&waits), (1, 0, 0, 1), "the lease is kept");
     let name = holder(&waits);
-    let held = agent(&room, "its checkpoint is taken", &name, |agent| says(agent, "Checkpointed", "True", "CheckpointTaken")).await;
-    assert!(says(&held, "Paused", "True", "TokenBudgetExceeded"), "{:?}", held.status);
+    let held =
+        agent(&room, "its checkpoint is taken", &name, |agent| has_condition(agent, "Checkpointed", "True", "CheckpointTaken")).await;
+    assert!(has_condition(&held, "Paused", "True", "TokenBudgetExceeded"), "{:?}", held.status);
     let status = held.status.expect("a status");
     assert_eq!((status.phase, status.paused_at_limit, status.pauses), (Some(AgentPhase::Paused), Some(LIFE), Some(1)));
     eventually("the webhook has a notice with the remedy", async || {
@@ -72,7 +73,7 @@ async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_gran
             let words = body.to_string();
             body["reason"] == "TokenBudgetExceeded" && words.contains(&name) && words.contains("kubectl spillway grant")
         });
-        seen(told, || format!("{calls:?}"))
+        check_state(told, || format!("{calls:?}"))
     })
     .await;
     let before = provider.calls();
@@ -168,7 +169,7 @@ async fn a_gang_of_which_most_fail_is_ended_together_and_told_of_once() {
         let again = eventually(&format!("another agent holds {item}"), async || {
             let item = room.item(item).await;
             let agent = item.status.as_ref().and_then(|status| status.lease.as_ref()?.agent.clone()).filter(|agent| !gang.contains(agent));
-            seen(agent.is_some(), || format!("{:?}", item.status)).map(|()| item)
+            check_state(agent.is_some(), || format!("{:?}", item.status)).map(|()| item)
         })
         .await;
         let (_, failures, stalls, _) = counted(&again);

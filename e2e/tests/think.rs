@@ -11,14 +11,14 @@ use spillway::api::{Budget, WorkItem};
 use crate::scheduler::plugin;
 use crate::support::exec::Attached;
 use crate::support::fleet::log;
-use crate::support::models::{Scripted, agrees};
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::models::{Scripted, wait_until_counts_agree};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 const PROTOCOLS: [(&str, &str); 4] =
     [("anthropic", "Anthropic"), ("chat", "OpenAIChat"), ("responses", "OpenAIResponses"), ("gemini", "Gemini")];
 
 /// A namespace with a provider, queues, a prompt and a table of types.
-async fn opened(name: &str) -> (TestNamespace, Operator, Scripted) {
+async fn set_up(name: &str) -> (TestNamespace, Operator, Scripted) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -77,7 +77,7 @@ fn result(item: &WorkItem) -> String {
 
 #[tokio::test]
 async fn a_model_of_each_protocol_makes_work_of_words_and_every_token_is_counted() {
-    let (room, _operator, provider) = opened("think").await;
+    let (room, _operator, provider) = set_up("think").await;
     let step = |key: &str, type_: &str, after: &[&str], task: &str| json!({"key": key, "type": type_, "after": after, "task": task});
     for (name, dialect) in PROTOCOLS {
         let mut steps = vec![step("mend", "bug", &[], "a: mend it"), step("tell", "chore", &["mend"], "b: tell everybody")];
@@ -99,13 +99,13 @@ async fn a_model_of_each_protocol_makes_work_of_words_and_every_token_is_counted
         room.wait_for_item_phase(&items[1].name_any(), Blocked).await;
     }
     assert_eq!(provider.calls(), 4);
-    agrees(&room, &provider).await;
+    wait_until_counts_agree(&room, &provider).await;
     room.close().await;
 }
 
 #[tokio::test]
 async fn a_scheduler_asks_back_and_goes_by_rules_where_no_model_answers() {
-    let (room, _operator, provider) = opened("askback").await;
+    let (room, _operator, provider) = set_up("askback").await;
     provider.say("mend the login", &json!({"questions": ["Which login?"]}).to_string());
     provider.say("the first one", &json!({"steps": [{"key": "a", "type": "bug", "task": "mend the first login"}]}).to_string());
     provider.say("of no use", "I would rather not.");
@@ -131,13 +131,13 @@ async fn a_scheduler_asks_back_and_goes_by_rules_where_no_model_answers() {
     assert!(answer.starts_with("Queued 1 item. I'll let you know when it's done.\n(By rules, without the model: "), "{answer}");
     let items = members(&room, &third).await;
     assert_eq!((items[0].spec.payload.as_str(), items[0].spec.type_.as_deref()), ("fix what is of no use", Some("bug")));
-    agrees(&room, &provider).await;
+    wait_until_counts_agree(&room, &provider).await;
     room.close().await;
 }
 
 #[tokio::test]
 async fn an_idea_becomes_a_document_and_work() {
-    let (room, _operator, provider) = opened("prd").await;
+    let (room, _operator, provider) = set_up("prd").await;
     let document = "# Dark mode\n\n## Problem\nIt is too bright at night.";
     let steps = json!([{"key": "a", "type": "chore", "task": "measure how bright it is"}]);
     provider.say("a dark mode", &json!({"document": document, "steps": steps}).to_string());
@@ -148,23 +148,23 @@ async fn an_idea_becomes_a_document_and_work() {
     let follows = members(&room, "dark-mode").await;
     assert_eq!(follows.iter().map(|item| item.spec.payload.as_str()).collect::<Vec<_>>(), ["measure how bright it is"]);
     assert_eq!(result(&done).trim_end(), format!("{document}\n\nQueued: {} (chore).", follows[0].name_any()));
-    agrees(&room, &provider).await;
+    wait_until_counts_agree(&room, &provider).await;
     room.close().await;
 }
 
 #[tokio::test]
 async fn a_person_talks_to_buddy_at_its_terminal() {
-    let (room, _operator, provider) = opened("buddy").await;
+    let (room, _operator, provider) = set_up("buddy").await;
     provider.say("a button does nothing", &json!({"questions": ["Which button?"]}).to_string());
     let step = json!({"key": "a", "type": "bug", "task": "the login button does nothing"});
     provider.say("the one of the login", &json!({"say": "I will have it mended.", "steps": [step]}).to_string());
     let extra = json!({"mode": "Chat", "scaling": {"min": 1, "max": 1}});
     room.apply_pool("buddy", thinking(&provider, "Gemini", "buddy", extra)).await;
-    let agent = room.idle("buddy", 1).await.remove(0).name_any();
+    let agent = room.wait_until_idle("buddy", 1).await.remove(0).name_any();
     let hears = async |words: &str| {
         eventually(&format!("buddy says {words:?}"), async || {
             let log = log(&room, &agent, "agent").await.replace('\r', "");
-            seen(log.contains(words), || log.clone())
+            check_state(log.contains(words), || log.clone())
         })
         .await;
     };
@@ -180,7 +180,7 @@ async fn a_person_talks_to_buddy_at_its_terminal() {
     room.apply_workers("workers", &["bugs"], "echo mended > $SPILLWAY_RESULT_FILE", json!({})).await;
     hears(&format!("Done: {}: mended", items[0].name_any())).await;
     drop(person);
-    agrees(&room, &provider).await;
+    wait_until_counts_agree(&room, &provider).await;
     assert_eq!(
         items[0].meta().labels.as_ref().and_then(|labels| labels.get("spillway.dev/submitted-by")).map(String::as_str),
         Some("buddy")

@@ -5,9 +5,9 @@ use spillway::api::WorkItem;
 use spillway::api::work_item::WorkItemPhase::{Cancelled, DeadLettered, Leased, Rejected, Succeeded};
 
 use crate::support::work::attempts;
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
-async fn opened(name: &str) -> (TestNamespace, Operator) {
+async fn set_up(name: &str) -> (TestNamespace, Operator) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -21,7 +21,7 @@ fn fast_scaling_spec(max: u32) -> serde_json::Value {
 
 #[tokio::test]
 async fn agents_come_for_work_do_it_and_leave() {
-    let (room, _operator) = opened("work").await;
+    let (room, _operator) = set_up("work").await;
     room.apply_queue("bugs", json!({})).await;
     room.apply_workers("fixers", &["bugs"], "echo \"fixed $task\"; echo \"result of $task\" > $SPILLWAY_RESULT_FILE", fast_scaling_spec(2))
         .await;
@@ -45,7 +45,7 @@ async fn agents_come_for_work_do_it_and_leave() {
 
 #[tokio::test]
 async fn a_failure_is_tried_again_and_set_aside_and_a_person_may_start_it_again() {
-    let (room, _operator) = opened("failures").await;
+    let (room, _operator) = set_up("failures").await;
     let policy = json!({"maxAttempts": 2, "backoff": {"initialSeconds": 1, "maxSeconds": 1}});
     room.apply_queue("bugs", json!({"itemDefaults": policy})).await;
     room.apply_workers(
@@ -73,7 +73,7 @@ async fn a_failure_is_tried_again_and_set_aside_and_a_person_may_start_it_again(
 
 #[tokio::test]
 async fn order_dependencies_and_what_is_refused() {
-    let (room, _operator) = opened("order").await;
+    let (room, _operator) = set_up("order").await;
     room.apply_queue("first", json!({"limits": {"maxPending": 4}})).await;
     room.apply_queue("second", json!({"accepts": {"types": ["idea"]}})).await;
     // There are no workers yet, so all items wait together.
@@ -91,7 +91,7 @@ async fn order_dependencies_and_what_is_refused() {
         eventually("the others are admitted", async || {
             let items: Vec<WorkItem> = room.list().await;
             let admitted = items.iter().filter(|item| item.status.as_ref().is_some_and(|status| status.phase.is_some())).count();
-            seen(admitted >= 4, || format!("{admitted} of {}", items.len()))
+            check_state(admitted >= 4, || format!("{admitted} of {}", items.len()))
         })
         .await;
         room.submit(queue, name, spec).await;
@@ -117,7 +117,7 @@ async fn order_dependencies_and_what_is_refused() {
 
 #[tokio::test]
 async fn a_cancelled_item_stops_and_is_never_given_out_again() {
-    let (room, _operator) = opened("cancel").await;
+    let (room, _operator) = set_up("cancel").await;
     room.apply_queue("bugs", json!({})).await;
     room.apply_workers("fixers", &["bugs"], "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done", fast_scaling_spec(1)).await;
     room.submit("bugs", "endless", json!({})).await;

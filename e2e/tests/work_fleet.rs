@@ -23,10 +23,10 @@ use crate::support::history::History;
 use crate::support::test_namespace::merge;
 use crate::support::track::Pods;
 use crate::support::work::{Ledger, UNTIL_TOLD, Volumes, attempts, holder, phase};
-use crate::support::{Operator, TestNamespace, eventually, seen};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// A namespace with an operator that leads, and the history of its items.
-async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
+async fn set_up(name: &str) -> (TestNamespace, Operator, Ledger) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -75,8 +75,8 @@ fn one_of_many(at: usize) -> (&'static str, i32, Vec<usize>) {
 #[tokio::test]
 async fn two_hundred_items_are_done_once_each_in_their_order_and_the_pool_is_back_at_nothing() {
     const ITEMS: usize = 200;
-    let (room, _operator, ledger) = opened("fleet").await;
-    let (pods, volumes) = (Pods::start(&room), Volumes::keep(&room));
+    let (room, _operator, ledger) = set_up("fleet").await;
+    let (pods, volumes) = (Pods::start(&room), Volumes::retain(&room));
     let name = |at: usize| format!("item-{at:03}");
     for name in ["first", "second"] {
         room.apply_queue(name, json!({})).await;
@@ -86,15 +86,15 @@ async fn two_hundred_items_are_done_once_each_in_their_order_and_the_pool_is_bac
         let after: Vec<Value> = after.into_iter().map(|at| json!({"name": name(at)})).collect();
         room.submit(queue, &name(at), json!({"priority": priority, "dependsOn": after})).await;
     }
-    ledger.until(ITEMS, "admitted", |phase| matches!(phase, Ready | Blocked)).await;
+    ledger.wait_for_phases(ITEMS, "admitted", |phase| matches!(phase, Ready | Blocked)).await;
     let admitted = Timestamp::now();
     let claim = json!({"storageClassName": "standard", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}});
     let own = json!({"workspace": {"volumeClaimTemplate": claim}});
     let log = "echo $SPILLWAY_ITEM_UID >> /workspace/log";
     room.apply_workers("fixers", &["first", "second"], log, with(fast_scaling_spec(5), own)).await;
-    ledger.until(ITEMS, "Succeeded", |phase| phase == Succeeded).await;
+    ledger.wait_for_phases(ITEMS, "Succeeded", |phase| phase == Succeeded).await;
     ends_without_work(&room, "fixers").await;
-    assert_eq!(pods.most(), 5);
+    assert_eq!(pods.most_at_once(), 5);
 
     // Each item ran once, by the agents' own volumes and by the items' statuses.
     let items = ledger.last();
@@ -141,7 +141,7 @@ async fn two_hundred_items_are_done_once_each_in_their_order_and_the_pool_is_bac
 
 #[tokio::test]
 async fn a_pool_with_a_minimum_goes_to_nothing_without_work() {
-    let (room, _operator, _) = opened("empty").await;
+    let (room, _operator, _) = set_up("empty").await;
     let history = History::start(&room);
     room.apply_queue("bugs", json!({})).await;
     let pool = json!({"scaling": {"min": 2, "max": 3}, "whenEmpty": {"action": "Terminate", "afterSeconds": 10}});
@@ -160,7 +160,7 @@ async fn a_pool_with_a_minimum_goes_to_nothing_without_work() {
 
 #[tokio::test]
 async fn idle_agents_leave_first_and_busy_ones_finish() {
-    let (room, _operator, _) = opened("down").await;
+    let (room, _operator, _) = set_up("down").await;
     let history = History::start(&room);
     room.apply_queue("bugs", json!({})).await;
     let of = |max: u32| json!({"scaling": {"min": 0, "max": max, "idleBuffer": 3, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}});
@@ -176,7 +176,7 @@ async fn idle_agents_leave_first_and_busy_ones_finish() {
     eventually("two are active and three idle", async || {
         let agents: Vec<Agent> = room.list().await;
         let are = |wanted| agents.iter().filter(|agent| agent.status.as_ref().and_then(|status| status.phase) == Some(wanted)).count();
-        seen((are(AgentPhase::Active), are(AgentPhase::Idle)) == (2, 3), || {
+        check_state((are(AgentPhase::Active), are(AgentPhase::Idle)) == (2, 3), || {
             format!("{} and {}", are(AgentPhase::Active), are(AgentPhase::Idle))
         })
     })
@@ -207,7 +207,7 @@ fn by_agent<'a>(items: impl IntoIterator<Item = &'a WorkItem>) -> Vec<usize> {
 
 #[tokio::test]
 async fn an_agent_leaves_after_its_items_and_a_drone_after_one() {
-    let (room, _operator, ledger) = opened("retire").await;
+    let (room, _operator, ledger) = set_up("retire").await;
     for name in ["bugs", "odd-jobs"] {
         room.apply_queue(name, json!({"itemDefaults": {"backoff": {"initialSeconds": 1, "maxSeconds": 1}}})).await;
     }
@@ -218,7 +218,7 @@ async fn an_agent_leaves_after_its_items_and_a_drone_after_one() {
     let script = "[ \"$task\" != fail ]";
     room.apply_workers("fixers", &["bugs"], script, with(fast_scaling_spec(1), json!({"agent": {"maxItems": 2}}))).await;
     room.apply_workers("drones", &["odd-jobs"], script, with(fast_scaling_spec(2), json!({"type": "drone"}))).await;
-    ledger.until(9, "Succeeded", |phase| phase == Succeeded).await;
+    ledger.wait_for_phases(9, "Succeeded", |phase| phase == Succeeded).await;
     let failed = room.wait_for_item_phase("job-2", Failed).await;
     assert_eq!((reason(&failed), counts(&failed)), (Some("DroneFailed"), (1, 1, 0)), "{failed:?}");
     let items = ledger.last();
@@ -237,17 +237,17 @@ async fn an_agent_leaves_after_its_items_and_a_drone_after_one() {
 async fn items_that_failed_together_are_tried_again_apart() {
     const ITEMS: usize = 50;
     const BOUND: i64 = 20;
-    let (room, _operator, ledger) = opened("jitter").await;
+    let (room, _operator, ledger) = set_up("jitter").await;
     room.apply_queue("bugs", json!({"itemDefaults": {"backoff": {"initialSeconds": BOUND, "maxSeconds": BOUND}}})).await;
     for at in 0..ITEMS {
         room.submit("bugs", &format!("bug-{at}"), json!({})).await;
     }
     room.apply_workers("fixers", &["bugs"], "[ $SPILLWAY_WORK_EPOCH -gt 1 ]", fast_scaling_spec(5)).await;
-    ledger.until(ITEMS, "Succeeded", |phase| phase == Succeeded).await;
+    ledger.wait_for_phases(ITEMS, "Succeeded", |phase| phase == Succeeded).await;
     let mut waits = Vec::new();
     for (name, item) in ledger.last() {
         assert_eq!(counts(&item), (2, 1, 0), "{item:?}");
-        let states = ledger.of(&name);
+        let states = ledger.states_of(&name);
         let failed = states.iter().find(|item| phase(item) == Some(Scheduled)).expect("it waited");
         assert_eq!(reason(failed), Some("Backoff"));
         let status = failed.status.clone().expect("a status");
@@ -266,7 +266,7 @@ async fn items_that_failed_together_are_tried_again_apart() {
 
 #[tokio::test]
 async fn what_came_back_from_a_backup_waits_for_a_person() {
-    let (room, _operator, _) = opened("restored").await;
+    let (room, _operator, _) = set_up("restored").await;
     room.apply_queue("bugs", json!({})).await;
     let long_ago = (Timestamp::now() - SignedDuration::from_secs(61)).to_string();
     room.submit("bugs", "restored", json!({"priority": 9, "submitTime": long_ago})).await;
@@ -284,7 +284,7 @@ async fn what_came_back_from_a_backup_waits_for_a_person() {
 
 #[tokio::test]
 async fn what_argo_keeps_is_not_collected() {
-    let (room, _operator, _) = opened("argo").await;
+    let (room, _operator, _) = set_up("argo").await;
     room.apply_queue("bugs", json!({})).await;
     let spec = |priority| json!({"queueRef": {"name": "bugs"}, "priority": priority, "overrides": {"ttlSecondsAfterFinished": 1}});
     let tracked = json!({"name": "tracked", "annotations": {"argocd.argoproj.io/tracking-id": "app:spillway.dev/WorkItem:x/tracked"}});
@@ -293,7 +293,7 @@ async fn what_argo_keeps_is_not_collected() {
     room.apply_workers("fixers", &["bugs"], "exit 0", fast_scaling_spec(1)).await;
     eventually("the other item is collected", async || {
         let left = room.api::<WorkItem>().get_opt("plain").await.map_err(|error| error.to_string())?;
-        seen(left.is_none(), || format!("{:?}", left.and_then(|item| item.status)))
+        check_state(left.is_none(), || format!("{:?}", left.and_then(|item| item.status)))
     })
     .await;
     // It was over before the other.
@@ -303,12 +303,12 @@ async fn what_argo_keeps_is_not_collected() {
 
 #[tokio::test]
 async fn an_item_made_right_after_its_queue_is_admitted() {
-    let (room, _operator, ledger) = opened("moment").await;
+    let (room, _operator, ledger) = set_up("moment").await;
     for at in 0..30 {
         room.apply_queue(&format!("queue-{at}"), json!({})).await;
         room.submit(&format!("queue-{at}"), &format!("item-{at}"), json!({})).await;
     }
-    ledger.until(30, "looked at", |_| true).await;
+    ledger.wait_for_phases(30, "looked at", |_| true).await;
     let rejected: Vec<_> = ledger.last().into_values().filter(|item| phase(item) == Some(Rejected)).collect();
     assert!(rejected.is_empty(), "{} of 30: {:?}", rejected.len(), rejected[0].status);
     room.close().await;
@@ -316,7 +316,7 @@ async fn an_item_made_right_after_its_queue_is_admitted() {
 
 #[tokio::test]
 async fn a_queue_that_is_deleted_rejects_what_waits_and_nothing_else_goes() {
-    let (room, _operator, _) = opened("unqueue").await;
+    let (room, _operator, _) = set_up("unqueue").await;
     room.apply_queue("bugs", json!({})).await;
     room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, fast_scaling_spec(1)).await;
     room.submit("bugs", "held", json!({})).await;

@@ -12,9 +12,9 @@ use spillway::api::work_item::WorkItemPhase::{DeadLettered, Leased, Ready, Rejec
 use spillway::api::{Agent, Budget, WorkItem, WorkQueue};
 
 use crate::support::work::{UNTIL_TOLD, attempts, phase};
-use crate::support::{Operator, TestNamespace, eventually, seen, within};
+use crate::support::{Operator, TestNamespace, check_state, eventually, within};
 
-async fn opened(name: &str) -> (TestNamespace, Operator) {
+async fn set_up(name: &str) -> (TestNamespace, Operator) {
     let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -27,12 +27,12 @@ fn fast_scaling_spec(max: u32) -> Value {
 }
 
 /// Waits until exactly these items are left.
-async fn left(room: &TestNamespace, wanted: &[&str]) {
+async fn wait_for_items(room: &TestNamespace, wanted: &[&str]) {
     eventually(&format!("{wanted:?} are left"), async || {
         let items: Vec<WorkItem> = room.list().await;
         let mut names: Vec<String> = items.into_iter().filter_map(|item| item.metadata.name).collect();
         names.sort();
-        seen(names == wanted, || format!("{names:?}"))
+        check_state(names == wanted, || format!("{names:?}"))
     })
     .await;
 }
@@ -45,7 +45,7 @@ async fn wait_for_dead_letters(room: &TestNamespace, queue: &str, count: i32, ke
         let said =
             status.conditions.iter().find(|one| one.type_ == "DeadLettersKept").map(|one| (one.status.as_str(), one.reason.as_str()));
         let there = status.counts.as_ref().and_then(|counts| counts.dead_lettered);
-        seen((there, said) == (Some(count), Some(kept)), || format!("{status:?}"))
+        check_state((there, said) == (Some(count), Some(kept)), || format!("{status:?}"))
             .map(|()| status.oldest_dead_letter_time.as_ref().map(|time| time.0))
     })
     .await
@@ -53,7 +53,7 @@ async fn wait_for_dead_letters(room: &TestNamespace, queue: &str, count: i32, ke
 
 #[tokio::test]
 async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many() {
-    let (room, _operator) = opened("letters").await;
+    let (room, _operator) = set_up("letters").await;
     let queue = |ttl: u32| {
         let defaults = json!({"maxAttempts": 1, "ttlSecondsAfterFinished": 0});
         json!({"itemDefaults": defaults, "limits": {"maxFinished": 0}, "deadLetters": {"ttlSeconds": ttl, "max": 2}})
@@ -63,14 +63,14 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
     room.submit("bugs", "dead-1", json!({"payload": "7"})).await;
     let first = room.wait_for_item_phase("dead-1", DeadLettered).await;
     room.submit("bugs", "done", json!({"payload": "0"})).await;
-    left(&room, &["dead-1"]).await;
+    wait_for_items(&room, &["dead-1"]).await;
     wait_for_dead_letters(&room, "bugs", 1, ("True", "DeadLettersFit")).await;
     room.submit("bugs", "dead-2", json!({"payload": "7"})).await;
     room.wait_for_item_phase("dead-2", DeadLettered).await;
     let oldest = wait_for_dead_letters(&room, "bugs", 2, ("False", "DeadLettersFull")).await;
     assert_eq!(oldest, first.status.and_then(|status| status.completion_time).map(|time| time.0));
     room.submit("bugs", "dead-3", json!({"payload": "7"})).await;
-    left(&room, &["dead-2", "dead-3"]).await;
+    wait_for_items(&room, &["dead-2", "dead-3"]).await;
 
     // A restarted item makes room, and ends like all others.
     room.change_item("dead-2", json!({"redrives": 1, "priority": 1})).await;
@@ -78,14 +78,14 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
         let item = room.item("dead-2").await;
         let status = item.status.unwrap_or_default();
         let again = (status.redrives, status.phase) == (Some(1), Some(DeadLettered));
-        seen(again, || format!("{status:?}"))
+        check_state(again, || format!("{status:?}"))
     })
     .await;
-    left(&room, &["dead-2", "dead-3"]).await;
+    wait_for_items(&room, &["dead-2", "dead-3"]).await;
 
     // A shorter retention time applies to existing ones.
     room.apply_queue("bugs", queue(1)).await;
-    left(&room, &[]).await;
+    wait_for_items(&room, &[]).await;
     assert_eq!(wait_for_dead_letters(&room, "bugs", 0, ("True", "DeadLettersFit")).await, None);
     room.close().await;
 }
@@ -112,7 +112,7 @@ async fn claimed(room: &TestNamespace, names: &[&str]) -> Vec<String> {
 
 #[tokio::test]
 async fn a_person_changes_the_order_of_a_queue() {
-    let (room, _operator) = opened("priority").await;
+    let (room, _operator) = set_up("priority").await;
     room.apply_queue("bugs", json!({})).await;
     // Attempts have times in whole seconds, so each takes longer than one.
     let script = format!("case $SPILLWAY_ITEM in long) {UNTIL_TOLD};; *) sleep 2;; esac");
@@ -136,7 +136,7 @@ async fn a_person_changes_the_order_of_a_queue() {
 
 #[tokio::test]
 async fn an_agent_that_waits_takes_from_the_queues_that_its_pool_names_now() {
-    let (room, _operator) = opened("edited").await;
+    let (room, _operator) = set_up("edited").await;
     for queue in ["first", "second"] {
         room.apply_queue(queue, json!({})).await;
     }
@@ -156,7 +156,7 @@ async fn an_agent_that_waits_takes_from_the_queues_that_its_pool_names_now() {
         // Much shorter than the pause before an agent asks again.
         let done = within(Duration::from_secs(10), &format!("{name} is done"), async || {
             let item = room.item(&name).await;
-            seen(phase(&item) == Some(Succeeded), || format!("{:?}", item.status)).map(|()| item)
+            check_state(phase(&item) == Some(Succeeded), || format!("{:?}", item.status)).map(|()| item)
         })
         .await;
         agents.extend(attempts(&done).into_iter().map(|(_, agent)| agent));
@@ -176,7 +176,7 @@ async fn an_agent_that_waits_takes_from_the_queues_that_its_pool_names_now() {
 
 #[tokio::test]
 async fn an_item_is_taken_by_an_agent_whose_labels_it_asks_for_and_by_no_other() {
-    let (room, _operator) = opened("labels").await;
+    let (room, _operator) = set_up("labels").await;
     room.apply_queue("bugs", json!({})).await;
     room.apply_workers("fixers", &["bugs"], "exit 0", json!({"replicas": 2})).await;
     room.pods_ready(2).await;
@@ -209,7 +209,7 @@ async fn an_item_is_taken_by_an_agent_whose_labels_it_asks_for_and_by_no_other()
 
 #[tokio::test]
 async fn an_item_may_say_how_long_an_attempt_at_it_may_take() {
-    let (room, _operator) = opened("task-time").await;
+    let (room, _operator) = set_up("task-time").await;
     room.apply_queue("bugs", json!({"itemDefaults": {"attemptTimeoutSeconds": 3600, "maxStalls": 1}})).await;
     room.apply_workers("fixers", &["bugs"], "while [ \"$task\" = hang ]; do echo working; sleep 1; done; sleep 10", fast_scaling_spec(2))
         .await;
@@ -227,7 +227,7 @@ async fn an_item_may_say_how_long_an_attempt_at_it_may_take() {
 
 #[tokio::test]
 async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_before_an_agent_sees_it() {
-    let (room, _operator) = opened("full").await;
+    let (room, _operator) = set_up("full").await;
     let budget = async |most: u32| {
         let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "team"}, "spec": {"work": {"maxPending": most}}});
         room.api::<Budget>().patch("team", &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("it is accepted");
@@ -241,7 +241,7 @@ async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_befo
         room.submit(queue, name, json!({})).await;
         eventually("the item is admitted", async || {
             let item = room.item(name).await;
-            seen(matches!(phase(&item), Some(Ready | Leased)), || format!("{:?}", item.status))
+            check_state(matches!(phase(&item), Some(Ready | Leased)), || format!("{:?}", item.status))
         })
         .await;
     }
@@ -257,7 +257,7 @@ async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_befo
             let queue: WorkQueue = room.api().get(queue).await.map_err(|error| error.to_string())?;
             let conditions = queue.status.unwrap_or_default().conditions;
             let full = conditions.iter().any(|one| one.type_ == "Accepting" && one.status == "False" && one.reason == "ProjectFull");
-            seen(full, || format!("{conditions:?}"))
+            check_state(full, || format!("{conditions:?}"))
         })
         .await;
     }
@@ -270,7 +270,7 @@ async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_befo
         if phase(&item) == Some(Rejected) && asked == known {
             room.change_item("four", json!({"redrives": asked + 1})).await;
         }
-        seen(matches!(phase(&item), Some(Ready | Leased)), || format!("{:?}", item.status))
+        check_state(matches!(phase(&item), Some(Ready | Leased)), || format!("{:?}", item.status))
     })
     .await;
     room.close().await;

@@ -31,7 +31,7 @@ async fn large_bodies_of_a_namespace_are_read_in_turn_and_nobody_else_waits_for_
     let mut waiting = Box::pin(side.ask(saying(&large, "pod-a")));
     let others = async {
         for call in [saying("hello", "pod-a"), saying(&large, "pod-of-others")] {
-            world.provider.then(answer());
+            world.provider.queue_script(answer());
             assert_eq!(side.ask(call).await.status, 200);
         }
     };
@@ -41,14 +41,14 @@ async fn large_bodies_of_a_namespace_are_read_in_turn_and_nobody_else_waits_for_
     }
     assert_eq!((world.leader.table().holds.len(), world.provider.calls()), (2, 2), "it is not read, so nothing is held for it");
     drop(reading);
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(waiting.await.status, 200);
 }
 
 #[tokio::test]
 async fn a_body_keeps_its_room_until_its_call_is_answered() {
     let (world, side) = plain().await;
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200, "from here on it knows who leads");
     world.leader.table().silent = true;
     // The longest bodies, from five agents with a dozen calls each: 15 MiB, of which a namespace may have 8.
@@ -81,7 +81,7 @@ async fn a_body_is_read_as_it_was_sent_and_sent_as_it_was_read() {
         }
         request
     };
-    world.provider.then(answer());
+    world.provider.queue_script(answer());
     let got = side.ask(with("content-encoding", ["identity", "gzip"])).await;
     assert!(got.status == 400 && got.body.is_some_and(|body| body.contains("content-encoding")));
     assert_eq!((world.leader.table().holds.len(), world.provider.calls()), (0, 0));
@@ -97,7 +97,7 @@ async fn a_call_with_an_image_says_no_bytes_of_text_to_learn_from() {
     for (seq, content) in [(1, json!([{"type": "text", "text": "what is this?"}, image])), (2, json!("what is this?"))] {
         let (head, _) = messages(false).into_parts();
         let body = json!({"model": "claude-x", "max_tokens": 64, "messages": [{"role": "user", "content": content}]});
-        world.provider.then(answer());
+        world.provider.queue_script(answer());
         assert_eq!(side.ask(Request::from_parts(head, Body::from(body.to_string()))).await.status, 200);
         assert_eq!(settled(&world, seq).await.bytes > 0, seq == 2, "{body}");
     }

@@ -56,7 +56,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const BOUNDS: Bounds = Bounds { shutdown_timeout: Duration::ZERO, ..Bounds::AGENTS };
 
 /// Waits until `look` returns a value.
-pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub async fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = tokio::time::Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
@@ -122,7 +122,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    pub fn then(&self, script: Script) {
+    pub fn queue_script(&self, script: Script) {
         self.scripts.lock().expect("whole").push_back(script);
     }
 

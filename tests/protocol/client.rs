@@ -20,7 +20,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// The result of `work`, within [`PATIENCE`].
-pub async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+pub async fn within_patience<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("timed out: {what}"))
 }
 
@@ -47,7 +47,7 @@ impl Served {
     }
 
     /// An honest client connects and calls: the status of the answer.
-    pub async fn honest(&self) -> u16 {
+    pub async fn honest_call(&self) -> u16 {
         let mut stream = self.connect("http/1.1").await;
         hello(&mut stream).await.unwrap_or_else(|error| panic!("an honest client was not served: {error}"))
     }

@@ -16,8 +16,8 @@ use spillway::telemetry::Metrics;
 use spillway::wire::governor::Change;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::client::{dial, exchange, hello, soon, statuses};
-use crate::world::{TestCluster, until};
+use crate::client::{dial, exchange, hello, statuses, within_patience};
+use crate::world::{TestCluster, wait_for};
 use crate::{SHORT, served, short};
 
 fn count(text: &str, class: &str) -> Option<usize> {
@@ -44,7 +44,7 @@ async fn a_connection_is_known_by_its_token_and_no_longer_when_its_agent_ended()
     ];
     let strange = requests.map(async |request| {
         let strange = served.connect("http/1.1").await;
-        statuses(&soon("the end of a strange connection", exchange(strange, [request.into()])).await)
+        statuses(&within_patience("the end of a strange connection", exchange(strange, [request.into()])).await)
     });
     let answers = futures::future::join_all(strange).await;
     assert_eq!(answers, [[401], [401], [200]], "they are answered, and ended");
@@ -53,8 +53,8 @@ async fn a_connection_is_known_by_its_token_and_no_longer_when_its_agent_ended()
     let refused = hello(&mut known).await.expect("an answer");
     assert!((400..500).contains(&refused), "{refused}");
     let mut rest = Vec::new();
-    let _ = soon("the end of a connection whose agent ended", known.read_to_end(&mut rest)).await;
-    until("no connection is left", || (connections() == (Some(0), Some(0))).then_some(())).await;
+    let _ = within_patience("the end of a connection whose agent ended", known.read_to_end(&mut rest)).await;
+    wait_for("no connection is left", || (connections() == (Some(0), Some(0))).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +77,7 @@ async fn a_namespace_leaves_places_for_others() {
     // Ended connections free their places.
     kept.remove(0);
     drop(other);
-    until("places were given back", || {
+    wait_for("places were given back", || {
         let text = served.side.metrics.text().expect("text");
         (count(&text, "known") == Some(5)).then_some(())
     })
@@ -90,7 +90,7 @@ async fn the_document_of_the_api_is_sent_once_to_who_remembers_it() {
     let served = served(Bounds::AGENTS).await;
     let ask = async |field: &str| {
         let request = format!("GET /openapi.json HTTP/1.1\r\nhost: g\r\nconnection: close\r\n{field}\r\n");
-        let answer = soon("an answer", exchange(served.connect("http/1.1").await, [request.into_bytes()])).await;
+        let answer = within_patience("an answer", exchange(served.connect("http/1.1").await, [request.into_bytes()])).await;
         String::from_utf8(answer).expect("text")
     };
     let whole = ask("").await;
@@ -130,7 +130,7 @@ async fn who_gives_way_is_ended_at_once() {
     let mut oldest = served.connect("http/1.1").await;
     let _others = (served.connect("http/1.1").await, served.connect("http/1.1").await);
     let mut bytes = Vec::new();
-    let _ = soon("the end of the oldest", oldest.read_to_end(&mut bytes)).await;
+    let _ = within_patience("the end of the oldest", oldest.read_to_end(&mut bytes)).await;
     assert!(bytes.is_empty());
 }
 
@@ -165,7 +165,7 @@ async fn ten_addresses_with_ten_thousand_connections_keep_no_newcomer_out() {
     }
     let mut honest = 0;
     while !hostile.is_empty() || honest < 20 {
-        assert_eq!(soon("an honest call", served.honest()).await, 200);
+        assert_eq!(within_patience("an honest call", served.honest_call()).await, 200);
         honest += 1;
         while let Some(ended) = hostile.try_join_next() {
             ended.expect("no panic");
@@ -198,7 +198,7 @@ async fn heads_that_do_not_end_take_little_memory() {
     raise_descriptors();
     let times = Times { strange: Duration::from_secs(120), ..Bounds::AGENTS.times };
     let served = served(Bounds { times, ..Bounds::AGENTS }).await;
-    assert_eq!(served.honest().await, 200);
+    assert_eq!(served.honest_call().await, 200);
     let before = resident_bytes();
     let head = [b"GET / HTTP/1.1\r\nx: ".as_slice(), &[b'a'; 31 * 1024]].concat();
     let mut kept = Vec::new();
@@ -218,7 +218,7 @@ async fn heads_that_do_not_end_take_little_memory() {
     let mut last = kept.pop().expect("many");
     last.write_all(&[b'a'; 2 * 1024]).await.expect("open");
     let mut answer = Vec::new();
-    let _ = soon("the end of a head that is too long", last.read_to_end(&mut answer)).await;
+    let _ = within_patience("the end of a head that is too long", last.read_to_end(&mut answer)).await;
     // The answer is lost if the connection is reset first.
     assert!(matches!(statuses(&answer).as_slice(), [] | [431]), "{answer:?}");
 }
@@ -234,11 +234,11 @@ async fn those_that_say_nothing_are_ended() {
     let first = served.connect("http/1.1").await;
     let second = served.connect("h2").await;
     let mut bytes = Vec::new();
-    let _ = soon("no handshake", silent.read_to_end(&mut bytes)).await;
-    let _ = soon("half a handshake", half.read_to_end(&mut bytes)).await;
+    let _ = within_patience("no handshake", silent.read_to_end(&mut bytes)).await;
+    let _ = within_patience("half a handshake", half.read_to_end(&mut bytes)).await;
     assert!(bytes.is_empty());
-    soon("no request", exchange(first, [])).await;
-    soon("no preface", exchange(second, [])).await;
+    within_patience("no request", exchange(first, [])).await;
+    within_patience("no preface", exchange(second, [])).await;
     assert!(began.elapsed() >= SHORT, "they had their time");
-    assert_eq!(served.honest().await, 200);
+    assert_eq!(served.honest_call().await, 200);
 }

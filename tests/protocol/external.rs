@@ -13,7 +13,7 @@ use spillway::wire::{Code, Refusal};
 use crate::{Served, served};
 
 /// A gateway in a cluster where alice may register agents of the pool `laptops` in the namespace `team`.
-async fn opened() -> Served {
+async fn set_up() -> Served {
     let served = served(Bounds::AGENTS).await;
     served.world.rights.lock().expect("whole").allowed.insert("alice team/laptops".into());
     // Until it knows the leader: then a pod's call succeeds.
@@ -39,7 +39,7 @@ fn call(path: &str, token: &str, place: Option<&str>) -> Request<Body> {
 }
 
 impl Served {
-    async fn asks(&self, path: &str, token: &str, place: Option<&str>) -> Result<Value, Refusal> {
+    async fn call_as(&self, path: &str, token: &str, place: Option<&str>) -> Result<Value, Refusal> {
         let got = self.side.ask(call(path, token, place)).await;
         let body = got.body.expect("whole");
         if got.status == 200 {
@@ -50,17 +50,17 @@ impl Served {
     }
 
     /// Number of calls that the governor received, without questions about the owner of an agent.
-    fn passed(&self) -> usize {
+    fn governor_call_count(&self) -> usize {
         self.world.leader.table().agent_calls.iter().filter(|(path, _)| path != "/agent/v1/wanted").count()
     }
 
     /// Checks that it is refused with this code and these words, and that the governor does not receive it.
-    async fn refuses(&self, path: &str, token: &str, place: Option<&str>, code: Code, words: &[&str]) {
-        let before = self.passed();
-        let refusal = self.asks(path, token, place).await.expect_err("a refusal");
+    async fn assert_refused(&self, path: &str, token: &str, place: Option<&str>, code: Code, words: &[&str]) {
+        let before = self.governor_call_count();
+        let refusal = self.call_as(path, token, place).await.expect_err("a refusal");
         assert_eq!(refusal.code, code, "{token} {place:?}: {refusal}");
         assert!(words.iter().all(|word| refusal.message.contains(word)), "{token} {place:?}: {refusal}: where is {words:?}?");
-        assert_eq!(self.passed(), before, "{token} {place:?}");
+        assert_eq!(self.governor_call_count(), before, "{token} {place:?}");
     }
 }
 
@@ -70,10 +70,10 @@ const WHO: &str = "team/laptops/laptops-1/uid-1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_is_named_to_the_governor_as_the_api_server_vouched_for_it() {
-    let served = opened().await;
-    let enrolled = served.asks(ENROL, "user-alice", Some("team/laptops")).await.expect("an agent");
+    let served = set_up().await;
+    let enrolled = served.call_as(ENROL, "user-alice", Some("team/laptops")).await.expect("an agent");
     assert_eq!((&enrolled["agent"], &enrolled["uid"]), (&json!("laptops-1"), &json!("uid-1")));
-    served.asks(REPORT, "user-alice", Some(WHO)).await.expect("it is taken");
+    served.call_as(REPORT, "user-alice", Some(WHO)).await.expect("it is taken");
     let asked = served.world.leader.table().agent_calls.clone();
     let said = |at: usize, name: &str| asked[at].1.get(name).map(|value| value.to_str().expect("text").to_owned());
     let paths: Vec<&str> = asked.iter().map(|(path, _)| path.as_str()).collect();
@@ -94,10 +94,10 @@ async fn who_may_is_named_to_the_governor_as_the_api_server_vouched_for_it() {
     let proved = asked.iter().filter(|(_, headers)| headers.contains_key(CALLER_UID_HEADER)).count();
     assert_eq!(proved, 0, "what it says of itself stands nowhere where a pod's proved uid stands: an older leader refuses it");
     assert_eq!(served.world.rights.lock().expect("whole").asked, 1, "a yes is remembered for a moment");
-    served.asks(REPORT, "user-alice", Some(WHO)).await.expect("it is taken");
+    served.call_as(REPORT, "user-alice", Some(WHO)).await.expect("it is taken");
     assert_eq!(served.world.leader.table().agent_calls.len(), 4, "and asked once");
     // A call of a pod names no user.
-    served.asks(REPORT, "pod-a", None).await.expect("it is taken");
+    served.call_as(REPORT, "pod-a", None).await.expect("it is taken");
     let asked = served.world.leader.table().agent_calls.clone();
     assert!(
         asked.last().is_some_and(|(_, headers)| headers.get(CALLER_USER_HEADER).is_none() && headers[CALLER_UID_HEADER] == "uid-pod-a")
@@ -106,35 +106,35 @@ async fn who_may_is_named_to_the_governor_as_the_api_server_vouched_for_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_is_told_why_and_gets_no_further() {
-    let served = opened().await;
+    let served = set_up().await;
     let right = ["may not create agentpools/external", "RoleBinding"];
-    served.refuses(ENROL, "user-mallory", Some("team/laptops"), Code::NotAllowed, &right).await;
-    served.refuses(ENROL, "user-alice", Some("team/others"), Code::NotAllowed, &["pool others"]).await;
-    served.refuses(ENROL, "user-alice", Some("elsewhere/laptops"), Code::NotAllowed, &["namespace elsewhere"]).await;
-    served.refuses(REPORT, "user-mallory", Some(WHO), Code::NotAllowed, &right).await;
-    served.refuses(ENROL, "stranger", Some("team/laptops"), Code::InvalidToken, &["does not accept this token"]).await;
-    served.refuses(ENROL, "user-alice", None, Code::NotAPod, &["not bound to a pod", "spillway-external"]).await;
-    served.refuses(ENROL, "user-alice", Some("team/laptops/x"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
-    served.refuses(REPORT, "user-alice", Some("team/../laptops/u"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
+    served.assert_refused(ENROL, "user-mallory", Some("team/laptops"), Code::NotAllowed, &right).await;
+    served.assert_refused(ENROL, "user-alice", Some("team/others"), Code::NotAllowed, &["pool others"]).await;
+    served.assert_refused(ENROL, "user-alice", Some("elsewhere/laptops"), Code::NotAllowed, &["namespace elsewhere"]).await;
+    served.assert_refused(REPORT, "user-mallory", Some(WHO), Code::NotAllowed, &right).await;
+    served.assert_refused(ENROL, "stranger", Some("team/laptops"), Code::InvalidToken, &["does not accept this token"]).await;
+    served.assert_refused(ENROL, "user-alice", None, Code::NotAPod, &["not bound to a pod", "spillway-external"]).await;
+    served.assert_refused(ENROL, "user-alice", Some("team/laptops/x"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
+    served.assert_refused(REPORT, "user-alice", Some("team/../laptops/u"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pods_token_is_its_pods_alone_wherever_it_is_shown() {
-    let served = opened().await;
+    let served = set_up().await;
     served
-        .refuses(ENROL, "pod-a", Some("team/laptops"), Code::NotAllowed, &["bound to pod pod-a", "by an agent outside the cluster"])
+        .assert_refused(ENROL, "pod-a", Some("team/laptops"), Code::NotAllowed, &["bound to pod pod-a", "by an agent outside the cluster"])
         .await;
-    served.refuses(REPORT, "pod-a", Some(WHO), Code::NotAllowed, &["bound to pod pod-a"]).await;
-    served.refuses(ENROL, "pod-a", None, Code::NotAllowed, &["agents may not make this call"]).await;
+    served.assert_refused(REPORT, "pod-a", Some(WHO), Code::NotAllowed, &["bound to pod pod-a"]).await;
+    served.assert_refused(ENROL, "pod-a", None, Code::NotAllowed, &["agents may not make this call"]).await;
     // A user without an agent is no agent.
-    served.refuses(REPORT, "user-alice", Some("team/laptops"), Code::NotAllowed, &["agents may not make this call"]).await;
-    served.refuses(ENROL, "user-alice", Some(WHO), Code::NotAllowed, &["agents may not make this call"]).await;
+    served.assert_refused(REPORT, "user-alice", Some("team/laptops"), Code::NotAllowed, &["agents may not make this call"]).await;
+    served.assert_refused(ENROL, "user-alice", Some(WHO), Code::NotAllowed, &["agents may not make this call"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_of_an_agent_that_is_nobodys_goes_no_further_than_the_question_whose_it_is() {
-    let served = opened().await;
-    let refusal = served.asks(REPORT, "user-alice", Some("team/laptops/laptops-1/nobody")).await.expect_err("a refusal");
+    let served = set_up().await;
+    let refusal = served.call_as(REPORT, "user-alice", Some("team/laptops/laptops-1/nobody")).await.expect_err("a refusal");
     assert_eq!(refusal.code, Code::NotAnAgent);
     let asked = served.world.leader.table().agent_calls.clone();
     assert_eq!(asked.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["/agent/v1/wanted"]);
@@ -142,10 +142,10 @@ async fn a_call_of_an_agent_that_is_nobodys_goes_no_further_than_the_question_wh
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_names_pool_after_pool_floods_no_api_server() {
-    let served = opened().await;
+    let served = set_up().await;
     let mut refused = 0;
     for pool in 0..100 {
-        let refusal = served.asks(ENROL, "user-alice", Some(&format!("team/p-{pool}"))).await.expect_err("a refusal");
+        let refusal = served.call_as(ENROL, "user-alice", Some(&format!("team/p-{pool}"))).await.expect_err("a refusal");
         refused += usize::from(refusal.code == Code::TooManyCalls);
     }
     let asked = served.world.rights.lock().expect("whole").asked;

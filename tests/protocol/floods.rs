@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::client::{PREFACE, exchange, frame, hello, soon, statuses};
+use crate::client::{PREFACE, exchange, frame, hello, statuses, within_patience};
 use crate::{Served, served, short};
 
 const DATA: u8 = 0;
@@ -103,7 +103,7 @@ fn bodies_without_end() -> Vec<Vec<u8>> {
 
 async fn first(served: &Served, name: &str, bytes: Vec<Vec<u8>>) -> Vec<u16> {
     let stream = served.connect("http/1.1").await;
-    statuses(&soon(name, exchange(stream, bytes)).await)
+    statuses(&within_patience(name, exchange(stream, bytes)).await)
 }
 
 async fn dripping(served: &Served, name: &str, head: &str) -> Vec<u16> {
@@ -118,7 +118,7 @@ async fn dripping(served: &Served, name: &str, head: &str) -> Vec<u16> {
         }
     });
     let mut answer = Vec::new();
-    let _ = soon(name, tokio::io::AsyncReadExt::read_to_end(&mut read, &mut answer)).await;
+    let _ = within_patience(name, tokio::io::AsyncReadExt::read_to_end(&mut read, &mut answer)).await;
     writing.abort();
     statuses(&answer)
 }
@@ -142,8 +142,8 @@ async fn floods_of_http_2_end_their_connection_and_nobody_elses() {
     assert_eq!(hello(&mut honest).await.expect("an answer"), 200);
     for (name, bytes) in floods {
         let stream = served.connect("h2").await;
-        let flood = soon(name, exchange(stream, bytes));
-        let beside = async { assert_eq!(soon(name, served.honest()).await, 200, "{name}") };
+        let flood = within_patience(name, exchange(stream, bytes));
+        let beside = async { assert_eq!(within_patience(name, served.honest_call()).await, 200, "{name}") };
         tokio::join!(flood, beside);
     }
 }
@@ -169,7 +169,7 @@ async fn heads_and_bodies_of_http_1_are_bounded_in_size_and_time() {
     assert_eq!((most, one_more), (vec![401], vec![431]));
     assert_eq!((slow_head, slow_line), (vec![], vec![]));
     assert!(matches!(slow_body.as_slice(), [] | [401]), "{slow_body:?}");
-    assert_eq!(served.honest().await, 200);
+    assert_eq!(served.honest_call().await, 200);
 }
 
 /// The next frame: its kind and its payload.
@@ -187,7 +187,7 @@ async fn known(served: &Served) -> TlsStream<TcpStream> {
     let mut stream = served.connect("h2").await;
     let first = [PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, &[GET, TOKEN].concat())].concat();
     stream.write_all(&first).await.expect("open");
-    while soon("an answer", next(&mut stream)).await.0 != HEADERS {}
+    while within_patience("an answer", next(&mut stream)).await.0 != HEADERS {}
     stream
 }
 
@@ -209,7 +209,7 @@ async fn floods_of_resets_and_heads_end_a_known_connection_too() {
         // The preface was sent.
         let ended = tokio::time::timeout(BEFORE_PINGS, exchange(stream, bytes.into_iter().skip(1))).await;
         assert!(ended.is_ok(), "{name}: it goes on");
-        assert_eq!(served.honest().await, 200, "{name}");
+        assert_eq!(served.honest_call().await, 200, "{name}");
     }
 }
 
@@ -219,7 +219,7 @@ async fn told_after(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) -> Option<S
     stream.write_all(&[bytes, &frame(PING, 0, 0, b"our ping")].concat()).await.expect("open");
     stream.flush().await.expect("open");
     loop {
-        match soon("an answer", next(stream)).await {
+        match within_patience("an answer", next(stream)).await {
             (PING, payload) if payload == b"our ping" => return None,
             // After the last stream and the error code.
             (GOAWAY, payload) => return Some(String::from_utf8_lossy(&payload[8..]).into_owned()),
@@ -245,7 +245,7 @@ async fn resets_are_counted_and_one_too_many_ends_the_connection() {
     }
     let request = malformed(streams.next().expect("there are more"), &post);
     assert_eq!(told_after(&mut stream, &request).await.as_deref(), Some("too_many_internal_resets"));
-    assert_eq!(served.honest().await, 200);
+    assert_eq!(served.honest_call().await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -253,7 +253,7 @@ async fn what_one_connection_may_take_is_said_and_a_longer_head_is_refused() {
     let served = served(Bounds::AGENTS).await;
     let mut stream = served.connect("h2").await;
     stream.write_all(PREFACE).await.expect("open");
-    let (kind, settings) = soon("settings", next(&mut stream)).await;
+    let (kind, settings) = within_patience("settings", next(&mut stream)).await;
     assert_eq!(kind, SETTINGS);
     let setting = |one: &[u8]| (u16::from_be_bytes([one[0], one[1]]), u32::from_be_bytes([one[2], one[3], one[4], one[5]]));
     let said: BTreeMap<u16, u32> = settings.chunks_exact(6).map(setting).collect();

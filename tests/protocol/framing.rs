@@ -1,7 +1,7 @@
 //! Requests whose end or target could be read in two ways: each is refused, or read as the standard says. A hidden part
 //! never becomes a request with the token of another client.
 
-use crate::client::{exchange, soon, statuses};
+use crate::client::{exchange, statuses, within_patience};
 use crate::{served, short};
 
 /// A request with a valid token: its line, its other fields with the empty line, and the rest.
@@ -96,10 +96,10 @@ async fn each_request_is_read_in_one_way() {
     ];
     let served = served(short()).await;
     // The first answer shows that the governor is there.
-    assert_eq!(served.honest().await, 200);
+    assert_eq!(served.honest_call().await, 200);
     let mut wrong = Vec::new();
     let asked = futures::future::join_all(rows.iter().map(async |(name, bytes, expected)| {
-        let answer = soon(name, exchange(served.connect("http/1.1").await, [bytes.clone()])).await;
+        let answer = within_patience(name, exchange(served.connect("http/1.1").await, [bytes.clone()])).await;
         (name, statuses(&answer), expected)
     }));
     for (name, got, expected) in asked.await {
@@ -109,5 +109,5 @@ async fn each_request_is_read_in_one_way() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(served.world.provider.calls(), 0, "nothing that was hidden went out");
-    assert_eq!(served.honest().await, 200);
+    assert_eq!(served.honest_call().await, 200);
 }

@@ -63,7 +63,7 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         for depth in DEPTHS {
             let world = BenchCluster::new(depth)?;
             for threads in THREADS {
-                let rates = (0..rounds).map(|_| shared(&world, threads, around, time)).collect::<anyhow::Result<_>>()?;
+                let rates = (0..rounds).map(|_| governor_rate(&world, threads, around, time)).collect::<anyhow::Result<_>>()?;
                 rows.push(Row::spread(format!("depth {depth}, {threads} threads"), rates, "/s").goal(GOAL));
             }
         }
@@ -145,7 +145,7 @@ fn pure_ledger_rate(world: &BenchCluster, time: Duration) -> anyhow::Result<f64>
 }
 
 /// Holds and settles a second of several threads at one meter.
-fn shared(world: &BenchCluster, threads: usize, around: CallOverhead, time: Duration) -> anyhow::Result<f64> {
+fn governor_rate(world: &BenchCluster, threads: usize, around: CallOverhead, time: Duration) -> anyhow::Result<f64> {
     let (meter, callers) = (world.meter(), world.callers(threads)?);
     let (over, wrote, all, ready) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), Barrier::new(threads + 1));
     std::thread::scope(|scope| {
@@ -160,7 +160,7 @@ fn shared(world: &BenchCluster, threads: usize, around: CallOverhead, time: Dura
                     ready.wait();
                     let mut driver = first?;
                     while !over.load(Ordering::Relaxed) {
-                        driver.once()?;
+                        driver.make_call()?;
                         all.fetch_add(1, Ordering::Relaxed);
                     }
                     anyhow::Ok(())
@@ -198,12 +198,12 @@ impl<'a> Driver<'a> {
         meter.begin(&caller.session, &SessionLog { next_hold: 1, ..SessionLog::default() });
         let kept = caller.route(meter)?;
         let mut driver = Self { meter, caller, around, kept, id: 0, owed: Vec::new(), acked: 0 };
-        driver.once()?;
+        driver.make_call()?;
         Ok(driver)
     }
 
     /// One call.
-    fn once(&mut self) -> anyhow::Result<()> {
+    fn make_call(&mut self) -> anyhow::Result<()> {
         self.id += 1;
         let mut fresh = match self.around {
             CallOverhead::Governor => {

@@ -47,7 +47,7 @@ struct MeasuredTurn {
 
 impl Bench<'_> {
     /// Runs the benchmark.
-    pub async fn added(&self, kind: Kind) -> anyhow::Result<Report> {
+    pub async fn measure_added_time(&self, kind: Kind) -> anyhow::Result<Report> {
         let Kind { bytes, rate, keep } = kind;
         let rate = rate_or(rate)?.min(float(self.scale.agents) * OF_AN_AGENT);
         let load = Load { rate, time: self.size.time(TIME), keep, body: provider::body(provider::WHOLE, bytes) };

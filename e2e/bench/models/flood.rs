@@ -142,7 +142,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
             shared.push(with_shared_operators(scale).await?);
         }
     }
-    let against = against(&shared, &apart);
+    let against = compare_operators(&shared, &apart);
     Ok(vec![
         Report::new("a flood beside a quiet namespace", method(scale), rows(&shared)),
         Report::new("a flood beside a quiet namespace, each with operators of its own", APART.to_owned(), rows(&apart)),
@@ -184,7 +184,7 @@ async fn take(
     let began = Instant::now();
     items::make(&both.loud, scale.items, |number| items::item("flood", &format!("flood-{number:05}"))).await?;
     let filled = super::seconds(began);
-    let (beside, flooded) = both.beside().await?;
+    let (beside, flooded) = both.measure_with_flood().await?;
     both.clear().await?;
     let again = both.measure_alone("again", scale.alone()).await?;
     Ok(FloodResults { quiet_results: [alone, beside, again], filled, flooded })
@@ -267,7 +267,7 @@ impl<'a> Both<'a> {
     }
 
     /// Measures the quiet namespace beside the flood.
-    async fn beside(&self) -> anyhow::Result<(QuietResults, Flooded)> {
+    async fn measure_with_flood(&self) -> anyhow::Result<(QuietResults, Flooded)> {
         let Scale { loud_calls: calls, broken, time, .. } = self.scale;
         let much = Much { calls, broken, time: BEGINNING + time };
         let flooding = self.flooding.flood(self.loud_stage.unwrap_or(self.stage), &self.loud_callers, much);
@@ -314,7 +314,7 @@ fn of_all(turns: &[FloodResults], when: &[usize], of: Times, percent: f64) -> f6
     percentile(&times.copied().collect::<Vec<_>>(), percent)
 }
 
-fn changed(what: &str, from: f64, to: f64, goal: Option<&'static str>) -> Row {
+fn change_row(what: &str, from: f64, to: f64, goal: Option<&'static str>) -> Row {
     let row = Row::spread(format!("{what}: change"), vec![change(from, to)], "%");
     match goal {
         Some(goal) => row.goal(goal),
@@ -323,11 +323,11 @@ fn changed(what: &str, from: f64, to: f64, goal: Option<&'static str>) -> Row {
 }
 
 /// The quiet namespace beside a flood with the same operators, compared with a flood with other operators.
-fn against(shared: &[FloodResults], apart: &[FloodResults]) -> Vec<Row> {
+fn compare_operators(shared: &[FloodResults], apart: &[FloodResults]) -> Vec<Row> {
     let rows = COMPARED.into_iter().flat_map(|(what, of, percent, goal)| {
         let beside = |turns| each(turns, |taken| percentile(of(&taken.quiet_results[BESIDE].measured), percent));
         [
-            changed(what, of_all(apart, &[BESIDE], of, percent), of_all(shared, &[BESIDE], of, percent), goal),
+            change_row(what, of_all(apart, &[BESIDE], of, percent), of_all(shared, &[BESIDE], of, percent), goal),
             Row::spread(format!("{what}: the same operators"), beside(shared), "ms"),
             Row::spread(format!("{what}: operators of its own"), beside(apart), "ms"),
         ]
@@ -350,7 +350,7 @@ fn rows(turns: &[FloodResults]) -> Vec<Row> {
                 "ms",
             ));
         }
-        rows.push(changed(what, of_all(turns, &ALONE, of, percent), of_all(turns, &[BESIDE], of, percent), goal));
+        rows.push(change_row(what, of_all(turns, &ALONE, of, percent), of_all(turns, &[BESIDE], of, percent), goal));
     }
     for (at, when) in WHEN.into_iter().enumerate() {
         let spread = |what: &str, unit, number: fn(&Measured) -> f64| {

@@ -152,7 +152,7 @@ impl Target {
             let (sender, response) = self.begin(caller, body, keep).await?;
             let status = response.status();
             let answer = response.into_body().collect().await?.to_bytes();
-            anyhow::ensure!(status == StatusCode::OK, "{status}: {}", shown(&answer));
+            anyhow::ensure!(status == StatusCode::OK, "{status}: {}", excerpt(&answer));
             if keep {
                 caller.kept.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
             }
@@ -168,7 +168,7 @@ impl Target {
         let status = response.status();
         let mut body = response.into_body();
         if status != StatusCode::OK {
-            anyhow::bail!("{status}: {}", shown(&body.collect().await?.to_bytes()));
+            anyhow::bail!("{status}: {}", excerpt(&body.collect().await?.to_bytes()));
         }
         let (mut streamed, mut rest) = (Streamed::default(), Vec::new());
         while streamed.delays.len() < most {
@@ -205,7 +205,7 @@ fn sent_at(event: &[u8]) -> Option<u64> {
 }
 
 /// The beginning of an unexpected answer.
-fn shown(answer: &[u8]) -> String {
+fn excerpt(answer: &[u8]) -> String {
     String::from_utf8_lossy(answer).chars().take(200).collect()
 }
 

@@ -426,7 +426,7 @@ async fn compare(stage: &Stage, size: Size, scale: Scale) -> anyhow::Result<Vec<
     let mut reports = vec![bench.streams().await?];
     for kind in added::KINDS {
         stage.runs()?;
-        reports.push(bench.added(kind).await?);
+        reports.push(bench.measure_added_time(kind).await?);
     }
     stage.runs()?;
     Ok(reports)

@@ -91,7 +91,7 @@ impl Steady {
         let (Submitted { items, calls }, hands) = (submitted, self.callers.fleet.hands());
         // Items that are not claimed by then are reported.
         let late = within(patience, "all items are finished", async || {
-            let ends = hands.ends();
+            let ends = hands.end_count();
             anyhow::ensure!(ends >= items.len(), "{ends} of {} were", items.len());
             Ok(())
         })

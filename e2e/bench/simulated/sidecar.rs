@@ -74,7 +74,7 @@ impl Sidecar {
     fn begin(&mut self, now: BootTime, assignment: &Assignment) {
         let held = assignment.held.clone();
         self.state.program(now, with_item(Program::Running, &held));
-        let (inputs, think) = (self.inputs.clone(), self.shared.hands.think());
+        let (inputs, think) = (self.inputs.clone(), self.shared.hands.work_time());
         tokio::spawn(async move {
             tokio::time::sleep(think).await;
             let finished = Control::Finished { held, outcome: Outcome::Complete { result: Some(RESULT.to_owned()) } };
@@ -87,9 +87,9 @@ impl Sidecar {
         match action {
             WorkAction::Claim(wait) => {
                 tokio::spawn(async move {
-                    shared.hands.asks();
+                    shared.hands.note_claim_start();
                     let result = gateway.call(&calls::claim(wait)).await;
-                    shared.hands.claimed(&result);
+                    shared.hands.note_claim(&result);
                     shared.sample("claim", None, &result);
                     let _ = inputs.send(Input::Work(WorkResult::Claimed(result))).await; // it has ended
                 });
@@ -98,7 +98,7 @@ impl Sidecar {
                 tokio::spawn(async move {
                     let began = Instant::now();
                     let result = gateway.call(&calls::finish(&held, &outcome)).await;
-                    shared.hands.ended(&held, &result);
+                    shared.hands.note_end(&held, &result);
                     shared.sample("finish", Some(began.elapsed()), &result);
                     let _ = inputs.send(Input::Work(WorkResult::Finished(held, result))).await; // it has ended
                 });

@@ -59,7 +59,7 @@ impl Stage {
 
 impl CostSample {
     /// Processor time between this sample and a later one.
-    pub fn until(&self, later: &Self) -> Spent {
+    pub fn spent_until(&self, later: &Self) -> Spent {
         let Used { controller, gateway, api_server, measuring } = self.used;
         let used = Used {
             controller: later.used.controller - controller,
@@ -92,13 +92,13 @@ impl Spent {
 }
 
 /// Spillway's writes in `room` since then, except those of leases.
-pub fn ours(room: &BenchNamespace, since: Timestamp) -> Vec<Write> {
+pub fn spillway_writes(room: &BenchNamespace, since: Timestamp) -> Vec<Write> {
     let writes = audit::writes(&room.namespace, since).into_iter();
     writes.filter(|write| write.user_agent.starts_with("spillway-") && write.object_ref.resource != "leases").collect()
 }
 
 /// These writes for each of `items` items, in total and by kind.
-pub fn each(writes: &[Write], items: usize, goal: Option<&'static str>) -> Vec<Row> {
+pub fn writes_per_item(writes: &[Write], items: usize, goal: Option<&'static str>) -> Vec<Row> {
     let each = |count: usize| float(count) / float(items);
     let all = Row::one("Spillway's API writes, lease renewals apart", each(writes.len()), "/item");
     let mut rows = vec![goal.into_iter().fold(all, Row::goal)];

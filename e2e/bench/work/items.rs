@@ -117,7 +117,7 @@ pub(super) async fn fill(stage: &mut Stage) -> anyhow::Result<Report> {
     let left = until_none(room, &unwritten).await?;
     anyhow::ensure!(left == 0, "after {} s {left} of {wanted} items were not Ready", LIMIT.as_secs());
     let ready = began.elapsed().as_secs_f64();
-    let used = before.until(&stage.used()?);
+    let used = before.spent_until(&stage.used()?);
     tokio::time::sleep(SETTLE).await;
     let mut rows = vec![
         Row::one("items created a second", float(wanted) / made, "/s"),
@@ -125,7 +125,7 @@ pub(super) async fn fill(stage: &mut Stage) -> anyhow::Result<Report> {
         Row::one("last create -> all are Ready and that is stored", ready - made, "s"),
     ];
     rows.extend(used.rows(wanted));
-    rows.extend(cost::each(&cost::ours(room, since), wanted, None));
+    rows.extend(cost::writes_per_item(&cost::spillway_writes(room, since), wanted, None));
     rows.extend(stage.memory()?);
     stage.waiting = wanted;
     let method = format!(
@@ -147,7 +147,7 @@ pub(super) async fn finish(stage: &mut Stage) -> anyhow::Result<Report> {
     let began = Instant::now();
     make(&stage.room, wanted, |number| item("kept", &format!("kept-{number:05}"))).await?;
     stage.all_end(wanted).await?;
-    let (took, ended) = (began.elapsed().as_secs_f64(), hands.ends());
+    let (took, ended) = (began.elapsed().as_secs_f64(), hands.end_count());
     anyhow::ensure!(ended >= wanted, "{ended} of {wanted} items were finished");
     stage.finished = wanted;
     let rows = vec![Row::one("first create -> all are finished", took, "s"), Row::one("finished a second", float(wanted) / took, "/s")];

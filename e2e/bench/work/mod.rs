@@ -168,7 +168,7 @@ impl Stage {
     async fn all_end(&self, wanted: usize) -> anyhow::Result<()> {
         let (hands, began) = (self.fleet.hands(), Instant::now());
         loop {
-            let ends = hands.ends();
+            let ends = hands.end_count();
             if ends >= wanted {
                 return Ok(());
             }
@@ -199,7 +199,7 @@ impl Stage {
     }
 
     /// The other items in the queue, as text.
-    fn beside(&self) -> String {
+    fn describe_other_items(&self) -> String {
         match (self.waiting, self.finished) {
             (0, 0) => "nothing else in the queue".to_owned(),
             (waiting, 0) => format!("beside {waiting} items that wait"),

@@ -55,7 +55,7 @@ pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
     let made = submitted.iter().filter(|item| item.made.is_ok()).count();
     fate::print_create_errors(submitted.iter().filter_map(|item| item.made.as_ref().err()));
     stage.all_end(made).await?;
-    let (used, memory) = (before.until(&stage.used()?), stage.memory()?);
+    let (used, memory) = (before.spent_until(&stage.used()?), stage.memory()?);
     let log = hands.take();
     let troubles = fate::troubles(stage);
     let left = items::collect(&stage.room, &part).await?;
@@ -66,7 +66,7 @@ pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
     rows.extend(troubles);
     rows.extend(used.rows(made));
     rows.extend(memory);
-    rows.extend(cost::each(&cost::ours(&stage.room, since), made, Some("<= 4")));
+    rows.extend(cost::writes_per_item(&cost::spillway_writes(&stage.room, since), made, Some("<= 4")));
     let method = format!(
         "{agents} simulated workers on KWOK nodes wait for work by long poll through one gateway. The pool does not scale with its work. A \
          bare client makes {} items with payloads of {} bytes at times of a Poisson process of {rate}/s (seed {SEED}), {} s long, fixed \
@@ -82,7 +82,7 @@ pub async fn run(stage: &mut Stage, rate: f64) -> anyhow::Result<Report> {
         agents = stage.scale.agents,
         kept = items::KEPT,
     );
-    Ok(Report::new(format!("open loop, {rate} items a second, {}", stage.beside()), method, rows))
+    Ok(Report::new(format!("open loop, {rate} items a second, {}", stage.describe_other_items()), method, rows))
 }
 
 async fn submit(stage: &Stage, part: &str, number: usize, due: Instant) -> Submitted {

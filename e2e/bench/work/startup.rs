@@ -33,7 +33,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Report> {
     let mut times = Vec::new();
     for _ in 0..stage.size.runs(RUNS) {
         stage.all_wait().await?;
-        times.push(once(stage).await?);
+        times.push(measure_start(stage).await?);
     }
     let rest = stage.size.time(REST);
     tokio::time::sleep(rest).await;
@@ -65,10 +65,10 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Report> {
         times.len(),
         rest.as_secs()
     );
-    Ok(Report::new(format!("a new controller, {agents} agents, {}", stage.beside()), method, rows))
+    Ok(Report::new(format!("a new controller, {agents} agents, {}", stage.describe_other_items()), method, rows))
 }
 
-async fn once(stage: &mut Stage) -> anyhow::Result<Times> {
+async fn measure_start(stage: &mut Stage) -> anyhow::Result<Times> {
     let hands = stage.fleet.hands();
     stage.controller.stop(END).await?;
     stage.replicas += 1;

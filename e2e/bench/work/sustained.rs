@@ -78,7 +78,7 @@ pub async fn run(stage: &mut Stage, floor: &Floor) -> anyhow::Result<Report> {
     let (log, troubles) = (hands.take(), fate::troubles(stage));
     let left = items::collect(&stage.room, &part).await?;
     tokio::time::sleep(SETTLE).await;
-    let writes = cost::ours(&stage.room, since);
+    let writes = cost::spillway_writes(&stage.room, since);
     let after = floor.lives(items::AT_ONCE, rest).await?;
     let rows = rows(SustainedResults { supplied, log, from, to, writes, left, troubles, floor: [before, after], many }, stage)?;
     let method = format!(
@@ -95,7 +95,7 @@ pub async fn run(stage: &mut Stage, floor: &Floor) -> anyhow::Result<Report> {
         rest.as_secs(),
         at_once = items::AT_ONCE,
     );
-    Ok(Report::new(format!("lives a second, {}", stage.beside()), method, rows))
+    Ok(Report::new(format!("lives a second, {}", stage.describe_other_items()), method, rows))
 }
 
 /// Items beyond one for each worker.
@@ -130,9 +130,9 @@ fn rows(seen: SustainedResults, stage: &Stage) -> anyhow::Result<Vec<Row>> {
     ];
     rows.extend(fate::exactly_once_rows(count, &log, left));
     rows.extend(troubles);
-    rows.extend(from.look.until(&to.look).rows(finished));
+    rows.extend(from.look.spent_until(&to.look).rows(finished));
     rows.extend(stage.memory()?);
-    rows.extend(cost::each(&writes, count, Some("<= 4")));
+    rows.extend(cost::writes_per_item(&writes, count, Some("<= 4")));
     Ok(rows)
 }
 

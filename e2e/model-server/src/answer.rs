@@ -15,7 +15,7 @@ use crate::chunks::{self, Body};
 use crate::count::{Books, Key};
 use crate::refusal::{self, Refusal};
 use crate::script::{self, Failure, Script};
-use crate::turn::{ModelTurn, Stream, string, told};
+use crate::turn::{ModelTurn, Stream, reported_usage, string};
 use crate::{anthropic, chat, gemini, responses};
 
 /// Target of a redirect. No client may follow it with a credential.
@@ -79,7 +79,7 @@ impl Provider {
     }
 
     /// Releases the answers that wait (mode `wait`), and all later ones.
-    pub fn go(&self) {
+    pub fn release_waiting(&self) {
         self.gone.send_replace(true);
     }
 
@@ -93,12 +93,12 @@ impl Provider {
         }
     }
 
-    fn told(&self, task: &str) -> Option<String> {
+    fn text_for(&self, task: &str) -> Option<String> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.iter().rev().find(|(to, _)| task.contains(to.as_str())).map(|(_, text)| text.clone())
     }
 
-    /// Until [`Self::go`].
+    /// Until [`Self::release_waiting`].
     pub async fn wait_for_release(&self) {
         let _ = self.gone.subscribe().wait_for(|gone| *gone).await; // we hold the sender
     }
@@ -111,7 +111,7 @@ impl Provider {
             (&Method::GET, "/requests") => return plain(self.counts.requests()),
             (&Method::HEAD, "/" | "/api/hello") => return plain(Value::Null),
             (&Method::POST, "/go") => {
-                self.go();
+                self.release_waiting();
                 return plain(json!({}));
             }
             (&Method::POST, "/say") => {
@@ -131,7 +131,7 @@ impl Provider {
             Route::Generate(api, _) | Route::CountTokens(api) | Route::Models(api, _) => api,
         };
         let credential = self.credential(api, head);
-        self.counts.keep(seen(head, body, credential));
+        self.counts.keep_request(seen(head, body, credential));
         let Some(credential) = credential else {
             return refused(None, Refusal::of(api, 401, "the credential is missing, or is not one of this provider's"));
         };
@@ -163,10 +163,14 @@ impl Provider {
         if let Some(refusal) = failure(ask.api, &script, before, known) {
             return Answer { late: script.late, waits_for_release: script.wait, ..refused(Some((&self.counts, key)), refusal) };
         }
-        let (say, used) = decide(ask, &script, self.told(&ask.task).as_deref());
-        let told = told(used, &script);
+        let (say, used) = decide(ask, &script, self.text_for(&ask.task).as_deref());
+        let told = reported_usage(used, &script);
         let turn = ModelTurn { ask, say: &say, used, reported: told, cumulative: script.cumulative, number: before + 1 };
-        let body = if ask.stream { chunks::stream(ask, stream(&turn), &script) } else { chunks::whole(whole(&turn), used, told, &script) };
+        let body = if ask.stream {
+            chunks::stream(ask, stream(&turn), &script)
+        } else {
+            chunks::complete_body(complete_answer(&turn), used, told, &script)
+        };
         let headers = vec![("x-request-id", format!("req_{:08}", before + 1)), ("cache-control", "no-cache".to_owned())];
         Answer { status: StatusCode::OK, headers, late: script.late, waits_for_release: script.wait, body, key: Some(key) }
     }
@@ -251,12 +255,12 @@ fn read(api: Api, body: &Value, bytes: usize, path: Option<Path>) -> Result<Ask,
     }
 }
 
-fn whole(turn: &ModelTurn) -> Value {
+fn complete_answer(turn: &ModelTurn) -> Value {
     match turn.ask.api {
-        Api::Anthropic => anthropic::whole(turn),
-        Api::Chat => chat::whole(turn),
-        Api::Responses => responses::whole(turn),
-        Api::Gemini => gemini::whole(turn),
+        Api::Anthropic => anthropic::complete_answer(turn),
+        Api::Chat => chat::complete_answer(turn),
+        Api::Responses => responses::complete_answer(turn),
+        Api::Gemini => gemini::complete_answer(turn),
     }
 }
 
@@ -305,7 +309,7 @@ fn refused(key: Option<(&Books, Key)>, refusal: Refusal) -> Answer {
 }
 
 fn plain(value: Value) -> Answer {
-    let body = chunks::whole(value, Default::default(), None, &Script::default());
+    let body = chunks::complete_body(value, Default::default(), None, &Script::default());
     Answer { status: StatusCode::OK, headers: vec![], late: Duration::ZERO, waits_for_release: false, body, key: None }
 }
 

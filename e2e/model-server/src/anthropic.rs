@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::ask::{Api, Ask, Input, Say, Tokens, Tool};
-use crate::turn::{Event, Growing, ModelTurn, Stream, is_words, list, put, string};
+use crate::turn::{Event, Growing, ModelTurn, Stream, is_person_text, list, put, string};
 
 /// Reads a call.
 pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
@@ -11,13 +11,13 @@ pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
     let limit = body.get("max_tokens").and_then(Value::as_u64).ok_or("max_tokens: field required")?;
     let (mut task, mut results) = (String::new(), 0);
     for message in list(body, "messages").filter(|message| string(message, "role") == Some("user")) {
-        if let Some(words) = string(message, "content").filter(|words| is_words(words)) {
+        if let Some(words) = string(message, "content").filter(|words| is_person_text(words)) {
             (task, results) = (words.to_owned(), 0);
         }
         for block in list(message, "content") {
             match (string(block, "type"), string(block, "text")) {
                 (Some("tool_result"), _) => results += 1,
-                (Some("text"), Some(words)) if is_words(words) => (task, results) = (words.to_owned(), 0),
+                (Some("text"), Some(words)) if is_person_text(words) => (task, results) = (words.to_owned(), 0),
                 _ => {}
             }
         }
@@ -68,7 +68,7 @@ fn message(turn: &ModelTurn, content: Value) -> Value {
 }
 
 /// The answer in one piece.
-pub fn whole(turn: &ModelTurn) -> Value {
+pub fn complete_answer(turn: &ModelTurn) -> Value {
     let content = match turn.say {
         Say::Call { id, tool, input } => json!([{"type": "tool_use", "id": id, "name": tool.name, "input": input}]),
         Say::Text { parts, .. } => json!([{"type": "text", "text": parts.iter().map(|part| part.text.as_str()).collect::<String>()}]),
@@ -93,7 +93,7 @@ pub fn stream(turn: &ModelTurn) -> Stream {
     put(&mut started, "usage", at_start.as_ref().map(usage));
     let mut start = event("message_start", json!({"message": started}));
     start.charged = turn.charged_before_content();
-    start.reported = at_start.map(|told| growing.until(&told)).unwrap_or_default();
+    start.reported = at_start.map(|told| growing.take_increase(&told)).unwrap_or_default();
 
     let (block, deltas): (Value, Vec<(Value, Tokens)>) = match turn.say {
         Say::Call { id, tool, input } => (
@@ -111,7 +111,7 @@ pub fn stream(turn: &ModelTurn) -> Stream {
         content.push(Event { charged, content: true, ..event("content_block_delta", json!({"index": 0, "delta": delta})) });
         if let Some(told) = turn.reported.filter(|_| turn.cumulative) {
             let now = Tokens { output: so_far.min(told.output), ..told };
-            let said = growing.until(&now);
+            let said = growing.take_increase(&now);
             content.push(Event { reported: said, ..event("message_delta", json!({"delta": {"stop_reason": null}, "usage": usage(&now)})) });
         }
     }
@@ -119,7 +119,7 @@ pub fn stream(turn: &ModelTurn) -> Stream {
     if let Some(told) = turn.reported {
         let fields = if turn.cumulative { usage(&told) } else { json!({"output_tokens": told.output}) };
         put(&mut end.data, "usage", Some(fields));
-        end.reported = growing.until(&told);
+        end.reported = growing.take_increase(&told);
     }
     Stream {
         head: vec![start, event("content_block_start", json!({"index": 0, "content_block": block}))],

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::ask::{Api, Ask, ContentPart, Input, Say, Tokens, Tool};
-use crate::turn::{Event, Growing, ModelTurn, Stream, is_words, list, put, string};
+use crate::turn::{Event, Growing, ModelTurn, Stream, is_person_text, list, put, string};
 
 /// Reads a call.
 pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
@@ -15,7 +15,7 @@ pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
             Some("tool") => results += 1,
             Some("user") => {
                 let parts = list(message, "content").filter_map(|part| string(part, "text"));
-                for words in string(message, "content").into_iter().chain(parts).filter(|words| is_words(words)) {
+                for words in string(message, "content").into_iter().chain(parts).filter(|words| is_person_text(words)) {
                     (task, results) = (words.to_owned(), 0);
                 }
             }
@@ -59,7 +59,7 @@ fn tool_call(id: &str, tool: &Tool, input: &str) -> Value {
 }
 
 /// The answer in one piece.
-pub fn whole(turn: &ModelTurn) -> Value {
+pub fn complete_answer(turn: &ModelTurn) -> Value {
     let message = match turn.say {
         Say::Call { id, tool, input } => {
             json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": [tool_call(id, tool, &input.to_string())]})
@@ -114,14 +114,14 @@ pub fn stream(turn: &ModelTurn) -> Stream {
     for (index, piece, charged) in pieces {
         so_far += charged.output;
         let now = told.filter(|_| turn.cumulative).map(|told| Tokens { output: so_far.min(told.output), ..told });
-        let said = now.map(|now| growing.until(&now)).unwrap_or_default();
+        let said = now.map(|now| growing.take_increase(&now)).unwrap_or_default();
         let event = chunk(delta(index, piece, Value::Null), now.as_ref().map_or(Value::Null, usage));
         content.push(Event { charged, reported: said, content: true, ..event });
     }
     let end = |index| chunk(delta(index, json!({}), json!(finish_reason(turn.say))), Value::Null);
     let mut tail: Vec<Event> = (0..ask.choices).map(end).collect();
     if let Some(told) = told {
-        tail.push(Event { reported: growing.until(&told), ..chunk(json!([]), usage(&told)) });
+        tail.push(Event { reported: growing.take_increase(&told), ..chunk(json!([]), usage(&told)) });
     }
     tail.push(Event { raw: Some("[DONE]".to_owned()), ..Event::default() });
     let error = json!({"error": {"message": "The server had an error", "type": "server_error", "param": null, "code": null}});

@@ -53,7 +53,7 @@ pub struct Body {
 
 /// A body in one piece. The mode `cut` sends half of it.
 #[must_use]
-pub fn whole(mut value: Value, charged: Tokens, told: Option<Tokens>, script: &Script) -> Body {
+pub fn complete_body(mut value: Value, charged: Tokens, told: Option<Tokens>, script: &Script) -> Body {
     let mut said = told.unwrap_or_default();
     if script.reported_usage == ScriptedSpeech::Odd {
         make_odd(&mut value);

@@ -88,7 +88,7 @@ impl Books {
     }
 
     /// Keeps a request for `GET /requests`.
-    pub fn keep(&self, request: Value) {
+    pub fn keep_request(&self, request: Value) {
         let mut last = open(&self.last);
         if last.len() >= LAST {
             last.pop_front();

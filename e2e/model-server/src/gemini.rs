@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::ask::{Api, Ask, Input, Say, Tokens, Tool};
-use crate::turn::{Event, Growing, ModelTurn, Stream, is_words, list, put, string};
+use crate::turn::{Event, Growing, ModelTurn, Stream, is_person_text, list, put, string};
 
 /// Reads a call. Its path names the model and says whether it is streamed.
 pub fn read(body: &Value, bytes: usize, model: &str, stream: bool, as_list: bool) -> Result<Ask, String> {
@@ -13,7 +13,9 @@ pub fn read(body: &Value, bytes: usize, model: &str, stream: bool, as_list: bool
         for part in list(content, "parts") {
             if part.get("functionResponse").is_some() {
                 results += 1;
-            } else if let Some(words) = string(part, "text").filter(|words| string(content, "role") != Some("model") && is_words(words)) {
+            } else if let Some(words) =
+                string(part, "text").filter(|words| string(content, "role") != Some("model") && is_person_text(words))
+            {
                 (task, results) = (words.to_owned(), 0);
             }
         }
@@ -70,7 +72,7 @@ fn finish_reason(say: &Say) -> &'static str {
 }
 
 /// The answer in one piece.
-pub fn whole(turn: &ModelTurn) -> Value {
+pub fn complete_answer(turn: &ModelTurn) -> Value {
     let parts = match turn.say {
         Say::Call { .. } => parts(turn.say).into_iter().next().map(|(part, _)| part).unwrap_or_default(),
         Say::Text { parts, .. } => json!([{"text": parts.iter().map(|part| part.text.as_str()).collect::<String>()}]),
@@ -94,10 +96,10 @@ pub fn stream(turn: &ModelTurn) -> Stream {
         let now = turn
             .reported
             .map(|told| if turn.cumulative { Tokens { output: so_far.min(told.output), ..told } } else { told.without_output() });
-        let said = now.map(|now| growing.until(&now)).unwrap_or_default();
+        let said = now.map(|now| growing.take_increase(&now)).unwrap_or_default();
         content.push(Event { data: chunk(turn, &part, None, now), charged, reported: said, content: true, ..Event::default() });
     }
-    let said = turn.reported.map(|told| growing.until(&told)).unwrap_or_default();
+    let said = turn.reported.map(|told| growing.take_increase(&told)).unwrap_or_default();
     let end = chunk(turn, &json!([{"text": ""}]), Some(finish_reason(turn.say)), turn.reported);
     let error = json!({"error": {"code": 503, "message": "The model is overloaded. Please try again later.", "status": "UNAVAILABLE"}});
     Stream {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::ask::{Api, Ask, Input, Say, Tokens, Tool};
-use crate::turn::{Event, ModelTurn, Stream, is_words, list, put, string};
+use crate::turn::{Event, ModelTurn, Stream, is_person_text, list, put, string};
 
 /// Reads a call.
 pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
@@ -14,7 +14,7 @@ pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
             (Some("function_call_output" | "custom_tool_call_output" | "local_shell_call_output" | "shell_call_output"), _) => results += 1,
             (Some("message") | None, Some("user")) => {
                 let parts = list(item, "content").filter_map(|part| string(part, "text"));
-                for words in string(item, "content").into_iter().chain(parts).filter(|words| is_words(words)) {
+                for words in string(item, "content").into_iter().chain(parts).filter(|words| is_person_text(words)) {
                     (task, results) = (words.to_owned(), 0);
                 }
             }
@@ -119,7 +119,7 @@ fn end(turn: &ModelTurn) -> Value {
 }
 
 /// The answer in one piece.
-pub fn whole(turn: &ModelTurn) -> Value {
+pub fn complete_answer(turn: &ModelTurn) -> Value {
     end(turn)
 }
 

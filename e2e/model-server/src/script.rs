@@ -68,7 +68,8 @@ pub struct Script {
     pub no_retry: bool,
     /// The pause before the head of the answer: `late-MS`.
     pub late: Duration,
-    /// It waits before the head of the answer until `POST /go`: `wait`. See [`Provider::go`](crate::Provider::go).
+    /// It waits before the head of the answer until `POST /go`: `wait`. See
+    /// [`Provider::release_waiting`](crate::Provider::release_waiting).
     pub wait: bool,
     /// The pause before the first event: `slow-MS`.
     pub slow: Duration,

@@ -67,7 +67,7 @@ impl ModelTurn<'_> {
 
 /// The reported usage for the real one, by the script.
 #[must_use]
-pub fn told(used: Tokens, script: &Script) -> Option<Tokens> {
+pub fn reported_usage(used: Tokens, script: &Script) -> Option<Tokens> {
     match script.reported_usage {
         ScriptedSpeech::True => Some(used),
         ScriptedSpeech::Nothing => None,
@@ -83,7 +83,7 @@ pub struct Growing(Tokens);
 
 impl Growing {
     /// The part of `now` that was not reported before.
-    pub fn until(&mut self, now: &Tokens) -> Tokens {
+    pub fn take_increase(&mut self, now: &Tokens) -> Tokens {
         let new = Tokens {
             input: now.input.saturating_sub(self.0.input),
             cache_read: now.cache_read.saturating_sub(self.0.cache_read),
@@ -137,7 +137,7 @@ pub fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value>
 
 /// Whether a text has a person's words. Clients put surroundings, reminders and instructions into tags before these.
 #[must_use]
-pub fn is_words(text: &str) -> bool {
+pub fn is_person_text(text: &str) -> bool {
     let text = text.trim_start();
     !text.is_empty() && !text.starts_with('<')
 }

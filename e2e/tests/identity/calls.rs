@@ -60,7 +60,7 @@ async fn a_body_that_is_not_what_the_call_takes_is_refused_by_its_field() {
         let (length, start) = (body.len(), body.chars().take(80).collect::<String>());
         // An agent may make twenty calls a second. This test does not check that limit.
         tokio::time::sleep(Duration::from_millis(30)).await;
-        let answer = agents[index % 2].saying("idempotency-key", "k").call("POST", path, body).await;
+        let answer = agents[index % 2].with_header("idempotency-key", "k").call("POST", path, body).await;
         let refusal = answer.refusal();
         let code = if length > MAX_BODY_BYTES { Code::BodyTooLarge } else { Code::InvalidBody };
         let named = refusal.field.as_deref().unwrap_or_default();
@@ -73,8 +73,8 @@ async fn a_body_that_is_not_what_the_call_takes_is_refused_by_its_field() {
     // A body of exactly the longest size is read, and refused for its content.
     let just = format!("{{\"reason\": 7}}{}", " ".repeat(MAX_BODY_BYTES - 13));
     assert_eq!(just.len(), MAX_BODY_BYTES);
-    scene.refuses(&agents[0], "POST", "/agent/v1/goodbye", just, Code::InvalidBody, &["reason"]).await;
-    scene.refuses(&agents[0], "POST", "/agent/v1/goodbye", vec![b' '; MAX_BODY_BYTES + 1], Code::BodyTooLarge, &["262144"]).await;
+    scene.assert_refused(&agents[0], "POST", "/agent/v1/goodbye", just, Code::InvalidBody, &["reason"]).await;
+    scene.assert_refused(&agents[0], "POST", "/agent/v1/goodbye", vec![b' '; MAX_BODY_BYTES + 1], Code::BodyTooLarge, &["262144"]).await;
     // A far too large body is not read: it is refused, or the connection is closed.
     match agents[1].try_call("POST", "/agent/v1/goodbye", vec![b' '; 64 * MAX_BODY_BYTES]).await {
         Ok(answer) => assert_eq!(answer.refusal().code, Code::BodyTooLarge),
@@ -82,10 +82,13 @@ async fn a_body_that_is_not_what_the_call_takes_is_refused_by_its_field() {
     }
     // A child needs a key.
     let child = json!({"pool": "free"}).to_string();
-    let keyless = scene.refuses(&agents[0], "POST", "/agent/v1/agents", child.clone(), Code::InvalidBody, &["Idempotency-Key"]).await;
+    let keyless =
+        scene.assert_refused(&agents[0], "POST", "/agent/v1/agents", child.clone(), Code::InvalidBody, &["Idempotency-Key"]).await;
     assert_eq!(keyless.refusal().field.as_deref(), Some("Idempotency-Key"));
     let key = "k".repeat(129);
-    scene.refuses(&agents[0].saying("idempotency-key", &key), "POST", "/agent/v1/agents", child, Code::InvalidBody, &["128"]).await;
+    scene
+        .assert_refused(&agents[0].with_header("idempotency-key", &key), "POST", "/agent/v1/agents", child, Code::InvalidBody, &["128"])
+        .await;
     assert_eq!(scene.stored().await, before, "nothing changed");
     assert_eq!(agents[0].post("/agent/v1/report", report()).await.status, 200, "and both are as welcome as before");
     assert_eq!(agents[1].post("/agent/v1/report", report()).await.status, 200);
@@ -99,7 +102,7 @@ async fn the_table_of_calls_is_kept_row_by_row() {
     for row in &ACCESS_TABLE {
         let path = row.path.replace("{}", "x");
         let refuses = async |code: Code, words: &[&str]| {
-            scene.refuses(&agent, row.method, &path, "[]", code, words).await;
+            scene.assert_refused(&agent, row.method, &path, "[]", code, words).await;
         };
         match (row.callers.contains(&Who::Link), row.served) {
             (false, _) => refuses(Code::NotAllowed, &["agents may not"]).await,
@@ -112,11 +115,11 @@ async fn the_table_of_calls_is_kept_row_by_row() {
             (true, true) => refuses(Code::InvalidBody, &["(body)"]).await,
         }
         // Without a token a caller does not learn even that.
-        scene.refuses(&scene.anonymous, row.method, &path, "[]", Code::NoToken, &["Bearer"]).await;
+        scene.assert_refused(&scene.anonymous, row.method, &path, "[]", Code::NoToken, &["Bearer"]).await;
         for method in
             ["GET", "POST", "PUT", "PATCH", "DELETE"].into_iter().filter(|method| matches!(find(method, &path), RequestMatch::OtherMethod))
         {
-            let answer = scene.refuses(&agent, method, &path, "{}", Code::WrongMethod, &[row.method]).await;
+            let answer = scene.assert_refused(&agent, method, &path, "{}", Code::WrongMethod, &[row.method]).await;
             let allow = answer.headers.get("allow").and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
             assert!(allow.contains(row.method), "{method} {path}: Allow is {allow:?}");
         }
@@ -139,7 +142,7 @@ async fn the_table_of_calls_is_kept_row_by_row() {
     ];
     for path in nowhere {
         for method in ["GET", "POST"] {
-            scene.refuses(&agent, method, path, "{}", Code::NoSuchCall, &["/openapi.json"]).await;
+            scene.assert_refused(&agent, method, path, "{}", Code::NoSuchCall, &["/openapi.json"]).await;
         }
     }
     scene.room.close().await;
@@ -208,17 +211,17 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
     exchange(&agent, &after, None, 204).await;
 
     let still = stopped::Link::of(&scene.pods[0]);
-    let spawn = agent.saying("idempotency-key", "first");
+    let spawn = agent.with_header("idempotency-key", "first");
     let child = exchange(&spawn, "/agent/v1/agents", Some(json!({"pool": "free", "displayName": "helper"})), 200).await.json();
     let same = exchange(&spawn, "/agent/v1/agents", Some(json!({"pool": "free", "displayName": "helper"})), 200).await.json();
     assert_eq!(child, same, "a repetition is no second child");
     exchange(&spawn, "/agent/v1/agents", Some(json!({"pool": "free", "displayName": "other"})), 409).await;
-    exchange(&agent.saying("idempotency-key", "second"), "/agent/v1/agents", Some(json!({"pool": "free"})), 403).await;
-    exchange(&agent.saying("idempotency-key", "third"), "/agent/v1/agents", Some(json!({"pool": "elsewhere"})), 403).await;
+    exchange(&agent.with_header("idempotency-key", "second"), "/agent/v1/agents", Some(json!({"pool": "free"})), 403).await;
+    exchange(&agent.with_header("idempotency-key", "third"), "/agent/v1/agents", Some(json!({"pool": "elsewhere"})), 403).await;
     // This made a notice, because the pool allows one child. The pod's own sidecar may have acknowledged it first.
     let noticed = eventually("the desired state has the warning", async || {
         let wanted = agent.post("/agent/v1/report", report()).await.json();
-        seen(wanted["notices"].as_array().is_some_and(|all| !all.is_empty()), || wanted.to_string()).map(|()| wanted)
+        check_state(wanted["notices"].as_array().is_some_and(|all| !all.is_empty()), || wanted.to_string()).map(|()| wanted)
     })
     .await;
     let promised = schema("/agent/v1/report", "post", "/responses/200/content/application~1json/schema").expect("an answer");
@@ -249,7 +252,7 @@ async fn the_document_says_what_is_served_and_answers_are_as_it_says() {
 
 /// The pool has both of its agents, and the child in addition.
 async fn check_agents_complete(scene: &Scene) {
-    Fleet::of(&scene.room, 3).await;
+    Fleet::wait_for_idle(&scene.room, 3).await;
     let manual = scene.room.list::<Agent>().await.into_iter().filter(|agent| agent.spec.parent_ref.is_some()).count();
     assert_eq!(manual, 1);
 }

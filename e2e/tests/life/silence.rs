@@ -15,17 +15,19 @@ fn said_that_it_runs(history: &History, uid: &str) {
 /// was not.
 async fn given_up(room: &TestNamespace, history: &History, pool: &str, lost: &Agent, other: &str, signal: &str) {
     let (name, uid) = (lost.name_any(), pod_uid(lost));
-    history.agent("its heartbeat is told as lost", |agent| agent.name_any() == name && says(agent, "Ready", "False", signal)).await;
+    history
+        .wait_for_agent("its heartbeat is told as lost", |agent| agent.name_any() == name && has_condition(agent, "Ready", "False", signal))
+        .await;
     let ended = wait_for_agent(room, &name, "ended", |agent| phase(agent) == Some(ForceStopped)).await;
-    assert!(says(&ended, "Ready", "False", signal), "{:?}", ended.status);
+    assert!(has_condition(&ended, "Ready", "False", signal), "{:?}", ended.status);
     assert!(history.phases(&name).await.ends_with(&[Stale, ForceStopped]), "{:?}", history.phases(&name).await);
     said_that_it_runs(history, &uid);
     let interventions = ended.status.and_then(|status| status.interventions).unwrap_or_default();
     let recorded: Vec<_> = interventions.iter().map(|one| (one.signal.as_str(), one.action.as_str())).collect();
     assert_eq!(recorded, [(signal, "Restart")]);
-    room.event(&name, signal, "Restart: ").await;
+    room.wait_for_event(&name, signal, "Restart: ").await;
     nothing_runs(&uid).await;
-    let now = room.idle(pool, 2).await;
+    let now = room.wait_until_idle(pool, 2).await;
     assert!(now.iter().any(|agent| agent.name_any() == other), "the other one stays");
     assert!(now.iter().all(|agent| agent.name_any() != name));
     assert_eq!(history.agents_ever().await.len(), 3, "one replacement");
@@ -33,9 +35,9 @@ async fn given_up(room: &TestNamespace, history: &History, pool: &str, lost: &Ag
 
 #[tokio::test]
 async fn a_pod_that_falls_silent_is_ended_by_force_and_replaced_though_it_says_that_it_runs() {
-    let (room, _operator, history) = opened("silent").await;
+    let (room, _operator, history) = set_up("silent").await;
     room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": short_timeouts_spec("Enforce")})).await;
-    let agents = room.idle("free", 2).await;
+    let agents = room.wait_until_idle("free", 2).await;
     let link = node::link(&pod_uid(&agents[0])).expect("a sidecar");
     node::signal(&link, Signal::STOP);
     given_up(&room, &history, "free", &agents[0], &agents[1].name_any(), "HeartbeatLost").await;
@@ -44,9 +46,9 @@ async fn a_pod_that_falls_silent_is_ended_by_force_and_replaced_though_it_says_t
 
 #[tokio::test]
 async fn a_frozen_program_is_ended_by_force_and_replaced_and_a_quiet_one_is_not() {
-    let (room, _operator, history) = opened("frozen").await;
+    let (room, _operator, history) = set_up("frozen").await;
     room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": short_timeouts_spec("Enforce")})).await;
-    let agents = room.idle("free", 2).await;
+    let agents = room.wait_until_idle("free", 2).await;
     let uid = pod_uid(&agents[0]);
     node::signal(&node::program(&uid).expect("a program"), Signal::STOP);
     assert!(node::supervisor(&uid).is_some_and(|supervisor| supervisor.state != 'T'), "its first process lives");
@@ -56,24 +58,25 @@ async fn a_frozen_program_is_ended_by_force_and_replaced_and_a_quiet_one_is_not(
 
 #[tokio::test]
 async fn a_supervisor_that_only_observes_tells_what_it_would_do_and_stops_nothing() {
-    let (room, _operator, history) = opened("observe").await;
+    let (room, _operator, history) = set_up("observe").await;
     room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": short_timeouts_spec("Observe")})).await;
-    let agents = room.idle("free", 2).await;
+    let agents = room.wait_until_idle("free", 2).await;
     let [silent, frozen] = [&agents[0], &agents[1]].map(|agent| (agent.name_any(), pod_uid(agent)));
     let link = node::link(&silent.1).expect("a sidecar");
     let stopped = node::program(&frozen.1).expect("a program");
     node::signal(&link, Signal::STOP);
     node::signal(&stopped, Signal::STOP);
     let would = "not done: supervision.mode is Observe";
-    let note = room.event(&silent.0, "HeartbeatLost", would).await;
+    let note = room.wait_for_event(&silent.0, "HeartbeatLost", would).await;
     assert!(note.contains("Restart: "), "{note}");
-    room.event(&frozen.0, "ProgramSilent", would).await;
-    wait_for_agent(&room, &silent.0, "is not heard of", |agent| says(agent, "Heartbeating", "False", "HeartbeatLost")).await;
-    wait_for_agent(&room, &frozen.0, "is frozen", |agent| says(agent, "Heartbeating", "False", "ProgramSilent")).await;
+    room.wait_for_event(&frozen.0, "ProgramSilent", would).await;
+    wait_for_agent(&room, &silent.0, "is not heard of", |agent| has_condition(agent, "Heartbeating", "False", "HeartbeatLost")).await;
+    wait_for_agent(&room, &frozen.0, "is frozen", |agent| has_condition(agent, "Heartbeating", "False", "ProgramSilent")).await;
     node::signal(&link, Signal::CONT);
     node::signal(&stopped, Signal::CONT);
     for (name, uid) in [&silent, &frozen] {
-        let again = wait_for_agent(&room, name, "is heard of again", |agent| says(agent, "Heartbeating", "True", "Heartbeating")).await;
+        let again =
+            wait_for_agent(&room, name, "is heard of again", |agent| has_condition(agent, "Heartbeating", "True", "Heartbeating")).await;
         assert_eq!(pod_uid(&again), *uid);
         assert!(only(&history.phases(name).await, &[Spawning, Running, Idle]), "{:?}", history.phases(name).await);
         assert!(history.pods(uid).iter().all(|pod| pod.metadata.deletion_timestamp.is_none()));

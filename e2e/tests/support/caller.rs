@@ -85,12 +85,12 @@ impl Caller {
     }
 
     /// The same caller with this token.
-    pub fn with(&self, token: &str) -> Self {
+    pub fn with_token(&self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
     /// The same caller with this header on every call.
-    pub fn saying(&self, header: &'static str, value: &str) -> Self {
+    pub fn with_header(&self, header: &'static str, value: &str) -> Self {
         let mut same = self.clone();
         same.headers.push((header, value.to_owned()));
         same

@@ -115,7 +115,7 @@ impl FakeGovernor {
     }
 
     /// Answers the held calls and all later ones.
-    pub fn answers(&self) {
+    pub fn release_answers(&self) {
         self.shared.answers.send_replace(true);
     }
 

@@ -9,7 +9,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, ResourceExt};
 use spillway::api::Agent;
 
-use super::{TestNamespace, eventually, seen};
+use super::{TestNamespace, check_state, eventually};
 
 /// One state of an agent: phase, reason of Ready, status and reason of Heartbeating, and the message of Ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,14 +50,14 @@ impl Chronicle {
     }
 
     /// Every state in which `agent` was seen.
-    pub fn of(&self, agent: &str) -> Vec<State> {
+    pub fn states_of(&self, agent: &str) -> Vec<State> {
         self.states.lock().expect("not poisoned").get(agent).cloned().unwrap_or_default()
     }
 
     /// Waits until `agent` was seen in a state for which `holds` is true; the state.
-    pub async fn until(&self, agent: &str, what: &str, holds: impl Fn(&State) -> bool) -> State {
+    pub async fn wait_for_state(&self, agent: &str, what: &str, holds: impl Fn(&State) -> bool) -> State {
         eventually(&format!("{agent} was {what}"), async || {
-            let states = self.of(agent);
+            let states = self.states_of(agent);
             states.iter().find(|state| holds(state)).cloned().ok_or_else(|| format!("{states:#?}"))
         })
         .await
@@ -104,11 +104,11 @@ struct Member {
 
 impl Fleet {
     /// Waits until `count` agents are idle and no other agent or pod exists; the fleet then.
-    pub async fn of(room: &TestNamespace, count: usize) -> Self {
+    pub async fn wait_for_idle(room: &TestNamespace, count: usize) -> Self {
         room.pods_ready(count).await;
         eventually(&format!("{count} agents are idle"), async || {
             let idle = room.list::<Agent>().await.iter().filter(|agent| state(agent).phase == "Idle").count();
-            seen(idle == count, || format!("{idle} are"))
+            check_state(idle == count, || format!("{idle} are"))
         })
         .await;
         Self::now(room).await
@@ -116,7 +116,7 @@ impl Fleet {
 
     /// The same, but ended agents may exist too.
     pub async fn wait_for_living(room: &TestNamespace, count: usize) -> Self {
-        let all = Self::of(room, count).await;
+        let all = Self::wait_for_idle(room, count).await;
         Self(all.0.into_iter().filter(|(_, member)| member.lives).collect())
     }
 

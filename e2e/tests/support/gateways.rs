@@ -52,7 +52,7 @@ impl<'a> Gateways<'a> {
         let gateways = Self { room, all: (0..count).map(one).collect() };
         for which in 0..count {
             gateways.begin(which);
-            gateways.serves(which).await;
+            gateways.wait_until_serving(which).await;
         }
         gateways
     }
@@ -81,13 +81,13 @@ impl<'a> Gateways<'a> {
     }
 
     /// Waits until the current process serves.
-    pub async fn serves(&self, which: usize) {
+    pub async fn wait_until_serving(&self, which: usize) {
         let caller = Caller::anonymous_at_gateway(self.room).await.at(self.address(which));
         eventually(&format!("gateway {which} serves"), async || caller.connect().await.map(drop)).await;
         self.one(which).process.lock().expect("not poisoned").life.serves = true;
     }
 
-    /// Kills one and starts another in its place, with the same journal. See [`serves`](Self::serves).
+    /// Kills one and starts another in its place, with the same journal. See [`wait_until_serving`](Self::wait_until_serving).
     pub fn kill(&self, which: usize) {
         let mut process = self.one(which).process.lock().expect("not poisoned");
         // First, so that a caller that loses a call finds the reason.

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use spillway::api::Agent;
 use spillway::api::agent::AgentPhase;
 
-use super::{TestNamespace, eventually, seen};
+use super::{TestNamespace, check_state, eventually};
 
 /// Time since the boot of the machine, as in the pods' `/proc/uptime`.
 pub fn uptime() -> Duration {
@@ -43,12 +43,12 @@ impl History {
     }
 
     /// Waits until a state of an Agent fits; the first such state, and the time at which it was seen.
-    pub async fn agent(&self, what: &str, fits: impl Fn(&Agent) -> bool) -> (Duration, Agent) {
+    pub async fn wait_for_agent(&self, what: &str, fits: impl Fn(&Agent) -> bool) -> (Duration, Agent) {
         first(&self.agents, what, fits).await
     }
 
     /// The same for pods.
-    pub async fn pod(&self, what: &str, fits: impl Fn(&Pod) -> bool) -> (Duration, Pod) {
+    pub async fn wait_for_pod(&self, what: &str, fits: impl Fn(&Pod) -> bool) -> (Duration, Pod) {
         first(&self.pods, what, fits).await
     }
 
@@ -86,7 +86,7 @@ impl History {
         eventually("the watch has sent the state that a read shows", async || {
             let told = self.agents.lock().expect("not poisoned");
             let missing = now.iter().find(|agent| !told.iter().any(|(_, it)| it.uid() == agent.uid() && version(it) >= version(agent)));
-            seen(missing.is_none(), || format!("{missing:?}"))
+            check_state(missing.is_none(), || format!("{missing:?}"))
         })
         .await
     }
@@ -130,7 +130,7 @@ pub fn condition<'a>(agent: &'a Agent, type_: &str) -> Option<&'a Condition> {
 }
 
 /// Whether an Agent has this condition.
-pub fn says(agent: &Agent, type_: &str, status: &str, reason: &str) -> bool {
+pub fn has_condition(agent: &Agent, type_: &str, status: &str, reason: &str) -> bool {
     condition(agent, type_).is_some_and(|condition| condition.status == status && condition.reason == reason)
 }
 
@@ -145,19 +145,19 @@ pub fn pod_uid(agent: &Agent) -> String {
 
 impl TestNamespace {
     /// Waits until exactly `count` Agents of the pool are Idle, and no others are alive.
-    pub async fn idle(&self, pool: &str, count: usize) -> Vec<Agent> {
+    pub async fn wait_until_idle(&self, pool: &str, count: usize) -> Vec<Agent> {
         eventually(&format!("{count} agents of pool {pool} are idle"), async || {
             let all: Vec<Agent> = self.list::<Agent>().await.into_iter().filter(|agent| agent.spec.pool_ref.name == pool).collect();
             let live: Vec<Agent> = all.into_iter().filter(|agent| !phase(agent).is_some_and(AgentPhase::ended)).collect();
             let idle = live.iter().filter(|agent| phase(agent) == Some(AgentPhase::Idle) && agent.metadata.deletion_timestamp.is_none());
             let (idle, all) = (idle.count(), live.len());
-            seen(idle == count && all == count, || format!("{idle} idle of {all} live")).map(|()| live)
+            check_state(idle == count && all == count, || format!("{idle} idle of {all} live")).map(|()| live)
         })
         .await
     }
 
     /// Waits for an event about the Agent with this reason and these words; its note.
-    pub async fn event(&self, agent: &str, reason: &str, words: &str) -> String {
+    pub async fn wait_for_event(&self, agent: &str, reason: &str, words: &str) -> String {
         eventually(&format!("there is an event {reason} about {agent} with {words:?}"), async || {
             let events = self.list::<k8s_openapi::api::events::v1::Event>().await;
             let mut about =

@@ -105,7 +105,7 @@ impl<'a> Killer<'a> {
                     node::signal(&process, Signal::KILL);
                 }
             }
-            Victim::Kubelet => drop(stopped::Kubelet::Killed.away()),
+            Victim::Kubelet => drop(stopped::Kubelet::Killed.stop_or_kill()),
         }
     }
 

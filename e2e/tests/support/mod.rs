@@ -67,6 +67,6 @@ where
 }
 
 /// `Ok` if `holds`, else the observed value.
-pub fn seen(holds: bool, instead: impl FnOnce() -> String) -> Result<(), String> {
+pub fn check_state(holds: bool, instead: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(instead()) }
 }

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use spillway::api::Budget;
 
 use super::operator::free_port;
-use super::{TestNamespace, eventually, seen};
+use super::{TestNamespace, check_state, eventually};
 
 /// The team's credential, which is the only one that the provider accepts.
 const TOKEN: &str = "the-teams-own-key";
@@ -44,11 +44,11 @@ impl Scripted {
     /// Serves, makes the Secret `provider`, and restarts the namespace's gateway, which may call it from now on.
     pub async fn serve(room: &TestNamespace) -> Self {
         let provider = Self::absent(room).await;
-        provider.serves().await;
+        provider.start_listening().await;
         provider
     }
 
-    /// Like [`serve`](Self::serve), but it listens only after [`serves`](Self::serves).
+    /// Like [`serve`](Self::serve), but it listens only after [`start_listening`](Self::start_listening).
     pub async fn absent(room: &TestNamespace) -> Self {
         let address = SocketAddr::new(room.node, free_port(room.node));
         let origin = format!("https://{address}");
@@ -69,7 +69,7 @@ impl Scripted {
     }
 
     /// Starts to listen.
-    pub async fn serves(&self) {
+    pub async fn start_listening(&self) {
         let listener = TcpListener::bind(self.address).await.expect("its port");
         tokio::spawn(serve(listener, Some(self.tls.clone()), self.provider.clone()));
     }
@@ -85,8 +85,8 @@ impl Scripted {
     }
 
     /// Releases the answers that wait (mode `wait`), and all later ones.
-    pub fn go(&self) {
-        self.provider.go();
+    pub fn release_waiting(&self) {
+        self.provider.release_waiting();
     }
 
     /// From now on the model answers `text` if the last words of a person contain `to`.
@@ -110,7 +110,7 @@ impl Scripted {
     }
 
     /// Tokens of all answers, as the provider reported them.
-    pub fn told(&self) -> i64 {
+    pub fn reported_tokens(&self) -> i64 {
         self.provider.counts.count()["all"]["told"]["all"].as_i64().expect("a number")
     }
 }
@@ -118,11 +118,11 @@ impl Scripted {
 /// Used, held and lost tokens of the namespace's budget in its windows.
 pub async fn spent(room: &TestNamespace) -> (i64, i64, i64) {
     let budget = room.api::<Budget>().get("default").await.expect("the Budget");
-    amounts(&budget)
+    used_held_lost(&budget)
 }
 
 /// Used, held and lost tokens in a Budget's status.
-pub fn amounts(budget: &Budget) -> (i64, i64, i64) {
+pub fn used_held_lost(budget: &Budget) -> (i64, i64, i64) {
     let windows = budget.status.iter().flat_map(|status| status.windows.iter().flatten());
     windows.fold((0, 0, 0), |(used, held, lost), window| {
         (used + window.used, held + window.held.unwrap_or(0), lost + window.lost.unwrap_or(0))
@@ -130,10 +130,10 @@ pub fn amounts(budget: &Budget) -> (i64, i64, i64) {
 }
 
 /// Waits until the budget has exactly the provider's count, and holds no tokens.
-pub async fn agrees(room: &TestNamespace, provider: &Scripted) {
+pub async fn wait_until_counts_agree(room: &TestNamespace, provider: &Scripted) {
     eventually("the budget has the provider's count", async || {
-        let (spent, told) = (spent(room).await, provider.told());
-        seen(spent == (told, 0, 0), || format!("used, held, lost: {spent:?}; told: {told}"))
+        let (spent, told) = (spent(room).await, provider.reported_tokens());
+        check_state(spent == (told, 0, 0), || format!("used, held, lost: {spent:?}; told: {told}"))
     })
     .await;
 }

@@ -42,7 +42,7 @@ impl Neighbours {
     }
 
     /// Removes them.
-    pub async fn go(mut self) {
+    pub async fn remove(mut self) {
         self.renewing.abort();
         for name in std::mem::take(&mut self.names) {
             Api::<Node>::all(self.client.clone()).delete(&name, &DeleteParams::default()).await.expect("the node is deleted");

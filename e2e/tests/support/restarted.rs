@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 
-use super::{Operator, TestNamespace, eventually, seen};
+use super::{Operator, TestNamespace, check_state, eventually};
 
 /// Controllers that run until this is dropped.
 pub struct Controllers(Mutex<State>);
@@ -69,7 +69,7 @@ impl Controllers {
             let lease = room.api::<Lease>().get_opt("spillway-controller").await.map_err(|error| error.to_string())?;
             let holder = lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
             let leads = holder != but && self.with(&holder, |_| ()).is_some();
-            seen(leads, || format!("the holder is {holder:?}")).map(|()| holder)
+            check_state(leads, || format!("the holder is {holder:?}")).map(|()| holder)
         })
         .await
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use spillway::api::Agent;
 
 use super::caller::{Caller, token_of};
-use super::{TestNamespace, eventually, seen, test_namespace};
+use super::{TestNamespace, check_state, eventually, test_namespace};
 
 /// One of them.
 pub struct Standin {
@@ -37,7 +37,7 @@ impl TestNamespace {
         };
         let names = eventually(&format!("{count} agents of {pool} have pods"), async || {
             let names = with_pods().await;
-            seen(names.len() == count, || format!("{}", names.len())).map(|()| names)
+            check_state(names.len() == count, || format!("{}", names.len())).map(|()| names)
         })
         .await;
         let gateway = Caller::anonymous_at_gateway(self).await;
@@ -47,7 +47,7 @@ impl TestNamespace {
             // A gateway reviews only a few unknown tokens of one address.
             let [high, low] = at.to_be_bytes();
             let source = IpAddr::from(Ipv4Addr::new(127, 77, high, low));
-            all.push(Standin { caller: gateway.with(&token_of(self, &pod).await).with_source(source), name });
+            all.push(Standin { caller: gateway.with_token(&token_of(self, &pod).await).with_source(source), name });
         }
         all
     }

@@ -42,7 +42,7 @@ pub struct Away(Kubelet);
 
 impl Kubelet {
     /// Stops or kills it.
-    pub fn away(self) -> Away {
+    pub fn stop_or_kill(self) -> Away {
         cluster(&[if self == Self::Stopped { "pause" } else { "kill" }, "kubelet"]);
         Away(self)
     }
@@ -62,7 +62,7 @@ pub struct ApiServer(());
 
 impl ApiServer {
     /// Stops it until this is dropped. Connections stay open without answers.
-    pub fn away() -> Self {
+    pub fn stop() -> Self {
         cluster(&["pause", "apiserver"]);
         Self(())
     }

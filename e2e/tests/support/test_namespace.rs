@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use spillway::api::{Agent, AgentPool, WorkItem};
 
 use super::operator::{GATEWAY, free_port};
-use super::{Operator, eventually, seen};
+use super::{Operator, check_state, eventually};
 
 /// Address of the one real node, which the operators share. A node with a full disk starts no pod, and each test would
 /// wait for its pods in vain.
@@ -158,7 +158,7 @@ impl TestNamespace {
             let pods: Vec<Pod> = self.list().await;
             let live: Vec<Pod> = pods.into_iter().filter(is_live).collect();
             let ready = live.iter().filter(|pod| is_ready(pod)).count();
-            seen(ready == count && live.len() == count, || format!("{ready} ready of {} live", live.len())).map(|()| live)
+            check_state(ready == count && live.len() == count, || format!("{ready} ready of {} live", live.len())).map(|()| live)
         })
         .await
     }
@@ -168,7 +168,7 @@ impl TestNamespace {
         eventually("nothing is left", async || {
             let left: Vec<String> =
                 self.names::<AgentPool>().await.into_iter().chain(self.names::<Agent>().await).chain(self.names::<Pod>().await).collect();
-            seen(left.is_empty(), || left.join(", "))
+            check_state(left.is_empty(), || left.join(", "))
         })
         .await;
     }

@@ -56,12 +56,12 @@ impl Pods {
     }
 
     /// The most pods at once.
-    pub fn most(&self) -> usize {
+    pub fn most_at_once(&self) -> usize {
         self.seen.lock().expect("not poisoned").most
     }
 
     /// The number of all pods so far.
-    pub fn ever(&self) -> usize {
+    pub fn total(&self) -> usize {
         self.seen.lock().expect("not poisoned").ever.len()
     }
 }

@@ -39,14 +39,14 @@ impl Witness {
     }
 
     /// Every state of an item, in order.
-    pub fn of(&self, item: &str) -> Vec<WorkItem> {
+    pub fn states_of(&self, item: &str) -> Vec<WorkItem> {
         self.seen.lock().expect("not poisoned").get(item).cloned().unwrap_or_default()
     }
 
     /// Waits until a state of the item fits; the first such state.
-    pub async fn until(&self, item: &str, what: &str, fits: impl Fn(&WorkItem) -> bool) -> WorkItem {
+    pub async fn wait_for_state(&self, item: &str, what: &str, fits: impl Fn(&WorkItem) -> bool) -> WorkItem {
         eventually(&format!("item {item} was {what}"), async || {
-            let states = self.of(item);
+            let states = self.states_of(item);
             states.iter().find(|state| fits(state)).cloned().ok_or_else(|| format!("{:?}", states.last().map(|item| &item.status)))
         })
         .await
@@ -113,7 +113,7 @@ impl TestNamespace {
 
     /// A caller with the token of this pod, at the gateway.
     pub async fn as_pod(&self, pod: &Pod) -> Caller {
-        Caller::anonymous_at_gateway(self).await.with(&token_of(self, pod).await)
+        Caller::anonymous_at_gateway(self).await.with_token(&token_of(self, pod).await)
     }
 }
 
@@ -127,7 +127,7 @@ impl Caller {
 
 /// The version at which the API server learned that no process of a pod runs any more. On this cluster versions of all
 /// kinds come from one counter, so they give the order of writes.
-pub fn gone_at(history: &History, uid: &str) -> u64 {
+pub fn version_of_pod_end(history: &History, uid: &str) -> u64 {
     let states = history.pods(uid);
     let gone = states.iter().find(|pod| ended(pod)).unwrap_or_else(|| panic!("no state shows that the pod ended: {states:#?}"));
     version(gone)

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use spillway::api::work_item::WorkItemPhase;
 use spillway::api::{WorkItem, WorkQueue};
 
-use super::{TestNamespace, eventually, seen, within};
+use super::{TestNamespace, check_state, eventually, within};
 
 /// A program that takes its task from standard input and runs `script` with it in `$task`.
 pub fn each_item(script: &str) -> Value {
@@ -81,7 +81,7 @@ impl TestNamespace {
     pub async fn wait_for_item_phase(&self, name: &str, wanted: WorkItemPhase) -> WorkItem {
         eventually(&format!("item {name} is {wanted:?}"), async || {
             let item = self.item(name).await;
-            seen(phase(&item) == Some(wanted), || format!("{:?}", item.status)).map(|()| item)
+            check_state(phase(&item) == Some(wanted), || format!("{:?}", item.status)).map(|()| item)
         })
         .await
     }
@@ -98,7 +98,7 @@ impl TestNamespace {
                 let status = item.status.as_ref();
                 status.is_some_and(|status| status.completion_time.is_some())
             });
-            seen(items.len() == count && over.count() == count, || format!("{phases:?}")).map(|()| phases)
+            check_state(items.len() == count && over.count() == count, || format!("{phases:?}")).map(|()| phases)
         })
         .await
     }
@@ -140,7 +140,7 @@ impl Ledger {
     }
 
     /// The states of one item.
-    pub fn of(&self, name: &str) -> Vec<WorkItem> {
+    pub fn states_of(&self, name: &str) -> Vec<WorkItem> {
         let all = self.0.lock().expect("not poisoned");
         all.iter().filter(|(_, item)| item.name_any() == name).map(|(_, item)| item.clone()).collect()
     }
@@ -152,11 +152,11 @@ impl Ledger {
     }
 
     /// Waits until `count` items are in a phase that fits.
-    pub async fn until(&self, count: usize, what: &str, fits: impl Fn(WorkItemPhase) -> bool) {
+    pub async fn wait_for_phases(&self, count: usize, what: &str, fits: impl Fn(WorkItemPhase) -> bool) {
         within(Duration::from_secs(600), &format!("{count} items are {what}"), async || {
             let now = self.last();
             let fit = now.values().filter(|item| phase(item).is_some_and(&fits)).count();
-            seen(fit == count, || format!("{fit} are")).map_err(|few| {
+            check_state(fit == count, || format!("{fit} are")).map_err(|few| {
                 let others = now.values().filter(|item| !phase(item).is_some_and(&fits));
                 let others: Vec<_> = others.take(5).map(|item| format!("{} {:?}", item.name_any(), phase(item))).collect();
                 format!("{few}; {others:?}")
@@ -183,7 +183,7 @@ impl Ledger {
 pub struct Volumes(Arc<Mutex<BTreeMap<String, PathBuf>>>);
 
 impl Volumes {
-    pub fn keep(room: &TestNamespace) -> Self {
+    pub fn retain(room: &TestNamespace) -> Self {
         let kept = Self::default();
         let (client, namespace, volumes) = (room.client.clone(), room.namespace.clone(), kept.0.clone());
         tokio::spawn(async move {

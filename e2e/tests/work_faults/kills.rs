@@ -20,7 +20,7 @@ async fn alone_kills_of_the_kubelet_too_lose_no_item_and_finish_none_twice() {
 
 /// Each victim once. The order, and the numbers of finished items at which kills happen, follow from the seed.
 async fn many_items_under(victims: &[Victim]) {
-    let (room, operator, witness, _) = opened("kills").await;
+    let (room, operator, witness, _) = set_up("kills").await;
     let mut dice = Dice::seeded();
     queue(&room, json!({"maxStalls": 100})).await;
     let script = "sleep 0.3; echo \"$SPILLWAY_ITEM_UID $SPILLWAY_WORK_EPOCH\" > $SPILLWAY_RESULT_FILE";
@@ -34,7 +34,7 @@ async fn many_items_under(victims: &[Victim]) {
     let moments = dice.moments(victims.len(), ITEMS * 9 / 10);
     for (moment, victim) in moments.into_iter().zip(dice.shuffled(victims.to_vec())) {
         eventually(&format!("{moment} items are done, and {victim:?} is killed"), async || {
-            seen(witness.succeeded() >= moment, || format!("{}", witness.succeeded()))
+            check_state(witness.succeeded() >= moment, || format!("{}", witness.succeeded()))
         })
         .await;
         eprintln!("{:?} is killed when {} items are done", victim, witness.succeeded());

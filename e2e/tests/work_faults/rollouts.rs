@@ -13,7 +13,7 @@ async fn a_roll_out_of_gateway_and_controller_costs_nobody_an_item() {
 }
 
 async fn gateway_away_for_longer_than_a_lease(name: &str, and_controller: bool) {
-    let (room, operator, witness, history) = opened(name).await;
+    let (room, operator, witness, history) = set_up(name).await;
     let mut operator = Some(operator);
     queue(&room, json!({"leaseDurationSeconds": 60})).await;
     // A pod without contact for its time-out ends by itself.

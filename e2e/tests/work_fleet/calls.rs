@@ -9,7 +9,7 @@ async fn stored(room: &TestNamespace) -> BTreeMap<String, String> {
 }
 
 /// Checks that the call is refused with this status and code, and changes nothing.
-async fn refuses(room: &TestNamespace, what: &str, caller: &Caller, path: &str, body: Value, wanted: (u16, &str)) -> Answer {
+async fn assert_refused(room: &TestNamespace, what: &str, caller: &Caller, path: &str, body: Value, wanted: (u16, &str)) -> Answer {
     let before = stored(room).await;
     let answer = caller.post(path, body).await;
     assert_eq!((answer.status, answer.json()["code"].as_str()), (wanted.0, Some(wanted.1)), "{what}: {answer:?}");
@@ -21,22 +21,22 @@ async fn refuses(room: &TestNamespace, what: &str, caller: &Caller, path: &str, 
 async fn two_agents(room: &TestNamespace, may: Value) -> [Caller; 2] {
     let queues = json!([{"name": "work"}]);
     room.apply_pool("pair", json!({"replicas": 2, "queues": queues, "may": may, "agent": {"run": "LongRunning"}})).await;
-    Fleet::of(room, 2).await;
+    Fleet::wait_for_idle(room, 2).await;
     let pods = room.pods_ready(2).await;
     let nobody = Caller::anonymous_at_gateway(room).await;
-    [nobody.with(&token_of(room, &pods[0]).await), nobody.with(&token_of(room, &pods[1]).await)]
+    [nobody.with_token(&token_of(room, &pods[0]).await), nobody.with_token(&token_of(room, &pods[1]).await)]
 }
 
 #[tokio::test]
 async fn what_cannot_be_submitted_is_refused_with_limit_and_number() {
-    let (room, _operator, _) = opened("submit").await;
+    let (room, _operator, _) = set_up("submit").await;
     room.apply_queue("work", json!({})).await;
     room.apply_queue("small", json!({"limits": {"maxItemBytes": 10}})).await;
     room.apply_queue("full", json!({"limits": {"maxPending": 1}})).await;
     room.apply_queue("typed", json!({"accepts": {"types": ["bug"]}})).await;
     room.apply_queue("private", json!({})).await;
     let [agent, _] = two_agents(&room, json!({"submitTo": ["work", "small", "full", "typed", "gone"]})).await;
-    let keyed = |key: &str| agent.saying("idempotency-key", key);
+    let keyed = |key: &str| agent.with_header("idempotency-key", key);
     room.submit("full", "filler", json!({"notBeforeTime": "2100-01-01T00:00:00Z"})).await;
     room.wait_for_item_phase("filler", Scheduled).await;
     let first = agent.post("/agent/v1/work", json!({"queue": "private", "dedupKey": "one", "payload": "x"})).await;
@@ -61,15 +61,16 @@ async fn what_cannot_be_submitted_is_refused_with_limit_and_number() {
         ("an unknown field", json!({"queue": "work", "epoch": 1}), (400, "invalid_body"), "epoch", None),
     ];
     for (what, body, wanted, field, limit) in cases {
-        let refusal = refuses(&room, what, &keyed(what), "/agent/v1/work", body, wanted).await.refusal();
+        let refusal = assert_refused(&room, what, &keyed(what), "/agent/v1/work", body, wanted).await.refusal();
         assert_eq!((refusal.field.as_deref(), refusal.limit.zip(refusal.current)), (Some(field), limit), "{what}: {refusal:?}");
     }
-    refuses(&room, "no key", &agent, "/agent/v1/work", json!({"queue": "work"}), (400, "invalid_body")).await;
+    assert_refused(&room, "no key", &agent, "/agent/v1/work", json!({"queue": "work"}), (400, "invalid_body")).await;
     // A repeated call gives the same item. Another item with its key is refused.
     assert_eq!(agent.post("/agent/v1/work", known).await.json(), first.json());
     let made = keyed("k").post("/agent/v1/work", json!({"queue": "work", "payload": "1"})).await;
     room.wait_for_item_phase(made.json()["name"].as_str().expect("a name"), Ready).await;
-    refuses(&room, "a key for two", &keyed("k"), "/agent/v1/work", json!({"queue": "work", "payload": "2"}), (409, "key_reused")).await;
+    assert_refused(&room, "a key for two", &keyed("k"), "/agent/v1/work", json!({"queue": "work", "payload": "2"}), (409, "key_reused"))
+        .await;
     assert_eq!(keyed("k").post("/agent/v1/work", json!({"queue": "work", "payload": "1"})).await.json(), made.json());
     assert_eq!(stored(&room).await.len(), 3);
     room.close().await;
@@ -77,7 +78,7 @@ async fn what_cannot_be_submitted_is_refused_with_limit_and_number() {
 
 #[tokio::test]
 async fn only_the_holder_finishes_an_item_and_once() {
-    let (room, _operator, _) = opened("finish").await;
+    let (room, _operator, _) = set_up("finish").await;
     room.apply_queue("work", json!({})).await;
     let [holder, other] = two_agents(&room, json!({})).await;
     let claim = async |name: &str| {
@@ -110,9 +111,10 @@ async fn only_the_holder_finishes_an_item_and_once() {
         ("a large result", &holder, "complete", json!({"epoch": 1, "result": "x".repeat(4097)}), (400, "invalid_body")),
     ];
     for (what, caller, verb, body, wanted) in cases {
-        refuses(&room, what, caller, &format!("{path}/{verb}"), body, wanted).await;
+        assert_refused(&room, what, caller, &format!("{path}/{verb}"), body, wanted).await;
     }
-    refuses(&room, "an unknown item", &holder, "/agent/v1/work/no-such-uid/complete", json!({"epoch": 1}), (410, "lease_lost")).await;
+    assert_refused(&room, "an unknown item", &holder, "/agent/v1/work/no-such-uid/complete", json!({"epoch": 1}), (410, "lease_lost"))
+        .await;
     assert_eq!(phase(&room.item("mine").await), Some(Leased));
 
     let done = json!({"epoch": 1, "result": "done"});
@@ -127,30 +129,31 @@ async fn only_the_holder_finishes_an_item_and_once() {
     assert_eq!(stored(&room).await, before);
     let item = room.item("mine").await;
     assert_eq!((phase(&item), item.status.as_ref().and_then(|status| status.result.as_deref())), (Some(Succeeded), Some("done")));
-    refuses(&room, "a failure after its end", &holder, &format!("{path}/fail"), fail(1, "Broken"), (409, "finished_already")).await;
-    refuses(&room, "the end by another", &other, &complete, json!({"epoch": 1}), (409, "stale_lease")).await;
+    assert_refused(&room, "a failure after its end", &holder, &format!("{path}/fail"), fail(1, "Broken"), (409, "finished_already")).await;
+    assert_refused(&room, "the end by another", &other, &complete, json!({"epoch": 1}), (409, "stale_lease")).await;
 
     // After a release and a new claim, calls with the first epoch are refused.
     let (path, _) = claim("twice").await;
     assert_eq!(holder.post(&format!("{path}/release"), fail(1, "Tired")).await.status, 200);
     let answer = other.post("/agent/v1/work/claim", json!({"waitSeconds": 20})).await.json();
     assert_eq!((answer["name"].as_str(), answer["held"]["epoch"].as_i64()), (Some("twice"), Some(2)));
-    refuses(&room, "the one before", &holder, &format!("{path}/complete"), json!({"epoch": 1}), (409, "stale_lease")).await;
-    refuses(&room, "the one before, in disguise", &holder, &format!("{path}/complete"), json!({"epoch": 2}), (409, "stale_lease")).await;
+    assert_refused(&room, "the one before", &holder, &format!("{path}/complete"), json!({"epoch": 1}), (409, "stale_lease")).await;
+    assert_refused(&room, "the one before, in disguise", &holder, &format!("{path}/complete"), json!({"epoch": 2}), (409, "stale_lease"))
+        .await;
     assert_eq!(other.post(&format!("{path}/complete"), json!({"epoch": 2})).await.status, 200);
 
     let (path, epoch) = claim("deleted").await;
     room.api::<WorkItem>().delete("deleted", &DeleteParams::default()).await.expect("deleted");
     for verb in ["complete", "complete", "release"] {
         let body = if verb == "release" { fail(epoch, "Tired") } else { json!({"epoch": epoch}) };
-        refuses(&room, "a deleted item", &holder, &format!("{path}/{verb}"), body, (410, "lease_lost")).await;
+        assert_refused(&room, "a deleted item", &holder, &format!("{path}/{verb}"), body, (410, "lease_lost")).await;
     }
     room.close().await;
 }
 
 #[tokio::test]
 async fn what_an_item_asks_for_cannot_be_changed() {
-    let (room, _operator, _) = opened("edit").await;
+    let (room, _operator, _) = set_up("edit").await;
     room.apply_queue("work", json!({})).await;
     room.submit(
         "work",

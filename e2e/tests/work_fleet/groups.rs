@@ -12,7 +12,7 @@ async fn cancelled_groups(room: &TestNamespace, queue: &str) -> Vec<String> {
 async fn groups_are(room: &TestNamespace, queue: &str, wanted: &[&str]) {
     eventually(&format!("queue {queue} has the cancelled groups {wanted:?}"), async || {
         let groups = cancelled_groups(room, queue).await;
-        seen(groups == wanted, || format!("{groups:?}"))
+        check_state(groups == wanted, || format!("{groups:?}"))
     })
     .await;
 }
@@ -22,7 +22,7 @@ const STUBBORN: &str = "case $task in hold) trap '' TERM; while :; do sleep 1; d
 
 #[tokio::test]
 async fn a_person_cancels_a_group() {
-    let (room, _operator, _) = opened("group").await;
+    let (room, _operator, _) = set_up("group").await;
     room.apply_queue("bugs", json!({})).await;
     room.apply_workers("fixers", &["bugs"], STUBBORN, fast_scaling_spec(1)).await;
     room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
@@ -40,7 +40,7 @@ async fn a_person_cancels_a_group() {
     }
     // Members are distinguished by whole seconds.
     eventually("the second of the cancellation is over", async || {
-        seen(Timestamp::now().as_second() > now.as_second() + 1, || "it is not".into())
+        check_state(Timestamp::now().as_second() > now.as_second() + 1, || "it is not".into())
     })
     .await;
     room.submit("bugs", "later", json!({"group": "book", "payload": "0"})).await;
@@ -52,7 +52,7 @@ async fn a_person_cancels_a_group() {
 
 #[tokio::test]
 async fn a_queue_says_which_of_its_cancelled_groups_still_have_members() {
-    let (room, _operator, _) = opened("tombstone").await;
+    let (room, _operator, _) = set_up("tombstone").await;
     room.apply_queue("bugs", json!({})).await;
     room.apply_workers("fixers", &["bugs"], STUBBORN, fast_scaling_spec(1)).await;
     room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
@@ -66,7 +66,7 @@ async fn a_queue_says_which_of_its_cancelled_groups_still_have_members() {
 
 #[tokio::test]
 async fn a_members_failure_cancels_its_group() {
-    let (room, _operator, _) = opened("gang").await;
+    let (room, _operator, _) = set_up("gang").await;
     room.apply_queue("bugs", json!({"failurePolicy": {"cancelGroup": true}, "itemDefaults": {"maxAttempts": 1}})).await;
     room.apply_workers("fixers", &["bugs"], STUBBORN, fast_scaling_spec(2)).await;
     room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
