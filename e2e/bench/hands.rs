@@ -93,7 +93,7 @@ impl Hands {
     pub fn note_claim(&self, result: &Result<Answer, Silence>) {
         let at = Instant::now();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        if let CallOutcome::Done(Some(assignment)) = calls::claimed(result) {
+        if let CallOutcome::Done(Some(assignment)) = calls::claim_outcome(result) {
             self.log().claims.push(Claim { item: assignment.name, held: assignment.held, at });
         }
     }

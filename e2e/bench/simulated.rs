@@ -303,7 +303,7 @@ async fn live(shared: Arc<Shared>, name: String, uid: String, says: Says) -> any
         tokio::select! {
             Some(input) = received.recv() => sidecar.take(input),
             () = tokio::time::sleep(wake) => {}
-            Ok(()) = hung.changed() => sidecar.state.commands(CommandCounts { failed: *hung.borrow_and_update(), opened: 0 }),
+            Ok(()) = hung.changed() => sidecar.state.set_command_counts(CommandCounts { failed: *hung.borrow_and_update(), opened: 0 }),
             _ = left.wait_for(|left| *left) => break,
         }
     }

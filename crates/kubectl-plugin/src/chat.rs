@@ -72,7 +72,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Session, Er
         FoundObject::Pool(pool) => {
             ensure_chat_pool(&pool)?;
             let agents = ls::agents_of(cluster, &pool.name_any()).await?;
-            session(&cluster.namespace, one(&cluster.namespace, &pool.name_any(), &agents)?)
+            session(&cluster.namespace, only_ready_agent(&cluster.namespace, &pool.name_any(), &agents)?)
         }
     }
 }
@@ -89,8 +89,8 @@ fn ensure_chat_pool(pool: &AgentPool) -> Result<(), Error> {
 }
 
 /// The only agent of a pool that has a terminal.
-fn one<'a>(namespace: &str, pool: &str, agents: &'a [Agent]) -> Result<&'a Agent, Error> {
-    let there: Vec<&Agent> = agents.iter().filter(|agent| terminal(agent).is_some()).collect();
+fn only_ready_agent<'a>(namespace: &str, pool: &str, agents: &'a [Agent]) -> Result<&'a Agent, Error> {
+    let there: Vec<&Agent> = agents.iter().filter(|agent| terminal_pod(agent).is_some()).collect();
     match there.as_slice() {
         [agent] => Ok(agent),
         [] if agents.is_empty() => Err(Error::Usage(format!(
@@ -109,7 +109,7 @@ fn one<'a>(namespace: &str, pool: &str, agents: &'a [Agent]) -> Result<&'a Agent
 }
 
 /// The pod whose terminal can be attached to.
-fn terminal(agent: &Agent) -> Option<&str> {
+fn terminal_pod(agent: &Agent) -> Option<&str> {
     let pod = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref())?;
     (find::ready(agent) || paused(agent)).then_some(pod.name.as_str())
 }
@@ -122,7 +122,7 @@ fn paused(agent: &Agent) -> bool {
 /// The terminal of an agent.
 fn session(namespace: &str, agent: &Agent) -> Result<Session, Error> {
     let name = agent.name_any();
-    match terminal(agent) {
+    match terminal_pod(agent) {
         _ if find::ended(agent) => {
             Err(Error::Usage(format!("agent \"{name}\" has ended and has no terminal any more ({})", printable(&find::state(agent)))))
         }
@@ -222,11 +222,11 @@ mod tests {
     #[test]
     fn a_pool_stands_for_its_one_ready_agent() {
         let starting = agent("b", json!({"phase": "Spawning"}));
-        assert_eq!(one("n", "p", &[starting.clone(), ready("a")]).expect("one").name_any(), "a");
-        assert!(refused(one("n", "p", &[])).contains("kubectl spillway scale p --replicas 1 -n n"));
-        assert!(refused(one("n", "p", &[starting])).contains("b (calm-otter, Spawning)"));
+        assert_eq!(only_ready_agent("n", "p", &[starting.clone(), ready("a")]).expect("one").name_any(), "a");
+        assert!(refused(only_ready_agent("n", "p", &[])).contains("kubectl spillway scale p --replicas 1 -n n"));
+        assert!(refused(only_ready_agent("n", "p", &[starting])).contains("b (calm-otter, Spawning)"));
         assert_eq!(
-            refused(one("n", "p", &[ready("a"), ready("c")])),
+            refused(only_ready_agent("n", "p", &[ready("a"), ready("c")])),
             "pool \"p\" has 2 ready agents; name one of them: a (calm-otter, Idle), c (calm-otter, Idle)"
         );
     }

@@ -45,7 +45,7 @@ pub trait Console {
     /// Prints the output of a command.
     fn show(&mut self, output: Output);
     /// Whether standard output is closed (`| head`). An endless command then ends.
-    fn unheard(&self) -> bool;
+    fn is_output_closed(&self) -> bool;
     /// Asks a yes-or-no question. It is an error if standard input is not a terminal.
     fn confirm(&mut self, question: &str) -> Result<bool, Error>;
 }
@@ -86,7 +86,7 @@ impl Console for Terminal {
         let _ = io::stderr().write_all(err.as_bytes());
     }
 
-    fn unheard(&self) -> bool {
+    fn is_output_closed(&self) -> bool {
         self.output_closed
     }
 

@@ -47,13 +47,13 @@ pub enum Error {
         message: String,
     },
     /// The server did not answer.
-    #[error("no answer from the API server: {}; check --request-timeout, --context and --kubeconfig", chain(.0.as_ref()))]
+    #[error("no answer from the API server: {}; check --request-timeout, --context and --kubeconfig", with_causes(.0.as_ref()))]
     Unanswered(#[source] Box<kube::Error>),
     /// The answer cannot be parsed.
-    #[error("cannot read an answer of the API server: {}; install the plugin in the version of the operator (`{program} version` prints the plugin's version)", chain(.0.as_ref()), program = super::PROGRAM_NAME)]
+    #[error("cannot read an answer of the API server: {}; install the plugin in the version of the operator (`{program} version` prints the plugin's version)", with_causes(.0.as_ref()), program = super::PROGRAM_NAME)]
     Answer(#[source] Box<kube::Error>),
     /// There is no usable kubeconfig.
-    #[error("cannot connect: {}; --kubeconfig and --context select the cluster", chain(.0.as_ref()))]
+    #[error("cannot connect: {}; --kubeconfig and --context select the cluster", with_causes(.0.as_ref()))]
     Config(#[source] Box<dyn StdError + Send + Sync>),
     /// The result cannot be written in the requested format.
     #[error("cannot write the result: {0}")]
@@ -94,7 +94,7 @@ impl Error {
 }
 
 /// An error with its causes. A cause that the text already contains is left out.
-fn chain(error: &(dyn StdError + 'static)) -> String {
+fn with_causes(error: &(dyn StdError + 'static)) -> String {
     let mut told = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

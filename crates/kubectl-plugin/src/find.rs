@@ -82,12 +82,12 @@ pub fn state(agent: &Agent) -> String {
     match (phase(agent), ready) {
         (None, _) => "the operator has not observed it yet: check that the operator runs".to_owned(),
         (Some(phase), None) => phase.name().to_owned(),
-        (Some(phase), Some(ready)) => format!("{}, {}", phase.name(), why(ready)),
+        (Some(phase), Some(ready)) => format!("{}, {}", phase.name(), reason_and_message(ready)),
     }
 }
 
 /// Reason and message of a condition.
-pub fn why(condition: &Condition) -> String {
+pub fn reason_and_message(condition: &Condition) -> String {
     match condition.message.as_str() {
         "" => condition.reason.clone(),
         message => format!("{}: {message}", condition.reason),

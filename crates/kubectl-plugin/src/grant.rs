@@ -119,16 +119,16 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Re
         Grantable::Budget(name) => {
             let budget = cluster.api::<Budget>().get(name).await.map_err(Error::of::<Budget>(namespace, name))?;
             let counted = budget.status.as_ref().and_then(|status| status.windows.as_deref());
-            Some(choose(&arguments.target, &limits(budget.spec.tokens.as_ref(), counted), arguments.limit.as_deref(), &mut notes)?)
+            Some(select_limit(&arguments.target, &limits(budget.spec.tokens.as_ref(), counted), arguments.limit.as_deref(), &mut notes)?)
         }
         Grantable::ClusterBudget(name) => {
             let api: Api<ClusterBudget> = Api::all(cluster.client.clone());
             let budget = api.get(name).await.map_err(|error| cluster_budget_error(name, error))?;
             let counted = budget.status.as_ref().and_then(|status| status.windows.as_deref());
-            Some(choose(&arguments.target, &limits(budget.spec.tokens.as_ref(), counted), arguments.limit.as_deref(), &mut notes)?)
+            Some(select_limit(&arguments.target, &limits(budget.spec.tokens.as_ref(), counted), arguments.limit.as_deref(), &mut notes)?)
         }
     };
-    let until = arguments.lasting.map(|lasting| until(now, lasting)).transpose()?;
+    let until = arguments.lasting.map(|lasting| end_time(now, lasting)).transpose()?;
     let grant = grant(arguments, namespace, limit.clone(), until);
     let params = PostParams { field_manager: Some(managers::PLUGIN.to_owned()), dry_run: arguments.dry_run };
     let name = arguments.name.as_deref().unwrap_or_default();
@@ -157,7 +157,7 @@ fn cluster_budget_error(name: &str, error: kube::Error) -> Error {
 }
 
 /// The end, to the second.
-fn until(now: Timestamp, lasting: Duration) -> Result<Timestamp, Error> {
+fn end_time(now: Timestamp, lasting: Duration) -> Result<Timestamp, Error> {
     if lasting.is_zero() {
         return Err(Error::Usage("--for must be longer than 0".into()));
     }
@@ -176,7 +176,7 @@ fn limits(tokens: Option<&TokenPolicy>, counted: Option<&[WindowStatus]>) -> Vec
 }
 
 /// The limit to raise.
-fn choose(target: &Grantable, known: &[String], named: Option<&str>, notes: &mut Vec<String>) -> Result<String, Error> {
+fn select_limit(target: &Grantable, known: &[String], named: Option<&str>, notes: &mut Vec<String>) -> Result<String, Error> {
     let listed = || known.join(", ");
     match (named, known) {
         (Some(name), []) => {
@@ -219,25 +219,25 @@ fn grant(arguments: &Arguments, namespace: &str, limit: Option<String>, until: O
 
 /// Waits a moment for the operator to apply the Grant.
 pub async fn wait(cluster: &Cluster, report: &Report) -> Result<Waited, Error> {
-    let look = async || look(cluster, report).await;
+    let look = async || read_grant(cluster, report).await;
     Ok(match wait::until(Some(Instant::now() + GRANT_TIMEOUT), wait::WAIT_POLL_INTERVAL, look).await? {
         wait::Waited::Done(waited) => waited,
         wait::Waited::TimedOut(words) => Waited::Unknown(words),
     })
 }
 
-async fn look(cluster: &Cluster, report: &Report) -> Result<Check<Waited>, Error> {
+async fn read_grant(cluster: &Cluster, report: &Report) -> Result<Check<Waited>, Error> {
     let found = cluster.api::<Grant>().get_opt(&report.name).await.map_err(Error::of::<Grant>(&cluster.namespace, &report.name))?;
-    Ok(seen(found.filter(|grant| grant.uid().as_deref() == Some(&report.uid)).as_ref()))
+    Ok(check_applied(found.filter(|grant| grant.uid().as_deref() == Some(&report.uid)).as_ref()))
 }
 
-fn seen(grant: Option<&Grant>) -> Check<Waited> {
+fn check_applied(grant: Option<&Grant>) -> Check<Waited> {
     let Some(grant) = grant else { return Check::Done(Waited::Refused("it was deleted during the wait".to_owned())) };
     let applied = grant.status.as_ref().and_then(|status| find::condition(&status.conditions, APPLIED));
     match applied {
         Some(applied) if applied.status == "True" => Check::Done(Waited::Applied),
-        Some(applied) if applied.status == "False" => Check::Done(Waited::Refused(find::why(applied))),
-        Some(applied) => Check::NotYet(find::why(applied)),
+        Some(applied) if applied.status == "False" => Check::Done(Waited::Refused(find::reason_and_message(applied))),
+        Some(applied) => Check::NotYet(find::reason_and_message(applied)),
         None => Check::NotYet("the operator has not observed it yet".to_owned()),
     }
 }
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn the_only_limit_is_meant_and_of_many_one_must_be_named() {
         let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let chosen = |names: &[&str], named: Option<&str>| choose(&team(), &known(names), named, &mut Vec::new());
+        let chosen = |names: &[&str], named: Option<&str>| select_limit(&team(), &known(names), named, &mut Vec::new());
         assert_eq!(chosen(&["hourly"], None).expect("the only one"), "hourly");
         assert_eq!(chosen(&["daily", "hourly"], Some("daily")).expect("named"), "daily");
         let words = |result: Result<String, Error>| result.expect_err("refused").to_string();
@@ -291,15 +291,15 @@ mod tests {
         assert_eq!(words(chosen(&["daily"], Some("x"))), "budget/team has no limit \"x\": it has daily");
         assert_eq!(words(chosen(&[], None)), "budget/team has no limits of tokens in its spec and status; name the limit with --limit");
         let mut notes = Vec::new();
-        assert_eq!(choose(&team(), &[], Some("hourly"), &mut notes).expect("taken"), "hourly");
+        assert_eq!(select_limit(&team(), &[], Some("hourly"), &mut notes).expect("taken"), "hourly");
         assert_eq!(notes.len(), 1);
     }
 
     #[test]
     fn an_end_is_a_time_to_the_second() {
         let now: Timestamp = "2026-01-01T00:00:00.7Z".parse().expect("a time");
-        assert_eq!(until(now, Duration::from_secs(3600)).expect("an end").to_string(), "2026-01-01T01:00:00Z");
-        assert!(until(now, Duration::ZERO).is_err() && until(now, Duration::from_secs(u64::from(u32::MAX) * 1000)).is_err());
+        assert_eq!(end_time(now, Duration::from_secs(3600)).expect("an end").to_string(), "2026-01-01T01:00:00Z");
+        assert!(end_time(now, Duration::ZERO).is_err() && end_time(now, Duration::from_secs(u64::from(u32::MAX) * 1000)).is_err());
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub enum Pausable {
 
 /// The name of an object that can be paused.
 pub fn pausable(text: &str) -> Result<Pausable, String> {
-    match work(text) {
+    match item_or_queue(text) {
         Some(Ok(Work::Item(name))) => Ok(Pausable::Item(name)),
         Some(Ok(Work::Queue(name))) => Ok(Pausable::Queue(name)),
         Some(Err(words)) => Err(words),
@@ -189,7 +189,7 @@ pub enum Work {
 }
 
 /// The name of an item or a queue, with its kind; none if neither kind is before it.
-fn work(text: &str) -> Option<Result<Work, String>> {
+fn item_or_queue(text: &str) -> Option<Result<Work, String>> {
     let (kind, name) = text.split_once('/')?;
     let kind = kind.to_ascii_lowercase();
     if ITEM_KINDS.contains(&kind.as_str()) {
@@ -212,7 +212,7 @@ pub enum Explainable {
 
 /// The name of an object that can be explained.
 pub fn explainable(text: &str) -> Result<Explainable, String> {
-    match work(text) {
+    match item_or_queue(text) {
         Some(named) => named.map(Explainable::Work),
         None => agent_or_pool(text).map(Explainable::Fleet).map_err(|words| match text.split_once('/') {
             Some((kind, _)) if !is_fleet_kind(kind) => {
@@ -280,7 +280,7 @@ impl PointInTime {
 }
 
 /// A time with its zone, or a duration from now: `2026-11-22T18:00:00Z`, `2026-11-22T18:00+01:00`, `90m`.
-pub fn when(text: &str) -> Result<PointInTime, String> {
+pub fn point_in_time(text: &str) -> Result<PointInTime, String> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(PointInTime::At(time));
     }
@@ -292,7 +292,7 @@ pub fn when(text: &str) -> Result<PointInTime, String> {
 /// Cores: `2`, `0.5`, `500m`.
 pub fn cpus(text: &str) -> Result<Quantity, String> {
     let mend = "write cores: 2, 0.5 or 500m";
-    match amount(text) {
+    match quantity_value(text) {
         None => Err(format!("not a quantity: {mend}")),
         Some(cores) if cores <= 0.0 => Err(format!("the quantity must be greater than 0: {mend}")),
         Some(cores) if cores < 0.001 => Err(format!("less than 1m, which is the smallest quantity of CPU: {mend}")),
@@ -303,9 +303,9 @@ pub fn cpus(text: &str) -> Result<Quantity, String> {
 /// Memory: `512Mi`, `1Gi`, `2G`.
 pub fn memory(text: &str) -> Result<Quantity, String> {
     let mend = "write bytes: 512Mi, 1Gi or 2G";
-    match amount(text) {
+    match quantity_value(text) {
         None => Err(match text.trim_end_matches(['b', 'B']).to_ascii_uppercase() {
-            short if short != text && amount(&short).is_some() && !short.ends_with(|last: char| last.is_ascii_digit()) => {
+            short if short != text && quantity_value(&short).is_some() && !short.ends_with(|last: char| last.is_ascii_digit()) => {
                 format!("not a quantity: did you mean {short} or {short}i?")
             }
             _ => format!("not a quantity: {mend}"),
@@ -321,7 +321,7 @@ pub fn memory(text: &str) -> Result<Quantity, String> {
 
 /// The number that a Kubernetes quantity stands for, exact enough for plausibility checks; none if the API server would refuse
 /// the quantity.
-fn amount(text: &str) -> Option<f64> {
+fn quantity_value(text: &str) -> Option<f64> {
     // The limit of the CRD. No useful quantity is longer.
     if text.len() > 32 {
         return None;
@@ -381,7 +381,7 @@ mod tests {
             ("1ee3", None),
         ];
         for (text, expected) in cases {
-            let got = amount(text);
+            let got = quantity_value(text);
             let same = match (got, expected) {
                 (Some(got), Some(expected)) => (got - expected).abs() <= expected.abs() * 1e-9,
                 (got, expected) => got.is_none() && expected.is_none(),
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn times_are_points_or_distances() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let time = |text: &str| when(text).map(|when| when.time(now).to_string());
+        let time = |text: &str| point_in_time(text).map(|when| when.time(now).to_string());
         assert_eq!(time("2026-11-22T18:00:00Z"), Ok("2026-11-22T18:00:00Z".into()));
         assert_eq!(time("2026-11-22T18:00+01:00"), Ok("2026-11-22T17:00:00Z".into()));
         assert_eq!(

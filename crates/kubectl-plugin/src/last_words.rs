@@ -25,21 +25,21 @@ impl LastWords {
             self.items = Some(work::items(cluster, None).await.map(|found| found.objects).map_err(|error| error.to_string()));
         }
         match &self.items {
-            Some(Ok(items)) => kept(agent, &cluster.namespace, items),
-            Some(Err(error)) => format!("{} (the items cannot be read: {error})", beside(agent, &cluster.namespace)),
-            None => beside(agent, &cluster.namespace),
+            Some(Ok(items)) => output_location(agent, &cluster.namespace, items),
+            Some(Err(error)) => format!("{} (the items cannot be read: {error})", no_output_text(agent, &cluster.namespace)),
+            None => no_output_text(agent, &cluster.namespace),
         }
     }
 }
 
 /// Names the items that keep the output of the agent. Pure.
-fn kept(agent: &str, namespace: &str, items: &[WorkItem]) -> String {
+fn output_location(agent: &str, namespace: &str, items: &[WorkItem]) -> String {
     let attempts = |item: &WorkItem| item.status.clone().unwrap_or_default().attempt_history.unwrap_or_default();
     let worked =
         |item: &WorkItem| attempts(item).into_iter().filter(|attempt| attempt.agent == agent).filter_map(|attempt| attempt.end_time).max();
     let mut found: Vec<_> = items.iter().filter_map(|item| Some((worked(item)?, item.name_any()))).collect();
     found.sort_by_key(|(ended, name)| (Reverse(ended.clone()), name.clone()));
-    let Some((_, last)) = found.first() else { return beside(agent, namespace) };
+    let Some((_, last)) = found.first() else { return no_output_text(agent, namespace) };
     let others: Vec<&str> = found.iter().skip(1).take(MAX_NAMED_ITEMS - 1).map(|(_, name)| name.as_str()).collect();
     let others = if others.is_empty() { String::new() } else { format!("; earlier items: {}", others.join(", ")) };
     format!(
@@ -47,7 +47,7 @@ fn kept(agent: &str, namespace: &str, items: &[WorkItem]) -> String {
     )
 }
 
-fn beside(agent: &str, namespace: &str) -> String {
+fn no_output_text(agent: &str, namespace: &str) -> String {
     format!("No item keeps output of this agent; `kubectl spillway explain agent/{agent} -n {namespace}` shows how it ended")
 }
 
@@ -73,14 +73,14 @@ mod tests {
             item("new", &[("b", "2026-01-01T00:09:00Z"), ("a", "2026-01-01T00:03:00Z")]),
             item("other", &[("b", "2026-01-01T00:05:00Z")]),
         ];
-        let told = kept("a", "n", &items);
+        let told = output_location("a", "n", &items);
         assert!(told.contains("`kubectl spillway explain item/new -n n -o json`; earlier items: old"), "{told}");
-        assert!(!told.contains("other,") && kept("b", "n", &items).contains("item/new"));
+        assert!(!told.contains("other,") && output_location("b", "n", &items).contains("item/new"));
         assert!(
-            kept("c", "n", &items)
+            output_location("c", "n", &items)
                 .contains("No item keeps output of this agent; `kubectl spillway explain agent/c -n n` shows how it ended")
         );
         let many: Vec<_> = (0..50).map(|number| item(&format!("i{number}"), &[("a", "2026-01-01T00:01:00Z")])).collect();
-        assert_eq!(kept("a", "n", &many).matches(", ").count(), MAX_NAMED_ITEMS - 2);
+        assert_eq!(output_location("a", "n", &many).matches(", ").count(), MAX_NAMED_ITEMS - 2);
     }
 }

@@ -181,8 +181,8 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
             }
         }
         Command::Rm(arguments) => remove(&connect.connect().await?, &arguments, console).await?,
-        Command::Pause(arguments) => hold(&connect.connect().await?, pause::Verb::Pause, &arguments, console).await?,
-        Command::Resume(arguments) => hold(&connect.connect().await?, pause::Verb::Resume, &arguments, console).await?,
+        Command::Pause(arguments) => pause_or_resume(&connect.connect().await?, pause::Verb::Pause, &arguments, console).await?,
+        Command::Resume(arguments) => pause_or_resume(&connect.connect().await?, pause::Verb::Resume, &arguments, console).await?,
         Command::Grant(arguments) => {
             let cluster = connect.connect().await?;
             let report = grant::run(&cluster, &arguments, jiff::Timestamp::now()).await?;
@@ -223,7 +223,12 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
 }
 
 /// `pause` and `resume`: writes the request, then waits.
-async fn hold(cluster: &Cluster, verb: pause::Verb, arguments: &pause::Arguments, console: &mut dyn Console) -> Result<(), Error> {
+async fn pause_or_resume(
+    cluster: &Cluster,
+    verb: pause::Verb,
+    arguments: &pause::Arguments,
+    console: &mut dyn Console,
+) -> Result<(), Error> {
     let report = pause::run(cluster, verb, arguments).await?;
     console.show(pause::render(&report));
     if arguments.wait {

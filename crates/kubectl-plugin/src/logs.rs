@@ -99,7 +99,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
         let list = ls::Arguments { pool: Some(pool.clone()), all: true, ..ls::Arguments::default() };
         let report = ls::run(cluster, &list).await?;
         plan.notes.extend(report.unreadable);
-        let (sources, notes) = of_pool(namespace, &report.agents, arguments.follow)?;
+        let (sources, notes) = pool_sources(namespace, &report.agents, arguments.follow)?;
         plan.sources = sources;
         plan.notes.extend(notes);
         if plan.sources.is_empty() && plan.notes.is_empty() {
@@ -166,7 +166,7 @@ fn source(namespace: &str, agent: &Agent, prefix: String) -> Result<Source, Stri
 }
 
 /// The logs of a pool's agents. Logs of ended agents are read while their pods exist, and are not followed.
-fn of_pool(namespace: &str, agents: &[Agent], follow: bool) -> Result<(Vec<Source>, Vec<String>), Error> {
+fn pool_sources(namespace: &str, agents: &[Agent], follow: bool) -> Result<(Vec<Source>, Vec<String>), Error> {
     let (mut sources, mut notes) = (Vec::new(), Vec::new());
     for agent in agents.iter().filter(|agent| !(follow && find::ended(agent))) {
         match source(namespace, agent, prefix(agent, agents)) {
@@ -226,7 +226,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan, console: &mut dyn Console) {
         if !plan.params.follow {
             show(&mut open, console).await;
         }
-        if console.unheard() {
+        if console.is_output_closed() {
             return;
         }
     }
@@ -251,7 +251,7 @@ async fn show(open: &mut futures::stream::SelectAll<Tagged>, console: &mut dyn C
             }
             Err(error) => show_failure(console, &format!("{prefix}the connection to the log was lost: {error}")),
         }
-        if console.unheard() {
+        if console.is_output_closed() {
             return;
         }
     }
@@ -303,7 +303,7 @@ fn lines(reader: Pin<Box<dyn AsyncBufRead + Send>>) -> impl Stream<Item = io::Re
         let bytes = reader.fill_buf().await?;
         let (read, lines) = (bytes.len(), splitter.take(bytes));
         if read == 0 {
-            return Ok(Some((splitter.rest(), None)));
+            return Ok(Some((splitter.into_last_line(), None)));
         }
         reader.consume_unpin(read);
         Ok(Some((lines, Some((reader, splitter)))))
@@ -332,7 +332,7 @@ impl Splitter {
     }
 
     /// The last line, if it has no line end.
-    fn rest(self) -> Vec<String> {
+    fn into_last_line(self) -> Vec<String> {
         if self.partial_line.is_empty() { Vec::new() } else { vec![safe_line(&self.partial_line)] }
     }
 }
@@ -385,18 +385,18 @@ mod tests {
         let ended = agent("c", Some("wise-carp"), json!({"phase": "Stopped", "podRef": {"name": "c", "uid": "u"}}));
         let waiting = agent("d", None, json!({"phase": "Spawning"}));
         let agents = [running("a", Some("calm-otter")), running("b", Some("calm-otter")), ended, waiting, running("e", None)];
-        let (sources, notes) = of_pool("n", &agents, false).expect("sources");
+        let (sources, notes) = pool_sources("n", &agents, false).expect("sources");
         let prefixes: Vec<&str> = sources.iter().map(|source| source.prefix.as_str()).collect();
         assert_eq!(prefixes, ["[calm-otter a] ", "[calm-otter b] ", "[wise-carp] ", "[e] "]);
         assert!(notes[0].starts_with("agent \"d\" has no pod, so it has no log (Spawning)"), "{notes:?}");
         let mut outside = agent("f", None, json!({"phase": "Idle"}));
         outside.spec.external = Some(crate::api::agent::ExternalProcess { user: "alice".into() });
-        let (_, notes) = of_pool("n", &[outside], false).expect("sources");
+        let (_, notes) = pool_sources("n", &[outside], false).expect("sources");
         assert!(notes[0].contains("runs outside the cluster") && notes[0].contains("spillway-agent run"), "{notes:?}");
-        assert_eq!(of_pool("n", &agents, true).expect("sources").0.len(), 3);
+        assert_eq!(pool_sources("n", &agents, true).expect("sources").0.len(), 3);
         let many: Vec<Agent> = (0..33).map(|number| running(&format!("a{number}"), None)).collect();
-        assert!(of_pool("n", &many, true).expect_err("refused").to_string().starts_with("33 logs cannot be followed at once"));
-        assert!(of_pool("n", &many, false).is_ok());
+        assert!(pool_sources("n", &many, true).expect_err("refused").to_string().starts_with("33 logs cannot be followed at once"));
+        assert!(pool_sources("n", &many, false).is_ok());
     }
 
     #[test]
@@ -404,11 +404,11 @@ mod tests {
         let mut splitter = Splitter::default();
         assert_eq!(splitter.take(b"one\r\ntw"), ["one"]);
         assert_eq!(splitter.take(b"o\n\n\x1b[2Jthr\xff"), ["two", ""]);
-        assert_eq!(splitter.rest(), ["\u{fffd}[2Jthr\u{fffd}"]);
+        assert_eq!(splitter.into_last_line(), ["\u{fffd}[2Jthr\u{fffd}"]);
         let mut splitter = Splitter::default();
         let long = splitter.take(&vec![b'x'; 3 * MAX_LINE_BYTES + 1]);
-        assert_eq!((long.len(), splitter.rest()), (3, vec!["x".to_owned()]));
-        assert!(Splitter::default().rest().is_empty());
+        assert_eq!((long.len(), splitter.into_last_line()), (3, vec!["x".to_owned()]));
+        assert!(Splitter::default().into_last_line().is_empty());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::connect::Cluster;
 use super::console::Output;
 use super::error::Error;
 use super::input;
-use super::scale::agents;
+use super::scale::agent_count_text;
 use super::wait::{self, Check};
 use crate::api::agent::PodRef;
 use crate::api::names;
@@ -159,7 +159,7 @@ fn target(agent: &DeserializeGuard<Agent>) -> Target {
 /// The question before the delete; none if no confirmation is needed.
 pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     let pool = arguments.pool.as_ref().filter(|_| !arguments.yes && !plan.targets.is_empty())?;
-    let many = agents(plan.targets.len() as u64);
+    let many = agent_count_text(plan.targets.len() as u64);
     Some(format!("Delete {many} of pool {pool} in namespace {}? The pool replaces the agents that it still wants.", plan.namespace))
 }
 

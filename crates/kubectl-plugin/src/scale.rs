@@ -105,13 +105,13 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     match patch(arguments)? {
         None => {
             let pool = api.get(name).await.map_err(Error::of::<AgentPool>(&cluster.namespace, name))?;
-            Ok(Report::Pools { namespace: Some(cluster.namespace.clone()), pools: vec![shown(&pool)], unreadable: Vec::new() })
+            Ok(Report::Pools { namespace: Some(cluster.namespace.clone()), pools: vec![pool_sizes(&pool)], unreadable: Vec::new() })
         }
         Some(patch) => {
             let params = PatchParams { field_manager: Some(managers::PLUGIN.to_owned()), ..PatchParams::default() };
             let pool = api.patch(name, &params, &Patch::Merge(patch)).await.map_err(Error::of::<AgentPool>(&cluster.namespace, name))?;
             let overruled = pool.spec.replicas.is_some() && arguments.replicas.is_none();
-            Ok(Report::Scaled { pool: shown(&pool), overruled })
+            Ok(Report::Scaled { pool: pool_sizes(&pool), overruled })
         }
     }
 }
@@ -145,7 +145,7 @@ async fn list(cluster: &Cluster, everywhere: bool) -> Result<Report, Error> {
     for object in found.items {
         let name = object.meta().name.clone().unwrap_or_default();
         match object.0 {
-            Ok(pool) => pools.push(shown(&pool)),
+            Ok(pool) => pools.push(pool_sizes(&pool)),
             Err(invalid) => unreadable.push(format!("AgentPool \"{name}\" does not fit this version of the plugin: {}", invalid.error)),
         }
     }
@@ -153,7 +153,7 @@ async fn list(cluster: &Cluster, everywhere: bool) -> Result<Report, Error> {
     Ok(Report::Pools { namespace: (!everywhere).then(|| cluster.namespace.clone()), pools, unreadable })
 }
 
-fn shown(pool: &AgentPool) -> Pool {
+fn pool_sizes(pool: &AgentPool) -> Pool {
     let status = pool.status.as_ref();
     Pool {
         namespace: pool.namespace().unwrap_or_default(),
@@ -192,8 +192,10 @@ pub fn render(report: &Report) -> Output {
                 (min, max) => format!("{min} to {max} agents"),
             };
             let now = match pool.replicas {
-                Some(replicas) if *overruled => format!("still exactly {}; automatic scaling would run {bounds}", agents(replicas)),
-                Some(replicas) => format!("exactly {}", agents(replicas)),
+                Some(replicas) if *overruled => {
+                    format!("still exactly {}; automatic scaling would run {bounds}", agent_count_text(replicas))
+                }
+                Some(replicas) => format!("exactly {}", agent_count_text(replicas)),
                 None => format!("automatic, {bounds}"),
             };
             output.line(format!("agentpool.{GROUP}/{name} scaled: {now}"));
@@ -209,7 +211,7 @@ pub fn render(report: &Report) -> Output {
 }
 
 /// A number of agents, as text.
-pub(super) fn agents(count: impl Into<u64>) -> String {
+pub(super) fn agent_count_text(count: impl Into<u64>) -> String {
     match count.into() {
         1 => "1 agent".to_owned(),
         count => format!("{count} agents"),

@@ -157,7 +157,7 @@ pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Re
     let api = cluster.api::<Agent>();
     let waited = wait::until(Some(Instant::now() + timeout), wait::WAIT_POLL_INTERVAL, async || {
         let agent = api.get_opt(&spawned.name).await.map_err(Error::of::<Agent>(&spawned.namespace, &spawned.name))?;
-        Ok(agent.map_or(Check::Done(Waited::Gone), |agent| seen(&agent, &spawned.uid)))
+        Ok(agent.map_or(Check::Done(Waited::Gone), |agent| check_ready(&agent, &spawned.uid)))
     });
     Ok(match waited.await? {
         wait::Waited::Done(waited) => waited,
@@ -166,7 +166,7 @@ pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Re
 }
 
 /// Whether the wait is over, by the state of the Agent.
-fn seen(agent: &Agent, uid: &str) -> Check<Waited> {
+fn check_ready(agent: &Agent, uid: &str) -> Check<Waited> {
     if agent.uid().as_deref() != Some(uid) {
         return Check::Done(Waited::Gone);
     }
@@ -247,7 +247,7 @@ mod tests {
             serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a", "uid": "u"},
             "spec": {"poolRef": {"name": "p"}}, "status": status}))
             .expect("an Agent");
-        match seen(&agent, "u") {
+        match check_ready(&agent, "u") {
             Check::Done(waited) => Some(waited),
             Check::NotYet(_) => None,
         }

@@ -38,20 +38,20 @@ pub async fn until<T>(
 ) -> Result<Waited<T>, Error> {
     let mut last = "no answer yet".to_owned();
     loop {
-        match within(deadline, look()).await {
+        match before_deadline(deadline, look()).await {
             None => return Ok(Waited::TimedOut(last)),
             Some(answer) => match answer? {
                 Check::Done(done) => return Ok(Waited::Done(done)),
                 Check::NotYet(words) => last = words,
             },
         }
-        if within(deadline, sleep(pause)).await.is_none() {
+        if before_deadline(deadline, sleep(pause)).await.is_none() {
             return Ok(Waited::TimedOut(last));
         }
     }
 }
 
-async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+async fn before_deadline<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
     match deadline {
         Some(deadline) => timeout_at(deadline, work).await.ok(),
         None => Some(work.await),

@@ -107,7 +107,7 @@ impl Console for HeardRequest {
         self.told.err.push_str(&output.err);
         self.told.failed |= output.failed;
     }
-    fn unheard(&self) -> bool {
+    fn is_output_closed(&self) -> bool {
         false
     }
     fn confirm(&mut self, question: &str) -> Result<bool, Error> {

@@ -48,7 +48,7 @@ pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 
 /// [`write()`], with these operations. After a failure the temporary file is removed.
 pub fn write_by(steps: &impl Steps, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let beside = beside(path);
+    let beside = temporary_path(path);
     let written = steps.create(&beside, mode).and_then(|mut file| file.write_all(bytes)).and_then(|()| steps.rename(&beside, path));
     if written.is_err() {
         let _ = steps.remove(&beside); // it may not be there
@@ -101,7 +101,7 @@ pub fn anonymous_file() -> io::Result<File> {
 }
 
 /// The temporary name under which a file is written before it is renamed.
-pub fn beside(path: &Path) -> PathBuf {
+pub fn temporary_path(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");

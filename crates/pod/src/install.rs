@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use crate::files::beside;
+use crate::files::temporary_path;
 use crate::process::shells::{SH_ONLY_FOLDER, SHELLS_FOLDER, TIMED_SHELLS};
 
 /// The binary's name.
@@ -18,7 +18,7 @@ pub const COMMAND_NAME: &str = "spillway";
 pub fn install(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let (path, command) = (dir.join(BINARY_NAME), dir.join(COMMAND_NAME));
-    let copy = beside(&path);
+    let copy = temporary_path(&path);
     fs::copy("/proc/self/exe", &copy)?;
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
     fs::rename(&copy, &path)?;
@@ -32,7 +32,7 @@ pub fn install(dir: &Path) -> io::Result<()> {
 }
 
 fn link(to: &str, path: &Path) -> io::Result<()> {
-    let link = beside(path);
+    let link = temporary_path(path);
     crate::files::remove(&link)?;
     symlink(to, &link)?;
     fs::rename(&link, path)

@@ -99,7 +99,7 @@ struct AgentArguments {
 
 fn main() -> ExitCode {
     let called = std::env::args_os().next();
-    if let (Some(name), Some(shell)) = (&called, shell::called(called.as_deref())) {
+    if let (Some(name), Some(shell)) = (&called, shell::called_shell(called.as_deref())) {
         return ExitCode::from(shell::run(shell, name, std::env::args_os().skip(1).collect()));
     }
     if called.as_deref().map(Path::new).and_then(Path::file_name) == Some(install::COMMAND_NAME.as_ref()) {

@@ -9,7 +9,7 @@ use spillway_pod::link::action::{Action, WorkAction};
 use spillway_pod::link::calls;
 use spillway_pod::link::gateway::{Answer, Call, Gateway, Silence};
 use spillway_pod::link::input::{Input, WorkResult};
-use spillway_pod::link::retry::lasting;
+use spillway_pod::link::retry::is_final;
 use spillway_pod::link::state::Link;
 use spillway_pod::random;
 use spillway_wire::agent::{DesiredState, Goodbye, Program, Report, Run, Settings};
@@ -62,10 +62,10 @@ impl Sidecar {
         match order {
             Order::Start(settings) => {
                 let per_item = settings.work.as_ref().is_some_and(|work| work.run == Run::PerItem);
-                self.state.program(now, Report::of(if per_item { Program::Waiting } else { Program::Running }));
+                self.state.on_program_report(now, Report::of(if per_item { Program::Waiting } else { Program::Running }));
             }
             Order::Item(assignment) => self.begin(now, &assignment),
-            Order::Settled(_) => self.state.program(now, Report::of(Program::Waiting)),
+            Order::Settled(_) => self.state.on_program_report(now, Report::of(Program::Waiting)),
             Order::Key(_) | Order::Wanted(_) | Order::Abandoned | Order::WallsDown(_) | Order::Activity { .. } | Order::Said(..) => {}
         }
     }
@@ -73,7 +73,7 @@ impl Sidecar {
     /// Runs the program for an item. After the set time the item is done.
     fn begin(&mut self, now: BootTime, assignment: &Assignment) {
         let held = assignment.held.clone();
-        self.state.program(now, with_item(Program::Running, &held));
+        self.state.on_program_report(now, with_item(Program::Running, &held));
         let (inputs, think) = (self.inputs.clone(), self.shared.hands.work_time());
         tokio::spawn(async move {
             tokio::time::sleep(think).await;
@@ -154,7 +154,7 @@ impl Sidecar {
                 self.shared.sample("goodbye", said.map(|said| said.elapsed()), &result);
                 let over = match &result {
                     Ok(Answer::Done(_) | Answer::Nothing) => true,
-                    Ok(Answer::Refused(refusal)) => lasting(refusal.code),
+                    Ok(Answer::Refused(refusal)) => is_final(refusal.code),
                     Err(_) => false,
                 };
                 if over && self.goodbye.borrow().as_ref() == Some(&goodbye) {
@@ -162,12 +162,17 @@ impl Sidecar {
                 }
             }
             Input::Control(_, Control::Finished { held, outcome }) => {
-                self.state.program(now, with_item(Program::Waiting, &held));
+                self.state.on_program_report(now, with_item(Program::Waiting, &held));
                 self.state.finished(held, outcome);
             }
             Input::Work(WorkResult::Claimed(result)) => {
                 self.note_answer(&result);
-                self.state.sidecar_work().claimed(now, calls::claimed(&result), calls::retry_after(&result), random::fraction());
+                self.state.sidecar_work().on_claim_answer(
+                    now,
+                    calls::claim_outcome(&result),
+                    calls::retry_after(&result),
+                    random::fraction(),
+                );
             }
             Input::Work(WorkResult::Finished(held, result)) => {
                 self.note_answer(&result);
@@ -199,12 +204,12 @@ impl Sidecar {
         let now = BootTime::now();
         match result {
             Ok(Answer::Done(_) | Answer::Nothing) => {
-                self.state.answered(now);
+                self.state.note_answer(now);
                 self.state.accepted();
                 self.shared.see(&self.name, |seen| seen.answered = seen.answered.or_else(|| Some(Instant::now())));
             }
             Ok(Answer::Refused(refusal)) => {
-                self.state.answered(now);
+                self.state.note_answer(now);
                 self.state.refused(now, refusal.code);
             }
             Err(_) => self.state.unanswered(),

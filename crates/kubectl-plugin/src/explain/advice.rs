@@ -22,14 +22,14 @@ pub enum Advice {
 use Advice::{Do, Nothing};
 
 /// The advice of the table for a reason.
-pub fn of(reason: &str) -> Option<Advice> {
+pub fn for_reason(reason: &str) -> Option<Advice> {
     // The reason of a violated rule is `RuleViolated/RULE`.
     let reason = reason.split('/').next().unwrap_or(reason);
     ADVICE_BY_REASON.iter().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
 }
 
 /// Whether a condition shows a problem, or explains a wait.
-pub fn tells(condition: &Condition) -> bool {
+pub fn shows_problem(condition: &Condition) -> bool {
     match condition.type_.as_str() {
         types::RECONCILING
         | types::STALLED
@@ -46,9 +46,9 @@ pub fn tells(condition: &Condition) -> bool {
     }
 }
 
-/// The advice for a condition for which [`tells`] holds.
-pub fn about(condition: &Condition) -> Advice {
-    of(&condition.reason).unwrap_or(match condition.type_.as_str() {
+/// The advice for a condition for which [`shows_problem`] holds.
+pub fn for_condition(condition: &Condition) -> Advice {
+    for_reason(&condition.reason).unwrap_or(match condition.type_.as_str() {
         "Paused" => Do("`kubectl spillway resume {agent} -n {namespace}` resumes the agent"),
         "GoodbyeRequested" => Nothing("the agent said goodbye and leaves. The pool creates another agent if it wants one"),
         "Heartbeating" => {
@@ -63,7 +63,7 @@ pub fn about(condition: &Condition) -> Advice {
 }
 
 /// Replaces the placeholders with names. A name that is not known becomes a word in capitals, which the user replaces.
-pub fn filled(advice: &str, names: &[(&str, Option<&str>)]) -> String {
+pub fn with_names(advice: &str, names: &[(&str, Option<&str>)]) -> String {
     names.iter().fold(advice.to_owned(), |text, (place, name)| {
         let word = name.map_or_else(|| place.to_uppercase(), str::to_owned);
         text.replace(&format!("{{{place}}}"), &word)
@@ -88,7 +88,7 @@ mod tests {
     fn every_reason_has_advice() {
         let constants = constants();
         assert!(constants.len() > 30 && constants.contains(&"QuotaExceeded"), "{constants:?}");
-        let missing: Vec<&str> = constants.into_iter().filter(|reason| of(reason).is_none()).collect();
+        let missing: Vec<&str> = constants.into_iter().filter(|reason| for_reason(reason).is_none()).collect();
         assert!(missing.is_empty(), "without an entry in TABLE, explain has no advice on: {missing:?}");
     }
 
@@ -111,7 +111,7 @@ mod tests {
             Signal::GangDivergence,
         ] {
             let name = json!(signal);
-            assert!(of(name.as_str().expect("a name")).is_some(), "{name}");
+            assert!(for_reason(name.as_str().expect("a name")).is_some(), "{name}");
         }
     }
 
@@ -121,7 +121,7 @@ mod tests {
             assert!(ADVICE_BY_REASON[..at].iter().all(|(other, _)| other != reason), "{reason} stands twice");
             let (Do(text) | Nothing(text)) = advice;
             let names = [("agent", Some("a")), ("pool", Some("p")), ("namespace", Some("n")), ("node", None), ("ended", None)];
-            let text = filled(text, &names);
+            let text = with_names(text, &names);
             assert!(!text.contains(['{', '}']), "{reason}: {text}");
         }
     }
@@ -134,11 +134,15 @@ mod tests {
             )
             .expect("a condition")
         };
-        assert!(matches!(about(&condition("Paused", "True")), Do(text) if text.contains("resume {agent}")));
-        assert!(matches!(about(&condition("Novelty", "False")), Nothing(_)));
-        assert!(tells(&condition("Ready", "False")) && tells(&condition("Ready", "Unknown")) && !tells(&condition("Ready", "True")));
-        assert!(tells(&condition("Paused", "True")) && !tells(&condition("Paused", "False")));
-        assert!(!tells(&condition("SandboxEnforced", "Unknown")) && tells(&condition("SandboxEnforced", "False")));
-        assert_eq!(filled("{pool} on {node}", &[("pool", Some("p")), ("node", None)]), "p on NODE");
+        assert!(matches!(for_condition(&condition("Paused", "True")), Do(text) if text.contains("resume {agent}")));
+        assert!(matches!(for_condition(&condition("Novelty", "False")), Nothing(_)));
+        assert!(
+            shows_problem(&condition("Ready", "False"))
+                && shows_problem(&condition("Ready", "Unknown"))
+                && !shows_problem(&condition("Ready", "True"))
+        );
+        assert!(shows_problem(&condition("Paused", "True")) && !shows_problem(&condition("Paused", "False")));
+        assert!(!shows_problem(&condition("SandboxEnforced", "Unknown")) && shows_problem(&condition("SandboxEnforced", "False")));
+        assert_eq!(with_names("{pool} on {node}", &[("pool", Some("p")), ("node", None)]), "p on NODE");
     }
 }

@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 
 use super::facts::{Facts, PodFact};
 use super::hints::Hints;
-use super::report::{Fact, List, Report, told};
+use super::report::{Fact, List, Report, condition_report};
 use super::{advice, pod};
 use crate::api::agent::AgentTokens;
 use crate::api::conditions::types;
@@ -16,7 +16,7 @@ use crate::find;
 pub fn report(facts: &Facts, agent: &Agent) -> Report {
     let status = agent.status.clone().unwrap_or_default();
     let ended = find::ended(agent);
-    let mut telling: Vec<&Condition> = status.conditions.iter().filter(|condition| advice::tells(condition)).collect();
+    let mut telling: Vec<&Condition> = status.conditions.iter().filter(|condition| advice::shows_problem(condition)).collect();
     if ended {
         telling.retain(|condition| condition.type_ == types::READY); // the others describe a life that is over
     }
@@ -42,15 +42,18 @@ pub fn report(facts: &Facts, agent: &Agent) -> Report {
     if agent.metadata.deletion_timestamp.is_some() && !ended {
         hints.add_no_action("Deletion", "the agent is being deleted, and waits until its pod is proved gone");
     }
-    telling.iter().for_each(|condition| hints.condition(condition));
+    telling.iter().for_each(|condition| hints.add_condition(condition));
     let interventions = status.interventions.clone().unwrap_or_default();
     if let (Some(last), false) = (interventions.last(), ended) {
-        hints.reason(&last.signal);
+        hints.add_reason(&last.signal);
     }
     if agent.spec.paused == Some(true) && !telling.iter().any(|condition| condition.type_ == "Paused") {
-        hints.act("spec.paused", "spec.paused of the agent is true: `kubectl spillway resume {agent} -n {namespace}` resumes the agent");
+        hints.add_action(
+            "spec.paused",
+            "spec.paused of the agent is true: `kubectl spillway resume {agent} -n {namespace}` resumes the agent",
+        );
     }
-    of_pool.iter().for_each(|condition| hints.condition(condition));
+    of_pool.iter().for_each(|condition| hints.add_condition(condition));
     let ready = find::condition(&status.conditions, types::READY);
     Report {
         kind: "Agent".to_owned(),
@@ -59,10 +62,10 @@ pub fn report(facts: &Facts, agent: &Agent) -> Report {
         state: find::state(agent),
         since: ready.map(|ready| ready.last_transition_time.clone()),
         facts: agent_facts(facts, agent),
-        conditions: status.conditions.iter().map(told).collect(),
+        conditions: status.conditions.iter().map(condition_report).collect(),
         interventions,
-        pool: of_pool.iter().map(told).collect(),
-        advice: hints.done(),
+        pool: of_pool.iter().map(condition_report).collect(),
+        advice: hints.into_sorted(),
         ..Report::default()
     }
 }
@@ -95,7 +98,7 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
     if let Some(goodbye) = &status.goodbye {
         list.time("Goodbye", Some(&goodbye.time), goodbye.reason.clone().unwrap_or_default());
     }
-    list.done()
+    list.into_facts()
 }
 
 fn creator_text(agent: &Agent) -> String {
@@ -115,7 +118,7 @@ fn pod_words(name: &str, fact: &PodFact) -> String {
         PodFact::Gone => format!("{name}: gone"),
         PodFact::There(pod) => {
             let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_else(|| "no phase".to_owned());
-            let words = pod::words(pod);
+            let words = pod::pod_problems(pod);
             let more = if words.is_empty() { String::new() } else { format!("; {}", words.join("; ")) };
             format!("{name}: {phase}{more}")
         }

@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 
 use super::advice;
 use super::hints::Hints;
-use super::report::{Fact, List, Report, Waiting, told};
+use super::report::{Fact, List, Report, Waiting, condition_report};
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::PoolMode;
 use crate::api::conditions::types;
@@ -22,7 +22,7 @@ pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
     let asleep = |agent: &Agent| find::phase(agent) == Some(AgentPhase::Hibernated) && agent.spec.hibernated == Some(true);
     let mut waiting: Vec<&Agent> = agents.iter().filter(|agent| !find::ended(agent) && !find::ready(agent) && !asleep(agent)).collect();
     waiting.sort_by_key(|agent| agent.creation_timestamp().map(|time| time.0));
-    let mut telling: Vec<&Condition> = status.conditions.iter().filter(|condition| advice::tells(condition)).collect();
+    let mut telling: Vec<&Condition> = status.conditions.iter().filter(|condition| advice::shows_problem(condition)).collect();
     let gravest = [types::STALLED, types::BLOCKED, types::READY];
     telling.sort_by_key(|condition| gravest.iter().position(|type_| *type_ == condition.type_).unwrap_or(gravest.len()));
     let first = waiting.first().map(|agent| agent.name_any());
@@ -33,21 +33,27 @@ pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
     if status.conditions.is_empty() {
         hints.add_not_observed();
     }
-    telling.iter().for_each(|condition| hints.condition(condition));
+    telling.iter().for_each(|condition| hints.add_condition(condition));
     for agent in waiting.iter().take(MAX_SHOWN_AGENTS) {
         let conditions = agent.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let node = agent.status.as_ref().and_then(|status| status.node.clone());
         hints.placeholders = [("agent", Some(agent.name_any())), places[1].clone(), places[2].clone(), ("node", node), places[4].clone()];
-        conditions.iter().filter(|condition| advice::tells(condition)).for_each(|condition| hints.condition(condition));
+        conditions.iter().filter(|condition| advice::shows_problem(condition)).for_each(|condition| hints.add_condition(condition));
     }
     // AtMax is no problem and says little, so other conditions come first.
     let loudest = telling.iter().copied().find(|condition| condition.type_ != types::AT_MAX);
     let loudest = loudest.or_else(|| find::condition(&status.conditions, types::READY));
     let state = match (status.desired, loudest) {
         (None, _) => "the operator has not observed it yet: check that the operator runs".to_owned(),
-        (Some(desired), None) => numbers(desired, status.agents),
+        (Some(desired), None) => size_text(desired, status.agents),
         (Some(desired), Some(condition)) => {
-            format!("{}. {} is {}, {}", numbers(desired, status.agents), condition.type_, condition.status, find::why(condition))
+            format!(
+                "{}. {} is {}, {}",
+                size_text(desired, status.agents),
+                condition.type_,
+                condition.status,
+                find::reason_and_message(condition)
+            )
         }
     };
     Report {
@@ -56,9 +62,9 @@ pub fn report(pool: &AgentPool, agents: &[Agent]) -> Report {
         state,
         since: loudest.map(|condition| condition.last_transition_time.clone()),
         facts: pool_facts(pool, agents),
-        conditions: status.conditions.iter().map(told).collect(),
-        agents: waiting.iter().take(MAX_SHOWN_AGENTS).map(|agent| waits(agent)).collect(),
-        advice: hints.done(),
+        conditions: status.conditions.iter().map(condition_report).collect(),
+        agents: waiting.iter().take(MAX_SHOWN_AGENTS).map(|agent| waiting_agent(agent)).collect(),
+        advice: hints.into_sorted(),
         ..Report::default()
     }
 }
@@ -67,11 +73,11 @@ fn stopped(agent: &Agent) -> Option<jiff::Timestamp> {
     agent.status.as_ref().and_then(|status| status.stop_time.as_ref()).map(|time| time.0)
 }
 
-fn numbers(desired: i32, agents: Option<i32>) -> String {
+fn size_text(desired: i32, agents: Option<i32>) -> String {
     format!("wants {desired}, has {}", agents.unwrap_or(0))
 }
 
-fn waits(agent: &Agent) -> Waiting {
+fn waiting_agent(agent: &Agent) -> Waiting {
     let ready = agent.status.as_ref().and_then(|status| find::condition(&status.conditions, types::READY));
     Waiting {
         name: agent.name_any(),
@@ -114,7 +120,7 @@ fn pool_facts(pool: &AgentPool, agents: &[Agent]) -> Vec<Fact> {
     let work = [("ready", status.work_ready), ("leased", status.work_leased)];
     let work: Vec<String> = work.iter().filter_map(|(name, count)| count.map(|count| format!("{count} {name}"))).collect();
     list.text("Work", Some(work.join(", ")));
-    list.done()
+    list.into_facts()
 }
 
 /// How many agents are in each phase.

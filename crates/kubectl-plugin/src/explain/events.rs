@@ -26,7 +26,7 @@ pub(super) async fn read(cluster: &Cluster, uids: Vec<Option<String>>, facts: &m
 }
 
 /// The newest events, the newest last.
-pub(super) fn happened(events: &[Event]) -> Vec<HistoryEntry> {
+pub(super) fn newest_events(events: &[Event]) -> Vec<HistoryEntry> {
     let mut told: Vec<HistoryEntry> = events
         .iter()
         .map(|event| {

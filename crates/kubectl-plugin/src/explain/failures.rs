@@ -21,7 +21,7 @@ pub enum FirstFailure {
 
 impl FirstFailure {
     /// The whole advice. `again` is the sentence that tells how to start the item again.
-    pub fn over(self, again: String) -> String {
+    pub fn followed_by(self, again: String) -> String {
         match self {
             Self::Nothing => again,
             Self::FixFirst(first) => format!("{first}. Then {again}"),
@@ -43,12 +43,12 @@ pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, name
             "submit another item with a larger share: each attempt at this item may spend {tokens} (spec.bulkhead.tokens), and that field cannot be changed"
         ));
     }
-    match advice::of(reason) {
+    match advice::for_reason(reason) {
         Some(Advice::Do(text)) => {
             let names = [("agent", Some(last.agent.as_str())), ("pool", pool), ("namespace", Some(namespace))];
-            FirstFailure::FixFirst(advice::filled(text, &names))
+            FirstFailure::FixFirst(advice::with_names(text, &names))
         }
-        Some(Advice::Nothing(_)) | None if fails.len() > 1 && fails.iter().all(|other| same(last, other)) => {
+        Some(Advice::Nothing(_)) | None if fails.len() > 1 && fails.iter().all(|other| ended_same_way(last, other)) => {
             FirstFailure::FixFirst(format!(
                 "the item failed in the same way {} times ({reason}), and would fail again: fix the cause that its last attempt shows, in the item's payload, the agent's image or the pool",
                 fails.len()
@@ -59,7 +59,7 @@ pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, name
 }
 
 /// Whether two attempts ended in the same way. Digits are ignored, because times and ports change.
-fn same(one: &Attempt, other: &Attempt) -> bool {
+fn ended_same_way(one: &Attempt, other: &Attempt) -> bool {
     let words =
         |attempt: &Attempt| one_line(attempt.message.as_deref().unwrap_or_default()).replace(|digit: char| digit.is_ascii_digit(), "");
     one.reason == other.reason && words(one) == words(other)
@@ -86,7 +86,7 @@ mod tests {
     }
 
     fn text(first: FirstFailure) -> String {
-        first.over("AGAIN".to_owned())
+        first.followed_by("AGAIN".to_owned())
     }
 
     #[test]

@@ -16,17 +16,17 @@ impl<'a> Hints<'a> {
         Self { placeholders: places.clone(), hints: Vec::new() }
     }
 
-    pub(super) fn condition(&mut self, condition: &Condition) {
-        self.add(&condition.reason, advice::about(condition));
+    pub(super) fn add_condition(&mut self, condition: &Condition) {
+        self.add(&condition.reason, advice::for_condition(condition));
     }
 
-    pub(super) fn reason(&mut self, reason: &str) {
-        if let Some(advice) = advice::of(reason) {
+    pub(super) fn add_reason(&mut self, reason: &str) {
+        if let Some(advice) = advice::for_reason(reason) {
             self.add(reason, advice);
         }
     }
 
-    pub(super) fn act(&mut self, reason: &str, words: &'static str) {
+    pub(super) fn add_action(&mut self, reason: &str, words: &'static str) {
         self.add(reason, Advice::Do(words));
     }
 
@@ -35,7 +35,7 @@ impl<'a> Hints<'a> {
     }
 
     pub(super) fn add_not_observed(&mut self) {
-        self.act(
+        self.add_action(
             "NotObserved",
             "the operator has not observed it: check that the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
         );
@@ -50,11 +50,11 @@ impl<'a> Hints<'a> {
             Advice::Nothing(text) => (text, false),
         };
         let places: Vec<(&str, Option<&str>)> = self.placeholders.iter().map(|(place, name)| (*place, name.as_deref())).collect();
-        self.hints.push(Hint { reason: reason.to_owned(), advice: advice::filled(text, &places), act });
+        self.hints.push(Hint { reason: reason.to_owned(), advice: advice::with_names(text, &places), act });
     }
 
     /// The advice, actions first.
-    pub(super) fn done(mut self) -> Vec<Hint> {
+    pub(super) fn into_sorted(mut self) -> Vec<Hint> {
         if self.hints.is_empty() {
             self.add_no_action("AsDesired", "no action is needed");
         }

@@ -7,9 +7,9 @@ use kube::ResourceExt as _;
 
 use super::facts::{Facts, Work};
 use super::failures;
-use super::queue::{hints, pools};
-use super::report::{AttemptReport, List, Report, told};
-use super::work::{Cause, book, pools_of, relative};
+use super::queue::{collect_hints, pool_causes};
+use super::report::{AttemptReport, List, Report, condition_report};
+use super::work::{Cause, build_item_index, pools_of, time_with_distance};
 use crate::api::agent::AgentPhase;
 use crate::api::work_item::{DependencyCondition, WorkItemStatus};
 use crate::api::{AgentPool, WorkItem, names};
@@ -38,7 +38,7 @@ struct View<'a> {
 
 /// The report on an item.
 pub fn report(facts: &Facts, work: &Work, item: &WorkItem) -> Report {
-    let book = book(work);
+    let book = build_item_index(work);
     let name = item.name_any();
     let policy = book.get(&name).map(|entry| book.policy(entry)).unwrap_or_default();
     let (spec, record) = (convert::spec(item), convert::record(item));
@@ -54,21 +54,21 @@ pub fn report(facts: &Facts, work: &Work, item: &WorkItem) -> Report {
         name: view.name.clone(),
         state: life::state(item),
         since: since.filter(|_| view.record.phase.ended() || view.record.phase.held()),
-        facts: known(&view, &status),
-        conditions: status.conditions.iter().map(told).collect(),
+        facts: item_facts(&view, &status),
+        conditions: status.conditions.iter().map(condition_report).collect(),
         why: causes.iter().map(|cause| cause.words.clone()).collect(),
-        attempts: status.attempt_history.iter().flatten().map(tried).collect(),
-        advice: hints(causes),
+        attempts: status.attempt_history.iter().flatten().map(attempt_report).collect(),
+        advice: collect_hints(causes),
         ..Report::default()
     }
 }
 
-fn tried(attempt: &crate::api::work_item::Attempt) -> AttemptReport {
+fn attempt_report(attempt: &crate::api::work_item::Attempt) -> AttemptReport {
     let crate::api::work_item::Attempt { epoch, agent, start_time, end_time, verb, reason, message } = attempt.clone();
     AttemptReport { epoch, agent, start_time, end_time, verb, reason, message }
 }
 
-fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
+fn item_facts(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
     let View { item, spec, record, policy, work, .. } = view;
     let mut list = List::default();
     list.text("Queue", convert::queue_of(item));
@@ -79,8 +79,8 @@ fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
     list.text("Dedup key", spec.dedup_key.as_ref());
     list.time("Created", item.metadata.creation_timestamp.as_ref(), "");
     list.time("Deletion", item.metadata.deletion_timestamp.as_ref(), "requested");
-    list.text("Not before", item.spec.not_before_time.as_ref().map(|time| relative(time.0, work.now)));
-    list.text("Deadline", item.spec.deadline_time.as_ref().map(|time| relative(time.0, work.now)));
+    list.text("Not before", item.spec.not_before_time.as_ref().map(|time| time_with_distance(time.0, work.now)));
+    list.text("Deadline", item.spec.deadline_time.as_ref().map(|time| time_with_distance(time.0, work.now)));
     if record.epoch > 0 {
         list.text("Failures", Some(format!("{} of {} (maxAttempts)", record.failures, policy.max_attempts)));
         list.text("Losses", Some(format!("{} of {} (maxStalls), of agent or node", record.stalls, policy.max_stalls)));
@@ -88,7 +88,7 @@ fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
     }
     if let (Phase::DeadLettered, Some(UnixMillis(since))) = (record.phase, record.completed) {
         let until = jiff::Timestamp::from_millisecond(UnixMillis(since).after(policy.dead_letter_ttl).0).ok();
-        let until = until.map(|until| relative(until, work.now));
+        let until = until.map(|until| time_with_distance(until, work.now));
         list.text("Kept until", until.map(|until| format!("{until} (spec.deadLetters of its queue)")));
     }
     list.text("Redrives", Some(record.redrives).filter(|redrives| *redrives > 0));
@@ -98,32 +98,32 @@ fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
     }
     list.text("Tokens", status.tokens.as_ref().map(|tokens| tokens.used));
     list.text("Result", status.result.as_ref());
-    list.done()
+    list.into_facts()
 }
 
 /// The causes of its state.
 fn causes(view: &View) -> Vec<Cause> {
     let mut causes = Vec::new();
     if view.item.status.as_ref().is_none_or(|status| status.phase.is_none()) {
-        causes.push(Cause::act(
+        causes.push(Cause::with_action(
             "the operator has not observed the item yet",
             "NotObserved",
             "check that the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
         ));
     }
     if view.item.metadata.deletion_timestamp.is_some() {
-        causes.push(Cause::is("the item is being deleted"));
+        causes.push(Cause::without_advice("the item is being deleted"));
     }
     causes.extend(match view.record.phase {
         Phase::Pending => pending_causes(view),
         Phase::Rejected => rejected_causes(view),
         Phase::Suspended => suspended_causes(view),
-        Phase::Blocked => blocked(view),
+        Phase::Blocked => blocked_causes(view),
         Phase::Scheduled => vec![scheduled_cause(view)],
-        Phase::Ready => ready(view),
-        Phase::Leased | Phase::Paused | Phase::Cancelling => held(view),
+        Phase::Ready => ready_causes(view),
+        Phase::Leased | Phase::Paused | Phase::Cancelling => held_causes(view),
         Phase::Succeeded => Vec::new(),
-        Phase::Failed | Phase::DeadLettered | Phase::Expired | Phase::Cancelled => ended(view),
+        Phase::Failed | Phase::DeadLettered | Phase::Expired | Phase::Cancelled => ended_causes(view),
     });
     causes
 }
@@ -134,8 +134,8 @@ fn pending_causes(view: &View) -> Vec<Cause> {
     }
     match view.item_index.admission(&view.name, &view.spec) {
         Admission::Unknown => Vec::new(),
-        Admission::To(queue) => vec![Cause::is(format!("no rule refuses the item: queue {queue} admits it in a moment"))],
-        Admission::Refused(refusal) => vec![refused(view, &refusal, refusal.to_string())],
+        Admission::To(queue) => vec![Cause::without_advice(format!("no rule refuses the item: queue {queue} admits it in a moment"))],
+        Admission::Refused(refusal) => vec![refusal_cause(view, &refusal, refusal.to_string())],
     }
 }
 
@@ -143,20 +143,20 @@ fn rejected_causes(view: &View) -> Vec<Cause> {
     // The Budgets are not read, so it is not known whether the refusal still holds.
     if view.record.reason.as_deref() == Some(reasons::PROJECT_FULL) {
         let words = life::message(view.item).unwrap_or("the namespace had as many unfinished items as its Budgets allow").to_owned();
-        return vec![Cause::act(words, reasons::PROJECT_FULL, project_full_advice(view))];
+        return vec![Cause::with_action(words, reasons::PROJECT_FULL, project_full_advice(view))];
     }
     if view.work.queues.is_none() {
-        return vec![redriven(view, "the item was not admitted".to_owned())];
+        return vec![redrive_cause(view, "the item was not admitted".to_owned())];
     }
     match view.item_index.admission(&view.name, &view.spec) {
         Admission::Unknown => Vec::new(),
-        Admission::To(queue) => vec![redriven(view, format!("queue {queue} would admit the item now"))],
-        Admission::Refused(refusal) => vec![refused(view, &refusal, format!("the item would be refused again: {refusal}"))],
+        Admission::To(queue) => vec![redrive_cause(view, format!("queue {queue} would admit the item now"))],
+        Admission::Refused(refusal) => vec![refusal_cause(view, &refusal, format!("the item would be refused again: {refusal}"))],
     }
 }
 
 /// The cause and the advice for a refusal.
-fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
+fn refusal_cause(view: &View, refusal: &Refusal, words: String) -> Cause {
     let again = redrive_command(view);
     let advice = match refusal {
         Refusal::QueueMissing(Some(queue)) => format!("create queue {queue}, then run {again}; or submit another item"),
@@ -181,7 +181,7 @@ fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
         Refusal::Cycle(_) => "submit another item without that dependency".to_owned(),
         Refusal::Unsupported(what) => format!("submit another item without {what}"),
     };
-    Cause::act(words, refusal.reason(), advice)
+    Cause::with_action(words, refusal.reason(), advice)
 }
 
 fn project_full_advice(view: &View) -> String {
@@ -194,16 +194,16 @@ fn redrive_command(view: &View) -> String {
 }
 
 /// How to start the item again, or why that is not possible.
-fn redriven(view: &View, words: String) -> Cause {
+fn redrive_cause(view: &View, words: String) -> Cause {
     let reason = view.record.reason.clone().unwrap_or_else(|| view.record.phase.name().to_owned());
     match life::redrive(view.item, view.work.queues.as_deref().unwrap_or_default()) {
         Decision::Write(_) => {
             let again = format!("{} starts the item again, from the beginning", redrive_command(view));
-            let advice = failures::before_redrive(view.item, &view.record, only_pool(view).as_deref(), view.namespace).over(again);
-            Cause::act(words, &reason, advice)
+            let advice = failures::before_redrive(view.item, &view.record, only_pool(view).as_deref(), view.namespace).followed_by(again);
+            Cause::with_action(words, &reason, advice)
         }
-        Decision::Leave(why) => Cause::wait(words, &reason, why),
-        Decision::Refuse(why) => Cause::wait(words, &reason, format!("the item {why}")),
+        Decision::Leave(why) => Cause::without_action(words, &reason, why),
+        Decision::Refuse(why) => Cause::without_action(words, &reason, format!("the item {why}")),
     }
 }
 
@@ -218,38 +218,46 @@ fn only_pool(view: &View) -> Option<String> {
 
 fn suspended_causes(view: &View) -> Vec<Cause> {
     vec![if view.record.reason.as_deref() == Some(reasons::RESTORED) {
-        redriven(view, "the item was restored from a backup, and restored items do not start automatically".to_owned())
+        redrive_cause(view, "the item was restored from a backup, and restored items do not start automatically".to_owned())
     } else {
         let advice = format!("`kubectl spillway resume item/{} -n {}` resumes the item", view.name, view.namespace);
-        Cause::act("the item is paused (spec.suspend)", "Suspended", advice)
+        Cause::with_action("the item is paused (spec.suspend)", "Suspended", advice)
     }]
 }
 
-fn blocked(view: &View) -> Vec<Cause> {
+fn blocked_causes(view: &View) -> Vec<Cause> {
     let mut causes = Vec::new();
     if let (Some((plan, size)), Some(items)) = (&view.spec.plan, &view.work.items) {
         let there = items.iter().filter(|item| item.spec.plan.as_ref().is_some_and(|other| other.id == *plan)).count();
         if there < usize::try_from(*size).unwrap_or(usize::MAX) {
             let advice = "submit the other items; after ten minutes the item is cancelled";
-            causes.push(Cause::act(format!("only {there} of the {size} items of plan {plan} exist"), reasons::PLAN_INCOMPLETE, advice));
+            causes.push(Cause::with_action(
+                format!("only {there} of the {size} items of plan {plan} exist"),
+                reasons::PLAN_INCOMPLETE,
+                advice,
+            ));
         }
     }
     for on in view.item.spec.depends_on.iter().flatten() {
-        causes.extend(waits_for(view, &on.name, on.condition == DependencyCondition::Succeeded));
+        causes.extend(dependency_cause(view, &on.name, on.condition == DependencyCondition::Succeeded));
     }
     if causes.is_empty() {
-        causes.push(Cause::is("the item does not wait for other items any more: it continues in a moment"));
+        causes.push(Cause::without_advice("the item does not wait for other items any more: it continues in a moment"));
     }
     causes
 }
 
 /// The cause, if a dependency is not fulfilled.
-fn waits_for(view: &View, name: &str, succeeded: bool) -> Option<Cause> {
+fn dependency_cause(view: &View, name: &str, succeeded: bool) -> Option<Cause> {
     let end = format!("`kubectl spillway cancel {} -n {}` ends this item", view.name, view.namespace);
-    let Some(items) = &view.work.items else { return Some(Cause::is(format!("the item waits for item {name}"))) };
+    let Some(items) = &view.work.items else { return Some(Cause::without_advice(format!("the item waits for item {name}"))) };
     let Some(other) = items.iter().find(|item| item.name_any() == name) else {
         let advice = format!("submit an item with that name (--name {name}); or {end}");
-        return Some(Cause::act(format!("the item waits for item {name}, which does not exist"), reasons::DEPENDENCY_MISSING, advice));
+        return Some(Cause::with_action(
+            format!("the item waits for item {name}, which does not exist"),
+            reasons::DEPENDENCY_MISSING,
+            advice,
+        ));
     };
     let (phase, state) = (life::phase(other), life::state(other));
     let how = if succeeded { "succeeded" } else { "ended" };
@@ -259,7 +267,7 @@ fn waits_for(view: &View, name: &str, succeeded: bool) -> Option<Cause> {
         phase if phase.ended() => {
             let advice =
                 format!("`kubectl spillway redrive {name} -n {}` starts item {name} again, if that is possible; or {end}", view.namespace);
-            Some(Cause::act(
+            Some(Cause::with_action(
                 format!("the item waits until item {name} has succeeded, but item {name} has ended without success ({state})"),
                 reasons::DEPENDENCY_FAILED,
                 advice,
@@ -267,7 +275,7 @@ fn waits_for(view: &View, name: &str, succeeded: bool) -> Option<Cause> {
         }
         _ => {
             let advice = format!("`kubectl spillway explain item/{name} -n {}` shows what item {name} waits for", view.namespace);
-            Some(Cause::wait(format!("the item waits until item {name} has {how} ({state})"), reasons::DEPENDENCIES, advice))
+            Some(Cause::without_action(format!("the item waits until item {name} has {how} ({state})"), reasons::DEPENDENCIES, advice))
         }
     }
 }
@@ -284,27 +292,30 @@ fn scheduled_cause(view: &View) -> Cause {
         _ => "its scheduled time",
     };
     match due {
-        Some(due) if due > view.work.now => Cause::wait(
-            format!("agents can claim the item at {} ({why})", relative(due, view.work.now)),
+        Some(due) if due > view.work.now => Cause::without_action(
+            format!("agents can claim the item at {} ({why})", time_with_distance(due, view.work.now)),
             view.record.reason.as_deref().unwrap_or("Scheduled"),
             "the item continues automatically then; spec.itemDefaults.backoff of its queue sets such delays",
         ),
-        _ => Cause::is(format!("the time of the item has come: it is ready in a moment ({why})")),
+        _ => Cause::without_advice(format!("the time of the item has come: it is ready in a moment ({why})")),
     }
 }
 
-fn ready(view: &View) -> Vec<Cause> {
+fn ready_causes(view: &View) -> Vec<Cause> {
     let Some(queue) = convert::queue_of(view.item).map(str::to_owned) else { return Vec::new() };
     let mut causes = Vec::new();
     if view.work.items.is_some() {
         causes.extend(queue_position_causes(view, &queue));
     }
-    causes
-        .extend(view.record.excluded_agent().map(|agent| Cause::is(format!("agent {agent} failed at the item, so another agent gets it"))));
+    causes.extend(
+        view.record
+            .excluded_agent()
+            .map(|agent| Cause::without_advice(format!("agent {agent} failed at the item, so another agent gets it"))),
+    );
     let Some(all) = &view.work.pools else { return causes };
     let eligible = eligible(view, pools_of(all, &queue), &mut causes);
     if eligible.is_empty() && !pools_of(all, &queue).is_empty() {
-        causes.push(Cause::act(
+        causes.push(Cause::with_action(
             format!("no pool that works from queue {queue} takes the item"),
             "NoPool",
             "let a pool take the item's type (spec.queues[].types), give its agents the labels that the item selects \
@@ -312,7 +323,7 @@ fn ready(view: &View) -> Vec<Cause> {
         ));
     } else {
         let own = Work { pools: Some(eligible), ..view.work.clone() };
-        causes.extend(pools(&own, &queue, view.namespace));
+        causes.extend(pool_causes(&own, &queue, view.namespace));
     }
     causes
 }
@@ -328,14 +339,14 @@ fn queue_position_causes(view: &View, queue: &str) -> Vec<Cause> {
     let anybody = ClaimRequester { agent: "", labels: &labels, queues: &queues, offer: &offer, now };
     let of_pools = |hindrance: &ClaimObstacle| matches!(hindrance, ClaimObstacle::Selector | ClaimObstacle::Requires(_));
     let hindrance = view.item_index.claim_obstacle(&view.name, &anybody).filter(|hindrance| !of_pools(hindrance));
-    causes.extend(hindrance.map(|hindrance| hindered(view, queue, &hindrance)));
-    causes.push(Cause::is(match view.item_index.position(&view.name) {
+    causes.extend(hindrance.map(|hindrance| obstacle_cause(view, queue, &hindrance)));
+    causes.push(Cause::without_advice(match view.item_index.position(&view.name) {
         Some(0) | None => format!("the item is the next one in queue {queue}"),
         Some(1) => format!("1 ready item of queue {queue} is before it"),
         Some(before) => format!("{before} ready items of queue {queue} are before it"),
     }));
     if view.item_index.queue(queue).is_some_and(|queue| queue.strict) {
-        causes.push(Cause::is("the order of the queue is strict: agents must claim all items before this item first"));
+        causes.push(Cause::without_advice("the order of the queue is strict: agents must claim all items before this item first"));
     }
     causes
 }
@@ -350,15 +361,19 @@ fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec
         let made = names::pool_labels(&name, &pool.uid().unwrap_or_default(), &pool.spec.type_);
         let fits = |labels: &BTreeMap<String, String>| view.spec.selector.matches(labels);
         if !types.is_empty() && !view.spec.type_.as_ref().is_some_and(|type_| types.contains(type_)) {
-            causes.push(Cause::is(format!("pool {name} takes only the types {} from the queue (spec.queues[].types)", types.join(", "))));
+            causes.push(Cause::without_advice(format!(
+                "pool {name} takes only the types {} from the queue (spec.queues[].types)",
+                types.join(", ")
+            )));
         } else if let Some(lacks) = Some(pool_offer(&pool.spec).lacks(&view.spec.requires)).filter(|lacks| !lacks.is_empty()) {
-            causes.push(Cause::act(
+            causes.push(Cause::with_action(
                 format!("pool {name} lacks what the item requires: {}", requires::unmet_summary(&lacks)),
                 reasons::REQUIREMENTS_UNMET,
                 format!("add the missing requirements to spec.models, spec.workspace or spec.preflight.tools of pool {name}; or submit another item"),
             ));
         } else if !label_sets.chain(Some(made)).any(|labels| fits(&labels)) {
-            causes.push(Cause::is(format!("no agent of pool {name} has the labels that the item selects (spec.agentSelector)")));
+            causes
+                .push(Cause::without_advice(format!("no agent of pool {name} has the labels that the item selects (spec.agentSelector)")));
         } else {
             eligible.push(pool.clone());
         }
@@ -366,38 +381,38 @@ fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec
     eligible
 }
 
-fn hindered(view: &View, queue: &str, hindrance: &ClaimObstacle) -> Cause {
+fn obstacle_cause(view: &View, queue: &str, hindrance: &ClaimObstacle) -> Cause {
     match hindrance {
-        ClaimObstacle::QueueSuspended => Cause::act(
+        ClaimObstacle::QueueSuspended => Cause::with_action(
             format!("queue {queue} is paused (spec.suspend)"),
             "Suspended",
             format!("`kubectl spillway resume queue/{queue} -n {}`", view.namespace),
         ),
-        ClaimObstacle::QueueBusy(most) => Cause::wait(
+        ClaimObstacle::QueueBusy(most) => Cause::without_action(
             format!("agents hold as many items of queue {queue} as are allowed at once ({most})"),
             "ConcurrencyLimit",
             format!("the item continues when one of them is done; spec.concurrency.maxLeased of queue {queue} is the limit"),
         ),
-        ClaimObstacle::KeyBusy(key, most) => Cause::wait(
+        ClaimObstacle::KeyBusy(key, most) => Cause::without_action(
             format!("agents hold as many items with the concurrencyKey {key} as are allowed at once ({most})"),
             "ConcurrencyLimit",
             format!("the item continues when one of them is done; spec.concurrency.maxLeasedPerKey of queue {queue} is the limit"),
         ),
         ClaimObstacle::Type | ClaimObstacle::Selector | ClaimObstacle::Requires(_) | ClaimObstacle::Elsewhere => {
-            Cause::is("not every agent may take the item")
+            Cause::without_advice("not every agent may take the item")
         }
     }
 }
 
-fn held(view: &View) -> Vec<Cause> {
+fn held_causes(view: &View) -> Vec<Cause> {
     let name = life::agent_of(view.item).unwrap_or("not known");
     let (item, namespace) = (&view.name, view.namespace);
     let release =
         format!("if its machine is off and does not come back, run `kubectl spillway release {item} --node-is-dead -n {namespace}`");
     let agent = view.work.agents.iter().flatten().find(|agent| agent.name_any() == name);
     let mut causes = vec![match agent {
-        None if view.work.agents.is_none() => Cause::is(format!("agent {name} holds the item")),
-        None => Cause::act(
+        None if view.work.agents.is_none() => Cause::without_advice(format!("agent {name} holds the item")),
+        None => Cause::with_action(
             format!(
                 "agent {name}, which holds the item, has ended or was deleted: the item goes back to its queue when the agent's pod is proved gone"
             ),
@@ -409,16 +424,20 @@ fn held(view: &View) -> Vec<Cause> {
                 agent.status.as_ref().and_then(|status| status.node.clone()).map(|node| format!(", on node {node}")).unwrap_or_default();
             let stale = find::phase(agent) == Some(AgentPhase::Stale);
             let words = format!("agent {name} holds the item: {}{node}", find::state(agent));
-            if stale { Cause::act(words, "NodeUnreachable", format!("repair the node; {release}")) } else { Cause::is(words) }
+            if stale {
+                Cause::with_action(words, "NodeUnreachable", format!("repair the node; {release}"))
+            } else {
+                Cause::without_advice(words)
+            }
         }
     }];
     match view.record.phase {
-        Phase::Paused => causes.push(Cause::act(
+        Phase::Paused => causes.push(Cause::with_action(
             "the item is paused with its agent; the time of its lease does not run",
             "Paused",
             format!("`kubectl spillway explain {name} -n {namespace}` shows why; `kubectl spillway resume item/{item} -n {namespace}` resumes the item"),
         )),
-        Phase::Cancelling => causes.push(Cause::wait(
+        Phase::Cancelling => causes.push(Cause::without_action(
             "the agent was told to stop",
             view.record.reason.as_deref().unwrap_or(reasons::CANCEL_REQUESTED),
             "the item ends when the agent stops; an agent that does not stop is ended after its grace period",
@@ -426,12 +445,12 @@ fn held(view: &View) -> Vec<Cause> {
         _ => {}
     }
     if view.spec.released_epoch >= view.record.epoch {
-        causes.push(Cause::is("the item was released (spec.releasedEpoch): it goes back to its queue in a moment"));
+        causes.push(Cause::without_advice("the item was released (spec.releasedEpoch): it goes back to its queue in a moment"));
     }
     causes
 }
 
-fn ended(view: &View) -> Vec<Cause> {
+fn ended_causes(view: &View) -> Vec<Cause> {
     let Record { phase, reason, failures, stalls, .. } = &view.record;
     let words = match reason.as_deref() {
         Some(reasons::TOO_MANY_FAILURES) => {
@@ -455,7 +474,7 @@ fn ended(view: &View) -> Vec<Cause> {
         }
         _ => format!("the item is {}", phase.name()),
     };
-    vec![redriven(view, words)]
+    vec![redrive_cause(view, words)]
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Facts, Erro
         Explainable::Work(named) => work::read(cluster, named, &mut facts).await?,
         Explainable::Fleet(named) => match find::named(cluster, named).await.map_err(with_work_hint)? {
             FoundObject::Agent(agent) => read_agent(cluster, *agent, &mut facts).await,
-            FoundObject::Pool(pool) => of_pool(cluster, *pool, &mut facts).await,
+            FoundObject::Pool(pool) => read_pool(cluster, *pool, &mut facts).await,
         },
     }
     Ok(facts)
@@ -92,7 +92,7 @@ async fn read_agent(cluster: &Cluster, agent: Agent, facts: &mut Facts) {
     events::read(cluster, about, facts).await;
 }
 
-async fn of_pool(cluster: &Cluster, pool: AgentPool, facts: &mut Facts) {
+async fn read_pool(cluster: &Cluster, pool: AgentPool, facts: &mut Facts) {
     let list = ls::Arguments { pool: Some(pool.name_any()), all: true, ..ls::Arguments::default() };
     match ls::run(cluster, &list).await {
         Ok(found) => {
@@ -119,7 +119,7 @@ pub fn report(facts: &Facts) -> Report {
         (None, None, None) => Report::default(),
     };
     report.namespace.clone_from(namespace);
-    report.events = events::happened(events);
+    report.events = events::newest_events(events);
     report.unread.clone_from(unread);
     report
 }

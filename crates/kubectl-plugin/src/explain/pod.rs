@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
 
 /// The problems of a pod, the most important first; empty if it runs well.
-pub fn words(pod: &Pod) -> Vec<String> {
+pub fn pod_problems(pod: &Pod) -> Vec<String> {
     let mut words = Vec::new();
     if pod.metadata.deletion_timestamp.is_some() {
         words.push("it is being deleted".to_owned());
@@ -20,7 +20,7 @@ pub fn words(pod: &Pod) -> Vec<String> {
     }
     let containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
     for container in containers {
-        if let Some(state) = container.state.as_ref().and_then(state) {
+        if let Some(state) = container.state.as_ref().and_then(container_problem) {
             words.push(format!("container {} {state}", container.name));
         }
         if container.restart_count > 0 {
@@ -31,7 +31,7 @@ pub fn words(pod: &Pod) -> Vec<String> {
 }
 
 /// The state of a container that does not run, as text.
-fn state(state: &ContainerState) -> Option<String> {
+fn container_problem(state: &ContainerState) -> Option<String> {
     let with = |head: String, message: &Option<String>| match message.as_deref().map(str::trim) {
         Some(message) if !message.is_empty() => format!("{head}: {message}"),
         _ => head,
@@ -51,7 +51,7 @@ mod tests {
 
     fn told(status: Value) -> Vec<String> {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": status});
-        words(&serde_json::from_value(pod).expect("a pod"))
+        pod_problems(&serde_json::from_value(pod).expect("a pod"))
     }
     fn container(name: &str, restarts: i32, state: &Value) -> Value {
         json!({"name": name, "image": "x", "imageID": "", "ready": false, "restartCount": restarts, "state": state})

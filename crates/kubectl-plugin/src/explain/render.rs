@@ -50,7 +50,7 @@ fn text(report: &Report, now: Timestamp) -> Output {
     let mut output = Output::default();
     let called = display_name.as_ref().map(|called| format!(" ({})", printable(called))).unwrap_or_default();
     output.line(format!("{kind} {name}{called} in namespace {namespace}"));
-    output.line(format!("  {}{}", printable(state), lasting(since.as_ref(), now)));
+    output.line(format!("  {}{}", printable(state), duration_text(since.as_ref(), now)));
     section(&mut output, "Why", !why.is_empty());
     why.iter().for_each(|words| output.line(format!("  {}", printable(words))));
     section(&mut output, "Facts", !facts.is_empty());
@@ -62,12 +62,17 @@ fn text(report: &Report, now: Timestamp) -> Output {
     rows(&mut output, "Attempts", &["EPOCH", "AGENT", "AGO", "TOOK", "HOW", "REASON", "MESSAGE"], tried);
     rows(&mut output, "What blocks its pool", &["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"], shown(pool));
     let waiting = agents.iter().map(|agent| {
-        vec![agent.name.clone(), or_nothing(agent.display_name.as_ref()), ago(agent.since.as_ref(), now), message(&agent.state, state)]
+        vec![
+            agent.name.clone(),
+            or_nothing(agent.display_name.as_ref()),
+            ago(agent.since.as_ref(), now),
+            shortened_message(&agent.state, state),
+        ]
     });
     rows(&mut output, "Agents that are not ready", &["NAME", "DISPLAY", "SINCE", "STATE"], waiting.collect());
     let done = interventions
         .iter()
-        .map(|one| vec![ago(Some(&one.time), now), one.signal.clone(), one.action.clone(), message(&one.message, state)]);
+        .map(|one| vec![ago(Some(&one.time), now), one.signal.clone(), one.action.clone(), shortened_message(&one.message, state)]);
     rows(&mut output, "What the supervisor did", &["AGO", "SIGNAL", "ACTION", "MESSAGE"], done.collect());
     let happened = events.iter().map(|event| event_row(event, state, now)).collect();
     rows(&mut output, "Events", &["AGO", "TYPE", "ABOUT", "REASON", "MESSAGE"], happened);
@@ -96,7 +101,7 @@ fn attempt_row(attempt: &AttemptReport, state: &str, now: Timestamp) -> Vec<Stri
         end_time.as_ref().map_or_else(String::new, |end| age(Some(start_time.0), end.0)),
         verb.clone(),
         or_nothing(reason.as_ref()),
-        ending(words.as_deref().unwrap_or_default(), state),
+        message_end(words.as_deref().unwrap_or_default(), state),
     ]
 }
 
@@ -107,7 +112,7 @@ fn event_row(event: &HistoryEntry, state: &str, now: Timestamp) -> Vec<String> {
         event.type_.clone(),
         event.about.clone(),
         event.reason.clone(),
-        format!("{}{times}", message(&event.message, state)),
+        format!("{}{times}", shortened_message(&event.message, state)),
     ]
 }
 
@@ -119,12 +124,12 @@ fn section(output: &mut Output, title: &str, wanted: bool) {
 }
 
 fn row(told: &EventReport, state: &str, now: Timestamp) -> Vec<String> {
-    let message = message(&told.message, state);
+    let message = shortened_message(&told.message, state);
     vec![told.type_.clone(), told.status.clone(), told.reason.clone(), ago(Some(&told.since), now), message]
 }
 
 /// A message, shortened if it is long or if the first lines of the report contain it.
-fn message(text: &str, state: &str) -> String {
+fn shortened_message(text: &str, state: &str) -> String {
     let text = text.trim_end();
     if text.chars().count() > MAX_MESSAGE_CHARS / 4 && state.contains(text) {
         return "(as above)".to_owned();
@@ -136,7 +141,7 @@ fn message(text: &str, state: &str) -> String {
 }
 
 /// The end of a message on one line: the end contains the cause.
-fn ending(text: &str, state: &str) -> String {
+fn message_end(text: &str, state: &str) -> String {
     let text = one_line(text);
     let count = text.chars().count();
     if count > MAX_MESSAGE_CHARS / 4 && state.contains(&text) {
@@ -162,6 +167,6 @@ fn ago(time: Option<&Time>, now: Timestamp) -> String {
     age(time.map(|time| time.0), now)
 }
 
-fn lasting(since: Option<&Time>, now: Timestamp) -> String {
+fn duration_text(since: Option<&Time>, now: Timestamp) -> String {
     since.map(|since| format!(" (for {})", ago(Some(since), now))).unwrap_or_default()
 }

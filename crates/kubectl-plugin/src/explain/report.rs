@@ -144,7 +144,7 @@ pub struct Hint {
 }
 
 /// A condition in the form of a report.
-pub(super) fn told(condition: &Condition) -> EventReport {
+pub(super) fn condition_report(condition: &Condition) -> EventReport {
     EventReport {
         type_: condition.type_.clone(),
         status: condition.status.clone(),
@@ -171,7 +171,7 @@ impl List {
     }
 
     /// All of them.
-    pub(super) fn done(self) -> Vec<Fact> {
+    pub(super) fn into_facts(self) -> Vec<Fact> {
         self.0
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the report and of its text.
 
-use super::events::happened;
+use super::events::newest_events;
 use super::report::AttemptReport;
 use super::*;
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -177,13 +177,13 @@ fn the_newest_events_stand_last_and_old_ones_are_left_out() {
             "eventTime": format!("2026-01-01T00:00:{second:02}.000000Z")}))
         .expect("an event")
     };
-    let told = happened(&(0..20).rev().map(event).collect::<Vec<_>>());
+    let told = newest_events(&(0..20).rev().map(event).collect::<Vec<_>>());
     assert_eq!((told.len(), told[0].reason.as_str(), told[11].reason.as_str()), (12, "R8", "R19"));
     let series: Event =
         serde_json::from_value(json!({"metadata": {"name": "e"}, "involvedObject": {}, "eventTime": "2026-01-01T00:00:00.000000Z",
         "series": {"count": 7, "lastObservedTime": "2026-01-01T00:00:30.000000Z"}}))
         .expect("an event");
-    let told = happened(&[series, event(5)]);
+    let told = newest_events(&[series, event(5)]);
     assert_eq!((told[1].count, told[1].time.as_ref().map(|time| time.0.to_string())), (7, Some("2026-01-01T00:00:30Z".into())));
 }
 

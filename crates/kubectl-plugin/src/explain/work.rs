@@ -35,17 +35,17 @@ pub struct Cause {
 
 impl Cause {
     /// A cause that needs no advice.
-    pub fn is(words: impl Into<String>) -> Self {
+    pub fn without_advice(words: impl Into<String>) -> Self {
         Self { words: words.into(), hint: None }
     }
 
     /// A cause with an action for a person.
-    pub fn act(words: impl Into<String>, reason: &str, advice: impl Into<String>) -> Self {
+    pub fn with_action(words: impl Into<String>, reason: &str, advice: impl Into<String>) -> Self {
         Self { words: words.into(), hint: Some(Hint { reason: reason.to_owned(), advice: advice.into(), act: true }) }
     }
 
     /// A cause with the reason why no action is needed.
-    pub fn wait(words: impl Into<String>, reason: &str, advice: impl Into<String>) -> Self {
+    pub fn without_action(words: impl Into<String>, reason: &str, advice: impl Into<String>) -> Self {
         Self { words: words.into(), hint: Some(Hint { reason: reason.to_owned(), advice: advice.into(), act: false }) }
     }
 }
@@ -56,9 +56,9 @@ pub async fn read(cluster: &Cluster, named: &input::Work, facts: &mut Facts) -> 
         input::Work::Item(name) => Subject::Item(Box::new(reads::item(cluster, name).await?)),
         input::Work::Queue(name) => Subject::Queue(Box::new(reads::queue(cluster, name).await?)),
     };
-    let items = kept(reads::items(cluster, None).await, facts);
-    let queues = kept(reads::queues(cluster).await, facts);
-    let pools = kept(reads::all::<AgentPool>(cluster, false, None, |_| ()).await, facts);
+    let items = objects_or_note(reads::items(cluster, None).await, facts);
+    let queues = objects_or_note(reads::queues(cluster).await, facts);
+    let pools = objects_or_note(reads::all::<AgentPool>(cluster, false, None, |_| ()).await, facts);
     let agents = match ls::run(cluster, &ls::Arguments::default()).await {
         Ok(found) => Some(found.agents),
         Err(error) => {
@@ -75,7 +75,7 @@ pub async fn read(cluster: &Cluster, named: &input::Work, facts: &mut Facts) -> 
     Ok(())
 }
 
-fn kept<K>(found: Result<reads::ListedObjects<K>, Error>, facts: &mut Facts) -> Option<Vec<K>> {
+fn objects_or_note<K>(found: Result<reads::ListedObjects<K>, Error>, facts: &mut Facts) -> Option<Vec<K>> {
     match found {
         Ok(found) => {
             facts.unread.extend(found.unreadable);
@@ -89,22 +89,22 @@ fn kept<K>(found: Result<reads::ListedObjects<K>, Error>, facts: &mut Facts) -> 
 }
 
 /// A time in the unit of the policy crate.
-pub fn at(time: Timestamp) -> UnixMillis {
+pub fn unix_millis(time: Timestamp) -> UnixMillis {
     UnixMillis(time.as_millisecond())
 }
 
 /// The index of the objects that were read, as the governor would build it.
-pub fn book(work: &Work) -> ItemIndex {
+pub fn build_item_index(work: &Work) -> ItemIndex {
     let mut book = ItemIndex::default();
     for queue in work.queues.iter().flatten() {
         book.set_queue(&queue.name_any(), Some(convert::queue(queue)));
         book.set_cancelled(&queue.name_any(), convert::cancelled_groups(queue));
     }
     for item in work.items.iter().flatten() {
-        book.put(&item.name_any(), convert::entry(item), at(work.now));
+        book.put(&item.name_any(), convert::entry(item), unix_millis(work.now));
     }
     match &work.subject {
-        Subject::Item(item) => book.put(&item.name_any(), convert::entry(item), at(work.now)),
+        Subject::Item(item) => book.put(&item.name_any(), convert::entry(item), unix_millis(work.now)),
         Subject::Queue(queue) => {
             book.set_queue(&queue.name_any(), Some(convert::queue(queue)));
         }
@@ -113,7 +113,7 @@ pub fn book(work: &Work) -> ItemIndex {
 }
 
 /// A time, and its distance from `now`.
-pub fn relative(time: Timestamp, now: Timestamp) -> String {
+pub fn time_with_distance(time: Timestamp, now: Timestamp) -> String {
     let rounded = time.strftime("%Y-%m-%dT%H:%M:%SZ");
     if time > now { format!("{rounded}, in {}", age(Some(now), time)) } else { format!("{rounded}, {} ago", age(Some(time), now)) }
 }
@@ -129,22 +129,22 @@ pub fn pools_of<'a>(pools: &'a [AgentPool], queue: &str) -> Vec<(&'a AgentPool, 
 
 /// Whether a pool can take items now, and what to do if not. `agents` are those of the namespace that have not ended, if they
 /// are known.
-pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
+pub fn pool_cause(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
     let (name, namespace) = (pool.name_any(), pool.namespace().unwrap_or_default());
     let (spec, status) = (&pool.spec, pool.status.clone().unwrap_or_default());
     if spec.mode == PoolMode::Chat {
-        return Cause::is(format!("pool {name} is for chats with people and takes no work (spec.mode)"));
+        return Cause::without_advice(format!("pool {name} is for chats with people and takes no work (spec.mode)"));
     }
     let scale = |flags: &str| format!("`kubectl spillway scale {name} {flags} -n {namespace}`");
     if spec.fixed_replicas() == Some(0) {
-        return Cause::act(
+        return Cause::with_action(
             format!("pool {name} runs no agents: spec.replicas is 0"),
             "ReplicasSet",
             format!("{} enables automatic scaling", scale("--auto")),
         );
     }
     if spec.fixed_replicas().is_none() && spec.max() == 0 {
-        return Cause::act(
+        return Cause::with_action(
             format!("pool {name} is drained: spec.scaling.max is 0"),
             "Drained",
             format!("{} allows agents again", scale("--max N")),
@@ -154,11 +154,11 @@ pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
         status.conditions.iter().find(|one| [types::STALLED, types::BLOCKED].contains(&one.type_.as_str()) && one.status == "True");
     if let Some(hindered) = hindered {
         let mend = format!("`kubectl spillway explain pool/{name} -n {namespace}` shows what blocks it");
-        return Cause::act(format!("pool {name} is blocked: {}", find::why(hindered)), &hindered.reason, mend);
+        return Cause::with_action(format!("pool {name} is blocked: {}", find::reason_and_message(hindered)), &hindered.reason, mend);
     }
     let Some(agents) = agents else {
         let (desired, there) = (status.desired.unwrap_or(0), status.agents.unwrap_or(0));
-        return Cause::is(format!("pool {name} wants {desired} agents and has {there}, according to its last status"));
+        return Cause::without_advice(format!("pool {name} wants {desired} agents and has {there}, according to its last status"));
     };
     let own: Vec<&Agent> = agents.iter().filter(|agent| agent.spec.pool_ref.name == name).collect();
     if own.is_empty() {
@@ -170,25 +170,25 @@ pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
     if !idle && own.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
         let more = scale(if spec.replicas.is_some() { "--replicas N" } else { "--max N" });
         let advice = format!("work continues when an agent is done; {more} allows more agents");
-        return Cause::wait(format!("{words}, and {most} is its maximum"), "MaxReached", advice);
+        return Cause::without_action(format!("{words}, and {most} is its maximum"), "MaxReached", advice);
     }
-    Cause::is(words)
+    Cause::without_advice(words)
 }
 
 /// Explains a pool that has no agents. `fixed` is the command that runs a fixed number of agents.
 fn no_agents_cause(name: &str, status: &AgentPoolStatus, fixed: &str) -> Cause {
     let why = status.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     match status.desired {
-        None => Cause::act(
+        None => Cause::with_action(
             format!("the operator has not observed pool {name} yet"),
             "NotObserved",
             "check that the operator runs: `kubectl get pods -A -l app.kubernetes.io/name=spillway`",
         ),
         Some(0) => {
             let advice = format!("a pool that follows its queues creates agents when there is work for them; {fixed} runs a fixed number");
-            Cause::wait(format!("pool {name} wants no agents now{why}"), "NoAgents", advice)
+            Cause::without_action(format!("pool {name} wants no agents now{why}"), "NoAgents", advice)
         }
-        Some(desired) => Cause::is(format!("pool {name} wants {desired} agents and has none yet{why}")),
+        Some(desired) => Cause::without_advice(format!("pool {name} wants {desired} agents and has none yet{why}")),
     }
 }
 

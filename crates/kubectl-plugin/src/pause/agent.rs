@@ -47,7 +47,7 @@ fn shows_paused(agent: &Agent) -> bool {
 }
 
 /// Whether the status of the agent confirms the request. `Err` is the reason why it never can.
-pub fn seen(verb: Verb, agent: &Agent, asked: &PauseRequest) -> Check<Result<(), String>> {
+pub fn check_status(verb: Verb, agent: &Agent, asked: &PauseRequest) -> Check<Result<(), String>> {
     if find::ended(agent) {
         return Check::Done(Err(format!("has ended: {}", find::state(agent))));
     }
@@ -68,7 +68,7 @@ pub fn seen(verb: Verb, agent: &Agent, asked: &PauseRequest) -> Check<Result<(),
     if paused.status == wanted && looked {
         return Check::Done(Ok(()));
     }
-    Check::NotYet(format!("{PAUSED_CONDITION} is {}, {}", paused.status, find::why(paused)))
+    Check::NotYet(format!("{PAUSED_CONDITION} is {}, {}", paused.status, find::reason_and_message(paused)))
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn only_an_answer_to_what_was_written_counts() {
         let asked = PauseRequest { name: "a".into(), uid: "u".into(), generation: 3, ..PauseRequest::default() };
-        let look = |verb, status| seen(verb, &agent(&json!({}), status), &asked);
+        let look = |verb, status| check_status(verb, &agent(&json!({}), status), &asked);
         assert_eq!(look(Verb::Pause, json!({"conditions": paused("True", 3)})), Check::Done(Ok(())));
         assert_eq!(look(Verb::Pause, json!({"conditions": paused("True", 2)})), Check::NotYet("Paused is True, R: m".into()));
         assert_eq!(look(Verb::Resume, json!({"conditions": paused("True", 3)})), Check::NotYet("Paused is True, R: m".into()));

@@ -104,11 +104,11 @@ pub async fn run(cluster: &Cluster, verb: Verb, arguments: &Arguments) -> Result
     let mut report = Report { namespace: cluster.namespace.clone(), verb, asked: Vec::new(), failures: Vec::new() };
     for name in arguments.names.iter().collect::<BTreeSet<_>>() {
         let asked = match name {
-            Pausable::Agent(name) => ask(cluster, Kind::Agent, name, |agent| agent::decide(verb, agent), |_| None).await?,
+            Pausable::Agent(name) => write_request(cluster, Kind::Agent, name, |agent| agent::decide(verb, agent), |_| None).await?,
             Pausable::Item(name) => {
-                ask(cluster, Kind::Item, name, |item| work::decide_item(verb, item), |item| work::note(verb, item)).await?
+                write_request(cluster, Kind::Item, name, |item| work::decide_item(verb, item), |item| work::note(verb, item)).await?
             }
-            Pausable::Queue(name) => ask(cluster, Kind::Queue, name, |queue| work::decide_queue(verb, queue), |_| None).await?,
+            Pausable::Queue(name) => write_request(cluster, Kind::Queue, name, |queue| work::decide_queue(verb, queue), |_| None).await?,
         };
         match asked {
             Ok(asked) => report.asked.push(asked),
@@ -118,7 +118,7 @@ pub async fn run(cluster: &Cluster, verb: Verb, arguments: &Arguments) -> Result
     Ok(report)
 }
 
-async fn ask<K>(
+async fn write_request<K>(
     cluster: &Cluster,
     kind: Kind,
     name: &str,
@@ -136,7 +136,7 @@ where
         unchanged,
         note: note(object),
     };
-    Ok(match write::settle(cluster, kind.word(), name, WriteTarget::Uid, decide).await? {
+    Ok(match write::settle(cluster, kind.noun(), name, WriteTarget::Uid, decide).await? {
         WriteOutcome::Written(object) => Ok(seen(&object, None)),
         WriteOutcome::Unchanged(object, words) => Ok(seen(&object, Some(words))),
         WriteOutcome::Failed(words) => Err(words),
@@ -148,8 +148,8 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
     let deadline = Some(Instant::now() + timeout);
     let mut waited = Waited { namespace: report.namespace.clone(), verb: report.verb, done: Vec::new(), failures: Vec::new() };
     for asked in &report.asked {
-        let named = format!("{} \"{}\"", asked.kind.word(), asked.name);
-        match wait::until(deadline, wait::WAIT_POLL_INTERVAL, async || look(cluster, report.verb, asked).await).await? {
+        let named = format!("{} \"{}\"", asked.kind.noun(), asked.name);
+        match wait::until(deadline, wait::WAIT_POLL_INTERVAL, async || check_request(cluster, report.verb, asked).await).await? {
             wait::Waited::Done(Ok(())) => waited.done.push(format!("{}.{GROUP}/{}", asked.kind.resource(), asked.name)),
             wait::Waited::Done(Err(words)) => waited.failures.push(format!("{named} {words}")),
             wait::Waited::TimedOut(words) => {
@@ -161,16 +161,16 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
 }
 
 /// Reads an object once. `Err` is the reason why the status can never confirm the request.
-async fn look(cluster: &Cluster, verb: Verb, asked: &PauseRequest) -> Result<Check<Result<(), String>>, Error> {
+async fn check_request(cluster: &Cluster, verb: Verb, asked: &PauseRequest) -> Result<Check<Result<(), String>>, Error> {
     Ok(match asked.kind {
-        Kind::Agent => seen::<Agent>(cluster, asked).await?.map(|object| agent::seen(verb, &object, asked)),
-        Kind::Item => seen::<WorkItem>(cluster, asked).await?.map(|object| work::check_item_status(verb, &object, asked)),
-        Kind::Queue => seen::<WorkQueue>(cluster, asked).await?.map(|object| work::check_queue_status(verb, &object, asked)),
+        Kind::Agent => read_same_object::<Agent>(cluster, asked).await?.map(|object| agent::check_status(verb, &object, asked)),
+        Kind::Item => read_same_object::<WorkItem>(cluster, asked).await?.map(|object| work::check_item_status(verb, &object, asked)),
+        Kind::Queue => read_same_object::<WorkQueue>(cluster, asked).await?.map(|object| work::check_queue_status(verb, &object, asked)),
     }
     .unwrap_or_else(|| Check::Done(Err("was deleted during the wait".to_owned()))))
 }
 
-async fn seen<K>(cluster: &Cluster, asked: &PauseRequest) -> Result<Option<K>, Error>
+async fn read_same_object<K>(cluster: &Cluster, asked: &PauseRequest) -> Result<Option<K>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {

@@ -28,7 +28,7 @@ pub enum Kind {
 
 impl Kind {
     /// Its name in messages.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn noun(self) -> &'static str {
         match self {
             Self::Agent => "agent",
             Self::Item => "item",

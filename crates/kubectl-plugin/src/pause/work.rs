@@ -93,7 +93,7 @@ pub fn check_queue_status(verb: Verb, queue: &WorkQueue, asked: &PauseRequest) -
     if looked && suspended == (verb == Verb::Pause) {
         return Check::Done(Ok(()));
     }
-    Check::NotYet(format!("{} is {}, {}", ready.type_, ready.status, find::why(ready)))
+    Check::NotYet(format!("{} is {}, {}", ready.type_, ready.status, find::reason_and_message(ready)))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use kube::{Resource as _, ResourceExt as _};
 use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
-use super::subject::{Subject, counted, list, place};
+use super::subject::{Subject, list, nonzero_counts, scope_text};
 use super::view::Sheet;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::types;
@@ -166,7 +166,7 @@ impl Subject for Agents {
                 snapshot.agents.push(row(agent));
             }
         }
-        pools.iter().filter_map(|pool| pool.0.as_ref().ok()).for_each(|pool| add(&mut snapshot.pools, pool));
+        pools.iter().filter_map(|pool| pool.0.as_ref().ok()).for_each(|pool| add_to_totals(&mut snapshot.pools, pool));
         Ok(snapshot)
     }
 
@@ -175,7 +175,7 @@ impl Subject for Agents {
         let external = snapshot.agents.iter().any(|row| row.external.is_some());
         let pool = snapshot.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
         Sheet {
-            scope: format!("{}{pool}", place(snapshot.namespace.as_deref())),
+            scope: format!("{}{pool}", scope_text(snapshot.namespace.as_deref())),
             summary: vec![phases(snapshot), pools(snapshot)],
             header: header(everywhere, external),
             rows: sort.sorted(&snapshot.agents).into_iter().map(|row| (cells(row, everywhere, external, now), style(row.phase))).collect(),
@@ -203,7 +203,7 @@ fn row(agent: &Agent) -> Row {
     }
 }
 
-fn add(pools: &mut Pools, pool: &AgentPool) {
+fn add_to_totals(pools: &mut Pools, pool: &AgentPool) {
     let status = pool.status.clone().unwrap_or_default();
     let number = |number: Option<i32>| i64::from(number.unwrap_or(0));
     pools.count += 1;
@@ -231,8 +231,8 @@ fn phases(snapshot: &Snapshot) -> String {
     ];
     let count = |phase: Option<AgentPhase>| snapshot.agents.iter().filter(|row| row.phase == phase).count();
     let mut words = vec![format!("Agents {}", snapshot.agents.len())];
-    words.extend(counted(known.map(|phase| (phase.name(), count(Some(phase))))));
-    words.extend(counted([("new", count(None)), ("ended", snapshot.ended), ("unreadable", snapshot.unreadable)]));
+    words.extend(nonzero_counts(known.map(|phase| (phase.name(), count(Some(phase))))));
+    words.extend(nonzero_counts([("new", count(None)), ("ended", snapshot.ended), ("unreadable", snapshot.unreadable)]));
     words.join("  ")
 }
 

@@ -56,7 +56,7 @@ async fn session<S: Subject>(
     let mut looking: Option<PendingLook<'_, S::Snapshot>> = None;
     while !state.quit {
         let sheet = S::sheet(&snapshot, state.sort, Timestamp::now());
-        let room = view::shown(&sheet, terminal.size()?, &state);
+        let room = view::visible_rows(&sheet, terminal.size()?, &state);
         state.settle(sheet.rows.len(), room);
         terminal.draw(|frame| view::draw(frame, &sheet, &state))?;
         tokio::select! {

@@ -134,7 +134,7 @@ async fn show<S: Subject>(
 ) -> Result<(), Error> {
     let snapshot = subject.look(cluster).await?;
     if picture.once || !console::interactive() {
-        console.show(Output::of(view::plain(&S::sheet(&snapshot, sort, Timestamp::now()))));
+        console.show(Output::of(view::plain_text(&S::sheet(&snapshot, sort, Timestamp::now()))));
         return Ok(());
     }
     live::run(cluster, subject, sort, picture.interval, snapshot).await

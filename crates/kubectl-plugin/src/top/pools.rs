@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
-use super::subject::{ListedObjects, Subject, counted, listed, place};
+use super::subject::{ListedObjects, Subject, list_rows, nonzero_counts, scope_text};
 use super::view::Sheet;
 use crate::api::AgentPool;
 use crate::api::conditions::types;
@@ -158,7 +158,7 @@ impl Subject for Pools {
     type Sort = Sort;
 
     async fn look(&self, cluster: &Cluster) -> Result<ListedObjects<Row>, Error> {
-        listed::<AgentPool, Row>(cluster, self.everywhere, Row::of).await
+        list_rows::<AgentPool, Row>(cluster, self.everywhere, Row::of).await
     }
 
     fn sheet(snapshot: &ListedObjects<Row>, sort: Sort, now: Timestamp) -> Sheet {
@@ -166,7 +166,7 @@ impl Subject for Pools {
         let namespace = everywhere.then_some("NAMESPACE");
         let others = ["NAME", "TYPE", "DESIRED", "AGENTS", "BOUNDS", "ACTIVE", "IDLE", "HIBERNATED", "READY", "LEASED", "REASON", "AGE"];
         Sheet {
-            scope: place(snapshot.namespace.as_deref()),
+            scope: scope_text(snapshot.namespace.as_deref()),
             summary: summary(snapshot),
             header: namespace.into_iter().chain(others).map(Into::into).collect(),
             rows: sort.sorted(&snapshot.rows).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
@@ -180,7 +180,7 @@ fn summary(ListedObjects { namespace: _, rows: pools, unreadable }: &ListedObjec
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { pools.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Pools {}", pools.len())];
     let with = |wanted: Option<bool>| pools.iter().filter(|row| row.stalled == wanted).count();
-    first.extend(counted([("blocked", with(Some(false))), ("stalled", with(Some(true))), ("unreadable", *unreadable)]));
+    first.extend(nonzero_counts([("blocked", with(Some(false))), ("stalled", with(Some(true))), ("unreadable", *unreadable)]));
     let (desired, agents) = (sum(|row| row.desired), sum(|row| row.agents));
     let (active, idle, asleep) = (sum(|row| row.active), sum(|row| row.idle), sum(|row| row.hibernated));
     vec![first.join("  "), format!("Agents  desired {desired}  existing {agents}  active {active}  idle {idle}  hibernated {asleep}")]
@@ -219,7 +219,7 @@ mod tests {
     fn pools_show_what_they_want_and_have() {
         let now = "2026-01-01T00:02:00Z".parse().expect("a time");
         assert_eq!(
-            view::plain(&Pools::sheet(&snapshot(), Sort::Name, now)),
+            view::plain_text(&Pools::sheet(&snapshot(), Sort::Name, now)),
             "Pools 3  blocked 1  stalled 1\n\
              Agents  desired 6  existing 5  active 1  idle 1  hibernated 3\n\n\
              NAME     TYPE     DESIRED   AGENTS   BOUNDS   ACTIVE   IDLE   HIBERNATED   READY   LEASED   REASON          AGE\n\

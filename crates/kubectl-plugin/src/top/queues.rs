@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
-use super::subject::{ListedObjects, Subject, counted, listed, place};
+use super::subject::{ListedObjects, Subject, list_rows, nonzero_counts, scope_text};
 use super::view::Sheet;
 use crate::api::WorkQueue;
 use crate::api::conditions::{reasons, types};
@@ -165,7 +165,7 @@ impl Subject for Queues {
     type Sort = Sort;
 
     async fn look(&self, cluster: &Cluster) -> Result<ListedObjects<Row>, Error> {
-        listed::<WorkQueue, Row>(cluster, self.everywhere, Row::of).await
+        list_rows::<WorkQueue, Row>(cluster, self.everywhere, Row::of).await
     }
 
     fn sheet(snapshot: &ListedObjects<Row>, sort: Sort, now: Timestamp) -> Sheet {
@@ -173,7 +173,7 @@ impl Subject for Queues {
         let namespace = everywhere.then_some("NAMESPACE");
         let others = ["NAME", "READY", "LEASED", "PAUSED", "WAITING", "DEAD", "FINISHED", "OLDEST", "FULL", "STATE"];
         Sheet {
-            scope: place(snapshot.namespace.as_deref()),
+            scope: scope_text(snapshot.namespace.as_deref()),
             summary: summary(snapshot, now),
             header: namespace.into_iter().chain(others).map(Into::into).collect(),
             rows: sort.sorted(&snapshot.rows).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
@@ -187,7 +187,7 @@ fn summary(ListedObjects { namespace: _, rows: queues, unreadable }: &ListedObje
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { queues.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Queues {}", queues.len())];
     let with = |wanted: fn(&Row) -> bool| queues.iter().filter(|row| wanted(row)).count();
-    first.extend(counted([
+    first.extend(nonzero_counts([
         ("suspended", with(|row| row.suspended)),
         ("problems", with(|row| row.problem.is_some())),
         ("unreadable", *unreadable),
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn queues_show_what_their_items_do_and_how_full_they_are() {
         assert_eq!(
-            view::plain(&Queues::sheet(&snapshot(), Sort::Name, now())),
+            view::plain_text(&Queues::sheet(&snapshot(), Sort::Name, now())),
             "Queues 3  suspended 1  problems 1  unreadable 1\n\
              Items  ready 31  leased 8  paused 0  waiting 2  dead 5  oldest 2m\n\n\
              NAME   READY   LEASED   PAUSED   WAITING   DEAD   FINISHED   OLDEST   FULL   STATE\n\
@@ -245,7 +245,7 @@ mod tests {
              new    -       -        -        -         -      -          -        -      -\n"
         );
         let everywhere = ListedObjects { namespace: None, ..snapshot() };
-        let text = view::plain(&Queues::sheet(&everywhere, Sort::Name, now()));
+        let text = view::plain_text(&Queues::sheet(&everywhere, Sort::Name, now()));
         assert!(text.contains("NAMESPACE   NAME") && text.contains("n           bugs"), "{text}");
     }
 

@@ -11,7 +11,7 @@ pub trait Order: ValueEnum + Copy + Default + PartialEq {
     }
 
     /// Its name on the command line.
-    fn word(self) -> String {
+    fn option_name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
@@ -113,7 +113,7 @@ mod tests {
         let mut state = State::default();
         let mut words = Vec::new();
         for _ in 0..6 {
-            words.push(state.sort.word());
+            words.push(state.sort.option_name());
             state.press(Key::Sort, 0, 0);
         }
         assert_eq!(words, ["name", "phase", "age", "tokens", "activity", "name"]);

@@ -47,7 +47,7 @@ pub struct ListedObjects<R> {
 }
 
 /// Lists all objects of a kind. `row` builds the row of an object.
-pub(super) async fn listed<K, R>(cluster: &Cluster, everywhere: bool, row: fn(&K) -> R) -> Result<ListedObjects<R>, Error>
+pub(super) async fn list_rows<K, R>(cluster: &Cluster, everywhere: bool, row: fn(&K) -> R) -> Result<ListedObjects<R>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -60,11 +60,11 @@ where
 }
 
 /// The scope as text; none for all namespaces.
-pub(super) fn place(namespace: Option<&str>) -> String {
+pub(super) fn scope_text(namespace: Option<&str>) -> String {
     namespace.map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"))
 }
 
 /// Names with their counts, without counts of 0.
-pub(super) fn counted(counts: impl IntoIterator<Item = (&'static str, usize)>) -> Vec<String> {
+pub(super) fn nonzero_counts(counts: impl IntoIterator<Item = (&'static str, usize)>) -> Vec<String> {
     counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect()
 }

@@ -45,14 +45,14 @@ pub fn draw(frame: &mut Frame<'_>, sheet: &Sheet, state: &State<impl Order>) {
 }
 
 /// How many rows fit on the screen.
-pub fn shown(sheet: &Sheet, size: Size, state: &State<impl Order>) -> usize {
+pub fn visible_rows(sheet: &Sheet, size: Size, state: &State<impl Order>) -> usize {
     // The title, the summary, an empty line, the header and the keys; one more line for an error.
     usize::from(size.height).saturating_sub(4 + sheet.summary.len() + usize::from(state.failure.is_some()))
 }
 
 /// The screen's lines.
 pub fn lines(sheet: &Sheet, size: Size, state: &State<impl Order>) -> Vec<Line<'static>> {
-    let room = shown(sheet, size, state);
+    let room = visible_rows(sheet, size, state);
     let mut lines = vec![title(sheet, state)];
     lines.extend(sheet.summary.iter().map(|words| Line::from(printable(words))));
     if let Some((words, times)) = &state.failure {
@@ -71,7 +71,7 @@ pub fn lines(sheet: &Sheet, size: Size, state: &State<impl Order>) -> Vec<Line<'
 }
 
 /// The sheet as plain text, for pipes and for `--once`.
-pub fn plain(sheet: &Sheet) -> String {
+pub fn plain_text(sheet: &Sheet) -> String {
     let mut text: String = sheet.summary.iter().map(|words| format!("{}\n", printable(words))).collect();
     if !sheet.rows.is_empty() {
         let header: Vec<&str> = sheet.header.iter().map(AsRef::as_ref).collect();
@@ -84,7 +84,7 @@ pub fn plain(sheet: &Sheet) -> String {
 fn title(sheet: &Sheet, state: &State<impl Order>) -> Line<'static> {
     let mut spans = vec![
         Span::styled("spillway", Style::new().add_modifier(Modifier::BOLD)),
-        Span::raw(format!("  {}  sorted by {}", printable(&sheet.scope), state.sort.word())),
+        Span::raw(format!("  {}  sorted by {}", printable(&sheet.scope), state.sort.option_name())),
     ];
     if state.paused {
         spans.push(Span::styled("  paused: p resumes", Style::new().fg(Color::Yellow)));
@@ -114,12 +114,12 @@ fn widths(sheet: &Sheet, cells: &[Vec<String>], width: usize) -> Vec<usize> {
 
 /// The cells of a row, each padded to the width of its column.
 fn join_cells(cells: &[impl AsRef<str>], widths: &[usize]) -> String {
-    let padded = cells.iter().zip(widths).map(|(cell, width)| fitted(cell.as_ref(), *width));
+    let padded = cells.iter().zip(widths).map(|(cell, width)| fit_width(cell.as_ref(), *width));
     padded.collect::<Vec<_>>().join(&" ".repeat(COLUMN_GAP))
 }
 
 /// The text in exactly this width; a text that is too long ends with an ellipsis.
-fn fitted(text: &str, width: usize) -> String {
+fn fit_width(text: &str, width: usize) -> String {
     let mut fitted = String::with_capacity(width);
     let mut used = 0;
     if display_width(text) <= width {
@@ -227,16 +227,16 @@ mod tests {
             Row { action: "run: \u{1b}[2J a very long command line".into(), item: "bug-7-in-the-long-name-of-a-module".into(), ..row(1) };
         let seen = screen(&snapshot(vec![wordy]), &State::default(), (80, 9));
         assert_eq!(seen[5], "calm-otter1  p     worker  Idle   run: \u{fffd}[\u{2026}  bug-7-in-t\u{2026}  -       -     2m   p-1");
-        assert_eq!(fitted("abcdef", 4), "abc\u{2026}");
-        assert_eq!(fitted("\u{65e5}\u{672c}\u{8a9e}", 4), "\u{65e5}\u{2026} ");
-        assert_eq!((fitted("ab", 4), fitted("ab", 0)), ("ab  ".to_owned(), String::new()));
+        assert_eq!(fit_width("abcdef", 4), "abc\u{2026}");
+        assert_eq!(fit_width("\u{65e5}\u{672c}\u{8a9e}", 4), "\u{65e5}\u{2026} ");
+        assert_eq!((fit_width("ab", 4), fit_width("ab", 0)), ("ab  ".to_owned(), String::new()));
     }
 
     #[test]
     fn many_agents_scroll_and_a_small_screen_is_no_trouble() {
         let many = snapshot((0..30).map(row).collect());
         let mut state = State::default();
-        let shown = shown(&sheet(&many, &state), Size::new(80, 16), &state);
+        let shown = visible_rows(&sheet(&many, &state), Size::new(80, 16), &state);
         state.press(super::super::state::Key::Last, 30, shown);
         let seen = screen(&many, &state, (80, 16));
         assert!(seen[5].starts_with("calm-otter27 ") && seen[14].starts_with("calm-otter9 "), "{seen:?}");
@@ -261,13 +261,13 @@ mod tests {
         let mut everywhere = snapshot(vec![row(1)]);
         everywhere.namespace = None;
         assert_eq!(
-            plain(&Agents::sheet(&everywhere, Sort::Name, now())),
+            plain_text(&Agents::sheet(&everywhere, Sort::Name, now())),
             "Agents 1  Idle 1\nPools 1  desired 3  agents 2  active 1  idle 1\n\n\
              NAMESPACE   DISPLAY       POOL   TYPE     PHASE   ACTION   ITEM   TOKENS   BEAT   AGE   NAME\n\
              n           calm-otter1   p      worker   Idle    -        -      -        -      2m    p-1\n"
         );
         assert_eq!(
-            plain(&Agents::sheet(&Snapshot::default(), Sort::Name, now())),
+            plain_text(&Agents::sheet(&Snapshot::default(), Sort::Name, now())),
             "Agents 0\nPools 0  desired 0  agents 0  active 0  idle 0\n"
         );
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::follow::{self, Announcement};
-use super::{life, many, payload};
+use super::{item_count_text, life, payload};
 use crate::api::names::managers;
 use crate::api::shared::LocalRef;
 use crate::api::{AgentPool, GROUP, WorkItem, WorkItemSpec, WorkQueue};
@@ -90,33 +90,33 @@ pub struct Report {
 
 /// The command: creates the request, waits for the answer, and with `--wait` for the queued items.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
-    let mut words = words(arguments)?;
+    let mut words = request_text(arguments)?;
     if let Some(name) = &arguments.answers {
-        words = conversation(&super::item(cluster, name).await?, &words)?;
+        words = answered_request(&super::item(cluster, name).await?, &words)?;
     }
     let deadline = arguments.timeout.map(|timeout| Instant::now() + timeout);
     let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let asked = ask(cluster, &words, Timestamp::now(), console).await?;
     let name = asked.name_any();
     let heard = follow::run(cluster, &[asked], left(), Announcement::StderrWithoutResults, console, console::interrupted()).await;
-    heard.map_err(|error| unanswered(error, &name, &cluster.namespace))?;
-    let mut report = look(cluster, &name).await?;
+    heard.map_err(|error| with_explain_hint(error, &name, &cluster.namespace))?;
+    let mut report = read_results(cluster, &name).await?;
     // Print the answer now: the queued items may take hours.
-    console.show(answer(&report.request, arguments.output));
+    console.show(answer_output(&report.request, arguments.output));
     if arguments.wait && !report.items.is_empty() {
         follow::run(cluster, &report.items, left(), Announcement::StderrWithoutResults, console, console::interrupted()).await?;
-        report = Report { waited: true, ..look(cluster, &name).await? };
+        report = Report { waited: true, ..read_results(cluster, &name).await? };
     }
     console.show(render(&report, arguments.output)?);
     Ok(())
 }
 
 /// The text of the request.
-fn words(arguments: &Arguments) -> Result<String, Error> {
+fn request_text(arguments: &Arguments) -> Result<String, Error> {
     let text = match (&arguments.file, arguments.words.as_slice()) {
-        (Some(file), _) if file != "-" => payload::file(file)?,
-        (Some(_), _) => payload::stdin()?,
-        (None, [dash]) if dash == "-" => payload::stdin()?,
+        (Some(file), _) if file != "-" => payload::read_file(file)?,
+        (Some(_), _) => payload::read_stdin()?,
+        (None, [dash]) if dash == "-" => payload::read_stdin()?,
         (None, words) => words.join(" "),
     };
     if text.trim().is_empty() {
@@ -127,7 +127,7 @@ fn words(arguments: &Arguments) -> Result<String, Error> {
 }
 
 /// The earlier request, the scheduler's question, and these words as the answer.
-fn conversation(before: &WorkItem, words: &str) -> Result<String, Error> {
+fn answered_request(before: &WorkItem, words: &str) -> Result<String, Error> {
     let name = before.name_any();
     let result = before.status.as_ref().and_then(|status| status.result.as_deref()).filter(|_| life::phase(before) == Phase::Succeeded);
     match result {
@@ -144,7 +144,7 @@ fn conversation(before: &WorkItem, words: &str) -> Result<String, Error> {
 /// Creates the item of the request.
 pub async fn ask(cluster: &Cluster, words: &str, now: Timestamp, console: &mut dyn Console) -> Result<WorkItem, Error> {
     let queues = super::queues(cluster).await?.objects;
-    let queue = accepting(&queues).ok_or_else(|| no_ask_queue_error(&cluster.namespace))?;
+    let queue = ask_queue(&queues).ok_or_else(|| no_ask_queue_error(&cluster.namespace))?;
     let name = queue.name_any();
     let most = usize::try_from(convert::queue(queue).max_item_bytes).unwrap_or(usize::MAX);
     if words.len() > most {
@@ -184,7 +184,7 @@ pub async fn ask(cluster: &Cluster, words: &str, now: Timestamp, console: &mut d
 }
 
 /// The queue for requests: of the queues that accept the type by name the one with the highest priority, then the first by name.
-fn accepting(queues: &[WorkQueue]) -> Option<&WorkQueue> {
+fn ask_queue(queues: &[WorkQueue]) -> Option<&WorkQueue> {
     let accepts = |queue: &&WorkQueue| {
         let types = queue.spec.accepts.as_ref().and_then(|accepts| accepts.types.as_ref());
         queue.metadata.deletion_timestamp.is_none() && types.is_some_and(|types| types.iter().any(|type_| type_ == ASK_ITEM_TYPE))
@@ -208,7 +208,7 @@ fn no_ask_queue_error(namespace: &str) -> Error {
 }
 
 /// The error when the wait ended before the answer came.
-fn unanswered(error: Error, name: &str, namespace: &str) -> Error {
+fn with_explain_hint(error: Error, name: &str, namespace: &str) -> Error {
     match error {
         Error::Usage(words) => {
             Error::Usage(format!("{words}; `kubectl spillway explain item/{name} -n {namespace}` shows what it waits for"))
@@ -218,7 +218,7 @@ fn unanswered(error: Error, name: &str, namespace: &str) -> Error {
 }
 
 /// Reads the request and the items that were queued for it.
-async fn look(cluster: &Cluster, name: &str) -> Result<Report, Error> {
+async fn read_results(cluster: &Cluster, name: &str) -> Result<Report, Error> {
     let asked = super::item(cluster, name).await?;
     let group = format!("spec.group={name}");
     let mut items = super::all::<WorkItem>(cluster, false, Some(&group), |_| ()).await?.objects;
@@ -228,7 +228,7 @@ async fn look(cluster: &Cluster, name: &str) -> Result<Report, Error> {
 }
 
 /// Prints the answer. If there is none, the wait has printed the reason.
-fn answer(asked: &WorkItem, format: Option<Format>) -> Output {
+fn answer_output(asked: &WorkItem, format: Option<Format>) -> Output {
     let mut output = Output::default();
     let result = asked.status.as_ref().and_then(|status| status.result.as_deref()).filter(|_| life::phase(asked) == Phase::Succeeded);
     for line in result.into_iter().flat_map(str::lines) {
@@ -261,7 +261,7 @@ pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> 
         output.note(format!(
             "note: {} queued. `kubectl get workitems -n {namespace} --field-selector spec.group={name}` lists them. Each item, and \
              each plan, ends with an event (`kubectl events -n {namespace}`). With --wait this command prints the results",
-            if items.len() == 1 { "1 item is".to_owned() } else { format!("{} are", many(items.len())) }
+            if items.len() == 1 { "1 item is".to_owned() } else { format!("{} are", item_count_text(items.len())) }
         ));
     }
     Ok(output)
@@ -272,7 +272,7 @@ fn row(item: &WorkItem) -> Vec<String> {
     let result = item.status.as_ref().and_then(|status| status.result.as_deref());
     // A row is one line, so line breaks of the result become spaces.
     let result = result.map(|result| result.split_whitespace().collect::<Vec<_>>().join(" "));
-    let why = [life::reason(item).map(str::to_owned), life::why(item)].into_iter().flatten().collect::<Vec<_>>().join(": ");
+    let why = [life::reason(item).map(str::to_owned), life::failure_text(item)].into_iter().flatten().collect::<Vec<_>>().join(": ");
     vec![
         item.name_any(),
         or_nothing(item.spec.type_.as_ref()),

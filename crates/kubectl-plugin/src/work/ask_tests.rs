@@ -20,13 +20,13 @@ fn asked(words: &[&str]) -> Arguments {
 fn only_a_queue_that_accepts_the_type_by_name_is_asked() {
     let any = queue("any", json!({}));
     let default = queue("default", json!({"accepts": {"types": ["bug"], "default": true}, "priority": 9}));
-    assert_eq!(accepting(&[any.clone(), default.clone()]), None);
+    assert_eq!(ask_queue(&[any.clone(), default.clone()]), None);
     let low = queue("a", json!({"accepts": {"types": ["ask"]}}));
     let high = queue("z", json!({"accepts": {"types": ["idea", "ask"]}, "priority": 1}));
-    assert_eq!(accepting(&[any, default, low.clone(), high.clone()]).map(kube::ResourceExt::name_any).as_deref(), Some("z"));
+    assert_eq!(ask_queue(&[any, default, low.clone(), high.clone()]).map(kube::ResourceExt::name_any).as_deref(), Some("z"));
     let mut leaving = high;
     leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-    assert_eq!(accepting(&[leaving, low]).map(kube::ResourceExt::name_any).as_deref(), Some("a"));
+    assert_eq!(ask_queue(&[leaving, low]).map(kube::ResourceExt::name_any).as_deref(), Some("a"));
     let error = no_ask_queue_error("n").to_string();
     assert!(
         error.contains("namespace \"n\"") && error.contains("spec.accepts.types: [ask]") && error.contains("config/samples"),
@@ -49,17 +49,17 @@ fn a_pool_answers_if_it_takes_the_type_from_the_queue() {
 
 #[test]
 fn words_are_put_together_and_none_are_refused() {
-    assert_eq!(words(&asked(&["fix", "the \"login\""])).expect("words"), "fix the \"login\"");
-    assert_eq!(words(&asked(&["fix a\nfix b"])).expect("words"), "fix a\nfix b");
-    assert!(words(&asked(&[" ", "\n"])).expect_err("refused").to_string().starts_with("the request is empty"));
+    assert_eq!(request_text(&asked(&["fix", "the \"login\""])).expect("words"), "fix the \"login\"");
+    assert_eq!(request_text(&asked(&["fix a\nfix b"])).expect("words"), "fix a\nfix b");
+    assert!(request_text(&asked(&[" ", "\n"])).expect_err("refused").to_string().starts_with("the request is empty"));
     let file = Arguments { file: Some("/nowhere/at/all".into()), ..Arguments::default() };
-    assert!(words(&file).expect_err("refused").to_string().starts_with("cannot read /nowhere/at/all"));
+    assert!(request_text(&file).expect_err("refused").to_string().starts_with("cannot read /nowhere/at/all"));
 }
 
 #[test]
 fn the_answer_is_told_as_it_is_and_only_if_there_is_one() {
     let told = |status: Value, format| {
-        let output = answer(&item("ask-1", "ask", status), format);
+        let output = answer_output(&item("ask-1", "ask", status), format);
         (output.out, output.err)
     };
     let answer = "Queued 3 items. I'll let you know when they're done.";
@@ -75,9 +75,9 @@ fn an_answer_is_asked_again_with_the_whole_conversation() {
     let hint = talk::answer_hint("ask-1");
     let mut before = item("ask-1", "ask", json!({"phase": "Succeeded", "result": format!("Which login?\n{hint}")}));
     before.spec.payload = "mend the login".into();
-    let words = conversation(&before, "the first").expect("a conversation");
+    let words = answered_request(&before, "the first").expect("a conversation");
     assert_eq!(words, "mend the login\n\n[asked back]\nWhich login?\n\n[answered]\nthe first");
-    let refused = |before: &WorkItem| conversation(before, "x").expect_err("refused").to_string();
+    let refused = |before: &WorkItem| answered_request(before, "x").expect_err("refused").to_string();
     assert!(refused(&item("bug-1", "bug", json!({"phase": "Succeeded", "result": "x"}))).contains("its type is not ask"));
     assert!(refused(&item("ask-2", "ask", json!({"phase": "Leased"}))).contains("it is Leased"));
 }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::{MAX_CONCURRENT_WRITES, life, many};
+use super::{MAX_CONCURRENT_WRITES, item_count_text, life};
 use crate::api::work_queue::CancelledGroup;
 use crate::api::{GROUP, WorkItem, WorkQueue};
 use crate::connect::Cluster;
@@ -154,12 +154,12 @@ fn group_plan(group: &str, chosen: Vec<WorkItem>, all: Vec<WorkItem>, now: Times
 pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     let what = match plan {
         Plan::Items(names) if arguments.all && !names.is_empty() => {
-            format!("all {} of queue {}", many(names.len()), arguments.queue.as_deref().unwrap_or_default())
+            format!("all {} of queue {}", item_count_text(names.len()), arguments.queue.as_deref().unwrap_or_default())
         }
         Plan::Group { group, queues, .. } if !queues.is_empty() => {
             let count: usize = queues.iter().map(|members| members.items.len()).sum();
             let names: Vec<&str> = queues.iter().map(|members| members.queue.as_str()).collect();
-            format!("group {group}, {} in queue {}", many(count), names.join(", "))
+            format!("group {group}, {} in queue {}", item_count_text(count), names.join(", "))
         }
         Plan::Items(_) | Plan::Group { .. } => return None,
     };
@@ -189,7 +189,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
                 let decide = |stored: &WorkQueue| entries(stored, group, *time, items);
                 match write::settle::<WorkQueue>(cluster, "queue", queue, WriteTarget::Version, decide).await? {
                     WriteOutcome::Written(_) => {
-                        output.line(format!("workqueue.{GROUP}/{queue}: group {group} cancelled: {}", covered(members)))
+                        output.line(format!("workqueue.{GROUP}/{queue}: group {group} cancelled: {}", members_text(members)))
                     }
                     WriteOutcome::Unchanged(_, words) => output.line(format!("workqueue.{GROUP}/{queue} unchanged: {words}")),
                     WriteOutcome::Failed(words) => output.failure(printable(&words)),
@@ -224,12 +224,12 @@ pub fn entries(queue: &WorkQueue, group: &str, time: Timestamp, items: &[WorkIte
     Decision::Write(json!({"cancelGroups": entries}))
 }
 
-fn covered(members: &Members) -> String {
+fn members_text(members: &Members) -> String {
     let held = match members.held {
         0 => String::new(),
         held => format!("; agents hold {held} of them and are told to stop"),
     };
-    format!("{}{held}", many(members.items.len()))
+    format!("{}{held}", item_count_text(members.items.len()))
 }
 
 /// The items that would be cancelled, as text.
@@ -242,7 +242,7 @@ pub fn render_plan(plan: &Plan) -> Output {
                 output.line(format!(
                     "workqueue.{GROUP}/{}: group {group} would be cancelled (dry run): {}",
                     members.queue,
-                    covered(members)
+                    members_text(members)
                 ));
                 members.items.iter().for_each(|name| output.line(format!("  workitem.{GROUP}/{name}")));
             }

@@ -63,24 +63,24 @@ pub async fn run(
     let mut heard = true;
     let all = wait::until(deadline, pause, async || {
         let mut output = Output::default();
-        let seen = match look(cluster, &left, queue.as_deref()).await {
+        let seen = match read_items(cluster, &left, queue.as_deref()).await {
             // Work may take hours, so a short outage of the API server must not end the wait.
             Err(error @ Error::Unanswered(_)) => {
                 if std::mem::take(&mut heard) {
                     output.note(format!("note: {error}; still waiting"));
                     console.show(output);
                 }
-                return Ok(Check::NotYet(waiting(&left)));
+                return Ok(Check::NotYet(unfinished_text(&left)));
             }
             seen => seen?,
         };
         heard = true;
         left.retain_mut(|followed| {
             let found = seen.iter().find(|item| item.uid().as_deref() == Some(&followed.uid));
-            !tell(followed, found, telling, &mut output)
+            !print_change(followed, found, telling, &mut output)
         });
         console.show(output);
-        Ok(if left.is_empty() { Check::Done(()) } else { Check::NotYet(waiting(&left)) })
+        Ok(if left.is_empty() { Check::Done(()) } else { Check::NotYet(unfinished_text(&left)) })
     });
     let waited = tokio::select! {
         waited = all => Some(waited?),
@@ -96,7 +96,7 @@ pub async fn run(
     }
 }
 
-async fn look(cluster: &Cluster, left: &[Followed], queue: Option<&str>) -> Result<Vec<WorkItem>, Error> {
+async fn read_items(cluster: &Cluster, left: &[Followed], queue: Option<&str>) -> Result<Vec<WorkItem>, Error> {
     if left.len() > MAX_SINGLE_READS {
         return Ok(super::items(cluster, queue).await?.objects);
     }
@@ -108,7 +108,7 @@ async fn look(cluster: &Cluster, left: &[Followed], queue: Option<&str>) -> Resu
 }
 
 /// Prints the change of an item. Returns whether the item is finished.
-fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Announcement, output: &mut Output) -> bool {
+fn print_change(followed: &mut Followed, item: Option<&WorkItem>, telling: Announcement, output: &mut Output) -> bool {
     let name = &followed.name;
     let Some(item) = item else {
         output.failure(format!("item \"{name}\" was deleted during the wait"));
@@ -120,7 +120,7 @@ fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Announcement,
         _ => life::state(item),
     };
     if phase.ended() && phase != Phase::Succeeded {
-        let last = life::why(item).filter(|_| life::message(item).is_none()).map(|words| format!(": {words}")).unwrap_or_default();
+        let last = life::failure_text(item).filter(|_| life::message(item).is_none()).map(|words| format!(": {words}")).unwrap_or_default();
         output.failure(format!("item \"{name}\" has not succeeded: {}", printable(&format!("{now}{last}"))));
         return true;
     }
@@ -144,7 +144,7 @@ fn attempt(item: &WorkItem) -> String {
     attempts.map(|attempts| format!(" (attempt {attempts})")).unwrap_or_default()
 }
 
-fn waiting(left: &[Followed]) -> String {
+fn unfinished_text(left: &[Followed]) -> String {
     let named: Vec<String> = left.iter().take(MAX_NAMED_ITEMS).map(|one| format!("{} ({})", one.name, one.last_printed)).collect();
     let more = if left.len() > MAX_NAMED_ITEMS { format!(" and {} more", left.len() - MAX_NAMED_ITEMS) } else { String::new() };
     printable(&format!("{}{more}", named.join(", ")))
@@ -166,7 +166,7 @@ mod tests {
         let mut followed = Followed { name: "i".into(), uid: "u".into(), last_printed: String::new() };
         let mut told = |status: Value| {
             let mut output = Output::default();
-            let over = tell(&mut followed, Some(&item(status)), Announcement::Stdout, &mut output);
+            let over = print_change(&mut followed, Some(&item(status)), Announcement::Stdout, &mut output);
             (over, output.failed, output.out + &output.err)
         };
         let leased = json!({"phase": "Leased", "attempts": 2, "lease": {"holder": "p", "agent": "a-1", "leaseTransitions": 2}});
@@ -186,6 +186,6 @@ mod tests {
     fn where_time_is_up_five_are_named() {
         let left: Vec<Followed> =
             (0..7).map(|number| Followed { name: format!("i-{number}"), uid: String::new(), last_printed: "Ready".into() }).collect();
-        assert_eq!(waiting(&left), "i-0 (Ready), i-1 (Ready), i-2 (Ready), i-3 (Ready), i-4 (Ready) and 2 more");
+        assert_eq!(unfinished_text(&left), "i-0 (Ready), i-1 (Ready), i-2 (Ready), i-3 (Ready), i-4 (Ready) and 2 more");
     }
 }

@@ -39,7 +39,7 @@ pub fn message(item: &WorkItem) -> Option<&str> {
 }
 
 /// Why an item failed, on one line: the operator's message, or else the message of its last attempt.
-pub fn why(item: &WorkItem) -> Option<String> {
+pub fn failure_text(item: &WorkItem) -> Option<String> {
     let last = item.status.as_ref().and_then(|status| status.attempt_history.as_ref()?.last()?.message.as_deref());
     Some(one_line(message(item).or(last)?)).filter(|words| !words.is_empty())
 }

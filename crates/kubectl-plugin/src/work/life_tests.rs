@@ -59,11 +59,11 @@ fn a_state_has_phase_reason_and_words() {
 fn a_failure_has_the_operators_words_or_those_of_its_last_attempt() {
     let attempt = |message: &str| json!({"epoch": 1, "agent": "a-1", "startTime": "2026-01-01T00:02:00Z", "endTime": "2026-01-01T00:02:00Z", "verb": "Fail", "message": message});
     let failed = json!({"phase": "Failed", "reason": "FailureRule", "attemptHistory": [attempt("first"), attempt("the queue\nis full")]});
-    assert_eq!(why(&item("i", &json!({}), &failed)).as_deref(), Some("the queue is full"));
+    assert_eq!(failure_text(&item("i", &json!({}), &failed)).as_deref(), Some("the queue is full"));
     let mut told = failed;
     told["conditions"] = json!([{"type": "Failed", "status": "True", "reason": "R", "message": "it was too late", "lastTransitionTime": "2026-01-01T00:02:00Z"}]);
-    assert_eq!(why(&item("i", &json!({}), &told)).as_deref(), Some("it was too late"));
-    assert_eq!(why(&item("i", &json!({}), &json!({"phase": "Failed", "attemptHistory": [attempt(" ")]}))), None);
+    assert_eq!(failure_text(&item("i", &json!({}), &told)).as_deref(), Some("it was too late"));
+    assert_eq!(failure_text(&item("i", &json!({}), &json!({"phase": "Failed", "attemptHistory": [attempt(" ")]}))), None);
 }
 
 #[test]

@@ -102,6 +102,6 @@ pub async fn queue(cluster: &Cluster, name: &str) -> Result<WorkQueue, Error> {
 }
 
 /// A number of items, as text.
-pub fn many(count: usize) -> String {
+pub fn item_count_text(count: usize) -> String {
     if count == 1 { "1 item".to_owned() } else { format!("{count} items") }
 }

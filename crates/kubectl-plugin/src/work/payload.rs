@@ -11,13 +11,13 @@ const MAX_READ_BYTES: u64 = 1 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads a file.
-pub fn file(path: &str) -> Result<String, Error> {
+pub fn read_file(path: &str) -> Result<String, Error> {
     let file = File::open(path).map_err(|error| Error::Usage(format!("cannot read {path}: {error}")))?;
     text(path, file)
 }
 
 /// Reads standard input.
-pub fn stdin() -> Result<String, Error> {
+pub fn read_stdin() -> Result<String, Error> {
     text("standard input", io::stdin().lock())
 }
 
@@ -27,7 +27,7 @@ fn text(what: &str, from: impl Read) -> Result<String, Error> {
     if bytes.len() as u64 == MAX_READ_BYTES {
         return Err(Error::Usage(format!(
             "{what} has at least {MAX_READ_BYTES} bytes: {}",
-            mend(crate::api::work_queue::MAX_PAYLOAD_BYTES)
+            limit_advice(crate::api::work_queue::MAX_PAYLOAD_BYTES)
         )));
     }
     // Editors and shells on Windows begin a text with a byte order mark, which is not part of the text.
@@ -37,10 +37,10 @@ fn text(what: &str, from: impl Read) -> Result<String, Error> {
 
 /// The error text for a task above its limit. Sizes are in bytes.
 pub fn too_large(size: usize, limit: usize) -> String {
-    format!("the payload has {size} bytes: {}", mend(limit))
+    format!("the payload has {size} bytes: {}", limit_advice(limit))
 }
 
-fn mend(limit: impl std::fmt::Display) -> String {
+fn limit_advice(limit: impl std::fmt::Display) -> String {
     format!("the limit is {limit}; put larger input into a repository or a volume, and name it in the payload")
 }
 
@@ -57,7 +57,7 @@ mod tests {
         assert!(
             text("it", io::repeat(b'x')).expect_err("refused").to_string().starts_with("it has at least 1048576 bytes: the limit is 16384")
         );
-        assert!(file("/nowhere/at/all").expect_err("refused").to_string().starts_with("cannot read /nowhere/at/all: "));
+        assert!(read_file("/nowhere/at/all").expect_err("refused").to_string().starts_with("cannot read /nowhere/at/all: "));
         assert!(too_large(20_000, 16_384).starts_with("the payload has 20000 bytes: the limit is 16384"));
     }
 }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
 
-use super::{MAX_CONCURRENT_WRITES, life, many};
+use super::{MAX_CONCURRENT_WRITES, item_count_text, life};
 use crate::api::{GROUP, WorkItem};
 use crate::connect::Cluster;
 use crate::console::{Console, Output};
@@ -114,7 +114,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     let plan = plan(cluster, arguments).await?;
     if plan.unchanged > 0 {
         console.show(Output {
-            err: format!("note: {} skipped: the priority is {} already\n", many(plan.unchanged), arguments.priority),
+            err: format!("note: {} skipped: the priority is {} already\n", item_count_text(plan.unchanged), arguments.priority),
             ..Output::default()
         });
     }
@@ -150,11 +150,11 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
         return Ok(Plan { items, unchanged: 0 });
     };
     super::queue(cluster, queue).await?;
-    Ok(chosen(arguments, queue, &super::items(cluster, None).await?.objects))
+    Ok(select_items(arguments, queue, &super::items(cluster, None).await?.objects))
 }
 
 /// Selects the items of a queue that match the arguments.
-pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem]) -> Plan {
+pub fn select_items(arguments: &Arguments, queue: &str, items: &[WorkItem]) -> Plan {
     let Arguments { items: _, priority, queue: _, phase: phases, group, dry_run: _, yes: _ } = arguments;
     let wanted = |item: &&WorkItem| {
         let phase = life::phase(item);
@@ -168,7 +168,7 @@ pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem]) -> Plan {
 /// The question before the write; none if no confirmation is needed.
 pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     let queue = arguments.queue.as_ref().filter(|_| !arguments.yes)?;
-    Some(format!("Set the priority of {} of queue {queue} to {}?", many(plan.items.len()), arguments.priority))
+    Some(format!("Set the priority of {} of queue {queue} to {}?", item_count_text(plan.items.len()), arguments.priority))
 }
 
 /// Writes to the items. Every item is tried.
@@ -221,7 +221,7 @@ mod tests {
             item("f", "other", "Ready", 0, "g"),
             item("same", "q", "Ready", 7, "g"),
         ];
-        let plan = |arguments: Arguments| chosen(&Arguments { priority: 7, ..arguments }, "q", &items);
+        let plan = |arguments: Arguments| select_items(&Arguments { priority: 7, ..arguments }, "q", &items);
         let all = plan(Arguments::default());
         assert_eq!((all.items, all.unchanged), (vec!["a".to_owned(), "b".to_owned()], 1));
         assert_eq!(plan(Arguments { group: Some("h".into()), ..Arguments::default() }).items, ["b"]);

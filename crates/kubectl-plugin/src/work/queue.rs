@@ -369,7 +369,7 @@ fn items_table(items: &[WorkItem], limit: usize, ended: usize, now: Timestamp, o
         output.note(format!("and {} more (--limit 0 shows all)", items.len() - shown));
     }
     if ended > 0 {
-        output.note(format!("{} ended (--all shows them)", super::many(ended)));
+        output.note(format!("{} ended (--all shows them)", super::item_count_text(ended)));
     }
 }
 

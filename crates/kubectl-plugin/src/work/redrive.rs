@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use tokio::time::sleep;
 
-use super::{life, many};
+use super::{item_count_text, life};
 use crate::api::{GROUP, WorkItem, WorkQueue};
 use crate::connect::Cluster;
 use crate::console::{Console, Output};
@@ -93,7 +93,7 @@ pub struct Plan {
 /// The command: reads, asks the user, writes.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let plan = plan(cluster, arguments).await?;
-    console.show(skipped(&plan));
+    console.show(skipped_notes(&plan));
     if arguments.dry_run {
         let lines = plan.items.iter().map(|name| format!("workitem.{GROUP}/{name} would be started again (dry run)\n"));
         console.show(Output::of(lines.collect()));
@@ -132,11 +132,11 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
         super::queue(cluster, queue).await?;
     }
     let found = super::items(cluster, None).await?.objects;
-    Ok(chosen(arguments, queue, &found, queues))
+    Ok(select_items(arguments, queue, &found, queues))
 }
 
 /// Selects the ended items of a queue that match the arguments, with messages on the skipped ones.
-pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem], queues: Vec<WorkQueue>) -> Plan {
+pub fn select_items(arguments: &Arguments, queue: &str, items: &[WorkItem], queues: Vec<WorkQueue>) -> Plan {
     let default = [RedrivePhase::DeadLettered];
     let wanted: Vec<Phase> =
         if arguments.phase.is_empty() { &default[..] } else { &arguments.phase }.iter().map(|one| one.phase()).collect();
@@ -153,21 +153,21 @@ pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem], queues: Ve
             Decision::Refuse(words) => plan.skipped.push(format!("item \"{}\" {words}", item.name_any())),
         }
     }
-    plan.skipped.extend(others.into_iter().map(|(phase, count)| left(phase, count)));
+    plan.skipped.extend(others.into_iter().map(|(phase, count)| skipped_message(phase, count)));
     plan
 }
 
 /// The message on ended items that do not match the arguments.
-fn left(phase: &str, count: usize) -> String {
+fn skipped_message(phase: &str, count: usize) -> String {
     let advice = match phase {
         "Succeeded" | "Cancelled" => "final: submit another item",
         _ => "not selected: use --phase and --reason",
     };
-    format!("{} in phase {phase} skipped ({advice})", many(count))
+    format!("{} in phase {phase} skipped ({advice})", item_count_text(count))
 }
 
 /// The messages on skipped items, as text.
-pub fn skipped(plan: &Plan) -> Output {
+pub fn skipped_notes(plan: &Plan) -> Output {
     let mut output = Output::default();
     plan.skipped.iter().for_each(|words| output.note(format!("note: {}", printable(words))));
     output
@@ -176,7 +176,7 @@ pub fn skipped(plan: &Plan) -> Output {
 /// The question before the write; none if no confirmation is needed.
 pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
     let queue = arguments.queue.as_ref().filter(|_| !arguments.yes)?;
-    Some(format!("Start {} of queue {queue} again, {} a second?", many(plan.items.len()), arguments.rate))
+    Some(format!("Start {} of queue {queue} again, {} a second?", item_count_text(plan.items.len()), arguments.rate))
 }
 
 /// Writes to at most `rate` items a second. Every item is tried, and its result is printed at once.
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn dead_letters_are_meant_unless_other_phases_are_named() {
-        let plan = |arguments: Arguments| chosen(&arguments, "q", &items(), Vec::new());
+        let plan = |arguments: Arguments| select_items(&arguments, "q", &items(), Vec::new());
         let all = plan(Arguments::default());
         assert_eq!(all.items, ["a", "b"]);
         assert_eq!(
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn a_queue_is_asked_about_and_named_items_are_not() {
         let arguments = Arguments { queue: Some("q".into()), rate: 10, ..Arguments::default() };
-        let plan = chosen(&arguments, "q", &items(), Vec::new());
+        let plan = select_items(&arguments, "q", &items(), Vec::new());
         assert_eq!(question(&plan, &arguments).as_deref(), Some("Start 2 items of queue q again, 10 a second?"));
         assert_eq!(question(&plan, &Arguments { yes: true, ..arguments.clone() }), None);
         assert_eq!(question(&plan, &Arguments { queue: None, ..arguments }), None);
-        assert_eq!(skipped(&plan).err.lines().count(), 2);
+        assert_eq!(skipped_notes(&plan).err.lines().count(), 2);
     }
 }

@@ -78,13 +78,13 @@ pub struct Facts {
 /// The command: reads, asks the user, writes.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let item = super::item(cluster, &arguments.item).await?;
-    held(&item)?;
-    let facts = look(cluster, item).await;
+    ensure_held(&item)?;
+    let facts = read_facts(cluster, item).await;
     if !arguments.node_is_dead {
         console.show(explanation(&facts));
         return Ok(());
     }
-    console.show(known(&facts));
+    console.show(facts_output(&facts));
     if !arguments.yes && !console.confirm(&question(&facts))? {
         return Err(Error::Usage("nothing was released".into()));
     }
@@ -103,7 +103,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
 }
 
 /// Refuses an item that no agent holds.
-pub fn held(item: &WorkItem) -> Result<(), Error> {
+pub fn ensure_held(item: &WorkItem) -> Result<(), Error> {
     let (name, phase) = (item.name_any(), life::phase(item));
     if phase.held() {
         return Ok(());
@@ -141,7 +141,7 @@ pub fn decide(item: &WorkItem, epoch: i64) -> Decision {
 }
 
 /// Reads the agent, its pod and its node. Failed reads become notes.
-pub async fn look(cluster: &Cluster, item: WorkItem) -> Facts {
+pub async fn read_facts(cluster: &Cluster, item: WorkItem) -> Facts {
     let unknown = || "not known".to_owned();
     let mut facts = Facts { item, agent: unknown(), pod: unknown(), node: None, node_state: NodeIs::Unknown, unread: Vec::new() };
     let name = life::agent_of(&facts.item).unwrap_or_default().to_owned();
@@ -174,7 +174,7 @@ pub async fn look(cluster: &Cluster, item: WorkItem) -> Facts {
     }
     if let Some(node) = facts.node.clone() {
         match Api::<Node>::all(cluster.client.clone()).get_opt(&node).await {
-            Ok(found) => facts.node_state = found.as_ref().map_or(NodeIs::Deleted, node_is),
+            Ok(found) => facts.node_state = found.as_ref().map_or(NodeIs::Deleted, node_state),
             Err(error) => facts.unread.push(Error::of::<Node>(&cluster.namespace, &node)(error).to_string()),
         }
     }
@@ -188,7 +188,7 @@ fn pod_words(pod: &Pod) -> String {
 }
 
 /// Derives the state of a node from its taints and conditions.
-pub fn node_is(node: &Node) -> NodeIs {
+pub fn node_state(node: &Node) -> NodeIs {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     if taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT) {
         return NodeIs::OutOfService;
@@ -211,7 +211,7 @@ fn node_words(facts: &Facts) -> String {
 }
 
 /// The facts, one a line, with a warning if the node is Ready.
-pub fn known(facts: &Facts) -> Output {
+pub fn facts_output(facts: &Facts) -> Output {
     let mut output = Output::default();
     output.note(format!("WorkItem {}: {}, epoch {}", facts.item.name_any(), printable(&life::state(&facts.item)), epoch(&facts.item)));
     let lines = [("Agent", facts.agent.clone()), ("Pod", facts.pod.clone()), ("Node", node_words(facts))];
@@ -232,7 +232,7 @@ pub fn known(facts: &Facts) -> Output {
 
 /// The output without `--node-is-dead`: the facts, and what a release means. Nothing was changed.
 pub fn explanation(facts: &Facts) -> Output {
-    let mut output = known(facts);
+    let mut output = facts_output(facts);
     let name = facts.item.name_any();
     output.note("The item goes back to its queue automatically when its agent gives it back, or when the pod of the agent is proved gone.");
     output.note("An unreachable node proves nothing: the agent may still run there.");
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn what_nobody_holds_cannot_be_released() {
-        let refused = |phase: &str| held(&item(phase, 3, &json!({}))).expect_err("refused").to_string();
-        assert!(held(&item("Leased", 3, &json!({}))).is_ok() && held(&item("Paused", 3, &json!({}))).is_ok());
+        let refused = |phase: &str| ensure_held(&item(phase, 3, &json!({}))).expect_err("refused").to_string();
+        assert!(ensure_held(&item("Leased", 3, &json!({}))).is_ok() && ensure_held(&item("Paused", 3, &json!({}))).is_ok());
         assert!(refused("Ready").ends_with("`kubectl spillway explain item/i` shows what it waits for"));
         assert!(refused("DeadLettered").ends_with("`kubectl spillway redrive` starts it again"));
         assert!(refused("Succeeded").ends_with("the item has ended"));
@@ -302,14 +302,14 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "k"}, "spec": {"taints": taints}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
                 .expect("a node")
         };
-        assert_eq!(node_is(&node(json!([]), "True")), NodeIs::Ready);
-        assert_eq!(node_is(&node(json!([]), "Unknown")), NodeIs::NotReady);
-        assert_eq!(node_is(&node(json!([{"key": OUT_OF_SERVICE_TAINT, "effect": "NoExecute"}]), "True")), NodeIs::OutOfService);
+        assert_eq!(node_state(&node(json!([]), "True")), NodeIs::Ready);
+        assert_eq!(node_state(&node(json!([]), "Unknown")), NodeIs::NotReady);
+        assert_eq!(node_state(&node(json!([{"key": OUT_OF_SERVICE_TAINT, "effect": "NoExecute"}]), "True")), NodeIs::OutOfService);
     }
 
     #[test]
     fn a_node_that_is_ready_is_warned_of() {
-        let told = known(&facts(NodeIs::Ready)).err;
+        let told = facts_output(&facts(NodeIs::Ready)).err;
         assert!(
             told.starts_with(
                 "WorkItem i: Leased, epoch 3\n  Agent  a-1: Stale\n  Pod    a-1: Running\n  Node   k: Ready\nWARNING: node k IS READY."
@@ -318,7 +318,7 @@ mod tests {
         );
         assert!(question(&facts(NodeIs::Ready)).starts_with("Node k is READY. Release item i anyway?"));
         assert_eq!(question(&facts(NodeIs::NotReady)), "Is the machine k off? Item i then goes to another agent.");
-        assert!(!known(&facts(NodeIs::NotReady)).err.contains("WARNING"));
+        assert!(!facts_output(&facts(NodeIs::NotReady)).err.contains("WARNING"));
         let without = explanation(&facts(NodeIs::NotReady));
         assert!(without.failed && without.err.contains("--node-is-dead states"), "{without:?}");
     }

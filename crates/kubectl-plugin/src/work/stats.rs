@@ -104,7 +104,7 @@ impl Stats {
         if rate == 0.0 || rate >= 10.0 { format!("{rate:.0}/h") } else { format!("{rate:.1}/h") }
     }
 
-    fn ends(&self) -> u64 {
+    fn ended_count(&self) -> u64 {
         self.ended.values().sum()
     }
 
@@ -114,10 +114,10 @@ impl Stats {
     }
 
     /// A note if ended items may be missing, because the queue keeps them for a shorter time or keeps too few.
-    fn gaps(&self) -> Option<String> {
+    fn missing_items_note(&self) -> Option<String> {
         let (most, reached) = self.most_finished;
         if self.retention < self.window {
-            let kept = short(self.retention);
+            let kept = duration_text(self.retention);
             Some(format!(
                 "note: queue {} keeps items for only {kept} after their end (ttlSecondsAfterFinished), so items that ended earlier are not counted",
                 self.name
@@ -144,14 +144,14 @@ fn percentile(sorted: &[Duration], percent: u64) -> Option<Duration> {
 }
 
 /// A duration in its two largest units, as for ages.
-fn short(time: Duration) -> String {
+fn duration_text(time: Duration) -> String {
     let from = Timestamp::UNIX_EPOCH;
     let to = SignedDuration::try_from(time).ok().and_then(|time| from.checked_add(time).ok());
     age(Some(from), to.unwrap_or(Timestamp::MAX))
 }
 
-fn times(sorted: &[Duration]) -> Vec<String> {
-    SHOWN_PERCENTILES.iter().map(|percent| percentile(sorted, *percent).map_or_else(String::new, short)).collect()
+fn percentile_texts(sorted: &[Duration]) -> Vec<String> {
+    SHOWN_PERCENTILES.iter().map(|percent| percentile(sorted, *percent).map_or_else(String::new, duration_text)).collect()
 }
 
 /// Several queues as a table.
@@ -164,20 +164,20 @@ pub fn render_all(all: &[Stats], with_namespace: bool, output: &mut Output) {
     let row = |stats: &Stats| {
         let mut row: Vec<String> = with_namespace.then(|| stats.namespace.clone()).into_iter().collect();
         row.push(stats.name.clone());
-        row.extend([stats.arrived, stats.claimed, stats.ends()].map(|count| stats.rate(count)));
+        row.extend([stats.arrived, stats.claimed, stats.ended_count()].map(|count| stats.rate(count)));
         row.push(stats.attempts(&[Verb::Fail]).to_string());
         row.push(stats.attempts(&[Verb::LeaseExpired, Verb::Stalled]).to_string());
         row.push(stats.ended.get(Phase::DeadLettered.name()).copied().unwrap_or(0).to_string());
-        row.extend(times(&stats.waits).into_iter().chain(times(&stats.runs)));
+        row.extend(percentile_texts(&stats.waits).into_iter().chain(percentile_texts(&stats.runs)));
         row
     };
     output.out = table(&header, all.iter().map(row).collect());
-    all.iter().filter_map(Stats::gaps).for_each(|words| output.note(words));
+    all.iter().filter_map(Stats::missing_items_note).for_each(|words| output.note(words));
 }
 
 /// One queue in detail.
 pub fn render_one(stats: &Stats, output: &mut Output) {
-    output.line(format!("WorkQueue {} in namespace {}, the last {}", stats.name, stats.namespace, short(stats.window)));
+    output.line(format!("WorkQueue {} in namespace {}, the last {}", stats.name, stats.namespace, duration_text(stats.window)));
     let by = |all: &BTreeMap<&'static str, u64>| {
         let words: Vec<String> = all.iter().map(|(what, count)| format!("{count} {what}")).collect();
         if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
@@ -187,20 +187,20 @@ pub fn render_one(stats: &Stats, output: &mut Output) {
     output.out.push_str(&pairs(&[
         ("Arrived", rate(stats.arrived)),
         ("Claimed", rate(stats.claimed)),
-        ("Ended", format!("{}{}", rate(stats.ends()), by(&stats.ended))),
+        ("Ended", format!("{}{}", rate(stats.ended_count()), by(&stats.ended))),
         ("Attempts that ended", format!("{}{}", rate(stats.attempts.values().sum()), by(&stats.attempts))),
     ]));
     output.line("\nTimes");
     let row = |name: &str, sorted: &[Duration]| {
         let mut row = vec![name.to_owned()];
-        row.extend(times(sorted));
-        row.push(sorted.last().map_or_else(String::new, |longest| short(*longest)));
+        row.extend(percentile_texts(sorted));
+        row.push(sorted.last().map_or_else(String::new, |longest| duration_text(*longest)));
         row.push(sorted.len().to_string());
         row
     };
     let rows = vec![row("from ready to the first claim", &stats.waits), row("of an attempt", &stats.runs)];
     output.out.push_str(&indented(&["", "P50", "P95", "P99", "LONGEST", "OF"], rows));
-    stats.gaps().into_iter().for_each(|words| output.note(words));
+    stats.missing_items_note().into_iter().for_each(|words| output.note(words));
 }
 
 #[cfg(test)]
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(stats.waits, seconds(&[5, 30, 600, 1860]));
         assert_eq!(stats.runs, seconds(&[10, 60, 600, 900]));
         let all = Stats::of(&queue(&json!({}), &json!({})), &items(), 3 * HOUR, now());
-        assert_eq!((all.arrived, all.ends(), all.waits.len()), (7, 4, 5));
+        assert_eq!((all.arrived, all.ended_count(), all.waits.len()), (7, 4, 5));
     }
 
     #[test]
@@ -313,7 +313,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_known_is_said() {
-        let gaps = |limits: Value, defaults: Value, within| Stats::of(&queue(&limits, &defaults), &items(), within, now()).gaps();
+        let gaps =
+            |limits: Value, defaults: Value, within| Stats::of(&queue(&limits, &defaults), &items(), within, now()).missing_items_note();
         assert_eq!(gaps(json!({}), json!({}), HOUR), None);
         let late = gaps(json!({}), json!({}), 2 * HOUR).expect("words");
         assert!(late.contains("keeps items for only 60m after their end (ttlSecondsAfterFinished)"), "{late}");

@@ -69,10 +69,10 @@ pub struct Arguments {
     #[arg(long, value_name = "ITEM", value_parser = input::item)]
     pub after: Vec<String>,
     /// Earliest start, as a time or a duration from now: 2026-11-22T18:00:00Z, 30m
-    #[arg(long, value_name = "TIME", value_parser = input::when)]
+    #[arg(long, value_name = "TIME", value_parser = input::point_in_time)]
     pub not_before: Option<PointInTime>,
     /// Deadline, as a time or a duration from now; work in progress is ended then
-    #[arg(long, value_name = "TIME", value_parser = input::when)]
+    #[arg(long, value_name = "TIME", value_parser = input::point_in_time)]
     pub deadline: Option<PointInTime>,
     /// Name of the item [default: the queue's, and five characters]
     #[arg(long)]
@@ -148,12 +148,12 @@ pub struct Report {
 
 /// The command: reads the task, creates items, waits.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
-    let (queue, source) = parts(arguments)?;
+    let (queue, source) = queue_and_source(arguments)?;
     let task = match source {
         Source::Nothing => String::new(),
         Source::Text(text) => text,
-        Source::File(file) => payload::file(&file)?,
-        Source::Stdin => payload::stdin()?,
+        Source::File(file) => payload::read_file(&file)?,
+        Source::Stdin => payload::read_stdin()?,
     };
     let report = run(cluster, arguments, queue.as_deref(), &task, Timestamp::now()).await?;
     console.show(render(&report, arguments.output)?);
@@ -165,7 +165,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
 }
 
 /// The queue and the source of the task.
-pub fn parts(arguments: &Arguments) -> Result<(Option<String>, Source), Error> {
+pub fn queue_and_source(arguments: &Arguments) -> Result<(Option<String>, Source), Error> {
     let Arguments { words, queue: named, file, payload: text, type_, name, dedup_key, count, .. } = arguments;
     let refuse = |text: &str| Err(Error::Usage(text.to_owned()));
     let positional: Vec<&String> = words.iter().filter_map(|word| if let Word::Queue(name) = word { Some(name) } else { None }).collect();
@@ -224,7 +224,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, queue: Option<&str>, 
         let duplicate = item.spec.dedup_key.is_some();
         match cluster.api::<WorkItem>().create(&params, &item).await.map_err(Error::of::<WorkItem>(&cluster.namespace, &name)) {
             Ok(made) => report.items.push(made),
-            Err(Error::Exists { .. }) if duplicate => report.failures.push(twin(cluster, &name).await),
+            Err(Error::Exists { .. }) if duplicate => report.failures.push(duplicate_error(cluster, &name).await),
             Err(error) if report.items.is_empty() && report.failures.is_empty() => return Err(error),
             Err(error) => {
                 report.failures.push(error.to_string());
@@ -245,7 +245,7 @@ async fn known_queue(cluster: &Cluster, name: &str) -> Result<Option<WorkQueue>,
 }
 
 /// The error for an item whose deduplication key is taken.
-async fn twin(cluster: &Cluster, name: &str) -> String {
+async fn duplicate_error(cluster: &Cluster, name: &str) -> String {
     let phase = match super::item(cluster, name).await {
         Ok(item) => life::phase(&item).name().to_owned(),
         Err(error) => error.to_string(),

@@ -19,16 +19,16 @@ fn built(arguments: &Arguments, number: u32) -> Value {
 #[test]
 fn a_task_comes_from_one_place() {
     let text = Arguments { payload: Some("p".into()), ..arguments(&[queue()]) };
-    assert_eq!(parts(&text).expect("parts"), (Some("q".into()), Source::Text("p".into())));
+    assert_eq!(queue_and_source(&text).expect("parts"), (Some("q".into()), Source::Text("p".into())));
     let file = Arguments { file: Some("f".into()), ..arguments(&[queue()]) };
-    assert_eq!(parts(&file).expect("parts").1, Source::File("f".into()));
-    assert_eq!(parts(&arguments(&[queue(), Word::Stdin])).expect("parts").1, Source::Stdin);
-    assert_eq!(parts(&Arguments { file: Some("-".into()), ..arguments(&[queue()]) }).expect("parts").1, Source::Stdin);
-    assert_eq!(parts(&arguments(&[queue()])).expect("parts").1, Source::Nothing);
+    assert_eq!(queue_and_source(&file).expect("parts").1, Source::File("f".into()));
+    assert_eq!(queue_and_source(&arguments(&[queue(), Word::Stdin])).expect("parts").1, Source::Stdin);
+    assert_eq!(queue_and_source(&Arguments { file: Some("-".into()), ..arguments(&[queue()]) }).expect("parts").1, Source::Stdin);
+    assert_eq!(queue_and_source(&arguments(&[queue()])).expect("parts").1, Source::Nothing);
     let typed = Arguments { type_: Some("bug".into()), ..arguments(&[Word::Stdin]) };
-    assert_eq!(parts(&typed).expect("parts"), (None, Source::Stdin));
+    assert_eq!(queue_and_source(&typed).expect("parts"), (None, Source::Stdin));
     let named = Arguments { queue: Some("q".into()), payload: Some("p".into()), ..Arguments::default() };
-    assert_eq!(parts(&named).expect("parts"), (Some("q".into()), Source::Text("p".into())));
+    assert_eq!(queue_and_source(&named).expect("parts"), (Some("q".into()), Source::Text("p".into())));
     let refused = [
         (Arguments { queue: Some("r".into()), ..arguments(&[queue()]) }, "only one queue can be named"),
         (arguments(&[]), "no queue is named"),
@@ -39,7 +39,7 @@ fn a_task_comes_from_one_place() {
         (Arguments { count: Some(2), dedup_key: Some("k".into()), ..arguments(&[queue()]) }, "must contain {}"),
     ];
     for (arguments, words) in refused {
-        let error = parts(&arguments).expect_err(words).to_string();
+        let error = queue_and_source(&arguments).expect_err(words).to_string();
         assert!(error.contains(words), "{error}");
     }
 }

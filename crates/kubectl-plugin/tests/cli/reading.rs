@@ -172,7 +172,7 @@ async fn top_looks_through_the_servers_cache_and_adds_up() {
     assert_eq!(first.line, format!("GET {AGENTS}?&fieldSelector=spec.poolRef.name%3Dp{cached}"));
     assert_eq!(second.line, format!("GET {POOLS}?&fieldSelector=metadata.name%3Dp{cached}"));
     let shown = |snapshot| top::agents::Agents::sheet(snapshot, top::agents::Sort::Name, jiff::Timestamp::UNIX_EPOCH);
-    let text = top::view::plain(&shown(&snapshot.expect("a snapshot")));
+    let text = top::view::plain_text(&shown(&snapshot.expect("a snapshot")));
     assert!(
         text.starts_with("Agents 1  Idle 1  ended 1  unreadable 1\nPools 1  desired 3  agents 2  active 1  idle 1  problems: p R\n"),
         "{text}"

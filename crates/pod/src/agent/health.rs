@@ -61,7 +61,7 @@ impl Health {
     }
 
     /// The program was active at this time.
-    pub fn active(&mut self, at: BootTime) {
+    pub fn note_activity(&mut self, at: BootTime) {
         self.active = self.active.max(at);
     }
 
@@ -73,7 +73,7 @@ impl Health {
     /// A person used the terminal at this time.
     pub fn terminal(&mut self, at: BootTime) {
         self.terminal = self.terminal.max(Some(at));
-        self.active(at);
+        self.note_activity(at);
     }
 
     /// Notices up to this number were written for the program.
@@ -82,7 +82,7 @@ impl Health {
     }
 
     /// The highest number of a written notice.
-    pub fn seen(&self) -> u64 {
+    pub fn last_written_notice(&self) -> u64 {
         self.notices_seen
     }
 
@@ -127,7 +127,7 @@ mod tests {
         health.started(at(10));
         for second in 11..20 {
             health.frozen(at(second), true);
-            health.active(at(second)); // a child's output is no life of a frozen program
+            health.note_activity(at(second)); // a child's output is no life of a frozen program
         }
         let report = health.report(at(20));
         assert_eq!((report.program, report.frozen_ms), (Program::Frozen, 9_000));
@@ -158,8 +158,8 @@ mod tests {
         let mut health = Health::new(at(0));
         assert_eq!(health.report(at(50)).silent_ms, 0, "nothing runs, so nothing is silent");
         health.started(at(50));
-        health.active(at(60));
-        health.active(at(55));
+        health.note_activity(at(60));
+        health.note_activity(at(55));
         assert_eq!(health.report(at(63)).silent_ms, 3_000);
         health.terminal(at(100));
         let report = health.report(at(101));

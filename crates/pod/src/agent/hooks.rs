@@ -22,7 +22,7 @@ pub(super) const MAX_PENDING_WARNINGS: usize = 32;
 
 impl Supervisor {
     /// Processes that we started beside the program. They are no orphans.
-    pub(super) fn beside(&self) -> Vec<i32> {
+    pub(super) fn helper_pids(&self) -> Vec<i32> {
         let hooks = [self.warning.as_ref(), self.checkpointing.as_ref().map(|(hook, _)| hook)].map(|hook| hook.map(|hook| hook.pid));
         [self.preflight_pid, self.drain].into_iter().chain(hooks).flatten().collect()
     }

@@ -40,7 +40,7 @@ impl Supervisor {
         if self.next_watchdog_check().is_none_or(|due| now < due) {
             return;
         }
-        let own = self.beside();
+        let own = self.helper_pids();
         for action in self.watchdog.look(now, &self.init.table(), self.program, &own) {
             match action {
                 watchdog::Action::Hung { pid, started, name, ended } => {

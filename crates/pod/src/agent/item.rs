@@ -167,7 +167,7 @@ impl Items {
                 self.obey(now, &mut actions);
             }
             Event::ReportedByProgram(held, outcome) => {
-                if let Some(current) = self.named(&held) {
+                if let Some(current) = self.current_with_lease(&held) {
                     current.reported = Some(outcome);
                 }
             }
@@ -223,12 +223,12 @@ impl Items {
         self.how.as_ref().map_or(1, |how| how.max_turns)
     }
 
-    fn named(&mut self, held: &LeaseRef) -> Option<&mut Current> {
+    fn current_with_lease(&mut self, held: &LeaseRef) -> Option<&mut Current> {
         self.current.as_mut().filter(|current| current.assignment.held == *held)
     }
 
     fn take(&mut self, now: BootTime, assignment: Box<Assignment>, actions: &mut Vec<Action>) {
-        if self.how.is_none() || self.named(&assignment.held).is_some() {
+        if self.how.is_none() || self.current_with_lease(&assignment.held).is_some() {
             return; // the sidecar repeated it
         }
         if self.current.is_some() {
@@ -318,7 +318,7 @@ impl Items {
     fn decide(&mut self, actions: &mut Vec<Action>) {
         let (draining, max_turns) = (self.draining, self.max_turns());
         let Some(current) = &mut self.current else { return };
-        if current.again(max_turns) && !current.cancelled && !current.lost && !draining {
+        if current.has_turns_left(max_turns) && !current.cancelled && !current.lost && !draining {
             current.turn += 1;
             current.end = None;
             current.stage = Stage::Running;
@@ -330,7 +330,7 @@ impl Items {
 
     fn settled(&mut self, now: BootTime, held: &LeaseRef, actions: &mut Vec<Action>) {
         let long = !self.per_item();
-        let Some(current) = self.named(held) else { return };
+        let Some(current) = self.current_with_lease(held) else { return };
         if long || matches!(current.stage, Stage::Over(_)) {
             return self.forget(now, actions);
         }

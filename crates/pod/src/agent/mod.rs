@@ -230,10 +230,10 @@ impl Supervisor {
     fn on_item(&mut self, event: item::Event) {
         let now = BootTime::now();
         let actions = self.items.on(now, event);
-        self.work(now, actions);
+        self.run_item_actions(now, actions);
     }
 
-    fn work(&mut self, now: BootTime, actions: Vec<item::Action>) {
+    fn run_item_actions(&mut self, now: BootTime, actions: Vec<item::Action>) {
         for action in actions {
             match action {
                 item::Action::Run { turn, text, input } => {
@@ -249,7 +249,7 @@ impl Supervisor {
                     self.health.action(None);
                     let words = RunOutput { result, output: self.output.standard_output(), tail: self.output.tail() };
                     let actions = self.items.conclude(now, words);
-                    self.work(now, actions);
+                    self.run_item_actions(now, actions);
                 }
                 item::Action::Checkpoint(pause) => self.take_checkpoint(now, pause),
                 item::Action::Notice(about, text) => self.notice(now, about, text),
@@ -288,18 +288,18 @@ impl Supervisor {
                 self.untimed = settings.untimed.exempts_every_command();
                 self.watchdog.mode(mode_of(&settings.wanted));
                 self.checkpoint_hook.clone_from(&settings.checkpoint_hook);
-                self.note(&settings.wanted);
+                self.queue_new_notices(&settings.wanted);
                 self.on_item(item::Event::Wanted(settings.wanted.item));
             }
             Order::Wanted(wanted) => {
                 self.watchdog.mode(mode_of(&wanted));
-                self.note(&wanted);
+                self.queue_new_notices(&wanted);
                 self.on_item(item::Event::Wanted(wanted.item));
             }
             Order::Activity { action, called } => {
-                self.health.active(BootTime::now());
+                self.health.note_activity(BootTime::now());
                 if let Some(called) = called {
-                    self.watchdog.called(called);
+                    self.watchdog.set_model_calls(called);
                 }
                 if action.is_some() {
                     self.health.action(action);
@@ -316,7 +316,7 @@ impl Supervisor {
     fn reap(&mut self) {
         loop {
             match self.init.reap() {
-                Reaped::Change(pid, change) => self.changed(pid, change),
+                Reaped::Change(pid, change) => self.on_process_change(pid, change),
                 Reaped::Nothing => return,
                 Reaped::Empty => {
                     if self.preflight.clearing() {
@@ -334,7 +334,7 @@ impl Supervisor {
         }
     }
 
-    fn changed(&mut self, pid: i32, change: Change) {
+    fn on_process_change(&mut self, pid: i32, change: Change) {
         let now = BootTime::now();
         if self.program == Some(pid) {
             match change {
@@ -377,21 +377,21 @@ impl Supervisor {
         if let Some(frozen) = self.program.and_then(processes::stopped) {
             self.health.frozen(now, frozen);
         }
-        self.health.active(self.output.get());
+        self.health.note_activity(self.output.last_write());
         if let Some(terminal) = &mut self.terminal {
             let used = terminal.look(now);
             if let Some(typed) = used.typed {
                 self.health.terminal(typed);
             }
             if let Some(written) = used.written {
-                self.health.active(written);
+                self.health.note_activity(written);
             }
         }
     }
 
     /// Reports to the sidecar, if something changed or the program was active since the last report.
     fn tell(&mut self, now: BootTime) {
-        let (held, preflight, checkpoint) = (self.items.held(), self.preflight.told(), self.checkpoint.clone());
+        let (held, preflight, checkpoint) = (self.items.held(), self.preflight.reported_state(), self.checkpoint.clone());
         let report = Report { held, preflight, checkpoint, ..self.health.report(now) };
         let finished = self.items.finished();
         let (ended, hung) = (self.leave.is_some(), self.hung);

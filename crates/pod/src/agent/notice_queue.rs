@@ -19,8 +19,14 @@ impl Supervisor {
     }
 
     /// Queues the controller's notices that are new.
-    pub(super) fn note(&mut self, wanted: &DesiredState) {
-        let newest = self.unwritten.iter().rev().map(|notice| notice.id).find(|id| *id < FIRST_POD_NOTICE_ID).unwrap_or(self.health.seen());
+    pub(super) fn queue_new_notices(&mut self, wanted: &DesiredState) {
+        let newest = self
+            .unwritten
+            .iter()
+            .rev()
+            .map(|notice| notice.id)
+            .find(|id| *id < FIRST_POD_NOTICE_ID)
+            .unwrap_or(self.health.last_written_notice());
         let room = MAX_UNWRITTEN_NOTICES.saturating_sub(self.unwritten.len());
         // A notice for which there is no room is not acknowledged, so that it comes again.
         self.unwritten.extend(wanted.notices.iter().filter(|notice| notice.id > newest).take(room).cloned());

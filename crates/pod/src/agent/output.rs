@@ -47,7 +47,7 @@ pub enum Stream {
 
 impl LastOutput {
     /// When the program last wrote something.
-    pub fn get(&self) -> BootTime {
+    pub fn last_write(&self) -> BootTime {
         BootTime::from_millis(self.0.last_write.load(Ordering::Relaxed))
     }
 

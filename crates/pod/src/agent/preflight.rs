@@ -204,7 +204,7 @@ impl Preflight {
     }
 
     /// The state for the sidecar; `None` if there is no command. While a failed command runs again, the state stays `Failed`.
-    pub fn told(&self) -> Option<Told> {
+    pub fn reported_state(&self) -> Option<Told> {
         let state = match &self.stage {
             _ if self.command.is_empty() => return None,
             Stage::Passed => PreflightState::Passed,

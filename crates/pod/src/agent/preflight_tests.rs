@@ -27,15 +27,15 @@ fn ends(preflight: &mut Preflight, now: BootTime, exit: Exit, tail: &str) -> Vec
 }
 
 fn state(preflight: &Preflight) -> PreflightState {
-    preflight.told().expect("it was asked for").state
+    preflight.reported_state().expect("it was asked for").state
 }
 
 #[test]
 fn without_a_command_the_program_is_started_at_once_and_nothing_is_told() {
     let mut preflight = Preflight::default();
-    assert_eq!(preflight.told(), None);
+    assert_eq!(preflight.reported_state(), None);
     assert_eq!(preflight.on(at(0), Event::Begin(Vec::new())), [Action::Start]);
-    assert_eq!((preflight.told(), preflight.wake()), (None, None));
+    assert_eq!((preflight.reported_state(), preflight.wake()), (None, None));
     assert_eq!(preflight.on(at(1), Event::Begin(vec!["later".into()])), [], "what is asked for after the start counts for the next pod");
 }
 
@@ -45,7 +45,10 @@ fn the_program_is_started_when_it_passed_and_once() {
     assert_eq!((actions, state(&preflight)), (run(), PreflightState::Pending));
     assert_eq!(preflight.on(at(1), Event::Begin(vec!["check".into()])), [], "a sidecar that came again says it again");
     assert_eq!(ends(&mut preflight, at(2), GOOD, "all is well"), [Action::Start]);
-    assert_eq!((preflight.told(), preflight.wake()), (Some(Told { state: PreflightState::Passed, message: String::new() }), None));
+    assert_eq!(
+        (preflight.reported_state(), preflight.wake()),
+        (Some(Told { state: PreflightState::Passed, message: String::new() }), None)
+    );
     for event in [Event::Begin(vec!["check".into()]), Event::Ended(BAD), Event::Empty, Event::Copied, Event::Tick] {
         assert_eq!(preflight.on(at(9_999), event), []);
     }
@@ -57,7 +60,7 @@ fn it_is_run_again_later_and_later_and_has_failed_meanwhile() {
     let mut now = 0;
     for pause in [10, 20, 40, 80, 120, 120, 120] {
         assert_eq!(ends(&mut preflight, at(now), BAD, "no login"), []);
-        let told = preflight.told().expect("told");
+        let told = preflight.reported_state().expect("told");
         assert_eq!(told, Told { state: PreflightState::Failed, message: "the preflight command ended with exit code 3: no login".into() });
         assert_eq!(preflight.wake(), Some(at(now + pause)));
         assert_eq!(preflight.on(at(now + pause - 1), Event::Tick), []);

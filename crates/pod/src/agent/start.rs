@@ -75,7 +75,7 @@ impl Supervisor {
             if turn == 1 || input == Input::File { files.put(PAYLOAD_FILE, text.as_bytes()) } else { Ok(()) }
         });
         put.map_err(|error| (126, format!("cannot write the item to {}: {error}", self.options.data.display())))?;
-        let of_item = environment::of_item(item, turn, &self.options.data);
+        let of_item = environment::item_variables(item, turn, &self.options.data);
         let mut command = self.options.command.clone();
         if input == Input::Argument {
             command.push(text.into());

@@ -150,7 +150,7 @@ impl Watchdog {
     }
 
     /// Takes the model calls so far.
-    pub fn called(&mut self, called: ModelCalls) {
+    pub fn set_model_calls(&mut self, called: ModelCalls) {
         let since = self.since.millis();
         let ModelCalls { begun, seen, conversations, unknown, answered } = called;
         self.first_answer = self.first_answer.or(answered.filter(|answered| *answered >= since));
@@ -213,7 +213,7 @@ impl Watchdog {
             self.observed.extend(roots);
             return actions;
         }
-        let members = tree(table, &roots, &excluded(program, own));
+        let members = descendants(table, &roots, &excluded(program, own));
         actions.push(Action::Ask(members.clone()));
         let kill_at = now.after(KILL_GRACE);
         self.ending = Some(Ending { members, since: now.millis(), kill_at, give_up: kill_at.after(UNKILLABLE_TIMEOUT) });
@@ -228,7 +228,7 @@ impl Watchdog {
         roots.extend(orphans.map(|one| (one.pid, one.started)));
         let mut excluded: BTreeSet<i32> = own.iter().copied().chain([1]).collect();
         excluded.extend(program);
-        ending.members = tree(table, &roots, &excluded);
+        ending.members = descendants(table, &roots, &excluded);
         if ending.members.is_empty() {
             self.ending = None;
             return Vec::new();
@@ -251,7 +251,7 @@ impl Watchdog {
     pub fn with_descendants(&self, table: &[Process], these: &BTreeMap<i32, u64>, program: Option<i32>, own: &[i32]) -> BTreeMap<i32, u64> {
         let mut all: BTreeSet<i32> = own.iter().copied().chain([1]).collect();
         all.extend(program);
-        tree(table, these, &all)
+        descendants(table, these, &all)
     }
 }
 
@@ -324,7 +324,7 @@ impl<'a> Judge<'a> {
                 let hangs = (command && due <= self.now) || self.is_silent(one);
                 if !hangs {
                     ahead.push(one);
-                } else if one.kind.at_terminal() || self.stays(one, &children) {
+                } else if one.kind.at_terminal() || self.is_exempt(one, &children) {
                     found.exempt.insert(one.pid, one.started);
                 } else {
                     found.hung.push(one);
@@ -341,7 +341,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether the process, or one below it, is meant to stay or has its own time limit.
-    fn stays(&self, one: &Process, children: &BTreeMap<i32, Vec<&Process>>) -> bool {
+    fn is_exempt(&self, one: &Process, children: &BTreeMap<i32, Vec<&Process>>) -> bool {
         let names = &self.limits.untimed.names;
         let mut seen = BTreeSet::from([one.pid]);
         let mut ahead = vec![one];
@@ -363,7 +363,7 @@ fn title(table: &[Process], one: &Process) -> String {
 }
 
 /// The `roots` that still exist, all processes below them, and all in the process groups and sessions that they made.
-fn tree(table: &[Process], roots: &BTreeMap<i32, u64>, excluded: &BTreeSet<i32>) -> BTreeMap<i32, u64> {
+fn descendants(table: &[Process], roots: &BTreeMap<i32, u64>, excluded: &BTreeSet<i32>) -> BTreeMap<i32, u64> {
     let mut found: BTreeMap<i32, u64> = table
         .iter()
         .filter(|one| roots.get(&one.pid) == Some(&one.started) && !excluded.contains(&one.pid))

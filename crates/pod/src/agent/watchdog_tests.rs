@@ -51,7 +51,7 @@ fn table() -> Vec<Process> {
 fn dog(begun: u64, seen: u64) -> Watchdog {
     let mut dog = Watchdog::default();
     dog.limit(limits());
-    dog.called(call(begun, seen));
+    dog.set_model_calls(call(begun, seen));
     dog
 }
 
@@ -91,7 +91,7 @@ fn a_command_hangs_although_other_conversations_call_on() {
         let called = calls(last, now - 1, conversations, unknown);
         let mut dog = Watchdog::default();
         dog.limit(limits());
-        dog.called(called);
+        dog.set_model_calls(called);
         ended(&mut dog, now, &table())
     };
     let found = [20];
@@ -111,11 +111,11 @@ fn a_command_hangs_although_other_conversations_call_on() {
 #[test]
 fn the_watch_dog_looks_when_the_first_command_may_hang_and_forgets_what_another_program_called() {
     let mut dog = self::dog(100, 199);
-    dog.called(calls(8000, 8000, &[(100, 190, Some(199)), (50, 8000, None)], None));
+    dog.set_model_calls(calls(8000, 8000, &[(100, 190, Some(199)), (50, 8000, None)], None));
     assert_eq!(dog.wake(), Some(at(199 + 3600)));
     assert!(matches!(&dog.look(at(8000), &table(), Some(10), &[])[..], [Action::Hung { ended: true, .. }, Action::Ask(_)]));
     dog.program_started(at(150));
-    dog.called(calls(8000, 8000, &[(100, 120, Some(140)), (50, 8000, None)], Some(130)));
+    dog.set_model_calls(calls(8000, 8000, &[(100, 120, Some(140)), (50, 8000, None)], Some(130)));
     let ours = calls(8000, 8000, &[(150, 8000, None)], None);
     assert_eq!((dog.model_calls.as_ref(), dog.wake()), (Some(&ours), Some(at(8000 + 3600))));
 }
@@ -128,7 +128,7 @@ fn a_shells_command_has_its_time_whatever_the_program_does_meanwhile() {
     let answered = |answered: u64| {
         let mut dog = dog(199, 199);
         assert_eq!(dog.wake(), Some(at(199 + 3600)), "no model answered yet");
-        dog.called(ModelCalls { answered: Some(answered * 1000), ..call(300, 319) });
+        dog.set_model_calls(ModelCalls { answered: Some(answered * 1000), ..call(300, 319) });
         dog
     };
     let mut dog = answered(199);
@@ -138,13 +138,13 @@ fn a_shells_command_has_its_time_whatever_the_program_does_meanwhile() {
     assert_eq!(name, "sh (sleep)");
     // The start of a process is exact to a hundredth of a second.
     let mut soon = self::dog(199, 199);
-    soon.called(ModelCalls { answered: Some(200_009), ..call(300, 319) });
+    soon.set_model_calls(ModelCalls { answered: Some(200_009), ..call(300, 319) });
     assert_eq!(ended(&mut soon, 320, &all), [20]);
     assert_eq!(ended(&mut answered(201), 9000, &all), [] as [i32; 0], "nothing was told of an answer before it");
     // The next program has its own first answer.
     let mut next = answered(199);
     next.program_started(at(10_000));
-    next.called(ModelCalls { answered: Some(9_999_000), ..call(9_999, 9_999) });
+    next.set_model_calls(ModelCalls { answered: Some(9_999_000), ..call(9_999, 9_999) });
     assert_eq!((next.wake(), ended(&mut next, 20_000, &all)), (None, Vec::new()));
     // A pool without models waits for no answer.
     let mut without = Watchdog::default();
@@ -175,7 +175,7 @@ fn what_reads_from_a_terminal_or_is_meant_to_stay_is_left_alone() {
         let mut dog = dog(199, 199);
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         dog.limit(Limits { untimed: TimeExemptions { names, until_answer: true }, ..limits() });
-        dog.called(ModelCalls { answered: Some(199_000), ..call(199, 199) });
+        dog.set_model_calls(ModelCalls { answered: Some(199_000), ..call(199, 199) });
         dog
     };
     let hung = |names: &[&str], input| ended(&mut dog(names), 9000, &all(input));
@@ -208,7 +208,7 @@ fn a_program_that_calls_no_model_is_never_judged() {
     assert_eq!((dog.wake(), dog.look(at(90_000), &table(), Some(10), &[])), (None, Vec::new()));
     let mut dog = self::dog(100, 199);
     dog.program_started(at(150));
-    dog.called(call(100, 199));
+    dog.set_model_calls(call(100, 199));
     assert_eq!((dog.wake(), dog.look(at(90_000), &table(), Some(10), &[])), (None, Vec::new()), "it was another program's");
     let mut dog = self::dog(100, 199);
     dog.mode(BreakerMode::Off);

@@ -9,14 +9,14 @@ use spillway_wire::link::Answer;
 use spillway_wire::plan::Planned;
 use spillway_wire::work::Assignment;
 
-use super::output::{EXIT_REFUSED, notice_line, print, refused, tell};
+use super::output::{EXIT_REFUSED, notice_line, print, print_to_stderr, refused};
 
 /// Prints an answer; returns the exit code.
 pub fn show(answer: &Answer, key: Option<&str>) -> u8 {
     match answer {
         Answer::Done => 0,
         Answer::Kept => {
-            tell("no gateway answers now: the request is written down, and is sent when a gateway answers");
+            print_to_stderr("no gateway answers now: the request is written down, and is sent when a gateway answers");
             0
         }
         Answer::Notices(notices) => {
@@ -72,7 +72,7 @@ fn status(registered: bool, wanted: &DesiredState) -> String {
 /// Prints the item's task exactly as it is, or the item as JSON.
 pub fn show_item(item: Option<&Assignment>, json: bool) -> u8 {
     let Some(item) = item else {
-        tell("there is no item");
+        print_to_stderr("there is no item");
         return EXIT_REFUSED;
     };
     if json {

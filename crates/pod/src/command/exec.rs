@@ -18,7 +18,7 @@ use spillway_wire::link::{Answer, Ask};
 
 use super::ask;
 use super::new_notices::tell_notices;
-use super::output::{print, tell};
+use super::output::{print, print_to_stderr};
 use super::place::SidecarPaths;
 use crate::COMMAND_FIELDS_HELP;
 use crate::clock::millis;
@@ -104,7 +104,7 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
     if let Some(parent) = parent
         && let Err(error) = end_with_parent(parent)
     {
-        tell(&format!("error: the command was not run: {error}"));
+        print_to_stderr(&format!("error: the command was not run: {error}"));
         return EXIT_NOT_RUN;
     }
     let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -117,14 +117,14 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
     let ran = match carry_out(socket, &job, permit) {
         Ok(ran) => ran,
         Err(error) => {
-            tell(&format!("error: {name} was not run: {error}"));
+            print_to_stderr(&format!("error: {name} was not run: {error}"));
             return EXIT_NOT_RUN;
         }
     };
     let code = exit_code(&ran);
     match output {
-        Some(Output::Json) => print(&json(&told(&ran, &name))),
-        None => words(&ran, &name, within).into_iter().for_each(|line| tell(&line)),
+        Some(Output::Json) => print(&json(&exec_report(&ran, &name))),
+        None => messages(&ran, &name, within).into_iter().for_each(|line| print_to_stderr(&line)),
     }
     code
 }
@@ -146,13 +146,13 @@ pub fn run_timed_shell(place: &SidecarPaths, shell: &'static str, arguments: &[O
     let ran = match carry_out(socket, &job, Some(permit)) {
         Ok(ran) => ran,
         Err(error) => {
-            tell(&format!("error: {shell} was not run: {error}"));
+            print_to_stderr(&format!("error: {shell} was not run: {error}"));
             return Some(EXIT_NOT_RUN);
         }
     };
-    words(&ran, shell, within).into_iter().for_each(|line| tell(&line));
+    messages(&ran, shell, within).into_iter().for_each(|line| print_to_stderr(&line));
     if ran.timed_out {
-        tell(&format!("({COMMAND_FIELDS_HELP})"));
+        print_to_stderr(&format!("({COMMAND_FIELDS_HELP})"));
     }
     Some(exit_code(&ran))
 }
@@ -172,7 +172,7 @@ fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPerm
         Ok(Answer::CommandBegun(CommandBegun { permit, timeout_milliseconds, untimed: _ })) => {
             let within = Duration::from_millis(timeout_milliseconds);
             if timeout.is_some_and(|timeout| timeout > within) {
-                tell(&format!("notice: the time limit is {} s, the longest that the agent's pool allows", within.as_secs()));
+                print_to_stderr(&format!("notice: the time limit is {} s, the longest that the agent's pool allows", within.as_secs()));
             }
             return Ok((Some(permit), within));
         }
@@ -181,7 +181,7 @@ fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPerm
         Ok(_) => "the sidecar's answer is not understood".to_owned(),
         Err(error) => format!("the sidecar cannot be reached: {error}"),
     };
-    tell(&format!("notice: no breaker guards this command: {trouble}"));
+    print_to_stderr(&format!("notice: no breaker guards this command: {trouble}"));
     let limits = CommandLimits::default();
     let most = Duration::from_secs(limits.max_timeout_seconds.into());
     Ok((None, timeout.unwrap_or(Duration::from_secs(limits.timeout_seconds.into())).min(most)))
@@ -198,20 +198,20 @@ fn carry_out(socket: &Path, job: &Job, permit: Option<CommandPermit>) -> io::Res
     };
     let ran = runtime.block_on(process::run(job, || end(CommandEnd::Cancelled)))?;
     // Reported before the result is printed: its reader may start the next command at once.
-    end(how(&ran));
+    end(command_end(&ran));
     Ok(ran)
 }
 
 fn not_run(CommandRejected { message, retry_after_milliseconds }: CommandRejected, output: Option<Output>) -> u8 {
     match output {
         Some(Output::Json) => print(&json(&NotRun { refused: message, retry_after_milliseconds, do_not_retry: true })),
-        None => tell(&format!("{message} (retryAfterMilliseconds: {retry_after_milliseconds})")),
+        None => print_to_stderr(&format!("{message} (retryAfterMilliseconds: {retry_after_milliseconds})")),
     }
     EXIT_NOT_RUN
 }
 
 /// How the command ended, for the breaker.
-fn how(ran: &RunResult) -> CommandEnd {
+fn command_end(ran: &RunResult) -> CommandEnd {
     match &ran.ended {
         _ if ran.timed_out => CommandEnd::TimedOut,
         _ if ran.cancelled.is_some() => CommandEnd::Cancelled,
@@ -233,7 +233,7 @@ fn exit_code(ran: &RunResult) -> u8 {
     }
 }
 
-fn told(ran: &RunResult, name: &str) -> ExecReport {
+fn exec_report(ran: &RunResult, name: &str) -> ExecReport {
     let (exit_code, signal, trouble) = match &ran.ended {
         ProcessEnd::Exit(Exit::Code(code)) => (Some(*code), None, None),
         ProcessEnd::Exit(Exit::Signal(signal)) => (None, Some(*signal), None),
@@ -255,7 +255,7 @@ fn told(ran: &RunResult, name: &str) -> ExecReport {
 }
 
 /// Our own lines, beside the output of the command.
-fn words(ran: &RunResult, name: &str, within: Duration) -> Vec<String> {
+fn messages(ran: &RunResult, name: &str, within: Duration) -> Vec<String> {
     let mut words = Vec::new();
     if ran.timed_out {
         words.push(format!("{name} timed out after {} s: it was ended, with all processes that it started", within.as_secs_f64()));

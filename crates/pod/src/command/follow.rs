@@ -14,7 +14,7 @@ use spillway_wire::work::MAX_CLAIM_WAIT_SECONDS;
 
 use super::answer::{message_line, show};
 use super::ask::{self, key_or_new};
-use super::output::{EXIT_REFUSED, print, refused, tell, unreachable_sidecar};
+use super::output::{EXIT_REFUSED, print, print_to_stderr, refused, unreachable_sidecar};
 use crate::files;
 
 /// The file with the cursor of the last printed answer. The program may damage it; then messages are printed again.
@@ -113,7 +113,7 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
             Ok(Answer::Done) if printed => return 0,
             Ok(Answer::Done) if began.elapsed() < wait => std::thread::sleep(POLL_INTERVAL),
             Ok(Answer::Done) => {
-                tell("there is no message");
+                print_to_stderr("there is no message");
                 return EXIT_REFUSED;
             }
             Ok(answer) => return show(&answer, None),
@@ -137,7 +137,7 @@ pub fn cursor(file: &Path) -> Option<String> {
 /// Stores the cursor up to which the inbox was printed.
 pub fn remember(file: &Path, cursor: &str) {
     if let Err(error) = files::write(file, cursor.as_bytes(), 0o600) {
-        tell(&format!("cannot store which messages were printed, so that they will be printed again: {error}"));
+        print_to_stderr(&format!("cannot store which messages were printed, so that they will be printed again: {error}"));
     }
 }
 

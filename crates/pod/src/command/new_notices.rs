@@ -5,14 +5,14 @@ use spillway_wire::link::{Answer, Ask};
 
 use super::ask;
 use super::heard_notices::HeardNotices;
-use super::output::{notice_line, tell};
+use super::output::{notice_line, print_to_stderr};
 use super::place::SidecarPaths;
 
 /// Prints the notices that were not printed before.
 pub(super) fn tell_new(heard: &mut HeardNotices, known: Vec<Notice>) {
     let new = heard.new_ones(known);
     for notice in &new {
-        tell(&format!("notice: {}", notice_line(notice)));
+        print_to_stderr(&format!("notice: {}", notice_line(notice)));
     }
     heard.remember(&new);
 }

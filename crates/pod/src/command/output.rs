@@ -14,16 +14,16 @@ pub const EXIT_UNREACHABLE: u8 = 4;
 
 /// Prints a refusal; returns the exit code.
 pub(super) fn refused(refusal: &Refusal, key: Option<&str>) -> u8 {
-    tell(&format!("refused: {refusal}"));
+    print_to_stderr(&format!("refused: {refusal}"));
     if let Some(key) = key.filter(|_| refusal.code.is_retryable()) {
-        tell(&format!("to try again without making a second one, add: --key {key}"));
+        print_to_stderr(&format!("to try again without making a second one, add: --key {key}"));
     }
     EXIT_REFUSED
 }
 
 /// Prints that the sidecar cannot be reached; returns the exit code.
 pub(super) fn unreachable_sidecar(error: &std::io::Error) -> u8 {
-    tell(&format!("error: the sidecar cannot be reached: {error}"));
+    print_to_stderr(&format!("error: the sidecar cannot be reached: {error}"));
     EXIT_UNREACHABLE
 }
 
@@ -33,7 +33,7 @@ pub(super) fn print(line: &str) {
 }
 
 /// Prints a line for people and for the model.
-pub(super) fn tell(line: &str) {
+pub(super) fn print_to_stderr(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::output::tell;
+use super::output::print_to_stderr;
 use super::shell::is_program;
 use super::think::dialect::Dialect;
 use super::think::model::{GetAnswer, get};
@@ -74,12 +74,12 @@ pub fn run(arguments: PreflightArguments) -> u8 {
     });
     troubles.extend(asked.into_iter().flatten());
     if !troubles.is_empty() {
-        tell(&troubles.join("; "));
+        print_to_stderr(&troubles.join("; "));
         return 1;
     }
     let Some((program, rest)) = command.split_first() else { return 0 };
     let error = Command::new(program).args(rest).exec();
-    tell(&format!("error: {}: {error}", program.display()));
+    print_to_stderr(&format!("error: {}: {error}", program.display()));
     126
 }
 

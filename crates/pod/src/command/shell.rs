@@ -20,13 +20,13 @@ use std::process::Command;
 use rustix::process::{Pid, getppid};
 
 use super::exec;
-use super::output::tell;
+use super::output::print_to_stderr;
 use super::place::SidecarPaths;
 use crate::process::kind;
 use crate::process::shells::{self, TIMED_BY_VARIABLE, TIMED_SHELLS, TIMED_VARIABLE};
 
 /// The shell as which we were called, if it is one.
-pub fn called(name: Option<&OsStr>) -> Option<&'static str> {
+pub fn called_shell(name: Option<&OsStr>) -> Option<&'static str> {
     let name = Path::new(name?).file_name()?.as_bytes();
     // A login shell has a dash before its name.
     let name = name.strip_prefix(b"-").unwrap_or(name);
@@ -36,7 +36,7 @@ pub fn called(name: Option<&OsStr>) -> Option<&'static str> {
 /// Runs the shell that was called by `name`; returns the exit code, unless the real shell replaces this process.
 pub fn run(shell: &'static str, name: &OsStr, arguments: Vec<OsString>) -> u8 {
     if let Err(error) = shells::end_with_timer() {
-        tell(&format!("error: {shell} was not run: {error}"));
+        print_to_stderr(&format!("error: {shell} was not run: {error}"));
         return 126;
     }
     let asks = getppid() != Some(Pid::INIT)
@@ -51,18 +51,18 @@ pub fn run(shell: &'static str, name: &OsStr, arguments: Vec<OsString>) -> u8 {
 
 /// Whether a file can be executed.
 pub fn is_program(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| runs(&found))
+    fs::metadata(path).is_ok_and(|found| is_executable(&found))
 }
 
 fn exec_real_shell(shell: &str, name: &OsStr, arguments: &[OsString]) -> u8 {
     let Some(real) = find(shell) else {
-        tell(&format!("error: {shell} was not found on the PATH"));
+        print_to_stderr(&format!("error: {shell} was not found on the PATH"));
         return 127;
     };
     // The name says whether it is a login shell; the folder does not matter.
     let name = Path::new(name).file_name().unwrap_or(name);
     let error = Command::new(&real).arg0(name).args(arguments).env_remove(TIMED_BY_VARIABLE).exec();
-    tell(&format!("error: {}: {error}", real.display()));
+    print_to_stderr(&format!("error: {}: {error}", real.display()));
     126
 }
 
@@ -72,11 +72,11 @@ fn find(shell: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let usual = ["/bin", "/usr/bin"].map(PathBuf::from);
     let all = env::split_paths(&path).chain(usual).map(|folder| folder.join(shell));
-    let is_real = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| runs(&found) && !same(&found, own.as_ref()));
+    let is_real = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| is_executable(&found) && !same(&found, own.as_ref()));
     all.into_iter().find(is_real)
 }
 
-fn runs(file: &Metadata) -> bool {
+fn is_executable(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o111 != 0
 }
 
@@ -99,8 +99,8 @@ mod tests {
             ("", None),
         ];
         for (name, expected) in cases {
-            assert_eq!(called(Some(OsStr::new(name))), expected, "{name}");
+            assert_eq!(called_shell(Some(OsStr::new(name))), expected, "{name}");
         }
-        assert_eq!(called(None), None);
+        assert_eq!(called_shell(None), None);
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::gateway::{Answer, Call, Gateway, Silence, escape, not_understood};
 use super::input::Input;
-use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, lasting};
+use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, is_final};
 use crate::{VERSION, random};
 
 /// Time limit of a call that is answered at once.
@@ -76,7 +76,7 @@ pub fn finish(held: &LeaseRef, outcome: &Outcome) -> Call {
 }
 
 /// The outcome of a claim.
-pub fn claimed(result: &Result<Answer, Silence>) -> CallOutcome<Option<Assignment>> {
+pub fn claim_outcome(result: &Result<Answer, Silence>) -> CallOutcome<Option<Assignment>> {
     match result {
         Ok(Answer::Done(body)) => match serde_json::from_slice(body) {
             Ok(assignment) => CallOutcome::Done(Some(assignment)),
@@ -159,7 +159,7 @@ pub async fn deliver(gateway: Arc<Gateway>, mut kept: watch::Receiver<Option<Goo
         let result = gateway.call(&goodbye(&said)).await;
         let over = match &result {
             Ok(Answer::Done(_) | Answer::Nothing) => true,
-            Ok(Answer::Refused(refusal)) => lasting(refusal.code),
+            Ok(Answer::Refused(refusal)) => is_final(refusal.code),
             Err(_) => false,
         };
         failures = if over { 0 } else { failures.saturating_add(1) };
@@ -263,7 +263,7 @@ impl Delivery {
                 }
                 Ok(Answer::Refused(refusal)) => {
                     answer = Reply::Refused(refusal.clone());
-                    lasting(refusal.code)
+                    is_final(refusal.code)
                 }
                 Err(_) => false,
             };
@@ -308,7 +308,7 @@ async fn call_until_final(gateway: &Gateway, inputs: &mpsc::Sender<Input>, call:
         let over = match &result {
             Ok(Answer::Done(body)) => Some(Some(body.to_vec())),
             Ok(Answer::Nothing) => Some(None),
-            Ok(Answer::Refused(refusal)) => lasting(refusal.code).then_some(None),
+            Ok(Answer::Refused(refusal)) => is_final(refusal.code).then_some(None),
             Err(_) => None,
         };
         let _ = inputs.send(Input::Carried(result)).await; // we are ending
@@ -360,6 +360,6 @@ mod tests {
 
     #[test]
     fn a_new_leader_that_does_not_know_us_yet_loses_no_goodbye() {
-        assert!(!lasting(Code::NotAnAgent) && !lasting(Code::InvalidToken) && lasting(Code::AgentEnded));
+        assert!(!is_final(Code::NotAnAgent) && !is_final(Code::InvalidToken) && is_final(Code::AgentEnded));
     }
 }

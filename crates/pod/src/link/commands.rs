@@ -122,7 +122,7 @@ impl Commands {
         let set = Settings { open: open.map_or(guard.open, millis), ..guard };
         let settings = set.clone().with_effective_window(default_time_limit_ms(&limits));
         // Two sidecars of one pod never start in the same millisecond, so that the time is a unique owner.
-        let circuit = Circuit::load(settings, now.millis(), &kept, at(now, 0.5), wall(now));
+        let circuit = Circuit::load(settings, now.millis(), &kept, at(now, 0.5), persisted_clock(now));
         Self {
             circuit,
             limits,
@@ -185,7 +185,7 @@ impl Commands {
     }
 
     /// A model answered.
-    pub fn answered(&mut self, at: BootTime) {
+    pub fn note_model_answer(&mut self, at: BootTime) {
         self.last_model_answer = Some(at);
     }
 
@@ -238,7 +238,7 @@ impl Commands {
     }
 
     /// Takes the governor's answer to a request to try a command. `None`: no answer came, and the command runs without a permit.
-    pub fn asked(
+    pub fn on_governor_answer(
         &mut self,
         now: BootTime,
         random: f64,
@@ -272,7 +272,7 @@ impl Commands {
     }
 
     /// A command that did not ask hung, and the watch-dog ended it.
-    pub fn hung(&mut self, now: BootTime, random: f64, keep: impl Fn(&KeptBreaker)) {
+    pub fn note_hung_command(&mut self, now: BootTime, random: f64, keep: impl Fn(&KeptBreaker)) {
         let at = at(now, random);
         if let Answer::Permit(permit) = self.circuit.admit(at, 1) {
             self.count(&permit, Outcome::Failure { retry_after: None }, at);
@@ -321,7 +321,7 @@ impl Commands {
 
     /// Hands a changed state to `keep`.
     fn keep(&mut self, now: BootTime, keep: &impl Fn(&KeptBreaker)) {
-        let saved = self.circuit.to_persisted(now.millis(), wall(now));
+        let saved = self.circuit.to_persisted(now.millis(), persisted_clock(now));
         if saved.is_equivalent(&self.kept) {
             return;
         }
@@ -392,7 +392,7 @@ fn at(now: BootTime, random: f64) -> Moment {
 }
 
 /// The clock of the kept state: time since boot, which all sidecars of this pod share.
-fn wall(now: BootTime) -> i64 {
+fn persisted_clock(now: BootTime) -> i64 {
     i64::try_from(now.millis()).unwrap_or(i64::MAX)
 }
 

@@ -87,7 +87,7 @@ fn a_command_that_asked_for_no_time_is_timed_where_a_model_may_have_wanted_it() 
     assert_eq!(unasked(&mut commands, 0), Some(120_000), "a pool without models");
     commands.set_exemptions(TimeExemptions::default());
     assert_eq!(unasked(&mut commands, 0), None, "no model answered yet: it is the program, or a helper of it");
-    commands.answered(time(50));
+    commands.note_model_answer(time(50));
     assert_eq!(unasked(&mut commands, 50_001), None, "that was an answer to an earlier program");
     assert_eq!(unasked(&mut commands, 50_000), Some(120_000));
     for mode in [BreakerMode::Observe, BreakerMode::Off] {
@@ -171,13 +171,13 @@ fn while_the_breaker_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried
     let Begin::Answer(Reply::CommandRejected(second)) = begin(&mut commands, 30) else { panic!("one question at a time") };
     assert!(second.message.contains("its probes have not ended yet") && second.retry_after_milliseconds == 1000, "{second:?}");
     let no = CommandRejected { message: "no".into(), retry_after_milliseconds: 2_000 };
-    assert_eq!(commands.asked(time(30), 0.5, first, Some(Err(no.clone()))), Reply::CommandRejected(no));
+    assert_eq!(commands.on_governor_answer(time(30), 0.5, first, Some(Err(no.clone()))), Reply::CommandRejected(no));
     assert!(matches!(begin(&mut commands, 31), Begin::Answer(Reply::CommandRejected(_))), "nobody is asked before that");
     // The governor gives a permit: the end is reported to it, and counts nowhere else.
     let Begin::Try(second) = begin(&mut commands, 32) else { panic!("it is to be tried") };
     assert!(second.command.id > first.command.id);
     let permit = CommandPermit { owner: 9, epoch: 8, id: 7 };
-    let begun = commands.asked(time(32), 0.5, second, Some(Ok(permit)));
+    let begun = commands.on_governor_answer(time(32), 0.5, second, Some(Ok(permit)));
     assert_eq!(begun, Reply::CommandBegun(CommandBegun { permit: second.command, timeout_milliseconds: 120_000, untimed: Vec::new() }));
     let ended = CommandEnded { permit: second.command, how: CommandEnd::TimedOut };
     let told = EndTry { permit, outcome: TryOutcome::Failure };
@@ -186,7 +186,7 @@ fn while_the_breaker_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried
     assert_eq!(commands.counts().failed, 0);
     // No answer comes: the command runs without a permit.
     let Begin::Try(third) = begin(&mut commands, 34) else { panic!("it is to be tried") };
-    assert!(matches!(commands.asked(time(34), 0.5, third, None), Reply::CommandBegun(_)));
+    assert!(matches!(commands.on_governor_answer(time(34), 0.5, third, None), Reply::CommandBegun(_)));
     let ended = CommandEnded { permit: third.command, how: CommandEnd::TimedOut };
     assert_eq!((commands.end(time(35), 0.5, ended, |_| {}), commands.counts().failed), (None, 1));
     // The breaker is closed: the governor is not asked.
@@ -199,7 +199,7 @@ fn rights_to_try_whose_commands_never_end_are_bounded() {
     let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
     for id in 0..10 * MAX_PENDING_PROBES as u64 {
         let command = TryCommand { command: CommandPermit { owner: 1, epoch: 1, id }, timeout_milliseconds: 1_000 };
-        commands.asked(time(0), 0.5, command, Some(Ok(CommandPermit { owner: 9, epoch: 8, id })));
+        commands.on_governor_answer(time(0), 0.5, command, Some(Ok(CommandPermit { owner: 9, epoch: 8, id })));
     }
     assert_eq!(commands.governor_permits.len(), MAX_PENDING_PROBES);
 }
@@ -208,10 +208,10 @@ fn rights_to_try_whose_commands_never_end_are_bounded() {
 fn a_command_that_nobody_timed_counts_like_one_that_timed_out() {
     let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
     for _ in 0..10 {
-        commands.hung(time(1), 0.5, |_| {});
+        commands.note_hung_command(time(1), 0.5, |_| {});
     }
     let reply = commands.begin(time(2), 0.5, BeginCommand::default(), |_| {});
     assert!(matches!(reply, Begin::Answer(Reply::CommandRejected(_))), "{reply:?}");
-    commands.hung(time(2), 0.5, |_| {});
+    commands.note_hung_command(time(2), 0.5, |_| {});
     assert_eq!(commands.counts(), CommandCounts { failed: 10, opened: 1 }, "what comes while it is open says nothing new");
 }

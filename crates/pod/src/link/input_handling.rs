@@ -13,8 +13,8 @@ use super::calls::{self, Delivery};
 use super::commands::Begin;
 use super::gateway::{Answer, Silence};
 use super::input::{Candidate, Input, WorkResult};
-use super::retry::lasting;
-use super::sidecar::{Sidecar, unkept};
+use super::retry::is_final;
+use super::sidecar::{Sidecar, not_kept_reply};
 use super::socket::{self, Admission, Supervisor, admit};
 use super::state::Link;
 use crate::clock::BootTime;
@@ -47,12 +47,12 @@ impl Sidecar {
                 if self.supervisor.as_ref().is_some_and(|(known, _)| *known == number) {
                     let now = BootTime::now();
                     match said {
-                        Control::State(report) => self.state.program(now, report),
+                        Control::State(report) => self.state.on_program_report(now, report),
                         Control::NoticesSeen(id) => self.state.notices_seen(id),
                         Control::Ended => self.state.ended(now),
                         Control::CommandHung => {
                             let journal = &self.journal;
-                            self.commands.hung(now, random::fraction(), |kept| journal.keep_commands(kept));
+                            self.commands.note_hung_command(now, random::fraction(), |kept| journal.keep_commands(kept));
                         }
                         Control::Finished { held, outcome } => {
                             self.state.finished(held, outcome);
@@ -70,15 +70,15 @@ impl Sidecar {
             Input::Ask(ask, reply) => self.take_ask(ask, reply),
             Input::ModelCalled(calls) => {
                 if let Some(answered) = calls.answered {
-                    self.commands.answered(BootTime::from_millis(answered));
+                    self.commands.note_model_answer(BootTime::from_millis(answered));
                 }
-                self.state.called(calls);
+                self.state.note_model_calls(calls);
             }
             Input::TryAnswered(command, answer, reply) => {
                 if answer.is_none() {
                     link_says!("the governor does not answer whether a command may be tried: the command is run");
                 }
-                let answer = self.commands.asked(BootTime::now(), random::fraction(), command, answer);
+                let answer = self.commands.on_governor_answer(BootTime::now(), random::fraction(), command, answer);
                 let _ = reply.send(answer); // the caller may have gone: its permit then counts as failed after its time
             }
         }
@@ -99,7 +99,7 @@ impl Sidecar {
         let now = BootTime::now();
         let trouble = match result {
             Ok(Answer::Done(_) | Answer::Nothing) => {
-                self.state.answered(now);
+                self.state.note_answer(now);
                 self.state.accepted();
                 None
             }
@@ -109,7 +109,7 @@ impl Sidecar {
                 if self.external_directive.is_some() && refusal.code.status() == 401 {
                     self.state.unanswered();
                 } else {
-                    self.state.answered(now);
+                    self.state.note_answer(now);
                 }
                 self.state.refused(now, refusal.code);
                 Some(refusal.to_string())
@@ -145,7 +145,7 @@ impl Sidecar {
         let now = BootTime::now();
         // In a cluster the controller ends the pod of a former agent. Outside it only this process can end the program.
         if let (Ok(Answer::Refused(refusal)), Some(wanted), false) = (&result, &self.external_directive, self.state.was_let_start())
-            && (lasting(refusal.code) || refusal.code == Code::NotAnAgent)
+            && (is_final(refusal.code) || refusal.code == Code::NotAnAgent)
         {
             wanted.send_replace(Directive::Stop);
         }
@@ -193,7 +193,7 @@ impl Sidecar {
         self.hear(result);
         let reply = match result {
             Ok(Answer::Done(_) | Answer::Nothing) => Reply::Done,
-            Ok(Answer::Refused(refusal)) if lasting(refusal.code) => Reply::Refused(refusal.clone()),
+            Ok(Answer::Refused(refusal)) if is_final(refusal.code) => Reply::Refused(refusal.clone()),
             Ok(Answer::Refused(_)) | Err(_) => return, // the goodbye is kept and sent again
         };
         // The program may have said another goodbye meanwhile, which is delivered next.
@@ -211,11 +211,11 @@ impl Sidecar {
         match worked {
             WorkResult::Claimed(result) => {
                 self.hear(&result);
-                self.state.sidecar_work().claimed(now, calls::claimed(&result), calls::retry_after(&result), random);
+                self.state.sidecar_work().on_claim_answer(now, calls::claim_outcome(&result), calls::retry_after(&result), random);
             }
             WorkResult::Advanced(held, told, result) => {
                 self.hear(&result);
-                self.state.sidecar_work().advanced(now, &held, &told, calls::taken(&result), calls::retry_after(&result), random);
+                self.state.sidecar_work().on_progress_answer(now, &held, &told, calls::taken(&result), calls::retry_after(&result), random);
             }
             WorkResult::Finished(held, result) => {
                 self.hear(&result);
@@ -263,7 +263,7 @@ impl Sidecar {
     }
 
     fn take_ask(&mut self, ask: Ask, reply: oneshot::Sender<Reply>) {
-        self.state.asked(None);
+        self.state.note_question(None);
         let answer = match ask {
             Ask::Goodbye(goodbye) => return self.say_goodbye(goodbye, reply),
             Ask::Spawn { key, request } => return self.carry(Delivery::spawn(key, &request, self.spawning.clone()), reply),
@@ -274,7 +274,7 @@ impl Sidecar {
             Ask::Budget => return self.carry(Ok(Delivery::budget(self.listening.clone())), reply),
             Ask::AskTokens(request) => return self.carry(Ok(Delivery::ask_tokens(&request, self.spawning.clone())), reply),
             Ask::Next { wait_seconds } => return self.ask_work(reply, |state, now, number| state.next(now, number, wait_seconds)),
-            Ask::Finish(outcome) => return self.ask_work(reply, |state, now, number| state.say(now, number, outcome)),
+            Ask::Finish(outcome) => return self.ask_work(reply, |state, now, number| state.report_item_end(now, number, outcome)),
             Ask::Progress(progress) => {
                 if !progress.action.is_empty()
                     && let Err(error) = self.journal.keep_action(&progress.action)
@@ -282,7 +282,7 @@ impl Sidecar {
                     link_says!("cannot write the program's action to the journal: {error}");
                 }
                 self.state.progress(&progress);
-                if self.state.in_touch() { Reply::Done } else { self.kept() }
+                if self.state.in_touch() { Reply::Done } else { self.kept_reply() }
             }
             Ask::BeginCommand(command) => {
                 let (now, random, journal) = (BootTime::now(), random::fraction(), &self.journal);
@@ -335,7 +335,7 @@ impl Sidecar {
         let kept = self.keep_goodbye(goodbye);
         tokio::spawn(async move {
             let answer = tokio::time::timeout(GOODBYE_TIMEOUT, answer).await.ok().and_then(Result::ok);
-            let _ = reply.send(answer.unwrap_or_else(|| if kept { Reply::Kept } else { unkept() })); // the caller may have gone
+            let _ = reply.send(answer.unwrap_or_else(|| if kept { Reply::Kept } else { not_kept_reply() })); // the caller may have gone
         });
     }
 }

@@ -55,18 +55,18 @@ impl<S: Steps> Journal<S> {
         Self { folder, steps, pending_writes: Mutex::default() }
     }
 
-    fn late(&self) -> MutexGuard<'_, BTreeMap<&'static str, Option<Vec<u8>>>> {
+    fn pending_writes(&self) -> MutexGuard<'_, BTreeMap<&'static str, Option<Vec<u8>>>> {
         self.pending_writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all values are written.
     pub fn is_fully_written(&self) -> bool {
-        self.late().is_empty()
+        self.pending_writes().is_empty()
     }
 
     /// Tries again to write the values that could not be written; returns whether all are written now.
     pub fn catch_up(&self) -> bool {
-        let mut late = self.late();
+        let mut late = self.pending_writes();
         if !late.is_empty() {
             late.retain(|name, bytes| self.put(name, bytes.as_deref()).is_err());
             if late.is_empty() {
@@ -105,7 +105,7 @@ impl<S: Steps> Journal<S> {
 
     /// Keeps the breaker of commands.
     pub fn keep_commands(&self, kept: &commands::KeptBreaker) {
-        self.say(COMMANDS_FILE, self.write_json(COMMANDS_FILE, kept));
+        self.log_failure(COMMANDS_FILE, self.write_json(COMMANDS_FILE, kept));
     }
 
     /// Keeps a goodbye.
@@ -115,7 +115,7 @@ impl<S: Steps> Journal<S> {
 
     /// Forgets the goodbye, because a gateway has accepted or refused it.
     pub fn forget_goodbye(&self) {
-        self.say(GOODBYE_FILE, self.keep(GOODBYE_FILE, None));
+        self.log_failure(GOODBYE_FILE, self.keep(GOODBYE_FILE, None));
     }
 
     /// Keeps the program's current action.
@@ -125,12 +125,12 @@ impl<S: Steps> Journal<S> {
 
     /// Forgets the program's action, because its item has ended.
     pub fn forget_action(&self) {
-        self.say(ACTION_FILE, self.keep(ACTION_FILE, None));
+        self.log_failure(ACTION_FILE, self.keep(ACTION_FILE, None));
     }
 
     /// Keeps the item in hand, and the end of the item before.
     pub fn keep_work(&self, work: &KeptWork) {
-        self.say(WORK_FILE, self.write_json(WORK_FILE, work));
+        self.log_failure(WORK_FILE, self.write_json(WORK_FILE, work));
     }
 
     /// Keeps the supervisor's key.
@@ -140,17 +140,17 @@ impl<S: Steps> Journal<S> {
 
     /// Keeps the settings.
     pub fn keep_settings(&self, settings: &Settings) {
-        self.say(SETTINGS_FILE, self.write_json(SETTINGS_FILE, settings));
+        self.log_failure(SETTINGS_FILE, self.write_json(SETTINGS_FILE, settings));
     }
 
     /// Keeps that the program may start.
     pub fn keep_start(&self) {
-        self.say(STARTED_FILE, self.write(STARTED_FILE, b""));
+        self.log_failure(STARTED_FILE, self.write(STARTED_FILE, b""));
     }
 
     /// Keeps the time of the last answer.
     pub fn keep_heard(&self, heard: BootTime) {
-        self.say(LAST_HEARD_FILE, self.write(LAST_HEARD_FILE, heard.millis().to_string().as_bytes()));
+        self.log_failure(LAST_HEARD_FILE, self.write(LAST_HEARD_FILE, heard.millis().to_string().as_bytes()));
     }
 
     fn write_json(&self, name: &'static str, value: &impl Serialize) -> io::Result<()> {
@@ -164,8 +164,8 @@ impl<S: Steps> Journal<S> {
     fn keep(&self, name: &'static str, bytes: Option<&[u8]>) -> io::Result<()> {
         let done = self.put(name, bytes);
         match &done {
-            Ok(()) => self.late().remove(name),
-            Err(_) => self.late().insert(name, bytes.map(<[u8]>::to_vec)),
+            Ok(()) => self.pending_writes().remove(name),
+            Err(_) => self.pending_writes().insert(name, bytes.map(<[u8]>::to_vec)),
         };
         done
     }
@@ -192,7 +192,7 @@ impl<S: Steps> Journal<S> {
     }
 
     /// Logs a failure to write. The sidecar continues: the value is lost only if it restarts before it [catches up](Self::catch_up).
-    fn say(&self, name: &str, written: io::Result<()>) {
+    fn log_failure(&self, name: &str, written: io::Result<()>) {
         if let Err(error) = written {
             link_says!("{name} cannot be written to the journal: {error}");
         }

@@ -78,17 +78,20 @@ impl Models {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let patient = request.uri().path().ends_with(RESPONSES_PATH_SUFFIX);
         if request.method() == Method::CONNECT {
-            return said(StatusCode::METHOD_NOT_ALLOWED, "this port is for model calls and is no proxy");
+            return error_answer(StatusCode::METHOD_NOT_ALLOWED, "this port is for model calls and is no proxy");
         }
         let Some(path) = self.path(request.uri()) else {
-            return said(StatusCode::NOT_FOUND, "no such path: the base URLs of models are in the environment of the agent's program");
+            return error_answer(
+                StatusCode::NOT_FOUND,
+                "no such path: the base URLs of models are in the environment of the agent's program",
+            );
         };
         // Only a POST can be a question to a model.
         let call = (request.method() == Method::POST).then(|| self.conversations.begin(BootTime::now()));
         self.tell(None);
         let carried = match self.prepare(request, &path) {
             Ok(request) => timeout(PROVIDER_SILENCE_TIMEOUT, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut)),
-            Err(error) => return said(StatusCode::BAD_REQUEST, &error.to_string()),
+            Err(error) => return error_answer(StatusCode::BAD_REQUEST, &error.to_string()),
         };
         match carried {
             Ok(answer) => {
@@ -109,7 +112,7 @@ impl Models {
             Err(silence) => {
                 link_says!("a model call was not forwarded: {silence}");
                 let status = if patient { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE };
-                let mut answer = said(status, &format!("Spillway's gateway cannot be reached now ({silence}); try again"));
+                let mut answer = error_answer(status, &format!("Spillway's gateway cannot be reached now ({silence}); try again"));
                 answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
                 answer
             }
@@ -154,7 +157,7 @@ fn strip(sent: &mut HeaderMap) {
 }
 
 /// An answer of our own, in the error format that clients of all dialects read.
-fn said(status: StatusCode, message: &str) -> Answer {
+fn error_answer(status: StatusCode, message: &str) -> Answer {
     let kind =
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS { "overloaded_error" } else { "invalid_request_error" };
     let error = serde_json::json!({"type": "error", "error": {"type": kind, "code": status.as_u16(), "message": message}});

@@ -19,7 +19,7 @@ pub enum CallOutcome<T> {
 
 /// Whether a refusal is final, so that a repetition cannot help. Other refusals may be caused by a new leader, a late cache, or a
 /// token that is being replaced.
-pub fn lasting(code: Code) -> bool {
+pub fn is_final(code: Code) -> bool {
     match code {
         Code::NoToken
         | Code::InvalidToken

@@ -155,8 +155,8 @@ impl Sidecar {
     /// Carries out the actions that are due; returns for how long none is due.
     fn act(&mut self) -> Duration {
         let now = BootTime::now();
-        self.state.commands(self.commands.counts());
-        self.state.breaker(self.commands.state());
+        self.state.set_command_counts(self.commands.counts());
+        self.state.set_breaker_state(self.commands.state());
         let (actions, wake) = self.state.plan(now);
         for action in actions {
             self.perform(action);
@@ -168,8 +168,8 @@ impl Sidecar {
         }
         let held = self.state.sidecar_work().held();
         self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
-        if self.state.heard().since(self.heard_kept) >= LAST_HEARD_WRITE_INTERVAL {
-            self.heard_kept = self.state.heard();
+        if self.state.last_answer().since(self.heard_kept) >= LAST_HEARD_WRITE_INTERVAL {
+            self.heard_kept = self.state.last_answer();
             self.journal.keep_heard(self.heard_kept);
         }
         let wake = self.catch_up(now).map_or(wake, |again| again.min(wake));
@@ -221,10 +221,10 @@ impl Sidecar {
                 self.call(call, move |result| Input::Work(WorkResult::Finished(held, result)));
             }
             WorkAction::Answer(number, answer) => {
-                let answer = if answer == Reply::Kept { self.kept() } else { answer };
+                let answer = if answer == Reply::Kept { self.kept_reply() } else { answer };
                 match (self.open_questions.remove(&number), &self.supervisor) {
                     // A program may end as soon as it gets the answer: the supervisor must know before.
-                    (Some(waiting), Some((_, supervisor))) => supervisor.then(waiting, answer),
+                    (Some(waiting), Some((_, supervisor))) => supervisor.answer_after_orders(waiting, answer),
                     (Some(waiting), None) => drop(waiting.send(answer)), // the caller may have gone
                     (None, _) => {}
                 }
@@ -275,8 +275,8 @@ impl Sidecar {
     }
 
     /// The answer about a request that no gateway has accepted: kept, if the journal is written.
-    pub(super) fn kept(&self) -> Reply {
-        if self.journal.is_fully_written() { Reply::Kept } else { unkept() }
+    pub(super) fn kept_reply(&self) -> Reply {
+        if self.journal.is_fully_written() { Reply::Kept } else { not_kept_reply() }
     }
 
     /// Keeps a goodbye; returns whether it is written. It is delivered in any case.
@@ -291,7 +291,7 @@ impl Sidecar {
 }
 
 /// The answer if no gateway has accepted a request, and it would be lost with this process.
-pub(super) fn unkept() -> Reply {
+pub(super) fn not_kept_reply() -> Reply {
     let message =
         "no gateway has accepted this yet, and the sidecar cannot write it to its journal. The sidecar keeps trying; repeat it to be sure";
     Reply::Refused(Refusal::new(spillway_wire::Code::GovernorAway, message).retry_after(5))

@@ -211,7 +211,7 @@ impl Supervisor {
     }
 
     /// Sends an answer to another connection after all orders before it are written, so that its reader acts later than they do.
-    pub fn then(&self, reply: oneshot::Sender<Answer>, answer: Answer) {
+    pub fn answer_after_orders(&self, reply: oneshot::Sender<Answer>, answer: Answer) {
         match self.orders.try_send(Line::Then(reply, answer)) {
             Ok(()) | Err(mpsc::error::TrySendError::Full(Line::Order(_)) | mpsc::error::TrySendError::Closed(Line::Order(_))) => {}
             Err(

@@ -163,7 +163,7 @@ impl Link {
     }
 
     /// A gateway answered a call, with any answer.
-    pub fn answered(&mut self, now: BootTime) {
+    pub fn note_answer(&mut self, now: BootTime) {
         self.last_answer = now;
         self.unanswered = 0;
     }
@@ -287,9 +287,9 @@ impl Link {
     }
 
     /// The supervisor reports the state of the program.
-    pub fn program(&mut self, now: BootTime, report: Report) {
+    pub fn on_program_report(&mut self, now: BootTime, report: Report) {
         self.action = self.action.take().or_else(|| report.action.clone());
-        self.sidecar_work.holds(report.held.as_ref());
+        self.sidecar_work.on_supervisor_lease(report.held.as_ref());
         if let Some(told) = &mut self.supervisor {
             told.work.held = Some(report.held.clone());
         }
@@ -297,7 +297,7 @@ impl Link {
     }
 
     /// The program asked something, or reported its action.
-    pub fn asked(&mut self, action: Option<String>) {
+    pub fn note_question(&mut self, action: Option<String>) {
         if action.is_some() {
             self.action.clone_from(&action);
         }
@@ -305,19 +305,19 @@ impl Link {
     }
 
     /// The program called a model, or a part of an answer came.
-    pub fn called(&mut self, calls: ModelCalls) {
+    pub fn note_model_calls(&mut self, calls: ModelCalls) {
         let untold = self.model_calls.as_ref().and_then(|before| before.answered);
         self.model_calls = Some(ModelCalls { answered: untold.or(calls.answered), ..calls });
-        self.asked(None);
+        self.note_question(None);
     }
 
     /// Takes the state of the breaker of commands.
-    pub fn breaker(&mut self, state: BreakerState) {
+    pub fn set_breaker_state(&mut self, state: BreakerState) {
         self.breaker = state;
     }
 
     /// Takes the counts of the breaker of commands.
-    pub fn commands(&mut self, counts: CommandCounts) {
+    pub fn set_command_counts(&mut self, counts: CommandCounts) {
         self.commands = counts;
     }
 
@@ -333,7 +333,7 @@ impl Link {
     /// The supervisor reports the end of an item. The program's action belonged to that item.
     pub fn finished(&mut self, held: LeaseRef, outcome: Outcome) {
         (self.action, self.activity) = (None, None);
-        self.sidecar_work.finished(held, outcome);
+        self.sidecar_work.on_supervisor_end(held, outcome);
     }
 
     /// The program asks for an item. The answer comes at once, or later with this number.
@@ -345,16 +345,16 @@ impl Link {
     }
 
     /// The program reports the end of its item. The answer comes at once, or later with this number.
-    pub fn say(&mut self, now: BootTime, number: u64, outcome: Outcome) -> Option<Answer> {
+    pub fn report_item_end(&mut self, now: BootTime, number: u64, outcome: Outcome) -> Option<Answer> {
         let run = self.run();
-        self.sidecar_work.say(now, number, outcome, run)
+        self.sidecar_work.report_item_end(now, number, outcome, run)
     }
 
     /// The program reports its progress.
     pub fn progress(&mut self, progress: &Progress) {
         self.sidecar_work.progress(progress);
         let action = &progress.action;
-        self.asked(Some(action.clone()).filter(|action| !action.is_empty()));
+        self.note_question(Some(action.clone()).filter(|action| !action.is_empty()));
     }
 
     /// This process must end: it claims no new item.
@@ -414,7 +414,7 @@ impl Link {
     }
 
     /// When a gateway last answered.
-    pub fn heard(&self) -> BootTime {
+    pub fn last_answer(&self) -> BootTime {
         self.last_answer
     }
 

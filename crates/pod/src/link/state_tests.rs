@@ -72,14 +72,14 @@ fn orders(actions: &[Action]) -> Vec<Order> {
 fn started() -> Link {
     let mut link = new();
     link.connected();
-    link.program(at(0), said(Program::Waiting));
+    link.on_program_report(at(0), said(Program::Waiting));
     plan(&mut link, 0);
-    link.answered(at(0));
+    link.note_answer(at(0));
     link.registered(at(0), settings());
     plan(&mut link, 0);
     link.reported(at(0));
     link.probed(at(1_000), Vec::new());
-    link.program(at(1_000), said(Program::Running));
+    link.on_program_report(at(1_000), said(Program::Running));
     let actions = plan(&mut link, 1_000);
     assert!(orders(&actions).iter().any(|order| matches!(order, Order::Start(_))), "{actions:?}");
     link.reported(at(1_000));
@@ -200,18 +200,18 @@ fn one_look_that_finds_walls_open_is_forgotten() {
 fn silence_from_everyone_ends_the_program_and_any_answer_is_none() {
     let over = 1_800_000;
     let mut link = started();
-    link.answered(at(0));
+    link.note_answer(at(0));
     link.unanswered();
     link.unanswered();
     assert_eq!(orders(&plan(&mut link, over)), [], "a machine that slept asks first");
     link.unanswered();
     assert_eq!(orders(&plan(&mut link, over - 1)), []);
     let mut refused = link.clone();
-    refused.answered(at(over - 1));
+    refused.note_answer(at(over - 1));
     refused.refused(at(over - 1), Code::GovernorAway);
     assert_eq!(orders(&plan(&mut refused, over)), [], "a refusal is an answer");
     assert_eq!(orders(&plan(&mut link, over)), [Order::Abandoned]);
-    link.answered(at(over + 1));
+    link.note_answer(at(over + 1));
     link.disconnected();
     link.connected();
     let told = orders(&plan(&mut link, over + 1));
@@ -238,7 +238,7 @@ fn the_silence_goes_on_over_a_restart() {
     assert_eq!(orders(&plan(&mut link, 1_800_000)), [Order::Abandoned]);
     // A stored time in the future can only come from another machine.
     let link = Link::new(at(5), LOOK_EACH, KeptState { last_answer: Some(at(9)), ..remembered });
-    assert_eq!(link.heard(), at(5));
+    assert_eq!(link.last_answer(), at(5));
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn reports_go_each_period_and_at_once_when_something_changed() {
     let actions = plan(&mut link, 21_000);
     assert!(matches!(&actions[..], [Action::Report(report)] if report.silent_ms == 20_000), "it was silent since: {actions:?}");
     link.reported(at(21_000));
-    link.asked(Some("testing".into()));
+    link.note_question(Some("testing".into()));
     let told = Action::Tell(Order::Activity { action: Some("testing".into()), called: None });
     assert_eq!(link.plan(at(21_500)), (vec![told], at(22_000)), "not more than one a second");
     let actions = plan(&mut link, 22_000);
@@ -310,7 +310,7 @@ fn reports_go_each_period_and_at_once_when_something_changed() {
         Report { notices_seen: 7, attached: true, ..said(Program::Frozen) },
     ] {
         let now = link.sent.as_ref().map_or(0, |(sent, _)| sent.millis()) + 1_000;
-        link.program(at(now), change.clone());
+        link.on_program_report(at(now), change.clone());
         assert!(matches!(&plan(&mut link, now)[..], [Action::Report(_)]), "{change:?}");
         link.reported(at(now));
         assert!(link.all_reported(at(now)));
@@ -321,23 +321,23 @@ fn reports_go_each_period_and_at_once_when_something_changed() {
 fn that_the_program_was_started_is_reported_at_once() {
     let mut link = new();
     link.connected();
-    link.program(at(0), said(Program::Waiting));
+    link.on_program_report(at(0), said(Program::Waiting));
     link.registered(at(0), settings());
     assert!(matches!(&plan(&mut link, 0)[..], [.., Action::Report(report)] if report.program == Program::Waiting));
     link.reported(at(10));
     link.probed(at(100), Vec::new());
     assert!(matches!(&orders(&plan(&mut link, 100))[..], [Order::Start(_)]));
-    link.program(at(150), said(Program::Running));
+    link.on_program_report(at(150), said(Program::Running));
     assert!(matches!(&plan(&mut link, 150)[..], [Action::Report(report)] if report.program == Program::Running));
 }
 
 #[test]
 fn time_that_nobody_reports_counts_as_silent_and_frozen() {
     let mut link = started();
-    link.program(at(2_000), Report { silent_ms: 500, frozen_ms: 100, ..said(Program::Frozen) });
+    link.on_program_report(at(2_000), Report { silent_ms: 500, frozen_ms: 100, ..said(Program::Frozen) });
     let report = link.report(at(10_000)).expect("known");
     assert_eq!((report.silent_ms, report.frozen_ms), (8_500, 8_100));
-    link.program(at(10_000), Report { silent_ms: 9_000, ..said(Program::Running) });
+    link.on_program_report(at(10_000), Report { silent_ms: 9_000, ..said(Program::Running) });
     assert_eq!(link.report(at(11_000)).expect("known").frozen_ms, 0);
     link.ended(at(12_000));
     assert_eq!(link.report(at(12_000)).expect("known").program, Program::Ended);
@@ -350,7 +350,7 @@ fn after_a_restart_nothing_is_said_of_a_program_before_its_supervisor_did() {
     link.registered(at(0), settings());
     assert!(!plan(&mut link, 0).iter().any(|action| matches!(action, Action::Report(_))));
     link.connected();
-    link.program(at(1), said(Program::Running));
+    link.on_program_report(at(1), said(Program::Running));
     let actions = plan(&mut link, 1);
     assert!(actions.iter().any(|action| matches!(action, Action::Report(report) if report.action.as_deref() == Some("testing"))));
     assert!(!actions.contains(&Action::RememberStart));
@@ -392,7 +392,7 @@ fn a_thousand_questions_are_two_words_to_the_supervisor() {
     let told = |action: Option<&str>| Order::Activity { action: action.map(str::to_owned), called: None };
     let mut words = Vec::new();
     for millis in 2_000..3_000 {
-        link.asked((millis == 2_500).then(|| "testing".to_owned()));
+        link.note_question((millis == 2_500).then(|| "testing".to_owned()));
         words.extend(orders(&plan(&mut link, millis)));
     }
     assert_eq!(words, [told(None)]);
@@ -404,28 +404,28 @@ fn a_thousand_questions_are_two_words_to_the_supervisor() {
 fn the_supervisor_is_told_when_a_model_was_called() {
     let mut link = started();
     let calls = |begun, seen, answered| ModelCalls { begun, seen, answered, ..ModelCalls::default() };
-    link.called(calls(2_000, 2_000, None));
+    link.note_model_calls(calls(2_000, 2_000, None));
     let told = |begun, seen, answered| Order::Activity { action: None, called: Some(calls(begun, seen, answered)) };
     assert_eq!(orders(&plan(&mut link, 2_000)), [told(2_000, 2_000, None)]);
-    link.called(calls(2_000, 2_700, None));
+    link.note_model_calls(calls(2_000, 2_700, None));
     assert_eq!(orders(&plan(&mut link, 3_000)), [told(2_000, 2_700, None)], "its answer came until then");
-    link.called(calls(4_000, 4_000, None));
-    link.called(calls(4_000, 4_100, None));
+    link.note_model_calls(calls(4_000, 4_000, None));
+    link.note_model_calls(calls(4_000, 4_100, None));
     assert_eq!(orders(&plan(&mut link, 4_200)), [told(4_000, 4_100, None)]);
     // Of several answers since the last note, the first one counts: a process that began later may come from a model.
     for (answered, began) in [(5_300, 5_400), (5_500, 5_600)] {
-        link.called(calls(4_000, answered, Some(answered)));
-        link.called(calls(began, began, None));
+        link.note_model_calls(calls(4_000, answered, Some(answered)));
+        link.note_model_calls(calls(began, began, None));
     }
     assert_eq!(orders(&plan(&mut link, 5_700)), [told(5_600, 5_600, Some(5_300))]);
-    link.called(calls(5_600, 6_800, None));
+    link.note_model_calls(calls(5_600, 6_800, None));
     assert_eq!(orders(&plan(&mut link, 6_800)), [told(5_600, 6_800, None)], "it is told once");
 }
 
 #[test]
 fn what_the_breaker_of_commands_counted_is_reported_soon() {
     let mut link = started();
-    link.commands(CommandCounts { failed: 1, opened: 0 });
+    link.set_command_counts(CommandCounts { failed: 1, opened: 0 });
     let actions = plan(&mut link, 2_100);
     assert!(matches!(&actions[..], [Action::Report(report)] if report.commands.failed == 1), "{actions:?}");
 }
@@ -433,7 +433,7 @@ fn what_the_breaker_of_commands_counted_is_reported_soon() {
 #[test]
 fn the_state_of_the_breaker_of_commands_is_reported_soon() {
     let mut link = started();
-    link.breaker(BreakerState::Open);
+    link.set_breaker_state(BreakerState::Open);
     let actions = plan(&mut link, 2_100);
     assert!(matches!(&actions[..], [Action::Report(report)] if report.breaker == BreakerState::Open), "{actions:?}");
 }

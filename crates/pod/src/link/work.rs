@@ -17,7 +17,7 @@ use spillway_wire::{Code, Refusal};
 
 use super::action::WorkAction;
 use super::kept_state::{KeptItem, KeptWork, LastItem};
-use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, lasting};
+use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, is_final};
 use crate::clock::BootTime;
 
 /// Between the starts of two claims that found no item, also if the gateway answers at once.
@@ -150,7 +150,7 @@ impl SidecarWork {
     }
 
     /// A claim was answered, or not. `at_least` is the wait that the gateway asks for; `random` is in [0, 1).
-    pub fn claimed(&mut self, now: BootTime, taken: CallOutcome<Option<Assignment>>, at_least: Duration, random: f64) {
+    pub fn on_claim_answer(&mut self, now: BootTime, taken: CallOutcome<Option<Assignment>>, at_least: Duration, random: f64) {
         let (trouble, lasts) = match taken {
             CallOutcome::Done(Some(assignment)) => {
                 self.claim.passed(self.claimed_at.after(MIN_CLAIM_INTERVAL).max(now));
@@ -162,7 +162,7 @@ impl SidecarWork {
             }
             CallOutcome::Refused(refusal) => {
                 self.claim.failed(now, at_least, random);
-                let lasts = lasting(refusal.code);
+                let lasts = is_final(refusal.code);
                 (Some(refusal), lasts)
             }
             CallOutcome::Silence => {
@@ -200,7 +200,7 @@ impl SidecarWork {
     }
 
     /// A report of progress was accepted, or not.
-    pub fn advanced(
+    pub fn on_progress_answer(
         &mut self,
         now: BootTime,
         held: &LeaseRef,
@@ -213,7 +213,7 @@ impl SidecarWork {
         let over = match taken {
             CallOutcome::Done(()) => true,
             // A temporary refusal is tried again. Progress that the gateway cannot process must not delay the end.
-            CallOutcome::Refused(refusal) => lasting(refusal.code) || matches!(refusal.code, Code::Internal | Code::Unknown),
+            CallOutcome::Refused(refusal) => is_final(refusal.code) || matches!(refusal.code, Code::Internal | Code::Unknown),
             CallOutcome::Silence => false,
         };
         if over {
@@ -234,7 +234,7 @@ impl SidecarWork {
     pub fn on_end_answer(&mut self, now: BootTime, held: &LeaseRef, taken: CallOutcome<()>, at_least: Duration, random: f64) {
         let answer = match taken {
             CallOutcome::Done(()) => Answer::Done,
-            CallOutcome::Refused(refusal) if lasting(refusal.code) => Answer::Refused(refusal),
+            CallOutcome::Refused(refusal) if is_final(refusal.code) => Answer::Refused(refusal),
             CallOutcome::Refused(_) | CallOutcome::Silence => return self.calls.failed(now, at_least, random),
         };
         self.calls.passed(now);
@@ -263,7 +263,7 @@ impl SidecarWork {
     }
 
     /// The supervisor reports which lease it holds.
-    pub fn holds(&mut self, held: Option<&LeaseRef>) {
+    pub fn on_supervisor_lease(&mut self, held: Option<&LeaseRef>) {
         let Some(held) = held.filter(|_| self.kept.item.is_none()) else { return };
         if self.kept.last.as_ref().is_none_or(|last| last.held != *held) {
             self.adopt(held.clone(), None);
@@ -271,7 +271,7 @@ impl SidecarWork {
     }
 
     /// The supervisor reports the end of an item.
-    pub fn finished(&mut self, held: LeaseRef, outcome: Outcome) {
+    pub fn on_supervisor_end(&mut self, held: LeaseRef, outcome: Outcome) {
         match &mut self.kept.item {
             Some(item) if item.held == held && item.lost => self.lose(),
             Some(item) if item.held == held && self.paused.as_ref() == Some(&held) && item.said.is_none() && died(&outcome) => {}
@@ -310,7 +310,7 @@ impl SidecarWork {
     }
 
     /// The program reports the end of its item. The answer comes at once, or later by [`WorkAction::Answer`].
-    pub fn say(&mut self, now: BootTime, number: u64, outcome: Outcome, run: Option<Run>) -> Option<Answer> {
+    pub fn report_item_end(&mut self, now: BootTime, number: u64, outcome: Outcome, run: Option<Run>) -> Option<Answer> {
         let Some(run) = run else { return Some(Answer::Refused(no_queues())) };
         let item = match &mut self.kept.item {
             Some(item) if item.lost => return Some(Answer::Refused(stale())),

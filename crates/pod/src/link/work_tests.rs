@@ -75,7 +75,7 @@ impl Fixture {
 
     fn says(&mut self, holds: Option<i64>) {
         let held = holds.map(held);
-        self.sidecar_work.holds(held.as_ref());
+        self.sidecar_work.on_supervisor_lease(held.as_ref());
         if let Some((present, _)) = &mut self.supervisor {
             present.held = Some(held);
         }
@@ -122,7 +122,7 @@ impl Fixture {
     }
 
     fn claimed(&mut self, now: u64, taken: CallOutcome<Option<Assignment>>) {
-        self.sidecar_work.claimed(at(now), taken, Duration::ZERO, 1.0);
+        self.sidecar_work.on_claim_answer(at(now), taken, Duration::ZERO, 1.0);
     }
 
     fn delivered(&mut self, now: u64, epoch: i64, taken: CallOutcome<()>) {
@@ -161,7 +161,7 @@ fn an_item_is_written_down_told_finished_and_settled() {
     assert_eq!(room.kept.item.as_ref().map(|item| &item.held), Some(&held(1)));
     assert_eq!(room.plan(11), nothing(), "told once on a connection");
     room.says(Some(1));
-    room.sidecar_work.finished(held(1), complete("well"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("well"));
     assert_eq!(room.plan(20), (vec![], vec![WorkAction::Finish(held(1), complete("well"))]));
     room.delivered(30, 1, CallOutcome::Silence);
     assert_eq!((room.plan(30), room.wake), (nothing(), at(130)));
@@ -179,7 +179,7 @@ fn an_item_is_written_down_told_finished_and_settled() {
 #[test]
 fn a_lease_that_is_granted_again_after_its_end_is_ended_again_without_a_program() {
     let mut room = busy(Run::PerItem);
-    room.sidecar_work.finished(held(1), complete("well"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("well"));
     room.plan(20);
     room.delivered(30, 1, CallOutcome::Done(()));
     room.plan(30);
@@ -201,14 +201,14 @@ fn a_lease_that_is_granted_again_after_its_end_is_ended_again_without_a_program(
 fn a_refusal_that_stays_settles_an_item_and_one_that_passes_does_not() {
     for code in [Code::StaleLease, Code::LeaseLost, Code::FinishedAlready, Code::AgentEnded] {
         let mut room = busy(Run::PerItem);
-        room.sidecar_work.finished(held(1), complete("x"));
+        room.sidecar_work.on_supervisor_end(held(1), complete("x"));
         room.plan(0);
         room.delivered(0, 1, refusal(code));
         assert_eq!(room.plan(0).0, [Order::Settled(held(1))], "{code:?}");
     }
     for code in [Code::GovernorAway, Code::TooManyCalls, Code::Internal, Code::InvalidToken, Code::NotAnAgent] {
         let mut room = busy(Run::PerItem);
-        room.sidecar_work.finished(held(1), complete("x"));
+        room.sidecar_work.on_supervisor_end(held(1), complete("x"));
         room.plan(0);
         room.delivered(0, 1, refusal(code));
         assert_eq!(room.plan(0).0, [], "{code:?}");
@@ -227,15 +227,15 @@ fn a_new_connection_hears_what_it_lacks_and_no_more() {
     assert_eq!(room.plan(3), nothing(), "it has not said yet whether it has it");
     // The supervisor repeats an end, because it did not get the order that settles it.
     room.connect(Some(1));
-    room.sidecar_work.finished(held(1), complete("x"));
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     assert_eq!(room.plan(4).1.len(), 1);
     room.supervisor = None;
     room.delivered(5, 1, CallOutcome::Done(()));
     assert_eq!(room.plan(5), nothing());
     room.connect(Some(1));
     assert_eq!(room.plan(6), (vec![Order::Settled(held(1))], vec![]));
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     assert_eq!(room.plan(7), (vec![Order::Settled(held(1))], vec![]), "and no second call");
     room.says(Some(1));
     assert_eq!(room.plan(8), nothing());
@@ -249,7 +249,7 @@ fn a_restart_loses_and_repeats_nothing() {
     assert_eq!(room.plan(0), nothing(), "nobody is there");
     room.connect(Some(1));
     assert_eq!(room.plan(1), nothing());
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     room.plan(2);
     room.restart();
     assert_eq!(room.plan(3).1, [WorkAction::Finish(held(1), complete("x"))]);
@@ -274,7 +274,7 @@ fn a_journal_that_was_lost_is_made_good_by_the_supervisor() {
     let mut room = Fixture::new(Run::PerItem);
     room.connect(Some(4));
     assert_eq!((room.sidecar_work.held(), room.plan(0)), (Some(held(4)), nothing()), "no claim while it works on something");
-    room.sidecar_work.finished(held(4), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(4), complete("x"));
     assert_eq!(room.plan(1).1, [WorkAction::Finish(held(4), complete("x"))]);
     // A program that runs all the time asks again, and gets the same lease with its task.
     let mut room = Fixture::new(Run::LongRunning);
@@ -295,14 +295,14 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     room.restart();
     room.wanted = None;
     room.connect(Some(1));
-    room.sidecar_work.finished(held(1), released("Lost"));
+    room.sidecar_work.on_supervisor_end(held(1), released("Lost"));
     assert_eq!(room.plan(2), (vec![Order::Settled(held(1))], vec![]), "not even after a restart");
     room.says(None);
     assert_eq!(room.plan(3).1, [WorkAction::Claim(25)]);
     // The order was wrong: the same lease is given again, and the work on it begins again, on the same connection.
     let mut room = busy(Run::PerItem);
     room.wants(1, ItemOrder::Lost);
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     assert_eq!(room.plan(0).0, [Order::Settled(held(1))]);
     room.wanted = None;
     room.says(None);
@@ -311,7 +311,7 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     assert_eq!(room.plan(5_001).0, [Order::Item(Box::new(assignment(1)))]);
     // The end of the item was on its way.
     let mut room = busy(Run::PerItem);
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     room.plan(0);
     room.wants(1, ItemOrder::Lost);
     assert_eq!(room.plan(1).0, [Order::Settled(held(1))]);
@@ -322,7 +322,7 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     room.wants(1, ItemOrder::Lost);
     room.plan(3);
     assert_eq!(room.sidecar_work.held(), None);
-    let refused = room.sidecar_work.say(at(4), 8, complete("x"), Some(Run::LongRunning));
+    let refused = room.sidecar_work.report_item_end(at(4), 8, complete("x"), Some(Run::LongRunning));
     assert!(matches!(refused, Some(Answer::Refused(refusal)) if refusal.code == Code::StaleLease));
 }
 
@@ -361,23 +361,23 @@ fn how_a_program_dies_while_its_item_waits_is_no_end_of_it() {
     let died = || Outcome::Fail { reason: "Exited".into(), message: "402".into(), exit_code: Some(1) };
     let mut room = busy(Run::PerItem);
     // A gateway does not accept the end, because the decision to pause is on its way.
-    room.sidecar_work.finished(held(1), died());
+    room.sidecar_work.on_supervisor_end(held(1), died());
     assert_eq!(room.plan(0).1, [WorkAction::Finish(held(1), died())]);
     room.delivered(1, 1, refusal(Code::GovernorAway));
     room.wants(1, ItemOrder::Pause(1));
     assert_eq!(room.plan(20_000), nothing(), "it is taken back");
-    room.sidecar_work.finished(held(1), died());
+    room.sidecar_work.on_supervisor_end(held(1), died());
     assert_eq!(room.plan(40_000), nothing(), "said again, it counts for nothing");
     assert_eq!(room.sidecar_work.held(), Some(held(1)));
     room.wanted = None;
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     assert_eq!(room.plan(60_000).1, [WorkAction::Finish(held(1), complete("x"))]);
     // A report of the program itself is kept and sent.
     let mut room = busy(Run::PerItem);
     room.wants(1, ItemOrder::Pause(1));
     room.plan(0);
     let said = Outcome::Fail { reason: "NoSense".into(), message: String::new(), exit_code: None };
-    room.sidecar_work.finished(held(1), said.clone());
+    room.sidecar_work.on_supervisor_end(held(1), said.clone());
     assert_eq!(room.plan(1).1, [WorkAction::Finish(held(1), said)]);
 }
 
@@ -397,16 +397,16 @@ fn progress_goes_before_the_end_and_not_too_often() {
     let first = advance("reading", None, Some("b-1"));
     assert_eq!(room.plan(0).1, [WorkAction::Advance(held(1), first.clone())]);
     say(&mut room, "", Some(40), None);
-    room.sidecar_work.advanced(at(10), &held(1), &first, CallOutcome::Done(()), Duration::ZERO, 1.0);
+    room.sidecar_work.on_progress_answer(at(10), &held(1), &first, CallOutcome::Done(()), Duration::ZERO, 1.0);
     assert_eq!((room.plan(10), room.wake), (nothing(), at(1_010)));
     say(&mut room, "testing", Some(50), None);
     let second = advance("testing", Some(50), Some("b-1"));
     assert_eq!(room.plan(1_010).1, [WorkAction::Advance(held(1), second.clone())], "what is newest, and nothing is lost");
-    room.sidecar_work.advanced(at(1_020), &held(1), &second, CallOutcome::Silence, Duration::ZERO, 1.0);
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_progress_answer(at(1_020), &held(1), &second, CallOutcome::Silence, Duration::ZERO, 1.0);
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     assert_eq!((room.plan(1_020), room.wake), (nothing(), at(1_120)));
     assert_eq!(room.plan(1_120).1, [WorkAction::Advance(held(1), second.clone())]);
-    room.sidecar_work.advanced(at(1_130), &held(1), &second, refusal(Code::Internal), Duration::ZERO, 1.0);
+    room.sidecar_work.on_progress_answer(at(1_130), &held(1), &second, refusal(Code::Internal), Duration::ZERO, 1.0);
     assert_eq!(room.plan(1_130).1, [WorkAction::Finish(held(1), complete("x"))], "it must not hold the end up");
     let mut room = Fixture::new(Run::PerItem);
     say(&mut room, "nothing in hand", Some(1), None);
@@ -418,7 +418,7 @@ fn after_so_many_items_it_says_goodbye_once() {
     let mut room = busy(Run::PerItem);
     room.how.max_items = Some(2);
     let end = |room: &mut Fixture, epoch: i64| {
-        room.sidecar_work.finished(held(epoch), complete("x"));
+        room.sidecar_work.on_supervisor_end(held(epoch), complete("x"));
         room.plan(0);
         room.delivered(0, epoch, CallOutcome::Done(()));
         room.says(None);
@@ -444,7 +444,7 @@ fn its_own_end_waits_for_what_can_still_be_told() {
     room.claimed(0, CallOutcome::Done(Some(assignment(1))));
     assert!(!room.sidecar_work.is_quiet(true), "its supervisor will say something");
     assert!(room.sidecar_work.is_quiet(false), "nobody will");
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     assert!(!room.sidecar_work.is_quiet(false) && !room.sidecar_work.is_quiet(true));
     room.plan(0);
     room.sidecar_work.on_end_answer(at(0), &held(1), CallOutcome::Silence, Duration::from_secs(60), 1.0);

@@ -200,7 +200,7 @@ pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<RunResult> {
     let began = Instant::now();
     let mut child = match start(job) {
         Ok(child) => child,
-        Err(error) => return Ok(ran(ProcessEnd::NotStarted(error), began)),
+        Err(error) => return Ok(empty_result(ProcessEnd::NotStarted(error), began)),
     };
     let pid = i32::try_from(child.id()).unwrap_or(0);
     let pipes = [Pipe::new(child.stdout.take())?, Pipe::new(child.stderr.take())?];
@@ -221,13 +221,13 @@ pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<RunResult> {
         exit: None,
         empty: false,
         killed: BTreeSet::new(),
-        result: ran(ProcessEnd::Never, began),
+        result: empty_result(ProcessEnd::Never, began),
     };
     running.follow(signals, stays).await;
     Ok(running.result(began))
 }
 
-fn ran(ended: ProcessEnd, began: Instant) -> RunResult {
+fn empty_result(ended: ProcessEnd, began: Instant) -> RunResult {
     RunResult {
         ended,
         timed_out: false,

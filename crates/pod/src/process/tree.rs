@@ -113,11 +113,11 @@ impl Tree {
     pub fn living(&self) -> Vec<i32> {
         let own = getpid().as_raw_nonzero().get();
         let found = if children(own).is_some() {
-            below(own, |pid| children(pid).unwrap_or_default())
+            descendants(own, |pid| children(pid).unwrap_or_default())
         } else {
             // The kernel does not list children: all processes must be read.
             let entries = entries();
-            below(own, |pid| entries.iter().filter(|entry| entry.parent == pid).map(|entry| entry.pid).collect())
+            descendants(own, |pid| entries.iter().filter(|entry| entry.parent == pid).map(|entry| entry.pid).collect())
         };
         found.into_iter().filter(|pid| entry(*pid).is_some_and(|entry| !entry.dead)).collect()
     }
@@ -181,7 +181,7 @@ fn parse_started(stat: &str) -> Option<u64> {
 }
 
 /// All processes below `root`; `children` returns the children of one.
-fn below(root: i32, children: impl Fn(i32) -> Vec<i32>) -> BTreeSet<i32> {
+fn descendants(root: i32, children: impl Fn(i32) -> Vec<i32>) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     let mut ahead = vec![root];
     while let Some(parent) = ahead.pop() {
@@ -254,10 +254,10 @@ mod tests {
             move |root| pairs.iter().filter(|(_, parent)| *parent == root).map(|(pid, _)| *pid).collect::<Vec<_>>()
         };
         let all = of(&[(1, 0), (5, 1), (9, 5), (7, 9), (3, 7), (20, 1), (21, 20), (6, 5)]);
-        assert_eq!(below(5, all), BTreeSet::from([3, 6, 7, 9]));
-        assert_eq!(below(21, all), BTreeSet::new());
+        assert_eq!(descendants(5, all), BTreeSet::from([3, 6, 7, 9]));
+        assert_eq!(descendants(21, all), BTreeSet::new());
         // A list that was read while pids were reused may even contain a cycle.
-        assert_eq!(below(5, of(&[(6, 5), (8, 6), (6, 8), (5, 8)])), BTreeSet::from([6, 8]));
+        assert_eq!(descendants(5, of(&[(6, 5), (8, 6), (6, 8), (5, 8)])), BTreeSet::from([6, 8]));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Current {
     }
 
     /// Whether the program ended with 0 without a report about the item, and has turns left.
-    pub(super) fn again(&self, max_turns: u32) -> bool {
+    pub(super) fn has_turns_left(&self, max_turns: u32) -> bool {
         self.end == Some(End::Exit(Exit { code: 0, killed: false }))
             && self.reported.is_none()
             && self.turn.saturating_sub(self.resumed) < max_turns
@@ -106,7 +106,7 @@ impl Current {
     pub(super) fn outcome(&self, words: RunOutput, long: bool, draining: bool, max_turns: u32) -> Outcome {
         let RunOutput { result, output, tail } = words;
         // The run was cut short, or another run would have followed.
-        let unfinished = self.interrupted || self.again(max_turns);
+        let unfinished = self.interrupted || self.has_turns_left(max_turns);
         match (&self.reported, &self.end) {
             _ if self.lost => lost(),
             (Some(Outcome::Complete { result: said }), _) => Outcome::Complete { result: said.clone().or(result) },
@@ -116,7 +116,7 @@ impl Current {
             (None, Some(End::NotStarted(code, why))) => fail("NotStarted", why, *code),
             (None, Some(End::Exit(exit))) => {
                 let well = *exit == Exit { code: 0, killed: false };
-                if draining && unfinished && (long || !well || self.again(max_turns)) {
+                if draining && unfinished && (long || !well || self.has_turns_left(max_turns)) {
                     release("Drained", "the agent was ended")
                 } else if well && long {
                     fail("Exited", "the program ended and did not report how its item ended", 0)

@@ -17,7 +17,7 @@ impl Items {
     pub(super) fn obey(&mut self, now: BootTime, actions: &mut Vec<Action>) {
         let order = self.order();
         if let Some(ItemOrder::Pause(number)) = order {
-            return self.wait(number, actions);
+            return self.pause_item(number, actions);
         }
         if self.current.as_mut().is_some_and(|current| current.paused.take().is_some()) {
             self.resume_item(order, actions);
@@ -55,7 +55,7 @@ impl Items {
 
     /// Pauses the item: its checkpoint is taken, and running processes continue. If the program has just died of what the item is
     /// paused for, this is no end of the item.
-    fn wait(&mut self, number: i64, actions: &mut Vec<Action>) {
+    fn pause_item(&mut self, number: i64, actions: &mut Vec<Action>) {
         let (long, draining) = (!self.per_item(), self.draining);
         let Some(current) = &mut self.current else { return };
         if current.paused == Some(number) || current.cancelled || current.lost || current.settled || draining {

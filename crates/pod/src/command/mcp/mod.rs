@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
 use serde_json::Value;
 
-use super::output::tell;
+use super::output::print_to_stderr;
 use super::place::SidecarPaths;
 use crate::files;
 use protocol::MessageKind;
@@ -85,7 +85,7 @@ pub fn run(place: &SidecarPaths) -> u8 {
     let binary = match std::env::current_exe() {
         Ok(binary) => binary,
         Err(error) => {
-            tell(&format!("error: cannot find the path of this program: {error}"));
+            print_to_stderr(&format!("error: cannot find the path of this program: {error}"));
             return 1;
         }
     };
@@ -98,7 +98,7 @@ pub fn run(place: &SidecarPaths) -> u8 {
         // The client has closed our output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
-            tell(&format!("error: {error}"));
+            print_to_stderr(&format!("error: {error}"));
             1
         }
     }
@@ -174,7 +174,7 @@ impl Server {
             MessageKind::Nothing => None,
             MessageKind::Call(id, call) => match call {
                 Ok(call) => self.begin(id, call),
-                Err(wrong) => Some(protocol::answer(&id, tool::wrong(&wrong))),
+                Err(wrong) => Some(protocol::answer(&id, tool::error_result(&wrong))),
             },
             MessageKind::Cancel(id) => {
                 if let Some(running) = self.running.get(&id.to_string()) {
@@ -192,7 +192,7 @@ impl Server {
         }
         if self.running.len() >= MAX_CONCURRENT_COMMANDS {
             let words = format!("{MAX_CONCURRENT_COMMANDS} commands are running already: wait until one of them has ended");
-            return Some(protocol::answer(&id, tool::wrong(&words)));
+            return Some(protocol::answer(&id, tool::error_result(&words)));
         }
         let running = Running(Arc::new(Mutex::new(Stage::Starting)));
         self.running.insert(key, running.clone());
@@ -212,7 +212,7 @@ impl Server {
         }
         let result = match ran {
             Ok(ran) => tool::result(ran),
-            Err(error) => tool::wrong(&format!("the command was not run: {error}")),
+            Err(error) => tool::error_result(&format!("the command was not run: {error}")),
         };
         Some(protocol::answer(id, result))
     }

@@ -144,7 +144,7 @@ pub struct CommandResult {
 }
 
 /// The result of a call that was not carried out.
-pub fn wrong(words: &str) -> Value {
+pub fn error_result(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}], "isError": true})
 }
 
@@ -152,7 +152,7 @@ pub fn wrong(words: &str) -> Value {
 pub fn result(ran: &CommandResult) -> Value {
     let notices: Vec<&str> = ran.errors.lines().collect();
     let Ok(mut told) = serde_json::from_str::<Map<String, Value>>(&ran.output) else {
-        return wrong(&format!("the result of the command is unknown (exit code {}): {}", ran.status, notices.join("; ")));
+        return error_result(&format!("the result of the command is unknown (exit code {}): {}", ran.status, notices.join("; ")));
     };
     if !notices.is_empty() {
         told.insert("notices".to_owned(), json!(notices));

@@ -52,7 +52,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>,
         Err(trouble) => return format!("Spillway does not answer now. Please repeat this later: {}", trouble.words()),
     };
     let mut messages = conversation.clone();
-    messages.push(Message::asked(prompt::request(words, &work)));
+    messages.push(Message::from_user(prompt::request(words, &work)));
     let (decision, why) = match thinker.think(sidecar, messages) {
         ThinkResult::Decided(decision, said) => {
             remember(conversation, words, said);
@@ -75,7 +75,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>,
 
 /// Adds a question and its answer, and forgets the oldest pairs until the rest fits.
 fn remember(conversation: &mut Vec<Message>, words: &str, said: String) {
-    conversation.extend([Message::asked(words.to_owned()), Message::said(said)]);
+    conversation.extend([Message::from_user(words.to_owned()), Message::from_model(said)]);
     let size = |messages: &[Message]| messages.iter().map(|message| message.text.len()).sum::<usize>();
     while size(conversation) > MAX_CONVERSATION_BYTES && conversation.len() > 2 {
         conversation.drain(..2);

@@ -31,12 +31,12 @@ pub struct Message {
 
 impl Message {
     /// A message to the model.
-    pub fn asked(text: String) -> Self {
+    pub fn from_user(text: String) -> Self {
         Self { by_model: false, text }
     }
 
     /// A message of the model.
-    pub fn said(text: String) -> Self {
+    pub fn from_model(text: String) -> Self {
         Self { by_model: true, text }
     }
 }

@@ -31,7 +31,7 @@ mod scheduler;
 mod sidecar;
 mod thinker;
 
-use super::output::{EXIT_USAGE, tell};
+use super::output::{EXIT_USAGE, print_to_stderr};
 use super::place::SidecarPaths;
 use sidecar::Sidecar;
 use thinker::Thinker;
@@ -45,7 +45,7 @@ pub fn run(place: &SidecarPaths, arguments: ThinkArguments) -> u8 {
     let thinker = match Thinker::new(arguments, variable) {
         Ok(thinker) => thinker,
         Err(trouble) => {
-            tell(&format!("error: {trouble}"));
+            print_to_stderr(&format!("error: {trouble}"));
             return EXIT_USAGE;
         }
     };

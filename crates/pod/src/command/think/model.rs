@@ -81,7 +81,7 @@ impl Model {
         if (200..300).contains(status) {
             return self.dialect.text(answer).map_or_else(|| ModelTry::Failed("the model's answer has no text".to_owned()), ModelTry::Said);
         }
-        let why = format!("the model's API answers {status}: {}", words(answer));
+        let why = format!("the model's API answers {status}: {}", error_message(answer));
         match retry {
             Some(seconds) if matches!(status, 429 | 500 | 502..=504 | 529) => {
                 ModelTry::RetryAfter(why, Duration::from_secs((*seconds).max(1)))
@@ -103,7 +103,7 @@ pub struct GetAnswer {
 /// Makes one GET, or says why no answer came.
 pub fn get(url: &str, headers: &[(&str, &str)], within: Duration) -> Result<GetAnswer, String> {
     match exchange(Method::GET, url, headers, String::new(), within) {
-        Ok(HttpExchange { status, answer, .. }) => Ok(GetAnswer { status, words: words(&answer) }),
+        Ok(HttpExchange { status, answer, .. }) => Ok(GetAnswer { status, words: error_message(&answer) }),
         Err(Silence::Unreachable(error)) => Err(error),
         Err(Silence::Late) => Err(format!("nothing came within {} s", within.as_secs())),
     }
@@ -125,7 +125,7 @@ enum Silence {
 }
 
 /// The error message in an answer, in the formats of all providers and of Spillway, in one line.
-fn words(answer: &Value) -> String {
+fn error_message(answer: &Value) -> String {
     let message = answer.pointer("/error/message").or_else(|| answer.get("message")).and_then(Value::as_str).unwrap_or_default();
     cut(&message.split_whitespace().collect::<Vec<_>>().join(" "), MAX_ERROR_BYTES).to_owned()
 }

@@ -11,7 +11,7 @@ use super::output::print_plain;
 use super::prompt;
 use super::sidecar::{Sidecar, SidecarError};
 use super::thinker::{ThinkResult, Thinker, note};
-use crate::command::output::{EXIT_UNREACHABLE, tell};
+use crate::command::output::{EXIT_UNREACHABLE, print_to_stderr};
 use crate::files;
 
 /// The most bytes of an idea.
@@ -26,14 +26,14 @@ pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Opti
     let idea = match read_idea(variable("SPILLWAY_PAYLOAD_FILE").as_deref()) {
         Ok(idea) => idea,
         Err(error) => {
-            tell(&format!("error: the idea cannot be read: {error}"));
+            print_to_stderr(&format!("error: the idea cannot be read: {error}"));
             return 1;
         }
     };
     let result = match write(thinker, sidecar, &idea, variable("SPILLWAY_ITEM").as_deref(), variable("SPILLWAY_ITEM_UID").as_deref()) {
         Ok(result) => result,
         Err(trouble) => {
-            tell(&format!("error: {}", trouble.words()));
+            print_to_stderr(&format!("error: {}", trouble.words()));
             // The item did not fail: another attempt is made later.
             sidecar
                 .conclude(&Outcome::Release { reason: "Released".to_owned(), message: cut(trouble.words(), MAX_TITLE_BYTES).to_owned() });
@@ -45,7 +45,7 @@ pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Opti
     match files::write(path.as_ref(), cut(&result, MAX_RESULT_BYTES).as_bytes(), 0o600) {
         Ok(()) => 0,
         Err(error) => {
-            tell(&format!("error: {path}: {error}"));
+            print_to_stderr(&format!("error: {path}: {error}"));
             1
         }
     }
@@ -63,7 +63,7 @@ fn read_idea(file: Option<&str>) -> std::io::Result<String> {
 /// The document, followed by the items that were queued.
 fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, uid: Option<&str>) -> Result<String, SidecarError> {
     let work = prompt::work(&sidecar.list(None)?);
-    let (decision, why) = match thinker.think(sidecar, vec![Message::asked(prompt::request(idea, &work))]) {
+    let (decision, why) = match thinker.think(sidecar, vec![Message::from_user(prompt::request(idea, &work))]) {
         ThinkResult::Decided(decision, _) => (decision, None),
         ThinkResult::ByRules(why) => (Decision { document: Some(by_rules(idea)), ..Decision::default() }, why),
     };

@@ -4,7 +4,7 @@
 use spillway_wire::follow::WorkList;
 
 use super::arguments::Role;
-use super::reply::{MAX_DOCUMENT_BYTES, MAX_QUESTIONS, MAX_STEPS, named};
+use super::reply::{MAX_DOCUMENT_BYTES, MAX_QUESTIONS, MAX_STEPS, queue_names};
 use super::routes::{Route, Routes};
 use crate::command::answer::item_line;
 
@@ -60,7 +60,7 @@ pub fn system(words: &str, role: Role, routes: &Routes) -> String {
 
 fn row(Route { type_, about, queues, priority, max_priority, first_words: _, words: _ }: &Route) -> String {
     let most = max_priority.unwrap_or(*priority);
-    format!("- {type_}: {about} Queues: {}. Priority {priority}, at most {most}.", named(queues))
+    format!("- {type_}: {about} Queues: {}. Priority {priority}, at most {most}.", queue_names(queues))
 }
 
 /// The request, as the model gets it.

@@ -107,7 +107,7 @@ fn routed(step: ReplyStep, routes: &Routes) -> Result<Step, String> {
     let route = routes.route(&type_).ok_or_else(|| format!("steps.type: {key:?}: {type_:?} is none of {}", known()))?;
     let Route { queues, priority: usual, max_priority, .. } = route;
     if let Some(queue) = queue.as_ref().filter(|queue| !queues.contains(queue)) {
-        return Err(format!("steps.queue: {key:?}: {queue:?} is no queue of type {type_}; it has {}", named(queues)));
+        return Err(format!("steps.queue: {key:?}: {queue:?} is no queue of type {type_}; it has {}", queue_names(queues)));
     }
     let most = max_priority.unwrap_or(*usual);
     if let Some(priority) = priority.filter(|priority| *priority > most) {
@@ -117,7 +117,7 @@ fn routed(step: ReplyStep, routes: &Routes) -> Result<Step, String> {
 }
 
 /// The names of queues, for a message.
-pub fn named(queues: &[String]) -> String {
+pub fn queue_names(queues: &[String]) -> String {
     if queues.is_empty() { "none to name".to_owned() } else { queues.join(", ") }
 }
 

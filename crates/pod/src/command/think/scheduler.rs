@@ -59,7 +59,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload
         return Ok(queued(count));
     }
     let work = prompt::work(&sidecar.list(None)?);
-    let conversation = vec![Message::asked(prompt::request(payload, &work))];
+    let conversation = vec![Message::from_user(prompt::request(payload, &work))];
     let (decision, why) = match thinker.think(sidecar, conversation) {
         ThinkResult::Decided(decision, _) => (decision, None),
         ThinkResult::ByRules(why) => (by_rules(payload, thinker, work), why),

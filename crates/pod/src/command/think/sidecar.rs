@@ -174,7 +174,7 @@ impl Sidecar {
         loop {
             match ask::ask(&self.socket, &Ask::Inbox(InboxQuery { after: after.clone(), wait_seconds: MAX_CLAIM_WAIT_SECONDS })) {
                 Ok(Answer::Inbox(Inbox { messages, cursor })) => {
-                    messages.iter().for_each(|message| told(&in_words(message)));
+                    messages.iter().for_each(|message| told(&message_text(message)));
                     follow::remember(&file, &cursor);
                     after = Some(cursor);
                 }
@@ -185,7 +185,7 @@ impl Sidecar {
 }
 
 /// A message in one line.
-fn in_words(message: &Message) -> String {
+fn message_text(message: &Message) -> String {
     let line = message_line(message, false);
     match message {
         Message::ItemEnded { item } => match line.strip_prefix(&format!("{}: Succeeded", item.name)) {
@@ -216,17 +216,17 @@ mod tests {
                 result: result.map(Into::into),
                 ..SubmittedItem::default()
             };
-            in_words(&Message::ItemEnded { item })
+            message_text(&Message::ItemEnded { item })
         };
         assert_eq!(ended("Succeeded", None, Some("3 steps for \"fix: a\"\nand more")), "Done: item-a: 3 steps for \"fix: a\" and more");
         assert_eq!(ended("Succeeded", None, None), "Done: item-a");
         assert_eq!(ended("DeadLettered", Some("TooManyFailures"), Some("no")), "Failed: item-a: DeadLettered (TooManyFailures): no");
         let plan =
             Message::PlanEnded { plan: "plan-d".into(), counts: [("DeadLettered".to_owned(), 1), ("Succeeded".to_owned(), 2)].into() };
-        assert_eq!(in_words(&plan), "Plan plan-d finished: 1 DeadLettered, 2 Succeeded");
+        assert_eq!(message_text(&plan), "Plan plan-d finished: 1 DeadLettered, 2 Succeeded");
         let waits =
             Message::ItemWaits { item: SubmittedItem { name: "item-a".into(), ..SubmittedItem::default() }, text: "no pool has m".into() };
-        assert_eq!(in_words(&waits), "Waits: item-a: no pool has m");
+        assert_eq!(message_text(&waits), "Waits: item-a: no pool has m");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::model::Model;
 use super::routes::Routes;
 use super::sidecar::Sidecar;
 use super::{prompt, reply};
-use crate::command::output::tell;
+use crate::command::output::print_to_stderr;
 use crate::files;
 
 /// The most bytes of a prompt.
@@ -67,7 +67,7 @@ impl Thinker {
     /// Reads the files again, so that edits apply. A file that cannot be used is reported, and its previous content is kept.
     pub fn refresh(&mut self) {
         if let Err(trouble) = self.read_files() {
-            tell(&format!("a file cannot be used, so its previous content stays in use: {trouble}"));
+            print_to_stderr(&format!("a file cannot be used, so its previous content stays in use: {trouble}"));
         }
     }
 
@@ -104,7 +104,7 @@ impl Thinker {
             match reply::read(&text, &self.routes, self.role) {
                 Ok(decision) => return ThinkResult::Decided(decision, text),
                 Err(why) => {
-                    messages.extend([Message::said(text), Message::asked(prompt::correction(&why))]);
+                    messages.extend([Message::from_model(text), Message::from_user(prompt::correction(&why))]);
                     trouble = why;
                 }
             }

@@ -19,7 +19,7 @@ fn assignment() -> spillway_wire::work::Assignment {
 fn serving() -> (Link, Vec<Action>) {
     let mut link = new();
     link.connected();
-    link.program(at(0), said(Program::Waiting));
+    link.on_program_report(at(0), said(Program::Waiting));
     plan(&mut link, 0);
     link.registered(at(0), per_item());
     let before = plan(&mut link, 0);
@@ -37,7 +37,7 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
         matches!(&actions[..], [Action::RememberStart, Action::Tell(Order::Start(_)), Action::Work(WorkAction::Claim(25))]),
         "{actions:?}"
     );
-    link.sidecar_work().claimed(at(2_000), CallOutcome::Done(Some(assignment())), Duration::ZERO, 1.0);
+    link.sidecar_work().on_claim_answer(at(2_000), CallOutcome::Done(Some(assignment())), Duration::ZERO, 1.0);
     let actions = plan(&mut link, 2_000);
     assert!(matches!(orders(&actions)[..], [Order::Item(_)]), "{actions:?}");
     let report = |actions: &[Action]| {
@@ -46,7 +46,7 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
     assert_eq!(report(&actions).expect("at once").held, Some(assignment().held));
     link.reported(at(2_000));
     // The start of a run is reported, but not at once, because runs may be many.
-    link.program(at(2_100), Report { held: Some(assignment().held), ..said(Program::Running) });
+    link.on_program_report(at(2_100), Report { held: Some(assignment().held), ..said(Program::Running) });
     assert_eq!(report(&plan(&mut link, 2_100)), None);
     assert_eq!(report(&plan(&mut link, 3_000)).map(|report| report.program), Some(Program::Running));
     link.reported(at(3_000));
@@ -69,7 +69,7 @@ fn an_agent_that_ends_or_pauses_claims_nothing() {
     ];
     for change in changes {
         let (mut link, _) = serving();
-        link.sidecar_work().claimed(at(1_500), CallOutcome::Done(None), Duration::ZERO, 1.0);
+        link.sidecar_work().on_claim_answer(at(1_500), CallOutcome::Done(None), Duration::ZERO, 1.0);
         change(&mut link);
         let actions = plan(&mut link, 5_000);
         assert!(!actions.iter().any(|action| matches!(action, Action::Work(WorkAction::Claim(_)))), "{actions:?}");
@@ -121,7 +121,7 @@ fn no_work_is_asked_for_before_the_preflight_passed() {
     let long = per_item().work.map(|work| work::How { run: Run::LongRunning, ..work });
     let mut link = new();
     link.connected();
-    link.program(at(0), said(Program::Waiting));
+    link.on_program_report(at(0), said(Program::Waiting));
     plan(&mut link, 0);
     link.registered(at(0), Settings { preflight_command: check.clone(), ..per_item() });
     plan(&mut link, 0);
@@ -130,7 +130,7 @@ fn no_work_is_asked_for_before_the_preflight_passed() {
     let actions = plan(&mut link, 1_000);
     assert!(matches!(orders(&actions)[..], [Order::Start(_)]) && !claims(&actions), "{actions:?}");
     for (second, state) in [(2, PreflightState::Pending), (3, PreflightState::Failed)] {
-        link.program(at(second * 1_000), checked(state));
+        link.on_program_report(at(second * 1_000), checked(state));
         let actions = plan(&mut link, second * 1_000);
         assert!(!claims(&actions), "{state:?}: {actions:?}");
         let told = |action: &Action| matches!(action, Action::Report(report) if report.preflight == checked(state).preflight);
@@ -143,9 +143,9 @@ fn no_work_is_asked_for_before_the_preflight_passed() {
     let Some(Answer::Refused(refusal)) = asks.next(at(3_000), 1, 25) else { panic!("it is refused at once") };
     assert_eq!(refusal.code, Code::PreflightNotPassed);
     assert!(refusal.message.contains("no login") && refusal.message.contains("agent.preflightCommand"), "{refusal}");
-    link.program(at(4_000), checked(PreflightState::Passed));
+    link.on_program_report(at(4_000), checked(PreflightState::Passed));
     assert!(claims(&plan(&mut link, 4_000)));
-    asks.program(at(4_000), checked(PreflightState::Passed));
+    asks.on_program_report(at(4_000), checked(PreflightState::Passed));
     assert_eq!(asks.next(at(4_000), 1, 25), None, "it waits for an item");
 }
 
@@ -153,6 +153,6 @@ fn no_work_is_asked_for_before_the_preflight_passed() {
 fn what_has_to_succeed_before_stays_as_it_was_when_the_program_was_let_start() {
     let (mut link, _) = serving();
     link.registered(at(2_000), Settings { preflight_command: vec!["check".into()], ..per_item() });
-    link.sidecar_work().claimed(at(2_000), CallOutcome::Done(None), Duration::ZERO, 1.0);
+    link.sidecar_work().on_claim_answer(at(2_000), CallOutcome::Done(None), Duration::ZERO, 1.0);
     assert!(claims(&plan(&mut link, 5_000)), "its supervisor runs none now: nothing would ever pass");
 }

@@ -39,14 +39,14 @@ fn nothing_is_asked_for_again_at_once_but_never_in_a_tight_loop() {
     room.claimed(26_100, CallOutcome::Refused(Refusal::new(Code::GovernorAway, "x")));
     assert_eq!((room.plan(26_100), room.wake), (nothing(), at(26_300)), "and longer each time");
     room.plan(26_300);
-    room.sidecar_work.claimed(at(26_300), CallOutcome::Silence, Duration::from_secs(7), 1.0);
+    room.sidecar_work.on_claim_answer(at(26_300), CallOutcome::Silence, Duration::from_secs(7), 1.0);
     assert_eq!((room.plan(26_300), room.wake), (nothing(), at(33_300)), "the gateway may ask for more");
 }
 
 #[test]
 fn short_items_do_not_use_up_what_a_gateway_takes_from_an_agent() {
     let mut room = busy(Run::PerItem);
-    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.on_supervisor_end(held(1), complete("x"));
     room.plan(10);
     room.delivered(20, 1, CallOutcome::Done(()));
     room.plan(20);

@@ -107,7 +107,7 @@ impl SidecarWork {
     }
 
     fn plan_claim(&mut self, now: BootTime, facts: &WorkFacts<'_>, wake: &mut BootTime) {
-        if self.claim.busy || !self.welcome(facts) {
+        if self.claim.busy || !self.may_claim_more(facts) {
             return;
         }
         let wait = match facts.how.run {
@@ -132,13 +132,13 @@ impl SidecarWork {
         self.pending_actions.push(WorkAction::Claim(wait));
     }
 
-    fn welcome(&self, facts: &WorkFacts<'_>) -> bool {
+    fn may_claim_more(&self, facts: &WorkFacts<'_>) -> bool {
         facts.may_claim && facts.how.max_items.is_none_or(|most| self.kept.done < most.max(1))
     }
 
     /// Answers the programs that asked for an item, or reported the end of theirs.
     fn answer(&mut self, now: BootTime, facts: &WorkFacts<'_>, wake: &mut BootTime) {
-        let welcome = self.welcome(facts);
+        let welcome = self.may_claim_more(facts);
         let item = self.kept.item.as_ref().filter(|item| item.finish.is_none() && !item.lost);
         let assignment = item.and_then(|item| item.assignment.as_ref());
         let news = &mut self.pending_actions;

@@ -5,16 +5,16 @@ use super::*;
 #[test]
 fn what_the_program_said_is_told_before_it_is_answered() {
     let mut room = busy(Run::PerItem);
-    assert_eq!(room.sidecar_work.say(at(0), 5, complete("well"), Some(Run::PerItem)), None);
+    assert_eq!(room.sidecar_work.report_item_end(at(0), 5, complete("well"), Some(Run::PerItem)), None);
     let said = Order::Said(held(1), complete("well"));
     assert_eq!(room.plan(0), (vec![said.clone()], vec![WorkAction::Answer(5, Answer::Done)]));
     assert_eq!(room.plan(1), nothing());
-    assert_eq!(room.sidecar_work.say(at(2), 6, complete("well"), Some(Run::PerItem)), None);
+    assert_eq!(room.sidecar_work.report_item_end(at(2), 6, complete("well"), Some(Run::PerItem)), None);
     assert_eq!(room.plan(2), (vec![], vec![WorkAction::Answer(6, Answer::Done)]), "said again");
     room.connect(Some(1));
     assert_eq!(room.plan(3), (vec![said], vec![]), "on each connection");
     room.supervisor = None;
-    room.sidecar_work.say(at(10), 7, released("Released"), Some(Run::PerItem));
+    room.sidecar_work.report_item_end(at(10), 7, released("Released"), Some(Run::PerItem));
     assert_eq!((room.plan(10), room.wake), (nothing(), at(5_010)));
     assert_eq!(room.plan(5_010).1, [WorkAction::Answer(7, Answer::Kept)], "nobody is there to be told");
     // The supervisor did not get the report, and judged by the exit code.
@@ -35,7 +35,7 @@ fn what_the_program_said_is_told_before_it_is_answered() {
 
 #[test]
 fn what_cannot_be_said_is_refused_by_its_code() {
-    let code = |room: &mut Fixture, run| match room.sidecar_work.say(at(0), 1, complete("x"), run) {
+    let code = |room: &mut Fixture, run| match room.sidecar_work.report_item_end(at(0), 1, complete("x"), run) {
         Some(Answer::Refused(refusal)) => Some(refusal.code),
         Some(_) | None => None,
     };
@@ -43,7 +43,7 @@ fn what_cannot_be_said_is_refused_by_its_code() {
     assert_eq!(code(&mut Fixture::new(Run::PerItem), Some(Run::PerItem)), Some(Code::NotHeld));
     assert_eq!(code(&mut Fixture::new(Run::LongRunning), Some(Run::LongRunning)), Some(Code::NotHeld));
     let mut room = busy(Run::LongRunning);
-    assert_eq!(room.sidecar_work.say(at(0), 1, complete("first"), Some(Run::LongRunning)), None);
+    assert_eq!(room.sidecar_work.report_item_end(at(0), 1, complete("first"), Some(Run::LongRunning)), None);
     assert_eq!(code(&mut room, Some(Run::LongRunning)), Some(Code::FinishedAlready));
     let asked = |run| match Fixture::new(Run::PerItem).sidecar_work.next(at(0), 1, 0, run) {
         Some(Answer::Refused(refusal)) => Some(refusal.code),
@@ -89,7 +89,7 @@ fn a_program_that_runs_all_the_time_is_answered_when_there_is_an_item_or_its_tim
     room.sidecar_work.next(at(1), 6, 25, run);
     assert_eq!(room.plan(1).1, [WorkAction::Answer(6, Answer::Item(Some(Box::new(assignment(1)))))]);
     room.may_claim = false;
-    room.sidecar_work.say(at(2), 7, complete("x"), run);
+    room.sidecar_work.report_item_end(at(2), 7, complete("x"), run);
     room.sidecar_work.next(at(2), 8, 0, run);
     assert_eq!(room.plan(2).1, [WorkAction::Answer(8, Answer::Item(None)), WorkAction::Finish(held(1), complete("x"))], "paused: none");
 }
@@ -105,14 +105,14 @@ fn its_word_is_delivered_and_answered_with_what_the_gateway_says() {
     ];
     for (taken, expected) in finished {
         let mut room = busy(Run::LongRunning);
-        assert_eq!(room.sidecar_work.say(at(0), 5, complete("x"), run), None);
+        assert_eq!(room.sidecar_work.report_item_end(at(0), 5, complete("x"), run), None);
         assert_eq!(room.plan(0).1.last(), Some(&WorkAction::Finish(held(1), complete("x"))));
         room.delivered(1, 1, taken.clone());
         match expected {
             Some(answer) => {
                 assert_eq!(room.plan(1), (vec![Order::Settled(held(1))], vec![WorkAction::Answer(5, answer.clone())]));
                 room.restart();
-                let again = room.sidecar_work.say(at(2), 6, complete("x"), run).expect("at once");
+                let again = room.sidecar_work.report_item_end(at(2), 6, complete("x"), run).expect("at once");
                 assert_eq!(again == Answer::Done, answer == Answer::Done, "said again after a restart of ours: {again:?}");
             }
             None => {
@@ -125,7 +125,7 @@ fn its_word_is_delivered_and_answered_with_what_the_gateway_says() {
     }
     // The supervisor reports the end of the program, which has reported an outcome before: the earlier report counts.
     let mut room = busy(Run::LongRunning);
-    room.sidecar_work.say(at(0), 5, complete("x"), run);
-    room.sidecar_work.finished(held(1), released("Drained"));
+    room.sidecar_work.report_item_end(at(0), 5, complete("x"), run);
+    room.sidecar_work.on_supervisor_end(held(1), released("Drained"));
     assert_eq!(room.plan(0).1.last(), Some(&WorkAction::Finish(held(1), complete("x"))));
 }
