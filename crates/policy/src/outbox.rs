@@ -98,7 +98,7 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
         self.next_id += 1;
     }
 
-    /// What to do now. One delivery at a time: after [`NextStep::Tell`], call this again when the attempt has ended.
+    /// What to do now. One delivery at a time: after [`NextStep::Send`], call this again when the attempt has ended.
     pub fn next(&mut self, now: Duration) -> NextStep<K, T> {
         let Some(first) = self.waiting.iter().map(|telling| telling.due).min() else { return NextStep::Rest };
         let from = first.max(self.paused);

@@ -139,7 +139,7 @@ impl Circuits {
     }
 
     /// Sets the defaults for the Breakers of each namespace. For existing circuits they apply from the next
-    /// [`plant`](Self::plant) on.
+    /// [`set_objects`](Self::set_objects) on.
     pub fn set_defaults(&self, defaults: HashMap<String, BreakerDefaults>) {
         let mut state = self.lock();
         if state.defaults != defaults {
