@@ -80,8 +80,8 @@ pub use crate::supervision::{Gang, Intervention, Signal, Supervision, Supervisio
         .field_path(".external"),
 )]
 pub struct AgentPoolSpec {
-    /// Type of the agents. Known types are worker, drone, scheduler, prd, buddy and free; any other DNS label is allowed. It sets some
-    /// defaults.
+    /// Type of the agents. Known types are worker, drone, scheduler, prd, buddy and free; any other DNS label is allowed. The type decides
+    /// the defaults of `scaling.min`, `scaling.workAware` and `agent.maxItems`.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub type_: String,
@@ -100,23 +100,23 @@ pub struct AgentPoolSpec {
     pub queues: Option<Vec<QueueRef>>,
     /// Action for agents without work in a work-aware pool. Defaults to `whenEmpty` of the first queue.
     pub when_empty: Option<WhenEmpty>,
-    /// Limits of each agent.
+    /// Limits of each agent: its tokens, its time limits and its child agents.
     pub bulkhead: Option<Bulkhead>,
     /// Budget that limits the pool. If unset, the Budget `default` applies if it exists. A named Budget that does not exist blocks the
     /// pool.
     pub budget_ref: Option<LocalRef>,
-    /// Queues to which the agents may submit items, and pools in which they may spawn agents. If empty, there are none.
+    /// Queues to which the agents may submit items, and pools in which they may spawn agents. If unset, the agents may do neither.
     pub may: Option<AgentPermissions>,
     /// Program that each agent runs.
     pub agent: AgentProgram,
-    /// Model APIs that the agents may call.
+    /// Model APIs that the agents may call. Spillway's gateway forwards the calls, adds the credential and counts the tokens.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub models: Option<Vec<ModelApi>>,
-    /// Working directory of each agent. If unset, it is an empty directory.
+    /// Working directory of each agent (`/workspace`). If unset, it is an empty directory.
     pub workspace: Option<Workspace>,
-    /// Sandbox of each agent.
+    /// Isolation of each agent's program, and the hosts that it can reach.
     pub sandbox: Option<Sandbox>,
-    /// Toolsets: privileged programs that the agents may call through the bridge. Not supported by this version.
+    /// Toolsets: privileged programs outside the sandbox that the agents may call. Not supported by this version.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub toolsets: Option<Vec<LocalRef>>,
     /// How the agents are monitored, and which actions the supervisor takes.
@@ -236,7 +236,7 @@ pub enum EmptyAction {
         .field_path(".commandTimeoutSeconds"),
 )]
 pub struct Bulkhead {
-    /// Tokens that an agent may spend in its life. Defaults to the value of the ClusterBudget, else to 10000.
+    /// Tokens that the model calls of an agent may spend in its life. Defaults to the value of the ClusterBudget, else to 10000.
     #[schemars(range(min = 1, max = 1_000_000_000_000_i64))]
     pub lifetime_tokens: Option<i64>,
     /// Tokens that an agent gets automatically when its lifetime tokens are spent, if the pool's budget has as many. Defaults to the value
@@ -249,13 +249,14 @@ pub struct Bulkhead {
     /// Maximum time limit in seconds that a command may set. Defaults to 3600.
     #[schemars(range(min = 1, max = 86400))]
     pub max_command_timeout_seconds: Option<i32>,
-    /// Time limit in seconds of a model turn. Defaults to 600.
+    /// Time limit in seconds of a model turn, which is one model call with its answer. Defaults to 600.
     #[schemars(range(min = 1, max = 86400))]
     pub model_turn_timeout_seconds: Option<i32>,
-    /// Number of time-outs after which an agent is given up. Defaults to 3.
+    /// Number of time-outs (signal OperationTimeout) in an agent's life that raise the signal ChronicTimeout. By default the supervisor then
+    /// ends the agent by force. Defaults to 3.
     #[schemars(range(min = 1, max = 1000))]
     pub max_timeouts: Option<i32>,
-    /// Maximum number of living agents that an agent may have spawned. Defaults to 0.
+    /// Maximum number of running agents that an agent may have spawned in the pools of `may.spawnIn`. Defaults to 0.
     #[schemars(range(min = 0, max = 1000))]
     pub max_child_agents: Option<i32>,
 }
@@ -337,10 +338,10 @@ pub struct GitWorkspace {
 #[serde(rename_all = "camelCase")]
 pub struct Preflight {
     /// Whether the sandbox must be in force. An agent whose pod reports a missing guarantee then gets no work. If unset, it must be, except
-    /// for guarantees that this version never provides (Landlock, AgentStrict).
+    /// for guarantees that this version never provides (Landlock, AgentStrict). With `true`, no agent of this version gets work.
     pub require_sandbox: Option<bool>,
-    /// https URLs whose servers must answer. Only origins of `models` can be checked: a pool with any other URL reports it and starts
-    /// no agents.
+    /// https URLs whose servers must answer. Only origins of `models` can be checked: a pool with any other URL is Blocked
+    /// (PreflightFailed) and starts no agents.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024), regex(pattern = "^https://[^/?#@\\s]+([/?#]\\S*)?$")))]
     pub urls: Option<Vec<String>>,
     /// Whether each entry of `models` must answer with its credential. The check requests the list of models and costs no tokens. Defaults

@@ -30,7 +30,7 @@ pub struct AgentProgram {
     /// As in a container, `$(NAME)` is replaced by an environment variable, and `$$` is one dollar sign.
     #[schemars(length(min = 1, max = 64), inner(length(max = 4096)))]
     pub command: Vec<String>,
-    /// Environment variables. References are not possible, because no Secret enters an agent's pod.
+    /// Environment variables with literal values. `valueFrom` is not possible, because no Secret enters an agent's pod.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Option<Vec<EnvVar>>,
     /// Compute resources of each agent. Limits always exist: a default replaces an unset limit.
@@ -152,13 +152,13 @@ pub struct Continue {
     validation = command_length_rule("warn", 16_384),
 )]
 pub struct Hooks {
-    /// Command that runs before work with progress is paused.
+    /// Command that runs before an agent with progress is paused because its tokens are spent.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub checkpoint: Option<Vec<String>>,
-    /// Command that runs when the agent is asked to leave.
+    /// Command that runs before the program is asked to end.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub drain: Option<Vec<String>>,
-    /// Command that runs when the supervisor warns the agent.
+    /// Command that runs when the supervisor warns the agent. The warning is its standard input.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub warn: Option<Vec<String>>,
 }
@@ -168,7 +168,7 @@ pub struct Hooks {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelApi {
-    /// Name of the entry. It is part of the loopback URL.
+    /// Name of the entry. Inside the pod, the program calls the API at `http://127.0.0.1:4101/NAME`.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Protocol of the API.
@@ -176,7 +176,7 @@ pub struct ModelApi {
     /// Scheme, host and port of the API, such as `https://api.anthropic.com`.
     #[schemars(length(min = 9, max = 253), regex(pattern = "^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?$"))]
     pub origin: String,
-    /// Secret that holds the credential.
+    /// Secret that holds the credential. Its type is `spillway.dev/model-credential`, and its keys are `origin` and `token`.
     pub credentials_ref: Option<LocalRef>,
     /// Models that may be called, with `*` as wildcard. If unset or empty, no model may be called.
     #[schemars(length(max = 64), inner(length(min = 1, max = 128)))]

@@ -51,6 +51,7 @@ fn apply_conventions(crd: &mut CustomResourceDefinition) {
             continue;
         };
         make_enums_not_nullable(schema);
+        join_description_lines(schema);
         if let Some(status) = schema.properties.as_mut().and_then(|properties| properties.get_mut("status")) {
             status.default = Some(JSON(json!({"observedGeneration": -1})));
             status.nullable = None;
@@ -62,6 +63,22 @@ fn apply_conventions(crd: &mut CustomResourceDefinition) {
         {
             replicas.nullable = None;
         }
+    }
+}
+
+/// Joins the lines of each paragraph in the descriptions. `kubectl explain` breaks lines itself, and keeps those that are there.
+fn join_description_lines(schema: &mut JSONSchemaProps) {
+    if let Some(description) = &mut schema.description {
+        let paragraphs = description.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
+        *description = paragraphs.collect::<Vec<_>>().join("\n\n");
+    }
+    for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {
+        join_description_lines(property);
+    }
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => join_description_lines(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(join_description_lines),
+        None => {}
     }
 }
 

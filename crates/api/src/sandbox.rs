@@ -14,7 +14,7 @@ use crate::schema::command_length_rule;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
-    /// How changes are isolated until they are accepted.
+    /// How an agent's changes to the workspace are isolated until they are accepted.
     pub changeset: Option<Changeset>,
     /// Isolation of the agent from the node.
     pub isolation: Option<Isolation>,
@@ -61,7 +61,7 @@ pub enum ChangesetDriver {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Isolation {
-    /// Whether Landlock restricts the program. Defaults to Preferred. This version applies Landlock nowhere, so Required is not supported
+    /// Whether Landlock, an access control of the Linux kernel, restricts the program. Defaults to Preferred. This version applies Landlock nowhere, so Required is not supported
     /// by this version.
     pub landlock: Option<Requirement>,
     /// Seccomp profile of the pod and its commands. Defaults to RuntimeDefault. AgentStrict and Localhost are not supported by this

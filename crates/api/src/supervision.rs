@@ -24,7 +24,8 @@ pub struct Supervision {
     /// Seconds between heartbeats. Defaults to 20.
     #[schemars(range(min = 1, max = 3600))]
     pub heartbeat_period_seconds: Option<i32>,
-    /// Seconds of silence after which an agent is stale. Defaults to 1800.
+    /// Seconds of silence after which the signal HeartbeatLost (of the pod) or ProgramSilent (of the program) is raised. By default the
+    /// supervisor then ends the agent by force, and the pool replaces it. Defaults to 1800.
     #[schemars(range(min = 3, max = 86400))]
     pub heartbeat_timeout_seconds: Option<i32>,
     /// Seconds from the request to stop until the agent is killed. Defaults to 15.
@@ -37,7 +38,8 @@ pub struct Supervision {
     #[serde(rename = "stoppedTTLSeconds")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub stopped_ttl_seconds: Option<i32>,
-    /// When the agents of one group count as failing together. If unset, this is not monitored.
+    /// When agents that hold items of one group (`spec.group` of the WorkItem) count as failing together. If unset, this is not
+    /// monitored.
     pub gang: Option<Gang>,
     /// Actions that replace the default actions for signals.
     #[schemars(length(max = 32))]
@@ -72,10 +74,13 @@ pub struct Gang {
         .field_path(".count"),
 )]
 pub struct SupervisionRule {
-    /// Signal to which the rule applies. BadChangeset is not supported by this version: nothing raises it.
+    /// Signal to which the rule applies. Silence: HeartbeatLost (the pod), ProgramSilent (the program). Failures: CrashLoop, OOMKilled,
+    /// GangDivergence (the agents of one group). Tokens: BudgetNearLimit, TokenBudgetExceeded. Time: OperationTimeout (one operation),
+    /// ChronicTimeout (several), ItemStalled (no progress), ItemPastTime, ObjectiveMissed. Limits: RuleViolated (see `rule`). BadChangeset
+    /// is not supported by this version: nothing raises it.
     pub signal: Signal,
-    /// Violated rule, for `signal: RuleViolated`. ToolRejected and ForbiddenPath are not supported by this version: nothing
-    /// raises them.
+    /// Violated rule, for `signal: RuleViolated`: a host that is denied (NetworkDenied) or too many child agents (TooManyChildren).
+    /// ToolRejected and ForbiddenPath are not supported by this version: nothing raises them.
     pub rule: Option<ViolatedRule>,
     /// Number of signals within `windowSeconds` from which the rule applies. If unset, it applies to each signal.
     #[schemars(range(min = 1, max = 256))]
@@ -83,8 +88,8 @@ pub struct SupervisionRule {
     /// Seconds in which `count` signals must occur.
     #[schemars(range(min = 1, max = 86400))]
     pub window_seconds: Option<i32>,
-    /// Action: `Log`, `Warn` (tell the program), `Notify` (tell people), `Escalate` (tell a scheduler too) or `Pause`. The others end the
-    /// agent by force.
+    /// Action: `Log`, `Warn` (tell the program), `Notify` (tell people), `Escalate` (tell a scheduler too) or `Pause`. `Requeue`, `Restart`,
+    /// `RestartGang` and `Reap` end the agent by force. Its item goes back to its queue, and the pool creates another agent if it needs one.
     #[serde(rename = "do")]
     pub do_: Intervention,
 }
@@ -112,11 +117,14 @@ pub enum Signal {
 /// A rule that an agent can violate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[schemars(transform = crate::schema::without_enum_description)]
-#[expect(missing_docs, reason = "the names are the documentation")]
 pub enum ViolatedRule {
+    /// The program asked for a host that is denied.
     NetworkDenied,
+    /// Nothing raises it.
     ToolRejected,
+    /// The agent asked for more child agents than it may have.
     TooManyChildren,
+    /// Nothing raises it.
     ForbiddenPath,
 }
 
