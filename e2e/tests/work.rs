@@ -63,6 +63,10 @@ async fn a_failure_is_tried_again_and_set_aside_and_a_person_may_start_it_again(
     let history = status.attempt_history.expect("a history");
     assert!(history.iter().all(|attempt| attempt.verb == "Fail" && attempt.reason.as_deref() == Some("Exited")), "{history:?}");
     assert!(history[0].message.as_deref().is_some_and(|message| message.contains("cannot do the hard one")), "{history:?}");
+    let failed = status.conditions.iter().find(|one| one.type_ == "Failed").map(|failed| failed.message.clone()).unwrap_or_default();
+    assert!(failed.starts_with("the item failed 2 times (maxAttempts: 2). The last attempt: "), "{failed}");
+    assert!(failed.contains("cannot do the hard one") && failed.contains("kubectl spillway redrive"), "{failed}");
+    room.wait_for_event("hard", "TooManyFailures", "the item failed 2 times").await;
     room.change_item("hard", json!({"redrives": 1})).await;
     let item = room.wait_for_item_phase("hard", Succeeded).await;
     let status = item.status.expect("a status");

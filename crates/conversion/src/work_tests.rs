@@ -183,8 +183,43 @@ fn what_no_pool_has_is_a_condition_while_the_item_is_ready_and_what_it_needs_is_
     assert_eq!((needs.tools.len(), needs.models.len(), needs.urls.len(), needs.accounts.len(), needs.volumes.len()), (1, 1, 1, 1, 1));
     let record = |phase: Phase| Record { phase, reason: Some("RequirementsUnmet".into()), ..Record::default() };
     let beside = StatusExtras { unmet_requirements: Some("no pool has m".into()), ..StatusExtras::default() };
-    let told = conditions(&record(Phase::Ready), &beside, 1, UnixMillis(0));
+    let told = conditions(&record(Phase::Ready), &Policy::default(), &beside, 1, UnixMillis(0));
     let shown = (&told[0]["type"], &told[0]["status"], &told[0]["reason"], &told[0]["message"]);
     assert_eq!(shown, (&json!("PreflightPassed"), &json!("False"), &json!("RequirementsUnmet"), &json!("no pool has m")));
-    assert_eq!(conditions(&Record { phase: Phase::Ready, ..Record::default() }, &beside, 1, UnixMillis(0)), json!([]));
+    let ready = Record { phase: Phase::Ready, ..Record::default() };
+    assert_eq!(conditions(&ready, &Policy::default(), &beside, 1, UnixMillis(0)), json!([]));
+}
+
+#[test]
+fn an_end_without_success_has_a_message_in_its_own_words() {
+    let message = |phase: Phase, reason: &str, last: Option<&str>, beside: Option<&str>| {
+        let attempt = |message: &str| Attempt {
+            epoch: 1,
+            agent: "a".into(),
+            start: UnixMillis(0),
+            end: UnixMillis(1),
+            verb: Verb::Fail,
+            reason: Some("Exited".into()),
+            message: Some(message.to_owned()),
+        };
+        let history = last.map(attempt).into_iter().collect();
+        let record = Record { phase, reason: Some(reason.into()), failures: 2, history, ..Record::default() };
+        let beside = StatusExtras { message: beside.map(str::to_owned), ..StatusExtras::default() };
+        let told = conditions(&record, &Policy { max_attempts: 2, ..Policy::default() }, &beside, 1, UnixMillis(2));
+        let failed = told.as_array().and_then(|all| all.iter().find(|one| one["type"] == "Failed").cloned());
+        failed.map(|failed| failed["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let dead = message(Phase::DeadLettered, "TooManyFailures", Some("no login.\nGiving up."), None);
+    let words = "the item failed 2 times (maxAttempts: 2). The last attempt: no login. Giving up. Correct the cause, then start the item \
+                 again (kubectl spillway redrive)";
+    assert_eq!(dead.as_deref(), Some(words));
+    let silent = message(Phase::Failed, "DroneFailed", Some(" "), None).expect("it failed");
+    assert!(silent.contains("type drone") && !silent.contains("last attempt"), "{silent}");
+    let long = message(Phase::Failed, "FailureRule", Some(&"x".repeat(1024)), None).expect("it failed");
+    assert!(long.len() < 800, "{long}");
+    let refused = message(Phase::DeadLettered, "QueueFull", None, Some("WorkQueue/q is full"));
+    assert_eq!(refused.as_deref(), Some("WorkQueue/q is full"), "the refusal says it");
+    let with = message(Phase::Cancelled, "DependencyFailed", None, None);
+    assert_eq!(with.as_deref(), Some("an item in spec.dependsOn ended without the required success"));
+    assert_eq!(message(Phase::Succeeded, "Completed", None, None), None);
 }

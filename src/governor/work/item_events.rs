@@ -10,6 +10,7 @@ use super::namespace_work::NamespaceWork;
 use crate::api::WorkItem;
 use crate::cluster::ObjectKey;
 use crate::controller::Context;
+use crate::controller::conditions::find;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Phase, Record, reasons};
 use crate::wire::follow::{Message, SubmittedItem};
@@ -49,15 +50,12 @@ pub async fn tell_unmet(context: &Context, key: &ObjectKey, stored: &WorkItem) {
     context.events.warning(stored, reasons::REQUIREMENTS_UNMET, "Wait", text).await;
 }
 
-/// Reports a final failure of an item: an event in any case, and webhooks if people asked for it.
-pub async fn tell_failure(
-    context: &Context,
-    stored: &WorkItem,
-    entry: &Entry,
-    record: &Record,
-    action: &str,
-    (reason, note): (&str, String),
-) {
+/// Reports a final failure of an item, in the words of its condition: an event in any case, and webhooks if people asked
+/// for it.
+pub async fn tell_failure(context: &Context, stored: &WorkItem, entry: &Entry, record: &Record, action: &str, reason: &str) {
+    let failed = stored.status.as_ref().and_then(|status| find(&status.conditions, "Failed"));
+    let note = failed.map(|failed| failed.message.clone()).filter(|message| !message.is_empty());
+    let note = note.unwrap_or_else(|| format!("the item is {} now", record.phase.name()));
     if entry.spec.notify_on.iter().any(|end| end.matches(record.phase)) {
         context.events.alert(stored, reason, action, note).await;
     } else {

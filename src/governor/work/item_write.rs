@@ -77,8 +77,7 @@ pub(super) async fn write_finish(
     let stored = store(context, key, entry, record, &beside, WriteLane::Needed).await?;
     if final_failure(&entry.record, record) {
         let reason = record.reason.clone().unwrap_or_else(|| "Failed".to_owned());
-        let note = record.history.last().and_then(|last| last.message.clone()).unwrap_or_default();
-        tell_failure(context, &stored, entry, record, "Fail", (&reason, note)).await;
+        tell_failure(context, &stored, entry, record, "Fail", &reason).await;
     }
     Ok(())
 }

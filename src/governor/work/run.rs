@@ -347,9 +347,7 @@ impl Writer {
         let stored = store(&self.context, key, entry, record, beside, WriteLane::Needed).await?;
         if matches!(record.phase, Phase::Rejected | Phase::DeadLettered | Phase::Failed | Phase::Expired) && !entry.record.phase.ended() {
             let reason = record.reason.clone().unwrap_or_else(|| "Ended".to_owned());
-            let last = record.history.last().and_then(|last| last.message.clone());
-            let note = beside.message.clone().or(last).unwrap_or_else(|| format!("the item is {:?} now", record.phase));
-            tell_failure(&self.context, &stored, entry, record, "Settle", (&reason, note)).await;
+            tell_failure(&self.context, &stored, entry, record, "Settle", &reason).await;
         }
         Ok(())
     }

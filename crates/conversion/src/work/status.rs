@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{micro_time_json, time_json};
 use crate::api::work_item::WorkItemPhase;
 use crate::policy::work::entry::Entry;
-use crate::policy::work::item::{self, Attempt, Phase, Policy, Record, UnixMillis};
+use crate::policy::work::item::{Attempt, Phase, Policy, Record, UnixMillis, reasons};
 
 /// The phase of the custom resource.
 pub fn phase(phase: Phase) -> WorkItemPhase {
@@ -85,7 +85,7 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExt
     status.insert("startTime".into(), started.map_or(Value::Null, time_json));
     status.insert("completionTime".into(), completed.map_or(Value::Null, time_json));
     status.insert("attemptHistory".into(), if history.is_empty() { Value::Null } else { history.iter().map(attempt).collect() });
-    status.insert("conditions".into(), conditions(record, beside, generation, now));
+    status.insert("conditions".into(), conditions(record, policy, beside, generation, now));
     status.insert("governorEpoch".into(), json!(epoch));
     if let Some(result) = &beside.result {
         status.insert("result".into(), json!(result));
@@ -125,8 +125,52 @@ fn attempt(attempt: &Attempt) -> Value {
     value
 }
 
+/// The most characters of an attempt's message that a condition quotes: the last ones, because a message ends with its
+/// cause. `status.attemptHistory` has all of them.
+const MAX_QUOTED_CHARS: usize = 512;
+
+/// Why an item ended without success, and what a person can do. `None`: it did not, or the refusal of its admission says
+/// it.
+fn end_message(record: &Record, policy: &Policy) -> Option<String> {
+    let why = match record.reason.as_deref()? {
+        reasons::TOO_MANY_FAILURES => format!("the item failed {} times (maxAttempts: {})", record.failures, policy.max_attempts),
+        reasons::TOO_MANY_STALLS => format!("the item lost its agent {} times (maxStalls: {})", record.stalls, policy.max_stalls),
+        reasons::FAILURE_RULE => "a rule of the queue (spec.failurePolicy.rules) ends the item after this failure".to_owned(),
+        reasons::DRONE_FAILED => "the item failed under an agent of type drone, so no other agent tries it".to_owned(),
+        reasons::DEADLINE_EXCEEDED => "the deadline of the item (spec.deadlineTime) has passed".to_owned(),
+        reasons::DEPENDENCY_FAILED => "an item in spec.dependsOn ended without the required success".to_owned(),
+        reasons::DEPENDENCY_MISSING => "an item in spec.dependsOn does not exist".to_owned(),
+        reasons::PLAN_INCOMPLETE => "other items of the plan (spec.plan) do not exist".to_owned(),
+        reasons::CANCEL_REQUESTED => "spec.cancelRequested is true".to_owned(),
+        reasons::GROUP_CANCELLED => "the group of the item (spec.group) was cancelled".to_owned(),
+        _ => return None,
+    };
+    match record.phase {
+        Phase::Failed | Phase::DeadLettered | Phase::Expired => {
+            let last = record.history.last().and_then(|last| last.message.as_deref()).unwrap_or_default();
+            let last = last.split_whitespace().collect::<Vec<_>>().join(" ");
+            let last: String = last.chars().skip(last.chars().count().saturating_sub(MAX_QUOTED_CHARS)).collect();
+            let last = if last.is_empty() { String::new() } else { format!(". The last attempt: {}", last.trim_end_matches('.')) };
+            Some(format!("{why}{last}. Correct the cause, then start the item again (kubectl spillway redrive)"))
+        }
+        Phase::Cancelled => Some(why),
+        Phase::Pending
+        | Phase::Rejected
+        | Phase::Suspended
+        | Phase::Blocked
+        | Phase::Scheduled
+        | Phase::Ready
+        | Phase::Leased
+        | Phase::Paused
+        | Phase::Cancelling
+        | Phase::Succeeded => None,
+    }
+}
+
 /// The conditions for `kubectl wait`: Leased, Paused, Complete, Failed, CancelRequested, PreflightPassed.
-pub(super) fn conditions(record: &Record, beside: &StatusExtras, generation: i64, now: UnixMillis) -> Value {
+pub(super) fn conditions(record: &Record, policy: &Policy, beside: &StatusExtras, generation: i64, now: UnixMillis) -> Value {
+    let end = end_message(record, policy);
+    let message = beside.message.as_deref().or(end.as_deref());
     let saying = |type_: &str, status: bool, reason: &str, message: Option<&str>, since: UnixMillis| {
         json!({
             "type": type_,
@@ -137,23 +181,23 @@ pub(super) fn conditions(record: &Record, beside: &StatusExtras, generation: i64
             "lastTransitionTime": time_json(since),
         })
     };
-    let condition =
-        |type_: &str, status: bool, reason: &str, since: UnixMillis| saying(type_, status, reason, beside.message.as_deref(), since);
+    let condition = |type_: &str, status: bool, reason: &str, since: UnixMillis| saying(type_, status, reason, message, since);
+    let leased = |status: bool, reason: &str, since: UnixMillis| saying("Leased", status, reason, beside.message.as_deref(), since);
     let said = record.reason.as_deref().unwrap_or(match record.phase {
         Phase::Succeeded => "Completed",
         _ => "AsPhaseSays",
     });
     let mut all = Vec::new();
     match &record.holder {
-        Some(holder) => all.push(condition("Leased", true, "Claimed", holder.since)),
+        Some(holder) => all.push(leased(true, "Claimed", holder.since)),
         None if record.epoch > 0 => {
             let ended = record.history.last().map_or(now, |last| last.end);
-            all.push(condition("Leased", false, record.history.last().map_or("Released", |last| last.verb.name()), ended));
+            all.push(leased(false, record.history.last().map_or("Released", |last| last.verb.name()), ended));
         }
         None => {}
     }
-    if record.phase == Phase::Ready && record.reason.as_deref() == Some(item::reasons::REQUIREMENTS_UNMET) {
-        all.push(saying("PreflightPassed", false, item::reasons::REQUIREMENTS_UNMET, beside.unmet_requirements.as_deref(), now));
+    if record.phase == Phase::Ready && record.reason.as_deref() == Some(reasons::REQUIREMENTS_UNMET) {
+        all.push(saying("PreflightPassed", false, reasons::REQUIREMENTS_UNMET, beside.unmet_requirements.as_deref(), now));
     }
     let ended = record.completed.unwrap_or(now);
     match record.phase {
