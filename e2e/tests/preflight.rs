@@ -122,7 +122,8 @@ async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_ha
         found.ok_or_else(|| format!("{:?}", item.status))
     })
     .await;
-    let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: scripted-large (requires.models)";
+    let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: scripted-large (requires.models). \
+                 Add it to a pool, or submit the item without it";
     assert_eq!((waits.reason.as_str(), waits.message.as_str()), ("RequirementsUnmet", words));
     room.wait_for_event("waits", "RequirementsUnmet", "scripted-large").await;
     // Other items overtake it, and no agent is started for it.
@@ -159,7 +160,8 @@ async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
         check_state(said.code == 0, || format!("{said:?}")).map(|()| said.out)
     })
     .await;
-    let words = "waits: no AgentPool that takes items from WorkQueue/bugs offers what the item requires: git (requires.tools)";
+    let words = "waits: no AgentPool that takes items from WorkQueue/bugs offers what the item requires: git (requires.tools). Add it to a \
+                 pool, or submit the item without it";
     assert_eq!(told.trim_end(), format!("{first}: {words}"));
     // The pool requires a tool that its image does not have, so its agent gets no work.
     let named = json!({"preflight": {"tools": ["sh", "git"]}, "scaling": {"min": 0, "max": 2}});

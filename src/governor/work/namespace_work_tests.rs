@@ -126,7 +126,8 @@ fn that_no_pool_has_what_items_need_is_told_once_for_all_that_are_alike() {
     }
     assert_eq!(namespace_work.tell_unmet("a"), None, "no pool is known that works from the queue");
     assert_eq!(namespace_work.set_offers(|| vec![takes(&["small"])]).len(), 4);
-    let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: big (requires.models)";
+    let words = "no AgentPool that takes items from WorkQueue/bugs offers what the item requires: big (requires.models). Add it to a \
+                 pool, or submit the item without it";
     assert_eq!((namespace_work.unmet("a").as_deref(), namespace_work.tell_unmet("a").as_deref()), (Some(words), Some(words)));
     assert_eq!((namespace_work.tell_unmet("a"), namespace_work.tell_unmet("b")), (None, None), "one like it was told of");
     assert!(namespace_work.tell_unmet("c").is_some() && namespace_work.tell_unmet("d").is_some(), "another submitter, and another need");

@@ -86,12 +86,17 @@ fn an_item_waits_for_what_is_named() {
             "the item waits for item gone, which does not exist",
             ("DependencyMissing", true),
         ),
-        (json!({"queueRef": {"name": "none"}}), json!({"phase": "Pending"}), "WorkQueue/none does not exist", ("QueueMissing", true)),
+        (
+            json!({"queueRef": {"name": "none"}}),
+            json!({"phase": "Pending"}),
+            "WorkQueue/none does not exist. Create it, or name another queue",
+            ("QueueMissing", true),
+        ),
         (json!({}), json!({"phase": "Rejected", "reason": "QueueFull"}), "queue q would admit the item now", ("QueueFull", true)),
         (
             json!({"queueRef": {"name": "none"}}),
             json!({"phase": "Rejected", "reason": "QueueMissing"}),
-            "the item would be refused again: WorkQueue/none does not exist",
+            "the item would be refused again: WorkQueue/none does not exist. Create it, or name another queue",
             ("QueueMissing", true),
         ),
         (

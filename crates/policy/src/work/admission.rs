@@ -118,10 +118,16 @@ impl Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::QueueMissing(Some(queue)) => write!(out, "WorkQueue/{queue} does not exist"),
-            Self::QueueMissing(None) => write!(out, "no WorkQueue accepts its type, and none is the default (spec.accepts)"),
+            Self::QueueMissing(Some(queue)) => write!(out, "WorkQueue/{queue} does not exist. Create it, or name another queue"),
+            Self::QueueMissing(None) => write!(
+                out,
+                "no WorkQueue accepts the type of the item (spec.accepts.types), and none accepts all other types (spec.accepts.default). Name a queue in the item"
+            ),
             Self::QueueFull { queue, limit, current } => {
-                write!(out, "WorkQueue/{queue} holds {current} unfinished items and may hold {limit} (spec.limits.maxPending)")
+                write!(
+                    out,
+                    "WorkQueue/{queue} holds {current} unfinished items and may hold {limit} (spec.limits.maxPending). Wait until items end, or raise the limit"
+                )
             }
             Self::ProjectFull { limit: ProjectLimit { most, source: says }, current } => {
                 write!(out, "{says} allows {most} unfinished items over all queues of the namespace, and there are {current}")
@@ -132,12 +138,15 @@ impl std::fmt::Display for Refusal {
             Self::TooLarge { queue, limit, current } => {
                 write!(
                     out,
-                    "its payload has {current} bytes, and WorkQueue/{queue} allows {limit} (spec.limits.maxItemBytes); put larger input into a repository or a volume"
+                    "the payload has {current} bytes, and WorkQueue/{queue} allows {limit} (spec.limits.maxItemBytes); put larger input into a repository or a volume"
                 )
             }
             Self::Duplicate(name) => write!(out, "WorkItem/{name} has the same dedupKey and still exists"),
             Self::Unsupported(what) => write!(out, "this version of Spillway does not support {what} of an item"),
-            Self::Cycle(name) => write!(out, "it would wait for itself: it depends on WorkItem/{name}, which waits for it"),
+            Self::Cycle(name) => write!(
+                out,
+                "the item would wait for itself: it depends on WorkItem/{name}, which waits for this item. Submit it again without that dependency"
+            ),
         }
     }
 }

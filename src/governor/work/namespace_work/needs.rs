@@ -34,5 +34,8 @@ impl NamespaceWork {
 
 /// The message that no pool offers what an item requires.
 fn unmet_words(queue: &str, lacks: &[UnmetRequirement]) -> String {
-    format!("no AgentPool that takes items from WorkQueue/{queue} offers what the item requires: {}", unmet_summary(lacks))
+    format!(
+        "no AgentPool that takes items from WorkQueue/{queue} offers what the item requires: {}. Add it to a pool, or submit the item without it",
+        unmet_summary(lacks)
+    )
 }
