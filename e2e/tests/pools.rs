@@ -187,7 +187,10 @@ async fn what_is_missing_or_not_built_is_named_and_crashes_nothing() {
     let (reason, message) = room.pool_says("refs", "Blocked", "True").await;
     assert_eq!(
         (reason.as_str(), message.as_str()),
-        ("MissingReference", "the spec names objects that this namespace does not have: Budget/gold, WorkQueue/bugs")
+        (
+            "MissingReference",
+            "the spec names objects that this namespace does not have: Budget/gold, WorkQueue/bugs. Create them, or remove their names from the spec"
+        )
     );
     assert!(room.list::<Agent>().await.is_empty(), "nothing is started");
 
@@ -224,7 +227,7 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     eventually("the Agent's status has the missing pool", async || {
         let status = room.api::<Agent>().get("mine").await.map_err(|error| error.to_string())?.status;
         let told = status.is_some_and(|status| {
-            status.conditions.iter().any(|condition| condition.message == "AgentPool/free (spec.poolRef) does not exist")
+            status.conditions.iter().any(|condition| condition.message == "AgentPool/free (spec.poolRef) does not exist. Create it")
         });
         check_state(told, || "not yet".into())
     })

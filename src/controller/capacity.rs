@@ -242,8 +242,9 @@ fn known_path(pool: &AgentPool, stores: &Stores) -> (Vec<String>, Option<Hindran
     while let Some(name) = next.take().filter(|name| !path.contains(name)) {
         let Some(budget) = stores.budgets.get(&ObjectRef::new(&name).within(&namespace)) else { break };
         if let Some(lowest) = path.first().filter(|_| path.len() == MAX_BUDGET_DEPTH) {
-            let message =
-                format!("Budget/{lowest} allows no pods: its chain of parents (spec.parentRef) has more than {MAX_BUDGET_DEPTH} Budgets");
+            let message = format!(
+                "Budget/{lowest} allows no pods: its chain of parents (spec.parentRef) has more than {MAX_BUDGET_DEPTH} Budgets. Remove spec.parentRef from one of them"
+            );
             return (path, Some(Hindrance { kind: HindranceKind::BudgetExhausted, message }));
         }
         let Ok(budget) = &budget.0 else {
@@ -449,7 +450,7 @@ fn project_full(namespace: &str, clusters: &[Cluster], holders: &[CapacityHolder
         let count = projects.len();
         exceeds_max_projects(projects, &running, namespace, max).then(|| {
             format!(
-                "{} allows {max} namespaces with pools ({PROJECTS_MAX_FIELD}), and there are {count}. Namespaces with older pools come first",
+                "{} allows {max} namespaces with pools ({PROJECTS_MAX_FIELD}), and there are {count}. Namespaces with older pools come first. Raise the limit, or delete the pools of another namespace",
                 cluster.name()
             )
         })

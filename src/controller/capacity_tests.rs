@@ -52,7 +52,9 @@ fn a_reserved_place_counts_before_the_caches_show_it() {
     let places = PendingPlaces::default();
     assert_eq!(take(&places, "one", &stores), Ok(()));
     assert_eq!(take(&places, "one", &stores), Ok(()), "its own place is not in its way: its create may have been lost");
-    let words = "Budget/b allows 1 agents at once (spec.agents.maxConcurrent), and 1 have a pod".to_owned();
+    let words =
+        "Budget/b allows 1 agent at once (spec.agents.maxConcurrent), and 1 has a pod. Raise the limit, or delete an agent that it counts"
+            .to_owned();
     assert_eq!(take(&places, "two", &stores), Err((HindranceKind::BudgetExhausted, words)));
     places.release(&key("one"));
     assert_eq!(take(&places, "two", &stores), Ok(()), "the pod was refused");
@@ -101,7 +103,8 @@ fn budgets_above_count_all_below_them() {
     let eighth = take(&PendingPlaces::default(), "me", &Stores::of(&chain(8)));
     assert!(eighth.is_err_and(|(_, words)| words.starts_with("Budget/b7 allows 1")), "the eighth is counted in");
     let ninth = take(&PendingPlaces::default(), "me", &Stores::of(&chain(9))).expect_err("too many");
-    let words = "Budget/b0 allows no pods: its chain of parents (spec.parentRef) has more than 8 Budgets";
+    let words =
+        "Budget/b0 allows no pods: its chain of parents (spec.parentRef) has more than 8 Budgets. Remove spec.parentRef from one of them";
     assert_eq!(ninth, (HindranceKind::BudgetExhausted, words.to_owned()), "and the ninth is never left out");
     let odd = json!({"apiVersion": API, "kind": "Budget", "metadata": {"name": "b", "namespace": "n"}, "spec": 7});
     let stores = Stores::of(&[odd, pools[0].clone(), waiting("me", "p")]);
@@ -175,7 +178,8 @@ fn by_default_a_flood_of_workers_leaves_schedulers_a_fifth_of_the_agents() {
     let with = |count: usize| pools.iter().cloned().chain(workers(count)).collect::<Vec<_>>();
     assert_eq!(asks("w", with(3)), None);
     let words = "ClusterBudget/c allows 5 agents at once (spec.perNamespace.agents.maxConcurrent); 4 have a pod, and 1 more are reserved for \
-                 pools of type scheduler (ClusterBudget/c, spec.perNamespace.agents.reservations[scheduler])";
+                 pools of type scheduler (ClusterBudget/c, spec.perNamespace.agents.reservations[scheduler]). Raise the limit, or delete an \
+                 agent that it counts";
     assert_eq!(asks("w", with(4)).as_deref(), Some(words));
     assert_eq!(asks("s", with(4)), None);
     let without = |count: usize| pools.iter().take(1).cloned().chain(workers(count)).collect::<Vec<_>>();

@@ -399,7 +399,7 @@ fn plan_with_pod(observed: &PodObservation, how: StoredLeave, life: &Life) -> (S
         Stage::Pending(hindrance) if heard && life.start_overdue => {
             let why =
                 hindrance.as_ref().map_or_else(|| "the containers of its pod did not start".to_owned(), |found| found.message.clone());
-            (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, why))))
+            (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, start_timed_out(&why)))))
         }
         Stage::Running { .. } if heard && life.start_overdue => {
             let why = life.forbidden_reachable.as_ref().map_or_else(
@@ -409,11 +409,15 @@ fn plan_with_pod(observed: &PodObservation, how: StoredLeave, life: &Life) -> (S
                 },
                 |reachable| format!("{reachable} can be reached from its pod: its NetworkPolicy is not enforced"),
             );
-            (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, why))))
+            (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, start_timed_out(&why)))))
         }
         Stage::Pending(hindrance) => (Step::None, State::Pending(hindrance.clone())),
         Stage::Running { ready } => (Step::None, State::Running(activity(*ready, life))),
     }
+}
+
+fn start_timed_out(why: &str) -> String {
+    format!("the agent's program did not start within supervision.startupTimeoutSeconds of its pool: {why}")
 }
 
 fn activity(ready: bool, life: &Life) -> Activity {

@@ -269,6 +269,6 @@ fn a_start_that_takes_too_long_is_given_up_in_the_kubelets_words() {
         let facts = Facts { life: slow, ..facts(true, ours(Stage::Pending(Some(hindrance.clone())))) };
         let (step, state) = plan(&facts);
         assert_eq!(step, Step::None);
-        assert_eq!(state, State::Condemned(Some((GiveUpReason::StartTimedOut, "ImagePullBackOff: no such image".into()))));
+        assert_eq!(state, State::Condemned(Some((GiveUpReason::StartTimedOut, start_timed_out("ImagePullBackOff: no such image")))));
     }
 }

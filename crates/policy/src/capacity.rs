@@ -235,12 +235,13 @@ fn for_others(limit: &Limit, sum: &impl Fn(&dyn Fn(&CapacityHolder) -> bool) -> 
 impl std::fmt::Display for FullLimit {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { limit: Limit { owner, field, scope: _, resource: what, max, reservations: _ }, used, asked, reserved } = self;
+        let (agents, have) = (if *max == 1 { "agent" } else { "agents" }, if *used == 1 { "has" } else { "have" });
         match what {
             LimitedResource::Agents => match reserved {
-                None => write!(to, "{owner} allows {max} agents at once ({field}), and {used} have a pod"),
+                None => write!(to, "{owner} allows {max} {agents} at once ({field}), and {used} {have} a pod"),
                 Some(ReservationShortage::ForOthers { kept, pool_types, sources }) => write!(
                     to,
-                    "{owner} allows {max} agents at once ({field}); {used} have a pod, and {kept} more are reserved for pools of type {} ({})",
+                    "{owner} allows {max} {agents} at once ({field}); {used} {have} a pod, and {kept} more are reserved for pools of type {} ({})",
                     pool_types.join(", "),
                     sources.join(", ")
                 ),
@@ -264,7 +265,8 @@ impl std::fmt::Display for FullLimit {
                 bytes(*used),
                 bytes(*asked)
             ),
-        }
+        }?;
+        to.write_str(". Raise the limit, or delete an agent that it counts")
     }
 }
 
@@ -341,7 +343,10 @@ mod tests {
         let all = || LimitScope::Namespaces(["n".to_owned(), "other".to_owned()].into());
         assert!(free(agents(all(), 4)) && !free(agents(all(), 3)));
         let refused = first_full_limit(vec![agents(budget("top"), 2)], &holders, &asks).expect("full");
-        assert_eq!(refused.to_string(), "Budget/b allows 2 agents at once (spec.agents.maxConcurrent), and 2 have a pod");
+        assert_eq!(
+            refused.to_string(),
+            "Budget/b allows 2 agents at once (spec.agents.maxConcurrent), and 2 have a pod. Raise the limit, or delete an agent that it counts"
+        );
     }
 
     #[test]
@@ -386,7 +391,7 @@ mod tests {
         }
         let refused = first_full_limit(vec![limit(5, 20, false)], &workers(4), &of_type("worker")).expect("the fifth is kept");
         let words = "Budget/b allows 5 agents at once (spec.agents.maxConcurrent); 4 have a pod, and 1 more are reserved for pools of type \
-                     scheduler (Budget/b, spec.agents.reservations[scheduler])";
+                     scheduler (Budget/b, spec.agents.reservations[scheduler]). Raise the limit, or delete an agent that it counts";
         assert_eq!(refused.to_string(), words);
         let one_scheduler = [workers(3), vec![of_type("scheduler")]].concat();
         assert!(

@@ -239,7 +239,7 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
             }
             (Some(_), _) => Spawn::PoolMissing,
             // The Agent was made by hand, or by GitOps before its pool: it waits.
-            (None, _) => hindered(HindranceKind::MissingReference, format!("AgentPool/{name} (spec.poolRef) does not exist")),
+            (None, _) => hindered(HindranceKind::MissingReference, format!("AgentPool/{name} (spec.poolRef) does not exist. Create it")),
         };
     };
     let namespace = pool.namespace().unwrap_or_default();
@@ -247,7 +247,10 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
     if !missing.is_empty() {
         return hindered(
             HindranceKind::MissingReference,
-            format!("AgentPool/{name} names objects that this namespace does not have: {}", missing.join(", ")),
+            format!(
+                "AgentPool/{name} names objects that this namespace does not have: {}. Create them, or remove their names from the spec of the pool",
+                missing.join(", ")
+            ),
         );
     }
     if let Some(message) = unsupported(&pool.spec) {

@@ -129,7 +129,8 @@ fn a_hindrance_is_shown_under_its_reason() {
     let state = State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: "exceeded quota: q".into() });
     let status = written(&agent(), &told(&state));
     let ready = find(&status.conditions, types::READY).expect("Ready");
-    assert_eq!((ready.status.as_str(), ready.reason.as_str(), ready.message.as_str()), ("False", "QuotaExceeded", "exceeded quota: q"));
+    let words = "exceeded quota: q. Raise the quota, run fewer agents, or request less in spec.agent.resources of the pool";
+    assert_eq!((ready.status.as_str(), ready.reason.as_str(), ready.message.as_str()), ("False", "QuotaExceeded", words));
 }
 
 #[test]

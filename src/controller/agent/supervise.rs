@@ -90,11 +90,13 @@ fn reported_signals(view: &View) -> Vec<RaisedSignal> {
     let now = |signal, message: String| RaisedSignal { signal, message, ago: vec![Duration::ZERO] };
     let health = match view.finding {
         Finding::Well | Finding::SilentWithMany | Finding::StartOverdue(_) | Finding::LeaseExpired(_) | Finding::CancelIgnored(_) => None,
-        Finding::ItemStalled(still) => {
-            Some(now(Signal::ItemStalled, format!("the agent made no progress with its item for {} s of served time", still.as_secs())))
-        }
+        Finding::ItemStalled(still) => Some(now(
+            Signal::ItemStalled,
+            format!("the agent made no progress with its item for {} s (stallTimeoutSeconds)", still.as_secs()),
+        )),
         Finding::ItemPastTime(held) => {
-            Some(now(Signal::ItemPastTime, format!("the agent has worked on its item for {} s of served time", held.as_secs())))
+            let words = "and reached the time limit of an attempt (attemptTimeoutSeconds, or bulkhead.timeoutSeconds of the item)";
+            Some(now(Signal::ItemPastTime, format!("the agent has worked on its item for {} s {words}", held.as_secs())))
         }
         Finding::HeartbeatLost(silent) => {
             Some(now(Signal::HeartbeatLost, format!("the agent has not reported for {} s of served time", silent.as_secs())))

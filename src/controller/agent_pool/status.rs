@@ -123,7 +123,10 @@ fn blocked(observed: &PoolObservation, all_ready: bool) -> Option<(&'static str,
     if !observed.missing.is_empty() {
         return Some((
             reasons::MISSING_REFERENCE,
-            format!("the spec names objects that this namespace does not have: {}", observed.missing.join(", ")),
+            format!(
+                "the spec names objects that this namespace does not have: {}. Create them, or remove their names from the spec",
+                observed.missing.join(", ")
+            ),
         ));
     }
     if let Some(blocked) = &observed.blocked {
@@ -135,7 +138,9 @@ fn blocked(observed: &PoolObservation, all_ready: bool) -> Option<(&'static str,
 }
 
 fn crash_message(last: &str) -> String {
-    format!("agents end soon after their start, so each new agent is created later than the one before. The last one that ended: {last}")
+    format!(
+        "agents end soon after their start, so each new agent is created later than the one before. The last one that ended: {last}. Its log says why (kubectl spillway logs)"
+    )
 }
 
 /// The reason under which the size of a pool is shown.

@@ -5,7 +5,7 @@ use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::controller::agent::supervise;
 use crate::controller::conditions::find;
-use crate::policy::agent::{Activity, AgentEnd, HindranceKind, State};
+use crate::policy::agent::{Activity, AgentEnd, Hindrance, HindranceKind, State};
 use crate::policy::pod_termination::Verdict;
 
 /// Phase, readiness, reason and message of a state; `None`: the stored ones stay.
@@ -26,7 +26,7 @@ pub(super) fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhas
             "a pod with the agent's name exists that the agent's status does not record. It is deleted first".to_owned(),
         ),
         State::Hindered(hindrance) | State::Pending(Some(hindrance)) => {
-            (AgentPhase::Spawning, false, hindrance_reason(hindrance.kind), hindrance.message.clone())
+            (AgentPhase::Spawning, false, hindrance_reason(hindrance.kind), with_remedy(hindrance))
         }
         State::PoolMissing => (
             AgentPhase::Spawning,
@@ -126,6 +126,31 @@ fn running(doing: &Activity) -> (AgentPhase, bool, &'static str, String) {
         Activity::Active => registered(AgentPhase::Active, "the agent is registered and works"),
         Activity::Paused => registered(AgentPhase::Paused, "the agent is registered and paused. The condition Paused says why"),
     }
+}
+
+/// The message of a hindrance, and what a person can do. The API server, the scheduler and the kubelet say only what is
+/// wrong.
+fn with_remedy(hindrance: &Hindrance) -> String {
+    let remedy = match hindrance.kind {
+        HindranceKind::QuotaExceeded => "Raise the quota, run fewer agents, or request less in spec.agent.resources of the pool",
+        HindranceKind::PodRefused => "Correct the spec of the pool, or the object that the message names",
+        HindranceKind::Unschedulable => {
+            "Add capacity to the nodes, or correct spec.scheduling or spec.agent.resources of the pool and delete this Agent"
+        }
+        HindranceKind::ImagePull => {
+            "Correct spec.agent.image or spec.scheduling.imagePullSecrets of the pool, and delete this Agent"
+        }
+        HindranceKind::ContainerStart => "Correct spec.agent of the pool, and delete this Agent",
+        // Our own messages say it.
+        HindranceKind::BudgetExhausted
+        | HindranceKind::ProjectLimit
+        | HindranceKind::VolumeRefused
+        | HindranceKind::MissingReference
+        | HindranceKind::Unsupported
+        // A person need not act.
+        | HindranceKind::NamespaceTerminating => return hindrance.message.clone(),
+    };
+    format!("{}. {remedy}", hindrance.message.trim_end_matches('.'))
 }
 
 /// Every kind of hindrance with the reason under which it is shown, on the Agent and as Blocked on its pool.
