@@ -191,7 +191,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
         room.submit(queue, &format!("bad-{queue}"), json!({"payload": "bad"})).await;
     }
     let words = wait_for_condition(&room, "default", "Tripped", "True", "CircuitOpen").await;
-    assert!(words.starts_with("work (all pools of the namespace) is open until") && words.contains("ItemPastTime"), "{words}");
+    assert!(words.starts_with("circuit work (all pools of the namespace) is open until") && words.contains("ItemPastTime"), "{words}");
     room.wait_for_event("default", "CircuitOpened", "all pools of the namespace").await;
     let name = format!("work circuit breaker open for all pools of namespace {} (Breaker/default)", room.namespace);
     // A pool without failures gets no work either, and all pools show the reason.

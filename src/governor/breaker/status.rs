@@ -116,7 +116,7 @@ fn summary(circuits: &[Circuit]) -> Option<CircuitSummary> {
 /// The name of a circuit in messages.
 fn title(key: &str) -> String {
     let of_project = super::Key::named("", key).is_some_and(|key| key.guard == Guard::Project);
-    if of_project { format!("{key} (all pools of the namespace)") } else { key.to_owned() }
+    if of_project { format!("circuit {key} (all pools of the namespace)") } else { format!("circuit {key}") }
 }
 
 fn list(names: &[String]) -> String {
@@ -126,7 +126,8 @@ fn list(names: &[String]) -> String {
 }
 
 fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
-    let missing = || format!("these pools in spec.pools do not exist: AgentPool {}", list(facts.unknown));
+    let missing =
+        || format!("these pools in spec.pools do not exist: AgentPool {}. Correct the names, or create the pools", list(facts.unknown));
     let named = breaker.spec.pools.as_ref().filter(|pools| !pools.is_empty());
     if named.is_some_and(|named| named.len() == facts.unknown.len()) {
         return build.build(types::READY, false, reasons::NO_POOL, format!("the Breaker guards no pool: {}", missing()));
@@ -147,7 +148,8 @@ fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
 }
 
 fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[Circuit], build: &Builder) -> Condition {
-    let undo = format!("kubectl spillway breaker auto {} ends that", facts.name);
+    let namespace = breaker.metadata.namespace.as_deref().unwrap_or_default();
+    let undo = format!("kubectl spillway breaker auto {} -n {namespace} ends that", facts.name);
     if breaker.spec.mode == Mode::Disabled {
         return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "circuits refuse nothing (spec.mode: Disabled)");
     }
@@ -170,7 +172,7 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[
     let required = views.iter().any(|view| view.what == worst.key && view.review);
     let (reason, mut message) = match worst.state {
         CircuitState::Open if required => {
-            let approve = format!("a person must approve the next try: kubectl spillway breaker approve {}", facts.name);
+            let approve = format!("a person must approve the next try: kubectl spillway breaker approve {} -n {namespace}", facts.name);
             (reasons::REVIEW_REQUIRED, format!("{title} is open; {approve}"))
         }
         CircuitState::Open | CircuitState::Closed => {
@@ -332,10 +334,10 @@ mod tests {
         let (closed, open) = (view("work/p", State::Closed, 0), view("work", State::Open, 3));
         let status = of(json!({}), &[], &["p"], &[closed, open]);
         let (_, reason, words) = condition(&status, "Tripped");
-        assert!(reason == "CircuitOpen" && words.starts_with("work (all pools of the namespace) is open until"), "{words}");
+        assert!(reason == "CircuitOpen" && words.starts_with("circuit work (all pools of the namespace) is open until"), "{words}");
         assert_eq!(status.summary.as_ref().and_then(|summary| summary.work), Some(CircuitState::Open));
         let told = news(&BreakerStatus::default(), &status);
-        assert!(told[0].note.starts_with("work (all pools of the namespace) is open"), "{told:?}");
+        assert!(told[0].note.starts_with("circuit work (all pools of the namespace) is open"), "{told:?}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub fn record_attempt_end(context: &Context, namespace: &str, entry: &Entry, rec
     let item = stored.metadata.name.as_deref().unwrap_or_default();
     let reason = last.reason.as_deref().unwrap_or(last.verb.name());
     let reason = if ended.tokens_spent { "BudgetExceeded" } else { reason };
-    let why = format!("{reason}: WorkItem/{item} under {}", holder.agent);
+    let why = format!("{reason}: WorkItem/{item}, held by Agent/{}", holder.agent);
     match context.attempts.ended(&entry.uid, entry.record.epoch) {
         Some((pool, permits)) => context.circuits.complete_work(&pool, &permits, outcome, &why),
         None => {
@@ -77,11 +77,13 @@ fn words(standing: &CircuitStanding, rejection: Rejection, pool: &ObjectKey) -> 
     let then = match rejection.cause {
         RejectionCause::Probing => return None,
         RejectionCause::Forced => {
-            let undo = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} ends that"));
+            let undo = breaker
+                .map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} -n {} ends that", pool.namespace));
             format!("a person forced it open (spec.force: Open){undo}")
         }
         RejectionCause::Open | RejectionCause::Review if standing.review => {
-            let approve = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker approve {breaker}"));
+            let approve =
+                breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker approve {breaker} -n {}", pool.namespace));
             format!("a person must approve the next try{approve}{last}")
         }
         RejectionCause::Open | RejectionCause::Review => {
@@ -148,7 +150,7 @@ mod tests {
             epoch: 3,
             opens: 1,
             until: jiff::Timestamp::from_second(1_767_225_725).ok(),
-            last_failure: Some("ItemStalled: WorkItem/i under a".into()),
+            last_failure: Some("ItemStalled: WorkItem/i, held by Agent/a".into()),
             review,
             probes: Some(1),
         }

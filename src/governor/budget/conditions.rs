@@ -146,14 +146,21 @@ fn defect_condition(defect: &Defect) -> (&'static str, String) {
     match defect {
         Defect::Blocked(Block::ParentMissing(parent)) => (
             reasons::PARENT_MISSING,
-            format!("this Budget gives no tokens: Budget/{parent}, which this Budget or a parent names in spec.parentRef, does not exist"),
+            format!(
+                "this Budget gives no tokens: Budget/{parent}, which this Budget or a parent names in spec.parentRef, does not exist. Create it, or change spec.parentRef"
+            ),
         ),
         Defect::Blocked(Block::Cycle(names)) => {
-            (reasons::PARENT_CYCLE, format!("this Budget gives no tokens: spec.parentRef forms a cycle through {}", names.join(", ")))
+            let words = format!(
+                "this Budget gives no tokens: spec.parentRef forms a cycle of the Budgets {}. Remove spec.parentRef from one of them",
+                names.join(", ")
+            );
+            (reasons::PARENT_CYCLE, words)
         }
         Defect::Blocked(Block::TooDeep) => {
-            let words =
-                format!("this Budget gives no tokens: it and its parents (spec.parentRef) are more than {MAX_BUDGET_DEPTH} Budgets");
+            let words = format!(
+                "this Budget gives no tokens: it and its parents (spec.parentRef) are more than {MAX_BUDGET_DEPTH} Budgets. Remove spec.parentRef from one of them"
+            );
             (reasons::TOO_MANY_PARENTS, words)
         }
         Defect::GuaranteesExceedParent { limit, left } => (

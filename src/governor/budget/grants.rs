@@ -47,7 +47,12 @@ pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> GrantDecision {
     let applied = match (since, target) {
         // Applied stays true once it was: the tokens are spent, or will be.
         (Some(_), _) => build.build(types::APPLIED, true, reasons::GRANTED, format!("{tokens} tokens are added to the limit {limit}")),
-        (None, Target::Missing) => build.build(types::APPLIED, false, reasons::TARGET_MISSING, format!("{name} does not exist")),
+        (None, Target::Missing) => build.build(
+            types::APPLIED,
+            false,
+            reasons::TARGET_MISSING,
+            format!("{name} (spec.targetRef) does not exist. The Grant applies as soon as it exists"),
+        ),
         (None, Target::NoSuchLimit) => {
             build.build(types::APPLIED, false, reasons::LIMIT_MISSING, format!("{name} has no limit named {limit} (spec.limitName)"))
         }

@@ -111,13 +111,13 @@ impl fmt::Display for Blocker {
         let Some(ExhaustedLimit { name, span, height }) = limit else {
             return match because {
                 RefusalCause::Blocked(Block::ParentMissing(parent)) => {
-                    write!(out, "{key} gives no tokens: its parent Budget/{parent} does not exist ({field})")
+                    write!(out, "{key} gives no tokens: its parent Budget/{parent} does not exist. Create it, or change {field}")
                 }
                 RefusalCause::Blocked(Block::Cycle(names)) => {
-                    write!(out, "{key} gives no tokens: it is its own parent through {} ({field})", names.join(", "))
+                    write!(out, "{key} gives no tokens: its parents form a cycle of the Budgets {}. Change {field}", names.join(", "))
                 }
                 RefusalCause::Blocked(Block::TooDeep) => {
-                    write!(out, "{key} gives no tokens: its chain of parents is longer than {MAX_BUDGET_DEPTH} Budgets ({field})")
+                    write!(out, "{key} gives no tokens: its chain of parents is longer than {MAX_BUDGET_DEPTH} Budgets. Change {field}")
                 }
                 RefusalCause::Used
                 | RefusalCause::Held

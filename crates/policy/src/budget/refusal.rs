@@ -140,7 +140,7 @@ impl fmt::Display for Refusal {
             RefusalCause::Gateways => out.write_str(": more gateways spend from it than the ledger supports")?,
             RefusalCause::Missing => out.write_str(" does not exist")?,
             RefusalCause::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent Budget/{parent} does not exist")?,
-            RefusalCause::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent through {}", names.join(", "))?,
+            RefusalCause::Blocked(Block::Cycle(names)) => write!(out, ": its parents form a cycle of the Budgets {}", names.join(", "))?,
             RefusalCause::Blocked(Block::TooDeep) => write!(out, ": its chain of parents is longer than {MAX_BUDGET_DEPTH} Budgets")?,
         }
         match (when, self.resets_at()) {
