@@ -152,9 +152,12 @@ impl Reader {
                 self.manifest(namespace, name, true)
             )),
             Err(kube::Error::Api(status)) if status.code == 403 => Err(format!(
-                "CredentialsForbidden: the gateway may not read the Secret {namespace}/{name}. Create a RoleBinding in {namespace} that \
-                 allows it:\n{}",
-                self.manifest(namespace, name, false)
+                "CredentialsForbidden: the gateway may not read the Secret {namespace}/{name}, which spec.models[].credentialsRef of the \
+                 pool names. Create the Secret if it does not exist, and a Role and a RoleBinding in {namespace} that let ServiceAccount \
+                 {own}/{account} get it:\n{}",
+                self.manifest(namespace, name, false),
+                account = self.account.0,
+                own = self.account.1
             )),
             Err(error) => return Err(unknown(error.to_string())),
         })

@@ -127,6 +127,8 @@ enum Silence {
 /// The error message in an answer, in the formats of all providers and of Spillway, in one line.
 fn error_message(answer: &Value) -> String {
     let message = answer.pointer("/error/message").or_else(|| answer.get("message")).and_then(Value::as_str).unwrap_or_default();
+    // A refusal may end with a manifest to apply. On one line it is of no use.
+    let message = message.split_once(":\napiVersion:").map_or(message, |(before, _)| before);
     cut(&message.split_whitespace().collect::<Vec<_>>().join(" "), MAX_ERROR_BYTES).to_owned()
 }
 
