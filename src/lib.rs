@@ -18,6 +18,8 @@
 //! | [`serve`] | HTTP over TLS: limits and timeouts of connections | know the calls of an API |
 //! | [`telemetry`] | logs, metrics, health | know the kinds of resources |
 //! | [`egress_settings`] | the platform's rules of egress, as the chart writes them | decide |
+//! | [`git_settings`] | the platform's rules of git, as the chart writes them | decide |
+//! | [`origins`] | the servers that gateways may call: origins, addresses | resolve a name |
 //! | [`generate`] | the generated files: CRDs and their reference | use a cluster |
 //!
 //! The crate `spillway-pod` has the programs inside agents' pods. It shares `wire` and `policy`, and does not use
@@ -31,8 +33,10 @@ pub mod controller;
 pub mod egress_settings;
 pub mod gateway;
 pub mod generate;
+pub mod git_settings;
 pub mod governor;
 pub mod notify;
+pub mod origins;
 pub mod pki;
 pub mod serve;
 pub mod telemetry;

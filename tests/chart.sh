@@ -111,13 +111,15 @@ check "the network policy can be turned off" lacks "kind: NetworkPolicy" without
 egress() { local component=$1; shift; without_crds --show-only templates/networkpolicy.yaml "$@" | awk -v name="spillway$component" '/^---/ { on = 0 } /^  name: / { on = $2 == name } /^  egress:/ { if (on) out = 1; else out = 0 } /^---/ { out = 0 } out'; }
 two_origins='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]},{"origin":"https://B.example:8443","allowPrivate":true},{"origin":"https://203.0.113.9"}]'
 check "an origin with cidrs is reached at these addresses only" says 'cidr: "192.0.2.0/24"' egress -gateway --set-json "$two_origins"
-only_said='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]}]'
+only_said='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]}],git.origins=[]'
 check "and then no public address is open" lacks 0.0.0.0/0 egress -gateway --set-json "$only_said"
 check "but for the ports that pools may reach" says 0.0.0.0/0 egress -gateway --set-json "$only_said" --set 'egress.ports={443}'
 check "which are closed where pools reach nothing" lacks 0.0.0.0/0 egress -gateway --set-json "$only_said" --set 'egress.ports={443}' --set egress.enabled=false
+check "a git server with cidrs is reached at these addresses" says 'cidr: "192.0.2.8/32"' egress -gateway --set-json 'git.origins=[{"origin":"https://git.example","cidrs":["192.0.2.8/32"]}]'
+check "controller and gateways read the rules of git" says 'https://git.example\"}' without_crds --set-json 'git.origins=[{"origin":"https://git.example"}]'
 check "controller and gateways read the rules of egress" says 'enabled\":false' without_crds --set egress.enabled=false
 check "unless another origin has none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
-same_file() { [ "$(without_crds --show-only templates/gateway.yaml --set-json "$only_said")" = "$(without_crds --show-only templates/gateway.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://a.example"}]')" ]; }
+same_file() { [ "$(without_crds --show-only templates/gateway.yaml --set-json "$only_said")" = "$(without_crds --show-only templates/gateway.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://a.example"}],git.origins=[]')" ]; }
 api_server='networkPolicy.apiServer.cidrs={192.0.2.7/32}'
 for component in '' -gateway; do
     check "an API server with cidrs is reached at these addresses only (spillway$component)" says 'cidr: "192.0.2.7/32"' egress "$component" --set "$api_server"

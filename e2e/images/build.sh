@@ -9,12 +9,13 @@ Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] [--agent-binary
 
 IMAGE  spillway     localhost/spillway/spillway:TAG    only /bin/spillway and /spillway-agent, uid 65532; needs --binary
        demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001); prints a line every 5 s, ends at SIGTERM
+       git-agent    localhost/spillway/git-agent:TAG   the demo agent with git, which can fetch and push by HTTP
        codex-agent  localhost/spillway/codex-agent:TAG Codex from npm (pinned by codex/package-lock.json), busybox, bash, git, root
                                                        certificates; user agent (10001); runs one item (codex-agent.sh)
        model-server localhost/spillway/model-server:TAG  only the scripted model server, uid 65532; needs --model-server
        pause        localhost/spillway/pause:TAG       the sandbox container; also writes the static program DIR/pause
        testbox      localhost/spillway/testbox:TAG     busybox with `landlock` and `eat` (memory), for the cluster's checks
-       all          all images except codex-agent and model-server (spillway only with --binary)
+       all          all images except git-agent, codex-agent and model-server (spillway only with --binary)
 
 --tag TAG      default: $SPILLWAY_IMAGE_TAG, else dev
 --binary FILE  static spillway binary; default: $SPILLWAY_BINARY
@@ -22,7 +23,7 @@ IMAGE  spillway     localhost/spillway/spillway:TAG    only /bin/spillway and /s
 --model-server FILE  static spillway-model-server binary
 Writes DIR/IMAGE.tar, for `e2e/cluster/cluster load`, `kind load image-archive` or `ctr -n k8s.io images import`.
 Needs: tar, sha256sum; musl-gcc (Debian: musl-tools) for pause and testbox; a static busybox (Debian: busybox-static);
-npm, bash, git and ca-certificates for codex-agent.
+git for git-agent; npm, bash, git and ca-certificates for codex-agent.
 U
 }
 
@@ -110,6 +111,28 @@ with_libraries() {
     done
 }
 
+# demo_agent_root DIR : the demo agent's root file system
+demo_agent_root() {
+    busybox_root "$1"
+    mkdir -p "$1/home/agent"; chmod 777 "$1/home/agent"   # tar sets owner 0, so the mode lets the agent write to its home
+    printf 'root:x:0:0::/root:/bin/sh\nagent:x:10001:10001::/home/agent:/bin/sh\n' > "$1/etc/passwd"
+    printf 'root:x:0:\nagent:x:10001:\n' > "$1/etc/group"
+    install -m 755 "$here/demo-agent.sh" "$1/bin/demo-agent"
+}
+
+# with_git ROOT : git, and its program for repositories at an HTTP server
+with_git() {
+    local programs helper
+    programs=$(git --exec-path)
+    helper=$programs/git-remote-http
+    [ -x "$helper" ] || die "git on this machine cannot use HTTP: $helper is missing"
+    with_libraries "$1" "$(realpath "$(command -v git)")" "$(realpath "$helper")"
+    mkdir -p "$1$programs" "$1/usr/share/git-core/templates"   # without the templates git prints a warning at each `init`
+    for name in git-remote-http git-remote-https; do
+        [ -e "$1$programs/$name" ] || ln -s "$(realpath "$helper")" "$1$programs/$name"
+    done
+}
+
 # codex_package : the folder of Codex's native program, fetched once. npm checks downloads by the digests of the lock file.
 codex_package() {
     local cache native
@@ -151,12 +174,14 @@ for image in "${images[@]}"; do
             install -m 755 "$agent" "$root/spillway-agent"
             archive spillway "$root" '{"Entrypoint":["/bin/spillway"],"User":"65532:65532","WorkingDir":"/"}'
             ;;
+        git-agent)
+            command -v git >/dev/null || die "git is missing (Debian: apt-get install git)"
+            demo_agent_root "$root"
+            with_git "$root"
+            archive git-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin:/usr/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
+            ;;
         demo-agent)
-            busybox_root "$root"
-            mkdir -p "$root/home/agent"; chmod 777 "$root/home/agent"   # tar sets owner 0, so the mode lets the agent write to its home
-            printf 'root:x:0:0::/root:/bin/sh\nagent:x:10001:10001::/home/agent:/bin/sh\n' > "$root/etc/passwd"
-            printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
-            install -m 755 "$here/demo-agent.sh" "$root/bin/demo-agent"
+            demo_agent_root "$root"
             archive demo-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
             ;;
         codex-agent)
@@ -177,10 +202,10 @@ for image in "${images[@]}"; do
             install -m 755 "$native/bin/codex" "$native/bin/codex-code-mode-host" "$native/codex-path/rg" "$root/bin/"
             must_be_static "$root/bin/codex" "the package of Codex has changed"
             rm -f "$root/bin/bash"   # busybox's link
-            with_libraries "$root" "$(realpath "$(command -v bash)")" "$(realpath "$(command -v git)")"
+            with_libraries "$root" "$(realpath "$(command -v bash)")"
+            with_git "$root"
             [ -e "$root/bin/bash" ] || ln -s ../usr/bin/bash "$root/bin/bash"
             ln -s ../../bin/busybox "$root/usr/bin/env"
-            mkdir -p "$root/usr/share/git-core/templates"   # without it git prints a warning at each `init`
             # Codex sets this locale for every command. Without it each command begins with a warning.
             mkdir -p "$root/usr/lib/locale"; cp -r /usr/lib/locale/C.utf8 "$root/usr/lib/locale/"
             install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"

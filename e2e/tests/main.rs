@@ -18,6 +18,7 @@ mod compute;
 mod egress;
 mod external;
 mod faults;
+mod git;
 mod hibernate;
 mod hostile;
 mod identity;

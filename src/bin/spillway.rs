@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use spillway::cluster::lease::Identity;
 use spillway::controller::supervised::{self, Gateway};
 use spillway::egress_settings::EgressSettings;
+use spillway::git_settings::GitSettings;
 use spillway::pki::secrets::SecretNames;
 use spillway::telemetry::{LogFormat, start_logs};
 use spillway::{controller, gateway, generate, notify};
@@ -96,6 +97,9 @@ struct ControllerArguments {
     /// JSON object with {deny, allowPrivate, allowSets}: the platform's rules for destinations other than models [default: no rules]
     #[arg(long, value_name = "FILE")]
     egress_file: Option<PathBuf>,
+    /// JSON object with {origins, maxFetchBytes, maxPushBytes}: the git servers that pools can use, and limits [default: no server]
+    #[arg(long, value_name = "FILE")]
+    git_file: Option<PathBuf>,
     /// Format of log lines. RUST_LOG selects the lines.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
@@ -155,6 +159,9 @@ struct GatewayArguments {
     /// JSON object with {deny, allowPrivate, allowSets}: the platform's rules for destinations other than models [default: no rules]
     #[arg(long, value_name = "FILE")]
     egress_file: Option<PathBuf>,
+    /// JSON object with {origins, maxFetchBytes, maxPushBytes}: the git servers that pools can use, and limits [default: no server]
+    #[arg(long, value_name = "FILE")]
+    git_file: Option<PathBuf>,
     /// Format of log lines. RUST_LOG selects the lines.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
@@ -231,6 +238,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         cluster_budget,
         webhooks_file,
         egress_file,
+        git_file,
         log_format: _,
     } = arguments;
     let address = match (governor_address, std::env::var("POD_IP")) {
@@ -265,6 +273,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         cluster_budget,
         webhooks: webhooks_file.map(|file| notify::settings::read(&file)).transpose()?.unwrap_or_default(),
         egress: EgressSettings::read(egress_file.as_deref())?,
+        git: GitSettings::read(git_file.as_deref())?,
         gateway_user: gateway_account,
         certificates: SecretNames { namespace: lease_namespace, authority: ca_secret, gateway: gateway_tls_secret },
     })
@@ -310,6 +319,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         allowed_header,
         allowed_field,
         egress_file,
+        git_file,
         log_format,
     } = arguments;
     let governor =
@@ -326,6 +336,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         external_agents,
         user_audiences: user_audience,
         egress: egress_file,
+        git: git_file,
         allowed_headers: allowed_header,
         allowed_fields: allowed_field,
     };

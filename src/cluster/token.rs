@@ -50,7 +50,7 @@ pub struct Claims {
 }
 
 /// The calling agent: the pod that a token is bound to, or the identity that a call from outside the cluster claims.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodIdentity {
     /// Its namespace.
     pub namespace: String,

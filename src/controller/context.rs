@@ -24,6 +24,7 @@ use crate::cluster::gate::Gate;
 use crate::cluster::lease::Leadership;
 use crate::cluster::{Class, Error, ObjectKey};
 use crate::egress_settings::EgressSettings;
+use crate::git_settings::GitSettings;
 use crate::governor::Live;
 use crate::governor::breaker::Circuits;
 use crate::governor::breaker::attempts::Attempts;
@@ -72,6 +73,8 @@ pub struct ContextParts {
     pub supervised: Supervised,
     /// The platform's rules of egress.
     pub egress: EgressSettings,
+    /// The platform's rules of git.
+    pub git: GitSettings,
     /// The certificates.
     pub trust: watch::Receiver<Option<Trust>>,
     /// The index of work items.
@@ -138,6 +141,8 @@ pub struct Context {
     pub supervised: Supervised,
     /// The platform's rules of egress.
     pub egress: EgressSettings,
+    /// The platform's rules of git.
+    pub git: GitSettings,
     /// How long pools have been larger than they need to be.
     pub scale_downs: ScaleDowns,
     trust: watch::Receiver<Option<Trust>>,
@@ -167,6 +172,7 @@ impl Context {
             wake,
             supervised,
             egress,
+            git,
             trust,
             work_index,
             foreground_writes: quiet,
@@ -202,6 +208,7 @@ impl Context {
             wake,
             supervised,
             egress,
+            git,
             trust,
             backoff: Backoff::new(RECONCILE_RETRY_BACKOFF.0, RECONCILE_RETRY_BACKOFF.1),
             published: Mutex::default(),

@@ -25,6 +25,7 @@ use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::events::Events;
 use crate::cluster::lease::Leadership;
 use crate::egress_settings::EgressSettings;
+use crate::git_settings::GitSettings;
 use crate::governor::work::WorkIndex;
 use crate::notify::{Notice, Notifier};
 use crate::policy::lease::Takeover;
@@ -98,6 +99,7 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
             canaries: Vec::new(),
         },
         egress: EgressSettings::default(),
+        git: GitSettings::default(),
         trust: watch::channel(None).1,
         work_index: WorkIndex::new(metrics.clone()).0,
         foreground_writes: ForegroundWrites::default(),

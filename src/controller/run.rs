@@ -32,6 +32,7 @@ use crate::cluster::lease::{Identity, LeadershipTerm, acquire};
 use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
 use crate::egress_settings::EgressSettings;
+use crate::git_settings::GitSettings;
 use crate::governor::budget as tokens;
 use crate::governor::server::{GOVERNOR_BODY_LIMITS, Governor, routes};
 use crate::governor::work::queues::Queues;
@@ -71,6 +72,8 @@ pub struct Settings {
     pub cluster_budget: Option<serde_json::Value>,
     /// The platform's rules of egress.
     pub egress: EgressSettings,
+    /// The platform's rules of git.
+    pub git: GitSettings,
     /// The webhooks that get notices.
     pub webhooks: Vec<Webhook>,
     /// The gateways' ServiceAccount, as the API server names its user.
@@ -174,6 +177,7 @@ async fn stand_and_lead(
             wake,
             supervised: supervised.clone(),
             egress: settings.egress.clone(),
+            git: settings.git.clone(),
             trust: trust.clone(),
             work_index,
             foreground_writes: quiet,

@@ -153,7 +153,7 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             body: None,
             answer: json!({"type": "string", "format": "binary"}),
         },
-        Call::Changes | Call::Egress => return None,
+        Call::Changes | Call::Egress | Call::Git => return None,
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => return None,
         Call::WorkReplay => return None,
     };

@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::call_slot::CallSlot;
 use super::caller::identify;
 use super::egress;
+use super::git;
 use super::models;
 use super::openapi;
 use super::state::Gateway;
@@ -29,6 +30,7 @@ use crate::wire::budget::AskTokens;
 use crate::wire::command::{EndTry, TryCommand};
 use crate::wire::external::Enrol;
 use crate::wire::follow::{InboxQuery, ListWork};
+use crate::wire::git::GIT_PATH_PREFIX;
 use crate::wire::plan::Plan;
 use crate::wire::work::{Claim, Complete, Fail, ProgressUpdate, Release, Submit};
 use crate::wire::{Code, Refusal};
@@ -82,6 +84,14 @@ async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     if request.uri().path().starts_with(models::MODELS_PATH_PREFIX) {
         let response = models::answer(&gateway, request).await;
         gateway.metrics.call_answered("/models", response.status().as_u16());
+        return response;
+    }
+    if request.uri().path().starts_with(GIT_PATH_PREFIX) {
+        let response = git::answer(&gateway, request).await.unwrap_or_else(|refusal| {
+            gateway.metrics.call_refused("/git", refusal.code.label());
+            refusal_response(&refusal)
+        });
+        gateway.metrics.call_answered("/git", response.status().as_u16());
         return response;
     }
     let row = find(request.method().as_str(), request.uri().path());
@@ -206,7 +216,7 @@ fn check_arguments(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> 
         Call::AskBudget => body::read::<AskTokens>(bytes).map(drop),
         Call::TryCommand => body::read::<TryCommand>(bytes).map(drop),
         Call::EndTry => body::read::<EndTry>(bytes).map(drop),
-        Call::Budget | Call::Changes | Call::Connect | Call::Egress => Ok(()),
+        Call::Budget | Call::Changes | Call::Connect | Call::Egress | Call::Git => Ok(()),
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => Ok(()),
         Call::WorkReplay => Ok(()),
     }

@@ -12,15 +12,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::credentials::{Credentials, Purpose};
 use super::egress::Egress;
+use super::git::Git;
 use super::governor::{self, Governor};
 use super::lease_history::LeaseHistory;
 use super::limits::Limits;
 use super::long_poll::LongPolls;
 use super::meter::Meter;
-use super::models::credentials::Credentials;
 use super::models::headers::AllowedHeaders;
-use super::models::origins::Origins;
 use super::models::upstream::Upstream;
 use super::models::{Models, Times};
 use super::routes::{AGENT_BODY_LIMITS, routes};
@@ -30,6 +30,8 @@ use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::connect;
 use crate::cluster::token::Reviewer;
 use crate::egress_settings::EgressSettings;
+use crate::git_settings::GitSettings;
+use crate::origins::Origins;
 use crate::pki::secrets::{pair, text};
 use crate::pki::tls::{self, Serving};
 use crate::serve::request_body::BodyMemory;
@@ -43,7 +45,7 @@ const CERTIFICATE_PERIOD: Duration = Duration::from_secs(30);
 const CERTIFICATE_RETRY: Duration = Duration::from_millis(500);
 /// How long the gateway goes on accepting calls when it stops, until its endpoint is removed from the Service.
 const ENDPOINT_REMOVAL_GRACE: Duration = Duration::from_secs(3);
-/// How long connections to other destinations go on when the process stops.
+/// How long transfers from and to servers go on when the process stops.
 const EGRESS_SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// How long running calls have to end when the gateway stops: model streams last longer than other calls.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -71,6 +73,8 @@ pub struct Settings {
     pub model_origins: Option<PathBuf>,
     /// File with the platform's rules of egress. Unset: there are none.
     pub egress: Option<PathBuf>,
+    /// File with the platform's rules of git. Unset: no server can be used.
+    pub git: Option<PathBuf>,
     /// Whether agents outside the cluster are accepted.
     pub external_agents: bool,
     /// Additional audiences that are accepted in tokens of users outside the cluster.
@@ -118,6 +122,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     });
     let origins = origins(&settings)?;
     let egress = Egress::new(EgressSettings::read(settings.egress.as_deref())?, origins.clone());
+    let credentials = Credentials::new(Purpose::Git, client.clone(), &settings.account, &settings.governor.namespace);
+    let git = Git::new(GitSettings::read(settings.git.as_deref())?, credentials);
     let models = Arc::new(models(&settings, origins, client.clone(), governor.clone())?);
     let telling = models.meter.clone();
     side.spawn(async move {
@@ -144,6 +150,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         metrics: metrics_of,
         models: models_of,
         egress,
+        git,
         lease_history,
     });
     let gateway_of = gateway.clone();
@@ -162,6 +169,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
             tokio::spawn(async move {
                 tokio::time::sleep(EGRESS_SHUTDOWN_GRACE).await;
                 connections.egress.stop();
+                connections.git.stop();
             });
             let ended = serving.await;
             models.stop(LEDGER_FLUSH_TIMEOUT).await;
@@ -186,7 +194,7 @@ fn origins(settings: &Settings) -> anyhow::Result<Origins> {
 /// The shared state of model calls.
 fn models(settings: &Settings, origins: Origins, client: Client, governor: Governor) -> anyhow::Result<Models> {
     let meter = Meter::open(governor, settings.journal.clone(), settings.pod_uid.as_deref())?;
-    let credentials = Credentials::new(client, &settings.account, &settings.governor.namespace);
+    let credentials = Credentials::new(Purpose::Models, client, &settings.account, &settings.governor.namespace);
     let mut models = Models::new(meter, Upstream::new(origins), credentials, Times::default());
     models.allowed = AllowedHeaders::new(&settings.allowed_headers).map_err(|why| anyhow::anyhow!("--allowed-header: {why}"))?;
     models.allowed_fields.clone_from(&settings.allowed_fields);

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::egress::Egress;
+use super::git::Git;
 use super::governor::Governor;
 use super::lease_history::LeaseHistory;
 use super::limits::Limits;
@@ -35,6 +36,8 @@ pub struct Gateway {
     pub models: Arc<Models>,
     /// Connections to other destinations.
     pub egress: Egress,
+    /// Git requests.
+    pub git: Git,
     /// The last answers about leases.
     pub lease_history: LeaseHistory,
 }

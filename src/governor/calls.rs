@@ -85,6 +85,7 @@ pub async fn answer(
         Call::Enrol
         | Call::Connect
         | Call::Egress
+        | Call::Git
         | Call::Changes
         | Call::MeterBegin
         | Call::MeterWay
@@ -132,6 +133,7 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
         warn_hook: hooks.warn.unwrap_or_default(),
         checkpoint_hook: hooks.checkpoint.unwrap_or_default(),
         preflight_command: preflight::command(spec),
+        preflight_seconds: preflight::seconds(spec),
         work: work_of(&pool),
         commands: commands_of(&pool, context.meter.defaults(&caller.key.namespace).as_ref()),
         untimed: untimed_of(&pool),

@@ -12,6 +12,7 @@ use crate::api::{AgentPool, AgentPoolSpec};
 use crate::controller::Context;
 use crate::egress_settings::EgressSettings;
 use crate::policy::egress::{Denial, Destination, EgressMode, EgressRules, HostPattern, decide};
+use crate::policy::git::Repository;
 use crate::policy::interventions::{Signal, Violation};
 use crate::wire::egress::{EgressAllowed, EgressRequest};
 use crate::wire::{Code, Refusal, body};
@@ -55,7 +56,12 @@ fn words(pool: &AgentPool, destination: &str, denial: &Denial) -> String {
     match denial {
         Denial::NoEgress => format!("{destination} is denied: AgentPool/{name} opens no destination ({field}.egress is None)"),
         Denial::NotListed => format!("{destination} is denied: {field}.allow and {field}.allowSets of AgentPool/{name} do not list it"),
-        Denial::PortNotOpen | Denial::DeniedByPlatform | Denial::ModelOrigin | Denial::NotPublic | Denial::Invalid(_) => {
+        Denial::PortNotOpen
+        | Denial::DeniedByPlatform
+        | Denial::ModelOrigin
+        | Denial::GitServer
+        | Denial::NotPublic
+        | Denial::Invalid(_) => {
             format!("{destination:?} is denied: {denial}")
         }
     }
@@ -77,7 +83,14 @@ fn rules<'a>(spec: &AgentPoolSpec, settings: &'a EgressSettings) -> EgressRules<
         allow: listed.filter_map(|text| HostPattern::parse(text).ok()).collect(),
         sets: sets.filter_map(|name| settings.allow_sets.get(name).map(Vec::as_slice)).collect(),
         deny: &settings.deny,
+        git_server: git_server(spec),
     }
+}
+
+/// The server of the pool's git repository.
+fn git_server(spec: &AgentPoolSpec) -> Option<Destination> {
+    let git = spec.workspace.as_ref()?.git.as_ref()?;
+    Repository::parse_url(&git.remote).ok().map(|repository| repository.server().clone())
 }
 
 /// What is wrong with a pool's lists: the field, and what to do. The schema cannot know the sets of the platform.
@@ -87,7 +100,11 @@ pub fn invalid(spec: &AgentPoolSpec, settings: &EgressSettings) -> Option<String
         let help = "leave it unset, or have the platform team set the chart's value egress.enabled";
         return Some(format!("spec.sandbox.outputs.egress: the platform has disabled egress; {help}"));
     }
+    let git_server = git_server(spec);
     let wrong = outputs.allow.iter().flatten().find_map(|text| match HostPattern::parse(text) {
+        Ok(pattern) if git_server.as_ref().is_some_and(|server| pattern.to_string() == server.to_string()) => {
+            Some(format!("{text:?} is the server of spec.workspace.git, which agents reach by git only: leave it out"))
+        }
         Ok(pattern) if pattern.names_every_port() => Some(format!("{text:?} needs a port")),
         Ok(_) => None,
         Err(error) => Some(error.to_string()),

@@ -49,6 +49,7 @@ pub fn settings(settings: Settings) -> Settings {
         warn_hook: Vec::new(),
         checkpoint_hook: Vec::new(),
         preflight_command: Vec::new(),
+        preflight_seconds: None,
         ..settings
     }
 }

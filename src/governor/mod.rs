@@ -18,6 +18,7 @@
 //! | [`budget`] | token budgets: held and spent tokens, and their stored records |
 //! | [`egress`] | whether an agent may reach a destination other than models |
 //! | [`external`] | agents outside the cluster: their registration and settings |
+//! | [`git`] | which repository an agent may use, and which refs it may push |
 //! | [`lease_check`] | whether an agent is not paused and holds the item that it names |
 //! | [`commands`] | the circuit breaker for commands of a namespace |
 //! | [`work`] | work items: assignment, transitions, results |
@@ -33,6 +34,7 @@ pub mod calls;
 pub mod commands;
 pub mod egress;
 pub mod external;
+pub mod git;
 mod lease_check;
 pub mod live;
 pub mod preflight;

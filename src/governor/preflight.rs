@@ -2,7 +2,7 @@
 //! to the facts of `policy::preflight`. Pure.
 
 use super::live::View;
-use crate::api::agent_pool::Dialect;
+use crate::api::agent_pool::{Dialect, GitWorkspace};
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPoolSpec};
 use crate::controller::conditions::find;
@@ -40,6 +40,8 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
 /// The condition reason of a failed preflight.
 pub const PREFLIGHT_FAILED_REASON: &str = reasons::PREFLIGHT_FAILED;
 
+/// Time limit of the preflight with a clone of a repository.
+const CLONE_SECONDS: u32 = 900;
 /// Path of the `spillway` command in every agent's container.
 const SPILLWAY_COMMAND_PATH: &str = "/spillway/bin/spillway";
 
@@ -64,6 +66,11 @@ pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
             checks.extend(["--url".to_owned(), format!("{}={}={url}", entry.name, dialect(entry.dialect))]);
         }
     }
+    if let Some(git) = git(spec) {
+        checks.extend(["--clone".to_owned(), git.remote.clone()]);
+        checks.extend(git.ref_.iter().flat_map(|revision| ["--ref".to_owned(), revision.clone()]));
+        checks.extend(git.depth.iter().flat_map(|depth| ["--depth".to_owned(), depth.to_string()]));
+    }
     if checks.is_empty() {
         return own;
     }
@@ -74,6 +81,16 @@ pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
         words.extend(own);
     }
     words
+}
+
+/// The time limit of the command. None: the usual one, which is short for a clone.
+pub fn seconds(spec: &AgentPoolSpec) -> Option<u32> {
+    git(spec).map(|_| CLONE_SECONDS)
+}
+
+/// The repository that agents clone before their program starts.
+fn git(spec: &AgentPoolSpec) -> Option<&GitWorkspace> {
+    spec.workspace.as_ref()?.git.as_ref()
 }
 
 fn dialect(dialect: Dialect) -> &'static str {

@@ -6,4 +6,4 @@ mod metrics;
 
 pub use health::{Health, serve};
 pub use logs::{LogFormat, start_logs};
-pub use metrics::{Amounts, Depths, FleetCounts, Limit, Metrics, PoolStanding, Series};
+pub use metrics::{Amounts, Depths, FleetCounts, Limit, Metrics, PoolStanding, Series, TransferKind};

@@ -21,17 +21,18 @@ use kube::Client;
 use serde_json::{Value, json};
 use spillway::cluster::access::Authorizer;
 use spillway::cluster::token::Reviewer;
+use spillway::gateway::credentials::{Credentials, Purpose};
+use spillway::gateway::git::Git;
 use spillway::gateway::governor::{Governor, Settings};
 use spillway::gateway::limits::Limits;
 use spillway::gateway::long_poll::LongPolls;
 use spillway::gateway::meter::Meter;
-use spillway::gateway::models::credentials::Credentials;
-use spillway::gateway::models::origins::Origins;
 use spillway::gateway::models::upstream::Upstream;
 use spillway::gateway::models::{Models, Times};
 use spillway::gateway::routes::{AGENT_BODY_LIMITS, routes};
 use spillway::gateway::state::Gateway;
 use spillway::governor::server::refusal_response;
+use spillway::origins::Origins;
 use spillway::pki::authority::{PemKeyPair, authority, serving};
 use spillway::pki::tls::{self, Serving};
 use spillway::serve::fair_semaphore::FairSemaphore;
@@ -360,12 +361,12 @@ impl TestCluster {
         tasks.spawn(telling.run());
         let origins = json!([{"origin": self.origin, "allowPrivate": private, "caBundle": self.provider_certificate}]).to_string();
         let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
-        let credentials = Credentials::new(client.clone(), "spillway-gateway", "spillway-system");
+        let credentials = Credentials::new(Purpose::Models, client.clone(), "spillway-gateway", "spillway-system");
         let mut models = Models::new(meter.clone(), upstream.clone(), credentials, times);
         models.allowed_fields.clone_from(&self.allowed_fields);
         let models = Arc::new(models);
         let metrics = Metrics::default();
-        let (reviewer, authorizer) = (Reviewer::new(client.clone(), GATEWAY_AUDIENCE), Some(Authorizer::new(client)));
+        let (reviewer, authorizer) = (Reviewer::new(client.clone(), GATEWAY_AUDIENCE), Some(Authorizer::new(client.clone())));
         let (limits, bodies) = (Mutex::new(Limits::default()), BodyMemory::new(AGENT_BODY_LIMITS));
         let readers = models.readers.clone();
         let lease_history = Default::default();
@@ -379,6 +380,7 @@ impl TestCluster {
             metrics: metrics.clone(),
             models,
             egress: spillway::gateway::egress::Egress::new(Default::default(), Default::default()),
+            git: Git::new(Default::default(), Credentials::new(Purpose::Git, client, "spillway-gateway", "spillway-system")),
             lease_history,
         };
         Side { routes: routes(Arc::new(gateway)), long_polls, metrics, upstream, readers, _tasks: tasks }

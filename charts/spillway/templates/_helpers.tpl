@@ -334,6 +334,13 @@ not match addresses of nodes.
 {{- toJson (omit .Values.egress "ports") }}
 {{- end }}
 
+{{/* The rules of git, as controller and gateways read them, without the fields that only policies need. */}}
+{{- define "spillway.git" -}}
+{{- $origins := list }}
+{{- range .Values.git.origins }}{{ $origins = append $origins (omit . "cidrs") }}{{ end }}
+{{- toJson (dict "origins" $origins "maxFetchBytes" (int64 .Values.git.maxFetchBytes) "maxPushBytes" (int64 .Values.git.maxPushBytes)) }}
+{{- end }}
+
 {{/* What pools open (egress), as the gateways' NetworkPolicy needs it. */}}
 {{- define "spillway.egressPeers" -}}
 {{- with .Values.egress }}
@@ -364,15 +371,15 @@ not match addresses of nodes.
 {{- end }}
 {{- end }}
 
-{{/* gateway.modelOrigins for policies, as JSON: a list of host, port, private, cidrs. */}}
+{{/* gateway.modelOrigins and git.origins for policies, as JSON: a list of host, port, private, cidrs. */}}
 {{- define "spillway.originTargets" -}}
 {{- $all := list }}
-{{- range .Values.gateway.modelOrigins }}
+{{- range concat .Values.gateway.modelOrigins .Values.git.origins }}
 {{- $port := regexFind ":[0-9]+$" .origin | trimPrefix ":" | default "443" }}
 {{- $host := .origin | trimPrefix "https://" | lower }}
 {{- $all = append $all (dict "host" (regexReplaceAll ":[0-9]+$" $host "") "port" $port "private" (default false .allowPrivate) "cidrs" (.cidrs | default list)) }}
 {{- end }}
-{{- toJson $all }}
+{{- toJson ($all | uniq) }}
 {{- end }}
 
 {{/* `spillway.originPorts` (list TARGETS PRIVATE): the ports of origins without addresses that may, or may not, be private. */}}

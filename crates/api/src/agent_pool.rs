@@ -297,7 +297,8 @@ pub struct AgentPermissions {
 pub struct Workspace {
     /// An empty directory that is deleted with the pod.
     pub empty: Option<EmptyWorkspace>,
-    /// A clone of a git repository. Not supported by this version.
+    /// A git repository that the agents work on. Each agent has a clone in an empty directory before its program starts. The image must
+    /// contain git.
     pub git: Option<GitWorkspace>,
     /// Spec of a PersistentVolumeClaim. Each agent gets a volume of its own.
     #[serde(default)]
@@ -313,22 +314,47 @@ pub struct Workspace {
 #[serde(rename_all = "camelCase")]
 pub struct EmptyWorkspace {}
 
-/// A clone of a git repository.
+/// A git repository. The agents reach it through the gateway, and no other repository with its credential.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!(has(self.allowOverwrite) && self.allowOverwrite) || has(self.push)")
+        .message("allowOverwrite needs push, which names the refs that may be pushed")
+        .field_path(".allowOverwrite"),
+    validation = Rule::new("!(has(self.allowDelete) && self.allowDelete) || has(self.push)")
+        .message("allowDelete needs push, which names the refs that may be deleted")
+        .field_path(".allowDelete"),
+)]
 pub struct GitWorkspace {
-    /// URL of the repository, without user name and password.
-    #[schemars(length(min = 9, max = 1024), regex(pattern = "^https://[^@\\s]+$"))]
+    /// URL of the repository: https, a full host name, and a path, without user, password and query. The platform lists the servers
+    /// that can be used (`git.origins` in the values of the chart).
+    #[schemars(
+        length(min = 9, max = 1024),
+        regex(
+            pattern = "^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?\\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[1-9][0-9]{0,4})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)+$"
+        )
+    )]
     pub remote: String,
     /// Branch, tag or commit. Defaults to the default branch.
     #[serde(rename = "ref")]
-    #[schemars(length(min = 1, max = 255))]
+    #[schemars(length(min = 1, max = 200), regex(pattern = "^[A-Za-z0-9_][A-Za-z0-9._/@+-]*$"))]
     pub ref_: Option<String>,
-    /// Pattern of the refs that may be pushed. If unset, none may be pushed.
-    #[schemars(length(min = 1, max = 255))]
+    /// Number of commits of the branch to fetch. If unset, all commits of all branches are fetched.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub depth: Option<i32>,
+    /// Pattern of the refs that may be pushed. If unset, none may be pushed. A branch such as `agents/*`, or full names such as
+    /// `refs/tags/agents-*`. `*` stands for any characters, and `{agent}`, `{pool}` and `{item}` for names. A pattern that matches
+    /// all branches is refused.
+    #[schemars(length(min = 1, max = 200), regex(pattern = "^[A-Za-z0-9_{][A-Za-z0-9._/@+{}*-]*$"))]
     pub push: Option<String>,
-    /// Secret that holds the credential.
+    /// Whether pushes may move refs that exist, also backwards: a forced push cannot be told from another one. Defaults to false:
+    /// pushes make new refs only.
+    pub allow_overwrite: Option<bool>,
+    /// Whether pushes may delete refs. Defaults to false.
+    pub allow_delete: Option<bool>,
+    /// Secret with the credential, of type `spillway.dev/git-credential` with the keys `origin`, `token` and optionally `username`.
+    /// Only the gateway reads it.
     pub credentials_ref: Option<LocalRef>,
 }
 

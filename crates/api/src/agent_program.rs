@@ -56,8 +56,8 @@ pub struct AgentProgram {
     /// Prompt with which the program runs again until its item is done.
     #[serde(rename = "continue")]
     pub continue_: Option<Continue>,
-    /// Command that must exit 0 within 30 s before the program is started and work is taken. It has no input and no terminal. It is
-    /// repeated while it fails.
+    /// Command that must exit 0 within 30 s (15 min with `workspace.git`) before the program is started and work is taken. It has no
+    /// input and no terminal. It is repeated while it fails.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub preflight_command: Option<Vec<String>>,
     /// Names of programs that must keep running (`vite`, `http.server`). A shell command that starts one of them has no time limit. With

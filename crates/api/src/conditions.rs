@@ -131,6 +131,8 @@ pub mod reasons {
     pub const PREFLIGHT_FAILED: &str = "PreflightFailed";
     /// A list of destinations in `spec.sandbox.outputs` is wrong. The pool creates no agents.
     pub const INVALID_EGRESS: &str = "InvalidEgress";
+    /// `spec.workspace.git` is wrong. The pool creates no agents.
+    pub const INVALID_GIT: &str = "InvalidGit";
     /// The NetworkPolicy or the ConfigMap of certificates that a pool's pods need cannot be created.
     pub const WALLS_PENDING: &str = "WallsPending";
     /// The agent's pod reports.

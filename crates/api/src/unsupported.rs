@@ -38,11 +38,10 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
 
 const NO_SANDBOX_ADVICE: &str = "leave it unset. The pod's own isolation still applies";
 const NO_CHANGESETS_ADVICE: &str = "leave it unset. Agents write to the workspace directly";
-const NO_GIT_ADVICE: &str = "leave it unset. A volume can hold the clone (requires.volumes)";
+const NO_GIT_ADVICE: &str = "leave it unset. Send the item to a queue of a pool that has the repository (spec.workspace.git)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 16] = [
-    field("AgentPool", "spec.workspace.git", Values::Any, "use empty, claimName or volumeClaimTemplate"),
+pub const UNSUPPORTED_FIELDS: [Field; 15] = [
     field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Git", "Copy"]), NO_CHANGESETS_ADVICE),
     field("AgentPool", "spec.sandbox.changeset.protect", Values::NotEmpty, NO_CHANGESETS_ADVICE),
     field("AgentPool", "spec.sandbox.changeset.maxBytes", Values::Any, NO_CHANGESETS_ADVICE),
@@ -153,12 +152,12 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_found_and_nothing_else() {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
-        let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"empty": {}},
+        let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"git": {"remote": "r"}},
             "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "None"}, "software": {"requireDigest": true},
                 "outputs": {"egress": "AllowList", "allow": ["x.example.org:443"], "loopback": "Open"}},
             "supervision": {"rules": [{"signal": "CrashLoop", "do": "Reap"}, {"signal": "RuleViolated", "rule": "NetworkDenied", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
-        let all = json!({"toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
+        let all = json!({"toolsets": [{"name": "t"}],
             "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {"loopback": "LinkOnly"}, "software": {"path": ["/x"]},
                 "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}},
             "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "BadChangeset", "do": "Log"},
@@ -178,8 +177,8 @@ mod tests {
     fn a_message_names_the_field_and_what_to_do() {
         let message = |path: &str| UNSUPPORTED_FIELDS.iter().find(|field| field.path == path).map(Field::message).unwrap_or_default();
         assert_eq!(
-            message("spec.workspace.git"),
-            "spec.workspace.git is not supported by this version: use empty, claimName or volumeClaimTemplate"
+            message("spec.sandbox.changeset.maxBytes"),
+            "spec.sandbox.changeset.maxBytes is not supported by this version: leave it unset. Agents write to the workspace directly"
         );
         assert!(message("spec.sandbox.isolation.landlock").starts_with("spec.sandbox.isolation.landlock: Required is not supported"));
     }
@@ -189,7 +188,10 @@ mod tests {
         let expression = |path: &str| {
             UNSUPPORTED_FIELDS.iter().find(|field| field.path == path).map(|field| field.expression("object")).unwrap_or_default()
         };
-        assert_eq!(expression("spec.workspace.git"), "!(has(object.spec) && has(object.spec.workspace) && has(object.spec.workspace.git))");
+        assert_eq!(
+            expression("spec.bulkhead.sandbox"),
+            "!(has(object.spec) && has(object.spec.bulkhead) && has(object.spec.bulkhead.sandbox))"
+        );
         assert_eq!(expression("spec.toolsets"), "!(has(object.spec) && has(object.spec.toolsets) && object.spec.toolsets.size() > 0)");
         assert_eq!(
             expression("spec.supervision.rules[].signal"),

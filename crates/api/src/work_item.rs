@@ -206,7 +206,7 @@ pub struct Requires {
     /// Names of PersistentVolumeClaims of the agent's pool: its workspace.claimName.
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     pub volumes: Option<Vec<String>>,
-    /// URLs of git repositories. Not supported by this version, in which agents cannot reach git.
+    /// URLs of git repositories. Not supported by this version.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
     pub repositories: Option<Vec<String>>,
 }

@@ -80,6 +80,7 @@ fn program_action(refusal: &Refusal, now_ms: i64) -> ProgramAction {
         Code::WrongMethod => ProgramAction::InvalidCall(405),
         Code::ModelNotAllowed
         | Code::EgressDenied
+        | Code::GitDenied
         | Code::InvalidBody
         | Code::BodyTooLarge
         | Code::NotAllowed

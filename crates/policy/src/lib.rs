@@ -18,6 +18,7 @@
 //! | [`external`] | the process of an agent outside the cluster, described as a pod |
 //! | [`fair_queue`] | turns: fair queueing between namespaces |
 //! | [`gang`] | whether the agents of one group of items fail together |
+//! | [`git`] | which repository an agent fetches from, and which refs it pushes |
 //! | [`health`] | the silence of agents: from facts about a living agent to the signals that it raises |
 //! | [`history`] | recent values by namespace, bounded in time and in bytes |
 //! | [`interventions`] | supervision: from the signals about an agent to one intervention |
@@ -47,6 +48,7 @@ pub mod egress;
 pub mod external;
 pub mod fair_queue;
 pub mod gang;
+pub mod git;
 pub mod health;
 pub mod history;
 pub mod interventions;

@@ -72,6 +72,8 @@ pub enum Call {
     MeterSettle,
     /// `POST /governor/v1/egress`: whether an agent may reach a destination
     Egress,
+    /// `POST /governor/v1/git`: which repository an agent may use
+    Git,
     /// `POST /governor/v1/work/replay`: repeats an earlier answer about a lease, after the store was rolled back
     WorkReplay,
 }
@@ -97,7 +99,7 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
 
 /// The access table. A program's calls go through the sidecar. Therefore the sidecar may make every call that the
 /// program may make. An agent outside the cluster has the rights of a sidecar.
-pub const ACCESS_TABLE: [Row; 29] = [
+pub const ACCESS_TABLE: [Row; 30] = [
     row(Call::Enrol, "POST", "/agent/v1/external", &[Caller::External], true),
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
@@ -126,6 +128,7 @@ pub const ACCESS_TABLE: [Row; 29] = [
     row(Call::MeterLate, "POST", "/governor/v1/meter/late", &[Caller::Gateway], true),
     row(Call::MeterSettle, "POST", "/governor/v1/meter/settle", &[Caller::Gateway], true),
     row(Call::Egress, "POST", "/governor/v1/egress", &[Caller::Gateway], true),
+    row(Call::Git, "POST", "/governor/v1/git", &[Caller::Gateway], true),
     row(Call::WorkReplay, "POST", "/governor/v1/work/replay", &[Caller::Gateway], true),
 ];
 
@@ -207,6 +210,7 @@ mod tests {
             (MeterLate, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterSettle, [(Program, false), (Link, false), (Gateway, true)]),
             (Egress, [(Program, false), (Link, false), (Gateway, true)]),
+            (Git, [(Program, false), (Link, false), (Gateway, true)]),
             (WorkReplay, [(Program, false), (Link, false), (Gateway, true)]),
         ];
         assert!(is_allowed(External, Enrol) && ![Program, Link, Gateway].iter().any(|caller| is_allowed(*caller, Enrol)));

@@ -82,6 +82,9 @@ pub struct Settings {
     /// command.
     #[serde(default)]
     pub preflight_command: Vec<String>,
+    /// Seconds that this command may take. None: 30.
+    #[serde(default)]
+    pub preflight_seconds: Option<u32>,
     /// Settings for work from queues. None: the agent takes no items, and its program is started once.
     #[serde(default)]
     pub work: Option<WorkSettings>,

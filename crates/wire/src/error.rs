@@ -71,6 +71,8 @@ pub enum Code {
     ModelNotAllowed,
     /// The destination is denied. `reason` says why.
     EgressDenied,
+    /// The git request is denied. `reason` says why.
+    GitDenied,
     /// The destination is allowed, but cannot be reached now.
     DestinationUnreachable,
     /// The agent is paused, or it no longer holds the item of the call.
@@ -106,7 +108,8 @@ impl Code {
             | Self::NotAllowed
             | Self::LimitReached
             | Self::NoQueues
-            | Self::EgressDenied => 403,
+            | Self::EgressDenied
+            | Self::GitDenied => 403,
             Self::NoSuchCall => 404,
             Self::WrongMethod => 405,
             Self::InvalidBody | Self::BodyTooLarge | Self::ModelNotAllowed => 400,
@@ -165,6 +168,7 @@ impl Code {
             Self::BudgetExhausted => "budget_exhausted",
             Self::ModelNotAllowed => "model_not_allowed",
             Self::EgressDenied => "egress_denied",
+            Self::GitDenied => "git_denied",
             Self::DestinationUnreachable => "destination_unreachable",
             Self::NotWorking => "not_working",
             Self::SessionUnknown => "session_unknown",
@@ -218,6 +222,7 @@ impl Code {
             | Self::BudgetExhausted
             | Self::ModelNotAllowed
             | Self::EgressDenied
+            | Self::GitDenied
             | Self::NotWorking
             | Self::SessionUnknown
             | Self::HoldClosed => false,
@@ -234,7 +239,7 @@ pub struct Refusal {
     pub code: Code,
     /// What is wrong and what to do, for people.
     pub message: String,
-    /// Reason of a denied destination, in one word.
+    /// Reason of a denied destination or git request, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
     /// Path of the field that is wrong.

@@ -15,6 +15,7 @@
 //! | [`error`] | the common form of a refusal |
 //! | [`external`] | agents outside the cluster: the header that names one, and the call that creates one |
 //! | [`follow`] | the agents' API: progress of submitted work |
+//! | [`git`] | requests of programs' git clients for the repository of their pool |
 //! | [`governor`] | between gateway and governor: headers, and the stream of changes |
 //! | [`headers`] | headers of a model call that are never forwarded |
 //! | [`link`] | messages over the unix socket inside the pod |
@@ -33,6 +34,7 @@ pub mod egress;
 pub mod error;
 pub mod external;
 pub mod follow;
+pub mod git;
 pub mod governor;
 pub mod headers;
 pub mod link;

@@ -149,6 +149,11 @@ impl TestNamespace {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.egress", self.namespace))
     }
 
+    /// File with the platform's rules of git, for controllers and gateways that start later.
+    pub fn git_file(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.gitrules", self.namespace))
+    }
+
     /// File of names and addresses, for gateways that start later.
     pub fn hosts_file(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.hosts", self.namespace))

@@ -47,8 +47,10 @@ impl Operator {
         arguments.extend([format!("{namespace}:{GATEWAY}"), "--gateway-address".into(), room.gateway.to_string()]);
         arguments.extend(["--governor-listen".into(), governor.to_string(), "--governor-address".into(), governor.to_string()]);
         arguments.extend(["--canary".to_owned(), format!("{}:6443", room.node)]);
-        if room.egress_file().exists() {
-            arguments.extend(["--egress-file".into(), room.egress_file().to_string_lossy().into_owned()]);
+        for (option, file) in [("--egress-file", room.egress_file()), ("--git-file", room.git_file())] {
+            if file.exists() {
+                arguments.extend([option.to_owned(), file.to_string_lossy().into_owned()]);
+            }
         }
         arguments.extend_from_slice(more);
         Self::spawn(namespace, name, "--listen", kubeconfig, &arguments)
@@ -72,8 +74,10 @@ impl Operator {
         if room.origins_file().exists() {
             arguments.extend(["--model-origins-file".into(), room.origins_file().to_string_lossy().into_owned()]);
         }
-        if room.egress_file().exists() {
-            arguments.extend(["--egress-file".into(), room.egress_file().to_string_lossy().into_owned()]);
+        for (option, file) in [("--egress-file", room.egress_file()), ("--git-file", room.git_file())] {
+            if file.exists() {
+                arguments.extend([option.to_owned(), file.to_string_lossy().into_owned()]);
+            }
         }
         let hosts = Some(room.hosts_file()).filter(|file| file.exists());
         Self::spawn_knowing(&room.namespace, name, "--health-listen", None, &arguments, hosts.as_deref())

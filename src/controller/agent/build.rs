@@ -25,6 +25,7 @@ use crate::api::agent_pool::{Dialect, EnvVar as PoolEnv, PoolMode};
 use crate::api::owner::owner;
 use crate::api::{Agent, AgentPool, names};
 use crate::controller::supervised::Supervised;
+use crate::policy::git::Repository;
 use volumes::{mounts, volumes};
 
 pub use volumes::claim;
@@ -45,6 +46,8 @@ const CA_DIR: &str = "/spillway/ca";
 const DATA_DIR: &str = "/spillway/data";
 /// The sidecar's loopback port for other hosts than models, git and tools.
 const EGRESS_PROXY_URL: &str = "http://127.0.0.1:4102";
+/// The sidecar's loopback port for git.
+const GIT_URL: &str = "http://127.0.0.1:4103/git";
 /// The sidecar's loopback port for models.
 const MODELS_URL: &str = "http://127.0.0.1:4101";
 /// Placeholder for clients that require a key. The gateway replaces it with the team's key.
@@ -232,10 +235,41 @@ fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
     for (name, value) in [("HTTP_PROXY", EGRESS_PROXY_URL), ("HTTPS_PROXY", EGRESS_PROXY_URL), ("NO_PROXY", "localhost,127.0.0.1,::1")] {
         all.extend([plain(name, value.into()), plain(&name.to_lowercase(), value.into())]);
     }
-    all.extend(model_variables(pool).into_iter().map(|(name, value)| plain(name, value)));
     let listed = pool.spec.agent.env.clone().unwrap_or_default();
+    // A name may be set once. A pool that sets the same settings of git replaces ours.
+    let unlisted = |name: &String| !listed.iter().any(|own| own.name == *name);
+    all.extend(git_variables(pool).into_iter().filter(|(name, _)| unlisted(name)).map(|(name, value)| plain(&name, value)));
+    all.extend(model_variables(pool).into_iter().map(|(name, value)| plain(name, value)));
     all.extend(listed.into_iter().map(|PoolEnv { name, value }| EnvVar { name, value: Some(value.unwrap_or_default()), value_from: None }));
     all
+}
+
+/// Variables that point git to the sidecar, whichever usual URL of the pool's repository a program uses.
+fn git_variables(pool: &AgentPool) -> Vec<(String, String)> {
+    let declared = pool.spec.workspace.as_ref().and_then(|workspace| workspace.git.as_ref());
+    // A pool whose repository is wrong has no agents.
+    let Some(repository) = declared.and_then(|git| Repository::parse_url(&git.remote).ok()) else { return Vec::new() };
+    let (name, host) = (repository.name(), repository.server().host());
+    let path = name.split_once('/').map_or("", |(_, path)| path);
+    let url = format!("{GIT_URL}/{name}");
+    let instead = format!("url.{url}.insteadOf");
+    let settings = [
+        (instead.clone(), format!("https://{name}")),
+        (instead.clone(), format!("ssh://git@{host}/{path}")),
+        (instead, format!("git@{host}:{path}")),
+        // The workspace is a volume, which belongs to root.
+        ("safe.directory".to_owned(), WORKSPACE_DIR.to_owned()),
+    ];
+    let mut set = vec![
+        ("SPILLWAY_GIT_URL".to_owned(), url),
+        // Nobody answers a question.
+        ("GIT_TERMINAL_PROMPT".to_owned(), "0".to_owned()),
+        ("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string()),
+    ];
+    for (number, (key, value)) in settings.into_iter().enumerate() {
+        set.extend([(format!("GIT_CONFIG_KEY_{number}"), key), (format!("GIT_CONFIG_VALUE_{number}"), value)]);
+    }
+    set
 }
 
 /// Variables that point clients of model APIs to the sidecar: for each protocol the pool's first entry, with the base

@@ -23,7 +23,7 @@ use crate::controller::namespace_setup;
 use crate::controller::stores::{AgentObject, Stores};
 use crate::governor::breaker::{PoolCircuits as Circuits, work as breaker};
 use crate::governor::budget::availability;
-use crate::governor::{egress, preflight};
+use crate::governor::{egress, git, preflight};
 use crate::policy::pool::{AgentFacts, CRASH_TTL, Facts, MIN_HEALTHY_LIFETIME, MemberState, counted_agents, crashes};
 use crate::policy::scaling::{self, DesiredSize, Work};
 use blockers::{agent_blocker, all_fail_preflight, circuit_blocker, most_serious_blocker, token_blocker};
@@ -119,6 +119,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let circuits = breaker::standing(context, &ObjectKey::of(pool));
     let stopped = circuit_blocker(pool, circuits.as_ref());
     let unmeetable = preflight::unmeetable_reason(spec).map(|message| PoolBlockers { reason: reasons::PREFLIGHT_FAILED, message });
+    let invalid_git = git::invalid(spec, &context.git).map(|message| PoolBlockers { reason: reasons::INVALID_GIT, message });
     let invalid_egress = egress::invalid(spec, &context.egress).map(|message| PoolBlockers { reason: reasons::INVALID_EGRESS, message });
     // While a circuit tests whether the pool's work succeeds again, no more Agents are created than may take part in
     // the test.
@@ -133,6 +134,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
             && stopped.is_none()
             && unmeetable.is_none()
             && invalid_egress.is_none()
+            && invalid_git.is_none()
             && !all_fail_preflight(&all, &numbered)
             && namespace_setup::is_ready(&namespace, context),
         spawned,
@@ -152,7 +154,8 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
         blocked: most_serious_blocker(agent_blocker(&numbered), stopped.or(short).filter(|_| desired.count > 0))
             .or(not_a_project)
             .or(unmeetable)
-            .or(invalid_egress),
+            .or(invalid_egress)
+            .or(invalid_git),
         facts,
         desired,
         shrinks_after: settles,

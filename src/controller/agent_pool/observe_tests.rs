@@ -193,9 +193,12 @@ fn unsupported_fields_are_refused_by_name() {
     };
     assert_eq!(unsupported(&spec(json!({}))), None);
     assert_eq!(unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": true, "urls": ["https://example.org"]}}))), None);
-    let both = json!({"workspace": {"git": {"remote": "https://example.org/r"}}, "toolsets": [{"name": "t"}]});
+    let both = json!({"sandbox": {"changeset": {"maxBytes": 1}}, "toolsets": [{"name": "t"}]});
     let both = unsupported(&spec(both)).expect("two fields");
-    assert!(both.contains("spec.workspace.git is not supported") && both.contains("; spec.toolsets is not supported"), "{both}");
+    assert!(
+        both.contains("spec.sandbox.changeset.maxBytes is not supported") && both.contains("; spec.toolsets is not supported"),
+        "{both}"
+    );
     for sandbox in [
         json!({"isolation": {"landlock": "Required"}}),
         json!({"outputs": {"loopback": "LinkOnly"}}),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use crate::gateway::models::origins::{DialRefusal, judge};
+use crate::origins::{DialRefusal, judge};
 use crate::policy::egress::Destination;
 use crate::serve::fair_semaphore::FairSemaphore;
 

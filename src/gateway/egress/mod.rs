@@ -7,40 +7,37 @@
 //! |---|---|
 //! | `mod` | one connection: decide, dial, carry |
 //! | [`dial`] | the addresses of a destination, and the connection |
-//! | [`slots`] | how many connections an agent and a namespace may have |
 //! | `state` | the shared state |
 //! | [`tunnel`] | the bytes of a connection |
 
 mod dial;
-mod slots;
 mod state;
 mod tunnel;
 
 pub use self::state::Egress;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use self::dial::DialError;
-use self::slots::ConnectionSlot;
+use super::agent_end::agent_ended;
 use super::call_slot::CallSlot;
+use super::connection_slots::ConnectionSlot;
 use super::models::item;
 use super::state::Gateway;
+use super::transfer_record::TransferRecord;
 use crate::cluster::token::PodIdentity;
 use crate::policy::egress::{Denial, Destination};
+use crate::telemetry::TransferKind;
 use crate::wire::egress::{DESTINATION_HEADER, EgressAllowed, EgressRequest, MAX_DESTINATION_CHARS};
 use crate::wire::work::LeaseRef;
 use crate::wire::{Code, Refusal};
 
-/// Longest delay before the governor is asked whether an agent has ended, after the stream of changes was broken.
-const RECHECK_DELAY: Duration = Duration::from_secs(5);
 /// The governor's path.
 const GOVERNOR_EGRESS_PATH: &str = "/governor/v1/egress";
 
@@ -62,7 +59,7 @@ pub async fn answer(gateway: &Arc<Gateway>, pod: &PodIdentity, request: Request)
     match attempt.connect().await {
         Ok((stream, destination, slot)) => {
             attempt.decided("Allowed");
-            let record = tunnel::Record::new(gateway.metrics.clone(), pod, destination.to_string());
+            let record = TransferRecord::new(gateway.metrics.clone(), TransferKind::Egress, pod, destination.to_string());
             let ended = ended(gateway.clone(), pod.clone(), revoked);
             Ok(Response::new(tunnel::carry(stream, body, ended, record, slot)))
         }
@@ -153,23 +150,5 @@ async fn ended(gateway: Arc<Gateway>, pod: PodIdentity, mut revoked: watch::Rece
     tokio::select! {
         () = gateway.egress.stopping.cancelled() => {}
         () = agent_ended(&gateway, &pod, &mut revoked) => {}
-    }
-}
-
-async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, revoked: &mut watch::Receiver<()>) {
-    while revoked.changed().await.is_ok() {
-        // The stream of changes was broken for a while: the governor knows what was missed. Many connections ask at once.
-        loop {
-            tokio::time::sleep(RECHECK_DELAY.mul_f64(rand::random::<f64>())).await;
-            match gateway.governor.call("GET", "/agent/v1/wanted", pod, None, Bytes::new()).await {
-                Ok((200, _)) => break,
-                Ok((_, answer)) => match serde_json::from_slice::<Refusal>(&answer) {
-                    Ok(refusal) if matches!(refusal.code, Code::AgentEnded | Code::NotAnAgent) => return,
-                    Ok(refusal) if !refusal.code.is_retryable() => break,
-                    Ok(_) | Err(_) => {}
-                },
-                Err(_) => {}
-            }
-        }
     }
 }

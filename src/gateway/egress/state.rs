@@ -3,16 +3,20 @@
 //! Data alone: it must not know a gateway.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::slots::ConnectionSlots;
 use crate::egress_settings::EgressSettings;
+use crate::gateway::connection_slots::{ConnectionBounds, ConnectionSlots};
 use crate::gateway::limits::Limits;
-use crate::gateway::models::origins::{Origin, Origins};
+use crate::origins::{Origin, Origins};
 use crate::policy::egress::Destination;
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 
+/// Connections at once. Each has up to 32 KiB of buffers here, and a connection of the pod with TLS.
+const CONNECTION_BOUNDS: ConnectionBounds =
+    ConnectionBounds { all: Bounds { total: 1024, per_namespace: 768, max_waiting: 256 }, per_agent: 64, wait: Duration::from_secs(10) };
 /// Names that are resolved at once. Each has a thread of the process, also when nobody waits for it any more.
 const LOOKUP_BOUNDS: Bounds = Bounds { total: 64, per_namespace: 32, max_waiting: 256 };
 
@@ -36,7 +40,7 @@ impl Egress {
         Self {
             settings,
             model_origins,
-            slots: ConnectionSlots::default(),
+            slots: ConnectionSlots::new(CONNECTION_BOUNDS),
             lookups: FairSemaphore::new(LOOKUP_BOUNDS),
             stopping: CancellationToken::new(),
             decisions: Mutex::default(),

@@ -13,15 +13,17 @@ use spillway_dialect::AnswerEnd;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::credential_header::credential_header;
 use super::failure::Failure;
+use super::headers;
 use super::model_slot::ModelSlot;
-use super::response::{BodyPart, BodyParts};
 use super::state::Times;
 use super::upstream::Call;
-use super::{credentials, headers};
 use crate::cluster::token::PodIdentity;
+use crate::gateway::credentials::Token;
 use crate::gateway::meter::{CallHold, dialect_label};
 use crate::gateway::state::Gateway;
+use crate::gateway::streamed_body::{BodyPart, BodyParts};
 use crate::serve::fair_semaphore::{Permit, QueueFull};
 use crate::serve::request_body;
 use crate::wire::meter::{ModelRoute, Outcome, Quality, Target, Usage};
@@ -262,8 +264,8 @@ async fn send(
         None => None,
     };
     let kind = target.credential_type.as_deref();
-    let put = |call: &mut Call, token: &credentials::Token| {
-        let (name, value) = credentials::header_of(target.dialect, kind, token).map_err(Failure::Refused)?;
+    let put = |call: &mut Call, token: &Token| {
+        let (name, value) = credential_header(target.dialect, kind, token.header_value()).map_err(Failure::Refused)?;
         call.headers.insert(name, value);
         Ok(())
     };

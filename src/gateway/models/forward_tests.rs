@@ -15,14 +15,14 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::cluster::token::Reviewer;
+use crate::gateway::credentials::{Credentials, MODEL_SECRET_TYPE, Purpose};
 use crate::gateway::governor::{Governor, Settings};
 use crate::gateway::limits::Limits;
 use crate::gateway::long_poll::LongPolls;
 use crate::gateway::meter::Meter;
 use crate::gateway::models::Models;
-use crate::gateway::models::credentials::{CREDENTIAL_SECRET_TYPE, Credentials};
-use crate::gateway::models::origins::Origins;
 use crate::gateway::models::upstream::Upstream;
+use crate::origins::Origins;
 use crate::serve::request_body::BodyMemory;
 use crate::telemetry::Metrics;
 use crate::wire::meter::{CallEnd, Dialect, FaultCause, HoldAnswer, JournaledHold, JournaledSettle};
@@ -41,7 +41,7 @@ struct Scene {
 /// An API server that has only the team's credential.
 fn client(origin: String) -> Client {
     let service = tower::service_fn(move |_: Request<kube::client::Body>| {
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "provider", "namespace": "team"}, "type": CREDENTIAL_SECRET_TYPE,
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "provider", "namespace": "team"}, "type": MODEL_SECRET_TYPE,
             "data": {"origin": k8s_openapi::ByteString(origin.clone().into_bytes()), "token": k8s_openapi::ByteString(TOKEN.into())}});
         async move { Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(secret.to_string().into_bytes()))) }
     });
@@ -138,13 +138,14 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let origins = json!([{"origin": origin, "allowPrivate": true, "caBundle": authority}]).to_string();
     let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
     let times = Times { idle: Duration::from_secs(3), drain: Duration::from_secs(8), ..Times::default() };
-    let models = Arc::new(Models::new(meter, upstream, Credentials::new(client.clone(), "gateway", "s"), times));
+    let models = Arc::new(Models::new(meter, upstream, Credentials::new(Purpose::Models, client.clone(), "gateway", "s"), times));
     let authorizer = Some(crate::cluster::access::Authorizer::new(client.clone()));
-    let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client, "x"));
+    let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client.clone(), "x"));
     let bodies = BodyMemory::new(crate::gateway::routes::AGENT_BODY_LIMITS);
     let lease_history = crate::gateway::lease_history::LeaseHistory::default();
     let egress = crate::gateway::egress::Egress::new(Default::default(), Origins::default());
-    Arc::new(Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics, models, egress, lease_history })
+    let git = crate::gateway::git::Git::new(Default::default(), Credentials::new(Purpose::Git, client, "gateway", "s"));
+    Arc::new(Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics, models, egress, git, lease_history })
 }
 
 fn failed(why: FaultCause) -> Option<Outcome> {

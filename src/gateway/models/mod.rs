@@ -13,17 +13,15 @@
 //! | `forward` | forwards and settles a call, in a task that continues after its client leaves |
 //! | `failure` | why there is no response to pass on |
 //! | `response` | writes responses: small ones in one piece, others as they arrive |
+//! | `credential_header` | the header for the team's credential |
 //! | [`headers`] | which headers are sent and come back |
-//! | [`origins`] | allowed destinations: origins, addresses |
 //! | [`upstream`] | connections to providers |
-//! | [`credentials`] | the team's credential |
 
-pub mod credentials;
+mod credential_header;
 mod failure;
 mod forward;
 pub mod headers;
 mod model_slot;
-pub mod origins;
 mod response;
 mod state;
 pub mod upstream;
@@ -42,6 +40,7 @@ use tokio::time::Instant;
 use self::model_slot::ModelSlot;
 use super::caller::identify;
 use super::state::Gateway;
+use super::streamed_body::streamed;
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refusal_response;
 use crate::serve::fair_semaphore::QueueFull;
@@ -199,7 +198,7 @@ async fn handle_call(
     let lost = |_| Refusal::new(Code::Internal, "the gateway lost the call; the gateway's log says why");
     let (status, headers, parts) = headed.await.map_err(lost)??;
     let cut = || Refusal::new(Code::GovernorAway, "the provider's response was cut off; try again").retry_after(5);
-    let body = if refusal_format.stream { response::streamed(parts) } else { response::buffered(parts).await.ok_or_else(cut)? };
+    let body = if refusal_format.stream { streamed(parts) } else { response::buffered(parts).await.ok_or_else(cut)? };
     let mut response = Response::new(body);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     Ok(response)

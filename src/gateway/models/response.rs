@@ -8,43 +8,16 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _};
-use tokio::sync::mpsc;
+use futures::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
+
+use crate::gateway::streamed_body::{BodyPart, BodyParts, stream};
 
 /// A response is sent in one piece if it has at most this many bytes ...
 const MAX_SINGLE_PIECE_BYTES: usize = 64 * 1024;
 /// ... and is complete within this time after its head. A slower response is sent as it arrives: its client may watch
 /// for activity.
 const SINGLE_PIECE_TIMEOUT: Duration = Duration::from_millis(50);
-
-/// A part of a response.
-#[derive(Debug)]
-pub enum BodyPart {
-    /// Data of the body.
-    Data(Bytes),
-    /// The end of a complete body. A body that ends without this was cut off, and must not look complete to the client.
-    Whole,
-}
-
-/// The parts of a response, as they arrive.
-pub type BodyParts = mpsc::Receiver<BodyPart>;
-
-fn stream(parts: BodyParts) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    futures::stream::unfold(Some(parts), async |parts| {
-        let mut parts = parts?;
-        match parts.recv().await {
-            Some(BodyPart::Data(data)) => Some((Ok(data), Some(parts))),
-            Some(BodyPart::Whole) => None,
-            None => Some((Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the response was cut off")), None)),
-        }
-    })
-}
-
-/// A body that sends each part when it arrives.
-pub fn streamed(parts: BodyParts) -> Body {
-    Body::from_stream(stream(parts))
-}
 
 /// A body in one piece, with its length. If it is large or slow, a body that sends the available data and then each
 /// part as it arrives. None: it was cut off before the client saw anything.
@@ -69,8 +42,10 @@ pub async fn buffered(mut parts: BodyParts) -> Option<Body> {
 mod tests {
     use http_body_util::BodyExt as _;
     use hyper::body::Body as _;
+    use tokio::sync::mpsc;
 
     use super::*;
+    use crate::gateway::streamed_body::streamed;
 
     /// The body of a response with parts of these sizes. Its end follows after `open`, if `ends`.
     async fn sent(bytes: &[usize], open: Duration, ends: bool) -> Option<Body> {

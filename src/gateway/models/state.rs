@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::credentials::Credentials;
 use super::headers::AllowedHeaders;
 use super::upstream::Upstream;
+use crate::gateway::credentials::Credentials;
 use crate::gateway::limits::Limits;
 use crate::gateway::meter::Meter;
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore};

@@ -1,37 +1,25 @@
 //! Connections to providers over TLS, to checked addresses only, kept for later calls.
 //!
-//! For each connection the name is resolved once, each address is checked, and only a checked address is dialled. So a
-//! name that changes its addresses later does not bypass the check. Redirects are not followed: the caller gets them as
-//! responses.
+//! `origin_dialer` makes the connections. Redirects are not followed: the caller gets them as responses.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tokio_rustls::TlsConnector;
 
-use super::origins::{DialRefusal, Origin, OriginTerms, Origins, judge};
-use crate::pki::tls;
+use crate::gateway::origin_dialer::{OriginDialError, OriginDialer};
+use crate::origins::{DialRefusal, Origin, Origins};
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 
-/// How long the lookup of a name may take.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long TCP and TLS together may take, for one address.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many addresses of one name are tried.
-const MAX_ADDRESS_ATTEMPTS: usize = 3;
 /// A connection that was idle for this long is not reused, because the provider may have closed it.
 const MAX_CONNECTION_IDLE: Duration = Duration::from_secs(50);
 /// A connection of this age is not reused, because the name may have other addresses by now.
@@ -95,6 +83,15 @@ impl UpstreamError {
         }
     }
 
+    fn of_dial(origin: &Origin, error: OriginDialError) -> Self {
+        let origin = origin.clone();
+        match error {
+            OriginDialError::NotListed => Self::NotListed(origin.to_string()),
+            OriginDialError::Address(address, closed) => Self::Address { origin, address, closed },
+            OriginDialError::Unreachable(why) => Self::Unreachable { origin, why },
+        }
+    }
+
     /// Whether a retry may help.
     pub fn passes(&self) -> bool {
         match self {
@@ -152,22 +149,21 @@ enum Connection {
 
 /// The connections to providers.
 pub struct Upstream {
-    origins: Origins,
+    dialer: OriginDialer,
     pools: Mutex<HashMap<Origin, Pool>>,
     permits: Mutex<HashMap<Origin, FairSemaphore>>,
-    configs: Mutex<HashMap<Origin, Arc<ClientConfig>>>,
 }
 
 impl Upstream {
     /// Allows these origins. No connection is made yet.
     pub fn new(origins: Origins) -> Arc<Self> {
-        Arc::new(Self { origins, pools: Mutex::default(), permits: Mutex::default(), configs: Mutex::default() })
+        let dialer = OriginDialer::new(origins, &["h2", "http/1.1"]);
+        Arc::new(Self { dialer, pools: Mutex::default(), permits: Mutex::default() })
     }
 
     /// The listed origin that `text` names.
     pub fn find(&self, text: &str) -> Result<Origin, UpstreamError> {
-        let origin = Origin::parse(text).ok().filter(|origin| self.origins.terms(origin).is_some());
-        origin.ok_or_else(|| UpstreamError::NotListed(text.to_owned()))
+        self.dialer.find(text).ok_or_else(|| UpstreamError::NotListed(text.to_owned()))
     }
 
     /// The permits for calls to an origin. A permit is kept until the response has ended.
@@ -178,7 +174,6 @@ impl Upstream {
 
     /// Sends a call and waits for the head of its response.
     pub async fn send(self: &Arc<Self>, origin: &Origin, call: &Call) -> Result<Response<Incoming>, UpstreamError> {
-        let terms = self.origins.terms(origin).ok_or_else(|| UpstreamError::NotListed(origin.to_string()))?;
         // A kept connection may be closed by now. Then the call is not sent, and the next connection is tried, until
         // none is kept.
         while let Some(kept) = self.take(origin) {
@@ -186,7 +181,7 @@ impl Upstream {
                 return Ok(answer);
             }
         }
-        let fresh = self.dial(origin, terms).await?;
+        let fresh = self.dial(origin).await?;
         let unsent = || UpstreamError::Unreachable { origin: origin.clone(), why: "it closed the connection at once".into() };
         self.send_on(origin, fresh, call).await?.ok_or_else(unsent)
     }
@@ -252,24 +247,10 @@ impl Upstream {
         pools.entry(origin).or_default().keep_idle(sender, made);
     }
 
-    async fn dial(self: &Arc<Self>, origin: &Origin, terms: &OriginTerms) -> Result<Connection, UpstreamError> {
-        let unreachable = |why: String| UpstreamError::Unreachable { origin: origin.clone(), why };
-        let config = self.config(origin, terms).map_err(|error| unreachable(format!("{error:#}")))?;
-        let name = ServerName::try_from(origin.host.clone()).map_err(|error| unreachable(error.to_string()))?;
-        let mut last = "it has no address".to_owned();
-        for address in addresses(origin, terms).await?.into_iter().take(MAX_ADDRESS_ATTEMPTS) {
-            let connecting = async {
-                let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
-                TlsConnector::from(config.clone()).connect(name.clone(), stream).await
-            };
-            match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-                Ok(Ok(stream)) => return self.handshake(origin, stream).await.map_err(|error| unreachable(error.to_string())),
-                Ok(Err(error)) => last = error.to_string(),
-                Err(_) => last = "it does not answer".to_owned(),
-            }
-        }
-        Err(unreachable(last))
+    async fn dial(self: &Arc<Self>, origin: &Origin) -> Result<Connection, UpstreamError> {
+        let stream = self.dialer.dial(origin).await.map_err(|error| UpstreamError::of_dial(origin, error))?;
+        let unreachable = |error: hyper::Error| UpstreamError::Unreachable { origin: origin.clone(), why: error.to_string() };
+        self.handshake(origin, stream).await.map_err(unreachable)
     }
 
     async fn handshake(&self, origin: &Origin, stream: tokio_rustls::client::TlsStream<TcpStream>) -> hyper::Result<Connection> {
@@ -286,17 +267,6 @@ impl Upstream {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.entry(origin.clone()).or_default().share(sender.clone(), made);
         Ok(Connection::Http2(sender))
-    }
-
-    fn config(&self, origin: &Origin, terms: &OriginTerms) -> anyhow::Result<Arc<ClientConfig>> {
-        if let Some(config) = self.configs.lock().unwrap_or_else(PoisonError::into_inner).get(origin) {
-            return Ok(config.clone());
-        }
-        let mut config = tls::public(&terms.ca_bundle).context("its caBundle is invalid")?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let config = Arc::new(config);
-        self.configs.lock().unwrap_or_else(PoisonError::into_inner).insert(origin.clone(), config.clone());
-        Ok(config)
     }
 }
 
@@ -318,20 +288,6 @@ fn http2_builder() -> http2::Builder<TokioExecutor> {
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(16 * 1024);
     builder
-}
-
-/// The allowed addresses of an origin. Err: it has only addresses that are not allowed, or the lookup failed.
-async fn addresses(origin: &Origin, terms: &OriginTerms) -> Result<Vec<SocketAddr>, UpstreamError> {
-    let unreachable = |why: &str| UpstreamError::Unreachable { origin: origin.clone(), why: why.to_owned() };
-    let looking = tokio::net::lookup_host((origin.host.as_str(), origin.port));
-    let found = tokio::time::timeout(RESOLVE_TIMEOUT, looking).await.map_err(|_| unreachable("the lookup of its name took too long"))?;
-    let found: Vec<SocketAddr> = found.map_err(|error| unreachable(&error.to_string()))?.collect();
-    let open: Vec<SocketAddr> = found.iter().copied().filter(|address| judge(address.ip(), terms.allow_private).is_ok()).collect();
-    let closed = found.iter().find_map(|address| Some((address.ip(), judge(address.ip(), terms.allow_private).err()?)));
-    match closed {
-        Some((address, closed)) if open.is_empty() => Err(UpstreamError::Address { origin: origin.clone(), address, closed }),
-        Some(_) | None => Ok(open),
-    }
 }
 
 fn request(origin: &Origin, call: &Call, version: Version) -> http::Result<Request<Full<Bytes>>> {

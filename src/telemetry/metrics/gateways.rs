@@ -59,6 +59,31 @@ struct DirectionLabels {
     direction: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct GitLabels {
+    service: &'static str,
+    outcome: &'static str,
+}
+
+/// Transfers between programs and servers that are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferKind {
+    /// Connections to destinations other than models.
+    Egress,
+    /// Git requests.
+    Git,
+}
+
+impl TransferKind {
+    /// The word in logs.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Egress => "egress",
+            Self::Git => "git",
+        }
+    }
+}
+
 /// The metrics of this subject.
 pub(super) struct Gateways {
     calls: Family<AnswerLabels, Counter>,
@@ -70,6 +95,9 @@ pub(super) struct Gateways {
     egress_decisions: Family<DecisionLabels, Counter>,
     egress_bytes: Family<DirectionLabels, Counter>,
     egress_open: Gauge,
+    git_requests: Family<GitLabels, Counter>,
+    git_bytes: Family<DirectionLabels, Counter>,
+    git_open: Gauge,
 }
 
 impl Gateways {
@@ -109,6 +137,14 @@ impl Gateways {
             ),
             egress_bytes: registered(registry, "egress_bytes", "Bytes of these connections, by direction", Family::default()),
             egress_open: registered(registry, "egress_connections", "Open connections to destinations other than models", Gauge::default()),
+            git_requests: registered(
+                registry,
+                "git_requests",
+                "Requests of programs' git clients, by service and outcome",
+                Family::default(),
+            ),
+            git_bytes: registered(registry, "git_bytes", "Bytes of these requests and of their answers, by direction", Family::default()),
+            git_open: registered(registry, "git_transfers", "Git requests under way between gateways and servers", Gauge::default()),
         }
     }
 }
@@ -151,18 +187,35 @@ impl Metrics {
         self.0.gateways.egress_decisions.get_or_create(&DecisionLabels { decision }).inc();
     }
 
-    /// Such a connection carried bytes.
-    pub fn egress_bytes(&self, direction: &'static str, bytes: u64) {
-        self.0.gateways.egress_bytes.get_or_create(&DirectionLabels { direction }).inc_by(bytes);
+    /// A git request was answered or denied.
+    pub fn git_request(&self, service: &'static str, outcome: &'static str) {
+        self.0.gateways.git_requests.get_or_create(&GitLabels { service, outcome }).inc();
     }
 
-    /// Such a connection begins.
-    pub fn egress_opened(&self) {
-        self.0.gateways.egress_open.inc();
+    /// A transfer carried bytes.
+    pub fn transfer_bytes(&self, kind: TransferKind, direction: &'static str, bytes: u64) {
+        let gateways = &self.0.gateways;
+        let family = match kind {
+            TransferKind::Egress => &gateways.egress_bytes,
+            TransferKind::Git => &gateways.git_bytes,
+        };
+        family.get_or_create(&DirectionLabels { direction }).inc_by(bytes);
     }
 
-    /// Such a connection ended.
-    pub fn egress_closed(&self) {
-        self.0.gateways.egress_open.dec();
+    /// A transfer begins.
+    pub fn transfer_began(&self, kind: TransferKind) {
+        self.open_transfers(kind).inc();
+    }
+
+    /// A transfer ended.
+    pub fn transfer_ended(&self, kind: TransferKind) {
+        self.open_transfers(kind).dec();
+    }
+
+    fn open_transfers(&self, kind: TransferKind) -> &Gauge {
+        match kind {
+            TransferKind::Egress => &self.0.gateways.egress_open,
+            TransferKind::Git => &self.0.gateways.git_open,
+        }
     }
 }

@@ -32,6 +32,7 @@ use limits::{Breakers, Budgets};
 use work::Work;
 
 pub use fleet::{FleetCounts, Pool as PoolStanding};
+pub use gateways::TransferKind;
 pub use limits::{Amounts, Limit};
 pub use names::Series;
 pub use work::Depths;

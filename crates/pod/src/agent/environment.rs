@@ -22,6 +22,9 @@ const INHERITED_VARIABLES: [&str; 9] = [
     "TMPDIR",
     "LANG",
 ];
+/// Settings of git, which point it to the sidecar, and how many there may be.
+const GIT_VARIABLES: [&str; 3] = ["SPILLWAY_GIT_URL", "GIT_TERMINAL_PROMPT", "GIT_CONFIG_COUNT"];
+const MAX_GIT_SETTINGS: usize = 8;
 /// Base URLs of models, and the keys that their clients require. The keys are placeholders, because the pod must not hold a
 /// secret: the gateway adds the real key.
 ///
@@ -40,9 +43,14 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path, data: &Path, tty: bool) -> BTreeMap<String, OsString> {
     let mut built: BTreeMap<String, OsString> = pass.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
     let mut set = |name: &str, value: OsString| built.insert(name.to_owned(), value);
-    for name in INHERITED_VARIABLES {
+    for name in INHERITED_VARIABLES.into_iter().chain(GIT_VARIABLES) {
         if let Some(value) = own(name) {
             set(name, value);
+        }
+    }
+    for name in (0..MAX_GIT_SETTINGS).flat_map(|number| [format!("GIT_CONFIG_KEY_{number}"), format!("GIT_CONFIG_VALUE_{number}")]) {
+        if let Some(value) = own(&name) {
+            set(&name, value);
         }
     }
     for (url, key) in MODEL_VARIABLES {

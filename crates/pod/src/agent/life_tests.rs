@@ -22,6 +22,7 @@ fn settings(drain_hook: &[&str]) -> Settings {
         warn_hook: Vec::new(),
         checkpoint_hook: Vec::new(),
         preflight_command: Vec::new(),
+        preflight_seconds: None,
         work: None,
         commands: Default::default(),
         untimed: Default::default(),

@@ -12,8 +12,8 @@ use spillway_wire::agent::{Preflight as Told, PreflightState};
 use super::processes::Exit;
 use crate::clock::BootTime;
 
-/// Time limit of one run. A command that asks a question must not hang for ever.
-const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of one run, if the settings name none. A command that asks a question must not hang for ever.
+pub const DEFAULT_PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(30);
 /// First and longest pause between two runs.
 const PREFLIGHT_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(120));
 /// Between two rounds of SIGKILL to all processes.
@@ -24,8 +24,8 @@ const OUTPUT_COPY_TIMEOUT: Duration = Duration::from_secs(2);
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The sidecar lets the program start; this command must succeed before. Empty: there is no such command.
-    Begin(Vec<String>),
+    /// The sidecar lets the program start; this command must succeed before, within this time. Empty: there is no such command.
+    Begin(Vec<String>, Duration),
     /// The command could not be started: why.
     NotStarted(String),
     /// The command ended.
@@ -82,6 +82,8 @@ enum Stage {
 #[derive(Clone, Debug, Default)]
 pub struct Preflight {
     command: Vec<String>,
+    /// Time limit of one run.
+    timeout: Duration,
     stage: Stage,
     /// Runs that failed.
     failures: u32,
@@ -93,12 +95,12 @@ impl Preflight {
     /// Takes an event; returns the actions.
     pub fn on(&mut self, now: BootTime, event: Event) -> Vec<Action> {
         match (event, &mut self.stage) {
-            (Event::Begin(command), Stage::NotBegun) => {
+            (Event::Begin(command, timeout), Stage::NotBegun) => {
                 if command.is_empty() {
                     self.stage = Stage::Passed;
                     return vec![Action::Start];
                 }
-                self.command = command;
+                (self.command, self.timeout) = (command, timeout);
                 self.run(now)
             }
             (Event::NotStarted(why), Stage::Running { .. }) => {
@@ -116,7 +118,7 @@ impl Preflight {
             }
             (Event::Tick, _) => self.handle_timeouts(now),
             // A restarted sidecar repeats `Begin`. The other events belong to a run that is over, or to other processes.
-            (Event::Begin(_) | Event::NotStarted(_) | Event::Ended(_) | Event::Empty | Event::Copied, _) => Vec::new(),
+            (Event::Begin(..) | Event::NotStarted(_) | Event::Ended(_) | Event::Empty | Event::Copied, _) => Vec::new(),
         }
     }
 
@@ -144,7 +146,7 @@ impl Preflight {
     }
 
     fn run(&mut self, now: BootTime) -> Vec<Action> {
-        self.stage = Stage::Running { until: now.after(PREFLIGHT_TIMEOUT) };
+        self.stage = Stage::Running { until: now.after(self.timeout) };
         vec![Action::Run(self.command.clone())]
     }
 
@@ -163,7 +165,7 @@ impl Preflight {
                 return vec![Action::Start];
             }
             End::Exit(Exit { code, killed: _ }) => format!("the preflight command ended with exit code {code}"),
-            End::TooLong => format!("the preflight command did not end within {} s and was killed", PREFLIGHT_TIMEOUT.as_secs()),
+            End::TooLong => format!("the preflight command did not end within {} s and was killed", self.timeout.as_secs()),
             End::NotStarted(why) => format!("the preflight command was not started: {why}"),
         };
         let words = if tail.is_empty() { how } else { format!("{how}: {tail}") };

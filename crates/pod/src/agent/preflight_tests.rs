@@ -9,7 +9,7 @@ fn at(seconds: u64) -> BootTime {
 
 fn begun() -> (Preflight, Vec<Action>) {
     let mut preflight = Preflight::default();
-    let actions = preflight.on(at(0), Event::Begin(vec!["check".into()]));
+    let actions = preflight.on(at(0), Event::Begin(vec!["check".into()], DEFAULT_PREFLIGHT_TIMEOUT));
     (preflight, actions)
 }
 
@@ -34,22 +34,32 @@ fn state(preflight: &Preflight) -> PreflightState {
 fn without_a_command_the_program_is_started_at_once_and_nothing_is_told() {
     let mut preflight = Preflight::default();
     assert_eq!(preflight.reported_state(), None);
-    assert_eq!(preflight.on(at(0), Event::Begin(Vec::new())), [Action::Start]);
+    assert_eq!(preflight.on(at(0), Event::Begin(Vec::new(), DEFAULT_PREFLIGHT_TIMEOUT)), [Action::Start]);
     assert_eq!((preflight.reported_state(), preflight.wake()), (None, None));
-    assert_eq!(preflight.on(at(1), Event::Begin(vec!["later".into()])), [], "what is asked for after the start counts for the next pod");
+    assert_eq!(
+        preflight.on(at(1), Event::Begin(vec!["later".into()], DEFAULT_PREFLIGHT_TIMEOUT)),
+        [],
+        "what is asked for after the start counts for the next pod"
+    );
 }
 
 #[test]
 fn the_program_is_started_when_it_passed_and_once() {
     let (mut preflight, actions) = begun();
     assert_eq!((actions, state(&preflight)), (run(), PreflightState::Pending));
-    assert_eq!(preflight.on(at(1), Event::Begin(vec!["check".into()])), [], "a sidecar that came again says it again");
+    assert_eq!(
+        preflight.on(at(1), Event::Begin(vec!["check".into()], DEFAULT_PREFLIGHT_TIMEOUT)),
+        [],
+        "a sidecar that came again says it again"
+    );
     assert_eq!(ends(&mut preflight, at(2), GOOD, "all is well"), [Action::Start]);
     assert_eq!(
         (preflight.reported_state(), preflight.wake()),
         (Some(Told { state: PreflightState::Passed, message: String::new() }), None)
     );
-    for event in [Event::Begin(vec!["check".into()]), Event::Ended(BAD), Event::Empty, Event::Copied, Event::Tick] {
+    for event in
+        [Event::Begin(vec!["check".into()], DEFAULT_PREFLIGHT_TIMEOUT), Event::Ended(BAD), Event::Empty, Event::Copied, Event::Tick]
+    {
         assert_eq!(preflight.on(at(9_999), event), []);
     }
 }

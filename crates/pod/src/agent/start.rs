@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use spillway_wire::agent::{Input, Settings};
@@ -24,7 +25,9 @@ impl Supervisor {
     pub(super) fn may_start(&mut self, settings: &Settings) {
         // The last settings count: a sidecar that connects again may have newer ones.
         self.start_with = Some(settings.clone());
-        self.on_preflight(preflight::Event::Begin(settings.preflight_command.clone()));
+        let timeout =
+            settings.preflight_seconds.map_or(preflight::DEFAULT_PREFLIGHT_TIMEOUT, |seconds| Duration::from_secs(seconds.into()));
+        self.on_preflight(preflight::Event::Begin(settings.preflight_command.clone(), timeout));
         if self.preflight.passed()
             && let Some(settings) = self.start_with.take()
         {

@@ -4,6 +4,7 @@
 mod answer;
 mod ask;
 mod budget;
+mod checkout;
 mod exec;
 mod follow;
 mod heard_notices;

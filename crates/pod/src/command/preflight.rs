@@ -1,24 +1,31 @@
-//! `spillway preflight`: tests the requirements in `spec.preflight` of a pool from inside its agent's container, and then runs the
-//! pool's own command. The operator puts it into the agent's settings; a person may also run it.
+//! `spillway preflight`: tests the requirements in `spec.preflight` of a pool from inside its agent's container, clones the pool's
+//! repository, and then runs the pool's own command. The operator puts it into the agent's settings; a person may also run it.
 //!
 //! It must not make a call that costs tokens: it asks a model's API only for the list of models.
 
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::checkout::Checkout;
 use super::output::print_to_stderr;
 use super::shell::is_program;
 use super::think::dialect::Dialect;
 use super::think::model::{GetAnswer, get};
 use crate::FIRST_LOOPBACK_PORT;
 
-/// Time limit of one answer. All calls are made at once, and the whole preflight has 30 s.
+/// Time limit of one answer. All calls are made at once, and a preflight without a clone has 30 s.
 const MODEL_PROBE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The variable with the URL of the pool's repository at the sidecar.
+const GIT_URL_VARIABLE: &str = "SPILLWAY_GIT_URL";
+/// The workspace of an agent's container.
+const WORKSPACE_DIR: &str = "/workspace";
 
 /// Arguments of `preflight`: the requirements, and the pool's command.
 #[derive(Debug, Args)]
@@ -32,6 +39,18 @@ pub struct PreflightArguments {
     /// Entry, as NAME=DIALECT=URL, whose provider serves this URL and must answer. A refusal is an answer too (repeatable)
     #[arg(long, value_name = "ENTRY", value_parser = url)]
     url: Vec<(Entry, String)>,
+    /// Repository to clone into the workspace
+    #[arg(long, value_name = "URL")]
+    clone: Option<String>,
+    /// Branch, tag or commit of the clone [default: the default branch]
+    #[arg(long = "ref", value_name = "REF", requires = "clone")]
+    revision: Option<String>,
+    /// Commits of the clone [default: all]
+    #[arg(long, value_name = "N", requires = "clone")]
+    depth: Option<u32>,
+    /// Workspace of the clone
+    #[arg(long, value_name = "DIR", default_value = WORKSPACE_DIR)]
+    workspace: PathBuf,
     /// Port of the sidecar for models
     #[arg(long, hide = true, default_value_t = FIRST_LOOPBACK_PORT)]
     models_port: u16,
@@ -60,7 +79,7 @@ fn url(text: &str) -> Result<(Entry, String), String> {
 
 /// Tests the requirements; returns the exit code, unless the pool's own command replaces this process.
 pub fn run(arguments: PreflightArguments) -> u8 {
-    let PreflightArguments { tool, model, url, models_port, command } = arguments;
+    let PreflightArguments { tool, model, url, clone, revision, depth, workspace, models_port, command } = arguments;
     let mut troubles: Vec<String> = tool.iter().filter(|name| !on_path(name)).map(|name| missing(name)).collect();
     let ask = |entry: &Entry| list_models(entry, models_port);
     let asked: Vec<Option<String>> = std::thread::scope(|scope| {
@@ -73,6 +92,11 @@ pub fn run(arguments: PreflightArguments) -> u8 {
         models.into_iter().chain(urls).map(ended).collect()
     });
     troubles.extend(asked.into_iter().flatten());
+    if troubles.is_empty()
+        && let Some(remote) = clone
+    {
+        troubles.extend(Checkout { remote, revision, depth, sidecar_url: env::var(GIT_URL_VARIABLE).ok(), into: workspace }.run().err());
+    }
     if !troubles.is_empty() {
         print_to_stderr(&troubles.join("; "));
         return 1;

@@ -1,5 +1,5 @@
-//! The fixed loopback ports for models, egress, git and tools. This version does not serve the last two. They answer that they are
-//! not served, because a client would retry a refused connection.
+//! The fixed loopback ports for models, egress, git and tools. This version does not serve tools. The port answers that it is not
+//! served, because a client would retry a refused connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use super::egress::{self, EgressProxy};
+use super::git::{self, GitPort};
 use super::models::{self, Models};
 use crate::link_says;
 
@@ -40,6 +41,7 @@ const HTTP2_REFUSAL_MESSAGE: &[u8] = b"this port speaks HTTP/1.1";
 enum Service {
     Models(Models),
     Egress(EgressProxy),
+    Git(GitPort),
     /// This version serves nothing on this port.
     Nothing(&'static str),
 }
@@ -49,6 +51,7 @@ impl Service {
         match self {
             Self::Models(_) => PORT_NAMES[0],
             Self::Egress(_) => PORT_NAMES[1],
+            Self::Git(_) => PORT_NAMES[2],
             Self::Nothing(name) => name,
         }
     }
@@ -58,6 +61,7 @@ impl Service {
         Arc::new(Semaphore::new(match self {
             Self::Models(_) => models::MAX_CONCURRENT_REQUESTS,
             Self::Egress(_) => egress::MAX_CONNECTIONS,
+            Self::Git(_) => git::MAX_CONNECTIONS,
             Self::Nothing(_) => MAX_CONCURRENT_REQUESTS,
         }))
     }
@@ -67,6 +71,7 @@ impl Service {
         match self {
             Self::Models(models) => models.serve(stream).await,
             Self::Egress(proxy) => return proxy.serve(stream, permit).await,
+            Self::Git(port) => port.serve(stream).await,
             Self::Nothing(name) => drop(timeout(REQUEST_TIMEOUT, answer(stream, name)).await), // the client may have gone
         }
         drop(permit);
@@ -74,12 +79,12 @@ impl Service {
 }
 
 /// Serves the ports from `first` on, until the runtime ends; none for 0.
-pub fn serve(first: u16, models: Models, egress: EgressProxy) {
+pub fn serve(first: u16, models: Models, egress: EgressProxy, git: GitPort) {
     if first == 0 {
         return;
     }
-    let [_, _, git, tools] = PORT_NAMES;
-    let services = [Service::Models(models), Service::Egress(egress), Service::Nothing(git), Service::Nothing(tools)];
+    let [_, _, _, tools] = PORT_NAMES;
+    let services = [Service::Models(models), Service::Egress(egress), Service::Git(git), Service::Nothing(tools)];
     for (offset, service) in (0..).zip(services) {
         tokio::spawn(serve_one(SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset))), service));
     }
@@ -207,7 +212,7 @@ mod tests {
     async fn http2_without_tls_is_ended_in_its_own_words() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        tokio::spawn(accept(listener, Service::Nothing("git"), Arc::new(Semaphore::new(4))));
+        tokio::spawn(accept(listener, Service::Nothing("tools"), Arc::new(Semaphore::new(4))));
         for pieces in [&[HTTP2_PREFACE][..], &[&HTTP2_PREFACE[..1], &HTTP2_PREFACE[1..5], &HTTP2_PREFACE[5..]]] {
             let mut client = TcpStream::connect(address).await.expect("a connection");
             for piece in pieces {
@@ -238,7 +243,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let places = Arc::new(Semaphore::new(2));
-        tokio::spawn(accept(listener, Service::Nothing("git"), places.clone()));
+        tokio::spawn(accept(listener, Service::Nothing("tools"), places.clone()));
         let mut idle = Vec::new();
         for _ in 0..2 {
             idle.push(TcpStream::connect(address).await.expect("a connection"));

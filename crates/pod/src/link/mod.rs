@@ -9,7 +9,8 @@
 //! | [`state`], [`work`], [`commands`], [`conversations`] | pure decisions: the agent, its items, its commands, its model calls |
 //! | `sidecar`, [`input`], `input_handling`, [`action`] | the loop, its inputs and its actions |
 //! | [`gateway`], [`calls`], [`retry`] | HTTPS to the gateway; the calls; when a call is repeated |
-//! | [`socket`], [`loopback`], [`models`] | the unix socket; the loopback ports; model calls |
+//! | [`socket`], [`loopback`] | the unix socket; the loopback ports |
+//! | [`models`], [`egress`], [`git`] | the ports: model calls; other hosts; the repository of the pool |
 //! | [`canary`] | the test that the network is isolated |
 //! | [`journal`], [`kept_state`] | state that survives a restart |
 
@@ -19,6 +20,7 @@ pub mod commands;
 pub mod conversations;
 pub mod egress;
 pub mod gateway;
+pub mod git;
 pub mod input;
 mod input_handling;
 pub mod journal;
@@ -80,7 +82,7 @@ pub async fn serve(
     tokio::spawn(socket::serve(listener, inputs.clone()));
     let mut sidecar = Sidecar::new(options, gateway, inputs);
     match outside {
-        None => loopback::serve(options.first_port, sidecar.models(), sidecar.egress()),
+        None => loopback::serve(options.first_port, sidecar.models(), sidecar.egress(), sidecar.git()),
         Some(ExternalOptions { wanted, models, secret }) => {
             loopback::serve_models(models, sidecar.models().behind_secret(&secret));
             sidecar.external_directive = Some(wanted);

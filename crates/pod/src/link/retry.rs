@@ -42,6 +42,7 @@ pub fn is_final(code: Code) -> bool {
         | Code::BudgetExhausted
         | Code::ModelNotAllowed
         | Code::EgressDenied
+        | Code::GitDenied
         | Code::NotWorking
         | Code::SessionUnknown
         | Code::HoldClosed

@@ -19,6 +19,7 @@ use super::canary;
 use super::commands::Commands;
 use super::egress::EgressProxy;
 use super::gateway::{self, Answer, Gateway, Silence};
+use super::git::GitPort;
 use super::input::{Input, WorkResult};
 use super::journal::Journal;
 use super::models::Models;
@@ -114,6 +115,11 @@ impl Sidecar {
     /// The state for the models port.
     pub(super) fn models(&self) -> Models {
         Models::new(self.gateway.clone(), self.item.subscribe(), self.inputs.clone())
+    }
+
+    /// The port for git.
+    pub(super) fn git(&self) -> GitPort {
+        GitPort::new(self.gateway.clone(), self.item.subscribe())
     }
 
     /// The proxy for other destinations.

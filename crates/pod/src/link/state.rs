@@ -210,6 +210,7 @@ impl Link {
         // The preflight command is fixed then too.
         if let Some(before) = self.settings.as_ref().filter(|_| self.let_start) {
             settings.preflight_command.clone_from(&before.preflight_command);
+            settings.preflight_seconds = before.preflight_seconds;
         }
         if let Some(before) = &self.settings {
             keep_breakers(&mut settings.wanted, &before.wanted);

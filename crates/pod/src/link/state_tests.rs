@@ -34,6 +34,7 @@ fn settings() -> Settings {
         checkpoint_hook: Vec::new(),
         warn_hook: Vec::new(),
         preflight_command: Vec::new(),
+        preflight_seconds: None,
         work: None,
         commands: Default::default(),
         untimed: Default::default(),

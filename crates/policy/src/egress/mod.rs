@@ -44,6 +44,8 @@ pub struct EgressRules<'a> {
     pub sets: Vec<&'a [HostPattern]>,
     /// Destinations that the platform denies to every pool.
     pub deny: &'a [HostPattern],
+    /// The server of the pool's git repository.
+    pub git_server: Option<Destination>,
 }
 
 /// Why a destination is denied.
@@ -61,13 +63,24 @@ pub enum Denial {
     PortNotOpen,
     /// It is an origin of models.
     ModelOrigin,
+    /// It is the server of the pool's git repository.
+    GitServer,
     /// It has no public address.
     NotPublic,
 }
 
 /// The reasons of all denials.
-const REASONS: [&str; 8] =
-    ["HostIsAddress", "InvalidDestination", "DeniedByPlatform", "NoEgress", "NotListed", "PortNotOpen", "ModelOrigin", "NotPublic"];
+const REASONS: [&str; 9] = [
+    "HostIsAddress",
+    "InvalidDestination",
+    "DeniedByPlatform",
+    "NoEgress",
+    "NotListed",
+    "PortNotOpen",
+    "ModelOrigin",
+    "GitServer",
+    "NotPublic",
+];
 
 impl Denial {
     /// The reason, as programs, metrics and logs read it.
@@ -80,6 +93,7 @@ impl Denial {
             Self::NotListed => "NotListed",
             Self::PortNotOpen => "PortNotOpen",
             Self::ModelOrigin => "ModelOrigin",
+            Self::GitServer => "GitServer",
             Self::NotPublic => "NotPublic",
         }
     }
@@ -99,6 +113,9 @@ impl fmt::Display for Denial {
             Self::NotListed => out.write_str("the pool does not list this destination"),
             Self::PortNotOpen => write!(out, "the pool opens port {HTTPS_PORT} only (sandbox.outputs.egress is Open)"),
             Self::ModelOrigin => out.write_str("it serves models: call it by the base URLs in the program's environment"),
+            Self::GitServer => {
+                out.write_str("it is the server of the pool's repository: use git, which reaches it by the sidecar's git port")
+            }
             Self::NotPublic => {
                 out.write_str("it has no public address, and the platform allows no private one (egress.allowPrivate of the chart)")
             }
@@ -108,10 +125,14 @@ impl fmt::Display for Denial {
 
 /// Whether agents of a pool may reach `destination`. The platform's rules win over every pool.
 pub fn decide(rules: &EgressRules<'_>, destination: &Destination) -> Result<(), Denial> {
-    let EgressRules { disabled, mode, allow, sets, deny } = rules;
+    let EgressRules { disabled, mode, allow, sets, deny, git_server } = rules;
     let names = |list: &[HostPattern]| list.iter().any(|pattern| pattern.matches(destination));
     if *disabled || names(deny) {
         return Err(Denial::DeniedByPlatform);
+    }
+    // A program with a credential of its own could push there without the rules of the pool.
+    if git_server.as_ref() == Some(destination) {
+        return Err(Denial::GitServer);
     }
     match mode {
         EgressMode::None => Err(Denial::NoEgress),
@@ -144,6 +165,7 @@ mod tests {
             sets: vec![&set],
             deny: &deny,
             disabled: false,
+            git_server: Some(Destination::parse("git.example.org:8443").expect("a destination")),
         };
         let cases = [
             ("api.example.com:443", None),
@@ -155,6 +177,7 @@ mod tests {
             ("a.example.org:8443", None),
             ("a.b.example.org:8443", Some("NotListed")),
             ("example.org:8443", Some("NotListed")),
+            ("git.example.org:8443", Some("GitServer")),
             ("secret.example.org:8443", Some("DeniedByPlatform")),
         ];
         for (destination, expected) in cases {

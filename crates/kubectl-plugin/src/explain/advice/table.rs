@@ -62,10 +62,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
             "submit the items, Grants and settings again that were written in the time that the message names. Agents and gateways continue",
         ),
     ),
-    (
-        reasons::FINISH_LOST,
-        Do("submit the item again if it is still needed: an agent finished the item, and the store has lost the result"),
-    ),
+    (reasons::FINISH_LOST, Do("submit the item again if it is still needed: an agent finished it, and the store has lost the result")),
     // Obstacles of a pool or an agent.
     (reasons::MISSING_REFERENCE, Do("create the object that the message names, or remove its name from the spec of the pool")),
     (
@@ -321,10 +318,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
             "the nodes or the RuntimeClass do not have the sandbox that spec.sandbox.isolation requires: select other nodes (spec.scheduling), or set Preferred",
         ),
     ),
-    (
-        "CredentialsForbidden",
-        Do("allow the gateway to read the Secrets that the models and the workspace of the pool name, or correct their names"),
-    ),
+    ("CredentialsForbidden", Do("let the gateway read the Secrets that models and workspace of the pool name, or correct their names")),
     // Sandbox.
     (
         reasons::EGRESS_NOT_ENFORCED,
@@ -338,6 +332,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
             "the pool creates no agents until spec.sandbox.outputs is correct. Correct the entry that the message names. An entry is HOST:PORT or *.DOMAIN:PORT with a full host name, not an address. The platform team defines the sets of allowSets in the chart's value egress.allowSets",
         ),
     ),
+    (reasons::INVALID_GIT, Do("correct the field of spec.workspace.git that the message names. The chart lists servers in git.origins")),
     (
         reasons::PREFLIGHT_FAILED,
         Do(

@@ -1,5 +1,5 @@
-//! Allowed destinations of model calls: origins that the chart lists, and addresses that are public or explicitly
-//! allowed. Pure.
+//! The servers that gateways may call with a team's credential, for models and for git: origins that the chart lists, and
+//! addresses that are public or explicitly allowed. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,10 +59,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An entry of the chart's `gateway.modelOrigins`.
+/// An entry of the chart's `gateway.modelOrigins` or `git.origins`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Entry {
+pub struct OriginEntry {
     origin: String,
     #[serde(default)]
     allow_private: bool,
@@ -79,7 +79,7 @@ pub struct OriginTerms {
     pub ca_bundle: String,
 }
 
-/// The allowed origins of model calls.
+/// A list of allowed origins. Default: those of models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origins(BTreeMap<Origin, OriginTerms>);
 
@@ -92,15 +92,25 @@ impl Default for Origins {
 impl Origins {
     /// Reads a JSON list of `{origin, allowPrivate, caBundle}`.
     pub fn parse(json: &str) -> Result<Self, String> {
-        let entries: Vec<Entry> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let entries: Vec<OriginEntry> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        Self::of(entries)
+    }
+
+    /// The origins of a list.
+    pub fn of(entries: Vec<OriginEntry>) -> Result<Self, String> {
         let mut all = BTreeMap::new();
-        for Entry { origin, allow_private, ca_bundle } in entries {
+        for OriginEntry { origin, allow_private, ca_bundle } in entries {
             let origin = Origin::parse(&origin)?;
             if all.insert(origin.clone(), OriginTerms { allow_private, ca_bundle }).is_some() {
                 return Err(format!("{origin} is listed twice"));
             }
         }
         Ok(Self(all))
+    }
+
+    /// No origin.
+    pub fn none() -> Self {
+        Self(BTreeMap::new())
     }
 
     /// The settings of `origin`, if it is allowed.

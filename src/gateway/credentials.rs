@@ -1,4 +1,4 @@
-//! The credential of a model call: a Secret in the pool's namespace that names its origin. It is sent to no other
+//! The team's credentials for models and for git: a Secret in the pool's namespace that names its origin. It is sent to no other
 //! origin.
 //!
 //! The gateway may read only Secrets that a RoleBinding in that namespace names. A credential is cached for a short
@@ -8,18 +8,24 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::HeaderValue;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use super::origins::Origin;
 use crate::cluster::ttl_cache::TtlCache;
-use crate::wire::meter::Dialect;
+use crate::origins::Origin;
+use crate::policy::git::Denial;
 use crate::wire::{Code, Refusal};
 
-/// The only type of Secret that is used.
-pub const CREDENTIAL_SECRET_TYPE: &str = "spillway.dev/model-credential";
+/// Type of the Secret with a credential for models.
+pub const MODEL_SECRET_TYPE: &str = "spillway.dev/model-credential";
+/// Type of the Secret with a credential for git.
+pub const GIT_SECRET_TYPE: &str = "spillway.dev/git-credential";
+/// The user of a git credential that names none. Servers that take tokens ignore it.
+const DEFAULT_GIT_USER: &str = "git";
 /// How long a valid credential is cached.
 const CREDENTIAL_TTL: Duration = Duration::from_secs(30);
 /// How long an invalid credential is cached, so that a flood of calls does not become a flood of reads.
@@ -33,9 +39,60 @@ const MAX_CACHED_CREDENTIALS: usize = 4096;
 /// Paused models of one credential. Calls of further models still go to the provider, which refuses them itself.
 const MAX_PAUSED_MODELS: usize = 64;
 
-/// A credential. `Debug` does not show it.
+/// What a credential is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Calls of models: the key itself.
+    Models,
+    /// Git: a token, with a user, as `Basic` authentication.
+    Git,
+}
+
+impl Purpose {
+    /// The only type of Secret that is used.
+    fn secret_type(self) -> &'static str {
+        match self {
+            Self::Models => MODEL_SECRET_TYPE,
+            Self::Git => GIT_SECRET_TYPE,
+        }
+    }
+
+    /// The field of a pool that names the Secret.
+    fn field(self) -> &'static str {
+        match self {
+            Self::Models => "spec.models[].credentialsRef",
+            Self::Git => "spec.workspace.git.credentialsRef",
+        }
+    }
+
+    /// The start of the name of the Role in our manifest.
+    fn role(self) -> &'static str {
+        match self {
+            Self::Models => "spillway-model",
+            Self::Git => "spillway-git",
+        }
+    }
+
+    /// A refusal that a retry does not solve.
+    fn permanent_refusal(self, message: String) -> Refusal {
+        match self {
+            // Its status is 400, which clients show and do not retry.
+            Self::Models => Refusal::new(Code::ModelNotAllowed, message),
+            Self::Git => Refusal::new(Code::GitDenied, message).reason(Denial::CredentialForbidden.reason()),
+        }
+    }
+}
+
+/// A credential, as it is sent. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(HeaderValue);
+
+impl Token {
+    /// Its text for a header.
+    pub fn header_value(&self) -> &HeaderValue {
+        &self.0
+    }
+}
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,6 +116,7 @@ pub struct Credentials {
 struct Pauses(Mutex<HashMap<Key, HashMap<String, Instant>>>);
 
 struct Reader {
+    purpose: Purpose,
     client: Client,
     /// The ServiceAccount of this gateway and its namespace, for manifests in refusals.
     account: (String, String),
@@ -66,14 +124,14 @@ struct Reader {
 
 impl Credentials {
     /// Reads with `client`, as the ServiceAccount `account` in `namespace`.
-    pub fn new(client: Client, account: &str, namespace: &str) -> Self {
+    pub fn new(purpose: Purpose, client: Client, account: &str, namespace: &str) -> Self {
         // An invalid credential is cached briefly, because people correct it and try again at once.
         let keep = |read: &Result<ReadOutcome, Refusal>| match read {
             Ok(Ok(_)) => CREDENTIAL_TTL,
             Ok(Err(_)) => INVALID_CREDENTIAL_TTL,
             Err(_) => Duration::ZERO,
         };
-        let reader = Reader { client, account: (account.to_owned(), namespace.to_owned()) };
+        let reader = Reader { purpose, client, account: (account.to_owned(), namespace.to_owned()) };
         Self { reader: Arc::new(reader), known: TtlCache::new(keep, MAX_CACHED_CREDENTIALS), paused: Pauses::default() }
     }
 
@@ -82,11 +140,13 @@ impl Credentials {
         let key = (namespace.to_owned(), name.to_owned());
         let (reader, own) = (self.reader.clone(), key.clone());
         let read = self.known.get(key, |_| Ok::<_, Refusal>(async move { reader.read(&own.0, &own.1).await })).await??;
-        let (bound, token) = read.map_err(permanent_refusal)?;
+        let purpose = self.reader.purpose;
+        let (bound, token) = read.map_err(|message| purpose.permanent_refusal(message))?;
         if bound != *origin {
-            return Err(permanent_refusal(format!(
+            return Err(purpose.permanent_refusal(format!(
                 "CredentialsForbidden: the Secret {namespace}/{name} is for {bound}, but the call goes to {origin}. A credential is sent \
-                 only to the origin that it names. Name the right Secret in spec.models[].credentialsRef, or correct `origin` in the Secret"
+                 only to the origin that it names. Name the right Secret in {}, or correct `origin` in the Secret",
+                purpose.field()
             )));
         }
         Ok(token)
@@ -141,14 +201,16 @@ impl Reader {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let unknown = |why: String| {
             tracing::warn!(namespace, secret = name, why, "cannot read the Secret of a credential");
-            Refusal::new(Code::GovernorAway, "the credential of this model API cannot be read now; try again").retry_after(5)
+            Refusal::new(Code::GovernorAway, "the credential cannot be read now; try again").retry_after(5)
         };
         let read = tokio::time::timeout(CREDENTIAL_READ_TIMEOUT, secrets.get(name)).await.map_err(|_| unknown("no answer".into()))?;
         Ok(match read {
-            Ok(secret) => judge(&secret, namespace, name),
+            Ok(secret) => judge(self.purpose, &secret, namespace, name),
             Err(kube::Error::Api(status)) if status.code == 404 => Err(format!(
-                "CredentialsForbidden: the Secret {namespace}/{name} does not exist. spec.models[].credentialsRef of the pool names it. \
-                 Create it with the type {CREDENTIAL_SECRET_TYPE} and the keys `origin` and `token`:\n{}",
+                "CredentialsForbidden: the Secret {namespace}/{name} does not exist. {} of the pool names it. Create it with the type {} \
+                 and the keys `origin` and `token`:\n{}",
+                self.purpose.field(),
+                self.purpose.secret_type(),
                 self.manifest(namespace, name, true)
             )),
             Err(kube::Error::Api(status)) if status.code == 403 => Err(format!(
@@ -166,71 +228,52 @@ impl Reader {
     /// The manifest that makes the Secret readable.
     fn manifest(&self, namespace: &str, name: &str, secret: bool) -> String {
         let (account, own) = &self.account;
+        let (type_, role) = (self.purpose.secret_type(), self.purpose.role());
         let secret = if secret {
             format!(
-                "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\ntype: {CREDENTIAL_SECRET_TYPE}\n\
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\ntype: {type_}\n\
                  stringData: {{origin: \"https://...\", token: \"...\"}}\n---\n"
             )
         } else {
             String::new()
         };
         format!(
-            "{secret}apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: spillway-model-{name}, namespace: {namespace}}}\n\
+            "{secret}apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: {role}-{name}, namespace: {namespace}}}\n\
              rules: [{{apiGroups: [\"\"], resources: [secrets], resourceNames: [{name}], verbs: [get]}}]\n---\n\
-             apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: spillway-model-{name}, namespace: {namespace}}}\n\
-             roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: spillway-model-{name}}}\n\
+             apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: {role}-{name}, namespace: {namespace}}}\n\
+             roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {role}-{name}}}\n\
              subjects: [{{kind: ServiceAccount, name: {account}, namespace: {own}}}]\n"
         )
     }
 }
 
-/// A refusal that a retry does not solve. Its status is 400, which clients show and do not retry.
-fn permanent_refusal(message: String) -> Refusal {
-    Refusal::new(Code::ModelNotAllowed, message)
-}
-
-fn judge(secret: &Secret, namespace: &str, name: &str) -> ReadOutcome {
+fn judge(purpose: Purpose, secret: &Secret, namespace: &str, name: &str) -> ReadOutcome {
     let wrong = |what: &str| format!("CredentialsForbidden: the Secret {namespace}/{name} is not a valid credential: {what}");
-    if secret.type_.as_deref() != Some(CREDENTIAL_SECRET_TYPE) {
+    if secret.type_.as_deref() != Some(purpose.secret_type()) {
         // A user who may name a Secret in a pool must not be able to send out other Secrets.
-        return Err(wrong(&format!("its type is not {CREDENTIAL_SECRET_TYPE}. The type cannot be changed: delete it and create it again")));
+        let type_ = purpose.secret_type();
+        return Err(wrong(&format!("its type is not {type_}. The type cannot be changed: delete it and create it again")));
     }
-    let text = |key: &str| {
+    let value = |key: &str| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(key));
-        let text = bytes.and_then(|bytes| std::str::from_utf8(&bytes.0).ok()).map(str::trim).filter(|text| !text.is_empty());
-        text.ok_or_else(|| wrong(&format!("it has no `{key}`")))
+        bytes.and_then(|bytes| std::str::from_utf8(&bytes.0).ok()).map(str::trim).filter(|text| !text.is_empty())
     };
+    let text = |key: &str| value(key).ok_or_else(|| wrong(&format!("it has no `{key}`")));
     let origin = Origin::parse(text("origin")?).map_err(|error| wrong(&error))?;
-    let mut token = HeaderValue::from_str(text("token")?).map_err(|_| wrong("its `token` has characters that a header cannot have"))?;
+    let token = match purpose {
+        Purpose::Models => text("token")?.to_owned(),
+        Purpose::Git => {
+            let user = value("username").unwrap_or(DEFAULT_GIT_USER);
+            if user.contains(':') {
+                return Err(wrong("its `username` has a colon"));
+            }
+            format!("Basic {}", BASE64.encode(format!("{user}:{}", text("token")?)))
+        }
+    };
+    let mut token = HeaderValue::from_str(&token).map_err(|_| wrong("its `token` has characters that a header cannot have"))?;
     token.set_sensitive(true);
     Ok((origin, Token(token)))
 }
-
-/// The header for the credential: from `credential_type`, else the usual one of the dialect.
-pub fn header_of(dialect: Dialect, credential_type: Option<&str>, token: &Token) -> Result<(HeaderName, HeaderValue), Refusal> {
-    let usual = match dialect {
-        Dialect::Anthropic => "x-api-key",
-        Dialect::OpenAIChat | Dialect::OpenAIResponses => "Bearer",
-        Dialect::Gemini => "x-goog-api-key",
-    };
-    let kind = credential_type.unwrap_or(usual);
-    if kind.eq_ignore_ascii_case("bearer") {
-        let bearer = [b"Bearer ", token.0.as_bytes()].concat();
-        let mut value = HeaderValue::from_bytes(&bearer)
-            .map_err(|_| permanent_refusal("the credential has characters that a header cannot have".into()))?;
-        value.set_sensitive(true);
-        return Ok((header::AUTHORIZATION, value));
-    }
-    let name = HeaderName::try_from(kind).ok().filter(|name| CREDENTIAL_HEADERS.contains(&name.as_str()));
-    let name = name.ok_or_else(|| {
-        let known = CREDENTIAL_HEADERS.join(", ");
-        permanent_refusal(format!("spec.models[].credentialType of the pool is {kind:?}; allowed values are Bearer, {known}"))
-    })?;
-    Ok((name, token.0.clone()))
-}
-
-/// Headers that a credential may be sent in, besides `Authorization: Bearer`.
-const CREDENTIAL_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "api-key"];
 
 #[cfg(test)]
 mod tests {
@@ -246,38 +289,32 @@ mod tests {
     #[test]
     fn only_a_whole_credential_is_one() {
         let whole = [("origin", "https://api.openai.com"), ("token", " sk-1\n")];
-        let (origin, token) = judge(&secret(CREDENTIAL_SECRET_TYPE, &whole), "ns", "s").expect("a credential");
+        let (origin, token) = judge(Purpose::Models, &secret(MODEL_SECRET_TYPE, &whole), "ns", "s").expect("a credential");
         assert_eq!((origin.to_string().as_str(), token.0.as_bytes()), ("https://api.openai.com", &b"sk-1"[..]));
         assert_eq!(format!("{token:?}"), "Token(..)");
         for (type_, data, what) in [
             ("Opaque", &whole[..], "type"),
-            (CREDENTIAL_SECRET_TYPE, &whole[..1], "token"),
-            (CREDENTIAL_SECRET_TYPE, &whole[1..], "origin"),
-            (CREDENTIAL_SECRET_TYPE, &[("origin", "http://api.openai.com"), ("token", "t")], "https"),
-            (CREDENTIAL_SECRET_TYPE, &[("origin", "https://api.openai.com"), ("token", "a\nb")], "header"),
+            (MODEL_SECRET_TYPE, &whole[..1], "token"),
+            (MODEL_SECRET_TYPE, &whole[1..], "origin"),
+            (MODEL_SECRET_TYPE, &[("origin", "http://api.openai.com"), ("token", "t")], "https"),
+            (MODEL_SECRET_TYPE, &[("origin", "https://api.openai.com"), ("token", "a\nb")], "header"),
         ] {
-            let error = judge(&secret(type_, data), "ns", "s").expect_err(what);
+            let error = judge(Purpose::Models, &secret(type_, data), "ns", "s").expect_err(what);
             assert!(error.contains(what) && error.contains("ns/s") && !error.contains("sk-1"), "{error}");
         }
     }
 
     #[test]
-    fn each_dialect_sends_it_in_its_own_way() {
-        let token = Token(HeaderValue::from_static("t"));
-        let sent =
-            |dialect, kind| header_of(dialect, kind, &token).map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or("")));
-        for (dialect, kind, expected) in [
-            (Dialect::Anthropic, None, "x-api-key: t"),
-            (Dialect::Anthropic, Some("Bearer"), "authorization: Bearer t"),
-            (Dialect::OpenAIChat, None, "authorization: Bearer t"),
-            (Dialect::OpenAIResponses, None, "authorization: Bearer t"),
-            (Dialect::OpenAIChat, Some("api-key"), "api-key: t"),
-            (Dialect::Gemini, None, "x-goog-api-key: t"),
-            (Dialect::Gemini, Some("X-API-Key"), "x-api-key: t"),
-        ] {
-            assert_eq!(sent(dialect, kind).as_deref(), Ok(expected));
-        }
-        assert!(sent(Dialect::Gemini, Some("cookie")).is_err());
+    fn a_git_credential_is_sent_with_its_user() {
+        let judged = |data: &[(&str, &str)]| judge(Purpose::Git, &secret(GIT_SECRET_TYPE, data), "ns", "s");
+        let origin = ("origin", "https://git.example.com");
+        let (_, token) = judged(&[origin, ("token", "t")]).expect("a credential");
+        assert_eq!(token.0.to_str().ok(), Some("Basic Z2l0OnQ="), "git:t");
+        let (_, token) = judged(&[origin, ("token", "t"), ("username", "robot")]).expect("a credential");
+        assert_eq!(token.0.to_str().ok(), Some("Basic cm9ib3Q6dA=="), "robot:t");
+        assert!(judged(&[origin, ("token", "t"), ("username", "a:b")]).is_err_and(|error| error.contains("username")));
+        let of_models = judge(Purpose::Git, &secret(MODEL_SECRET_TYPE, &[origin, ("token", "t")]), "ns", "s");
+        assert!(of_models.is_err_and(|error| error.contains(GIT_SECRET_TYPE)), "a key of models is not sent to a git server");
     }
 
     #[tokio::test(start_paused = true)]
@@ -303,7 +340,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pause_is_believed_for_five_minutes_at_most() {
         let silent = |_: http::Request<Body>| std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>();
-        let credentials = Credentials::new(Client::new(tower::service_fn(silent), "n"), "gateway", "n");
+        let credentials = Credentials::new(Purpose::Models, Client::new(tower::service_fn(silent), "n"), "gateway", "n");
         for (name, said, believed) in [("short", 40, 40), ("long", 86_400, 300)] {
             credentials.pause("n", name, "large", Duration::from_secs(said));
             assert_eq!(credentials.paused("n", name, "large"), Some(Duration::from_secs(believed)), "{said} s");

@@ -1,4 +1,4 @@
-//! How many connections to other destinations there may be: of one agent, of one namespace, and in all.
+//! How many connections to servers there may be: of one agent, of one namespace, and in all. Egress and git have their own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,23 +7,22 @@ use std::time::Duration;
 use crate::serve::fair_semaphore::{Bounds, FairSemaphore, Permit};
 use crate::wire::{Code, Refusal};
 
-/// Connections at once. Each has up to 32 KiB of buffers here, and a connection of the pod with TLS.
-const CONNECTION_BOUNDS: Bounds = Bounds { total: 1024, per_namespace: 768, max_waiting: 256 };
-/// Connections of one agent at once.
-const MAX_AGENT_CONNECTIONS: u32 = 64;
-/// How long a connection waits for a slot.
-const SLOT_WAIT: Duration = Duration::from_secs(10);
+/// The most connections.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionBounds {
+    /// Of all agents, and of one namespace.
+    pub all: Bounds,
+    /// Of one agent.
+    pub per_agent: u32,
+    /// How long a connection waits for a slot.
+    pub wait: Duration,
+}
 
 /// The slots.
 pub struct ConnectionSlots {
+    bounds: ConnectionBounds,
     all: FairSemaphore,
     of_agents: Arc<Mutex<HashMap<String, u32>>>,
-}
-
-impl Default for ConnectionSlots {
-    fn default() -> Self {
-        Self { all: FairSemaphore::new(CONNECTION_BOUNDS), of_agents: Arc::default() }
-    }
 }
 
 /// The slot of one connection, until it is dropped.
@@ -38,21 +37,26 @@ struct AgentSlot {
 }
 
 impl ConnectionSlots {
+    /// No connection is open.
+    pub fn new(bounds: ConnectionBounds) -> Self {
+        Self { bounds, all: FairSemaphore::new(bounds.all), of_agents: Arc::default() }
+    }
+
     /// Waits a moment for the slot of a connection.
     pub async fn take(&self, namespace: &str, agent: &str) -> Result<ConnectionSlot, Refusal> {
-        let own = AgentSlot::take(&self.of_agents, agent)?;
+        let own = AgentSlot::take(&self.of_agents, agent, self.bounds.per_agent)?;
         let full = || Refusal::new(Code::TooManyCalls, "the agents of this namespace have as many connections as they may").retry_after(5);
-        let permit = tokio::time::timeout(SLOT_WAIT, self.all.take(namespace)).await.map_err(|_| full())?.map_err(|_| full())?;
+        let permit = tokio::time::timeout(self.bounds.wait, self.all.take(namespace)).await.map_err(|_| full())?.map_err(|_| full())?;
         Ok(ConnectionSlot { _permit: permit, _agent: own })
     }
 }
 
 impl AgentSlot {
-    fn take(of_agents: &Arc<Mutex<HashMap<String, u32>>>, agent: &str) -> Result<Self, Refusal> {
+    fn take(of_agents: &Arc<Mutex<HashMap<String, u32>>>, agent: &str, most: u32) -> Result<Self, Refusal> {
         let mut all = locked(of_agents);
         let count = all.entry(agent.to_owned()).or_default();
-        if *count >= MAX_AGENT_CONNECTIONS {
-            let message = format!("this agent has {MAX_AGENT_CONNECTIONS} connections, and an agent may not have more");
+        if *count >= most {
+            let message = format!("this agent has {most} connections, and an agent may not have more");
             return Err(Refusal::new(Code::TooManyCalls, message).retry_after(5));
         }
         *count += 1;
@@ -83,9 +87,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_has_so_many_connections_and_gets_a_slot_back_with_each_that_ends() {
-        let slots = ConnectionSlots::default();
+        let all = Bounds { total: 100, per_namespace: 100, max_waiting: 10 };
+        let slots = ConnectionSlots::new(ConnectionBounds { all, per_agent: 64, wait: Duration::from_secs(10) });
         let mut held = Vec::new();
-        for _ in 0..MAX_AGENT_CONNECTIONS {
+        for _ in 0..64 {
             held.push(slots.take("n", "a").await.expect("a slot"));
         }
         let refusal = slots.take("n", "a").await.err().expect("it has as many as it may");
