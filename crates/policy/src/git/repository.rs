@@ -62,7 +62,9 @@ impl Repository {
         if path.len() > MAX_PATH_CHARS {
             return Err(RepositoryError::TooLong);
         }
-        if !path.split('/').all(is_segment) || path == SUFFIX {
+        // With a second `.git` the name of a repository could be read in two ways.
+        let twice = path.strip_suffix(SUFFIX).is_some_and(|bare| bare.ends_with(SUFFIX));
+        if !path.split('/').all(is_segment) || path == SUFFIX || twice {
             return Err(RepositoryError::Path);
         }
         Ok(Self { server, path: path.to_owned() })
@@ -153,6 +155,7 @@ mod tests {
             "https://git.example.com/team/./app",
             "https://git.example.com/team/.git",
             "https://git.example.com/.git",
+            "https://git.example.com/team/app.git.git",
             "https://git.example.com/team/%2e%2e/app",
             "https://git.example.com/team/app?x",
             "https://git.example.com/team/app#x",
@@ -179,7 +182,7 @@ mod tests {
         let one = Repository::parse_url("https://git.example.com/team/app").expect("a repository");
         let same = |url: &str| one.is_same(&Repository::parse_url(url).expect(url));
         assert!(same("https://git.example.com/team/app.git") && same("https://Git.Example.com:443/team/app"));
-        for other in ["team/App", "team/app2", "team/app.git.git", "team/app/x", "app"] {
+        for other in ["team/App", "team/app2", "team/app/x", "app"] {
             assert!(!same(&format!("https://git.example.com/{other}")), "{other}");
         }
         assert!(!same("https://git.example.com:8443/team/app") && !same("https://git2.example.com/team/app"));
