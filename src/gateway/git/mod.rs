@@ -106,7 +106,8 @@ impl Attempt<'_> {
             let _deciding = CallSlot::take_of(&gateway.git.decisions, gateway, pod)?;
             watch.target().await?
         };
-        if let (Some(head), Some(allowed)) = (&head, &target.push)
+        let allowed = target.push.as_ref();
+        if let Some(head) = &head
             && let Some(denials) = push::denials(head, allowed)
         {
             self.count_denial(head, &denials).await;
@@ -131,12 +132,11 @@ impl Attempt<'_> {
             Service::Fetch => gateway.git.settings.max_fetch_bytes,
             Service::Push => MAX_PUSH_ANSWER_BYTES,
         };
-        let mut passed = Response::new(Body::empty());
-        for name in [header::CONTENT_TYPE, header::CACHE_CONTROL] {
-            passed.headers_mut().extend(response.headers().get(&name).cloned().map(|value| (name, value)));
-        }
+        // The type was checked. No other header of the server goes to the program.
+        let content_type = response.headers().get(header::CONTENT_TYPE).cloned();
         let ended = async move { drop(watch.ended().await) };
-        *passed.body_mut() = download(response.into_body(), limit, record, ended, (slot, connection));
+        let mut passed = Response::new(download(response.into_body(), limit, record, ended, (slot, connection)));
+        passed.headers_mut().extend(content_type.map(|value| (header::CONTENT_TYPE, value)));
         Ok(passed)
     }
 
@@ -165,7 +165,7 @@ impl Attempt<'_> {
         let repository = Repository::parse_url(&target.remote).map_err(|error| wrong(error.to_string()))?;
         let origin = Origin::parse(&repository.origin()).map_err(wrong)?;
         let (git, secret) = (&gateway.git, target.credential.as_deref());
-        let mut token = self.token(secret, &origin).await?;
+        let token = self.token(secret, &origin).await?;
         let limit = match asked.service {
             Service::Fetch => MAX_FETCH_REQUEST_BYTES,
             Service::Push => git.settings.max_push_bytes,
@@ -173,10 +173,8 @@ impl Attempt<'_> {
         let too_large = Arc::new(AtomicBool::new(false));
         let upload = |head, rest| Upload::new(head, rest, limit, record.clone(), too_large.clone());
         let sent = |token: Option<&Token>, body: Upload| {
-            let (method, path) = match asked.exchange {
-                Exchange::Advertisement => (Method::GET, repository.url_path() + &asked.service.path(asked.exchange)),
-                Exchange::Call => (Method::POST, repository.url_path() + &asked.service.path(asked.exchange)),
-            };
+            let method = if asked.exchange == Exchange::Call { Method::POST } else { Method::GET };
+            let path = repository.url_path() + &asked.service.path(asked.exchange);
             let mut request = Request::builder().method(method).uri(path).body(body).map_err(|error| wrong(error.to_string()))?;
             *request.headers_mut() = remote::request_headers(headers, asked, token.map(Token::header_value));
             Ok::<_, Refusal>(request)
@@ -191,10 +189,11 @@ impl Attempt<'_> {
         if let (StatusCode::UNAUTHORIZED, Some(secret)) = (answer.response.status(), secret) {
             git.credentials.forget(&pod.namespace, secret);
             // Only a request without a body can be sent again.
-            let newer = self.token(Some(secret), &origin).await?;
-            if asked.exchange == Exchange::Advertisement && token != newer {
-                token = newer;
-                answer = remote::send(&git.dialer, &origin, sent(token.as_ref(), upload(Vec::new(), Body::empty()))?).await?;
+            if asked.exchange == Exchange::Advertisement {
+                let newer = self.token(Some(secret), &origin).await?;
+                if newer != token {
+                    answer = remote::send(&git.dialer, &origin, sent(newer.as_ref(), upload(Vec::new(), Body::empty()))?).await?;
+                }
             }
         }
         remote::check(&answer.response, asked, &target.remote, secret)?;

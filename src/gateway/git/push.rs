@@ -64,16 +64,21 @@ fn invalid(error: &PushError) -> Refusal {
     Refusal::new(Code::GitDenied, error.to_string()).reason(Denial::InvalidRequest.reason())
 }
 
-/// The denials of a push, one for each update, if any is denied. A push is allowed as a whole, or not at all.
-pub fn denials(head: &PushHead, allowed: &GitPush) -> Option<Vec<Option<Denial>>> {
-    let refs = RefPattern::filled(allowed.refs.clone());
-    let rules = PushRules { refs, overwrite: allowed.overwrite, delete: allowed.delete };
-    let all: Vec<Option<Denial>> = head.updates.iter().map(|update| decide(&rules, update).err()).collect();
+/// The denials of a push, one for each update, if any is denied. A push is allowed as a whole, or not at all, and without rules
+/// nothing is.
+pub fn denials(head: &PushHead, allowed: Option<&GitPush>) -> Option<Vec<Option<Denial>>> {
+    let rules = allowed.map(|GitPush { refs, overwrite, delete }| PushRules {
+        refs: RefPattern::filled(refs.clone()),
+        overwrite: *overwrite,
+        delete: *delete,
+    });
+    let denial = |update| rules.as_ref().map_or(Some(Denial::PushNotAllowed), |rules| decide(rules, update).err());
+    let all: Vec<Option<Denial>> = head.updates.iter().map(denial).collect();
     all.iter().any(Option::is_some).then_some(all)
 }
 
 /// The answer to a denied push, after the rest of its body: git reads no answer before it has sent all.
-pub async fn denied(head: &PushHead, mut rest: Body, denials: &[Option<Denial>], allowed: &GitPush, limit: u64) -> Response {
+pub async fn denied(head: &PushHead, mut rest: Body, denials: &[Option<Denial>], allowed: Option<&GitPush>, limit: u64) -> Response {
     let reading = async {
         let mut left = limit;
         while let Ok(Some(part)) = next_part(&mut rest).await {
@@ -87,7 +92,8 @@ pub async fn denied(head: &PushHead, mut rest: Body, denials: &[Option<Denial>],
         None => "another ref of this push is denied".to_owned(),
     };
     let reasons: Vec<String> = denials.iter().map(reason).collect();
-    let message = format!("nothing was pushed. The pool allows pushes of {}", allowed.refs);
+    let refs = allowed.map_or("no refs", |allowed| allowed.refs.as_str());
+    let message = format!("nothing was pushed. The pool allows pushes of {refs}");
     let mut response = Response::new(Body::from(denied_report(head, &reasons, &message)));
     let content_type = HeaderValue::try_from(Service::Push.answer_type(Exchange::Call));
     response.headers_mut().extend(content_type.ok().map(|value| (header::CONTENT_TYPE, value)));
@@ -120,7 +126,8 @@ mod tests {
     #[tokio::test]
     async fn an_allowed_push_goes_on_byte_by_byte() {
         let push = read(&HeaderMap::new(), body(&["refs/heads/agents/x"])).await.expect("a push");
-        assert_eq!(denials(&push.head, &allowed()), None);
+        assert_eq!(denials(&push.head, Some(&allowed())), None);
+        assert_eq!(denials(&push.head, None), Some(vec![Some(Denial::PushNotAllowed)]), "a governor that names no rules allows nothing");
         let rest = push.rest.collect().await.expect("whole").to_bytes();
         let all = [push.bytes.as_slice(), &rest].concat();
         assert_eq!(all, body(&["refs/heads/agents/x"]).collect().await.expect("whole").to_bytes());
@@ -129,9 +136,9 @@ mod tests {
     #[tokio::test]
     async fn one_denied_ref_denies_the_push_and_git_reads_why() {
         let push = read(&HeaderMap::new(), body(&["refs/heads/agents/x", "refs/heads/main"])).await.expect("a push");
-        let denials = denials(&push.head, &allowed()).expect("one is denied");
+        let denials = denials(&push.head, Some(&allowed())).expect("one is denied");
         assert_eq!(denials, [None, Some(Denial::RefNotAllowed)]);
-        let response = denied(&push.head, push.rest, &denials, &allowed(), 1024).await;
+        let response = denied(&push.head, push.rest, &denials, Some(&allowed()), 1024).await;
         let text = response.into_body().collect().await.expect("whole").to_bytes();
         let text = String::from_utf8_lossy(&text).into_owned();
         assert!(
