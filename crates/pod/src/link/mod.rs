@@ -11,6 +11,7 @@
 //! | [`gateway`], [`calls`], [`retry`] | HTTPS to the gateway; the calls; when a call is repeated |
 //! | [`socket`], [`loopback`] | the unix socket; the loopback ports |
 //! | [`models`], [`egress`], [`git`] | the ports: model calls; other hosts; the repository of the pool |
+//! | `forwarding` | what the ports share: headers, the item of a request, answers in plain text |
 //! | [`canary`] | the test that the network is isolated |
 //! | [`journal`], [`kept_state`] | state that survives a restart |
 
@@ -19,6 +20,7 @@ pub mod canary;
 pub mod commands;
 pub mod conversations;
 pub mod egress;
+mod forwarding;
 pub mod gateway;
 pub mod git;
 pub mod input;

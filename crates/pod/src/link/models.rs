@@ -10,20 +10,21 @@ use std::time::Duration;
 
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use spillway_wire::headers;
 use spillway_wire::link::ModelCalls;
-use spillway_wire::meter::{CONVERSATION_HEADER, ITEM_HEADER};
+use spillway_wire::meter::CONVERSATION_HEADER;
 use spillway_wire::work::LeaseRef;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::conversations::{Call, Conversations};
+use super::forwarding::{set_item, strip};
 use super::gateway::{Gateway, Silence};
 use super::input::Input;
 use crate::clock::BootTime;
@@ -130,11 +131,8 @@ impl Models {
     /// The request for the gateway.
     fn prepare(&self, mut request: Request<Incoming>, path: &str) -> hyper::http::Result<Request<Incoming>> {
         *request.uri_mut() = Uri::try_from(format!("/models{path}"))?;
-        strip(request.headers_mut());
-        let item = self.item.borrow().as_ref().map(|LeaseRef { uid, epoch }| format!("{uid}/{epoch}"));
-        if let Some(item) = item {
-            request.headers_mut().insert(ITEM_HEADER, HeaderValue::try_from(item)?);
-        }
+        strip(request.headers_mut(), is_kept_here);
+        set_item(request.headers_mut(), self.item.borrow().as_ref())?;
         Ok(request)
     }
 
@@ -146,14 +144,9 @@ impl Models {
     }
 }
 
-/// Removes the headers that are not forwarded, and those that `Connection` names.
-fn strip(sent: &mut HeaderMap) {
-    let named = sent.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    let named = named.filter_map(|name| HeaderName::try_from(name.trim()).ok());
-    let kept = sent.keys().filter(|name| headers::is_never_forwarded(name.as_str())).cloned();
-    // The length follows from the body itself.
-    let gone: Vec<HeaderName> = named.chain(kept).chain([CONTENT_LENGTH]).collect();
-    gone.iter().for_each(|name| drop(sent.remove(name)));
+/// Whether a header is not forwarded. The length follows from the body itself.
+fn is_kept_here(name: &str) -> bool {
+    headers::is_never_forwarded(name) || name == CONTENT_LENGTH.as_str()
 }
 
 /// An answer of our own, in the error format that clients of all dialects read.
@@ -222,6 +215,9 @@ impl Body for AnswerBody {
 
 #[cfg(test)]
 mod tests {
+    use hyper::HeaderMap;
+    use hyper::header::HeaderName;
+
     use super::*;
 
     #[test]
@@ -237,7 +233,7 @@ mod tests {
         }
         sent.insert(CONNECTION, HeaderValue::from_static("close, X-Of-Hop"));
         sent.insert("anthropic-beta", HeaderValue::from_static("y"));
-        strip(&mut sent);
+        strip(&mut sent, is_kept_here);
         assert_eq!(sent.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["anthropic-beta"]);
     }
 }

@@ -15,23 +15,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{Either, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::body::Incoming;
+use hyper::header::{HOST, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use spillway_wire::egress::DENIAL_HEADER;
+use spillway_wire::Code;
 use spillway_wire::headers::HOP_BY_HOP_HEADERS;
 use spillway_wire::work::LeaseRef;
-use spillway_wire::{Code, Refusal};
 use tokio::io::{AsyncWriteExt as _, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use self::tunnel::Tunnel;
-use super::gateway::{Gateway, Silence};
+use super::forwarding::{Answer, message, refused, strip, unreachable};
+use super::gateway::Gateway;
 use crate::link_says;
 
 /// Connections at once; others wait in the kernel's queue.
@@ -52,8 +52,6 @@ pub struct EgressProxy {
     gateway: Arc<Gateway>,
     item: watch::Receiver<Option<LeaseRef>>,
 }
-
-type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
 impl EgressProxy {
     /// Carries connections to `gateway`, for the item that the program works on.
@@ -112,7 +110,7 @@ impl EgressProxy {
             return message(StatusCode::BAD_REQUEST, "the URL cannot be read");
         };
         *request.uri_mut() = path;
-        strip(request.headers_mut());
+        strip(request.headers_mut(), is_of_connection);
         request.headers_mut().insert(HOST, host);
         let tunnel = match self.open(&destination).await {
             Ok(tunnel) => tunnel,
@@ -128,7 +126,7 @@ impl EgressProxy {
         match sent.await {
             Ok(answer) => {
                 let (mut head, body) = answer.into_parts();
-                strip(&mut head.headers);
+                strip(&mut head.headers, is_of_connection);
                 Response::from_parts(head, Either::Left(body))
             }
             Err(error) => message(StatusCode::BAD_GATEWAY, &format!("{destination} gives no answer: {error}")),
@@ -153,7 +151,7 @@ impl EgressProxy {
             Ok(tunnel) => Ok(tunnel),
             Err(tunnel::Closed::Refused(refusal)) => {
                 link_says!("no connection to {destination:?}: {refusal}");
-                Err(refused(&refusal))
+                Err(refused(&refusal, &refusal.to_string()))
             }
             Err(tunnel::Closed::Silent(silence)) => {
                 link_says!("no connection to {destination:?}: {silence}");
@@ -176,71 +174,7 @@ async fn carry(upgraded: Upgraded, tunnel: &mut Tunnel) {
     }
 }
 
-/// The gateway refuses the connection.
-fn refused(refusal: &Refusal) -> Answer {
-    let status = match refusal.code {
-        Code::EgressDenied | Code::NotWorking => StatusCode::FORBIDDEN,
-        code => StatusCode::from_u16(code.status()).unwrap_or(StatusCode::BAD_GATEWAY),
-    };
-    // A 401 would make a program ask for a password that does not exist.
-    let status = if status == StatusCode::UNAUTHORIZED { StatusCode::BAD_GATEWAY } else { status };
-    let mut answer = message(status, &refusal.to_string());
-    let reason = refusal.reason.as_deref().unwrap_or_else(|| refusal.code.label());
-    answer.headers_mut().extend(HeaderValue::try_from(reason).ok().map(|reason| (HeaderName::from_static(DENIAL_HEADER), reason)));
-    if let Some(seconds) = refusal.retry_after_seconds {
-        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    answer
-}
-
-/// The gateway does not answer.
-fn unreachable(silence: &Silence) -> Answer {
-    let mut answer = message(StatusCode::SERVICE_UNAVAILABLE, &format!("Spillway's gateway cannot be reached now ({silence}); try again"));
-    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
-    answer
-}
-
-fn message(status: StatusCode, text: &str) -> Answer {
-    let mut answer = Response::new(Either::Right(Full::from(format!("{text}\n"))));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    answer
-}
-
-/// Takes out the headers of one connection, and those that `Connection` names.
-fn strip(headers: &mut HeaderMap) {
-    let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    let named: Vec<HeaderName> = named.filter_map(|name| HeaderName::try_from(name.trim()).ok()).collect();
-    let fixed = HOP_BY_HOP_HEADERS.into_iter().map(HeaderName::from_static);
-    named.into_iter().chain(fixed).for_each(|name| drop(headers.remove(name)));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_reads_why_a_destination_is_denied() {
-        let refusal = Refusal::new(Code::EgressDenied, "example.org:443 is denied").reason("NotListed");
-        let answer = refused(&refusal);
-        assert_eq!(answer.status(), StatusCode::FORBIDDEN);
-        assert_eq!(answer.headers()[DENIAL_HEADER], "NotListed");
-        let token = refused(&Refusal::new(Code::InvalidToken, "the token is forged"));
-        assert_eq!(
-            (token.status(), &token.headers()[DENIAL_HEADER]),
-            (StatusCode::BAD_GATEWAY, &HeaderValue::from_static("invalid_token"))
-        );
-        let busy = refused(&Refusal::new(Code::TooManyCalls, "too many").retry_after(5));
-        assert_eq!((busy.status(), &busy.headers()[RETRY_AFTER]), (StatusCode::TOO_MANY_REQUESTS, &HeaderValue::from_static("5")));
-    }
-
-    #[test]
-    fn the_headers_of_the_connection_stay_here_and_the_programs_own_go_on() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [("proxy-authorization", "a"), ("connection", "close, X-Hop"), ("x-hop", "b"), ("authorization", "c")] {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-        }
-        strip(&mut headers);
-        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["authorization"]);
-    }
+/// Whether a header is of one connection. A program's own credentials go on to the host.
+fn is_of_connection(name: &str) -> bool {
+    HOP_BY_HOP_HEADERS.contains(&name)
 }

@@ -13,13 +13,13 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::{Method, Request};
 use spillway_wire::egress::DESTINATION_HEADER;
-use spillway_wire::meter::ITEM_HEADER;
 use spillway_wire::work::LeaseRef;
 use spillway_wire::{Code, Refusal};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, Join, ReadBuf, ReadHalf, WriteHalf, duplex, join, split};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::link::forwarding::set_item;
 use crate::link::gateway::{Gateway, Silence, refusal};
 
 /// How long the gateway may take to connect: it waits for a slot, the governor, the name and three addresses.
@@ -84,11 +84,10 @@ impl AsyncRead for FromDestination {
 }
 
 fn request(destination: &str, item: Option<&LeaseRef>, body: Upload) -> hyper::http::Result<Request<Upload>> {
-    let mut request = Request::builder().method(Method::POST).uri("/agent/v1/connect").header(DESTINATION_HEADER, destination);
-    if let Some(LeaseRef { uid, epoch }) = item {
-        request = request.header(ITEM_HEADER, format!("{uid}/{epoch}"));
-    }
-    request.body(body)
+    let request = Request::builder().method(Method::POST).uri("/agent/v1/connect").header(DESTINATION_HEADER, destination);
+    let mut request = request.body(body)?;
+    set_item(request.headers_mut(), item)?;
+    Ok(request)
 }
 
 /// The body of the request: what the program sends, as it comes.
