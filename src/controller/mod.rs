@@ -17,6 +17,7 @@ mod fleet;
 mod gauges;
 mod namespace_setup;
 mod node_judgements;
+pub mod program_files;
 mod run;
 pub mod status_throttle;
 mod stores;

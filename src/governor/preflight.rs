@@ -6,6 +6,7 @@ use crate::api::agent_pool::{Dialect, GitWorkspace};
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPoolSpec};
 use crate::controller::conditions::find;
+use crate::controller::program_files::{FileCopy, copies};
 use crate::policy::preflight::{Command, Facts, Verdict, judge};
 use crate::policy::work::requires::origin;
 use crate::wire::agent::{Preflight, PreflightState};
@@ -70,6 +71,9 @@ pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
         checks.extend(["--clone".to_owned(), git.remote.clone()]);
         checks.extend(git.ref_.iter().flat_map(|revision| ["--ref".to_owned(), revision.clone()]));
         checks.extend(git.depth.iter().flat_map(|depth| ["--depth".to_owned(), depth.to_string()]));
+        // The clone may have other files at their paths.
+        let files = copies(spec).filter(|copy| copy.in_workspace);
+        checks.extend(files.flat_map(|FileCopy { from, to, .. }| ["--file".to_owned(), from, to]));
     }
     if checks.is_empty() {
         return own;
@@ -159,6 +163,17 @@ mod tests {
                 {"name": "gpt", "dialect": "OpenAIChat", "origin": "https://b.example.org"}]});
         spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
         serde_json::from_value(spec).expect("a spec")
+    }
+
+    #[test]
+    fn a_repository_is_cloned_before_the_pools_own_command_and_files_of_the_pool_are_put_back() {
+        let file = |path: &str| json!({"path": path, "configMapKeyRef": {"name": "c", "key": "k"}});
+        let agent = json!({"image": "x", "command": ["y"], "preflightCommand": ["check"], "files": [file(".codex/config"), file("workspace/AGENTS.md")]});
+        let spec = pool(json!({"agent": agent, "workspace": {"git": {"remote": "https://git.example.com/a", "ref": "main", "depth": 5}}}));
+        let expected = "/spillway/bin/spillway preflight --clone https://git.example.com/a --ref main --depth 5 \
+                        --file /spillway/files/1/content /workspace/AGENTS.md -- check";
+        assert_eq!((command(&spec).join(" ").as_str(), seconds(&spec)), (expected, Some(CLONE_SECONDS)));
+        assert_eq!(seconds(&pool(json!({}))), None);
     }
 
     #[test]

@@ -111,8 +111,8 @@ fn main() -> ExitCode {
         Command::Link(arguments) => link::run(&options(arguments)).map(|()| 0),
         Command::Run(arguments) => external::run(arguments),
         Command::Agent(AgentArguments { pass, tty, max_processes, data, home, file, socket, parent, command }) => {
-            let files = file.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-            agent::run(agent::Options { command, pass, tty, max_processes, data, home: Home { folder: home, files }, socket, parent })
+            let home = Home::new(home, &file);
+            agent::run(agent::Options { command, pass, tty, max_processes, data, home, socket, parent })
         }
         Command::Program(verb) => Ok(command::run_verb(&place, verb)),
     };

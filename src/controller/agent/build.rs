@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use crate::api::agent_pool::{Dialect, EnvVar as PoolEnv, PoolMode};
 use crate::api::owner::owner;
 use crate::api::{Agent, AgentPool, names};
+use crate::controller::program_files::{FILE_NAME, FILES_DIR, FileCopy, HOME_DIR, WORKSPACE_DIR, copies};
 use crate::controller::supervised::Supervised;
 use crate::policy::git::Repository;
 use volumes::{mounts, volumes};
@@ -62,12 +63,6 @@ const AGENT_UID: i64 = 10_001;
 /// The scratch volume that contains the home folder. It belongs to root: the supervisor creates the program's own
 /// folder in it.
 const HOME_VOLUME_DIR: &str = "/home/agent";
-const HOME_DIR: &str = "/home/agent/home";
-/// The pool's files, each in a folder of its own, from where the supervisor copies them.
-const FILES_DIR: &str = "/spillway/files";
-/// The name of each file in its folder.
-const FILE_NAME: &str = "content";
-const WORKSPACE_DIR: &str = "/workspace";
 const TMP_DIR: &str = "/tmp";
 /// Limits of an agent whose pool sets none: enough to build small projects, little enough for ten agents on a laptop.
 const DEFAULT_LIMITS: [(&str, &str); 3] = [("cpu", "1"), ("memory", "1Gi"), ("ephemeral-storage", "10Gi")];
@@ -203,13 +198,7 @@ fn command(pool: &AgentPool) -> Vec<String> {
         words.push("--tty".to_owned());
     }
     words.extend(["--home".to_owned(), HOME_DIR.to_owned()]);
-    for (at, file) in agent.files.iter().flatten().enumerate() {
-        let to = match file.path.strip_prefix("workspace/") {
-            Some(rest) => format!("{WORKSPACE_DIR}/{rest}"),
-            None => format!("{HOME_DIR}/{}", file.path),
-        };
-        words.extend(["--file".to_owned(), format!("{FILES_DIR}/{at}/{FILE_NAME}"), to]);
-    }
+    words.extend(copies(&pool.spec).flat_map(|FileCopy { from, to, .. }| ["--file".to_owned(), from, to]));
     words.push("--".to_owned());
     words.extend(agent.command.iter().cloned());
     words

@@ -24,6 +24,11 @@ pub struct Home {
 }
 
 impl Home {
+    /// A home, and the files of a list of paths: each file, and then its copy.
+    pub fn new(folder: Option<PathBuf>, paths: &[PathBuf]) -> Self {
+        Self { folder, files: paths.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect() }
+    }
+
     /// Makes the home and copies the files. A copy of an earlier process is replaced.
     pub fn make(&self) -> io::Result<()> {
         let Self { folder, files } = self;

@@ -213,12 +213,6 @@ impl Supervisor {
                 preflight::Action::Start => {
                     // The output of the preflight is no output of the program.
                     (self.output, self.output_copied) = (LastOutput::default(), None);
-                    // A clone of the repository may have replaced files of the pool.
-                    if let Err(error) = self.options.home.make() {
-                        agent_says!("the program is not started: {error}");
-                        self.leave = Some(FAIL_CLOSED_EXIT_CODE);
-                        return;
-                    }
                     if let Some(settings) = self.start_with.take() {
                         self.on(Event::Order(Order::Start(Box::new(settings))));
                     }

@@ -8,24 +8,28 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::agent::home::Home;
+
 /// The file, below `.git`, that says that the workspace is complete. The program's own changes are never overwritten.
 const MARKER: &str = "spillway-checked-out";
 /// Where the branches of the remote are kept.
 const REMOTE_BRANCHES: &str = "refs/remotes/origin";
 
 /// What is checked out, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Checkout {
     /// URL of the repository.
     pub remote: String,
     /// Branch, tag, full ref or commit; `None`: the default branch.
     pub revision: Option<String>,
-    /// Commits of each branch; `None`: all.
+    /// Commits of the branch; `None`: all of all branches.
     pub depth: Option<u32>,
     /// URL of the repository at the sidecar.
     pub sidecar_url: Option<String>,
     /// The workspace.
     pub into: PathBuf,
+    /// Files of the pool in the workspace, which replace those of the repository.
+    pub files: Home,
 }
 
 impl Checkout {
@@ -43,24 +47,25 @@ impl Checkout {
         self.git(&["init", "--quiet"])?;
         self.git(&["config", "remote.origin.url", &self.remote])?;
         self.git(&["config", "remote.origin.fetch", &format!("+refs/heads/*:{REMOTE_BRANCHES}/*")])?;
-        let Some(revision) = self.revision.clone().map_or_else(|| self.default_branch(), |revision| Ok(Some(revision)))? else {
+        let Some(revision) = self.revision.clone().map_or_else(|| self.default_revision(), |revision| Ok(Some(revision)))? else {
             return written(&marker); // the repository is empty
         };
-        let branch = format!("+refs/heads/{revision}:{REMOTE_BRANCHES}/{revision}");
-        let fetched = match self.depth {
-            None => {
-                self.fetch(&[]).map(|()| self.succeeds(&["rev-parse", "--verify", "--quiet", &format!("{REMOTE_BRANCHES}/{revision}")]))
-            }
-            // With a depth only one branch is fetched, as `git clone` does.
-            Some(_) => Ok(self.has_branch(&revision)? && self.fetch(&[&branch]).is_ok()),
-        }?;
-        if fetched {
+        let is_branch = self.has_branch(&revision)?;
+        if self.depth.is_none() {
+            self.fetch(&[])?;
+        }
+        if is_branch {
             let start = format!("{REMOTE_BRANCHES}/{revision}");
+            if self.depth.is_some() {
+                // With a depth only one branch is fetched, as `git clone` does.
+                self.fetch(&[&format!("+refs/heads/{revision}:{start}")])?;
+            }
             self.git(&["checkout", "--quiet", "--force", "-B", &revision, "--track", &start])?;
         } else {
             self.fetch(&[&revision])?;
             self.git(&["checkout", "--quiet", "--force", "--detach", "FETCH_HEAD"])?;
         }
+        self.files.make().map_err(|error| format!("{error} (spec.agent.files)"))?;
         written(&marker)
     }
 
@@ -73,16 +78,18 @@ impl Checkout {
         self.git(&words)
     }
 
-    /// The default branch; `None`: the repository has no commit.
-    fn default_branch(&self) -> Result<Option<String>, String> {
+    /// The default branch, or `HEAD` if the remote has none; `None`: the repository has no commit.
+    fn default_revision(&self) -> Result<Option<String>, String> {
         let answer = self.output(&["ls-remote", "--symref", "origin", "HEAD"])?;
-        // `ref: refs/heads/main<TAB>HEAD`
+        // `ref: refs/heads/main<TAB>HEAD`, and the commit in a line of its own.
         let named = answer.lines().find_map(|line| line.strip_prefix("ref: refs/heads/")?.strip_suffix("\tHEAD"));
-        Ok(named.map(str::to_owned))
+        Ok(named.or(Some("HEAD").filter(|_| !answer.trim().is_empty())).map(str::to_owned))
     }
 
     fn has_branch(&self, name: &str) -> Result<bool, String> {
-        Ok(!self.output(&["ls-remote", "--heads", "origin", &format!("refs/heads/{name}")])?.trim().is_empty())
+        let full = format!("refs/heads/{name}");
+        // git lists every ref with this end.
+        Ok(self.output(&["ls-remote", "--heads", "origin", &full])?.lines().any(|line| line.split('\t').nth(1) == Some(full.as_str())))
     }
 
     fn command(&self, words: &[&str]) -> Command {
@@ -109,10 +116,6 @@ impl Checkout {
         } else {
             Err(failed(words, output.status.code()))
         }
-    }
-
-    fn succeeds(&self, words: &[&str]) -> bool {
-        self.command(words).stdout(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 }
 
@@ -175,7 +178,7 @@ mod tests {
 
     fn checkout(remote: &Path, into: &Path, revision: Option<&str>, depth: Option<u32>) -> Checkout {
         let remote = format!("file://{}", remote.display());
-        Checkout { remote, revision: revision.map(str::to_owned), depth, sidecar_url: None, into: into.to_owned() }
+        Checkout { remote, revision: revision.map(str::to_owned), depth, sidecar_url: None, into: into.to_owned(), files: Home::default() }
     }
 
     #[test]
@@ -220,6 +223,32 @@ mod tests {
         assert!(error.contains("git fetch ended with exit code 128") && error.contains("spec.workspace.git"), "{error}");
         let nowhere = checkout(Path::new("/nonexistent"), &other.0, None, None).run().expect_err("there is no such repository");
         assert!(nowhere.contains("git ls-remote ended with exit code 128"), "{nowhere}");
+    }
+
+    #[test]
+    fn files_of_the_pool_replace_those_of_the_repository_or_there_is_no_clone() {
+        let (remote, into, pool) = (folder("remote4"), folder("into4"), folder("pool4"));
+        repository(&remote.0);
+        fs::write(pool.0.join("content"), "the pool's").expect("a file");
+        let wanted = |to: &str| {
+            let files = Home { folder: None, files: vec![(pool.0.join("content"), into.0.join(to))] };
+            Checkout { files, ..checkout(&remote.0, &into.0, None, None) }
+        };
+        let error = wanted("file/below").run().expect_err("the repository has a file where the pool needs a folder");
+        assert!(error.contains("file/below") && error.contains("spec.agent.files"), "{error}");
+        wanted("file").run().expect("a clone");
+        assert_eq!(fs::read_to_string(into.0.join("file")).expect("the file"), "the pool's");
+    }
+
+    #[test]
+    fn a_remote_without_a_default_branch_is_checked_out_at_its_commit() {
+        let (remote, into) = (folder("remote5"), folder("into5"));
+        repository(&remote.0);
+        git(&remote.0, &["branch", "other/refs/heads/absent"]);
+        git(&remote.0, &["checkout", "--quiet", "--detach", "v1"]);
+        checkout(&remote.0, &into.0, None, Some(1)).run().expect("a clone");
+        assert_eq!(fs::read_to_string(into.0.join("file")).expect("the file"), "one");
+        assert!(!checkout(&remote.0, &into.0, None, None).has_branch("absent").expect("an answer"), "another branch ends so");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::shell::is_program;
 use super::think::dialect::Dialect;
 use super::think::model::{GetAnswer, get};
 use crate::FIRST_LOOPBACK_PORT;
+use crate::agent::home::Home;
 
 /// Time limit of one answer. All calls are made at once, and a preflight without a clone has 30 s.
 const MODEL_PROBE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -48,6 +49,9 @@ pub struct PreflightArguments {
     /// Commits of the clone [default: all]
     #[arg(long, value_name = "N", requires = "clone")]
     depth: Option<u32>,
+    /// File, and the path in the workspace to which it is copied after the clone (repeatable)
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"], requires = "clone")]
+    file: Vec<PathBuf>,
     /// Workspace of the clone
     #[arg(long, value_name = "DIR", default_value = WORKSPACE_DIR)]
     workspace: PathBuf,
@@ -79,7 +83,7 @@ fn url(text: &str) -> Result<(Entry, String), String> {
 
 /// Tests the requirements; returns the exit code, unless the pool's own command replaces this process.
 pub fn run(arguments: PreflightArguments) -> u8 {
-    let PreflightArguments { tool, model, url, clone, revision, depth, workspace, models_port, command } = arguments;
+    let PreflightArguments { tool, model, url, clone, revision, depth, file, workspace, models_port, command } = arguments;
     let mut troubles: Vec<String> = tool.iter().filter(|name| !on_path(name)).map(|name| missing(name)).collect();
     let ask = |entry: &Entry| list_models(entry, models_port);
     let asked: Vec<Option<String>> = std::thread::scope(|scope| {
@@ -95,7 +99,9 @@ pub fn run(arguments: PreflightArguments) -> u8 {
     if troubles.is_empty()
         && let Some(remote) = clone
     {
-        troubles.extend(Checkout { remote, revision, depth, sidecar_url: env::var(GIT_URL_VARIABLE).ok(), into: workspace }.run().err());
+        let files = Home::new(None, &file);
+        let sidecar_url = env::var(GIT_URL_VARIABLE).ok();
+        troubles.extend(Checkout { remote, revision, depth, sidecar_url, into: workspace, files }.run().err());
     }
     if !troubles.is_empty() {
         print_to_stderr(&troubles.join("; "));
