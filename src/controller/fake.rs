@@ -219,15 +219,25 @@ impl Server {
                 }
                 self.version += 1;
                 object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-                if !object["status"].is_object() {
-                    object["status"] = json!({});
-                }
-                for (field, value) in body["status"].as_object().into_iter().flatten() {
-                    object["status"][field] = value.clone();
-                }
+                merge(&mut object["status"], &body["status"]);
                 (StatusCode::OK, object.clone())
             }
             _ => failure(405, "MethodNotAllowed"),
+        }
+    }
+}
+
+/// Applies a merge patch.
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else { return target.clone_from(patch) };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (field, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().and_then(|target| target.remove(field));
+        } else {
+            merge(&mut target[field], value);
         }
     }
 }

@@ -65,8 +65,8 @@ struct Assigned {
 /// The epoch and the outcome in the body of a call that ends a lease.
 fn outcome(call: Call, body: &[u8]) -> Option<(i64, Outcome)> {
     if call == Call::Complete {
-        let Complete { epoch, result } = body::read(body).ok()?;
-        return Some((epoch, Outcome::Complete { result }));
+        let Complete { epoch, result, changeset } = body::read(body).ok()?;
+        return Some((epoch, Outcome::Complete { result, changeset }));
     }
     if call == Call::Fail {
         let Fail { epoch, reason, message, exit_code } = body::read(body).ok()?;
@@ -190,7 +190,7 @@ mod tests {
         let answers = history.to_replay(now()).into_iter();
         let answers: Vec<_> = answers.map(|answer| (answer.pod.uid, answer.lease.held.uid, answer.lease.outcome)).collect();
         let expected = [
-            ("p".to_owned(), "a".to_owned(), Some(Outcome::Complete { result: Some("r".into()) })),
+            ("p".to_owned(), "a".to_owned(), Some(Outcome::Complete { result: Some("r".into()), changeset: None })),
             ("p".to_owned(), "b".to_owned(), None),
             ("q".to_owned(), "a".to_owned(), None),
             ("q".to_owned(), "a".to_owned(), Some(Outcome::Release { reason: "Drained".into(), message: String::new() })),

@@ -12,7 +12,7 @@ use super::agent_creation::{creation_refusal, ended_or_deleting, idempotency_key
 use super::budget::facts::bulkhead;
 use super::budget::{self, agent_calls};
 use super::caller::{Caller, identify, stored_directive};
-use super::{commands, external, preflight, work};
+use super::{changeset, commands, external, preflight, work};
 use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
 use crate::api::cluster_budget::Defaults;
 use crate::api::names;
@@ -182,6 +182,7 @@ fn work_of(pool: &AgentPool) -> Option<WorkSettings> {
         continue_prompt: prompt,
         max_turns: u32::try_from(turns).unwrap_or(1),
         max_items,
+        changeset: changeset::settings(pool).map(Box::new),
     })
 }
 

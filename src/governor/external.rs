@@ -21,7 +21,7 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error, calls};
 use crate::controller::{AgentObject, Context, agent_pool, capacity};
 use crate::policy::children;
-use crate::wire::agent::{Report, Sandbox, Settings};
+use crate::wire::agent::{Report, Sandbox, Settings, WorkSettings};
 use crate::wire::command::CommandCounts;
 use crate::wire::external::{Enrol, Enrolled, ModelEntry};
 use crate::wire::meter::Dialect;
@@ -40,7 +40,7 @@ pub fn sandbox() -> Sandbox {
 }
 
 /// The settings for an agent outside the cluster: those of a pod without the commands that a pool runs in pods, because
-/// the owner of a machine chooses what runs there. There is no NetworkPolicy to check.
+/// the owner of a machine chooses what runs there. There is no NetworkPolicy to check, and items have no changesets.
 pub fn settings(settings: Settings) -> Settings {
     Settings {
         chat: false,
@@ -50,6 +50,7 @@ pub fn settings(settings: Settings) -> Settings {
         checkpoint_hook: Vec::new(),
         preflight_command: Vec::new(),
         preflight_seconds: None,
+        work: settings.work.map(|work| WorkSettings { changeset: None, ..work }),
         ..settings
     }
 }
@@ -321,7 +322,10 @@ mod tests {
         let pods: Settings = serde_json::from_value(json!({
             "agent": "a", "displayName": "A", "heartbeatPeriodSeconds": 20, "heartbeatTimeoutSeconds": 1800, "goodbyeTimeoutSeconds": 15,
             "chat": true, "canaries": ["10.0.0.1:443"], "drainHook": ["x"], "warnHook": ["x"], "checkpointHook": ["x"],
-            "preflightCommand": ["x"], "wanted": {"revision": "1", "directive": "run"},
+            "preflightCommand": ["x"],
+            "work": {"run": "perItem", "input": "stdin", "continuePrompt": "", "maxTurns": 1,
+                "changeset": {"remote": "https://git.example.com/a", "verifySeconds": 600}},
+            "wanted": {"revision": "1", "directive": "run"},
         }))
         .expect("settings");
         let outside = settings(pods.clone());
@@ -330,5 +334,6 @@ mod tests {
             assert!(command.is_empty(), "{outside:?}");
         }
         assert!(!outside.chat);
+        assert!(pods.work.is_some_and(|work| work.changeset.is_some()) && outside.work.is_some_and(|work| work.changeset.is_none()));
     }
 }

@@ -6,13 +6,14 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::caller::{Caller, identify};
-use super::lease_check;
+use super::{changeset, lease_check};
 use crate::api::AgentPoolSpec;
 use crate::api::agent_pool::GitWorkspace;
 use crate::controller::Context;
 use crate::git_settings::GitSettings;
 use crate::policy::git::{Denial, RefTemplate, Repository, refs};
 use crate::policy::interventions::{Signal, Violation};
+use crate::policy::work::entry::Entry;
 use crate::wire::git::{GitDenial, GitPush, GitTarget, GitTargetRequest};
 use crate::wire::work::LeaseRef;
 use crate::wire::{Code, Refusal, body};
@@ -32,7 +33,9 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok());
     let pool = pool.ok_or_else(|| Refusal::unavailable("the controller does not know the agent's pool yet; try again"))?;
-    let names = Names { agent: agent.name_any(), pool: pool.name_any(), item: item_name(caller, item.as_ref(), context) };
+    let held = held_item(caller, item.as_ref(), context);
+    let branch = held.as_ref().and_then(|(item, entry)| changeset::branch_of(&agent, pool, entry, item));
+    let names = Names { agent: agent.name_any(), pool: pool.name_any(), item: held.map(|(item, _)| item), branch };
     let judged = target(&pool.spec, &context.git, &repository, push, &names);
     judged.map(|target| serde_json::json!(target)).map_err(|denial| {
         if denial.is_violation() {
@@ -50,17 +53,18 @@ fn count(caller: &Caller, name: &str, reason: &str, context: &Context) {
     context.wake.agent(&caller.key);
 }
 
-/// The name of the item that the agent works on.
-fn item_name(caller: &Caller, named: Option<&LeaseRef>, context: &Context) -> Option<String> {
+/// The item that the agent works on, with its name.
+fn held_item(caller: &Caller, named: Option<&LeaseRef>, context: &Context) -> Option<(String, Entry)> {
     let lease = lease_check::lease_of(caller, named, context)?;
-    context.work_index.with(&caller.key.namespace, |work| work.by_uid(&lease.uid).map(|(name, _)| name))
+    context.work_index.with(&caller.key.namespace, |work| work.by_uid(&lease.uid))
 }
 
-/// The names that a pattern of refs may contain.
+/// The names that a pattern of refs may contain, and the branch of the changeset of the item.
 struct Names {
     agent: String,
     pool: String,
     item: Option<String>,
+    branch: Option<String>,
 }
 
 /// The repository of the agent, if it is the one that it asks for.
@@ -75,9 +79,10 @@ fn target(spec: &AgentPoolSpec, settings: &GitSettings, asked: &str, push: bool,
     if !settings.lists(&declared) {
         return Err(Denial::OriginNotListed);
     }
-    let allowed = pushes(git, names);
+    let has_changesets = spec.git_changeset().is_some();
+    let allowed = if has_changesets { changeset_push(names) } else { pushes(git, names) };
     if push && allowed.is_none() {
-        return Err(Denial::PushNotAllowed);
+        return Err(if has_changesets { Denial::OnlyChangesets } else { Denial::PushNotAllowed });
     }
     let credential = git.credentials_ref.as_ref().map(|secret| secret.name.clone());
     Ok(GitTarget { remote: declared.to_string(), credential, push: allowed })
@@ -91,7 +96,15 @@ fn pushes(git: &GitWorkspace, names: &Names) -> Option<GitPush> {
         refs: refs.to_string(),
         overwrite: git.allow_overwrite.unwrap_or_default(),
         delete: git.allow_delete.unwrap_or_default(),
+        changeset_only: false,
     })
+}
+
+/// What may be pushed for an agent with changesets: the announced commit, to the branch of the item that it holds. An
+/// earlier attempt may have left a commit there.
+fn changeset_push(names: &Names) -> Option<GitPush> {
+    let refs = format!("refs/heads/{}", names.branch.as_deref()?);
+    Some(GitPush { refs, overwrite: true, delete: false, changeset_only: true })
 }
 
 /// What is wrong with a pool's repository: the field, and what to do. The schema knows neither all names nor the platform's list.
@@ -107,6 +120,9 @@ pub fn invalid(spec: &AgentPoolSpec, settings: &GitSettings) -> Option<String> {
     }
     if let Some(revision) = git.ref_.as_deref().filter(|revision| !refs::is_revision(revision)) {
         return Some(format!("spec.workspace.git.ref: {revision:?} is no branch, tag or commit"));
+    }
+    if let Some(message) = changeset::invalid_branch(spec) {
+        return Some(message);
     }
     let push = git.push.as_deref()?;
     RefTemplate::parse(push).err().map(|error| format!("spec.workspace.git.push: {push:?}: {error}"))
@@ -130,14 +146,33 @@ mod tests {
     }
 
     fn names(item: Option<&str>) -> Names {
-        Names { agent: "coders-1".into(), pool: "coders".into(), item: item.map(str::to_owned) }
+        Names { agent: "coders-1".into(), pool: "coders".into(), item: item.map(str::to_owned), branch: None }
+    }
+
+    fn with_changesets(branch: &str) -> AgentPoolSpec {
+        let mut spec = json!(spec(json!({"remote": REMOTE})));
+        spec["sandbox"] = json!({"changeset": {"driver": "Git", "branch": branch}});
+        serde_json::from_value(spec).expect("a spec")
+    }
+
+    #[test]
+    fn an_agent_with_changesets_pushes_the_commit_of_its_item_and_nothing_else() {
+        let spec = with_changesets("{pool}/{item}");
+        let of = |push, branch: Option<&str>| {
+            let names = Names { branch: branch.map(str::to_owned), ..names(branch.map(|_| "fix-1")) };
+            target(&spec, &settings(), "git.example.com/team/app", push, &names).map(|target| target.push)
+        };
+        let push = GitPush { refs: "refs/heads/coders/fix-1".into(), overwrite: true, delete: false, changeset_only: true };
+        assert_eq!(of(true, Some("coders/fix-1")), Ok(Some(push)));
+        assert_eq!(of(true, None), Err(Denial::OnlyChangesets), "it holds no item");
+        assert_eq!(of(false, None), Ok(None), "it may fetch");
     }
 
     #[test]
     fn an_agent_has_the_repository_of_its_pool_and_no_other() {
         let all = spec(json!({"remote": REMOTE, "push": "{pool}/{item}/*", "credentialsRef": {"name": "robot"}, "allowDelete": true}));
         let of = |asked: &str, push, item| target(&all, &settings(), asked, push, &names(item));
-        let push = GitPush { refs: "refs/heads/coders/fix-1/*".into(), overwrite: false, delete: true };
+        let push = GitPush { refs: "refs/heads/coders/fix-1/*".into(), overwrite: false, delete: true, changeset_only: false };
         let expected = GitTarget { remote: REMOTE.into(), credential: Some("robot".into()), push: Some(push) };
         assert_eq!(of("git.example.com/team/app", true, Some("fix-1")), Ok(expected));
         assert_eq!(of("git.example.com/team/app", true, None), Err(Denial::PushNotAllowed), "it has no item, and so no refs of its own");
@@ -167,5 +202,8 @@ mod tests {
             let message = of(git.clone()).unwrap_or_default();
             assert!(message.contains(words), "{git}: {message}");
         }
+        assert_eq!(invalid(&with_changesets("spillway/{item}"), &settings()), None);
+        let message = invalid(&with_changesets("spillway/*"), &settings()).unwrap_or_default();
+        assert!(message.starts_with("spec.sandbox.changeset.branch: \"spillway/*\""), "{message}");
     }
 }

@@ -18,6 +18,7 @@
 //! | [`budget`] | token budgets: held and spent tokens, and their stored records |
 //! | [`egress`] | whether an agent may reach a destination other than models |
 //! | [`external`] | agents outside the cluster: their registration and settings |
+//! | [`changeset`] | how agents make changesets, and the branch of each item |
 //! | [`git`] | which repository an agent may use, and which refs it may push |
 //! | [`lease_check`] | whether an agent is not paused and holds the item that it names |
 //! | [`commands`] | the circuit breaker for commands of a namespace |
@@ -31,6 +32,7 @@ pub mod budget;
 pub mod bulkheads;
 pub mod caller;
 pub mod calls;
+pub mod changeset;
 pub mod commands;
 pub mod egress;
 pub mod external;

@@ -43,6 +43,8 @@ pub const PREFLIGHT_FAILED_REASON: &str = reasons::PREFLIGHT_FAILED;
 
 /// Time limit of the preflight with a clone of a repository.
 const CLONE_SECONDS: u32 = 900;
+/// The program that clones.
+const GIT: &str = "git";
 /// Path of the `spillway` command in every agent's container.
 const SPILLWAY_COMMAND_PATH: &str = "/spillway/bin/spillway";
 
@@ -54,8 +56,10 @@ pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
     let preflight = spec.preflight.clone().unwrap_or_default();
     let entries = spec.models.as_deref().unwrap_or_default();
     let mut checks = Vec::new();
-    for tool in preflight.tools.iter().flatten() {
-        checks.extend(["--tool".to_owned(), tool.clone()]);
+    // The workspace is cloned for each item, by the git of the image.
+    let for_items = spec.git_changeset().is_some() && !preflight.tools.iter().flatten().any(|tool| tool == GIT);
+    for tool in preflight.tools.iter().flatten().map(String::as_str).chain(for_items.then_some(GIT)) {
+        checks.extend(["--tool".to_owned(), tool.to_owned()]);
     }
     for entry in entries.iter().filter(|_| preflight.models == Some(true)) {
         checks.extend(["--model".to_owned(), format!("{}={}", entry.name, dialect(entry.dialect))]);
@@ -92,9 +96,9 @@ pub fn seconds(spec: &AgentPoolSpec) -> Option<u32> {
     git(spec).map(|_| CLONE_SECONDS)
 }
 
-/// The repository that agents clone before their program starts.
+/// The repository that agents clone before their program starts. With changesets it is cloned for each item instead.
 fn git(spec: &AgentPoolSpec) -> Option<&GitWorkspace> {
-    spec.workspace.as_ref()?.git.as_ref()
+    spec.workspace.as_ref()?.git.as_ref().filter(|_| spec.git_changeset().is_none())
 }
 
 fn dialect(dialect: Dialect) -> &'static str {
@@ -174,6 +178,18 @@ mod tests {
                         --file /spillway/files/1/content /workspace/AGENTS.md -- check";
         assert_eq!((command(&spec).join(" ").as_str(), seconds(&spec)), (expected, Some(CLONE_SECONDS)));
         assert_eq!(seconds(&pool(json!({}))), None);
+    }
+
+    #[test]
+    fn with_changesets_nothing_is_cloned_before_an_item_and_git_is_looked_for_once() {
+        let of = |tools: Value| {
+            let spec = pool(json!({"workspace": {"git": {"remote": "https://git.example.com/a"}}, "preflight": {"tools": tools},
+                "sandbox": {"changeset": {"driver": "Git"}}}));
+            (command(&spec).join(" "), seconds(&spec))
+        };
+        assert_eq!(of(json!([])), ("/spillway/bin/spillway preflight --tool git -- test -e x".to_owned(), None));
+        assert_eq!(of(json!(["make"])).0, "/spillway/bin/spillway preflight --tool make --tool git -- test -e x");
+        assert_eq!(of(json!(["git", "make"])).0, "/spillway/bin/spillway preflight --tool git --tool make -- test -e x");
     }
 
     #[test]

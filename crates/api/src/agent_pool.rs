@@ -66,6 +66,12 @@ pub use crate::supervision::{Gang, Intervention, Signal, Supervision, Supervisio
     validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.changeset) || !has(self.sandbox.changeset.driver) || self.sandbox.changeset.driver != 'Git' || (has(self.workspace) && has(self.workspace.git))")
         .message("sandbox.changeset.driver Git needs workspace.git, which names the repository to clone")
         .field_path(".sandbox.changeset"),
+    validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.changeset) || !has(self.sandbox.changeset.driver) || self.sandbox.changeset.driver != 'Git' || !has(self.workspace) || !has(self.workspace.git) || !has(self.workspace.git.push)")
+        .message("workspace.git.push must be unset with sandbox.changeset.driver Git: Spillway pushes the branch of each item, and agents push nothing")
+        .field_path(".workspace"),
+    validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.changeset) || !has(self.sandbox.changeset.driver) || self.sandbox.changeset.driver == 'None' || ((!has(self.mode) || self.mode != 'Chat') && (!has(self.agent.run) || self.agent.run == 'PerItem'))")
+        .message("sandbox.changeset.driver needs agent.run PerItem and a pool that is not Chat: each item has a workspace of its own")
+        .field_path(".sandbox.changeset"),
     validation = Rule::new("!has(self.models) || !has(self.sandbox) || !has(self.sandbox.outputs) || !has(self.sandbox.outputs.allow) || !self.models.exists(model, self.sandbox.outputs.allow.exists(entry, entry.startsWith(model.origin.lowerAscii().substring(8))))")
         .message("sandbox.outputs.allow must not hold the host of a model: calls that bypass the gateway would not be counted")
         .field_path(".sandbox.outputs"),
@@ -297,8 +303,8 @@ pub struct AgentPermissions {
 pub struct Workspace {
     /// An empty directory that is deleted with the pod.
     pub empty: Option<EmptyWorkspace>,
-    /// A git repository that the agents work on. Each agent has a clone in an empty directory before its program starts. The image must
-    /// contain git.
+    /// A git repository that the agents work on. Each agent has a clone in an empty directory before its program starts. With
+    /// `sandbox.changeset`, each item has one. The image must contain git.
     pub git: Option<GitWorkspace>,
     /// Spec of a PersistentVolumeClaim. Each agent gets a volume of its own.
     #[serde(default)]

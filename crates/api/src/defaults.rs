@@ -2,14 +2,18 @@
 //! `type` changes its defaults too.
 
 use crate::AgentPoolSpec;
-use crate::agent_pool::PoolMode;
+use crate::agent_pool::{GitWorkspace, PoolMode};
 use crate::names;
+use crate::sandbox::{Changeset, ChangesetDriver};
 
 /// Default number of seconds between heartbeats.
 pub const HEARTBEAT_PERIOD_SECONDS: i32 = 20;
 const HEARTBEAT_TIMEOUT_SECONDS: i32 = 1800;
 const STARTUP_TIMEOUT_SECONDS: i32 = 300;
 const GOODBYE_TIMEOUT_SECONDS: i32 = 15;
+/// Branch of an item's changeset, if the pool names none.
+pub const CHANGESET_BRANCH: &str = "spillway/{item}";
+const VERIFY_SECONDS: i32 = 600;
 /// Default number of seconds for which the object of a stopped Agent is kept.
 pub const STOPPED_TTL_SECONDS: i32 = 3600;
 
@@ -81,6 +85,27 @@ impl AgentPoolSpec {
         let set = self.supervision.as_ref().and_then(|supervision| supervision.stopped_ttl_seconds);
         at_least_zero(set.unwrap_or(STOPPED_TTL_SECONDS))
     }
+
+    /// Settings of changesets by git and their repository, if items of the pool have changesets.
+    pub fn git_changeset(&self) -> Option<(&Changeset, &GitWorkspace)> {
+        let changeset = self.sandbox.as_ref()?.changeset.as_ref()?;
+        match changeset.driver? {
+            ChangesetDriver::Git => Some((changeset, self.workspace.as_ref()?.git.as_ref()?)),
+            ChangesetDriver::Copy | ChangesetDriver::None => None,
+        }
+    }
+}
+
+impl Changeset {
+    /// Template of the branch. Defaults to `spillway/{item}`.
+    pub fn branch_template(&self) -> &str {
+        self.branch.as_deref().unwrap_or(CHANGESET_BRANCH)
+    }
+
+    /// Time limit in seconds of the verify command, at least 1. Defaults to 600.
+    pub fn verify_timeout_seconds(&self) -> u32 {
+        at_least_zero(self.verify_seconds.unwrap_or(VERIFY_SECONDS)).max(1)
+    }
 }
 
 /// The number, or 0 if it is negative. The CRD refuses negative numbers, but an object that was stored before a rule was tightened may hold
@@ -103,6 +128,26 @@ mod tests {
         assert_eq!((pool("scheduler").min(), pool("worker").min(), pool("free").max()), (1, 0, 1));
         assert!(pool("worker").work_aware() && pool("drone").work_aware());
         assert!(!pool("free").work_aware() && !pool("scheduler").work_aware());
+    }
+
+    #[test]
+    fn items_have_changesets_by_git_alone_and_with_a_repository() {
+        let of = |changeset: serde_json::Value, workspace: serde_json::Value| {
+            let spec = serde_json::json!({"type": "worker", "agent": {"image": "x", "command": ["y"]},
+                "sandbox": {"changeset": changeset}, "workspace": workspace});
+            let spec: AgentPoolSpec = serde_json::from_value(spec).expect("a pool");
+            spec.git_changeset()
+                .map(|(changeset, git)| (changeset.branch_template().to_owned(), changeset.verify_timeout_seconds(), git.remote.clone()))
+        };
+        let git = serde_json::json!({"git": {"remote": "r"}});
+        assert_eq!(of(serde_json::json!({"driver": "Git"}), git.clone()), Some(("spillway/{item}".into(), 600, "r".into())));
+        let own = serde_json::json!({"driver": "Git", "branch": "b", "verifySeconds": 5});
+        assert_eq!(of(own, git.clone()), Some(("b".into(), 5, "r".into())));
+        assert_eq!(of(serde_json::json!({"driver": "Git"}), serde_json::Value::Null), None);
+        for driver in ["Copy", "None"] {
+            assert_eq!(of(serde_json::json!({"driver": driver}), git.clone()), None, "{driver}");
+        }
+        assert_eq!(of(serde_json::json!({}), git), None);
     }
 
     #[test]

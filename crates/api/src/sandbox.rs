@@ -28,20 +28,32 @@ pub struct Sandbox {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = command_length_rule("verify", 16_384))]
+#[x_kube(
+    validation = command_length_rule("verify", 16_384),
+    validation = Rule::new("(has(self.driver) && self.driver != 'None') || !(has(self.branch) || has(self.maxBytes) || has(self.verifySeconds) || (has(self.protect) && self.protect.size() > 0) || (has(self.verify) && self.verify.size() > 0))")
+        .message("branch, protect, maxBytes, verify and verifySeconds need driver: Git")
+        .field_path(".driver"),
+)]
 pub struct Changeset {
-    /// Method: `Git` (a fresh clone for each item), `Copy` (a copy of the workspace) or `None` (the default). Git and Copy are not
-    /// supported by this version.
+    /// Method: `Git` (a fresh clone of `workspace.git` for each item, and a pushed branch as the result), `Copy` (a copy of the
+    /// workspace) or `None` (the default). Copy is not supported by this version.
     pub driver: Option<ChangesetDriver>,
-    /// Paths that must not change. Not supported by this version.
-    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    /// Branch to which the changes of an item are pushed, with `{agent}`, `{pool}` and `{item}` for names. Defaults to
+    /// `spillway/{item}`. With a fixed name, items that began from the same commit conflict.
+    #[schemars(length(min = 1, max = 200), regex(pattern = "^[A-Za-z0-9_{][A-Za-z0-9._/@+{}-]*$"))]
+    pub branch: Option<String>,
+    /// Paths that must not change, relative to the repository. A path stands for all below it, and `*` for any characters of a name.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256), regex(pattern = "^[^/].*$")))]
     pub protect: Option<Vec<String>>,
-    /// Maximum size of a changeset in bytes. Not supported by this version.
+    /// Maximum number of bytes of the added and changed files together. If unset, only the platform's limit of a push applies.
     #[schemars(range(min = 1))]
     pub max_bytes: Option<i64>,
-    /// Command that must exit 0 before a changeset is accepted. Not supported by this version.
+    /// Command that must exit 0 before the changes of an item are pushed. It runs in the workspace, after the program.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub verify: Option<Vec<String>>,
+    /// Time limit in seconds of `verify`. Defaults to 600.
+    #[schemars(range(min = 1, max = 86400))]
+    pub verify_seconds: Option<i32>,
 }
 
 /// Method that isolates changes.

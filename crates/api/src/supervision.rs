@@ -76,11 +76,11 @@ pub struct Gang {
 pub struct SupervisionRule {
     /// Signal to which the rule applies. Silence: HeartbeatLost (the pod), ProgramSilent (the program). Failures: CrashLoop, OOMKilled,
     /// GangDivergence (the agents of one group). Tokens: BudgetNearLimit, TokenBudgetExceeded. Time: OperationTimeout (one operation),
-    /// ChronicTimeout (several), ItemStalled (no progress), ItemPastTime, ObjectiveMissed. Limits: RuleViolated (see `rule`). BadChangeset
-    /// is not supported by this version: nothing raises it.
+    /// ChronicTimeout (several), ItemStalled (no progress), ItemPastTime, ObjectiveMissed. Limits: RuleViolated (see `rule`),
+    /// BadChangeset (the changes of an item were refused).
     pub signal: Signal,
-    /// Violated rule, for `signal: RuleViolated`: a host that is denied (NetworkDenied) or too many child agents (TooManyChildren).
-    /// ToolRejected and ForbiddenPath are not supported by this version: nothing raises them.
+    /// Violated rule, for `signal: RuleViolated`: a host that is denied (NetworkDenied), too many child agents (TooManyChildren) or a
+    /// changed path that is protected (ForbiddenPath). ToolRejected is not supported by this version: nothing raises it.
     pub rule: Option<ViolatedRule>,
     /// Number of signals within `windowSeconds` from which the rule applies. If unset, it applies to each signal.
     #[schemars(range(min = 1, max = 256))]

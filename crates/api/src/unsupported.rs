@@ -37,15 +37,12 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
 }
 
 const NO_SANDBOX_ADVICE: &str = "leave it unset. The pod's own isolation still applies";
-const NO_CHANGESETS_ADVICE: &str = "leave it unset. Agents write to the workspace directly";
+const NO_ITEM_CHANGESET_ADVICE: &str = "leave it unset. The pool sets the changeset (spec.sandbox.changeset)";
 const NO_GIT_ADVICE: &str = "leave it unset. Send the item to a queue of a pool that has the repository (spec.workspace.git)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 15] = [
-    field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Git", "Copy"]), NO_CHANGESETS_ADVICE),
-    field("AgentPool", "spec.sandbox.changeset.protect", Values::NotEmpty, NO_CHANGESETS_ADVICE),
-    field("AgentPool", "spec.sandbox.changeset.maxBytes", Values::Any, NO_CHANGESETS_ADVICE),
-    field("AgentPool", "spec.sandbox.changeset.verify", Values::NotEmpty, NO_CHANGESETS_ADVICE),
+pub const UNSUPPORTED_FIELDS: [Field; 11] = [
+    field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Copy"]), "use Git, or leave it unset"),
     field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX_ADVICE),
     field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX_ADVICE),
     field(
@@ -56,16 +53,10 @@ pub const UNSUPPORTED_FIELDS: [Field; 15] = [
     ),
     field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset. The PATH of the image applies"),
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
-    field("AgentPool", "spec.supervision.rules[].signal", Values::These(&["BadChangeset"]), "remove the rule. Nothing raises the signal"),
-    field(
-        "AgentPool",
-        "spec.supervision.rules[].rule",
-        Values::These(&["ToolRejected", "ForbiddenPath"]),
-        "remove the rule. Nothing raises this violation",
-    ),
+    field("AgentPool", "spec.supervision.rules[].rule", Values::These(&["ToolRejected"]), "remove the rule. Nothing raises this violation"),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
     field("WorkItem", "spec.requires.repositories", Values::NotEmpty, NO_GIT_ADVICE),
-    field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_CHANGESETS_ADVICE),
+    field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
     field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_SANDBOX_ADVICE),
 ];
 
@@ -153,14 +144,14 @@ mod tests {
     fn what_is_asked_for_is_found_and_nothing_else() {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
         let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"git": {"remote": "r"}},
-            "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "None"}, "software": {"requireDigest": true},
+            "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}, "software": {"requireDigest": true},
                 "outputs": {"egress": "AllowList", "allow": ["x.example.org:443"], "loopback": "Open"}},
-            "supervision": {"rules": [{"signal": "CrashLoop", "do": "Reap"}, {"signal": "RuleViolated", "rule": "NetworkDenied", "do": "Reap"}]}});
+            "supervision": {"rules": [{"signal": "BadChangeset", "do": "Reap"}, {"signal": "RuleViolated", "rule": "ForbiddenPath", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
         let all = json!({"toolsets": [{"name": "t"}],
             "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {"loopback": "LinkOnly"}, "software": {"path": ["/x"]},
-                "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}},
-            "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "BadChangeset", "do": "Log"},
+                "changeset": {"driver": "Copy"}},
+            "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"},
                 {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"}]}});
         let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
         assert_eq!(paths("AgentPool", all), of_pools, "each of them is found");
@@ -177,8 +168,8 @@ mod tests {
     fn a_message_names_the_field_and_what_to_do() {
         let message = |path: &str| UNSUPPORTED_FIELDS.iter().find(|field| field.path == path).map(Field::message).unwrap_or_default();
         assert_eq!(
-            message("spec.sandbox.changeset.maxBytes"),
-            "spec.sandbox.changeset.maxBytes is not supported by this version: leave it unset. Agents write to the workspace directly"
+            message("spec.bulkhead.changeset"),
+            "spec.bulkhead.changeset is not supported by this version: leave it unset. The pool sets the changeset (spec.sandbox.changeset)"
         );
         assert!(message("spec.sandbox.isolation.landlock").starts_with("spec.sandbox.isolation.landlock: Required is not supported"));
     }
@@ -194,9 +185,9 @@ mod tests {
         );
         assert_eq!(expression("spec.toolsets"), "!(has(object.spec) && has(object.spec.toolsets) && object.spec.toolsets.size() > 0)");
         assert_eq!(
-            expression("spec.supervision.rules[].signal"),
+            expression("spec.supervision.rules[].rule"),
             "!(has(object.spec) && has(object.spec.supervision) && has(object.spec.supervision.rules) && \
-             object.spec.supervision.rules.exists(one, has(one.signal) && one.signal in ['BadChangeset']))"
+             object.spec.supervision.rules.exists(one, has(one.rule) && one.rule in ['ToolRejected']))"
         );
     }
 }

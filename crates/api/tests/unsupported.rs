@@ -84,7 +84,7 @@ fn asking(field: Field) -> Value {
         Values::NotEmpty => json!(["x"]),
         Values::These(these) => json!(these[0]),
     };
-    let value = if field.values == Values::Any && !field.path.ends_with("maxBytes") { json!({}) } else { value };
+    let value = if field.values == Values::Any { json!({}) } else { value };
     let parts: Vec<&str> = field.path.split('.').collect();
     parts.iter().rev().fold(value, |value, part| match part.strip_suffix("[]") {
         Some(list) => json!({list: [value]}),

@@ -1,6 +1,7 @@
-//! Conversion of items: from a WorkItem to its spec and its record. Submodule `queue` reads queues, and `status` writes
-//! statuses. All functions are pure.
+//! Conversion of items: from a WorkItem to its spec and its record. Submodule `queue` reads queues, and `status` and
+//! `changeset` write statuses. All functions are pure.
 
+mod changeset;
 mod queue;
 mod status;
 
@@ -19,6 +20,7 @@ use crate::policy::work::item::{self, Attempt, Dependency, Holder, Overrides, Ph
 use crate::policy::work::requires::Requires;
 use crate::policy::work::selector::{Operator, Requirement, Selector};
 
+pub use changeset::CONFLICT_REASON;
 pub use queue::{cancelled_groups, queue};
 pub use status::{StatusExtras, patch, phase};
 
@@ -239,6 +241,7 @@ pub fn entry(item: &WorkItem) -> Entry {
         first_ready: item.status.as_ref().and_then(|status| status.ready_time.as_ref()).map(|time| unix_millis(time.0)),
         tracked: is_gitops_managed(&item.metadata),
         generation: item.metadata.generation.unwrap_or(0),
+        open_changeset: changeset::open_branch(item),
     }
 }
 

@@ -45,6 +45,10 @@ pub const SOCKET_VARIABLE: &str = "SPILLWAY_SOCKET";
 pub const DATA_DIR: &str = "/spillway/data";
 /// The environment variable that names the data folder.
 pub const DATA_DIR_VARIABLE: &str = "SPILLWAY_DATA_DIR";
+/// The program's working directory.
+pub const WORKSPACE_DIR: &str = "/workspace";
+/// Folder of the repository that clones for items are made from.
+pub const MIRROR_DIR: &str = "/spillway/mirror";
 /// The file of notices in the data folder.
 pub const NOTICES_FILE: &str = "notices.jsonl";
 /// Notices that the pod itself makes have higher numbers than this. The controller's notices have lower ones, and only those

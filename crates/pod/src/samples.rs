@@ -6,7 +6,7 @@ use spillway_wire::work::{Assignment, LeaseRef};
 
 /// Settings with which the program runs once for each item, with the task on its standard input.
 pub fn per_item() -> WorkSettings {
-    WorkSettings { run: Run::PerItem, input: Input::Stdin, continue_prompt: "go on".into(), max_turns: 1, max_items: None }
+    WorkSettings { run: Run::PerItem, input: Input::Stdin, continue_prompt: "go on".into(), max_turns: 1, max_items: None, changeset: None }
 }
 
 /// An item, leased under `epoch`.
@@ -20,6 +20,7 @@ pub fn assignment(epoch: i64) -> Assignment {
         attempt: 1,
         attempt_seconds: 60,
         checkpoint_ref: None,
+        branch: None,
     }
 }
 

@@ -99,7 +99,8 @@ impl Signal {
             Self::ChronicTimeout => once(Action::Reap),
             Self::ItemStalled | Self::ItemPastTime => once(Action::Requeue),
             Self::ObjectiveMissed => once(Action::Notify),
-            Self::BadChangeset => once(Action::Requeue),
+            // The item has ended already: the agent may hold the next one.
+            Self::BadChangeset => once(Action::Log),
             Self::RuleViolated(Violation::NetworkDenied) => (Action::Warn, 20, Duration::from_secs(600)),
             Self::RuleViolated(Violation::ToolRejected) => (Action::Warn, 10, Duration::from_secs(600)),
             Self::RuleViolated(Violation::TooManyChildren) => once(Action::Warn),

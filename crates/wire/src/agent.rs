@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::body::{BoundedBody, at_most};
+use crate::changeset::ChangesetSettings;
 use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits, TimeExemptions};
 use crate::work::{ItemWanted, LeaseRef};
 
@@ -115,6 +116,9 @@ pub struct WorkSettings {
     /// Number of items after which the agent says goodbye. None: there is no limit.
     #[serde(default)]
     pub max_items: Option<u32>,
+    /// How the pod makes the changesets of items. None: items have no changesets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changeset: Option<Box<ChangesetSettings>>,
 }
 
 /// Which of the pod's programs asks for an item.

@@ -61,6 +61,9 @@ pub struct GitPush {
     pub overwrite: bool,
     /// Whether refs may be deleted.
     pub delete: bool,
+    /// Whether only the commit that the pod announced may be pushed ([`COMMIT_HEADER`](crate::changeset::COMMIT_HEADER)).
+    #[serde(default)]
+    pub changeset_only: bool,
 }
 
 impl BoundedBody for GitTargetRequest {

@@ -29,6 +29,7 @@ pub mod agent;
 pub mod ask;
 pub mod body;
 pub mod budget;
+pub mod changeset;
 pub mod command;
 pub mod egress;
 pub mod error;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{DesiredState, Goodbye, Notice, Report, Settings, Spawn, Spawned};
 use crate::body::BoundedBody;
 use crate::budget::{AskTokens, RemainingTokens};
+use crate::changeset::PendingCommit;
 use crate::command::{BeginCommand, CommandBegun, CommandEnded, CommandRejected};
 use crate::error::Refusal;
 use crate::follow::{Inbox, InboxQuery, ListWork, WorkList};
@@ -66,6 +67,9 @@ pub enum Control {
         /// How it ended.
         outcome: Outcome,
     },
+    /// The commit of the item in hand that may be pushed now. None: no commit may be pushed. The supervisor repeats this
+    /// on each connection.
+    Commit(Option<PendingCommit>),
 }
 
 /// A message of the sidecar to the supervisor.
@@ -97,6 +101,8 @@ pub enum Order {
     Said(LeaseRef, Outcome),
     /// The end of this item was accepted, or no longer counts: forget the item.
     Settled(LeaseRef),
+    /// The sidecar names this commit to the gateway from now on: it can be pushed.
+    CommitNamed(PendingCommit),
 }
 
 /// Calls of models. Times are milliseconds since boot, because both programs of a pod run on one kernel.

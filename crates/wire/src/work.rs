@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::body::{BoundedBody, at_most};
+use crate::changeset::ChangesetReport;
 
 /// Maximum number of bytes of a result.
 pub const MAX_RESULT_BYTES: usize = 4096;
@@ -93,6 +94,9 @@ pub struct Assignment {
     /// Where this attempt can continue, as an earlier attempt reported it.
     #[serde(default)]
     pub checkpoint_ref: Option<String>,
+    /// Branch of the item's changeset. None: the item has no changeset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
 }
 
 /// How an attempt ended, as the agent reports it.
@@ -103,6 +107,9 @@ pub enum Outcome {
     Complete {
         /// Result of the task, at most 4096 bytes.
         result: Option<String>,
+        /// The changeset of the item, if it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        changeset: Option<Box<ChangesetReport>>,
     },
     /// The task failed.
     Fail {
@@ -126,7 +133,9 @@ impl Outcome {
     /// Returns the last segment of the call's path, and its body for this lease.
     pub fn verb_and_body(&self, epoch: i64) -> (&'static str, serde_json::Value) {
         match self {
-            Self::Complete { result } => ("complete", serde_json::json!(Complete { epoch, result: result.clone() })),
+            Self::Complete { result, changeset } => {
+                ("complete", serde_json::json!(Complete { epoch, result: result.clone(), changeset: changeset.clone() }))
+            }
             Self::Fail { reason, message, exit_code } => {
                 let fail = Fail { epoch, reason: reason.clone(), message: message.clone(), exit_code: *exit_code };
                 ("fail", serde_json::json!(fail))
@@ -141,13 +150,18 @@ impl Outcome {
 impl BoundedBody for Outcome {
     fn check(&self) -> Result<(), (&'static str, String)> {
         match self {
-            Self::Complete { result } => check_result(result.as_deref()),
+            Self::Complete { result, changeset } => check_complete(result.as_deref(), changeset.as_deref()),
             Self::Fail { reason, message, exit_code: _ } | Self::Release { reason, message } => {
                 check_reason(reason)?;
                 at_most("message", message, MAX_MESSAGE_CHARS)
             }
         }
     }
+}
+
+fn check_complete(result: Option<&str>, changeset: Option<&ChangesetReport>) -> Result<(), (&'static str, String)> {
+    changeset.map_or(Ok(()), ChangesetReport::check)?;
+    check_result(result)
 }
 
 fn check_result(result: Option<&str>) -> Result<(), (&'static str, String)> {
@@ -176,11 +190,15 @@ pub struct Complete {
     /// Result of the task, at most 4096 bytes.
     #[serde(default)]
     pub result: Option<String>,
+    /// The changeset of the item, if it has one. The field is left out otherwise, because an older governor does not
+    /// know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changeset: Option<Box<ChangesetReport>>,
 }
 
 impl BoundedBody for Complete {
     fn check(&self) -> Result<(), (&'static str, String)> {
-        check_result(self.result.as_deref())
+        check_complete(self.result.as_deref(), self.changeset.as_deref())
     }
 }
 

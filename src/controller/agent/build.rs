@@ -43,6 +43,8 @@ const RUN_DIR: &str = "/spillway/run";
 const JOURNAL_DIR: &str = "/spillway/journal";
 const TOKEN_DIR: &str = "/spillway/token";
 const CA_DIR: &str = "/spillway/ca";
+/// The mirror of the repository, from which the workspace of each item is cloned.
+const MIRROR_DIR: &str = "/spillway/mirror";
 /// Files between our programs and the agent's: notices, payloads, results.
 const DATA_DIR: &str = "/spillway/data";
 /// The sidecar's loopback port for other hosts than models, git and tools.
@@ -87,7 +89,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
         resources: Some(resources(agent.spec.resources.as_ref().or(spec.agent.resources.as_ref()))),
         security_context: Some(container_security_context()),
         working_dir: Some(WORKSPACE_DIR.into()),
-        volume_mounts: Some(mounts(&files)),
+        volume_mounts: Some(mounts(pool, &files)),
         stdin: chat.then_some(true),
         tty: chat.then_some(true),
         ..Container::default()

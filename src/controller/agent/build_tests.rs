@@ -149,6 +149,23 @@ fn the_token_and_the_journal_are_the_sidecars_alone() {
 }
 
 #[test]
+fn only_pools_with_changesets_have_a_mirror_and_only_the_agents_container_mounts_it() {
+    let extra =
+        |driver: &str| json!({"workspace": {"git": {"remote": "https://git.example.com/a"}}, "sandbox": {"changeset": {"driver": driver}}});
+    let mirrors = |spec: &PodSpec| -> (Vec<String>, Vec<String>) {
+        let sizes = spec.volumes.iter().flatten().filter(|volume| volume.name == "spillway-mirror");
+        let sizes =
+            sizes.map(|volume| volume.empty_dir.clone().and_then(|scratch| scratch.size_limit).map_or(String::new(), |size| size.0));
+        let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let mounts = all.flat_map(|container| container.volume_mounts.iter().flatten().map(move |mount| (&container.name, mount)));
+        let mounts = mounts.filter(|(_, mount)| mount.name == "spillway-mirror" && mount.read_only.is_none());
+        (sizes.collect(), mounts.map(|(container, mount)| format!("{container} {}", mount.mount_path)).collect())
+    };
+    assert_eq!(mirrors(&built(extra("Git"))), (vec!["8Gi".to_owned()], vec!["agent /spillway/mirror".to_owned()]));
+    assert_eq!(mirrors(&built(extra("None"))), (vec![], vec![]));
+}
+
+#[test]
 fn the_supervisor_starts_the_program_and_passes_on_what_the_pool_lists() {
     let words = |extra| built(extra).containers[0].command.clone().expect("a command").join(" ");
     assert_eq!(words(json!({})), "/spillway/bin/spillway-agent agent --home /home/agent/home -- y");

@@ -193,10 +193,10 @@ fn unsupported_fields_are_refused_by_name() {
     };
     assert_eq!(unsupported(&spec(json!({}))), None);
     assert_eq!(unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": true, "urls": ["https://example.org"]}}))), None);
-    let both = json!({"sandbox": {"changeset": {"maxBytes": 1}}, "toolsets": [{"name": "t"}]});
+    let both = json!({"sandbox": {"changeset": {"driver": "Copy"}}, "toolsets": [{"name": "t"}]});
     let both = unsupported(&spec(both)).expect("two fields");
     assert!(
-        both.contains("spec.sandbox.changeset.maxBytes is not supported") && both.contains("; spec.toolsets is not supported"),
+        both.contains("spec.sandbox.changeset.driver: Copy is not supported") && both.contains("; spec.toolsets is not supported"),
         "{both}"
     );
     for sandbox in [
@@ -209,5 +209,6 @@ fn unsupported_fields_are_refused_by_name() {
             "{sandbox}"
         );
     }
+    assert_eq!(unsupported(&spec(json!({"sandbox": {"changeset": {"driver": "Git", "maxBytes": 1}}}))), None);
     assert_eq!(unsupported(&spec(json!({"sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}}}))), None);
 }

@@ -107,14 +107,18 @@ impl Attempt<'_> {
             watch.target().await?
         };
         let allowed = target.push.as_ref();
+        let commit = push::announced_commit(headers);
         if let Some(head) = &head
-            && let Some(denials) = push::denials(head, allowed)
+            && let Some(denials) = push::denials(head, commit.as_ref(), allowed)
         {
             self.count_denial(head, &denials).await;
             let limit = gateway.git.settings.max_push_bytes;
             return watch.guard(async { Ok(push::denied(head, rest, &denials, allowed, limit).await) }).await;
         }
         self.log("Allowed", &head.as_ref().map(ref_names).unwrap_or_default());
+        if let Some(head) = head {
+            watch.push_allowed(head, commit);
+        }
         let record = TransferRecord::new(gateway.metrics.clone(), TransferKind::Git, pod, target.remote.clone());
         let record = Arc::new(record);
         let silent = async {

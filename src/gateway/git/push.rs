@@ -13,7 +13,8 @@ use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
 use crate::policy::git::push::{PushError, denied_report};
-use crate::policy::git::{Denial, Exchange, PushHead, PushHeadReader, PushRules, RefPattern, Service, decide};
+use crate::policy::git::{Commits, Denial, Exchange, PushHead, PushHeadReader, PushRules, RefPattern, Service, decide};
+use crate::wire::changeset::{COMMIT_HEADER, PendingCommit};
 use crate::wire::git::GitPush;
 use crate::wire::{Code, Refusal};
 
@@ -64,13 +65,23 @@ fn invalid(error: &PushError) -> Refusal {
     Refusal::new(Code::GitDenied, error.to_string()).reason(Denial::InvalidRequest.reason())
 }
 
+/// The commit that the pod's supervisor announced. The sidecar names it; programs cannot set its header.
+pub fn announced_commit(headers: &HeaderMap) -> Option<PendingCommit> {
+    PendingCommit::parse(headers.get(COMMIT_HEADER)?.to_str().ok()?)
+}
+
 /// The denials of a push, one for each update, if any is denied. A push is allowed as a whole, or not at all, and without rules
 /// nothing is.
-pub fn denials(head: &PushHead, allowed: Option<&GitPush>) -> Option<Vec<Option<Denial>>> {
-    let rules = allowed.map(|GitPush { refs, overwrite, delete }| PushRules {
+pub fn denials(head: &PushHead, commit: Option<&PendingCommit>, allowed: Option<&GitPush>) -> Option<Vec<Option<Denial>>> {
+    let rules = allowed.map(|GitPush { refs, overwrite, delete, changeset_only }| PushRules {
         refs: RefPattern::filled(refs.clone()),
         overwrite: *overwrite,
         delete: *delete,
+        commits: if *changeset_only {
+            Commits::Changeset(commit.map(|PendingCommit { old, new }| (old.clone(), new.clone())))
+        } else {
+            Commits::Any
+        },
     });
     let denial = |update| rules.as_ref().map_or(Some(Denial::PushNotAllowed), |rules| decide(rules, update).err());
     let all: Vec<Option<Denial>> = head.updates.iter().map(denial).collect();
@@ -120,14 +131,18 @@ mod tests {
     }
 
     fn allowed() -> GitPush {
-        GitPush { refs: "refs/heads/agents/*".into(), overwrite: false, delete: false }
+        GitPush { refs: "refs/heads/agents/*".into(), overwrite: false, delete: false, changeset_only: false }
     }
 
     #[tokio::test]
     async fn an_allowed_push_goes_on_byte_by_byte() {
         let push = read(&HeaderMap::new(), body(&["refs/heads/agents/x"])).await.expect("a push");
-        assert_eq!(denials(&push.head, Some(&allowed())), None);
-        assert_eq!(denials(&push.head, None), Some(vec![Some(Denial::PushNotAllowed)]), "a governor that names no rules allows nothing");
+        assert_eq!(denials(&push.head, None, Some(&allowed())), None);
+        assert_eq!(
+            denials(&push.head, None, None),
+            Some(vec![Some(Denial::PushNotAllowed)]),
+            "a governor that names no rules allows nothing"
+        );
         let rest = push.rest.collect().await.expect("whole").to_bytes();
         let all = [push.bytes.as_slice(), &rest].concat();
         assert_eq!(all, body(&["refs/heads/agents/x"]).collect().await.expect("whole").to_bytes());
@@ -136,7 +151,7 @@ mod tests {
     #[tokio::test]
     async fn one_denied_ref_denies_the_push_and_git_reads_why() {
         let push = read(&HeaderMap::new(), body(&["refs/heads/agents/x", "refs/heads/main"])).await.expect("a push");
-        let denials = denials(&push.head, Some(&allowed())).expect("one is denied");
+        let denials = denials(&push.head, None, Some(&allowed())).expect("one is denied");
         assert_eq!(denials, [None, Some(Denial::RefNotAllowed)]);
         let response = denied(&push.head, push.rest, &denials, Some(&allowed()), 1024).await;
         let text = response.into_body().collect().await.expect("whole").to_bytes();

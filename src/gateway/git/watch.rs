@@ -7,9 +7,12 @@ use std::time::Duration;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::push;
 use crate::cluster::token::PodIdentity;
 use crate::gateway::agent_end::agent_ended;
 use crate::gateway::state::Gateway;
+use crate::policy::git::{Denial, PushHead};
+use crate::wire::changeset::PendingCommit;
 use crate::wire::git::{GitTarget, GitTargetRequest};
 use crate::wire::{Code, Refusal};
 
@@ -25,6 +28,8 @@ pub struct Watch {
     gateway: Arc<Gateway>,
     pod: PodIdentity,
     asked: GitTargetRequest,
+    /// The push that was allowed, with the commit that was announced for it.
+    push: Option<(PushHead, Option<PendingCommit>)>,
     revoked: Receiver<()>,
     until: Instant,
 }
@@ -33,7 +38,12 @@ impl Watch {
     /// Watches from now on: an end between two questions is not missed.
     pub fn new(gateway: Arc<Gateway>, pod: PodIdentity, asked: GitTargetRequest) -> Self {
         let revoked = gateway.long_polls.stream(&pod.uid);
-        Self { gateway, pod, asked, revoked, until: Instant::now() + REQUEST_TIMEOUT }
+        Self { gateway, pod, asked, push: None, revoked, until: Instant::now() + REQUEST_TIMEOUT }
+    }
+
+    /// Watches from now on whether this push is still allowed.
+    pub fn push_allowed(&mut self, head: PushHead, commit: Option<PendingCommit>) {
+        self.push = Some((head, commit));
     }
 
     /// The agent's repository, if it is the one that it asks for and the agent may act.
@@ -52,7 +62,7 @@ impl Watch {
 
     /// Ends when the request must not go on, and says why.
     pub async fn ended(&mut self) -> Refusal {
-        let Self { gateway, pod, asked, revoked, until } = self;
+        let Self { gateway, pod, asked, push, revoked, until } = self;
         tokio::select! {
             () = gateway.git.stopping.cancelled() => Refusal::unavailable("this gateway is stopping; try again"),
             () = agent_ended(gateway, pod, revoked) => {
@@ -62,7 +72,7 @@ impl Watch {
                 let message = format!("the request took longer than {} s", REQUEST_TIMEOUT.as_secs());
                 Refusal::new(Code::DestinationUnreachable, message)
             }
-            refusal = denied(gateway, pod, asked) => refusal,
+            refusal = denied(gateway, pod, asked, push.as_ref()) => refusal,
         }
     }
 }
@@ -72,13 +82,27 @@ pub async fn ask(gateway: &Gateway, pod: &PodIdentity, asked: &GitTargetRequest)
     gateway.governor.call_json(GOVERNOR_GIT_PATH, Some(pod), asked).await
 }
 
-/// Ends when the governor denies a request that it allowed before.
-async fn denied(gateway: &Gateway, pod: &PodIdentity, asked: &GitTargetRequest) -> Refusal {
+/// Ends when a request is denied that was allowed before: by the governor, or because the pool allows its push no more.
+async fn denied(
+    gateway: &Gateway,
+    pod: &PodIdentity,
+    asked: &GitTargetRequest,
+    push: Option<&(PushHead, Option<PendingCommit>)>,
+) -> Refusal {
     loop {
         sleep(RECHECK_INTERVAL).await;
         match ask(gateway, pod, asked).await {
             Err(refusal) if !refusal.code.is_retryable() => return refusal,
-            Ok(_) | Err(_) => {}
+            Ok(Some(target)) => {
+                if let Some(denial) = push.and_then(|(head, commit)| first_denial(head, commit.as_ref(), &target)) {
+                    return Refusal::new(Code::GitDenied, denial.to_string()).reason(denial.reason());
+                }
+            }
+            Ok(None) | Err(_) => {}
         }
     }
+}
+
+fn first_denial(head: &PushHead, commit: Option<&PendingCommit>, target: &GitTarget) -> Option<Denial> {
+    push::denials(head, commit, target.push.as_ref())?.into_iter().flatten().next()
 }

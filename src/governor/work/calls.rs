@@ -23,7 +23,7 @@ use crate::controller::agent::supervisor_pause_reason;
 use crate::governor::breaker::{BeginRefusal, work as attempt};
 use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::caller::Caller;
-use crate::governor::preflight;
+use crate::governor::{changeset, preflight};
 use crate::policy::interventions::Signal;
 use crate::policy::preflight::Verdict;
 use crate::policy::work::entry::Entry;
@@ -117,7 +117,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             ClaimResult::Item(name, entry, next) => (name, *entry, *next),
             ClaimResult::Held(name) => {
                 drop(turn);
-                return held_assignment(caller, &name, context).await;
+                return held_assignment(caller, agent, pool, &name, context).await;
             }
             ClaimResult::Nothing => return Ok(None),
             ClaimResult::Unknown => return Err(Refusal::unavailable("the budgets above this agent are being read; try again")),
@@ -148,7 +148,9 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             }
             Err(BeginRefusal::Away(words)) => return Err(Refusal::unavailable(words)),
         }
-        let result = store(context, &key, &entry, &next, &StatusExtras::default(), WriteLane::Needed).await;
+        let begun =
+            StatusExtras { changeset: changeset::opened(agent, pool, &key.name, next.epoch).map(Box::new), ..StatusExtras::default() };
+        let result = store(context, &key, &entry, &next, &begun, WriteLane::Needed).await;
         match &result {
             Ok(_) => writing.unconfirmed_claim = None,
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
@@ -166,7 +168,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                     context.metrics.waited(now().since(ready));
                 }
                 context.wake.agent(&caller.key);
-                return Ok(Some(assignment(&stored, &key, context)));
+                return Ok(Some(assignment(&stored, agent, pool, &key, context)));
             }
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
             Err(error) => return Err(unavailable(context, &error)),
@@ -192,7 +194,13 @@ enum ClaimResult {
 }
 
 /// Returns the lease that the caller already holds: its first answer was lost, or its pod restarted.
-async fn held_assignment(caller: &Caller, name: &str, context: &Context) -> Result<Option<Assignment>, Refusal> {
+async fn held_assignment(
+    caller: &Caller,
+    agent: &Agent,
+    pool: &AgentPool,
+    name: &str,
+    context: &Context,
+) -> Result<Option<Assignment>, Refusal> {
     let key = ObjectKey { namespace: caller.key.namespace.clone(), name: name.to_owned() };
     let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
@@ -214,7 +222,7 @@ async fn held_assignment(caller: &Caller, name: &str, context: &Context) -> Resu
         Box::pin(finish(caller, &uid, record.epoch, StatusExtras::default(), context, decide)).await?;
         return Ok(None);
     }
-    Ok(Some(assignment(&live, &key, context)))
+    Ok(Some(assignment(&live, agent, pool, &key, context)))
 }
 
 fn labels(agent: &Agent, pool: &AgentPool) -> std::collections::BTreeMap<String, String> {
@@ -225,7 +233,7 @@ fn labels(agent: &Agent, pool: &AgentPool) -> std::collections::BTreeMap<String,
     labels
 }
 
-fn assignment(item: &WorkItem, key: &ObjectKey, context: &Context) -> Assignment {
+fn assignment(item: &WorkItem, agent: &Agent, pool: &AgentPool, key: &ObjectKey, context: &Context) -> Assignment {
     let entry = convert::entry(item);
     let policy = context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.policy(&entry));
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
@@ -238,6 +246,7 @@ fn assignment(item: &WorkItem, key: &ObjectKey, context: &Context) -> Assignment
         attempt: entry.record.attempts,
         attempt_seconds: seconds(policy.attempt_timeout),
         checkpoint_ref: item.status.as_ref().and_then(|status| status.progress.as_ref()?.checkpoint_ref.clone()),
+        branch: changeset::branch_of(agent, pool, &entry, &key.name),
     }
 }
 
@@ -246,20 +255,24 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
     ready(context)?;
     match call {
         Call::Complete => {
-            let Complete { epoch, result } = body::read(bytes)?;
-            let beside = StatusExtras { result, ..StatusExtras::default() };
+            let Complete { epoch, result, changeset } = body::read(bytes)?;
+            let begun = find(caller, uid, context).ok().and_then(|(_, entry)| entry.open_changeset);
+            let told = changeset.and_then(|report| changeset::completed(caller.external.is_some(), &pool.spec, epoch, *report, begun));
+            let beside = StatusExtras { result, changeset: told.map(Box::new), ..StatusExtras::default() };
             finish(caller, uid, epoch, beside, context, |entry, fence, _| lease::complete(&entry.record, fence, now())).await
         }
         Call::Fail => {
             let Fail { epoch, reason, message, exit_code } = body::read(bytes)?;
             let held = LeaseRef { uid: uid.to_owned(), epoch };
+            // The changes were refused, and the program had ended well.
+            let of_changeset = changeset::is_own_reason(&reason);
             // The program failed and did not itself report that the task failed.
-            if exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
+            if !of_changeset && exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
                 return Err(Refusal::unavailable(
                     "the lifetime tokens of this agent are spent: wait until the supervisor decides about its item",
                 ));
             }
-            let refused = context.live.recent_refusal(&caller.uid, &held);
+            let refused = context.live.recent_refusal(&caller.uid, &held).filter(|_| !of_changeset);
             let failure = match refused::judge(Failure { reason, message, exit_code }, refused.as_ref()) {
                 AttemptVerdict::Failed(failure) => failure,
                 AttemptVerdict::GivenBack(message) => {
@@ -273,7 +286,11 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             let decide = |entry: &Entry, fence: Fence, judges: FailureJudges| {
                 lease::fail(&entry.record, fence, &failure, FailureJudges { is_final, ..judges }, now())
             };
-            finish(caller, uid, epoch, StatusExtras::default(), context, decide).await
+            // A repeated call is answered again, and raises nothing.
+            let refusal = refused_changes(caller, &held, &failure, context);
+            let answer = finish(caller, uid, epoch, StatusExtras::default(), context, decide).await?;
+            raise(caller, refusal, context);
+            Ok(answer)
         }
         Call::Release => {
             let Release { epoch, reason, message } = body::read(bytes)?;
@@ -284,6 +301,27 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
         Call::Advance => advance(caller, uid, body::read(bytes)?, context),
         _ => Err(Refusal::new(Code::NoSuchCall, "the calls of an item are complete, fail, release and progress")),
     }
+}
+
+/// The signals of a failure whose changes were refused, with their message, while the caller holds the item.
+fn refused_changes(caller: &Caller, held: &LeaseRef, failure: &Failure, context: &Context) -> Option<(&'static [Signal], String)> {
+    let signals = changeset::signals(&failure.reason);
+    if signals.is_empty() {
+        return None;
+    }
+    context.work_index.with(&caller.key.namespace, |namespace_work| {
+        let holds = namespace_work.holds(&caller.uid, held);
+        let (name, _) = namespace_work.by_uid(&held.uid).filter(|(_, entry)| holds && entry.open_changeset.is_some())?;
+        Some((signals, format!("the changes of WorkItem/{name} were refused ({}): {}", failure.reason, failure.message)))
+    })
+}
+
+fn raise(caller: &Caller, refusal: Option<(&[Signal], String)>, context: &Context) {
+    let Some((signals, words)) = refusal else { return };
+    for signal in signals {
+        context.live.raise(&caller.uid, *signal, Some(words.clone()));
+    }
+    context.wake.agent(&caller.key);
 }
 
 /// Whether the supervisor is about to decide on an agent without tokens. Until then the end of its program is no

@@ -180,6 +180,7 @@ mod tests {
             first_ready: None,
             tracked: false,
             generation: 1,
+            open_changeset: None,
         }
     }
 

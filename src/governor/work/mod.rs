@@ -46,3 +46,6 @@ pub mod work_index;
 
 pub use spillway_conversion::work as convert;
 pub use work_index::WorkIndex;
+
+#[cfg(test)]
+mod changeset_tests;

@@ -11,10 +11,11 @@ use super::convert::StatusExtras;
 use super::item_write::{ItemWriteGuard, store, write_finish};
 use super::namespace_work::{WriteLane, now};
 use crate::api::conditions::reasons;
-use crate::api::{WorkItem, names};
+use crate::api::{AgentPool, WorkItem, names};
 use crate::cluster::{Class, ObjectKey};
 use crate::controller::Context;
 use crate::governor::caller::{Caller, identify};
+use crate::governor::changeset;
 use crate::governor::rollback::{RECOVER_ACTION, first_pool};
 use crate::policy::work::entry::Entry;
 use crate::policy::work::failure::Failure;
@@ -30,25 +31,40 @@ pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<
     ready(context)?;
     let Some(outcome) = outcome else {
         // An agent that is lost or has ended cannot hold an item.
-        match identify(caller, context).await {
-            Ok(_) => {}
+        let agent = match identify(caller, context).await {
+            Ok(agent) => agent,
             Err(refusal) if refusal.code == Code::GovernorAway => return Err(refusal),
             Err(_) => return done(),
-        }
-        apply(caller, &held, LostAnswer::Granted, &StatusExtras::default(), context).await?;
+        };
+        let pool = pool_of(caller, context);
+        let extras = |name: &str, _: &Entry| {
+            let changeset = pool.as_ref().and_then(|pool| changeset::opened(&agent, pool, name, held.epoch));
+            StatusExtras { changeset: changeset.map(Box::new), ..StatusExtras::default() }
+        };
+        apply(caller, &held, LostAnswer::Granted, extras, context).await?;
         return done();
     };
+    let unchanged = |_: &str, _: &Entry| StatusExtras::default();
     let exists = match outcome {
-        Outcome::Complete { result } => {
-            apply(caller, &held, LostAnswer::Completed, &StatusExtras { result, ..StatusExtras::default() }, context).await?
+        Outcome::Complete { result, changeset } => {
+            let pool = pool_of(caller, context);
+            let extras = |_: &str, entry: &Entry| {
+                let begun = entry.open_changeset.clone().filter(|_| entry.record.epoch == held.epoch);
+                let report = changeset.as_deref().cloned();
+                let changeset = report
+                    .zip(pool.as_ref())
+                    .and_then(|(report, pool)| changeset::completed(caller.external.is_some(), &pool.spec, held.epoch, report, begun));
+                StatusExtras { result: result.clone(), changeset: changeset.map(Box::new), ..StatusExtras::default() }
+            };
+            apply(caller, &held, LostAnswer::Completed, extras, context).await?
         }
         Outcome::Fail { reason, message, exit_code } => {
             let failure = Failure { reason, message, exit_code };
-            apply(caller, &held, LostAnswer::Failed(&failure), &StatusExtras::default(), context).await?
+            apply(caller, &held, LostAnswer::Failed(&failure), unchanged, context).await?
         }
         Outcome::Release { reason, message } => {
             let released = LostAnswer::Released { reason: &reason, message: &message };
-            apply(caller, &held, released, &StatusExtras::default(), context).await?
+            apply(caller, &held, released, unchanged, context).await?
         }
     };
     // An item that had ended and was collected before the lost time is no loss.
@@ -58,8 +74,15 @@ pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<
     done()
 }
 
-/// Applies a lost answer to an item. Returns whether the item exists.
-async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &StatusExtras, context: &Context) -> Result<bool, Refusal> {
+/// Applies a lost answer to an item. Returns whether the item exists. `extras` are the parts of its status beside its
+/// record, by the name of the item and its entry.
+async fn apply(
+    caller: &Caller,
+    held: &LeaseRef,
+    lost: LostAnswer<'_>,
+    extras: impl Fn(&str, &Entry) -> StatusExtras,
+    context: &Context,
+) -> Result<bool, Refusal> {
     let namespace = &caller.key.namespace;
     for _ in 0..MAX_DECISION_ATTEMPTS {
         let turn = turn(namespace, context).await?;
@@ -88,10 +111,11 @@ async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &
             continue;
         }
         let writing = ItemWriteGuard { context, key: &key, unconfirmed_claim: None, probe: None };
+        let beside = extras(&key.name, &entry);
         let result = match lost {
-            LostAnswer::Granted => store(context, &key, &entry, &record, beside, WriteLane::Needed).await.map(drop),
+            LostAnswer::Granted => store(context, &key, &entry, &record, &beside, WriteLane::Needed).await.map(drop),
             LostAnswer::Completed | LostAnswer::Failed(_) | LostAnswer::Released { .. } => {
-                write_finish(&key, &entry, &record, beside, context).await
+                write_finish(&key, &entry, &record, &beside, context).await
             }
         };
         drop(writing);
@@ -109,12 +133,17 @@ async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &
     Err(Refusal::unavailable("other writes of the item came first each time; try again"))
 }
 
+/// The pool of an agent, if both are known.
+fn pool_of(caller: &Caller, context: &Context) -> Option<AgentPool> {
+    let agent = context.stores.agent(&caller.key);
+    let pool = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).map(|agent| agent.spec.pool_ref.name.clone())?;
+    let pool = context.stores.pool(&caller.key.namespace, &pool)?;
+    pool.0.as_ref().ok().cloned()
+}
+
 /// Whether a failure under this agent is final.
 fn is_drone(caller: &Caller, context: &Context) -> bool {
-    let agent = context.stores.agent(&caller.key);
-    let pool = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).map(|agent| agent.spec.pool_ref.name.clone());
-    let pool = pool.and_then(|pool| context.stores.pool(&caller.key.namespace, &pool));
-    pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).is_some_and(|pool| pool.spec.type_ == names::DRONE_TYPE)
+    pool_of(caller, context).is_some_and(|pool| pool.spec.type_ == names::DRONE_TYPE)
 }
 
 /// Reports by an event that an agent finished an item that does not exist any more.

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{micro_time_json, time_json};
-use crate::api::work_item::WorkItemPhase;
+use super::{changeset, micro_time_json, time_json};
+use crate::api::work_item::{ItemChangeset, WorkItemPhase};
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Attempt, Phase, Policy, Record, UnixMillis, reasons};
 
@@ -34,6 +34,8 @@ pub struct StatusExtras {
     pub message: Option<String>,
     /// Result of the task.
     pub result: Option<String>,
+    /// Changeset of the attempt. It replaces every field of the stored one.
+    pub changeset: Option<Box<ItemChangeset>>,
     /// Progress of the task.
     pub progress: Option<Value>,
     /// Tokens spent by all attempts, if more than the stored number.
@@ -91,6 +93,9 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExt
         status.insert("result".into(), json!(result));
     } else if entry.record.redrives != *redrives {
         status.insert("result".into(), Value::Null);
+    }
+    if let Some(changeset) = changeset::patch(entry, record, beside.changeset.as_deref()) {
+        status.insert("changeset".into(), changeset);
     }
     if let Some(progress) = &beside.progress {
         status.insert("progress".into(), progress.clone());

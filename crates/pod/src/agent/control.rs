@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use spillway_wire::agent::Report;
+use spillway_wire::changeset::PendingCommit;
 use spillway_wire::link::{Answer, Control, Hello, Order};
 use spillway_wire::work::{LeaseRef, Outcome};
 use tokio::io::BufReader;
@@ -31,6 +32,8 @@ pub struct SupervisorReport {
     pub hung: u32,
     /// The end of the item in hand, until it is settled.
     pub finished: Option<(LeaseRef, Outcome)>,
+    /// The commit that may be pushed now.
+    pub commit: Option<PendingCommit>,
 }
 
 /// Connects, sends states and receives orders, until the task is dropped. `said` gets the last state that was written whole.
@@ -107,6 +110,7 @@ async fn tell(
     }
     let mut seen = 0;
     let mut finished = None;
+    let mut commit = None;
     told.mark_changed();
     while told.changed().await.is_ok() {
         let Some(state) = told.borrow_and_update().clone() else { continue };
@@ -119,6 +123,11 @@ async fn tell(
         if state.finished != finished {
             finished.clone_from(&state.finished);
             news.extend(state.finished.clone().map(|(held, outcome)| Control::Finished { held, outcome }));
+        }
+        // A sidecar that was started anew knows of no commit.
+        if commit.as_ref() != Some(&state.commit) {
+            commit = Some(state.commit.clone());
+            news.push(Control::Commit(state.commit.clone()));
         }
         // Each hung command is sent once, over all connections.
         let known = acknowledged.borrow().as_ref().map_or(0, |said| said.hung);

@@ -95,7 +95,7 @@ pub fn with_timed_shells(path: Option<&OsString>, bin: &Path, is_there: impl Fn(
 
 /// The variables that an item adds when the program runs for it for the `turn`th time.
 pub fn item_variables(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<String, OsString> {
-    let Assignment { held, name, queue, type_, payload: _, attempt, attempt_seconds: _, checkpoint_ref } = item;
+    let Assignment { held, name, queue, type_, payload: _, attempt, attempt_seconds: _, checkpoint_ref, branch } = item;
     let text = [
         ("SPILLWAY_ITEM", Some(name.clone())),
         ("SPILLWAY_ITEM_UID", Some(held.uid.clone())),
@@ -104,6 +104,7 @@ pub fn item_variables(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<Str
         ("SPILLWAY_QUEUE", Some(queue.clone())),
         ("SPILLWAY_ATTEMPT", Some(attempt.to_string())),
         ("SPILLWAY_CHECKPOINT", checkpoint_ref.clone()),
+        ("SPILLWAY_BRANCH", branch.clone()),
         ("SPILLWAY_TURN", Some(turn.to_string())),
     ];
     let files = [("SPILLWAY_PAYLOAD_FILE", data.join(PAYLOAD_FILE)), ("SPILLWAY_RESULT_FILE", data.join(RESULT_FILE))];
@@ -188,11 +189,13 @@ mod tests {
             attempt: 2,
             attempt_seconds: 60,
             checkpoint_ref: Some("branch-1".into()),
+            branch: Some("spillway/fix-1".into()),
         };
         let built = item_variables(&item, 3, Path::new("/spillway/data"));
         let lines: Vec<String> = built.iter().map(|(name, value)| format!("{name}={}", value.to_string_lossy())).collect();
         let expected = [
             "SPILLWAY_ATTEMPT=2",
+            "SPILLWAY_BRANCH=spillway/fix-1",
             "SPILLWAY_CHECKPOINT=branch-1",
             "SPILLWAY_ITEM=fix-1",
             "SPILLWAY_ITEM_UID=u-1",

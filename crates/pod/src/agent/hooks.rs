@@ -24,7 +24,7 @@ impl Supervisor {
     /// Processes that we started beside the program. They are no orphans.
     pub(super) fn helper_pids(&self) -> Vec<i32> {
         let hooks = [self.warning.as_ref(), self.checkpointing.as_ref().map(|(hook, _)| hook)].map(|hook| hook.map(|hook| hook.pid));
-        [self.preflight_pid, self.drain].into_iter().chain(hooks).flatten().collect()
+        [self.preflight_pid, self.step_pid, self.drain].into_iter().chain(hooks).flatten().collect()
     }
 
     pub(super) fn drain(&mut self, command: &[String]) {

@@ -4,6 +4,7 @@
 //! of its last run is left in the container. The end of an item is reported until the sidecar settles it. While the container
 //! itself ends, [`life`](super::life) signals the processes, and this module only keeps the state of the item.
 
+mod changeset;
 mod current;
 mod orders;
 mod outcome;
@@ -11,11 +12,13 @@ mod outcome;
 use std::time::Duration;
 
 use spillway_wire::agent::{Input, Run, Settings, WorkSettings};
+use spillway_wire::changeset::ChangesetReport;
 use spillway_wire::work::{Assignment, ItemOrder, ItemWanted, LeaseRef, Outcome};
 
+use super::changeset::Interruption;
 use super::processes::Exit;
 use crate::clock::BootTime;
-use current::{Current, End, Stage};
+use current::{ChangesetProgress, Current, End, Stage};
 use outcome::{cancelled, lost, release};
 
 pub use outcome::result_of;
@@ -57,6 +60,10 @@ pub enum Event {
     Leave,
     /// The checkpoint hook ended, or there is none.
     CheckpointEnded,
+    /// The workspace of the item is ready, or why not.
+    Prepared(Result<(), Interruption>),
+    /// The changes of the item are committed, or why not.
+    Committed(Result<ChangesetReport, Interruption>),
     /// Time passed.
     Tick,
 }
@@ -83,6 +90,12 @@ pub enum Action {
     Notice(&'static str, String),
     /// Run the checkpoint hook, for the pause of this number.
     Checkpoint(i64),
+    /// Make the clone of the item.
+    Prepare,
+    /// Commit the changes of the item.
+    Commit,
+    /// Stop the work on the changeset of the item.
+    StopChangeset,
 }
 
 /// The output of a run.
@@ -153,7 +166,14 @@ impl Items {
     pub fn wake(&self) -> Option<BootTime> {
         match self.current.as_ref()?.stage {
             Stage::Asked { kill_at: at } | Stage::Killing { again: at } | Stage::Copying { since: _, until: at } => Some(at),
-            Stage::Running | Stage::WaitingForHook | Stage::Paused | Stage::Ending | Stage::Concluding | Stage::Over(_) => None,
+            Stage::Preparing
+            | Stage::Running
+            | Stage::WaitingForHook
+            | Stage::Paused
+            | Stage::Ending
+            | Stage::Concluding
+            | Stage::Committing
+            | Stage::Over(_) => None,
         }
     }
 
@@ -191,13 +211,16 @@ impl Items {
                     *until = since.after(LAST_REPORT_GRACE);
                 }
             }
-            Event::Draining => self.drain(),
+            Event::Draining => self.drain(&mut actions),
             Event::Leave => {
+                self.draining = true;
                 if let Some(current) = &mut self.current {
                     current.conclude(&mut actions);
                 }
             }
             Event::CheckpointEnded => self.checkpointed(now, &mut actions),
+            Event::Prepared(ended) => self.prepared(now, ended, &mut actions),
+            Event::Committed(ended) => self.committed(now, ended, &mut actions),
             Event::Tick => self.handle_timeouts(now, &mut actions),
         }
         actions
@@ -209,10 +232,18 @@ impl Items {
         let long = !self.per_item();
         let draining = self.draining;
         let max_turns = self.max_turns();
+        let has_changeset = self.has_changeset();
         let Some(current) = &mut self.current else { return actions };
         let outcome = current.outcome(words, long, draining, max_turns);
         let waits = current.paused.is_some() && !draining && current.would_run_again(&outcome, long);
-        current.stage = if waits { Stage::Paused } else { Stage::Over(outcome) };
+        current.stage = match outcome {
+            _ if waits => Stage::Paused,
+            outcome if has_changeset => Self::after_program(current, outcome, draining, &mut actions),
+            outcome => Stage::Over(outcome),
+        };
+        if current.stage == Stage::Committing {
+            return actions;
+        }
         if current.settled {
             self.forget(now, &mut actions);
         }
@@ -248,6 +279,7 @@ impl Items {
             interrupted: false,
             settled: false,
             end: None,
+            changeset: ChangesetProgress::default(),
             stage: Stage::Running,
         });
         let per_item = self.per_item();
@@ -265,7 +297,7 @@ impl Items {
             self.current.iter_mut().for_each(|current| current.stage = stage.clone());
             self.obey(now, actions);
         } else if per_item {
-            self.run(actions);
+            self.begin(actions);
         } else {
             self.obey(now, actions);
         }
@@ -282,7 +314,7 @@ impl Items {
     fn ended(&mut self, now: BootTime, exit: Exit, actions: &mut Vec<Action>) {
         let long = !self.per_item();
         let Some(current) = &mut self.current else { return };
-        if matches!(current.stage, Stage::Over(_) | Stage::Concluding | Stage::Paused) {
+        if matches!(current.stage, Stage::Over(_) | Stage::Concluding | Stage::Paused | Stage::Preparing | Stage::Committing) {
             return;
         }
         current.end = Some(End::Exit(exit));
@@ -299,7 +331,7 @@ impl Items {
         }
     }
 
-    fn drain(&mut self) {
+    fn drain(&mut self, actions: &mut Vec<Action>) {
         if std::mem::replace(&mut self.draining, true) {
             return;
         }
@@ -310,6 +342,7 @@ impl Items {
                 current.stage = Stage::Ending;
             }
             Stage::Paused => current.stage = Stage::Over(release("Drained", "the agent is being ended")),
+            Stage::Preparing | Stage::Committing => actions.push(Action::StopChangeset),
             Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Over(_) => {}
         }
     }
@@ -355,7 +388,8 @@ impl Items {
                 actions.push(Action::KillAll);
             }
             Stage::Copying { since: _, until } if now >= until => self.decide(actions),
-            Stage::Running
+            Stage::Preparing
+            | Stage::Running
             | Stage::WaitingForHook
             | Stage::Paused
             | Stage::Asked { .. }
@@ -363,6 +397,7 @@ impl Items {
             | Stage::Ending
             | Stage::Copying { .. }
             | Stage::Concluding
+            | Stage::Committing
             | Stage::Over(_) => {}
         }
     }

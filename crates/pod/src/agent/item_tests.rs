@@ -11,7 +11,7 @@ fn at(millis: u64) -> BootTime {
 }
 
 fn work(run: Run, max_turns: u32) -> WorkSettings {
-    WorkSettings { run, input: Input::Stdin, continue_prompt: "go on".into(), max_turns, max_items: None }
+    WorkSettings { run, input: Input::Stdin, continue_prompt: "go on".into(), max_turns, max_items: None, changeset: None }
 }
 
 fn items(run: Run, max_turns: u32) -> Items {
@@ -43,7 +43,7 @@ fn wants(order: ItemOrder) -> Event {
 }
 
 fn complete(result: Option<&str>) -> Outcome {
-    Outcome::Complete { result: result.map(str::to_owned) }
+    Outcome::Complete { result: result.map(str::to_owned), changeset: None }
 }
 
 /// The reason of an outcome that is no success, and its exit code.

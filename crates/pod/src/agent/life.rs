@@ -197,7 +197,7 @@ impl Life {
                 let why = format!("the network is not isolated: {} can be reached", reachable.join(", "));
                 self.close(now, &why, (None, now.after(SHORT_KILL_GRACE)), actions);
             }
-            Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
+            Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) | Order::CommitNamed(_) => {}
         }
     }
 

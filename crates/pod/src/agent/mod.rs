@@ -6,11 +6,14 @@
 //! | file | for |
 //! |---|---|
 //! | [`life`], [`item`], [`preflight`], [`watchdog`], [`health`] | pure decisions: program, items, preflight, hanging commands, report |
+//! | [`changeset`] | pure decisions: the clone for an item, and the commit of its changes |
 //! | [`control`] | the connection to the sidecar |
 //! | [`processes`], [`output`], [`plain_text`], [`terminal`] | the kernel's processes; the program's output and terminal |
 //! | [`environment`], [`home`], [`item_files`], [`notices`] | what the program finds: variables, home, task and result, notices |
-//! | `supervisor`, `options`, `start`, `hooks`, `hung`, `notice_queue` | the state of the loop, and its actions by subject |
+//! | `supervisor`, `options`, `start`, `changeset_steps`, `hooks`, `hung`, `notice_queue` | the state of the loop, and its actions by subject |
 
+pub mod changeset;
+mod changeset_steps;
 pub mod control;
 pub mod environment;
 pub mod health;
@@ -97,7 +100,7 @@ pub fn run(options: Options) -> io::Result<u8> {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(async move { Supervisor::new(init, options, environment, timed_path).run().await })?;
+    let code = runtime.block_on(async move { Supervisor::new(init, options, own, environment, timed_path).run().await })?;
     Ok(code)
 }
 
@@ -131,7 +134,7 @@ impl Supervisor {
                 _ = terminate.recv() => self.on(Event::Terminate),
                 _ = children.recv() => {}
                 Some(order) = received.recv() => self.take(order),
-                () = wait_for_output(&mut self.output_copied), if self.items.copying() || self.preflight.copying() => self.read_all(),
+                () = wait_for_output(&mut self.output_copied), if self.copying() => self.read_all(),
                 () = sleep(wake) => {}
             }
         }
@@ -149,6 +152,9 @@ impl Supervisor {
         if self.leave.is_none() {
             self.on_preflight(preflight::Event::Tick);
         }
+        if self.leave.is_none() {
+            self.on_changeset(changeset::Event::Tick);
+        }
         self.on_item(item::Event::Tick);
         self.watch(now);
         self.write_notices(now);
@@ -162,6 +168,7 @@ impl Supervisor {
             self.life.wake(),
             self.preflight.wake(),
             self.items.wake(),
+            self.changeset.wake(),
             self.next_watchdog_check(),
             self.warning.as_ref().map(|hook| hook.until),
         ]
@@ -221,9 +228,15 @@ impl Supervisor {
         }
     }
 
-    /// All output of the preflight, or of the run, was read.
+    /// Whether the end of the output is waited for.
+    fn copying(&self) -> bool {
+        self.items.copying() || self.preflight.copying() || self.changeset.copying()
+    }
+
+    /// All output of the preflight, of a step, or of the run, was read.
     fn read_all(&mut self) {
         self.on_preflight(preflight::Event::Copied);
+        self.on_changeset(changeset::Event::Copied);
         self.on_item(item::Event::Copied);
     }
 
@@ -253,6 +266,9 @@ impl Supervisor {
                 }
                 item::Action::Checkpoint(pause) => self.take_checkpoint(now, pause),
                 item::Action::Notice(about, text) => self.notice(now, about, text),
+                item::Action::Prepare => self.prepare_changeset(),
+                item::Action::Commit => self.commit_changeset(),
+                item::Action::StopChangeset => self.on_changeset(changeset::Event::Stop),
             }
         }
     }
@@ -278,7 +294,8 @@ impl Supervisor {
             | Order::Activity { .. }
             | Order::Item(_)
             | Order::Said(..)
-            | Order::Settled(_) => self.on(Event::Order(order.clone())),
+            | Order::Settled(_)
+            | Order::CommitNamed(_) => self.on(Event::Order(order.clone())),
         }
         match order {
             Order::Start(settings) => {
@@ -308,6 +325,7 @@ impl Supervisor {
             Order::Item(assignment) => self.on_item(item::Event::Take(assignment)),
             Order::Said(held, outcome) => self.on_item(item::Event::ReportedByProgram(held, outcome)),
             Order::Settled(held) => self.on_item(item::Event::Settled(held)),
+            Order::CommitNamed(commit) => self.on_changeset(changeset::Event::Named(commit)),
             Order::Key(_) | Order::Abandoned | Order::WallsDown(_) => {}
         }
     }
@@ -321,6 +339,9 @@ impl Supervisor {
                 Reaped::Empty => {
                     if self.preflight.clearing() {
                         self.on_preflight(preflight::Event::Empty);
+                    }
+                    if self.changeset.clearing() {
+                        self.on_changeset(changeset::Event::Empty);
                     }
                     if self.items.clearing() {
                         self.on_item(item::Event::Empty);
@@ -357,6 +378,9 @@ impl Supervisor {
             if self.preflight_pid == Some(pid) {
                 self.preflight_pid = None;
                 self.on_preflight(preflight::Event::Ended(exit));
+            } else if self.step_pid == Some(pid) {
+                self.step_pid = None;
+                self.on_changeset(changeset::Event::Ended(exit));
             } else if self.drain == Some(pid) {
                 self.drain = None;
                 if code != 0 {
@@ -394,7 +418,7 @@ impl Supervisor {
         let (held, preflight, checkpoint) = (self.items.held(), self.preflight.reported_state(), self.checkpoint.clone());
         let report = Report { held, preflight, checkpoint, ..self.health.report(now) };
         let finished = self.items.finished();
-        let (ended, hung) = (self.leave.is_some(), self.hung);
+        let (ended, hung, commit) = (self.leave.is_some(), self.hung, self.changeset.announced());
         let active = self.health.last_active() > self.told_active;
         self.told_active = self.health.last_active();
         self.reports.send_if_modified(|told| {
@@ -403,6 +427,7 @@ impl Supervisor {
                     told.ended != ended
                         || told.hung != hung
                         || told.finished != finished
+                        || told.commit != commit
                         || told.report.held != report.held
                         || told.report.preflight != report.preflight
                         || told.report.checkpoint != report.checkpoint
@@ -412,7 +437,7 @@ impl Supervisor {
                         || told.report.notices_seen != report.notices_seen
                 });
             if news {
-                *told = Some(SupervisorReport { report, ended, hung, finished });
+                *told = Some(SupervisorReport { report, ended, hung, finished, commit });
             }
             news
         });
@@ -420,8 +445,8 @@ impl Supervisor {
 
     /// The program has ended: copies its last output, and reports the end to the sidecar.
     async fn send_last_report(mut self, heard: &mut watch::Receiver<Option<SupervisorReport>>) {
-        if self.preflight_pid.is_some() {
-            self.init.signal_all(Signal::KILL); // the preflight would be killed with us, and keeps its output open until then
+        if self.preflight_pid.is_some() || self.step_pid.is_some() {
+            self.init.signal_all(Signal::KILL); // they would be killed with us, and keep their output open until then
         }
         let _ = timeout(FINAL_OUTPUT_TIMEOUT, wait_for_output(&mut self.output_copied)).await; // the reader of our output may have stopped
         self.on_item(item::Event::Leave);

@@ -125,7 +125,7 @@ impl Supervisor {
     }
 
     /// Copies the output of the process until its end.
-    fn copy(&mut self, started: Started) {
+    pub(super) fn copy(&mut self, started: Started) {
         if let Some((out, err)) = started.output {
             let (ended, copying) = mpsc::channel(1);
             self.output_copied = Some(copying);

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use spillway_wire::agent::{Checkpoint, Notice, Settings};
 use tokio::sync::{mpsc, watch};
 
+use super::changeset::Changeset;
 use super::control::SupervisorReport;
 use super::health::Health;
 use super::item::Items;
@@ -45,6 +47,11 @@ pub(super) struct Supervisor {
     /// The settings for the start of the program, after its preflight has passed.
     pub(super) start_with: Option<Settings>,
     pub(super) items: Items,
+    pub(super) changeset: Changeset,
+    /// The pid of a step of the changeset, while it runs.
+    pub(super) step_pid: Option<i32>,
+    /// Our own binary.
+    pub(super) own: PathBuf,
     pub(super) health: Health,
     /// The pid of the program, while it runs.
     pub(super) program: Option<i32>,
@@ -79,7 +86,13 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     /// The state before the program is started.
-    pub(super) fn new(init: Init, options: Options, environment: BTreeMap<String, OsString>, timed_path: Option<OsString>) -> Self {
+    pub(super) fn new(
+        init: Init,
+        options: Options,
+        own: PathBuf,
+        environment: BTreeMap<String, OsString>,
+        timed_path: Option<OsString>,
+    ) -> Self {
         let now = BootTime::now();
         let notices = Notices::open(&options.data)
             .inspect_err(|error| agent_says!("cannot write notices to {}: {error}", options.data.display()))
@@ -98,6 +111,9 @@ impl Supervisor {
             preflight_pid: None,
             start_with: None,
             items: Items::default(),
+            changeset: Changeset::default(),
+            step_pid: None,
+            own,
             health: Health::new(now),
             program: None,
             output: LastOutput::default(),

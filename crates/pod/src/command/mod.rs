@@ -4,9 +4,10 @@
 mod answer;
 mod ask;
 mod budget;
-mod checkout;
+pub mod changeset;
 mod exec;
 mod follow;
+mod git;
 mod heard_notices;
 mod mcp;
 mod new_notices;
@@ -89,6 +90,13 @@ pub enum Verb {
     Mcp,
     /// Test the requirements of a pool's preflight, then run the pool's preflight command
     Preflight(preflight::PreflightArguments),
+    /// A step of an item's changeset. The supervisor runs it
+    #[command(hide = true)]
+    Changeset {
+        /// Step
+        #[command(subcommand)]
+        verb: changeset::Verb,
+    },
     /// Run one of the agents that ship with Spillway: a scheduler, a writer of requirements, or an agent to talk to
     Think(think::ThinkArguments),
     /// Print what is left of the budgets over this agent, or ask for more
@@ -154,7 +162,7 @@ pub fn run(Arguments { place, verb }: Arguments) -> u8 {
 /// Runs a command; returns the exit code.
 pub fn run_verb(place: &SidecarPaths, verb: Verb) -> u8 {
     // Notices are for the program, which does not run yet, and the output of a preflight is its message.
-    if matches!(verb, Verb::Preflight(_)) {
+    if matches!(verb, Verb::Preflight(_) | Verb::Changeset { .. }) {
         return carry_out(place, verb);
     }
     let mut heard = HeardNotices::new(&place.ask_data);
@@ -185,6 +193,7 @@ fn carry_out(place: &SidecarPaths, verb: Verb) -> u8 {
         Verb::Mcp => return mcp::run(place),
         Verb::Think(arguments) => return think::run(place, arguments),
         Verb::Preflight(arguments) => return preflight::run(arguments),
+        Verb::Changeset { verb } => return changeset::run(verb),
         Verb::Budget(arguments) => return budget::run(&place.ask_socket, arguments),
         Verb::Plan(arguments) => return follow::plan(&place.ask_socket, arguments),
         Verb::Inbox(arguments) => return follow::inbox(&place.ask_socket, &place.ask_data, arguments),

@@ -12,21 +12,19 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::checkout::Checkout;
+use super::git::checkout::Checkout;
 use super::output::print_to_stderr;
 use super::shell::is_program;
 use super::think::dialect::Dialect;
 use super::think::model::{GetAnswer, get};
-use crate::FIRST_LOOPBACK_PORT;
 use crate::agent::home::Home;
+use crate::{FIRST_LOOPBACK_PORT, WORKSPACE_DIR};
 
 /// Time limit of one answer. All calls are made at once, and a preflight without a clone has 30 s.
 const MODEL_PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The variable with the URL of the pool's repository at the sidecar.
 const GIT_URL_VARIABLE: &str = "SPILLWAY_GIT_URL";
-/// The workspace of an agent's container.
-const WORKSPACE_DIR: &str = "/workspace";
 
 /// Arguments of `preflight`: the requirements, and the pool's command.
 #[derive(Debug, Args)]

@@ -59,7 +59,7 @@ pub fn run(socket: &Path, verb: Verb) -> u8 {
     let outcome = match verb {
         Verb::Next { wait, json } => return next(socket, Duration::from_secs(wait.into()), json),
         Verb::List(arguments) => return super::follow::list(socket, arguments),
-        Verb::Done { result } => Outcome::Complete { result: (!result.is_empty()).then(|| result.join(" ")) },
+        Verb::Done { result } => Outcome::Complete { result: (!result.is_empty()).then(|| result.join(" ")), changeset: None },
         Verb::Fail { reason, exit_code, message } => Outcome::Fail { reason, message: message.join(" "), exit_code },
         Verb::Release { message } => Outcome::Release { reason: "Released".to_owned(), message: message.join(" ") },
     };

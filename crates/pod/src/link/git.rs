@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Either, Limited};
 use hyper::body::Incoming;
-use hyper::header::CONNECTION;
+use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use spillway_wire::changeset::{COMMIT_HEADER, PendingCommit};
 use spillway_wire::git::GIT_PATH_PREFIX;
 use spillway_wire::headers::is_never_forwarded;
 use spillway_wire::work::LeaseRef;
@@ -38,12 +39,13 @@ const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 pub struct GitPort {
     gateway: Arc<Gateway>,
     item: watch::Receiver<Option<LeaseRef>>,
+    commit: watch::Receiver<Option<PendingCommit>>,
 }
 
 impl GitPort {
-    /// Forwards requests to `gateway`, for the item that the program works on.
-    pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>) -> Self {
-        Self { gateway, item }
+    /// Forwards requests to `gateway`, for the item that the program works on, and the commit that its supervisor announced.
+    pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>, commit: watch::Receiver<Option<PendingCommit>>) -> Self {
+        Self { gateway, item, commit }
     }
 
     /// Serves the requests of one connection.
@@ -67,6 +69,8 @@ impl GitPort {
         if let Err(error) = set_item(request.headers_mut(), self.item.borrow().as_ref()) {
             return message(StatusCode::BAD_REQUEST, &error.to_string());
         }
+        let commit = self.commit.borrow().as_ref().and_then(|commit| HeaderValue::try_from(commit.header_value()).ok());
+        request.headers_mut().extend(commit.map(|commit| (HeaderName::from_static(COMMIT_HEADER), commit)));
         let carried = timeout(GATEWAY_TIMEOUT, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut));
         let answer = match carried {
             Ok(answer) => answer,

@@ -58,12 +58,17 @@ impl Sidecar {
                             self.state.finished(held, outcome);
                             self.journal.forget_action();
                         }
+                        Control::Commit(commit) => {
+                            self.commit.send_replace(commit.clone());
+                            commit.into_iter().for_each(|commit| self.tell(Order::CommitNamed(commit)));
+                        }
                     }
                 }
             }
             Input::Gone(number) => {
                 if self.supervisor.as_ref().is_some_and(|(known, _)| *known == number) {
                     self.supervisor = None;
+                    self.commit.send_replace(None);
                     self.state.disconnected();
                 }
             }
@@ -257,6 +262,7 @@ impl Sidecar {
         }
         self.key = Some(key.clone());
         self.supervisors += 1;
+        self.commit.send_replace(None); // it announces its commit anew
         self.supervisor = Some((self.supervisors, Supervisor::accept(candidate, self.supervisors, self.inputs.clone())));
         self.state.connected();
         self.tell(Order::Key(key));

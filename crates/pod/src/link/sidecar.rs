@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use spillway_wire::Refusal;
 use spillway_wire::agent::{Directive, Goodbye};
+use spillway_wire::changeset::PendingCommit;
 use spillway_wire::link::{Answer as Reply, Order};
 use spillway_wire::work::LeaseRef;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -58,6 +59,8 @@ pub(super) struct Sidecar {
     pub(super) revision: watch::Sender<Option<String>>,
     /// The item in hand, for model calls.
     pub(super) item: watch::Sender<Option<LeaseRef>>,
+    /// The commit that may be pushed now, as the supervisor announced it.
+    pub(super) commit: watch::Sender<Option<PendingCommit>>,
     pub(super) heard_kept: BootTime,
     /// When the journal is tried again after a failure to write.
     pub(super) catch_up_at: BootTime,
@@ -103,6 +106,7 @@ impl Sidecar {
             listening: Spawning::default(),
             revision,
             item: watch::channel(None).0,
+            commit: watch::channel(None).0,
             heard_kept: BootTime::default(),
             catch_up_at: BootTime::default(),
             troubled: false,
@@ -119,7 +123,7 @@ impl Sidecar {
 
     /// The port for git.
     pub(super) fn git(&self) -> GitPort {
-        GitPort::new(self.gateway.clone(), self.item.subscribe())
+        GitPort::new(self.gateway.clone(), self.item.subscribe(), self.commit.subscribe())
     }
 
     /// The proxy for other destinations.
@@ -262,7 +266,7 @@ impl Sidecar {
                 link_says!("the network is not isolated, {} can be reached: the program must end", reachable.join(", "));
             }
             Order::Wanted(wanted) => link_says!("desired state: {:?} (revision {})", wanted.directive, wanted.revision),
-            Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
+            Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) | Order::CommitNamed(_) => {}
         }
         if let Some((_, supervisor)) = &self.supervisor
             && !supervisor.tell(order)

@@ -278,7 +278,8 @@ impl SidecarWork {
             Some(item) if item.held == held => {
                 self.dirty = true;
                 let said = item.said.take();
-                item.finish.get_or_insert(combined_outcome(said, outcome));
+                let has_changeset = item.assignment.as_ref().is_some_and(|assignment| assignment.branch.is_some());
+                item.finish.get_or_insert(combined_outcome(said, outcome, has_changeset));
             }
             // A lease that was settled before, or of which nothing is known.
             Some(_) => self.settled.push(held),
@@ -357,9 +358,11 @@ impl SidecarWork {
     }
 }
 
-/// The end of an item whose program reported `said`, by the supervisor's rules: the supervisor may not know `said`.
-fn combined_outcome(said: Option<Outcome>, outcome: Outcome) -> Outcome {
+/// The end of an item whose program reported `said`, by the supervisor's rules: the supervisor may not know `said`. Only the
+/// supervisor knows whether a changeset was pushed.
+fn combined_outcome(said: Option<Outcome>, outcome: Outcome, has_changeset: bool) -> Outcome {
     match (said, outcome) {
+        (Some(Outcome::Complete { .. }), outcome) if has_changeset => outcome,
         (Some(Outcome::Complete { .. }), outcome @ Outcome::Complete { .. }) => outcome,
         (Some(said @ Outcome::Complete { .. }), _) => said,
         (Some(_), outcome @ Outcome::Release { .. }) if matches!(&outcome, Outcome::Release { reason, .. } if reason == "Cancelled") => {

@@ -25,7 +25,7 @@ fn assignment(epoch: i64) -> Assignment {
 }
 
 fn complete(result: &str) -> Outcome {
-    Outcome::Complete { result: Some(result.into()) }
+    Outcome::Complete { result: Some(result.into()), changeset: None }
 }
 
 fn released(reason: &str) -> Outcome {
@@ -51,7 +51,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(run: Run) -> Self {
-        let how = How { run, input: Input::Stdin, continue_prompt: String::new(), max_turns: 1, max_items: None };
+        let how = How { run, input: Input::Stdin, continue_prompt: String::new(), max_turns: 1, max_items: None, changeset: None };
         let mut room = Self {
             sidecar_work: SidecarWork::default(),
             how,

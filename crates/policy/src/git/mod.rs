@@ -33,6 +33,17 @@ pub struct PushRules {
     pub overwrite: bool,
     /// Whether refs may be deleted.
     pub delete: bool,
+    /// Which commits may be pushed.
+    pub commits: Commits,
+}
+
+/// Commits that may be pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Commits {
+    /// Any.
+    Any,
+    /// The commit that the agent's supervisor made of the item's files, from `old` to `new`; `None`: there is none now.
+    Changeset(Option<(String, String)>),
 }
 
 /// Why a request is denied.
@@ -48,6 +59,8 @@ pub enum Denial {
     InvalidRef,
     /// The pool does not allow pushes of this ref.
     RefNotAllowed,
+    /// It is not the commit of the item's changeset.
+    OnlyChangesets,
     /// The ref exists, and the pool allows only new refs.
     OverwriteNotAllowed,
     /// The pool allows no deletion of refs.
@@ -68,12 +81,13 @@ pub enum Denial {
 
 impl Denial {
     /// All denials.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NoRepository,
         Self::OtherRepository,
         Self::PushNotAllowed,
         Self::InvalidRef,
         Self::RefNotAllowed,
+        Self::OnlyChangesets,
         Self::OverwriteNotAllowed,
         Self::DeleteNotAllowed,
         Self::OriginNotListed,
@@ -92,6 +106,7 @@ impl Denial {
             Self::PushNotAllowed => "PushNotAllowed",
             Self::InvalidRef => "InvalidRef",
             Self::RefNotAllowed => "RefNotAllowed",
+            Self::OnlyChangesets => "OnlyChangesets",
             Self::OverwriteNotAllowed => "OverwriteNotAllowed",
             Self::DeleteNotAllowed => "DeleteNotAllowed",
             Self::OriginNotListed => "OriginNotListed",
@@ -115,6 +130,7 @@ impl Denial {
             | Self::PushNotAllowed
             | Self::InvalidRef
             | Self::RefNotAllowed
+            | Self::OnlyChangesets
             | Self::OverwriteNotAllowed
             | Self::DeleteNotAllowed => true,
             Self::NoRepository
@@ -136,6 +152,9 @@ impl fmt::Display for Denial {
             Self::PushNotAllowed => "the pool allows no pushes (spec.workspace.git.push is not set)",
             Self::InvalidRef => "this is no valid name of a ref",
             Self::RefNotAllowed => "the pool does not allow pushes of this ref (spec.workspace.git.push)",
+            Self::OnlyChangesets => {
+                "agents of this pool push nothing: only the commit that Spillway made of an item's files is pushed (spec.sandbox.changeset)"
+            }
             Self::OverwriteNotAllowed => "the ref exists, and the pool allows only new refs (spec.workspace.git.allowOverwrite)",
             Self::DeleteNotAllowed => "the pool allows no deletion of refs (spec.workspace.git.allowDelete)",
             Self::OriginNotListed => "the platform does not list the server of this repository (git.origins of the chart)",
@@ -150,9 +169,14 @@ impl fmt::Display for Denial {
 
 /// Whether a ref may be updated.
 pub fn decide(rules: &PushRules, update: &RefUpdate) -> Result<(), Denial> {
-    let PushRules { refs: pattern, overwrite, delete } = rules;
+    let PushRules { refs: pattern, overwrite, delete, commits } = rules;
     if !refs::is_valid(&update.name) {
         return Err(Denial::InvalidRef);
+    }
+    if let Commits::Changeset(commit) = commits
+        && commit.as_ref().is_none_or(|(old, new)| (old, new) != (&update.old, &update.new))
+    {
+        return Err(Denial::OnlyChangesets);
     }
     if !pattern.matches(&update.name) {
         return Err(Denial::RefNotAllowed);
@@ -174,7 +198,7 @@ mod tests {
     fn verdict(overwrite: bool, delete: bool, old: &str, new: &str, name: &str) -> Option<&'static str> {
         let refs = RefTemplate::parse("agents/{agent}/*").expect("a pattern").fill("coder-1", "coders", None).expect("no item is named");
         let update = RefUpdate { old: old.into(), new: new.into(), name: name.into() };
-        decide(&PushRules { refs, overwrite, delete }, &update).err().map(Denial::reason)
+        decide(&PushRules { refs, overwrite, delete, commits: Commits::Any }, &update).err().map(Denial::reason)
     }
 
     #[test]
@@ -192,6 +216,25 @@ mod tests {
         }
         for bad in ["refs/heads/agents/coder-1/../../main", "refs/heads/agents/coder-1/a b", "HEAD", ""] {
             assert_eq!(verdict(true, true, ZERO, A, bad), Some("InvalidRef"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn of_a_changeset_only_its_commit_is_pushed_and_only_to_its_branch() {
+        let own = "refs/heads/spillway/fix-1";
+        let verdict = |commit: Option<(&str, &str)>, old: &str, new: &str, name: &str| {
+            let commits = Commits::Changeset(commit.map(|(old, new)| (old.to_owned(), new.to_owned())));
+            let rules = PushRules { refs: RefPattern::filled(own.into()), overwrite: true, delete: false, commits };
+            decide(&rules, &RefUpdate { old: old.into(), new: new.into(), name: name.into() }).err()
+        };
+        assert_eq!(verdict(Some((ZERO, A)), ZERO, A, own), None);
+        assert_eq!(verdict(Some((B, A)), B, A, own), None, "an earlier attempt is replaced");
+        assert_eq!(verdict(Some((ZERO, A)), ZERO, A, "refs/heads/main"), Some(Denial::RefNotAllowed));
+        assert_eq!(verdict(Some((A, ZERO)), A, ZERO, own), Some(Denial::DeleteNotAllowed));
+        for (commit, old, new) in
+            [(None, ZERO, A), (Some((ZERO, A)), ZERO, B), (Some((ZERO, A)), B, A), (Some((B, A)), ZERO, A), (Some((ZERO, A)), A, ZERO)]
+        {
+            assert_eq!(verdict(commit, old, new, own), Some(Denial::OnlyChangesets), "{commit:?} {old} {new}");
         }
     }
 

@@ -25,4 +25,6 @@ pub struct Entry {
     pub tracked: bool,
     /// The generation of its spec.
     pub generation: i64,
+    /// Branch of its changeset, while an attempt at it has one.
+    pub open_changeset: Option<String>,
 }

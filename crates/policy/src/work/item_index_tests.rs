@@ -55,6 +55,7 @@ impl Simulation {
             first_ready: None,
             tracked: false,
             generation: 1,
+            open_changeset: None,
         };
         self.index.put(name, entry, self.now);
         self.look(name);

@@ -17,6 +17,7 @@ fn entry(phase: Phase, started: bool, first_ready: Option<i64>) -> Entry {
         first_ready: first_ready.map(|seconds| UnixMillis(seconds * 1000)),
         tracked: false,
         generation: 1,
+        open_changeset: None,
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) enum End {
 /// The stage of the work on an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
+    /// The workspace is being prepared.
+    Preparing,
     /// The program runs.
     Running,
     /// All processes were asked to end.
@@ -33,8 +35,19 @@ pub(super) enum Stage {
     Copying { since: BootTime, until: BootTime },
     /// The item is being concluded.
     Concluding,
+    /// The changes of the program, which is done, are being committed.
+    Committing,
     /// The item ended with this outcome, which must be reported to the sidecar.
     Over(Outcome),
+}
+
+/// The changeset of an item, as far as the item's stages depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ChangesetProgress {
+    /// The workspace is a clone for this item.
+    pub(super) prepared: bool,
+    /// The program is done, with this result, and its changes are not committed yet.
+    pub(super) uncommitted: Option<Option<String>>,
 }
 
 /// The item in hand.
@@ -57,6 +70,7 @@ pub(super) struct Current {
     /// The sidecar settled the item before the run was over.
     pub(super) settled: bool,
     pub(super) end: Option<End>,
+    pub(super) changeset: ChangesetProgress,
     pub(super) stage: Stage,
 }
 
@@ -70,6 +84,7 @@ impl Current {
                 actions.push(Action::AskAll);
             }
             Stage::Asked { kill_at: before } => self.stage = Stage::Asked { kill_at: kill_at.min(before) },
+            Stage::Preparing | Stage::Committing => actions.push(Action::StopChangeset),
             Stage::Killing { .. } | Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Paused | Stage::Over(_) => {}
         }
     }
@@ -77,6 +92,10 @@ impl Current {
     /// Runs the checkpoint hook, once for each pause.
     pub(super) fn ask_for_checkpoint(&mut self, actions: &mut Vec<Action>) {
         let Some(number) = self.paused.filter(|number| !self.hook && self.checkpoint != Some(*number)) else { return };
+        // A step of the changeset must meet no other process.
+        if matches!(self.stage, Stage::Preparing | Stage::Committing) {
+            return;
+        }
         (self.checkpoint, self.hook) = (Some(number), true);
         actions.push(Action::Checkpoint(number));
     }
@@ -109,7 +128,7 @@ impl Current {
         let unfinished = self.interrupted || self.has_turns_left(max_turns);
         match (&self.reported, &self.end) {
             _ if self.lost => lost(),
-            (Some(Outcome::Complete { result: said }), _) => Outcome::Complete { result: said.clone().or(result) },
+            (Some(Outcome::Complete { result: said, .. }), _) => Outcome::Complete { result: said.clone().or(result), changeset: None },
             _ if self.cancelled && unfinished => cancelled(),
             (Some(said), _) => said.clone(),
             (None, None) => release("Drained", "the agent was ended"),
@@ -121,7 +140,7 @@ impl Current {
                 } else if well && long {
                     fail("Exited", "the program ended and did not report how its item ended", 0)
                 } else if well {
-                    Outcome::Complete { result: result.or(Some(output).filter(|output| !output.is_empty())) }
+                    Outcome::Complete { result: result.or(Some(output).filter(|output| !output.is_empty())), changeset: None }
                 } else {
                     fail(if exit.killed { "Killed" } else { "Exited" }, &tail, exit.code)
                 }

@@ -88,8 +88,8 @@ impl Items {
                     current.turn += 1;
                     current.resumed += 1;
                 }
-                (current.stage, current.interrupted) = (Stage::Running, false);
-                self.run(actions);
+                current.interrupted = false;
+                self.begin(actions);
             }
         }
     }

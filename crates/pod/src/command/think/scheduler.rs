@@ -30,7 +30,9 @@ pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
             thinker.refresh();
             let outcome = serve(&thinker, sidecar, &item);
             match &outcome {
-                Outcome::Complete { result } => print_plain(&format!("{}: {}", item.name, result.as_deref().unwrap_or_default())),
+                Outcome::Complete { result, changeset: _ } => {
+                    print_plain(&format!("{}: {}", item.name, result.as_deref().unwrap_or_default()))
+                }
                 Outcome::Fail { message, .. } | Outcome::Release { message, .. } => print_plain(&format!("{}: {message}", item.name)),
             }
             sidecar.conclude(&outcome);
@@ -41,7 +43,7 @@ pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
 /// Answers a request; returns the outcome of its item.
 fn serve(thinker: &Thinker, sidecar: &Sidecar, item: &Assignment) -> Outcome {
     match answer(thinker, sidecar, item) {
-        Ok(answer) => Outcome::Complete { result: Some(cut(&answer, MAX_RESULT_BYTES).to_owned()) },
+        Ok(answer) => Outcome::Complete { result: Some(cut(&answer, MAX_RESULT_BYTES).to_owned()), changeset: None },
         // Spillway may answer later.
         Err(SidecarError::Unavailable(words)) => {
             Outcome::Release { reason: "Released".to_owned(), message: cut(&words, MAX_MESSAGE_BYTES).to_owned() }

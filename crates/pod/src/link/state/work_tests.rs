@@ -51,7 +51,7 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
     assert_eq!(report(&plan(&mut link, 3_000)).map(|report| report.program), Some(Program::Running));
     link.reported(at(3_000));
     assert!(link.all_told(at(3_000)) != link.is_connected(), "its end is awaited while somebody can tell it");
-    link.finished(assignment().held, Outcome::Complete { result: None });
+    link.finished(assignment().held, Outcome::Complete { result: None, changeset: None });
     assert!(plan(&mut link, 3_100).iter().any(|action| matches!(action, Action::Work(WorkAction::Finish(..)))));
     assert_eq!(report(&plan(&mut link, 23_000)).expect("due").held, Some(assignment().held), "until it is settled");
     link.sidecar_work().on_end_answer(at(23_000), &assignment().held, CallOutcome::Done(()), Duration::ZERO, 1.0);
@@ -82,7 +82,7 @@ fn what_it_did_for_an_item_is_not_what_it_does_for_the_next() {
     link.progress(&Progress { action: "testing".into(), ..Progress::default() });
     link.progress(&Progress { percent: Some(40), ..Progress::default() });
     assert_eq!(link.report(at(2_000)).expect("known").action.as_deref(), Some("testing"), "a number alone takes no words away");
-    link.finished(assignment().held, Outcome::Complete { result: None });
+    link.finished(assignment().held, Outcome::Complete { result: None, changeset: None });
     assert_eq!(link.report(at(2_000)).expect("known").action, None);
 }
 

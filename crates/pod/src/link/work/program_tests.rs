@@ -28,9 +28,11 @@ fn what_the_program_said_is_told_before_it_is_answered() {
         (released("Released"), released("Drained"), released("Released")),
     ];
     for (said, outcome, expected) in cases {
-        assert_eq!(combined_outcome(Some(said.clone()), outcome.clone()), expected, "{said:?} {outcome:?}");
+        assert_eq!(combined_outcome(Some(said.clone()), outcome.clone(), false), expected, "{said:?} {outcome:?}");
     }
-    assert_eq!(combined_outcome(None, exited.clone()), exited);
+    assert_eq!(combined_outcome(None, exited.clone(), false), exited);
+    // A success without a pushed changeset is none.
+    assert_eq!(combined_outcome(Some(complete("said")), exited.clone(), true), exited);
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! Puts the repository of the pool into the workspace, before the program starts.
 //!
-//! git runs here as any command of the program does: with the same user, in the same container, without a credential. A run that was
-//! killed is begun anew by the next one.
+//! A run that was killed is begun anew by the next one.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
+use super::{Git, GitError};
 use crate::agent::home::Home;
 
 /// The file, below `.git`, that says that the workspace is complete. The program's own changes are never overwritten.
@@ -44,13 +43,21 @@ impl Checkout {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(format!("cannot remove an incomplete clone: {error}")),
             Ok(()) | Err(_) => {}
         }
-        self.git(&["init", "--quiet"])?;
-        self.git(&["config", "remote.origin.url", &self.remote])?;
-        self.git(&["config", "remote.origin.fetch", &format!("+refs/heads/*:{REMOTE_BRANCHES}/*")])?;
-        let Some(revision) = self.revision.clone().map_or_else(|| self.default_revision(), |revision| Ok(Some(revision)))? else {
-            return written(&marker); // the repository is empty
+        self.clone_repository().map_err(|error| format!("{error}, so the workspace has no clone (spec.workspace.git)"))?;
+        self.files.make().map_err(|error| format!("{error} (spec.agent.files)"))?;
+        written(&marker)
+    }
+
+    /// The clone, or an empty repository if the remote has no commit.
+    fn clone_repository(&self) -> Result<(), GitError> {
+        let git = self.git();
+        git.run(&["init", "--quiet"])?;
+        git.run(&["config", "remote.origin.url", &self.remote])?;
+        git.run(&["config", "remote.origin.fetch", &format!("+refs/heads/*:{REMOTE_BRANCHES}/*")])?;
+        let Some(revision) = self.revision.clone().map_or_else(|| git.default_revision("origin"), |revision| Ok(Some(revision)))? else {
+            return Ok(());
         };
-        let is_branch = self.has_branch(&revision)?;
+        let is_branch = git.branch_at("origin", &revision)?.is_some();
         if self.depth.is_none() {
             self.fetch(&[])?;
         }
@@ -60,61 +67,27 @@ impl Checkout {
                 // With a depth only one branch is fetched, as `git clone` does.
                 self.fetch(&[&format!("+refs/heads/{revision}:{start}")])?;
             }
-            self.git(&["checkout", "--quiet", "--force", "-B", &revision, "--track", &start])?;
+            git.run(&["checkout", "--quiet", "--force", "-B", &revision, "--track", &start])
         } else {
             self.fetch(&[&revision])?;
-            self.git(&["checkout", "--quiet", "--force", "--detach", "FETCH_HEAD"])?;
+            git.run(&["checkout", "--quiet", "--force", "--detach", "FETCH_HEAD"])
         }
-        self.files.make().map_err(|error| format!("{error} (spec.agent.files)"))?;
-        written(&marker)
     }
 
-    fn fetch(&self, refs: &[&str]) -> Result<(), String> {
+    fn fetch(&self, refs: &[&str]) -> Result<(), GitError> {
         let depth = self.depth.map(|depth| format!("--depth={depth}"));
         let mut words = vec!["fetch", "--quiet"];
         words.extend(depth.as_deref());
         words.push("origin");
         words.extend(refs);
-        self.git(&words)
+        self.git().run(&words)
     }
 
-    /// The default branch, or `HEAD` if the remote has none; `None`: the repository has no commit.
-    fn default_revision(&self) -> Result<Option<String>, String> {
-        let answer = self.output(&["ls-remote", "--symref", "origin", "HEAD"])?;
-        // `ref: refs/heads/main<TAB>HEAD`, and the commit in a line of its own.
-        let named = answer.lines().find_map(|line| line.strip_prefix("ref: refs/heads/")?.strip_suffix("\tHEAD"));
-        Ok(named.or(Some("HEAD").filter(|_| !answer.trim().is_empty())).map(str::to_owned))
-    }
-
-    fn has_branch(&self, name: &str) -> Result<bool, String> {
-        let full = format!("refs/heads/{name}");
-        // git lists every ref with this end.
-        Ok(self.output(&["ls-remote", "--heads", "origin", &full])?.lines().any(|line| line.split('\t').nth(1) == Some(full.as_str())))
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new("git");
-        // Here, and not only in the environment, which a pool may replace. A workspace is a volume, which belongs to root.
-        command.arg("-c").arg(format!("safe.directory={}", self.into.display()));
-        if let Some(url) = &self.sidecar_url {
-            command.arg("-c").arg(format!("url.{url}.insteadOf={}", self.remote));
-        }
-        // Nobody answers a question, and files of large file storage cannot be fetched.
-        command.arg("-C").arg(&self.into).args(words).stdin(Stdio::null()).env("GIT_TERMINAL_PROMPT", "0").env("GIT_LFS_SKIP_SMUDGE", "1");
-        command
-    }
-
-    fn git(&self, words: &[&str]) -> Result<(), String> {
-        let status = self.command(words).status().map_err(|error| cannot_start(&error))?;
-        if status.success() { Ok(()) } else { Err(failed(words, status.code())) }
-    }
-
-    fn output(&self, words: &[&str]) -> Result<String, String> {
-        let output = self.command(words).stderr(Stdio::inherit()).output().map_err(|error| cannot_start(&error))?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            Err(failed(words, output.status.code()))
+    fn git(&self) -> Git {
+        let git = Git::in_folder(&self.into);
+        match &self.sidecar_url {
+            Some(url) => git.setting(&format!("url.{url}.insteadOf={}", self.remote)),
+            None => git,
         }
     }
 }
@@ -123,58 +96,10 @@ fn written(marker: &Path) -> Result<(), String> {
     fs::write(marker, b"").map_err(|error| format!("cannot write {}: {error}", marker.display()))
 }
 
-fn cannot_start(error: &std::io::Error) -> String {
-    match error.kind() {
-        ErrorKind::NotFound => "the image has no git, which spec.workspace.git needs: add git to the image".to_owned(),
-        _ => format!("cannot start git: {error}"),
-    }
-}
-
-fn failed(words: &[&str], code: Option<i32>) -> String {
-    let what = words.first().copied().unwrap_or_default();
-    let code = code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
-    format!("git {what} ended with {code}, so the workspace has no clone (spec.workspace.git)")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Folder(PathBuf);
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn folder(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("spillway-checkout-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn git(folder: &Path, words: &[&str]) -> String {
-        let mut command = Command::new("git");
-        command.arg("-C").arg(folder).args(["-c", "user.name=t", "-c", "user.email=t@example.com"]).args(words);
-        let output = command.output().expect("git is installed");
-        assert!(output.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    }
-
-    /// A repository with two commits on `main`, the first with the tag `v1`, and one on `side`.
-    fn repository(folder: &Path) -> String {
-        git(folder, &["init", "--quiet", "--initial-branch=main"]);
-        git(folder, &["config", "uploadpack.allowAnySHA1InWant", "true"]);
-        for (name, after) in [("one", &["tag", "v1"][..]), ("two", &["branch", "side"])] {
-            fs::write(folder.join("file"), name).expect("a file");
-            git(folder, &["add", "."]);
-            git(folder, &["commit", "--quiet", "--message", name]);
-            git(folder, after);
-        }
-        git(folder, &["rev-parse", "v1"])
-    }
+    use crate::command::git::samples::{folder, git, repository};
 
     fn checkout(remote: &Path, into: &Path, revision: Option<&str>, depth: Option<u32>) -> Checkout {
         let remote = format!("file://{}", remote.display());
@@ -248,7 +173,10 @@ mod tests {
         git(&remote.0, &["checkout", "--quiet", "--detach", "v1"]);
         checkout(&remote.0, &into.0, None, Some(1)).run().expect("a clone");
         assert_eq!(fs::read_to_string(into.0.join("file")).expect("the file"), "one");
-        assert!(!checkout(&remote.0, &into.0, None, None).has_branch("absent").expect("an answer"), "another branch ends so");
+        assert!(
+            checkout(&remote.0, &into.0, None, None).git().branch_at("origin", "absent").expect("an answer").is_none(),
+            "another branch ends so"
+        );
     }
 
     #[test]

@@ -1,0 +1,80 @@
+//! The push of an item's commit. The gateway lets this commit pass, and no other.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use spillway_wire::changeset::{PendingCommit, reasons};
+
+use super::commit::repository;
+use super::folder::remove;
+use super::mirror::{Mirror, SHALLOW_FILE};
+use super::{Git, GitError};
+use crate::agent::changeset::{StepFailure, StepResult};
+
+/// The repository from which the commit is pushed, in that of the commit.
+const PUSH_REPOSITORY: &str = "push.git";
+/// Words of git about a branch that is no longer where it was.
+const STALE_WORDS: [&str; 4] = ["stale info", "fetch first", "non-fast-forward", "cannot lock ref"];
+
+/// Pushes `commit` to `branch`. A push whose answer was lost is not made again.
+pub fn push(mirror: &Mirror, branch: &str, commit: &PendingCommit) -> Result<StepResult, String> {
+    mirror.check()?;
+    let git = pusher(mirror)?;
+    let PendingCommit { old, new } = commit;
+    let there = git.branch_at(&mirror.url, branch)?;
+    if there.as_deref() == Some(new) {
+        return Ok(StepResult::Pushed);
+    }
+    let expected = there.as_deref().map_or_else(|| old.bytes().all(|byte| byte == b'0'), |there| there == old);
+    if !expected {
+        return Ok(conflict(branch, there.as_deref()));
+    }
+    let lease = if there.is_some() { old.as_str() } else { "" };
+    let words = [
+        "push",
+        "--quiet",
+        "--no-verify",
+        &format!("--force-with-lease=refs/heads/{branch}:{lease}"),
+        &mirror.url,
+        &format!("{new}:refs/heads/{branch}"),
+    ];
+    match git.with_network(&words) {
+        Ok(_) => Ok(StepResult::Pushed),
+        // The answer may have been lost: the branch says how it ended.
+        Err(error) => match git.branch_at(&mirror.url, branch) {
+            Ok(Some(there)) if there == *new => Ok(StepResult::Pushed),
+            Ok(there) if is_stale(&error) => Ok(conflict(branch, there.as_deref())),
+            Ok(_) | Err(_) => Err(error.to_string()),
+        },
+    }
+}
+
+/// A repository with the objects of the commit and no settings: the pool's command, which ran after the commit was made, runs what
+/// the program wrote. Objects that it changed have other names, and the server does not take them.
+fn pusher(mirror: &Mirror) -> Result<Git, String> {
+    let made = repository(mirror);
+    let folder = made.join(PUSH_REPOSITORY);
+    let prepared = || -> io::Result<()> {
+        remove(&folder)?;
+        fs::create_dir_all(folder.join("objects/info"))?;
+        let objects = |repository: &Path| format!("{}\n", repository.join("objects").display());
+        fs::write(folder.join("objects/info/alternates"), objects(&made) + &objects(&mirror.folder))?;
+        let shallow = mirror.folder.join(SHALLOW_FILE);
+        if shallow.exists() { fs::copy(shallow, folder.join(SHALLOW_FILE)).map(drop) } else { Ok(()) }
+    };
+    prepared().map_err(|error| format!("cannot prepare the push: {error}"))?;
+    let git = Git::isolated(&folder);
+    git.run(&["init", "--quiet", "--bare"])?;
+    Ok(git)
+}
+
+fn is_stale(error: &GitError) -> bool {
+    matches!(error, GitError::Failed { words, .. } if STALE_WORDS.iter().any(|stale| words.contains(stale)))
+}
+
+fn conflict(branch: &str, there: Option<&str>) -> StepResult {
+    let there = there.map_or_else(|| "does not exist any more".to_owned(), |there| format!("has the commit {there} by now"));
+    let message = format!("the branch {branch} {there}. The next attempt begins from the newest commit");
+    StepResult::Refused(StepFailure::new(reasons::CHANGESET_CONFLICT, message))
+}
