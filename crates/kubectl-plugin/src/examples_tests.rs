@@ -83,7 +83,7 @@ fn all() -> Vec<Example> {
         examples.extend(of_text(&format!("the help of {}", command.get_name()), &help, false));
     }
     let decided = include_str!("explain/advice.rs").split("#[cfg(test)]").next().unwrap_or_default();
-    for source in [include_str!("explain/advice/table.rs"), decided] {
+    for source in [include_str!("explain/advice/table.rs"), include_str!("explain/advice/changesets.rs"), decided] {
         examples.extend(of_text("the advice of explain", source, false));
     }
     examples

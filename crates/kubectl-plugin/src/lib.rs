@@ -137,6 +137,8 @@ pub enum Command {
     Redrive(work::redrive::Arguments),
     /// Declare the node of an item's agent dead, so that another agent gets the item
     Release(work::release::Arguments),
+    /// Show what an item changed in the repository of its pool: branch, commit, size, and the git commands that show it
+    Diff(work::diff::Arguments),
     /// Explain the state of an agent, a pool, an item or a queue: what it waits for, and what to do
     Explain(explain::Arguments),
     /// Watch agents, pools or queues live
@@ -213,6 +215,7 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
         Command::Priority(arguments) => work::priority::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Redrive(arguments) => work::redrive::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Release(arguments) => work::release::execute(&connect.connect().await?, &arguments, console).await?,
+        Command::Diff(arguments) => work::diff::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Explain(arguments) => {
             let facts = explain::run(&connect.connect().await?, &arguments).await?;
             console.show(explain::render(&explain::report(&facts), arguments.output, jiff::Timestamp::now())?);
@@ -333,6 +336,8 @@ mod tests {
             "redrive --queue q --phase Failed --phase Expired --reason R --group g --rate 2 -y",
             "release a",
             "release item/a --node-is-dead -y",
+            "diff a",
+            "diff workitem.spillway.dev/a -o yaml -n x",
             "explain item/a",
             "explain queue/q -o json",
             "grant agent/a 5000",
@@ -414,6 +419,9 @@ mod tests {
             ("redrive --queue q --rate 0", "0 is not in 1..=1000"),
             ("release", "<ITEM>"),
             ("release a -y", "--node-is-dead"),
+            ("diff", "<ITEM>"),
+            ("diff queue/q", "\"queue/q\" is not a WorkItem"),
+            ("diff a -o table", "possible values: json, yaml"),
             ("explain pod/a", "item/NAME or queue/NAME"),
             ("resume a --timeout 5s", "--wait"),
             ("grant team 5", "write agent/NAME, budget/NAME or clusterbudget/NAME"),

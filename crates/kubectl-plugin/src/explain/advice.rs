@@ -1,13 +1,16 @@
-//! The advice for a reason. One table (`table`) has all reasons that an Agent or an AgentPool can have. Pure.
+//! The advice for a reason. One table (`table`) has the reasons that an Agent or an AgentPool can have, and another one
+//! (`changesets`) those of the changes of items. Pure.
 //!
 //! A reason without an entry gets the advice of its condition type, because a newer operator may have more reasons than
 //! this plugin knows.
 
+mod changesets;
 mod table;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::conditions::types;
+use changesets::CHANGESET_ADVICE;
 use table::ADVICE_BY_REASON;
 
 /// Advice for a person.
@@ -25,7 +28,7 @@ use Advice::{Do, Nothing};
 pub fn for_reason(reason: &str) -> Option<Advice> {
     // The reason of a violated rule is `RuleViolated/RULE`.
     let reason = reason.split('/').next().unwrap_or(reason);
-    ADVICE_BY_REASON.iter().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
+    ADVICE_BY_REASON.iter().chain(CHANGESET_ADVICE).find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
 }
 
 /// Whether a condition shows a problem, or explains a wait.
@@ -117,8 +120,9 @@ mod tests {
 
     #[test]
     fn no_reason_stands_twice_and_every_place_has_a_name() {
-        for (at, (reason, advice)) in ADVICE_BY_REASON.iter().enumerate() {
-            assert!(ADVICE_BY_REASON[..at].iter().all(|(other, _)| other != reason), "{reason} stands twice");
+        let all: Vec<_> = ADVICE_BY_REASON.iter().chain(CHANGESET_ADVICE).collect();
+        for (at, (reason, advice)) in all.iter().enumerate() {
+            assert!(all[..at].iter().all(|(other, _)| other != reason), "{reason} stands twice");
             let (Do(text) | Nothing(text)) = advice;
             let names = [("agent", Some("a")), ("pool", Some("p")), ("namespace", Some("n")), ("node", None), ("ended", None)];
             let text = with_names(text, &names);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
+use super::changeset;
 use super::facts::{Facts, Work};
 use super::failures;
 use super::queue::{collect_hints, pool_causes};
@@ -98,6 +99,7 @@ fn item_facts(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> 
     }
     list.text("Tokens", status.tokens.as_ref().map(|tokens| tokens.used));
     list.text("Result", status.result.as_ref());
+    changeset::add_facts(&mut list, item);
     list.into_facts()
 }
 
@@ -114,6 +116,7 @@ fn causes(view: &View) -> Vec<Cause> {
     if view.item.metadata.deletion_timestamp.is_some() {
         causes.push(Cause::without_advice("the item is being deleted"));
     }
+    causes.extend(changeset::failure_cause(&view.record, only_pool(view).as_deref(), view.namespace));
     causes.extend(match view.record.phase {
         Phase::Pending => pending_causes(view),
         Phase::Rejected => rejected_causes(view),

@@ -3,13 +3,16 @@
 //! | file | for |
 //! |---|---|
 //! | this one | reads that several commands share |
-//! | [`ask`], [`submit`], [`queue`](mod@queue), [`cancel`], [`priority`], [`redrive`], [`release`] | one command each |
+//! | [`ask`], [`submit`], [`queue`](mod@queue), [`cancel`], [`priority`], [`redrive`], [`release`], [`diff`] | one command each |
 //! | [`payload`], [`follow`] | of `submit` and `ask`: reading the task, reporting the progress of the items |
 //! | [`stats`] | of `queue`: rates and times. Pure |
+//! | [`changeset`] | the changes of an item as short texts, for `diff` and `explain`. Pure |
 //! | [`life`] | the state of an item as a short text, the order of items, allowed changes of an item. Pure |
 
 pub mod ask;
 pub mod cancel;
+pub mod changeset;
+pub mod diff;
 pub mod follow;
 pub mod life;
 pub mod payload;

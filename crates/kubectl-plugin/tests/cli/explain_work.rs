@@ -1,9 +1,10 @@
-//! `explain` of items and queues: the requests, and the notes on failed reads.
+//! `explain` of items and queues: the requests, and the notes on failed reads. `diff` of an item.
 
 use super::*;
 use kubectl_spillway::explain;
 use kubectl_spillway::input::Explainable;
 use kubectl_spillway::input::Work;
+use kubectl_spillway::work::diff;
 
 #[tokio::test]
 async fn explain_reads_all_around_an_item() {
@@ -69,4 +70,21 @@ async fn explain_of_what_is_not_there_says_so() {
     };
     let (facts, ()) = tokio::join!(explain::run(&cluster, &arguments), talk);
     assert!(facts.expect_err("nothing").to_string().ends_with("; for an item or a queue write item/NAME or queue/NAME"));
+}
+
+#[tokio::test]
+async fn diff_reads_the_item_alone_and_prints_the_commands_of_git() {
+    let (cluster, mut server) = fake();
+    let arguments = diff::Arguments { item: "i".into(), output: None };
+    let changeset = json!({"state": "Committed", "epoch": 1, "remote": "https://git.example.com/app", "branch": "spillway/i",
+        "base": "0".repeat(40), "commit": "a1".repeat(20), "files": 1, "insertions": 1, "deletions": 0});
+    let done = item("i", json!({"phase": "Succeeded", "changeset": changeset}));
+    let mut heard = HeardRequest::default();
+    let (shown, seen) = tokio::join!(diff::execute(&cluster, &arguments, &mut heard), server.answer(200, done));
+    assert_eq!((shown.is_ok(), seen.line), (true, format!("GET {ITEMS}/i")));
+    let commands = format!("  git fetch https://git.example.com/app spillway/i\n  git diff {} {}\n", "0".repeat(40), "a1".repeat(20));
+    assert!(heard.told.out.ends_with(&commands) && !heard.told.failed, "{:?}", heard.told);
+    let (shown, _) =
+        tokio::join!(diff::execute(&cluster, &arguments, &mut heard), server.answer(200, item("i", json!({"phase": "Ready"}))));
+    assert!(shown.expect_err("no changeset").to_string().starts_with("item \"i\" (Ready) has no changeset yet"));
 }

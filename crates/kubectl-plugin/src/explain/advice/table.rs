@@ -1,4 +1,4 @@
-//! The table of reasons and their advice: data alone. [`advice`](super) decides which advice applies.
+//! The table of reasons and their advice, but for those of changesets: data alone. [`advice`](super) decides which advice applies.
 
 use super::Advice;
 use super::Advice::{Do, Nothing};
@@ -427,7 +427,6 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
             "items wait or take longer than spec.objectives of their queue allow. More agents may help: `kubectl spillway scale {pool} --max N -n {namespace}`",
         ),
     ),
-    ("BadChangeset", Nothing("the result of the agent did not pass verification and was discarded. The item is tried again")),
     (
         "RuleViolated",
         Do(

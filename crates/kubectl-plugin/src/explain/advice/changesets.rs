@@ -1,0 +1,51 @@
+//! The advice on changesets: data alone. [`advice`](super) decides which advice applies.
+
+use super::Advice;
+use super::Advice::{Do, Nothing};
+use spillway_wire::changeset::reasons;
+
+/// The reasons for which the changeset of an item fails, with their advice. `{pool}` and `{namespace}` stand for names.
+pub(super) const CHANGESET_ADVICE: &[(&str, Advice)] = &[
+    (
+        reasons::WORKSPACE_NOT_PREPARED,
+        Do(
+            "the repository could not be cloned for the item: fix what the message of the attempt names (spec.workspace.git of pool {pool}, its credential, the git server, a path of spec.agent.files, git in the image)",
+        ),
+    ),
+    (
+        reasons::CHANGESET_NOT_COMMITTED,
+        Do(
+            "the commit could not be made or pushed: fix what the message of the attempt names (a push that the git server rejects, the rights of the credential of pool {pool}, a limit of the platform, the size of the agent's volumes)",
+        ),
+    ),
+    (
+        reasons::CHANGESET_CONFLICT,
+        Do(
+            "the branch has a commit that the attempt did not begin from, and that no earlier attempt at the item made: merge or delete that branch, or give each item a branch of its own (spec.sandbox.changeset.branch of pool {pool}; unset: spillway/ and the name of the item)",
+        ),
+    ),
+    (
+        reasons::PROTECTED_PATH,
+        Do(
+            "the agent changed a path of spec.sandbox.changeset.protect of pool {pool}, which the message of the attempt names: submit another item that tells the agent to leave it alone, or remove the path from the list if it may change",
+        ),
+    ),
+    (
+        reasons::CHANGESET_TOO_LARGE,
+        Do(
+            "the changed files have more bytes than spec.sandbox.changeset.maxBytes of pool {pool}: add files that the program generates to the .gitignore of the repository, submit smaller items, or raise the limit",
+        ),
+    ),
+    (
+        reasons::CHANGESET_NOT_VERIFIED,
+        Do(
+            "spec.sandbox.changeset.verify of pool {pool} failed, and the message of the attempt ends with its output: submit another item with a clearer task, fix the command or the image, or raise verifySeconds",
+        ),
+    ),
+    (
+        "BadChangeset",
+        Nothing(
+            "the changes of an item were refused (ProtectedPath, ChangesetTooLarge or ChangesetNotVerified) and were not pushed. The item failed for that reason, and its queue decides whether it is tried again: `kubectl spillway explain item/ITEM -n {namespace}` says what to do",
+        ),
+    ),
+];
