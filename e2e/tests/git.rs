@@ -209,3 +209,54 @@ async fn a_push_that_is_cut_leaves_the_server_as_it_was() {
     server.git("team/app", &["fsck", "--no-dangling"]);
     namespace.close().await;
 }
+
+/// Starts a push of this ref in the pod that never sends its objects. Its answer is in `/tmp/<file>`, and then that it was cut.
+async fn start_endless_push(namespace: &TestNamespace, server: &GitServer, pod: &str, reference: &str, file: &str) {
+    let before = server.pushes();
+    let update = format!("{} {} {reference}", "0".repeat(40), "a".repeat(40));
+    let capabilities = " report-status";
+    // A line of git's protocol with its length and a NUL before the capabilities, the end of the updates, and the start of objects.
+    let body = format!("{:04x}{update}\\000{capabilities}0000PACK", update.len() + 1 + capabilities.len() + 4);
+    let bytes = body.len() - "\\000".len() + 1;
+    let head = format!(
+        "POST /git/{HOST}:{}/team/app/git-receive-pack HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\
+         Content-Type: application/x-git-receive-pack-request\\r\\nAccept: application/x-git-receive-pack-result\\r\\n\
+         Transfer-Encoding: chunked\\r\\n\\r\\n",
+        server.port
+    );
+    let request = format!("{head}{bytes:x}\\r\\n{body}\\r\\n");
+    // Nothing of it may keep the output of the command open.
+    let script = format!("((printf '{request}'; sleep 600) | (nc 127.0.0.1 4103; echo cut)) > /tmp/{file} 2>&1 < /dev/null &");
+    sh(namespace, pod, &script).await.ok();
+    eventually("the server has the start of the push", async || check_state(server.pushes() > before, || server.pushes().to_string()))
+        .await;
+    let answer = sh(namespace, pod, &format!("cat /tmp/{file}")).await.out;
+    assert!(!answer.contains("cut"), "it goes on: {answer}");
+}
+
+#[tokio::test]
+async fn a_transfer_ends_when_its_agent_may_not_go_on() {
+    let (namespace, _operator, server, agent) = opened("gitends", json!({"push": "x/*"})).await;
+    let pod = agent.name_any();
+    // The server has begun its answer, which the gateway cannot take back. It says nothing of a ref.
+    let ends = async |file: &str| {
+        let answer = eventually("the push is cut", async || {
+            let answer = sh(&namespace, &pod, &format!("cat /tmp/{file}")).await.out;
+            if answer.contains("cut") { Ok(answer) } else { Err(answer) }
+        })
+        .await;
+        assert!(!answer.contains("refs/heads"), "{answer}");
+    };
+    // Its pool allows other refs from now on.
+    start_endless_push(&namespace, &server, &pod, "refs/heads/x/cut", "changed").await;
+    namespace.apply_pool("coders", pool(&server, json!({"push": "y/*"}))).await;
+    ends("changed").await;
+    // A person pauses it.
+    start_endless_push(&namespace, &server, &pod, "refs/heads/y/cut", "paused").await;
+    let pause = Patch::Merge(json!({"spec": {"paused": true}}));
+    namespace.api::<Agent>().patch(&pod, &PatchParams::default(), &pause).await.expect("it is paused");
+    ends("paused").await;
+    assert_eq!(server.git("team/app", &["for-each-ref", "--format=%(refname)"]), "refs/heads/main", "nothing was pushed");
+    server.git("team/app", &["fsck", "--no-dangling"]);
+    namespace.close().await;
+}

@@ -13,6 +13,8 @@ mod bombs;
 mod breakers;
 mod budget_signals;
 mod budgets;
+mod changeset;
+mod codex;
 mod commands;
 mod compute;
 mod egress;

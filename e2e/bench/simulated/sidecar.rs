@@ -66,7 +66,13 @@ impl Sidecar {
             }
             Order::Item(assignment) => self.begin(now, &assignment),
             Order::Settled(_) => self.state.on_program_report(now, Report::of(Program::Waiting)),
-            Order::Key(_) | Order::Wanted(_) | Order::Abandoned | Order::WallsDown(_) | Order::Activity { .. } | Order::Said(..) => {}
+            Order::Key(_)
+            | Order::Wanted(_)
+            | Order::Abandoned
+            | Order::WallsDown(_)
+            | Order::Activity { .. }
+            | Order::Said(..)
+            | Order::CommitNamed(_) => {}
         }
     }
 
@@ -77,7 +83,7 @@ impl Sidecar {
         let (inputs, think) = (self.inputs.clone(), self.shared.hands.work_time());
         tokio::spawn(async move {
             tokio::time::sleep(think).await;
-            let finished = Control::Finished { held, outcome: Outcome::Complete { result: Some(RESULT.to_owned()) } };
+            let finished = Control::Finished { held, outcome: Outcome::Complete { result: Some(RESULT.to_owned()), changeset: None } };
             let _ = inputs.send(Input::Control(0, finished)).await; // the sidecar may have ended
         });
     }

@@ -10,7 +10,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::ask::{Api, Ask, decide};
+use crate::ask::{Api, Ask, PresetAnswer, decide};
 use crate::chunks::{self, Body};
 use crate::count::{Books, Key};
 use crate::refusal::{self, Refusal};
@@ -37,8 +37,8 @@ pub struct Provider {
     pub counts: Books,
     /// Whether waiting answers are released.
     gone: watch::Sender<bool>,
-    /// Texts that `POST /say` set, with the words that select them.
-    said: Mutex<Vec<(String, String)>>,
+    /// Answers that a test set, with the words that select them.
+    preset: Mutex<Vec<(String, PresetAnswer)>>,
 }
 
 /// An answer.
@@ -75,7 +75,7 @@ impl Provider {
     /// With these credentials, by name, and these models in its list.
     #[must_use]
     pub fn new(credentials: BTreeMap<String, String>, models: Vec<String>) -> Arc<Self> {
-        Arc::new(Self { credentials, models, counts: Books::default(), gone: watch::Sender::new(false), said: Mutex::default() })
+        Arc::new(Self { credentials, models, counts: Books::default(), gone: watch::Sender::new(false), preset: Mutex::default() })
     }
 
     /// Releases the answers that wait (mode `wait`), and all later ones.
@@ -86,16 +86,25 @@ impl Provider {
     /// From now on the model answers `text` if the last words of a person contain `to`. If several fit, the newest one
     /// counts.
     pub fn say(&self, to: &str, text: &str) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.push((to.to_owned(), text.to_owned()));
-        if said.len() > MOST_SAID {
-            said.remove(0);
+        self.set(to, PresetAnswer::Text(text.to_owned()));
+    }
+
+    /// Like [`Self::say`], but the model calls a tool with this command, once, and then says that it is done.
+    pub fn run(&self, to: &str, command: &str) {
+        self.set(to, PresetAnswer::Command(command.to_owned()));
+    }
+
+    fn set(&self, to: &str, answer: PresetAnswer) {
+        let mut preset = self.preset.lock().unwrap_or_else(PoisonError::into_inner);
+        preset.push((to.to_owned(), answer));
+        if preset.len() > MOST_SAID {
+            preset.remove(0);
         }
     }
 
-    fn text_for(&self, task: &str) -> Option<String> {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.iter().rev().find(|(to, _)| task.contains(to.as_str())).map(|(_, text)| text.clone())
+    fn preset_for(&self, task: &str) -> Option<PresetAnswer> {
+        let preset = self.preset.lock().unwrap_or_else(PoisonError::into_inner);
+        preset.iter().rev().find(|(to, _)| task.contains(to.as_str())).map(|(_, answer)| answer.clone())
     }
 
     /// Until [`Self::release_waiting`].
@@ -163,7 +172,7 @@ impl Provider {
         if let Some(refusal) = failure(ask.api, &script, before, known) {
             return Answer { late: script.late, waits_for_release: script.wait, ..refused(Some((&self.counts, key)), refusal) };
         }
-        let (say, used) = decide(ask, &script, self.text_for(&ask.task).as_deref());
+        let (say, used) = decide(ask, &script, self.preset_for(&ask.task).as_ref());
         let told = reported_usage(used, &script);
         let turn = ModelTurn { ask, say: &say, used, reported: told, cumulative: script.cumulative, number: before + 1 };
         let body = if ask.stream {

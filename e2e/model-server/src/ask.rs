@@ -1,7 +1,8 @@
 //! A call in a form that all protocols share, and its answer. Pure.
 //!
 //! There is no real model. The answer calls a tool that runs commands, once, to write a file named after the words of
-//! the task. Then it says that it is done. The client's text is data: only its letters and digits get into a command.
+//! the task, or to run the command that a test set for it. Then it says that it is done. The client's text is data: only its
+//! letters and digits get into a command.
 
 use serde_json::{Map, Value, json};
 
@@ -147,11 +148,25 @@ pub struct ContentPart {
     pub tokens: u64,
 }
 
-/// The answer to `ask`, and its tokens. `told` is the text that `POST /say` set for it.
+/// An answer that a test set for a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PresetAnswer {
+    /// This text.
+    Text(String),
+    /// A call of a tool with this command, and then a text.
+    Command(String),
+}
+
+/// The answer to `ask`, and its tokens. `preset` is the answer that a test set for it.
 #[must_use]
-pub fn decide(ask: &Ask, script: &Script, told: Option<&str>) -> (Say, Tokens) {
-    let call = tool_for(ask).filter(|_| told.is_none() && ask.results < script.calls.unwrap_or(1));
-    let say = match call {
+pub fn decide(ask: &Ask, script: &Script, preset: Option<&PresetAnswer>) -> (Say, Tokens) {
+    let (command, told) = match preset {
+        None => (Some(command(&ask.task)), None),
+        Some(PresetAnswer::Text(text)) => (None, Some(text.as_str())),
+        Some(PresetAnswer::Command(command)) => (Some(command.clone()), Some("Done: the command was run.")),
+    };
+    let command = command.filter(|_| ask.results < script.calls.unwrap_or(1));
+    let say = match command.and_then(|command| tool_for(ask, &command)) {
         Some((tool, input)) => Say::Call { id: format!("call_{}", ask.results + 1), tool, input },
         None => text(ask, script, told),
     };
@@ -210,15 +225,14 @@ const SHELLS: [&str; 10] = [
     "execute_command",
 ];
 
-fn tool_for(ask: &Ask) -> Option<(Tool, Value)> {
+fn tool_for(ask: &Ask, command: &str) -> Option<(Tool, Value)> {
     let shell = SHELLS.iter().find_map(|name| ask.tools.iter().find(|tool| tool.name == *name));
     let tool = shell.or_else(|| ask.tools.first())?;
-    let command = command(&ask.task);
     let input = match tool.input {
-        Input::Text => Value::String(command),
+        Input::Text => Value::String(command.to_owned()),
         Input::Script => Value::String(format!("text(await tools.exec_command({}))", json!({"cmd": command}))),
         Input::Command => json!({"type": "exec", "command": ["bash", "-c", command], "env": {}}),
-        Input::Json => arguments(tool, &command),
+        Input::Json => arguments(tool, command),
     };
     Some((tool.clone(), input))
 }
@@ -326,10 +340,23 @@ mod tests {
 
     #[test]
     fn what_it_is_told_to_say_it_says_whatever_tools_there_are() {
-        let (say, used) = decide(&ask("x", vec![shell("exec", json!({}))], 0), &Script::default(), Some("{\"say\": \"hello  you\"}"));
+        let preset = PresetAnswer::Text("{\"say\": \"hello  you\"}".to_owned());
+        let (say, used) = decide(&ask("x", vec![shell("exec", json!({}))], 0), &Script::default(), Some(&preset));
         let Say::Text { parts, whole: true } = say else { panic!("{say:?}") };
         assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), "{\"say\": \"hello  you\"}");
         assert_eq!(used.output, 6, "a token is four characters");
+    }
+
+    #[test]
+    fn a_command_that_is_set_for_a_task_is_run_once() {
+        let preset = PresetAnswer::Command("sh test.sh".to_owned());
+        let tools = vec![shell("exec_command", json!({"properties": {"cmd": {"type": "string"}}}))];
+        let (say, _) = decide(&ask("Mend it", tools.clone(), 0), &Script::default(), Some(&preset));
+        let Say::Call { input, .. } = say else { panic!("{say:?}") };
+        assert_eq!(input, json!({"cmd": "sh test.sh"}));
+        let (say, _) = decide(&ask("Mend it", tools, 1), &Script::default(), Some(&preset));
+        let Say::Text { parts, whole: true } = say else { panic!("{say:?}") };
+        assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), "Done: the command was run.");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Command;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::TestNamespace;
@@ -32,14 +33,41 @@ use super::operator::free_port;
 pub const HOST: &str = "git.example.test";
 /// The team's token, which is the only one that the server accepts, with the user `robot`.
 pub const TOKEN: &str = "the-teams-own-git-token";
+/// The bytes of a list of updates without any.
+const EMPTY_LIST_BYTES: usize = 4;
 /// User and token in `Basic` authentication.
 pub const BASIC: &str = "cm9ib3Q6dGhlLXRlYW1zLW93bi1naXQtdG9rZW4=";
+
+/// A step of pushes at which the server waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    Nothing,
+    /// It reads only the first part of a body.
+    Bodies,
+    /// It sends no answer after it has stored the push.
+    Answers,
+}
 
 /// The server. It serves until the test ends.
 pub struct GitServer {
     pub port: u16,
+    shared: Arc<Shared>,
+}
+
+/// What the connections share.
+struct Shared {
     root: PathBuf,
-    requests: Arc<AtomicUsize>,
+    requests: AtomicUsize,
+    /// Pushes with objects that have begun.
+    pushes: AtomicUsize,
+    hold: watch::Sender<Hold>,
+}
+
+impl Shared {
+    /// Waits until pushes are not held at this step.
+    async fn released(&self, step: Hold) {
+        let _ = self.hold.subscribe().wait_for(|now| *now != step).await; // we hold the sender
+    }
 }
 
 impl GitServer {
@@ -52,7 +80,9 @@ impl GitServer {
         let issued = rcgen::generate_simple_self_signed([HOST.to_owned()]).expect("a certificate");
         let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
         let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![issued.cert.der().clone()], key).expect("a pair");
-        let server = Self { port, root, requests: Arc::default() };
+        let (requests, pushes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { root, requests, pushes, hold: watch::Sender::new(Hold::Nothing) });
+        let server = Self { port, shared };
         for name in ["team/app", "team/other"] {
             server.make_repository(name);
         }
@@ -61,7 +91,7 @@ impl GitServer {
         std::fs::write(namespace.hosts_file(), format!("127.0.0.1 localhost\n{} {HOST}\n", namespace.node)).expect("a file");
         server.make_secret(namespace, "robot", TOKEN).await;
         let listener = TcpListener::bind((namespace.node, port)).await.expect("a free port");
-        tokio::spawn(serve(listener, TlsAcceptor::from(Arc::new(tls)), server.root.clone(), server.requests.clone()));
+        tokio::spawn(serve(listener, TlsAcceptor::from(Arc::new(tls)), server.shared.clone()));
         namespace.kill_gateway();
         namespace.start_gateway("gateway");
         server
@@ -79,7 +109,17 @@ impl GitServer {
 
     /// Requests so far.
     pub fn requests(&self) -> usize {
-        self.requests.load(Ordering::SeqCst)
+        self.shared.requests.load(Ordering::SeqCst)
+    }
+
+    /// Pushes with objects so far, at their begin.
+    pub fn pushes(&self) -> usize {
+        self.shared.pushes.load(Ordering::SeqCst)
+    }
+
+    /// From now on pushes wait at this step.
+    pub fn hold(&self, step: Hold) {
+        self.shared.hold.send_replace(step);
     }
 
     /// A Secret with a token for this server.
@@ -94,7 +134,20 @@ impl GitServer {
 
     /// Runs git in a repository of the server.
     pub fn git(&self, name: &str, words: &[&str]) -> String {
-        git(&self.root.join(format!("{name}.git")), words)
+        git(&self.shared.root.join(format!("{name}.git")), words)
+    }
+
+    /// Puts these files on `main`, in one commit.
+    pub fn add_files(&self, name: &str, files: &[(&str, &str)]) {
+        let (bare, work) = (self.shared.root.join(format!("{name}.git")), self.shared.root.join("added"));
+        let _ = std::fs::remove_dir_all(&work);
+        git(&self.shared.root, &["clone", "--quiet", &bare.to_string_lossy(), &work.to_string_lossy()]);
+        for (path, content) in files {
+            std::fs::write(work.join(path), content).expect("a file");
+        }
+        git(&work, &["add", "."]);
+        git(&work, &["commit", "--quiet", "--message", "more files"]);
+        git(&work, &["push", "--quiet", "origin", "main"]);
     }
 
     /// The commit of a ref, if the repository has the ref.
@@ -104,7 +157,7 @@ impl GitServer {
     }
 
     fn make_repository(&self, name: &str) {
-        let (bare, work) = (self.root.join(format!("{name}.git")), self.root.join("work"));
+        let (bare, work) = (self.shared.root.join(format!("{name}.git")), self.shared.root.join("work"));
         std::fs::create_dir_all(&bare).expect("a folder");
         git(&bare, &["init", "--quiet", "--bare", "--initial-branch=main"]);
         git(&bare, &["config", "http.receivepack", "true"]);
@@ -129,15 +182,15 @@ fn git(folder: &Path, words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-async fn serve(listener: TcpListener, tls: TlsAcceptor, root: PathBuf, requests: Arc<AtomicUsize>) {
+async fn serve(listener: TcpListener, tls: TlsAcceptor, shared: Arc<Shared>) {
     while let Ok((stream, _)) = listener.accept().await {
-        let (tls, root, requests) = (tls.clone(), root.clone(), requests.clone());
+        let (tls, shared) = (tls.clone(), shared.clone());
         tokio::spawn(async move {
             let Ok(stream) = tls.accept(stream).await else { return };
             let service = service_fn(move |request| {
-                requests.fetch_add(1, Ordering::SeqCst);
-                let root = root.clone();
-                async move { Ok::<_, Infallible>(answer(request, &root).await) }
+                shared.requests.fetch_add(1, Ordering::SeqCst);
+                let shared = shared.clone();
+                async move { Ok::<_, Infallible>(answer(request, &shared).await) }
             });
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
@@ -151,7 +204,7 @@ fn status(code: StatusCode) -> Response<Body> {
 }
 
 /// Runs `git http-backend` for one request, by the rules of CGI.
-async fn answer(request: Request<Incoming>, root: &Path) -> Response<Body> {
+async fn answer(request: Request<Incoming>, shared: &Arc<Shared>) -> Response<Body> {
     let (head, mut body) = request.into_parts();
     let text = |name: header::HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if text(header::AUTHORIZATION) != format!("Basic {BASIC}") {
@@ -160,7 +213,7 @@ async fn answer(request: Request<Incoming>, root: &Path) -> Response<Body> {
         return response;
     }
     let mut command = Command::new("git");
-    command.arg("http-backend").env("GIT_PROJECT_ROOT", root).env("GIT_HTTP_EXPORT_ALL", "1").env("REMOTE_USER", "robot");
+    command.arg("http-backend").env("GIT_PROJECT_ROOT", &shared.root).env("GIT_HTTP_EXPORT_ALL", "1").env("REMOTE_USER", "robot");
     command.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_KEY_0", "safe.directory").env("GIT_CONFIG_VALUE_0", "*");
     command.env("PATH_INFO", head.uri.path()).env("QUERY_STRING", head.uri.query().unwrap_or_default());
     command.env("REQUEST_METHOD", head.method.as_str()).env("CONTENT_TYPE", text(header::CONTENT_TYPE));
@@ -172,11 +225,21 @@ async fn answer(request: Request<Incoming>, root: &Path) -> Response<Body> {
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn();
     let mut child = child.expect("git is installed");
     let (mut to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    let is_push = head.uri.path().ends_with("/git-receive-pack");
+    let reading = shared.clone();
     tokio::spawn(async move {
+        let mut objects_seen = false;
         while let Some(Ok(frame)) = body.frame().await {
             let Ok(data) = frame.into_data() else { continue };
             if to.write_all(&data).await.is_err() {
                 return;
+            }
+            // git tests with an empty list whether it may push.
+            if is_push && data.len() > EMPTY_LIST_BYTES {
+                if !std::mem::replace(&mut objects_seen, true) {
+                    reading.pushes.fetch_add(1, Ordering::SeqCst);
+                }
+                reading.released(Hold::Bodies).await;
             }
         }
     });
@@ -198,8 +261,12 @@ async fn answer(request: Request<Incoming>, root: &Path) -> Response<Body> {
         }
         response.headers_mut().insert(header::HeaderName::try_from(name).expect("a name"), value.parse().expect("a value"));
     }
-    let parts = futures::stream::unfold(Some((from, child)), async |state| {
-        let (mut from, mut child) = state?;
+    let held = is_push.then(|| shared.clone());
+    let parts = futures::stream::unfold(Some((from, child, held)), async |state| {
+        let (mut from, mut child, held) = state?;
+        if let Some(shared) = &held {
+            shared.released(Hold::Answers).await;
+        }
         let mut buffer = vec![0; 32 * 1024];
         match from.read(&mut buffer).await {
             Ok(0) => match child.wait().await {
@@ -208,7 +275,7 @@ async fn answer(request: Request<Incoming>, root: &Path) -> Response<Body> {
             },
             Ok(count) => {
                 buffer.truncate(count);
-                Some((Ok(Bytes::from(buffer)), Some((from, child))))
+                Some((Ok(Bytes::from(buffer)), Some((from, child, held))))
             }
             Err(error) => Some((Err(error), None)),
         }

@@ -94,6 +94,11 @@ impl Scripted {
         self.provider.say(to, text);
     }
 
+    /// From now on the model runs `command`, once, if the last words of a person contain `to`.
+    pub fn run(&self, to: &str, command: &str) {
+        self.provider.run(to, command);
+    }
+
     /// Its counts of each caller, by the header `x-caller`.
     pub fn callers(&self) -> BTreeMap<String, Counted> {
         let count = self.provider.counts.count();
