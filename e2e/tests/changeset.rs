@@ -186,6 +186,13 @@ async fn the_changes_of_an_item_become_one_commit_on_a_branch_of_its_own() {
     assert_eq!((told.files, told.insertions, told.deletions, told.epoch), (Some(5), Some(5), Some(1), 1), "{told:?}");
     assert_eq!(first.status.as_ref().and_then(|status| status.result.as_deref()).map(str::trim), Some("done"));
 
+    // An item may ask for a repository, by any of its URLs.
+    let requires = |url: String| json!({"payload": "true", "requires": {"repositories": [url]}});
+    namespace.submit("code", "elsewhere", requires(server.url("team/other"))).await;
+    namespace.submit("code", "here", requires(server.url(REPOSITORY).trim_end_matches(".git").to_owned())).await;
+    namespace.wait_for_item_phase("here", Succeeded).await;
+    namespace.wait_for_event("elsewhere", "RequirementsUnmet", "(requires.repositories)").await;
+
     // Nothing of the first is in the workspace of the second.
     let script = r#"
         [ "$(cat README)" = "team/app two" ]

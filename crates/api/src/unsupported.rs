@@ -38,10 +38,9 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
 
 const NO_SANDBOX_ADVICE: &str = "leave it unset. The pod's own isolation still applies";
 const NO_ITEM_CHANGESET_ADVICE: &str = "leave it unset. The pool sets the changeset (spec.sandbox.changeset)";
-const NO_GIT_ADVICE: &str = "leave it unset. Send the item to a queue of a pool that has the repository (spec.workspace.git)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 11] = [
+pub const UNSUPPORTED_FIELDS: [Field; 10] = [
     field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Copy"]), "use Git, or leave it unset"),
     field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX_ADVICE),
     field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX_ADVICE),
@@ -55,7 +54,6 @@ pub const UNSUPPORTED_FIELDS: [Field; 11] = [
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
     field("AgentPool", "spec.supervision.rules[].rule", Values::These(&["ToolRejected"]), "remove the rule. Nothing raises this violation"),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
-    field("WorkItem", "spec.requires.repositories", Values::NotEmpty, NO_GIT_ADVICE),
     field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
     field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_SANDBOX_ADVICE),
 ];
@@ -156,12 +154,9 @@ mod tests {
         let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
         assert_eq!(paths("AgentPool", all), of_pools, "each of them is found");
         assert_eq!(paths("Toolset", json!({"image": "x"})), ["spec"]);
-        let item = json!({"requires": {"models": ["m"], "repositories": ["https://r"]}, "bulkhead": {"tokens": 5, "sandbox": {}}, "dependsOn": [{"name": "a", "queue": "q"}]});
-        assert_eq!(paths("WorkItem", item), ["spec.requires.repositories", "spec.bulkhead.sandbox"]);
-        assert_eq!(
-            paths("WorkItem", json!({"requires": {"models": ["m"], "repositories": []}, "bulkhead": {"tokens": 5}})),
-            [] as [&str; 0]
-        );
+        let item = json!({"requires": {"repositories": ["https://r"]}, "bulkhead": {"tokens": 5, "changeset": {}, "sandbox": {}}, "dependsOn": [{"name": "a", "queue": "q"}]});
+        assert_eq!(paths("WorkItem", item), ["spec.bulkhead.changeset", "spec.bulkhead.sandbox"]);
+        assert_eq!(paths("WorkItem", json!({"requires": {"repositories": ["https://r"]}, "bulkhead": {"tokens": 5}})), [] as [&str; 0]);
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub struct WorkItemSpec {
     #[serde(default)]
     #[schemars(default)]
     pub on_dependency_failure: OnDependencyFailure,
-    /// Requirements that an agent must meet before it gets the item. The field `repositories` is not supported by this version.
+    /// Requirements that an agent must meet before it gets the item.
     pub requires: Option<Requires>,
     /// Limits of this task. They can only be narrower than those of the agent.
     pub bulkhead: Option<ItemBulkhead>,
@@ -206,7 +206,7 @@ pub struct Requires {
     /// Names of PersistentVolumeClaims of the agent's pool: its workspace.claimName.
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     pub volumes: Option<Vec<String>>,
-    /// URLs of git repositories. Not supported by this version.
+    /// https URLs of git repositories: the workspace.git of the agent's pool, with or without `.git` at the end.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
     pub repositories: Option<Vec<String>>,
 }

@@ -1,7 +1,8 @@
 //! The queues of a pool and its offer to items, from its spec alone.
 
-use crate::api::agent_pool::{ModelApi, PoolMode};
+use crate::api::agent_pool::{ModelApi, PoolMode, Workspace};
 use crate::api::{AgentPool, AgentPoolSpec};
+use crate::policy::git::Repository;
 use crate::policy::work::requires::{PoolIntake, PoolOffer, origin};
 
 /// The queues from which a pool takes items, in order, each with its types. Empty for a Chat pool.
@@ -18,7 +19,7 @@ pub fn pool_intake(pool: &AgentPool) -> PoolIntake {
     PoolIntake { queues: queues_of(pool), offer: pool_offer(&pool.spec), outside_cluster: false }
 }
 
-/// What a pool offers to items with requirements: tools, models, origins, accounts and volumes.
+/// What a pool offers to items with requirements: tools, models, origins, accounts, volumes and its repository.
 pub fn pool_offer(spec: &AgentPoolSpec) -> PoolOffer {
     let models = || spec.models.iter().flatten();
     let account = |entry: &ModelApi| entry.credentials_ref.as_ref().map(|secret| secret.name.clone());
@@ -28,7 +29,13 @@ pub fn pool_offer(spec: &AgentPoolSpec) -> PoolOffer {
         origins: models().filter_map(|entry| origin(&entry.origin)).collect(),
         accounts: models().filter_map(account).collect(),
         volumes: spec.workspace.iter().filter_map(|workspace| workspace.claim_name.clone()).collect(),
+        repositories: spec.workspace.iter().filter_map(repository).collect(),
     }
+}
+
+/// The name of a pool's repository. A pool whose repository is wrong has no agents.
+fn repository(workspace: &Workspace) -> Option<String> {
+    Repository::parse_url(&workspace.git.as_ref()?.remote).ok().map(|repository| repository.name())
 }
 
 #[cfg(test)]
@@ -60,11 +67,14 @@ mod tests {
             origins: names(&["https://api.example.org", "https://b.example.org:8443"]),
             accounts: names(&["team"]),
             volumes: names(&["repo"]),
+            repositories: names(&[]),
         };
         assert_eq!(
             pool_intake(&pool),
             PoolIntake { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected, outside_cluster: false }
         );
         assert_eq!(pool_offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), PoolOffer::default());
+        let with_git = self::pool(json!({"workspace": {"git": {"remote": "https://GIT.example.org:443/team/app.git"}}}));
+        assert_eq!(pool_offer(&with_git.spec).repositories, names(&["git.example.org/team/app"]));
     }
 }

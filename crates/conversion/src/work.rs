@@ -161,22 +161,27 @@ fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
 
 /// The requirements of an item. Requirements that this version does not support are refused before.
 fn requires(asked: &work_item::Requires) -> Requires {
-    let work_item::Requires { tools, models, urls, accounts, volumes, repositories: _ } = asked;
+    let work_item::Requires { tools, models, urls, accounts, volumes, repositories } = asked;
     let names = |names: &Option<Vec<String>>| names.iter().flatten().cloned().collect();
-    Requires { tools: names(tools), models: names(models), urls: names(urls), accounts: names(accounts), volumes: names(volumes) }
+    Requires {
+        tools: names(tools),
+        models: names(models),
+        urls: names(urls),
+        accounts: names(accounts),
+        volumes: names(volumes),
+        repositories: names(repositories),
+    }
 }
 
 /// Unsupported fields that an item uses, as text. None: it uses none.
 fn unsupported_fields(item: &WorkItem) -> Option<String> {
-    let WorkItemSpec { agent_selector, requires, bulkhead, .. } = &item.spec;
+    let WorkItemSpec { agent_selector, bulkhead, .. } = &item.spec;
     if selector(agent_selector.as_ref()).is_none() {
         return Some("an unknown operator in agentSelector.matchExpressions".to_owned());
     }
-    // Most items set neither, and there may be tens of thousands of items.
-    if requires.is_none() && bulkhead.is_none() {
-        return None;
-    }
-    let asked = unsupported::used_fields("WorkItem", &json!({"requires": requires, "bulkhead": bulkhead}));
+    // Most items set none, and there may be tens of thousands of items.
+    let bulkhead = bulkhead.as_ref()?;
+    let asked = unsupported::used_fields("WorkItem", &json!({"bulkhead": bulkhead}));
     let fields: Vec<&str> = asked.iter().map(|field| field.path.trim_start_matches("spec.")).collect();
     (!fields.is_empty()).then(|| fields.join(" and "))
 }

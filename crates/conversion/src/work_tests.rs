@@ -171,16 +171,17 @@ fn what_is_not_done_of_an_item_is_named() {
     let asks = |spec: Value| super::spec(&item(spec, json!({}))).unsupported;
     assert_eq!(asks(json!({})), None);
     assert_eq!(asks(json!({"agentSelector": {"matchLabels": {"a": "b"}}, "bulkhead": {"tokens": 5, "timeoutSeconds": 60}})), None);
-    assert_eq!(asks(json!({"requires": {"tools": ["make"], "models": ["m"], "repositories": []}})), None);
-    let two = json!({"requires": {"repositories": ["https://r"]}, "bulkhead": {"changeset": {}}});
-    assert_eq!(asks(two).as_deref(), Some("requires.repositories and bulkhead.changeset"));
+    assert_eq!(asks(json!({"requires": {"tools": ["make"], "models": ["m"], "repositories": ["https://r"]}})), None);
+    let two = json!({"bulkhead": {"changeset": {}, "sandbox": {}}});
+    assert_eq!(asks(two).as_deref(), Some("bulkhead.changeset and bulkhead.sandbox"));
 }
 
 #[test]
 fn what_no_pool_has_is_a_condition_while_the_item_is_ready_and_what_it_needs_is_read() {
-    let asked = json!({"requires": {"tools": ["make"], "models": ["m", "m"], "urls": ["https://u"], "accounts": ["a"], "volumes": ["v"]}});
+    let asked = json!({"requires": {"tools": ["make"], "models": ["m", "m"], "urls": ["https://u"], "accounts": ["a"], "volumes": ["v"], "repositories": ["https://r"]}});
     let needs = super::spec(&item(asked, json!({}))).requires;
     assert_eq!((needs.tools.len(), needs.models.len(), needs.urls.len(), needs.accounts.len(), needs.volumes.len()), (1, 1, 1, 1, 1));
+    assert_eq!(needs.repositories.len(), 1);
     let record = |phase: Phase| Record { phase, reason: Some("RequirementsUnmet".into()), ..Record::default() };
     let beside = StatusExtras { unmet_requirements: Some("no pool has m".into()), ..StatusExtras::default() };
     let told = conditions(&record(Phase::Ready), &Policy::default(), &beside, 1, UnixMillis(0));

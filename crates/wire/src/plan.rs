@@ -92,6 +92,7 @@ fn step_field_path(field: &str) -> &'static str {
         "requires.urls" => "steps.item.requires.urls",
         "requires.accounts" => "steps.item.requires.accounts",
         "requires.volumes" => "steps.item.requires.volumes",
+        "requires.repositories" => "steps.item.requires.repositories",
         _ => "steps.item",
     }
 }

@@ -357,6 +357,9 @@ pub struct Requires {
     /// Names of PersistentVolumeClaims of the agents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
+    /// https URLs of git repositories of the agents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repositories: Vec<String>,
 }
 
 impl Requires {
@@ -364,14 +367,15 @@ impl Requires {
     pub const MAX_ENTRIES: usize = 32;
 
     /// The lists, with their names and the maximum number of characters of an entry.
-    fn lists(&self) -> [(&'static str, &Vec<String>, usize); 5] {
-        let Self { tools, models, urls, accounts, volumes } = self;
+    fn lists(&self) -> [(&'static str, &Vec<String>, usize); 6] {
+        let Self { tools, models, urls, accounts, volumes, repositories } = self;
         [
             ("requires.tools", tools, 128),
             ("requires.models", models, 128),
             ("requires.urls", urls, 1024),
             ("requires.accounts", accounts, 253),
             ("requires.volumes", volumes, 253),
+            ("requires.repositories", repositories, 1024),
         ]
     }
 
@@ -464,7 +468,7 @@ mod tests {
         assert_eq!((needs(serde_json::json!({})), needs(serde_json::json!({"models": ["m"]}))), (Ok(true), Ok(false)));
         assert_eq!(needs(serde_json::json!({"models": vec!["m"; 33]})), Err("requires.models".into()));
         assert_eq!(needs(serde_json::json!({"tools": [""]})), Err("requires.tools".into()));
-        assert_eq!(needs(serde_json::json!({"repositories": ["r"]})), Err("requires.repositories".into()));
+        assert_eq!(needs(serde_json::json!({"repositories": [""]})), Err("requires.repositories".into()));
         assert!(!serde_json::to_string(&Submit::default()).expect("JSON").contains("requires"), "an older governor does not know it");
     }
 

@@ -235,7 +235,7 @@ fn item_of(caller: &Caller, name: &str, request: Submit, pool: &AgentPool) -> Wo
 }
 
 fn needs(requires: Requires) -> work_item::Requires {
-    let Requires { tools, models, urls, accounts, volumes } = requires;
+    let Requires { tools, models, urls, accounts, volumes, repositories } = requires;
     let some = |names: Vec<String>| Some(names).filter(|names| !names.is_empty());
     work_item::Requires {
         tools: some(tools),
@@ -243,7 +243,7 @@ fn needs(requires: Requires) -> work_item::Requires {
         urls: some(urls),
         accounts: some(accounts),
         volumes: some(volumes),
-        repositories: None,
+        repositories: some(repositories),
     }
 }
 

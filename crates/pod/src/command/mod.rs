@@ -143,7 +143,7 @@ pub struct SubmitArguments {
     /// inbox reports any end, people see failures]
     #[arg(long, value_name = "END", value_parser = end)]
     notify_on: Vec<NotifyOn>,
-    /// What a pool must have to get the item, as FIELD=NAME: models, tools, urls, accounts or volumes (repeatable)
+    /// What a pool must have to get the item, as FIELD=NAME: models, tools, urls, accounts, volumes or repositories (repeatable)
     #[arg(long, value_name = "FIELD=NAME", value_parser = requirement)]
     requires: Vec<(Requirement, String)>,
     /// Idempotency key: the same key never makes a second item [default: a new key]
@@ -240,6 +240,7 @@ fn submit(arguments: SubmitArguments) -> Result<(String, Submit), Refusal> {
             Requirement::Urls => &mut requires.urls,
             Requirement::Accounts => &mut requires.accounts,
             Requirement::Volumes => &mut requires.volumes,
+            Requirement::Repositories => &mut requires.repositories,
         };
         list.push(name);
     }
@@ -255,6 +256,7 @@ enum Requirement {
     Urls,
     Accounts,
     Volumes,
+    Repositories,
 }
 
 fn requirement(text: &str) -> Result<(Requirement, String), String> {
@@ -265,7 +267,8 @@ fn requirement(text: &str) -> Result<(Requirement, String), String> {
         "urls" => Requirement::Urls,
         "accounts" => Requirement::Accounts,
         "volumes" => Requirement::Volumes,
-        _ => return Err("the field must be models, tools, urls, accounts or volumes".to_owned()),
+        "repositories" => Requirement::Repositories,
+        _ => return Err("the field must be models, tools, urls, accounts, volumes or repositories".to_owned()),
     };
     Ok((requirement, name.to_owned()))
 }
@@ -302,7 +305,7 @@ mod tests {
         let Ok(Arguments { verb: Verb::Submit(arguments), .. }) = Arguments::try_parse_from(words) else { panic!("no submit") };
         let (_, request) = submit(arguments).expect("a request");
         assert_eq!((request.requires.models, request.requires.tools), (vec!["a=b".to_owned()], vec!["git".to_owned()]));
-        for wrong in ["models", "models=", "repositories=x"] {
+        for wrong in ["models", "models=", "agents=x"] {
             assert!(Arguments::try_parse_from(["spillway", "submit", "--queue", "q", "--requires", wrong]).is_err(), "{wrong}");
         }
     }

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::git::Repository;
+
 /// What an item requires. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requires {
@@ -17,6 +19,8 @@ pub struct Requires {
     pub accounts: BTreeSet<String>,
     /// Volumes that are mounted, by the name of their PersistentVolumeClaim.
     pub volumes: BTreeSet<String>,
+    /// Git repositories, by a URL.
+    pub repositories: BTreeSet<String>,
 }
 
 /// What a pool has.
@@ -32,6 +36,8 @@ pub struct PoolOffer {
     pub accounts: BTreeSet<String>,
     /// PersistentVolumeClaims that its agents mount.
     pub volumes: BTreeSet<String>,
+    /// The git repository of its agents, by the name that it has whatever its URL.
+    pub repositories: BTreeSet<String>,
 }
 
 /// The items that the agents of a pool take.
@@ -46,9 +52,10 @@ pub struct PoolIntake {
 }
 
 impl PoolIntake {
-    /// The intake of its agents outside the cluster: no volume is mounted there, and no program was checked.
+    /// The intake of its agents outside the cluster: no volume is mounted and no repository cloned there, and no program was
+    /// checked.
     pub fn for_outside(self) -> Self {
-        let offer = PoolOffer { tools: BTreeSet::new(), volumes: BTreeSet::new(), ..self.offer };
+        let offer = PoolOffer { tools: BTreeSet::new(), volumes: BTreeSet::new(), repositories: BTreeSet::new(), ..self.offer };
         Self { offer, outside_cluster: true, ..self }
     }
 }
@@ -79,15 +86,15 @@ pub fn unmet_summary(lacks: &[UnmetRequirement]) -> String {
 impl Requires {
     /// Whether it requires nothing.
     pub fn is_empty(&self) -> bool {
-        let Self { tools, models, urls, accounts, volumes } = self;
-        [tools, models, urls, accounts, volumes].iter().all(|names| names.is_empty())
+        let Self { tools, models, urls, accounts, volumes, repositories } = self;
+        [tools, models, urls, accounts, volumes, repositories].iter().all(|names| names.is_empty())
     }
 }
 
 impl PoolOffer {
     /// The requirements that are not met, in the order of the fields.
     pub fn lacks(&self, requires: &Requires) -> Vec<UnmetRequirement> {
-        let Requires { tools, models, urls, accounts, volumes } = requires;
+        let Requires { tools, models, urls, accounts, volumes, repositories } = requires;
         let lack = |field: &'static str, names: &BTreeSet<String>, there: &dyn Fn(&str) -> bool| {
             let missing = names.iter().filter(|name| !there(name));
             missing.map(|name| UnmetRequirement { field, name: name.clone() }).collect::<Vec<_>>()
@@ -98,6 +105,7 @@ impl PoolOffer {
             lack("urls", urls, &|url| self.reaches(url)),
             lack("accounts", accounts, &|name| self.accounts.contains(name)),
             lack("volumes", volumes, &|name| self.volumes.contains(name)),
+            lack("repositories", repositories, &|url| self.has_repository(url)),
         ]
         .concat()
     }
@@ -105,6 +113,11 @@ impl PoolOffer {
     /// Whether all requirements are met.
     pub fn meets(&self, requires: &Requires) -> bool {
         requires.is_empty() || self.lacks(requires).is_empty()
+    }
+
+    /// Whether this is the URL of its agents' repository.
+    fn has_repository(&self, url: &str) -> bool {
+        Repository::parse_url(url).is_ok_and(|repository| self.repositories.contains(&repository.name()))
     }
 
     /// Whether its agents can reach this URL.
@@ -154,6 +167,7 @@ mod tests {
             (Requires { models: names(&["claude-9"]), accounts: names(&["team"]), ..Requires::default() }, true),
             (Requires { urls: names(&["https://api.example.org/x"]), ..Requires::default() }, true),
             (Requires { volumes: names(&["repo"]), ..Requires::default() }, false),
+            (Requires { repositories: names(&["https://git.example.org/a"]), ..Requires::default() }, false),
             (Requires { tools: names(&["git"]), ..Requires::default() }, false),
         ] {
             assert!(pool.offer.meets(&requires), "{requires:?}");
@@ -168,6 +182,7 @@ mod tests {
             origins: names(&["https://api.example.org"]),
             accounts: names(&["team"]),
             volumes: names(&["repo"]),
+            repositories: names(&["git.example.org/a"]),
         }
     }
 
@@ -179,6 +194,7 @@ mod tests {
             urls: names(urls),
             accounts: names(accounts),
             volumes: names(volumes),
+            ..Requires::default()
         };
         let all = requires(&["git"], &["claude-x", "exact"], &["https://API.example.org:443/v1?x"], &["team"], &["repo"]);
         assert!(offer().meets(&all) && offer().meets(&Requires::default()) && PoolOffer::default().meets(&Requires::default()));
@@ -190,6 +206,17 @@ mod tests {
         assert_eq!(unmet_summary(&lacks), words);
         let many: Vec<UnmetRequirement> = (0..7).map(|at| UnmetRequirement { field: "tools", name: at.to_string() }).collect();
         assert!(unmet_summary(&many).ends_with("4 (requires.tools) and 2 more"));
+    }
+
+    #[test]
+    fn a_repository_is_the_same_whatever_its_url() {
+        let lacks = |url: &str| !offer().meets(&Requires { repositories: names(&[url]), ..Requires::default() });
+        for url in ["https://git.example.org/a", "https://git.example.org/a.git", "https://GIT.example.org:443/a"] {
+            assert!(!lacks(url), "{url}");
+        }
+        for url in ["https://git.example.org/b", "https://git.example.org", "http://git.example.org/a", "git@git.example.org:a", ""] {
+            assert!(lacks(url), "{url}");
+        }
     }
 
     #[test]
@@ -236,6 +263,7 @@ mod tests {
             urls: BTreeSet::new(),
             accounts,
             volumes,
+            repositories: BTreeSet::new(),
         })
     }
 
@@ -250,6 +278,7 @@ mod tests {
                 origins: BTreeSet::new(),
                 accounts: requires.accounts.clone(),
                 volumes: requires.volumes.clone(),
+                repositories: BTreeSet::new(),
             };
             let mut offer = of(&more);
             let met = offer.meets(&needed);
