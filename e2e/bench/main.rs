@@ -19,9 +19,13 @@ mod burst;
 mod cgroup;
 mod failover;
 mod fleet;
+mod git;
+#[path = "../tests/support/git_http.rs"]
+mod git_http;
 mod hands;
 mod ledger;
 mod models;
+mod nginx;
 mod operator;
 mod pod;
 mod processes;
@@ -41,8 +45,8 @@ use size::Size;
 
 /// The order matters: benchmarks that time come before those that fill the cluster. Those whose controller serves all
 /// namespaces come first.
-const ALL: [&str; 12] =
-    ["ledger", "breaker", "gateway", "flood", "hostile", "failover", "burst", "pod", "work", "agents", "fleet", "writes"];
+const ALL: [&str; 13] =
+    ["ledger", "breaker", "gateway", "flood", "hostile", "failover", "burst", "pod", "git", "work", "agents", "fleet", "writes"];
 /// The benchmark that can run without a cluster.
 const ALONE: &str = "ledger";
 
@@ -107,7 +111,8 @@ fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, clust
             "failover" => failover::run(size).await,
             "burst" => burst::run(size).await,
             "pod" => pod::run(size).await,
-            // It has many parts. If one fails, the numbers of the others are still reported.
+            // These have many parts. If one fails, the numbers of the others are still reported.
+            "git" => git::run(size, &mut reports).await.map(|()| Vec::new()),
             "work" => work::run(size, &mut reports).await.map(|()| Vec::new()),
             "agents" => agents::run(size).await,
             "fleet" => fleet::run(size).await,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -44,6 +44,12 @@ impl Operator {
         Self::controller(room, name, &["--namespace", &room.namespace])
     }
 
+    /// The same, with more arguments.
+    pub fn start_with(room: &BenchNamespace, name: &str, more: &[String]) -> anyhow::Result<Self> {
+        let words: Vec<&str> = ["--namespace", &room.namespace].into_iter().chain(more.iter().map(String::as_str)).collect();
+        Self::controller(room, name, &words)
+    }
+
     /// Starts a controller that serves all namespaces: only such a one accounts for ClusterBudgets. The caller cleans
     /// up.
     pub fn everywhere(room: &BenchNamespace, name: &str) -> anyhow::Result<Self> {
@@ -60,7 +66,7 @@ impl Operator {
         arguments.extend(["--governor-listen".to_owned(), governor.to_string(), "--governor-address".to_owned(), governor.to_string()]);
         // The API server, which listens on the node's own address here.
         arguments.extend(["--canary".to_owned(), format!("{}:6443", room.node)]);
-        Self::spawn(room, name, "--listen", &arguments)
+        Self::spawn(room, name, "--listen", &arguments, None)
     }
 
     /// Starts a gateway at the namespace's gateway address.
@@ -70,20 +76,36 @@ impl Operator {
 
     /// The same, with more arguments.
     pub fn gateway_with(room: &BenchNamespace, name: &str, more: &[String]) -> anyhow::Result<Self> {
+        Self::spawn(room, name, "--health-listen", &Self::gateway_arguments(room, more), None)
+    }
+
+    /// The same, with names from this hosts file.
+    pub fn gateway_with_hosts(room: &BenchNamespace, name: &str, more: &[String], hosts: &Path) -> anyhow::Result<Self> {
+        Self::spawn(room, name, "--health-listen", &Self::gateway_arguments(room, more), Some(hosts))
+    }
+
+    fn gateway_arguments(room: &BenchNamespace, more: &[String]) -> Vec<String> {
         let mut arguments: Vec<String> = ["gateway", "--namespace", &room.namespace].map(str::to_owned).into();
         // On all addresses, because each simulated agent connects to an address of its own.
         arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{}", room.gateway.port()), "--governor-token-file".to_owned()]);
         arguments.push(room.folder().join(GATEWAY).to_string_lossy().into_owned());
         arguments.extend_from_slice(more);
-        Self::spawn(room, name, "--health-listen", &arguments)
+        arguments
     }
 
-    /// Its log goes to `target/bench/logs`.
-    fn spawn(room: &BenchNamespace, name: &str, listen: &str, arguments: &[String]) -> anyhow::Result<Self> {
+    /// Its log goes to `target/bench/logs`. With a hosts file it has a mount namespace of its own, and the same process.
+    fn spawn(room: &BenchNamespace, name: &str, listen: &str, arguments: &[String], hosts: Option<&Path>) -> anyhow::Result<Self> {
         let binary = std::env::var_os("SPILLWAY_BINARY").context("SPILLWAY_BINARY")?;
         let log = folder("logs")?.join(format!("{}-{name}.log", room.namespace));
         let port = free_port(Ipv4Addr::LOCALHOST.into())?;
-        let mut command = Command::new(binary);
+        let mut command = match hosts {
+            None => Command::new(binary),
+            Some(hosts) => {
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]).arg(hosts).arg(binary);
+                command
+            }
+        };
         command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
         let file = File::create(&log)?;
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().context("SPILLWAY_BINARY does not start")?;
@@ -183,6 +205,11 @@ impl Operator {
     /// Its memory now.
     pub fn memory(&self) -> anyhow::Result<Memory> {
         processes::memory(self.child.id()).with_context(|| format!("{}; see {}", self.name, self.log.display()))
+    }
+
+    /// Resets the peak of its resident memory.
+    pub fn forget_peak(&self) -> anyhow::Result<()> {
+        processes::forget_peak(self.child.id())
     }
 
     /// Seconds of processor time it has used so far, its own and the kernel's for it.

@@ -1,5 +1,5 @@
 //! Processes and their memory as `/proc` and the control groups show them. It changes only the priority of this process
-//! and its session.
+//! and its session, and resets peaks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,11 @@ pub fn memory(pid: u32) -> anyhow::Result<Memory> {
         proportional: mib("smaps_rollup", "Pss"),
         peak: status("VmHWM")?,
     })
+}
+
+/// Resets the peak of a process's resident memory.
+pub fn forget_peak(pid: u32) -> anyhow::Result<()> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").with_context(|| format!("forgetting the peak of process {pid}"))
 }
 
 /// Field `number` of `/proc/PID/stat`, as `proc(5)` counts them, in seconds.

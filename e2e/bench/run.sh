@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # The benchmarks of docs/benchmarks.md, on a cluster of their own. `make bench` builds the release binaries and the images, and
 # calls this. The cluster is removed afterwards.
-# Arguments: the benchmarks to run (ledger, breaker, gateway, flood, hostile, failover, burst, pod, work, agents, fleet,
+# Arguments: the benchmarks to run (ledger, breaker, gateway, flood, hostile, failover, burst, pod, git, work, agents, fleet,
 # writes); none: all.
 # CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another operator to measure, and
 # SPILLWAY_CRDS: the folder of its CRDs.
 # BENCH_AGENTS=50: small benchmarks, to see that they work (minutes become quarters of minutes too). Default 1000, of which
-# `work` has 200, `gateway` and `flood` 50. BENCH_ITEMS=500: items that wait in `work` and `flood`. Default 10000, or ten for
-# each agent of a small fleet. BENCH_RATE=100: calls a second in `gateway`, and of the flood in `flood`. Each has its own default.
+# `work` and `git` have 200, `gateway` and `flood` 50. BENCH_ITEMS=500: items that wait in `work` and `flood`. Default 10000, or
+# ten for each agent of a small fleet. BENCH_RATE=100: calls a second in `gateway`, and of the flood in `flood`. Each has its own default.
 # BENCH_ATTACK=pods: of `hostile` only the attacks whose name contains this.
-# SPILLWAY_NGINX: the nginx that `gateway` compares with; default: the one on PATH, else Debian's, unpacked into the cache.
+# SPILLWAY_NGINX: the nginx that `gateway` and `git` compare with; default: the one on PATH, else Debian's, unpacked into the cache.
 # BENCH_BESIDE=1: of `work` only the measurements beside items that wait.
+# SPILLWAY_AGENT_BINARY: the spillway-agent that `git` runs; default: the one beside the operator.
+# `git` needs git with http-backend, and about 4 GiB of disk in `target`.
 # BENCH_KEEP=1: keep the cluster for inspection.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -40,11 +42,11 @@ find_nginx() {
     fi
     SPILLWAY_NGINX=${found:-$cache/usr/sbin/nginx}
     "$SPILLWAY_NGINX" -v 2>/dev/null ||
-        { echo "the benchmark gateway needs nginx. Install it (Debian: apt-get install nginx-light), or name one in SPILLWAY_NGINX" >&2; exit 1; }
+        { echo "the benchmarks gateway and git need nginx. Install it (Debian: apt-get install nginx-light), or name one in SPILLWAY_NGINX" >&2; exit 1; }
     export SPILLWAY_NGINX
 }
 
-case " $* " in *" gateway "* | "  ") find_nginx ;; esac
+case " $* " in *" gateway "* | *" git "* | "  ") find_nginx ;; esac
 
 finish() {
     local status=$?

@@ -11,7 +11,6 @@ pub mod flood;
 pub mod hostile;
 mod load;
 pub mod loud;
-mod nginx;
 mod provider;
 mod steady;
 mod streams;
@@ -34,13 +33,13 @@ use spillway_wire::{CA_FILE, GATEWAY_TLS_NAME};
 
 use crate::bench_namespace::{BenchNamespace, Nodes, within};
 use crate::cgroup::MemoryGroup;
+use crate::nginx::{Forwarding, Nginx, Upstream};
 use crate::operator::Operator;
 use crate::processes;
 use crate::report::{Report, Row, float};
 use crate::simulated::Fleet;
 use crate::size::Size;
 use load::Target;
-use nginx::Nginx;
 use provider::{Provider, Served, Streams};
 
 /// Number of agents that call, unless the fleet is smaller. One may make 20 calls a second, and 16 at once.
@@ -406,7 +405,9 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
 
 async fn compare(stage: &Stage, size: Size, scale: Scale) -> anyhow::Result<Vec<Report>> {
     stage.cluster_budget(&[&stage.room.namespace]).await?;
-    let nginx = Nginx::start(stage.room.folder(), &stage.provider).await?;
+    let Provider { served, key, .. } = &stage.provider;
+    let upstream = Upstream { address: served.first, name: provider::NAME, certificate: &served.certificate, key };
+    let nginx = Nginx::start(stage.room.folder(), &upstream, Forwarding::Calls).await?;
     let spec = json!({"type": "free", "scaling": {"min": scale.agents, "max": 10000}});
     let callers = Callers::gather(stage, &stage.room, &stage.provider.served, scale.agents, spec).await?;
     let mut targets = BTreeMap::new();
@@ -471,7 +472,7 @@ fn rate_or(rate: f64) -> anyhow::Result<f64> {
 }
 
 /// Failed calls, by their error.
-fn failures(whose: &str, failed: &[String]) -> Vec<Row> {
+pub fn failures(whose: &str, failed: &[String]) -> Vec<Row> {
     let mut counts = BTreeMap::<&str, usize>::new();
     for why in failed {
         *counts.entry(why).or_default() += 1;
@@ -480,6 +481,6 @@ fn failures(whose: &str, failed: &[String]) -> Vec<Row> {
 }
 
 /// Seconds since then.
-fn seconds(since: Instant) -> f64 {
+pub fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }

@@ -8,6 +8,7 @@ pub mod exec;
 pub mod fake;
 pub mod fleet;
 pub mod gateways;
+pub mod git_http;
 pub mod git_server;
 pub mod history;
 pub mod kills;

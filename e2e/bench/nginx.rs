@@ -1,6 +1,6 @@
 //! nginx as a plain proxy: the least cost of forwarding a call, with TLS on both legs. It does the forwarding of the
-//! gateway (reads a body before it passes it on, passes an answer on as it comes, keeps connections to the provider)
-//! and nothing else: it identifies no caller, and neither holds nor counts tokens.
+//! gateway (passes an answer on as it comes, keeps connections to the server) and nothing else: it identifies no caller,
+//! and neither holds nor counts tokens.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,12 +11,44 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::net::TcpStream;
 
-use super::provider::{NAME, Provider};
 use crate::bench_namespace::within;
 use crate::operator::free_port;
 use crate::processes;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The server behind the proxy. The proxy has the same certificate.
+pub struct Upstream<'a> {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The name in its certificate.
+    pub name: &'a str,
+    /// Its certificate, which is its own authority.
+    pub certificate: &'a str,
+    /// The key of its certificate.
+    pub key: &'a str,
+}
+
+/// How bodies are forwarded, as the gateway forwards them.
+#[derive(Clone, Copy, Debug)]
+pub enum Forwarding {
+    /// Calls of models: a request's body is read whole, and then sent.
+    Calls,
+    /// Transfers of any length: both bodies are passed on as they come, through buffers as large as the gateway's.
+    Transfers,
+}
+
+impl Forwarding {
+    fn settings(self) -> &'static str {
+        match self {
+            Self::Calls => "client_max_body_size 32m;\n        client_body_buffer_size 256k;",
+            Self::Transfers => {
+                "client_max_body_size 0;\n        client_body_buffer_size 64k;\n        proxy_request_buffering off;\n        \
+                 proxy_buffer_size 64k;\n        proxy_buffers 4 64k;"
+            }
+        }
+    }
+}
 
 /// A running nginx. It ends when this value is dropped.
 pub struct Nginx {
@@ -28,23 +60,24 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts the nginx that `SPILLWAY_NGINX` names, as a proxy of this provider. Its files go to `folder`.
-    pub async fn start(folder: &Path, provider: &Provider) -> anyhow::Result<Self> {
-        let upstream = provider.served.first;
+    /// Starts the nginx that `SPILLWAY_NGINX` names, as a proxy of this server. Its files go to `folder`.
+    pub async fn start(folder: &Path, upstream: &Upstream<'_>, forwarding: Forwarding) -> anyhow::Result<Self> {
         let binary = std::env::var_os("SPILLWAY_NGINX").context("SPILLWAY_NGINX is not set. Run this with e2e/bench/run.sh")?;
         let said = Command::new(&binary).arg("-v").output().with_context(|| format!("{} does not start", binary.display()))?;
         let version = String::from_utf8_lossy(&said.stderr).trim().trim_start_matches("nginx version: ").to_owned();
-        let port = free_port(upstream.ip())?;
-        fs::write(folder.join("nginx.crt"), &provider.served.certificate)?;
-        fs::write(folder.join("nginx.key"), &provider.key)?;
+        let port = free_port(upstream.address.ip())?;
+        fs::write(folder.join("nginx.crt"), upstream.certificate)?;
+        fs::write(folder.join("nginx.key"), upstream.key)?;
         let file = folder.join("nginx.conf");
-        fs::write(&file, settings(folder, port, upstream))?;
+        fs::write(&file, settings(folder, port, upstream, forwarding))?;
         let mut command = Command::new(binary);
         command.arg("-p").arg(folder).arg("-c").arg(&file).arg("-e").arg(folder.join("nginx.log"));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("nginx does not start")?;
         let nginx = Self { child, port, version };
         within(PATIENCE, "nginx serves", async || {
-            TcpStream::connect((upstream.ip(), port)).await.with_context(|| format!("see {}", folder.join("nginx.log").display()))?;
+            TcpStream::connect((upstream.address.ip(), port))
+                .await
+                .with_context(|| format!("see {}", folder.join("nginx.log").display()))?;
             Ok(())
         })
         .await?;
@@ -80,8 +113,9 @@ impl Drop for Nginx {
     }
 }
 
-fn settings(folder: &Path, port: u16, upstream: SocketAddr) -> String {
-    let folder = folder.display();
+fn settings(folder: &Path, port: u16, upstream: &Upstream<'_>, forwarding: Forwarding) -> String {
+    let Upstream { address, name, .. } = upstream;
+    let (folder, forwarding) = (folder.display(), forwarding.settings());
     let scratch: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
         .map(|kind| format!("    {kind}_temp_path {folder}/nginx-{kind};\n"))
@@ -94,7 +128,7 @@ pid {folder}/nginx.pid;
 events {{ worker_connections 4096; }}
 http {{
     access_log off;
-{scratch}    upstream provider {{ server {upstream}; keepalive 32; }}
+{scratch}    upstream origin {{ server {address}; keepalive 32; }}
     server {{
         listen 0.0.0.0:{port} ssl;
         ssl_certificate {folder}/nginx.crt;
@@ -102,17 +136,16 @@ http {{
         ssl_protocols TLSv1.3;
         ssl_session_tickets off;
         keepalive_requests 1000000;
-        client_max_body_size 32m;
-        client_body_buffer_size 256k;
+        {forwarding}
         location / {{
-            proxy_pass https://provider;
+            proxy_pass https://origin;
             proxy_http_version 1.1;
             proxy_set_header Connection '';
-            proxy_set_header Host {NAME};
+            proxy_set_header Host {name};
             proxy_ssl_protocols TLSv1.3;
             proxy_ssl_verify on;
             proxy_ssl_trusted_certificate {folder}/nginx.crt;
-            proxy_ssl_name {NAME};
+            proxy_ssl_name {name};
             proxy_ssl_server_name on;
             proxy_buffering off;
             proxy_read_timeout 300s;
