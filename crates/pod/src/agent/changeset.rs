@@ -1,26 +1,22 @@
 //! The changeset of the item in hand, as the supervisor decides it: a clone before the program runs, and a checked and pushed
 //! commit after it. Pure: events and the time come in, actions go out.
 //!
-//! What always holds: no process of a program runs beside a step, and none of a step runs beside the next one. A commit is
-//! announced only while it may be pushed, and pushed only after the sidecar names it to the gateway. This module must not decide
-//! how the item ends: [`item`](super::item) does.
+//! What always holds: no process of a program runs beside a step, and none of a step runs beside the next one
+//! ([`command_run`](super::command_run)). A commit is announced only while it may be pushed, and pushed only after the sidecar
+//! names it to the gateway. This module must not decide how the item ends: [`item`](super::item) does.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use spillway_wire::changeset::{ChangesetReport, PendingCommit, reasons};
 
-use super::processes::Exit;
+use super::command_run::{CommandRun, RunAction, RunEnd, RunEvent};
 use crate::clock::BootTime;
 
 /// Time limit of a clone, and of a commit.
 const GIT_TIMEOUT: Duration = Duration::from_secs(900);
 /// Time limit of a push, as the gateway's.
 const PUSH_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Between two rounds of SIGKILL to all processes.
-const KILL_INTERVAL: Duration = Duration::from_millis(50);
-/// Time limit for copying the last output of a step. The reader of our output may be slow.
-const OUTPUT_COPY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most bytes of a message. Written as JSON, it fits into the kept end of the output.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
@@ -54,8 +50,8 @@ pub enum StepResult {
         /// The seal of the mirror.
         seal: String,
     },
-    /// No file was changed.
-    Unchanged,
+    /// No file was changed: the report has no commit.
+    Unchanged(ChangesetReport),
     /// This commit may be pushed.
     Made {
         /// The commit.
@@ -103,29 +99,6 @@ impl Step {
     }
 }
 
-/// What happened.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// An item begins: make its clone.
-    Prepare,
-    /// Its program is done: commit its changes. The time limit of the pool's command, if there is one.
-    Commit(Option<Duration>),
-    /// The step could not be started: why.
-    NotStarted(String),
-    /// The process of the step ended.
-    Ended(Exit),
-    /// No process is left but the supervisor.
-    Empty,
-    /// All output of the step was read.
-    Copied,
-    /// The sidecar names this commit to the gateway.
-    Named(PendingCommit),
-    /// The work on the item is to stop.
-    Stop,
-    /// Time passed.
-    Tick,
-}
-
 /// An action for the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -150,29 +123,12 @@ pub enum Interruption {
     Failed(StepFailure),
 }
 
-/// How the process of a step ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum End {
-    Exit(Exit),
-    TooLong(Duration),
-    NotStarted(String),
-    Stopped,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
     Idle,
-    /// Processes that others left behind are being killed before the step begins, such as those of a hook.
-    Starting { step: Step, again: BootTime },
-    /// The process of the step runs, at most until `until`.
-    Running { step: Step, begun: BootTime, until: BootTime },
-    /// It has ended; processes that it left behind are being killed.
-    Clearing { step: Step, end: End, again: BootTime },
-    /// No process is left. The last output is read.
-    Copying { step: Step, end: End, until: BootTime },
-    /// The step is being judged.
-    Judging { step: Step, end: End },
+    /// A step runs, or its end is being judged.
+    Step(Step, CommandRun),
     /// The sidecar has not named the commit yet.
     Naming(PendingCommit),
 }
@@ -184,11 +140,9 @@ pub struct Changeset {
     base: Option<String>,
     /// The seal of the mirror: a program cannot read it here, and so cannot forge it.
     seal: String,
-    branch: String,
-    /// What was committed.
-    report: ChangesetReport,
-    commit: Option<PendingCommit>,
-    /// Time limit of the pool's command.
+    /// The commit, once it is made.
+    made: Option<(PendingCommit, ChangesetReport)>,
+    /// Time limit of the pool's command, if there is one.
     verify: Option<Duration>,
     stage: Stage,
 }
@@ -199,131 +153,70 @@ impl Changeset {
         &self.seal
     }
 
-    /// Names the branch of the item in hand.
-    pub fn set_branch(&mut self, branch: &str) {
-        branch.clone_into(&mut self.branch);
+    /// An item begins: its clone is made.
+    pub fn prepare(&mut self, now: BootTime) -> Vec<Action> {
+        (self.base, self.made) = (None, None);
+        self.begin(now, Step::Prepare)
     }
 
-    /// Takes an event; returns the actions.
-    pub fn on(&mut self, now: BootTime, event: Event) -> Vec<Action> {
-        match (event, &mut self.stage) {
-            (Event::Prepare, Stage::Idle) => {
-                (self.base, self.commit) = (None, None);
-                self.start(now, Step::Prepare)
-            }
-            (Event::Commit(verify), Stage::Idle) => {
-                (self.verify, self.commit) = (verify, None);
-                match self.base.clone() {
-                    Some(base) => self.start(now, Step::Commit(base)),
-                    // Unreachable: an item is committed only after its clone was made.
-                    None => vec![Action::Committed(Err(Interruption::Stopped))],
-                }
-            }
-            (Event::NotStarted(why), Stage::Running { step, .. }) => {
-                self.stage = Stage::Judging { step: step.clone(), end: End::NotStarted(why) };
-                vec![Action::Judge]
-            }
-            (Event::Ended(exit), Stage::Running { step, .. }) => {
-                let step = step.clone();
-                self.clear(now, step, End::Exit(exit))
-            }
-            (Event::Empty, Stage::Starting { step, .. }) => {
-                let step = step.clone();
-                self.run(now, step)
-            }
-            (Event::Empty, Stage::Clearing { step, end, .. }) => {
-                self.stage = Stage::Copying { step: step.clone(), end: end.clone(), until: now.after(OUTPUT_COPY_TIMEOUT) };
-                Vec::new()
-            }
-            (Event::Copied, Stage::Copying { until, .. }) => {
-                *until = now;
-                self.handle_timeouts(now)
-            }
-            (Event::Named(named), Stage::Naming(commit)) if named == *commit => self.run(now, Step::Push(named)),
-            (Event::Stop, Stage::Running { step, .. }) => {
-                let step = step.clone();
-                self.clear(now, step, End::Stopped)
-            }
-            (Event::Stop, Stage::Starting { step, .. }) => {
-                let step = step.clone();
-                self.end(&step, Err(Interruption::Stopped))
-            }
+    /// The program of the item is done: its changes are committed. `verify` is the time limit of the pool's command, if there is one.
+    pub fn commit(&mut self, now: BootTime, verify: Option<Duration>) -> Vec<Action> {
+        (self.verify, self.made) = (verify, None);
+        match self.base.clone() {
+            Some(base) => self.begin(now, Step::Commit(base)),
+            // Unreachable: an item is committed only after its clone was made.
+            None => vec![Action::Committed(Err(Interruption::Stopped))],
+        }
+    }
+
+    /// The sidecar names this commit to the gateway. A sidecar that was started anew repeats it.
+    pub fn named(&mut self, now: BootTime, commit: &PendingCommit) -> Vec<Action> {
+        if self.stage != Stage::Naming(commit.clone()) {
+            return Vec::new();
+        }
+        self.begin(now, Step::Push(commit.clone()))
+    }
+
+    /// The work on the item is to stop.
+    pub fn stop(&mut self, now: BootTime) -> Vec<Action> {
+        match &self.stage {
             // A push that has succeeded stays one.
-            (Event::Stop, Stage::Clearing { step, end, .. } | Stage::Copying { step, end, .. }) if !matches!(step, Step::Push(_)) => {
-                *end = End::Stopped;
-                Vec::new()
-            }
-            (Event::Stop, Stage::Naming(_)) => self.end_commit(Err(Interruption::Stopped)),
-            (Event::Tick, _) => self.handle_timeouts(now),
-            // The other events belong to a step that is over, or to other processes.
-            (
-                Event::Prepare
-                | Event::Commit(_)
-                | Event::NotStarted(_)
-                | Event::Ended(_)
-                | Event::Empty
-                | Event::Copied
-                | Event::Named(_)
-                | Event::Stop,
-                _,
-            ) => Vec::new(),
+            Stage::Step(Step::Push(_), run) if run.has_ended() => Vec::new(),
+            Stage::Step(..) => self.on(now, RunEvent::Stop),
+            Stage::Naming(_) => self.end_commit(Err(Interruption::Stopped)),
+            Stage::Idle => Vec::new(),
         }
     }
 
-    fn handle_timeouts(&mut self, now: BootTime) -> Vec<Action> {
-        match &mut self.stage {
-            Stage::Running { step, begun, until } if now >= *until => {
-                let (step, limit) = (step.clone(), until.since(*begun));
-                self.clear(now, step, End::TooLong(limit))
-            }
-            Stage::Starting { again, .. } | Stage::Clearing { again, .. } if now >= *again => {
-                *again = now.after(KILL_INTERVAL);
-                vec![Action::KillAll]
-            }
-            Stage::Copying { step, end, until } if now >= *until => {
-                self.stage = Stage::Judging { step: step.clone(), end: end.clone() };
-                vec![Action::Judge]
-            }
-            Stage::Idle
-            | Stage::Starting { .. }
-            | Stage::Running { .. }
-            | Stage::Clearing { .. }
-            | Stage::Copying { .. }
-            | Stage::Judging { .. }
-            | Stage::Naming(_) => Vec::new(),
-        }
+    /// Takes an event of a step; returns the actions.
+    pub fn on(&mut self, now: BootTime, event: RunEvent) -> Vec<Action> {
+        let Stage::Step(step, run) = &mut self.stage else { return Vec::new() };
+        let action = run.on(now, event).map(|action| match action {
+            RunAction::Start => Action::Run(step.clone()),
+            RunAction::KillAll => Action::KillAll,
+            RunAction::Judge => Action::Judge,
+        });
+        action.into_iter().collect()
     }
 
-    fn start(&mut self, now: BootTime, step: Step) -> Vec<Action> {
-        self.stage = Stage::Starting { step, again: now.after(KILL_INTERVAL) };
-        vec![Action::KillAll]
-    }
-
-    fn run(&mut self, now: BootTime, step: Step) -> Vec<Action> {
+    /// Begins a step, when no process that others left behind is there, such as those of a hook.
+    fn begin(&mut self, now: BootTime, step: Step) -> Vec<Action> {
         let limit = match &step {
             Step::Prepare | Step::Commit(_) => GIT_TIMEOUT,
             Step::Verify => self.verify.unwrap_or_default(),
             Step::Push(_) => PUSH_TIMEOUT,
         };
-        self.stage = Stage::Running { step: step.clone(), begun: now, until: now.after(limit) };
-        vec![Action::Run(step)]
-    }
-
-    fn clear(&mut self, now: BootTime, step: Step, end: End) -> Vec<Action> {
-        self.stage = Stage::Clearing { step, end, again: now.after(KILL_INTERVAL) };
+        self.stage = Stage::Step(step, CommandRun::after_others(now, limit));
         vec![Action::KillAll]
     }
 
     /// Judges the step that is over, of which `output` is the end of the standard output and `tail` the end of all output.
     pub fn judge(&mut self, now: BootTime, output: &str, tail: &str) -> Vec<Action> {
-        let Stage::Judging { step, end } = std::mem::take(&mut self.stage) else { return Vec::new() };
-        let how = match end {
-            End::Stopped => return self.end(&step, Err(Interruption::Stopped)),
-            End::Exit(Exit { code: 0, killed: false }) => return self.succeeded(now, step, output),
-            End::Exit(Exit { code, killed: _ }) => format!("{} ended with exit code {code}", step.name()),
-            End::TooLong(limit) => format!("{} did not end within {} s and was killed", step.name(), limit.as_secs()),
-            End::NotStarted(why) => format!("{} was not started: {why}", step.name()),
-        };
+        let Stage::Step(step, run) = std::mem::take(&mut self.stage) else { return Vec::new() };
+        if run.end() == Some(&RunEnd::Stopped) {
+            return self.end(&step, Err(Interruption::Stopped));
+        }
+        let Some(how) = run.failure(step.name()) else { return self.succeeded(now, step, output) };
         // The end of the output has the cause.
         let room = MAX_MESSAGE_BYTES.saturating_sub(how.len() + ": ".len());
         let tail = &tail[tail.ceil_char_boundary(tail.len().saturating_sub(room))..];
@@ -341,17 +234,14 @@ impl Changeset {
                 (self.base, self.seal) = (Some(base), seal);
                 self.end(&step, Ok(ChangesetReport::default()))
             }
-            (Step::Commit(base), Some(StepResult::Unchanged)) => {
-                let report = ChangesetReport { base: base.clone(), branch: self.branch.clone(), ..ChangesetReport::default() };
-                self.end(&step, Ok(report))
-            }
+            (Step::Commit(_), Some(StepResult::Unchanged(report))) => self.end(&step, Ok(report)),
             (Step::Commit(_), Some(StepResult::Made { commit, report })) => {
-                (self.commit, self.report) = (Some(commit), report);
-                if self.verify.is_some() { self.run(now, Step::Verify) } else { self.name_commit() }
+                self.made = Some((commit, report));
+                if self.verify.is_some() { self.begin(now, Step::Verify) } else { self.name_commit() }
             }
             (Step::Push(_), Some(StepResult::Pushed)) => {
-                let report = std::mem::take(&mut self.report);
-                self.end(&step, Ok(report))
+                let report = self.made.take().map(|(_, report)| report);
+                self.end(&step, Ok(report.unwrap_or_default()))
             }
             (_, Some(StepResult::Refused(failure))) => self.end(&step, Err(Interruption::Failed(failure))),
             (_, Some(_) | None) => {
@@ -362,7 +252,7 @@ impl Changeset {
     }
 
     fn name_commit(&mut self) -> Vec<Action> {
-        self.stage = self.commit.clone().map_or(Stage::Idle, Stage::Naming);
+        self.stage = self.made.as_ref().map_or(Stage::Idle, |(commit, _)| Stage::Naming(commit.clone()));
         Vec::new()
     }
 
@@ -377,7 +267,7 @@ impl Changeset {
     }
 
     fn end_commit(&mut self, ended: Result<ChangesetReport, Interruption>) -> Vec<Action> {
-        (self.stage, self.commit) = (Stage::Idle, None);
+        (self.stage, self.made) = (Stage::Idle, None);
         vec![Action::Committed(ended)]
     }
 
@@ -385,35 +275,31 @@ impl Changeset {
     pub fn announced(&self) -> Option<PendingCommit> {
         match &self.stage {
             Stage::Naming(commit) => Some(commit.clone()),
-            Stage::Running { step: Step::Push(commit), .. } => Some(commit.clone()),
-            Stage::Idle
-            | Stage::Starting { .. }
-            | Stage::Running { .. }
-            | Stage::Clearing { .. }
-            | Stage::Copying { .. }
-            | Stage::Judging { .. } => None,
+            Stage::Step(Step::Push(commit), run) if !run.has_ended() => Some(commit.clone()),
+            Stage::Idle | Stage::Step(..) => None,
         }
     }
 
-    /// When [`Event::Tick`] must come at the latest.
-    pub fn wake(&self) -> Option<BootTime> {
+    fn run(&self) -> Option<&CommandRun> {
         match &self.stage {
-            Stage::Starting { again: at, .. }
-            | Stage::Running { until: at, .. }
-            | Stage::Clearing { again: at, .. }
-            | Stage::Copying { until: at, .. } => Some(*at),
-            Stage::Idle | Stage::Judging { .. } | Stage::Naming(_) => None,
+            Stage::Step(_, run) => Some(run),
+            Stage::Idle | Stage::Naming(_) => None,
         }
+    }
+
+    /// When [`RunEvent::Tick`] must come at the latest.
+    pub fn wake(&self) -> Option<BootTime> {
+        self.run()?.wake()
     }
 
     /// Whether it waits until no process is left.
     pub fn clearing(&self) -> bool {
-        matches!(self.stage, Stage::Starting { .. } | Stage::Clearing { .. })
+        self.run().is_some_and(CommandRun::clearing)
     }
 
     /// Whether it waits for the last output.
     pub fn copying(&self) -> bool {
-        matches!(self.stage, Stage::Copying { .. })
+        self.run().is_some_and(CommandRun::copying)
     }
 }
 

@@ -9,11 +9,10 @@ use rustix::process::Signal;
 use spillway_wire::changeset::{ChangesetSettings, PendingCommit};
 use spillway_wire::work::Assignment;
 
-use super::changeset::{Action, Event, Step};
+use super::changeset::{Action, Step};
+use super::command_run::RunEvent;
 use super::item;
-use super::output::LastOutput;
 use super::supervisor::Supervisor;
-use crate::agent_says;
 use crate::clock::BootTime;
 
 /// The variable with the name of the agent.
@@ -22,19 +21,31 @@ const AGENT_NAME_VARIABLE: &str = "SPILLWAY_AGENT_NAME";
 impl Supervisor {
     /// Makes the clone of the item in hand.
     pub(super) fn prepare_changeset(&mut self) {
-        let branch = self.items.assignment().and_then(|item| item.branch.clone()).unwrap_or_default();
-        self.changeset.set_branch(&branch);
-        self.on_changeset(Event::Prepare);
+        let actions = self.changeset.prepare(BootTime::now());
+        self.run_changeset_actions(actions);
     }
 
     /// Commits the changes of the item in hand.
     pub(super) fn commit_changeset(&mut self) {
         let settings = self.items.changeset_settings();
         let seconds = settings.filter(|settings| !settings.verify.is_empty()).map(|settings| settings.verify_seconds);
-        self.on_changeset(Event::Commit(seconds.map(|seconds| Duration::from_secs(seconds.into()))));
+        let actions = self.changeset.commit(BootTime::now(), seconds.map(|seconds| Duration::from_secs(seconds.into())));
+        self.run_changeset_actions(actions);
     }
 
-    pub(super) fn on_changeset(&mut self, event: Event) {
+    /// The sidecar names the commit to the gateway.
+    pub(super) fn commit_named(&mut self, commit: &PendingCommit) {
+        let actions = self.changeset.named(BootTime::now(), commit);
+        self.run_changeset_actions(actions);
+    }
+
+    /// Stops the work on the changeset of the item in hand.
+    pub(super) fn stop_changeset(&mut self) {
+        let actions = self.changeset.stop(BootTime::now());
+        self.run_changeset_actions(actions);
+    }
+
+    pub(super) fn on_changeset(&mut self, event: RunEvent) {
         let actions = self.changeset.on(BootTime::now(), event);
         self.run_changeset_actions(actions);
     }
@@ -65,19 +76,11 @@ impl Supervisor {
                 (command(&self.own, agent, self.changeset.seal(), step, item, settings), self.environment.clone())
             }
             // Unreachable: an item whose pool has no changesets has no step.
-            (None, _) | (_, None) => return self.on_changeset(Event::Stop),
+            (None, _) | (_, None) => return self.stop_changeset(),
         };
-        (self.output, self.output_copied) = (LastOutput::default(), None);
-        match self.init.start(&command, &environment, b"", false) {
-            Ok(started) => {
-                self.step_pid = Some(started.pid);
-                self.copy(started);
-            }
-            Err(error) => {
-                let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                agent_says!("cannot start {name}: {error}");
-                self.on_changeset(Event::NotStarted(format!("cannot start {name}: {error}")));
-            }
+        match self.start_command(&command, &environment) {
+            Ok(pid) => self.step_pid = Some(pid),
+            Err(why) => self.on_changeset(RunEvent::NotStarted(why)),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! | file | for |
 //! |---|---|
 //! | [`life`], [`item`], [`preflight`], [`watchdog`], [`health`] | pure decisions: program, items, preflight, hanging commands, report |
-//! | [`changeset`] | pure decisions: the clone for an item, and the commit of its changes |
+//! | [`changeset`], [`command_run`] | pure decisions: the clone for an item, and the commit of its changes; one run of a command |
 //! | [`control`] | the connection to the sidecar |
 //! | [`processes`], [`output`], [`plain_text`], [`terminal`] | the kernel's processes; the program's output and terminal |
 //! | [`environment`], [`home`], [`item_files`], [`notices`] | what the program finds: variables, home, task and result, notices |
@@ -14,6 +14,7 @@
 
 pub mod changeset;
 mod changeset_steps;
+pub mod command_run;
 pub mod control;
 pub mod environment;
 pub mod health;
@@ -49,6 +50,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock::BootTime;
 use crate::command::shell;
 use crate::{FAIL_CLOSED_EXIT_CODE, SOCKET_PATH, SOCKET_VARIABLE, agent_says};
+use command_run::RunEvent;
 use control::SupervisorReport;
 use hung::{limits_of, mode_of};
 use item::RunOutput;
@@ -150,10 +152,10 @@ impl Supervisor {
         }
         self.on(Event::Tick);
         if self.leave.is_none() {
-            self.on_preflight(preflight::Event::Tick);
+            self.on_preflight(RunEvent::Tick);
         }
         if self.leave.is_none() {
-            self.on_changeset(changeset::Event::Tick);
+            self.on_changeset(RunEvent::Tick);
         }
         self.on_item(item::Event::Tick);
         self.watch(now);
@@ -198,7 +200,7 @@ impl Supervisor {
         }
     }
 
-    fn on_preflight(&mut self, event: preflight::Event) {
+    fn on_preflight(&mut self, event: RunEvent) {
         let now = BootTime::now();
         let actions = self.preflight.on(now, event);
         self.prepare(now, actions);
@@ -235,8 +237,8 @@ impl Supervisor {
 
     /// All output of the preflight, of a step, or of the run, was read.
     fn read_all(&mut self) {
-        self.on_preflight(preflight::Event::Copied);
-        self.on_changeset(changeset::Event::Copied);
+        self.on_preflight(RunEvent::Copied);
+        self.on_changeset(RunEvent::Copied);
         self.on_item(item::Event::Copied);
     }
 
@@ -268,7 +270,7 @@ impl Supervisor {
                 item::Action::Notice(about, text) => self.notice(now, about, text),
                 item::Action::Prepare => self.prepare_changeset(),
                 item::Action::Commit => self.commit_changeset(),
-                item::Action::StopChangeset => self.on_changeset(changeset::Event::Stop),
+                item::Action::StopChangeset => self.stop_changeset(),
             }
         }
     }
@@ -325,7 +327,7 @@ impl Supervisor {
             Order::Item(assignment) => self.on_item(item::Event::Take(assignment)),
             Order::Said(held, outcome) => self.on_item(item::Event::ReportedByProgram(held, outcome)),
             Order::Settled(held) => self.on_item(item::Event::Settled(held)),
-            Order::CommitNamed(commit) => self.on_changeset(changeset::Event::Named(commit)),
+            Order::CommitNamed(commit) => self.commit_named(&commit),
             Order::Key(_) | Order::Abandoned | Order::WallsDown(_) => {}
         }
     }
@@ -338,10 +340,10 @@ impl Supervisor {
                 Reaped::Nothing => return,
                 Reaped::Empty => {
                     if self.preflight.clearing() {
-                        self.on_preflight(preflight::Event::Empty);
+                        self.on_preflight(RunEvent::Empty);
                     }
                     if self.changeset.clearing() {
-                        self.on_changeset(changeset::Event::Empty);
+                        self.on_changeset(RunEvent::Empty);
                     }
                     if self.items.clearing() {
                         self.on_item(item::Event::Empty);
@@ -377,10 +379,10 @@ impl Supervisor {
             let code = exit.code;
             if self.preflight_pid == Some(pid) {
                 self.preflight_pid = None;
-                self.on_preflight(preflight::Event::Ended(exit));
+                self.on_preflight(RunEvent::Ended(exit));
             } else if self.step_pid == Some(pid) {
                 self.step_pid = None;
-                self.on_changeset(changeset::Event::Ended(exit));
+                self.on_changeset(RunEvent::Ended(exit));
             } else if self.drain == Some(pid) {
                 self.drain = None;
                 if code != 0 {

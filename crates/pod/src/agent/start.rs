@@ -11,6 +11,7 @@ use spillway_wire::agent::{Input, Settings};
 use spillway_wire::link::Order;
 use tokio::sync::mpsc;
 
+use super::command_run::RunEvent;
 use super::item_files::{ItemFiles, PAYLOAD_FILE, RESULT_FILE};
 use super::life::Event;
 use super::output::{self, LastOutput, Stream};
@@ -27,7 +28,9 @@ impl Supervisor {
         self.start_with = Some(settings.clone());
         let timeout =
             settings.preflight_seconds.map_or(preflight::DEFAULT_PREFLIGHT_TIMEOUT, |seconds| Duration::from_secs(seconds.into()));
-        self.on_preflight(preflight::Event::Begin(settings.preflight_command.clone(), timeout));
+        let now = BootTime::now();
+        let actions = self.preflight.begin(now, settings.preflight_command.clone(), timeout);
+        self.prepare(now, actions);
         if self.preflight.passed()
             && let Some(settings) = self.start_with.take()
         {
@@ -38,17 +41,22 @@ impl Supervisor {
     /// Runs the preflight command as the program is run, but with empty standard input and without a terminal.
     pub(super) fn check(&mut self, command: &[String]) {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        (self.output, self.output_copied) = (LastOutput::default(), None);
-        match self.init.start(&command, &self.environment, b"", false) {
-            Ok(started) => {
-                self.preflight_pid = Some(started.pid);
-                self.copy(started);
-            }
-            Err(error) => {
-                let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                self.on_preflight(preflight::Event::NotStarted(format!("cannot start {name}: {error}")));
-            }
+        match self.start_command(&command, &self.environment.clone()) {
+            Ok(pid) => self.preflight_pid = Some(pid),
+            Err(why) => self.on_preflight(RunEvent::NotStarted(why)),
         }
+    }
+
+    /// Starts a command before or after the program, with empty standard input and without a terminal; returns its pid, or why not.
+    pub(super) fn start_command(&mut self, command: &[OsString], environment: &BTreeMap<String, OsString>) -> Result<i32, String> {
+        (self.output, self.output_copied) = (LastOutput::default(), None);
+        let started = self.init.start(command, environment, b"", false).map_err(|error| {
+            let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            format!("cannot start {name}: {error}")
+        })?;
+        let pid = started.pid;
+        self.copy(started);
+        Ok(pid)
     }
 
     pub(super) fn start(&mut self, now: BootTime) {
@@ -125,7 +133,7 @@ impl Supervisor {
     }
 
     /// Copies the output of the process until its end.
-    pub(super) fn copy(&mut self, started: Started) {
+    fn copy(&mut self, started: Started) {
         if let Some((out, err)) = started.output {
             let (ended, copying) = mpsc::channel(1);
             self.output_copied = Some(copying);

@@ -1,10 +1,8 @@
 //! A clone of the mirror for one item, in the workspace. It shares the objects of the mirror, so that it costs only its files.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 
-use super::mirror::{BaseCommit, Mirror, SHALLOW_FILE};
+use super::mirror::{BaseCommit, Mirror};
 use super::{Git, folder};
 use crate::agent::home::Home;
 
@@ -13,8 +11,7 @@ pub fn clone(mirror: &Mirror, workspace: &Path, base: &BaseCommit, remote: &str,
     folder::empty(workspace).map_err(|error| format!("cannot remove what an earlier item left in {}: {error}", workspace.display()))?;
     let repository = workspace.join(".git");
     let git = Git::isolated(&repository).variable("GIT_WORK_TREE", workspace);
-    Git::isolated(&repository).run(&["init", "--quiet", "--initial-branch=main"])?;
-    share(mirror, &repository).map_err(|error| format!("cannot use the mirror: {error}"))?;
+    mirror.make_repository(&repository, &[])?;
     let settings = [
         ("remote.origin.url", remote),
         ("remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*"),
@@ -36,14 +33,6 @@ pub fn clone(mirror: &Mirror, workspace: &Path, base: &BaseCommit, remote: &str,
     files.make().map_err(|error| format!("{error} (spec.agent.files)"))
 }
 
-/// Lets a repository use the objects of the mirror.
-pub fn share(mirror: &Mirror, repository: &Path) -> io::Result<()> {
-    fs::create_dir_all(repository.join("objects/info"))?;
-    fs::write(repository.join("objects/info/alternates"), format!("{}\n", mirror.folder.join("objects").display()))?;
-    let shallow = mirror.folder.join(SHALLOW_FILE);
-    if shallow.exists() { fs::copy(shallow, repository.join(SHALLOW_FILE)).map(drop) } else { Ok(()) }
-}
-
 /// The domain of the addresses of agents. It receives no mail.
 pub const ADDRESS_DOMAIN: &str = "@agents.spillway.invalid";
 
@@ -54,6 +43,7 @@ pub fn address(author: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::PathBuf;
 
     use super::*;

@@ -12,8 +12,8 @@ use spillway_wire::changeset::{ChangesetReport, PendingCommit, reasons};
 
 use super::Git;
 use super::changes::Changes;
-use super::clone::{ADDRESS_DOMAIN, address, share};
-use super::folder::{open_up, remove};
+use super::clone::{ADDRESS_DOMAIN, address};
+use super::folder::open_up;
 use super::mirror::{COMMIT_REPOSITORY, Mirror};
 use crate::agent::changeset::{StepFailure, StepResult};
 
@@ -55,11 +55,9 @@ impl NewCommit {
     /// Makes and judges the commit.
     pub fn make(&self) -> Result<StepResult, String> {
         self.mirror.check()?;
-        let repository = repository(&self.mirror);
-        remove(&repository).map_err(|error| format!("cannot remove {}: {error}", repository.display()))?;
         open_up(&self.workspace).map_err(|error| format!("cannot read the workspace: {error}"))?;
-        Git::isolated(&repository).run(&["init", "--quiet", "--bare"])?;
-        share(&self.mirror, &repository).map_err(|error| format!("cannot use the mirror: {error}"))?;
+        let repository = repository(&self.mirror);
+        self.mirror.make_repository(&repository, &[])?;
         let git = self.git(&repository);
         git.run(&["read-tree", &self.base])?;
         // Before they are stored: the volume of the mirror may be too small for them.
@@ -68,7 +66,8 @@ impl NewCommit {
         }
         let tree = self.tree(&git)?;
         if git.output(&["rev-parse", "--verify", &format!("{}^{{tree}}", self.base)])? == tree {
-            return Ok(StepResult::Unchanged);
+            let report = ChangesetReport { base: self.base.clone(), branch: self.branch.clone(), ..ChangesetReport::default() };
+            return Ok(StepResult::Unchanged(report));
         }
         let message =
             format!("{}\n\nSpillway-Item: {}\n{ITEM_TRAILER}{}\nSpillway-Agent: {}\n", self.item.0, self.item.0, self.item.1, self.agent);

@@ -82,7 +82,8 @@ impl Fixture {
 fn the_files_become_one_commit_whatever_the_program_did_to_its_repository() {
     let fixture = fixture("commit", "spillway/fix-1");
     let base = &fixture.commit.base;
-    assert_eq!(fixture.commit.make(), Ok(StepResult::Unchanged));
+    let unchanged = ChangesetReport { base: base.clone(), branch: "spillway/fix-1".into(), ..ChangesetReport::default() };
+    assert_eq!(fixture.commit.make(), Ok(StepResult::Unchanged(unchanged)));
     fixture.write("src/new", "1\n2\n");
     fixture.write("built", "ignored");
     fixture.write("AGENTS.md", "the pool's own");

@@ -3,8 +3,8 @@
 //! A program can write to it, as to all that its user owns. So the supervisor, which no program can read, keeps its seal, and a
 //! mirror that a program has changed is not used: the next item makes it anew. It holds nothing that the remote does not have.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io, iter};
 
 use super::seal::seal;
 use super::{Git, GitError, folder};
@@ -15,7 +15,7 @@ pub const COMMIT_REPOSITORY: &str = "changeset.git";
 /// With more files of packs, the mirror is tidied. A pack has three.
 const MAX_PACK_FILES: usize = 150;
 /// The file that says where a history with a depth ends.
-pub const SHALLOW_FILE: &str = "shallow";
+const SHALLOW_FILE: &str = "shallow";
 
 /// The mirror.
 #[derive(Clone, Debug)]
@@ -54,6 +54,21 @@ impl Mirror {
             return Ok(());
         }
         Err("the program changed the mirror of the repository, which it may only read. The next attempt has a new one".to_owned())
+    }
+
+    /// Makes an empty repository in `folder`, which uses the objects of the mirror and of `others`.
+    pub fn make_repository(&self, folder: &Path, others: &[&Path]) -> Result<(), String> {
+        folder::remove(folder).map_err(|error| format!("cannot remove {}: {error}", folder.display()))?;
+        Git::isolated(folder).run(&["init", "--quiet", "--bare"])?;
+        self.share(folder, others).map_err(|error| format!("cannot use the mirror: {error}"))
+    }
+
+    fn share(&self, repository: &Path, others: &[&Path]) -> io::Result<()> {
+        let sources = iter::once(self.folder.as_path()).chain(others.iter().copied());
+        let lines: String = sources.map(|source| format!("{}\n", source.join("objects").display())).collect();
+        fs::write(repository.join("objects/info/alternates"), lines)?;
+        let shallow = self.folder.join(SHALLOW_FILE);
+        if shallow.exists() { fs::copy(shallow, repository.join(SHALLOW_FILE)).map(drop) } else { Ok(()) }
     }
 
     fn current_seal(&self) -> Result<String, String> {

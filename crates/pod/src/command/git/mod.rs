@@ -85,6 +85,8 @@ impl Git {
             // A folder as the remote: tests use it. No URL of a program or a repository is used here.
             "protocol.file.allow=always",
             "submodule.recurse=false",
+            // The sidecar is on loopback.
+            "http.proxy=",
             "fetch.recurseSubmodules=false",
             "core.quotePath=false",
         ];
@@ -106,7 +108,7 @@ impl Git {
         self
     }
 
-    /// Runs git; its output is ours.
+    /// Runs git, and drops its standard output.
     pub fn run(&self, words: &[&str]) -> Result<(), GitError> {
         self.output(words).map(drop)
     }

@@ -1,14 +1,9 @@
 //! The push of an item's commit. The gateway lets this commit pass, and no other.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-
 use spillway_wire::changeset::{PendingCommit, reasons};
 
 use super::commit::repository;
-use super::folder::remove;
-use super::mirror::{Mirror, SHALLOW_FILE};
+use super::mirror::Mirror;
 use super::{Git, GitError};
 use crate::agent::changeset::{StepFailure, StepResult};
 
@@ -20,7 +15,12 @@ const STALE_WORDS: [&str; 4] = ["stale info", "fetch first", "non-fast-forward",
 /// Pushes `commit` to `branch`. A push whose answer was lost is not made again.
 pub fn push(mirror: &Mirror, branch: &str, commit: &PendingCommit) -> Result<StepResult, String> {
     mirror.check()?;
-    let git = pusher(mirror)?;
+    let made = repository(mirror);
+    let folder = made.join(PUSH_REPOSITORY);
+    // With the objects of the commit, and none of its settings: the pool's command, which ran after the commit was made, runs what
+    // the program wrote. Objects that it changed have other names, and the server does not take them.
+    mirror.make_repository(&folder, &[&made])?;
+    let git = Git::isolated(&folder);
     let PendingCommit { old, new } = commit;
     let there = git.branch_at(&mirror.url, branch)?;
     if there.as_deref() == Some(new) {
@@ -48,25 +48,6 @@ pub fn push(mirror: &Mirror, branch: &str, commit: &PendingCommit) -> Result<Ste
             Ok(_) | Err(_) => Err(error.to_string()),
         },
     }
-}
-
-/// A repository with the objects of the commit and no settings: the pool's command, which ran after the commit was made, runs what
-/// the program wrote. Objects that it changed have other names, and the server does not take them.
-fn pusher(mirror: &Mirror) -> Result<Git, String> {
-    let made = repository(mirror);
-    let folder = made.join(PUSH_REPOSITORY);
-    let prepared = || -> io::Result<()> {
-        remove(&folder)?;
-        fs::create_dir_all(folder.join("objects/info"))?;
-        let objects = |repository: &Path| format!("{}\n", repository.join("objects").display());
-        fs::write(folder.join("objects/info/alternates"), objects(&made) + &objects(&mirror.folder))?;
-        let shallow = mirror.folder.join(SHALLOW_FILE);
-        if shallow.exists() { fs::copy(shallow, folder.join(SHALLOW_FILE)).map(drop) } else { Ok(()) }
-    };
-    prepared().map_err(|error| format!("cannot prepare the push: {error}"))?;
-    let git = Git::isolated(&folder);
-    git.run(&["init", "--quiet", "--bare"])?;
-    Ok(git)
 }
 
 fn is_stale(error: &GitError) -> bool {
