@@ -23,6 +23,8 @@ mod git;
 #[path = "../tests/support/git_http.rs"]
 mod git_http;
 mod hands;
+#[path = "../tests/support/hosts_file.rs"]
+mod hosts_file;
 mod ledger;
 mod models;
 mod nginx;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
 use crate::bench_namespace::{BenchNamespace, GATEWAY, within};
+use crate::hosts_file;
 use crate::processes::{self, Memory};
 use crate::report::folder;
 
@@ -93,19 +94,12 @@ impl Operator {
         arguments
     }
 
-    /// Its log goes to `target/bench/logs`. With a hosts file it has a mount namespace of its own, and the same process.
+    /// Its log goes to `target/bench/logs`.
     fn spawn(room: &BenchNamespace, name: &str, listen: &str, arguments: &[String], hosts: Option<&Path>) -> anyhow::Result<Self> {
         let binary = std::env::var_os("SPILLWAY_BINARY").context("SPILLWAY_BINARY")?;
         let log = folder("logs")?.join(format!("{}-{name}.log", room.namespace));
         let port = free_port(Ipv4Addr::LOCALHOST.into())?;
-        let mut command = match hosts {
-            None => Command::new(binary),
-            Some(hosts) => {
-                let mut command = Command::new("unshare");
-                command.args(["--mount", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]).arg(hosts).arg(binary);
-                command
-            }
-        };
+        let mut command = hosts_file::command(binary, hosts);
         command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
         let file = File::create(&log)?;
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().context("SPILLWAY_BINARY does not start")?;

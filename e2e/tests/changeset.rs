@@ -8,8 +8,9 @@ use kube::ResourceExt as _;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 use spillway::api::WorkItem;
+use spillway::api::item_changeset::{ChangesetState, ItemChangeset};
+use spillway::api::work_item::Attempt;
 use spillway::api::work_item::WorkItemPhase::{DeadLettered, Leased, Succeeded};
-use spillway::api::work_item::{Attempt, ChangesetState, ItemChangeset};
 
 use crate::support::exec::sh;
 use crate::support::git_server::{BASIC, GitServer, HOST, TOKEN};

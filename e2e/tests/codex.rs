@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use spillway::api::Budget;
-use spillway::api::work_item::ChangesetState;
+use spillway::api::item_changeset::ChangesetState;
 use spillway::api::work_item::WorkItemPhase::{DeadLettered, Succeeded};
 
 use crate::support::TestNamespace;

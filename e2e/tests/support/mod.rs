@@ -11,6 +11,7 @@ pub mod gateways;
 pub mod git_http;
 pub mod git_server;
 pub mod history;
+pub mod hosts_file;
 pub mod kills;
 pub mod models;
 pub mod neighbours;

@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{TestNamespace, eventually};
+use super::{TestNamespace, eventually, hosts_file};
 
 /// Name of the gateway's ServiceAccount in every test namespace.
 pub const GATEWAY: &str = "gateway";
@@ -87,7 +87,7 @@ impl Operator {
         Self::spawn_knowing(namespace, name, listen, kubeconfig, arguments, None)
     }
 
-    /// Starts a process that resolves names by this hosts file: in a mount namespace of its own.
+    /// Starts a process that resolves names by this hosts file.
     fn spawn_knowing(
         namespace: &str,
         name: &str,
@@ -102,14 +102,7 @@ impl Operator {
         let port = free_port(Ipv4Addr::LOCALHOST.into());
         // Another binary of the same sources, which `make e2e` sets.
         let binary = std::env::var_os("SPILLWAY_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_spillway").into());
-        let mut command = match hosts {
-            None => Command::new(binary),
-            Some(hosts) => {
-                let mut command = Command::new("unshare");
-                command.args(["--mount", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]).arg(hosts).arg(binary);
-                command
-            }
-        };
+        let mut command = hosts_file::command(binary, hosts);
         command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
         if let Some(kubeconfig) = kubeconfig {
             command.env("KUBECONFIG", kubeconfig);
