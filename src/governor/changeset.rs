@@ -5,9 +5,9 @@
 use kube::ResourceExt;
 
 use crate::api::agent_pool::GitWorkspace;
+use crate::api::item_changeset::{ChangesetState, ItemChangeset};
 use crate::api::names::short_hash;
 use crate::api::sandbox::Changeset;
-use crate::api::work_item::{ChangesetState, ItemChangeset};
 use crate::api::{Agent, AgentPool, AgentPoolSpec};
 use crate::controller::program_files::{FileCopy, copies};
 use crate::policy::git::{RefTemplate, refs};
@@ -98,7 +98,7 @@ pub fn invalid_branch(spec: &AgentPoolSpec) -> Option<String> {
 /// The changeset of an item that an agent claims under `epoch`.
 pub fn opened(agent: &Agent, pool: &AgentPool, item: &str, epoch: i64) -> Option<ItemChangeset> {
     let branch = has_changesets(agent, pool).then(|| branch(&pool.spec, &agent.name_any(), &pool.name_any(), item))??;
-    Some(ItemChangeset { branch: Some(branch), remote: remote(&pool.spec), ..without_changes(ChangesetState::Open, epoch) })
+    Some(ItemChangeset { branch: Some(branch), remote: remote(&pool.spec), ..ItemChangeset::new(ChangesetState::Open, epoch) })
 }
 
 /// The changeset of an item that its agent has completed under `epoch`, as the agent reports it. `begun` is the branch
@@ -116,8 +116,12 @@ pub fn completed(
     }
     let ChangesetReport { base, commit, branch, files, insertions, deletions } = report;
     let branch = begun.filter(|branch| !branch.is_empty()).unwrap_or(branch);
-    let known =
-        ItemChangeset { branch: Some(branch), base: Some(base), remote: remote(spec), ..without_changes(ChangesetState::Discarded, epoch) };
+    let known = ItemChangeset {
+        branch: Some(branch),
+        base: Some(base),
+        remote: remote(spec),
+        ..ItemChangeset::new(ChangesetState::Discarded, epoch)
+    };
     let number = |value: u64| Some(i64::try_from(value).unwrap_or(i64::MAX));
     Some(match commit {
         Some(commit) => ItemChangeset {
@@ -130,21 +134,6 @@ pub fn completed(
         },
         None => ItemChangeset { message: Some("no file was changed".to_owned()), ..known },
     })
-}
-
-fn without_changes(state: ChangesetState, epoch: i64) -> ItemChangeset {
-    ItemChangeset {
-        state,
-        epoch,
-        remote: None,
-        branch: None,
-        base: None,
-        commit: None,
-        files: None,
-        insertions: None,
-        deletions: None,
-        message: None,
-    }
 }
 
 fn remote(spec: &AgentPoolSpec) -> Option<String> {
@@ -162,12 +151,6 @@ pub fn signals(reason: &str) -> &'static [Signal] {
     } else {
         &[]
     }
-}
-
-/// Whether an attempt failed because of its changeset: its program has ended well before.
-pub fn is_own_reason(reason: &str) -> bool {
-    let other = [reasons::WORKSPACE_NOT_PREPARED, reasons::CHANGESET_NOT_COMMITTED, reasons::CHANGESET_CONFLICT];
-    other.contains(&reason) || reasons::REFUSED.contains(&reason)
 }
 
 #[cfg(test)]
@@ -302,6 +285,5 @@ mod tests {
         assert_eq!(signals(reasons::PROTECTED_PATH), [Signal::BadChangeset, Signal::RuleViolated(Violation::ForbiddenPath)]);
         assert_eq!(signals(reasons::CHANGESET_NOT_VERIFIED), [Signal::BadChangeset]);
         assert!(signals(reasons::CHANGESET_CONFLICT).is_empty() && signals("Exited").is_empty());
-        assert!(is_own_reason(reasons::PROTECTED_PATH) && is_own_reason(reasons::WORKSPACE_NOT_PREPARED) && !is_own_reason("Exited"));
     }
 }

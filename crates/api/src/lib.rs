@@ -15,6 +15,7 @@ pub mod conditions;
 pub mod crds;
 pub mod defaults;
 pub mod grant;
+pub mod item_changeset;
 pub mod names;
 pub mod owner;
 pub mod quantity;

@@ -25,6 +25,9 @@ pub mod reasons {
     pub const CHANGESET_TOO_LARGE: &str = "ChangesetTooLarge";
     /// The verify command failed.
     pub const CHANGESET_NOT_VERIFIED: &str = "ChangesetNotVerified";
+    /// All of them.
+    pub const ALL: [&str; 6] =
+        [WORKSPACE_NOT_PREPARED, CHANGESET_NOT_COMMITTED, CHANGESET_CONFLICT, PROTECTED_PATH, CHANGESET_TOO_LARGE, CHANGESET_NOT_VERIFIED];
     /// The reasons for which the changes themselves are refused. They raise the signal BadChangeset.
     pub const REFUSED: [&str; 3] = [PROTECTED_PATH, CHANGESET_TOO_LARGE, CHANGESET_NOT_VERIFIED];
 }

@@ -33,6 +33,7 @@ use crate::policy::work::item_index::ClaimRequester;
 use crate::policy::work::lease::{self, FailureJudges, Fence, LeaseRefusal};
 use crate::wire::access::Call;
 use crate::wire::agent::{Acknowledgement, Directive};
+use crate::wire::changeset::reasons as reasons_of_changesets;
 use crate::wire::work::{Assignment, Complete, Fail, LeaseRef, ProgressUpdate, Release};
 use crate::wire::{Code, Refusal, body};
 use spillway_conversion::pool::pool_intake;
@@ -256,8 +257,10 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
     match call {
         Call::Complete => {
             let Complete { epoch, result, changeset } = body::read(bytes)?;
-            let begun = find(caller, uid, context).ok().and_then(|(_, entry)| entry.open_changeset);
-            let told = changeset.and_then(|report| changeset::completed(caller.external.is_some(), &pool.spec, epoch, *report, begun));
+            let told = changeset.and_then(|report| {
+                let begun = find(caller, uid, context).ok().and_then(|(_, entry)| entry.open_changeset);
+                changeset::completed(caller.external.is_some(), &pool.spec, epoch, *report, begun)
+            });
             let beside = StatusExtras { result, changeset: told.map(Box::new), ..StatusExtras::default() };
             finish(caller, uid, epoch, beside, context, |entry, fence, _| lease::complete(&entry.record, fence, now())).await
         }
@@ -265,7 +268,7 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             let Fail { epoch, reason, message, exit_code } = body::read(bytes)?;
             let held = LeaseRef { uid: uid.to_owned(), epoch };
             // The changes were refused, and the program had ended well.
-            let of_changeset = changeset::is_own_reason(&reason);
+            let of_changeset = reasons_of_changesets::ALL.contains(&reason.as_str());
             // The program failed and did not itself report that the task failed.
             if !of_changeset && exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
                 return Err(Refusal::unavailable(

@@ -170,18 +170,7 @@ mod tests {
         let spec = Spec { submitted_by: Some("planner".into()), plan: plan.map(|(plan, size)| (plan.to_owned(), size)), ..Spec::default() };
         let record = Record { phase, ..Record::default() };
         let version = version.to_string();
-        Entry {
-            uid: format!("u{version}"),
-            version,
-            spec,
-            record,
-            unsaved: None,
-            ready_since: None,
-            first_ready: None,
-            tracked: false,
-            generation: 1,
-            open_changeset: None,
-        }
+        Entry { uid: format!("u{version}"), version, spec, record, generation: 1, ..Entry::default() }
     }
 
     fn name(message: &Message) -> String {

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::api::WorkItem;
-use crate::api::work_item::{ChangesetState, ItemChangeset};
+use crate::api::item_changeset::{ChangesetState, ItemChangeset};
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Record, Verb};
 
@@ -157,16 +157,9 @@ mod tests {
     #[test]
     fn a_known_changeset_replaces_every_field() {
         let told = ItemChangeset {
-            state: ChangesetState::Open,
-            epoch: 3,
             remote: Some("https://git.example.com/a".into()),
             branch: Some("spillway/i".into()),
-            base: None,
-            commit: None,
-            files: None,
-            insertions: None,
-            deletions: None,
-            message: None,
+            ..ItemChangeset::new(ChangesetState::Open, 3)
         };
         let value = patched(open(), &record(Phase::Leased, 3, 0, None), Some(told)).expect("a patch");
         let expected = json!({"state": "Open", "epoch": 3, "remote": "https://git.example.com/a", "branch": "spillway/i", "base": null,

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{changeset, micro_time_json, time_json};
-use crate::api::work_item::{ItemChangeset, WorkItemPhase};
+use crate::api::item_changeset::ItemChangeset;
+use crate::api::work_item::WorkItemPhase;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Attempt, Phase, Policy, Record, UnixMillis, reasons};
 

@@ -10,16 +10,6 @@ use crate::table::one_line;
 use crate::work::changeset;
 use spillway_wire::changeset::reasons;
 
-/// The reasons for which an attempt fails because of its changeset.
-const FAILURE_REASONS: [&str; 6] = [
-    reasons::WORKSPACE_NOT_PREPARED,
-    reasons::CHANGESET_NOT_COMMITTED,
-    reasons::CHANGESET_CONFLICT,
-    reasons::PROTECTED_PATH,
-    reasons::CHANGESET_TOO_LARGE,
-    reasons::CHANGESET_NOT_VERIFIED,
-];
-
 /// Adds the facts of the changeset, if the item has one.
 pub fn add_facts(list: &mut List, item: &WorkItem) {
     let Some(found) = changeset::of(item) else { return };
@@ -37,7 +27,7 @@ pub fn failure_cause(record: &Record, pool: Option<&str>, namespace: &str) -> Op
         return None;
     }
     let last = record.history.last().filter(|attempt| attempt.verb == Verb::Fail)?;
-    let reason = last.reason.as_deref().filter(|reason| FAILURE_REASONS.contains(reason))?;
+    let reason = last.reason.as_deref().filter(|reason| reasons::ALL.contains(reason))?;
     let Some(Advice::Do(text) | Advice::Nothing(text)) = advice::for_reason(reason) else { return None };
     let names = [("agent", Some(last.agent.as_str())), ("pool", pool), ("namespace", Some(namespace))];
     Some(Cause::with_action(format!("its last attempt failed ({reason})"), reason, advice::with_names(text, &names)))
@@ -63,7 +53,7 @@ mod tests {
 
     #[test]
     fn each_failure_of_a_changeset_has_advice_while_the_item_waits() {
-        for reason in FAILURE_REASONS {
+        for reason in reasons::ALL {
             assert!(matches!(advice::for_reason(reason), Some(Advice::Do(_))), "{reason}");
             let cause = cause("Scheduled", reason).expect("a cause");
             let hint = cause.hint.expect("advice");

@@ -1,7 +1,7 @@
 //! The changeset of an item as short texts, and the git commands that show its changes. Pure. It must not run git.
 
 use crate::api::WorkItem;
-use crate::api::work_item::{ChangesetState, ItemChangeset};
+use crate::api::item_changeset::{ChangesetState, ItemChangeset};
 
 /// Characters of a commit's id in a text for people.
 const SHORT_COMMIT_CHARS: usize = 12;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{changeset, life};
 use crate::api::WorkItem;
-use crate::api::work_item::ItemChangeset;
+use crate::api::item_changeset::ItemChangeset;
 use crate::connect::Cluster;
 use crate::console::{Console, Output};
 use crate::error::Error;

@@ -5,7 +5,7 @@
 use super::item::{Record, Spec, UnixMillis};
 
 /// One item.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Its uid.
     pub uid: String,

@@ -45,18 +45,8 @@ impl Simulation {
 
     fn add(&mut self, name: &str, spec: Spec) {
         let spec = Spec { created: self.now, submitted: self.now, ..spec };
-        let entry = Entry {
-            uid: format!("u-{name}"),
-            version: "1".into(),
-            spec,
-            record: Record::default(),
-            unsaved: None,
-            ready_since: None,
-            first_ready: None,
-            tracked: false,
-            generation: 1,
-            open_changeset: None,
-        };
+        let entry =
+            Entry { uid: format!("u-{name}"), version: "1".into(), spec, record: Record::default(), generation: 1, ..Entry::default() };
         self.index.put(name, entry, self.now);
         self.look(name);
     }

@@ -3,21 +3,17 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::work::item::{Record, Spec};
+use crate::work::item::Record;
 
 fn entry(phase: Phase, started: bool, first_ready: Option<i64>) -> Entry {
     let record = Record { phase, started: started.then_some(UnixMillis(0)), ..Record::default() };
     Entry {
         uid: "u".into(),
         version: "1".into(),
-        spec: Spec::default(),
         record,
-        unsaved: None,
-        ready_since: None,
         first_ready: first_ready.map(|seconds| UnixMillis(seconds * 1000)),
-        tracked: false,
         generation: 1,
-        open_changeset: None,
+        ..Entry::default()
     }
 }
 

@@ -39,18 +39,7 @@ fn items_that_come_together_are_admitted_in_turn_and_those_that_are_in_stay() {
     for name in ["one", "two", "three"] {
         let spec = Spec { created: world.now, submitted: world.now, ..to("a") };
         let (uid, version, record) = (name.to_owned(), "1".to_owned(), Record::default());
-        let entry = Entry {
-            uid,
-            version,
-            spec,
-            record,
-            unsaved: None,
-            ready_since: None,
-            first_ready: None,
-            tracked: false,
-            generation: 1,
-            open_changeset: None,
-        };
+        let entry = Entry { uid, version, spec, record, generation: 1, ..Entry::default() };
         world.index.put(name, entry, world.now);
     }
     ["one", "two", "three"].iter().for_each(|name| world.look(name));
