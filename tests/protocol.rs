@@ -1,5 +1,6 @@
 //! Peers of a gateway that break the protocols, or hold scarce resources: raw bytes over real TLS on loopback, against
-//! the routes of a real gateway with the bounds of a real listener. Tests that wait for a time limit use shorter ones.
+//! the routes of a real gateway with the bounds of a real listener. Tests that wait for idle connections shorten their
+//! time.
 
 #[path = "protocol/client.rs"]
 mod client;
@@ -25,12 +26,13 @@ use spillway::serve::Bounds;
 use spillway::serve::lifetime::Times as ConnectionTimes;
 use world::{Side, TestCluster};
 
-/// Long enough for honest clients on a busy machine. Tests wait for connections that end after it.
-const SHORT: Duration = Duration::from_secs(3);
+/// The time that a gateway gives strange connections: 3 s were too short for honest clients on a busy machine. Tests wait
+/// for connections that end after it.
+const SHORT: Duration = Bounds::AGENTS.times.strange;
 
-/// The bounds of a gateway, with short times.
+/// The bounds of a gateway, where idle connections end as soon as strange ones.
 fn short() -> Bounds {
-    let times = ConnectionTimes { strange: SHORT, head: SHORT, idle: SHORT, ..Bounds::AGENTS.times };
+    let times = ConnectionTimes { idle: SHORT, ..Bounds::AGENTS.times };
     Bounds { times, shutdown_timeout: Duration::ZERO, ..Bounds::AGENTS }
 }
 
