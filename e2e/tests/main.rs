@@ -42,6 +42,7 @@ mod reservations;
 mod scheduler;
 mod store_rollback;
 mod supervision;
+mod tasks;
 mod think;
 mod work;
 mod work_faults;

@@ -34,6 +34,8 @@ pub const SCHEDULER_TYPE: &str = "scheduler";
 pub const DRONE_TYPE: &str = "drone";
 /// Reason for a person's action, for people.
 pub const REASON_ANNOTATION: &str = "spillway.dev/reason";
+/// On a WorkItem that was submitted from a git repository: `REPOSITORY@COMMIT:PATH`.
+pub const SOURCE_ANNOTATION: &str = "spillway.dev/source";
 /// On a ResourceQuota or LimitRange of a Budget: hash of the applied fields, so that a field that is later left out is removed.
 pub const APPLIED_ANNOTATION: &str = "spillway.dev/applied";
 /// On a `Budget/default` or `Breaker/default` that Spillway created. It is deleted with the last pool if nobody else wrote it.

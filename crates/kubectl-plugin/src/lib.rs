@@ -126,7 +126,7 @@ pub enum Command {
     /// Ask a scheduler agent in words; it creates items of work, or answers
     Ask(work::ask::Arguments),
     /// Create items of work
-    Submit(work::submit::Arguments),
+    Submit(Box<work::submit::Arguments>),
     /// Show queues, or one queue with its items in their order
     Queue(work::queue::Arguments),
     /// Cancel items, or all items of a group or of a queue; this cannot be undone

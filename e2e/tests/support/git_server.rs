@@ -126,7 +126,9 @@ impl GitServer {
         let _ = std::fs::remove_dir_all(&work);
         git(&self.shared.root, &["clone", "--quiet", &bare.to_string_lossy(), &work.to_string_lossy()]);
         for (path, content) in files {
-            std::fs::write(work.join(path), content).expect("a file");
+            let file = work.join(path);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            std::fs::write(file, content).expect("a file");
         }
         git(&work, &["add", "."]);
         git(&work, &["commit", "--quiet", "--message", "more files"]);

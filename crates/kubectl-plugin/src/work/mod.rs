@@ -5,6 +5,7 @@
 //! | this one | reads that several commands share |
 //! | [`ask`], [`submit`], [`queue`](mod@queue), [`cancel`], [`priority`], [`redrive`], [`release`], [`diff`] | one command each |
 //! | [`payload`], [`follow`] | of `submit` and `ask`: reading the task, reporting the progress of the items |
+//! | [`from_git`] | of `submit`: reading tasks from a git repository |
 //! | [`stats`] | of `queue`: rates and times. Pure |
 //! | [`changeset`] | the changes of an item as short texts, for `diff` and `explain`. Pure |
 //! | [`life`] | the state of an item as a short text, the order of items, allowed changes of an item. Pure |
@@ -14,6 +15,7 @@ pub mod cancel;
 pub mod changeset;
 pub mod diff;
 pub mod follow;
+pub mod from_git;
 pub mod life;
 pub mod payload;
 pub mod priority;

@@ -21,7 +21,8 @@ pub fn read_stdin() -> Result<String, Error> {
     text("standard input", io::stdin().lock())
 }
 
-fn text(what: &str, from: impl Read) -> Result<String, Error> {
+/// Reads a text, which an error calls `what`.
+pub fn text(what: &str, from: impl Read) -> Result<String, Error> {
     let mut bytes = Vec::new();
     from.take(MAX_READ_BYTES).read_to_end(&mut bytes).map_err(|error| Error::Usage(format!("cannot read {what}: {error}")))?;
     if bytes.len() as u64 == MAX_READ_BYTES {

@@ -3,14 +3,16 @@
 //! The name of an item with a deduplication key is made from the key, so the API server refuses a second item of the key.
 //! A create whose answer was lost is not repeated automatically: without a name it would create a second item.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::ResourceExt as _;
 use kube::api::PostParams;
 use serde_json::json;
 
+use super::from_git::{self, TaskFile};
 use super::{follow, life, payload};
 use crate::api::names::{self, managers};
 use crate::api::shared::LocalRef;
@@ -34,6 +36,7 @@ use crate::table::printable;
   kubectl spillway submit --type bug --payload 'fix issue 7'     # the queue that accepts the type
   kubectl spillway submit bugs --count 20 --payload 'translate chapter {}' --group book
   kubectl spillway submit bugs --after bugs-x7k2p --payload 'then this' --wait --timeout 1h
+  kubectl spillway submit bugs --from-git https://git.example.com/team/app --path tasks
 
 The task of an item cannot be changed after it is submitted. `kubectl spillway explain item/NAME` shows what it waits for."
 )]
@@ -65,6 +68,9 @@ pub struct Arguments {
     /// Deduplication key; a second item with the same key is refused as a duplicate
     #[arg(long, value_name = "KEY", conflicts_with = "name")]
     pub dedup_key: Option<String>,
+    /// Tasks in a git repository.
+    #[command(flatten)]
+    pub git: from_git::RepositoryArguments,
     /// Start only after this item has succeeded; can be repeated
     #[arg(long, value_name = "ITEM", value_parser = input::item)]
     pub after: Vec<String>,
@@ -129,6 +135,30 @@ pub enum Source {
     File(String),
     /// Standard input.
     Stdin,
+    /// The files of a git repository.
+    Git(String),
+}
+
+/// The task of one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// A text.
+    Text(String),
+    /// A file of a git repository.
+    File(TaskFile),
+}
+
+impl Task {
+    /// What the agent gets.
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::File(TaskFile { text, .. }) => text,
+        }
+    }
+
+    fn file(&self) -> Option<&TaskFile> {
+        if let Self::File(file) = self { Some(file) } else { None }
+    }
 }
 
 /// The created items.
@@ -149,13 +179,17 @@ pub struct Report {
 /// The command: reads the task, creates items, waits.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let (queue, source) = queue_and_source(arguments)?;
-    let task = match source {
-        Source::Nothing => String::new(),
-        Source::Text(text) => text,
-        Source::File(file) => payload::read_file(&file)?,
-        Source::Stdin => payload::read_stdin()?,
+    let tasks = match source {
+        Source::Nothing => vec![Task::Text(String::new())],
+        Source::Text(text) => vec![Task::Text(text)],
+        Source::File(file) => vec![Task::Text(payload::read_file(&file)?)],
+        Source::Stdin => vec![Task::Text(payload::read_stdin()?)],
+        Source::Git(repository) => {
+            let most = usize::try_from(MAX_PAYLOAD_BYTES).unwrap_or(usize::MAX);
+            from_git::read(&repository, &arguments.git, most)?.into_iter().map(Task::File).collect()
+        }
     };
-    let report = run(cluster, arguments, queue.as_deref(), &task, Timestamp::now()).await?;
+    let report = run(cluster, arguments, queue.as_deref(), tasks, Timestamp::now()).await?;
     console.show(render(&report, arguments.output)?);
     if arguments.wait && !report.items.is_empty() {
         let telling = if arguments.output.is_some() { follow::Announcement::Stderr } else { follow::Announcement::Stdout };
@@ -166,11 +200,12 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
 
 /// The queue and the source of the task.
 pub fn queue_and_source(arguments: &Arguments) -> Result<(Option<String>, Source), Error> {
-    let Arguments { words, queue: named, file, payload: text, type_, name, dedup_key, count, .. } = arguments;
+    let Arguments { words, queue: named, file, payload: text, type_, name, dedup_key, count, git, .. } = arguments;
     let refuse = |text: &str| Err(Error::Usage(text.to_owned()));
     let positional: Vec<&String> = words.iter().filter_map(|word| if let Word::Queue(name) = word { Some(name) } else { None }).collect();
     let stdin = words.len() - positional.len() + usize::from(file.as_deref() == Some("-"));
-    let given = stdin + usize::from(file.as_deref().is_some_and(|file| file != "-")) + usize::from(text.is_some());
+    let given = [file.as_deref().is_some_and(|file| file != "-"), text.is_some(), git.from_git.is_some()];
+    let given = stdin + given.into_iter().filter(|given| *given).count();
     let queues: Vec<&String> = positional.into_iter().chain(named).collect();
     if queues.len() > 1 {
         return refuse("only one queue can be named; give the task with --payload TEXT, -f FILE, or - for standard input");
@@ -179,23 +214,24 @@ pub fn queue_and_source(arguments: &Arguments) -> Result<(Option<String>, Source
         return refuse("no queue is named: write a QUEUE, or --type TYPE for the queue that accepts the type");
     }
     if given > 1 {
-        return refuse("the task is given more than once: use one of --payload TEXT, -f FILE, or - for standard input");
+        return refuse("the task is given more than once: use one of --payload TEXT, -f FILE, --from-git, or - for standard input");
     }
     let numbered = |text: &Option<String>| text.as_ref().is_none_or(|text| text.contains("{}"));
     if count.is_some_and(|count| count > 1) && !(numbered(name) && numbered(dedup_key)) {
         return refuse("with --count above 1, --name and --dedup-key must contain {}, which becomes the number of the item");
     }
-    let source = match (text, file) {
+    let source = match (text, file, &git.from_git) {
         _ if stdin > 0 => Source::Stdin,
-        (Some(text), _) => Source::Text(text.clone()),
-        (None, Some(file)) => Source::File(file.clone()),
-        (None, None) => Source::Nothing,
+        (Some(text), ..) => Source::Text(text.clone()),
+        (None, Some(file), _) => Source::File(file.clone()),
+        (None, None, Some(repository)) => Source::Git(repository.clone()),
+        (None, None, None) => Source::Nothing,
     };
     Ok((queues.first().map(|name| (*name).clone()), source))
 }
 
 /// Creates the items. An error stops the items after it, except for a duplicate.
-pub async fn run(cluster: &Cluster, arguments: &Arguments, queue: Option<&str>, task: &str, now: Timestamp) -> Result<Report, Error> {
+pub async fn run(cluster: &Cluster, arguments: &Arguments, queue: Option<&str>, tasks: Vec<Task>, now: Timestamp) -> Result<Report, Error> {
     let mut report = Report {
         namespace: cluster.namespace.clone(),
         dry_run: arguments.dry_run,
@@ -216,15 +252,33 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments, queue: Option<&str>, 
         }
         None => MAX_PAYLOAD_BYTES,
     };
-    let items = (1..=arguments.count.unwrap_or(1)).map(|number| build(arguments, queue, task, number, limit, now));
-    let items = items.collect::<Result<Vec<_>, _>>()?;
+    let numbered: Vec<(u32, &Task)> = match arguments.count {
+        Some(count) => (1..=count).flat_map(|number| tasks.iter().map(move |task| (number, task))).collect(),
+        None => (1..).zip(&tasks).collect(),
+    };
+    let first = now - SignedDuration::from_millis(numbered.len().try_into().unwrap_or(0));
+    let mut items = Vec::with_capacity(numbered.len());
+    for (number, task) in numbered {
+        let mut item = build(arguments, queue, task, number, limit, now)?;
+        // A queue gives items out in the order of their submission, to the millisecond: the items of one command keep their order.
+        item.spec.submit_time = Some(MicroTime(first + SignedDuration::from_millis(number.into())));
+        items.push((task, item));
+    }
     let params = PostParams { dry_run: arguments.dry_run, field_manager: Some(managers::PLUGIN.to_owned()) };
-    for item in items {
+    for (task, item) in items {
         let name = item.metadata.name.clone().unwrap_or_default();
         let duplicate = item.spec.dedup_key.is_some();
         match cluster.api::<WorkItem>().create(&params, &item).await.map_err(Error::of::<WorkItem>(&cluster.namespace, &name)) {
             Ok(made) => report.items.push(made),
-            Err(Error::Exists { .. }) if duplicate => report.failures.push(duplicate_error(cluster, &name).await),
+            Err(Error::Exists { .. }) if duplicate => {
+                let phase = phase_of(cluster, &name).await;
+                match task.file() {
+                    Some(file) => report.notes.push(format!("{} was submitted before: item \"{name}\" ({phase})", file.path)),
+                    None => report
+                        .failures
+                        .push(format!("Duplicate: item \"{name}\" already has this --dedup-key ({phase}); nothing was submitted")),
+                }
+            }
             Err(error) if report.items.is_empty() && report.failures.is_empty() => return Err(error),
             Err(error) => {
                 report.failures.push(error.to_string());
@@ -244,24 +298,24 @@ async fn known_queue(cluster: &Cluster, name: &str) -> Result<Option<WorkQueue>,
     }
 }
 
-/// The error for an item whose deduplication key is taken.
-async fn duplicate_error(cluster: &Cluster, name: &str) -> String {
-    let phase = match super::item(cluster, name).await {
+/// The phase of an item whose deduplication key is taken.
+async fn phase_of(cluster: &Cluster, name: &str) -> String {
+    match super::item(cluster, name).await {
         Ok(item) => life::phase(&item).name().to_owned(),
         Err(error) => error.to_string(),
-    };
-    format!("Duplicate: item \"{name}\" already has this --dedup-key ({phase}); nothing was submitted")
+    }
 }
 
 /// The item to create. `number` is its number among the items of one command.
-fn build(arguments: &Arguments, queue: Option<&str>, task: &str, number: u32, limit: i32, now: Timestamp) -> Result<WorkItem, Error> {
+fn build(arguments: &Arguments, queue: Option<&str>, task: &Task, number: u32, limit: i32, now: Timestamp) -> Result<WorkItem, Error> {
     let filled = |text: &str| if arguments.count.is_some() { text.replace("{}", &number.to_string()) } else { text.to_owned() };
-    let task = filled(task);
+    let payload = filled(task.text());
     let most = usize::try_from(limit).unwrap_or(usize::MAX);
-    if task.len() > most {
-        return Err(Error::Usage(payload::too_large(task.len(), most)));
+    if payload.len() > most {
+        let path = task.file().map(|file| format!("{}: ", printable(&file.path))).unwrap_or_default();
+        return Err(Error::Usage(format!("{path}{}", payload::too_large(payload.len(), most))));
     }
-    let dedup_key = arguments.dedup_key.as_deref().map(filled);
+    let dedup_key = task.file().map(|file| file.key.clone()).or_else(|| arguments.dedup_key.as_deref().map(filled));
     let keyed = dedup_key.as_ref().map(|key| format!("item-{}", names::short_hash(&["item", "dedup", key], 16)));
     let name = keyed.or_else(|| arguments.name.as_deref().map(filled));
     if let Some(name) = &name {
@@ -269,6 +323,7 @@ fn build(arguments: &Arguments, queue: Option<&str>, task: &str, number: u32, li
     }
     let not_before = arguments.not_before.map(|when| when.time(now));
     let deadline = arguments.deadline.map(|when| when.time(now));
+    let source = task.file().map(|file| BTreeMap::from([(names::SOURCE_ANNOTATION.to_owned(), file.source.clone())]));
     if let Some(deadline) = deadline.filter(|deadline| *deadline <= not_before.unwrap_or(now).max(now)) {
         return Err(Error::Usage(format!("--deadline {deadline} passes before an agent could get the item")));
     }
@@ -278,7 +333,7 @@ fn build(arguments: &Arguments, queue: Option<&str>, task: &str, number: u32, li
         metadata: ObjectMeta {
             generate_name: name.is_none().then(|| format!("{}-", queue.unwrap_or("item"))),
             name,
-            namespace: None,
+            annotations: source,
             ..ObjectMeta::default()
         },
         spec: WorkItemSpec {
@@ -288,7 +343,7 @@ fn build(arguments: &Arguments, queue: Option<&str>, task: &str, number: u32, li
             group: arguments.group.clone(),
             concurrency_key: arguments.concurrency_key.as_deref().map(filled),
             dedup_key,
-            payload: task,
+            payload,
             submit_time: Some(MicroTime(now)),
             not_before_time: not_before.map(Time),
             deadline_time: deadline.map(Time),
@@ -313,7 +368,10 @@ pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> 
         Some(Format::Name) => items.iter().for_each(|item| output.line(format!("workitem.{GROUP}/{}", item.name_any()))),
         None => {
             let how = if *dry_run { " (server dry run)" } else { "" };
-            items.iter().for_each(|item| output.line(format!("workitem.{GROUP}/{} submitted{how}", item.name_any())));
+            for item in items {
+                let source = item.annotations().get(names::SOURCE_ANNOTATION).map(|source| format!(": {}", printable(source)));
+                output.line(format!("workitem.{GROUP}/{} submitted{how}{}", item.name_any(), source.unwrap_or_default()));
+            }
         }
     }
     notes.iter().for_each(|words| output.note(format!("note: {}", printable(words))));

@@ -12,8 +12,11 @@ fn queue() -> Word {
 fn now() -> Timestamp {
     "2026-01-01T00:00:00.25Z".parse().expect("a time")
 }
+fn text(text: &str) -> Task {
+    Task::Text(text.to_owned())
+}
 fn built(arguments: &Arguments, number: u32) -> Value {
-    json!(build(arguments, Some("q"), "do {}", number, 20, now()).expect("an item"))
+    json!(build(arguments, Some("q"), &text("do {}"), number, 20, now()).expect("an item"))
 }
 
 #[test]
@@ -27,6 +30,8 @@ fn a_task_comes_from_one_place() {
     assert_eq!(queue_and_source(&arguments(&[queue()])).expect("parts").1, Source::Nothing);
     let typed = Arguments { type_: Some("bug".into()), ..arguments(&[Word::Stdin]) };
     assert_eq!(queue_and_source(&typed).expect("parts"), (None, Source::Stdin));
+    let git = from_git::RepositoryArguments { from_git: Some("r".into()), ..from_git::RepositoryArguments::default() };
+    assert_eq!(queue_and_source(&Arguments { git, ..arguments(&[queue()]) }).expect("parts").1, Source::Git("r".into()));
     let named = Arguments { queue: Some("q".into()), payload: Some("p".into()), ..Arguments::default() };
     assert_eq!(queue_and_source(&named).expect("parts"), (Some("q".into()), Source::Text("p".into())));
     let refused = [
@@ -35,6 +40,13 @@ fn a_task_comes_from_one_place() {
         (arguments(&[queue(), queue()]), "only one queue can be named"),
         (Arguments { payload: Some("p".into()), ..arguments(&[queue(), Word::Stdin]) }, "the task is given more than once"),
         (Arguments { file: Some("-".into()), ..arguments(&[queue(), Word::Stdin]) }, "the task is given more than once"),
+        (
+            Arguments {
+                git: from_git::RepositoryArguments { from_git: Some("r".into()), ..from_git::RepositoryArguments::default() },
+                ..arguments(&[queue(), Word::Stdin])
+            },
+            "the task is given more than once",
+        ),
         (Arguments { count: Some(2), name: Some("a".into()), ..arguments(&[queue()]) }, "must contain {}"),
         (Arguments { count: Some(2), dedup_key: Some("k".into()), ..arguments(&[queue()]) }, "must contain {}"),
     ];
@@ -88,8 +100,23 @@ fn a_key_makes_the_name_and_the_same_key_the_same() {
 }
 
 #[test]
+fn a_file_has_its_source_and_its_key() {
+    let file = TaskFile { path: "tasks/a.md".into(), source: "r@c:tasks/a.md".into(), key: "git-1".into(), text: "do {}".into() };
+    let plain = arguments(&[queue()]);
+    let made = json!(build(&plain, Some("q"), &Task::File(file.clone()), 3, 20, now()).expect("an item"));
+    assert_eq!(made["metadata"]["annotations"], json!({"spillway.dev/source": "r@c:tasks/a.md"}));
+    assert_eq!(made["metadata"]["name"], json!(format!("item-{}", names::short_hash(&["item", "dedup", "git-1"], 16))));
+    let spec = &made["spec"];
+    assert_eq!((&spec["dedupKey"], &spec["payload"]), (&json!("git-1"), &json!("do {}")), "a file is taken as it is");
+    let large = Task::File(TaskFile { text: "x".repeat(21), ..file });
+    let error = build(&plain, Some("q"), &large, 1, 20, now()).expect_err("refused").to_string();
+    assert!(error.starts_with("tasks/a.md: the payload has 21 bytes: the limit is 20"), "{error}");
+}
+
+#[test]
 fn what_would_never_run_is_refused_before_anything_is_sent() {
-    let refused = |arguments: &Arguments, task: &str| build(arguments, Some("q"), task, 1, 20, now()).expect_err("refused").to_string();
+    let refused =
+        |arguments: &Arguments, task: &str| build(arguments, Some("q"), &text(task), 1, 20, now()).expect_err("refused").to_string();
     let plain = arguments(&[queue()]);
     assert!(refused(&plain, &"x".repeat(21)).starts_with("the payload has 21 bytes: the limit is 20"));
     let past = Arguments { deadline: Some(PointInTime::At(Timestamp::UNIX_EPOCH)), ..plain.clone() };

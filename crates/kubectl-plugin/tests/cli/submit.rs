@@ -1,10 +1,16 @@
-//! `submit`: the created items, a deduplication key that is taken, and the output of a wait.
+//! `submit`: the created items, a deduplication key that is taken, the files of a repository, and the output of a wait.
 
 use super::*;
-use kubectl_spillway::work::{follow, submit};
+use std::path::Path;
+
+use kubectl_spillway::work::{follow, from_git, submit};
 
 fn arguments() -> submit::Arguments {
     submit::Arguments { words: vec![submit::Word::Queue("q".into())], ..submit::Arguments::default() }
+}
+
+fn text(text: &str) -> Vec<submit::Task> {
+    vec![submit::Task::Text(text.to_owned())]
 }
 
 fn now() -> jiff::Timestamp {
@@ -17,7 +23,7 @@ async fn submit_looks_at_the_queue_and_makes_an_item_of_it() {
     let asked = submit::Arguments { priority: Some(3), group: Some("g".into()), ..arguments() };
     let talk =
         async { (server.answer(200, queue(json!({"suspend": true}))).await, server.answer(201, item("q-abcde", Value::Null)).await) };
-    let (report, (read, made)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), "do it", now()), talk);
+    let (report, (read, made)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), text("do it"), now()), talk);
     assert_eq!((read.line, made.line), (format!("GET {QUEUES}/q"), format!("POST {ITEMS}?&fieldManager=kubectl-spillway")));
     assert_eq!(made.body["metadata"], json!({"generateName": "q-"}));
     assert_eq!(
@@ -34,7 +40,8 @@ async fn submit_looks_at_the_queue_and_makes_an_item_of_it() {
 async fn submit_of_a_type_alone_reads_nothing_and_a_dry_run_stores_nothing() {
     let (cluster, mut server) = fake();
     let asked = submit::Arguments { words: Vec::new(), type_: Some("bug".into()), dry_run: true, ..submit::Arguments::default() };
-    let (report, made) = tokio::join!(submit::run(&cluster, &asked, None, "", now()), server.answer(201, item("item-abcde", Value::Null)));
+    let (report, made) =
+        tokio::join!(submit::run(&cluster, &asked, None, text(""), now()), server.answer(201, item("item-abcde", Value::Null)));
     assert_eq!(made.line, format!("POST {ITEMS}?&dryRun=All&fieldManager=kubectl-spillway"));
     assert_eq!((&made.body["metadata"], &made.body["spec"]["type"]), (&json!({"generateName": "item-"}), &json!("bug")));
     let told = submit::render(&report.expect("a report"), None).expect("text");
@@ -50,7 +57,7 @@ async fn a_key_that_is_taken_is_a_duplicate_and_says_of_what() {
         let made = server.answer(409, refusal(409, "AlreadyExists", "m", "workitems", "item-x")).await;
         (made, server.answer(200, leased("item-x")).await)
     };
-    let (report, (made, read)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), "", now()), talk);
+    let (report, (made, read)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), text(""), now()), talk);
     let name = made.body["metadata"]["name"].as_str().expect("a name").to_owned();
     assert!(name.starts_with("item-") && name.len() == 21, "{name}");
     assert_eq!((made.body["spec"]["dedupKey"].as_str(), read.line), (Some("k"), format!("GET {ITEMS}/{name}")));
@@ -68,7 +75,7 @@ async fn many_items_are_numbered_and_what_stops_one_stops_the_rest() {
         let first = server.answer(201, item("c-1", Value::Null)).await;
         (first, server.answer(403, refusal(403, "Forbidden", "quota", "workitems", "c-2")).await)
     };
-    let (report, (first, second)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), "chapter {}", now()), talk);
+    let (report, (first, second)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), text("chapter {}"), now()), talk);
     let made = |seen: &SeenRequests| (seen.body["metadata"]["name"].clone(), seen.body["spec"]["payload"].clone());
     assert_eq!((made(&first), made(&second)), ((json!("c-1"), json!("chapter 1")), (json!("c-2"), json!("chapter 2"))));
     let told = submit::render(&report.expect("a report"), Some(submit::Format::Name)).expect("text");
@@ -80,15 +87,84 @@ async fn what_is_too_large_or_goes_nowhere_is_not_sent() {
     let (cluster, mut server) = fake();
     let asked = arguments();
     let (report, _) = tokio::join!(
-        submit::run(&cluster, &asked, Some("q"), "12345", now()),
+        submit::run(&cluster, &asked, Some("q"), text("12345"), now()),
         server.answer(200, queue(json!({"limits": {"maxItemBytes": 4}})))
     );
     assert!(report.expect_err("refused").to_string().starts_with("the payload has 5 bytes: the limit is 4"));
     let (report, _) = tokio::join!(
-        submit::run(&cluster, &asked, Some("q"), "", now()),
+        submit::run(&cluster, &asked, Some("q"), text(""), now()),
         server.answer(404, refusal(404, "NotFound", "m", "workqueues", "q"))
     );
     assert!(matches!(report, Err(Error::NotFound { .. })), "{report:?}");
+}
+
+/// Runs git in a folder.
+fn git(folder: &Path, words: &[&str]) -> String {
+    let who = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
+    let done = std::process::Command::new("git").arg("-C").arg(folder).args(who).args(words).output().expect("git");
+    assert!(done.status.success(), "{words:?}: {done:?}");
+    String::from_utf8(done.stdout).expect("text").trim().to_owned()
+}
+
+#[tokio::test]
+async fn each_file_of_a_repository_is_an_item_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let repository = folder.path();
+    git(repository, &["init", "--quiet", "-b", "main"]);
+    std::fs::create_dir(repository.join("tasks")).expect("a folder");
+    for (path, text) in [("README.md", "no task"), ("tasks/b.md", "second {}"), ("tasks/a.md", "\u{feff}first"), ("tasks/.keep", "x")] {
+        std::fs::write(repository.join(path), text).expect("a file");
+    }
+    // A hook of the person's template, and filters of the repository, are not run.
+    std::fs::write(repository.join(".gitattributes"), "* filter=bad text eol=crlf\n").expect("a file");
+    git(repository, &["add", "."]);
+    git(repository, &["commit", "--quiet", "-m", "tasks"]);
+    let commit = git(repository, &["rev-parse", "HEAD"]);
+    let url = repository.to_str().expect("text");
+    let read = |path: Option<&str>, ref_: Option<&str>| {
+        let arguments = from_git::RepositoryArguments { from_git: None, ref_: ref_.map(str::to_owned), path: path.map(str::to_owned) };
+        from_git::read(url, &arguments, 100)
+    };
+    let files = read(Some("tasks"), None).expect("tasks");
+    let told: Vec<(&str, &str)> = files.iter().map(|file| (file.path.as_str(), file.text.as_str())).collect();
+    assert_eq!(told, [("tasks/a.md", "first"), ("tasks/b.md", "second {}")]);
+    assert_eq!(files[0].source, format!("{url}@{commit}:tasks/a.md"));
+    assert_eq!(read(Some("tasks"), Some("main")).expect("tasks"), files);
+    assert_eq!(read(None, None).expect("tasks").len(), 3);
+    assert_eq!(read(Some("tasks/b.md"), Some(&commit)).expect("a task"), files[1..]);
+    // Another content is another task.
+    std::fs::write(repository.join("tasks/a.md"), "first, mended").expect("a file");
+    git(repository, &["commit", "--quiet", "-am", "mended"]);
+    let mended = read(Some("tasks"), None).expect("tasks");
+    assert!(mended[0].key != files[0].key && mended[1].key == files[1].key, "{mended:?}");
+    for (path, ref_, words) in [
+        (Some("none"), None, "has no task at none in HEAD"),
+        (None, Some("absent"), "git fetch failed: "),
+        (Some("tasks/.keep"), None, "has no task at tasks/.keep"),
+    ] {
+        let error = read(path, ref_).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let (cluster, mut server) = fake();
+    let tasks: Vec<submit::Task> = files.into_iter().map(submit::Task::File).collect();
+    let talk = async {
+        server.answer(200, queue(json!({}))).await;
+        let first = server.answer(409, refusal(409, "AlreadyExists", "m", "workitems", "item-x")).await;
+        server.answer(200, leased("item-x")).await;
+        let mut made = item("item-y", Value::Null);
+        made["metadata"]["annotations"] = json!({"spillway.dev/source": "r@c:tasks/b.md"});
+        (first, server.answer(201, made).await)
+    };
+    let asked = arguments();
+    let (report, (first, second)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), tasks, now()), talk);
+    let time = |seen: &SeenRequests| seen.body["spec"]["submitTime"].clone();
+    assert_eq!(second.body["spec"]["payload"], json!("second {}"));
+    // Their order is that of their times, to the millisecond. None is later than now.
+    assert_eq!((time(&first), time(&second)), (json!("2025-12-31T23:59:59.999000Z"), json!("2026-01-01T00:00:00.000000Z")));
+    let told = submit::render(&report.expect("a report"), None).expect("text");
+    assert_eq!(told.out, "workitem.spillway.dev/item-y submitted: r@c:tasks/b.md\n");
+    let name = first.body["metadata"]["name"].as_str().expect("a name");
+    assert_eq!((told.err, told.failed), (format!("note: tasks/a.md was submitted before: item \"{name}\" (Leased)\n"), false));
 }
 
 #[tokio::test(start_paused = true)]
