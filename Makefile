@@ -23,7 +23,7 @@ MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-git images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-codex clients bench bench-ledger docs recording pre-commit
+.PHONY: help demo demo-down test build images images-models images-git images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-codex e2e-packages clients bench bench-ledger docs recording pre-commit
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ images-git: toolchain ## the demo agent with git, as an archive in target/images
 # Separate from the others, because Codex is a large package from npm. The demo omits it if npm cannot be reached.
 images-codex: images-models ## Codex as an agent, as an archive in target/images
 	e2e/images/build.sh --out $(IMAGES) codex-agent
+
+images-packages: toolchain ## the demo agent with npm, pip, cargo and go, as an archive in target/images
+	e2e/images/build.sh --out $(IMAGES) packages-agent
 
 load: images ## load the images into the local cluster's node
 	$(CLUSTER) load $(IMAGES)/spillway.tar $(IMAGES)/demo-agent.tar
@@ -138,7 +141,11 @@ e2e: images images-git ## the chart and the whole system on real clusters of the
 
 e2e-codex: PROFILE = quick
 e2e-codex: images images-codex ## Codex mends a repository, and its item becomes a branch of a git server; a cluster of its own; needs npm
-	@CLUSTER='$(CLUSTER)' e2e/codex/test.sh
+	@CLUSTER='$(CLUSTER)' e2e/one-test.sh codex codex-agent.tar
+
+e2e-packages: PROFILE = quick
+e2e-packages: images images-packages ## npm, pip, cargo and go get packages through the allow list; a cluster of its own; needs their registries
+	@CLUSTER='$(CLUSTER)' e2e/one-test.sh packages packages-agent.tar
 
 clients: PROFILE = quick
 clients: images images-codex ## real clients (Codex, the official Python SDKs): against the scripted model server, and through Spillway on a cluster; needs npm, PyPI and root

@@ -12,10 +12,11 @@ IMAGE  spillway     localhost/spillway/spillway:TAG    only /bin/spillway and /s
        git-agent    localhost/spillway/git-agent:TAG   the demo agent with git, which can fetch and push by HTTP
        codex-agent  localhost/spillway/codex-agent:TAG Codex from npm (pinned by codex/package-lock.json), busybox, bash, git, root
                                                        certificates; user agent (10001); runs one item (codex-agent.sh)
+       packages-agent localhost/spillway/packages-agent:TAG  the demo agent with npm, pip, cargo and go, and root certificates
        model-server localhost/spillway/model-server:TAG  only the scripted model server, uid 65532; needs --model-server
        pause        localhost/spillway/pause:TAG       the sandbox container; also writes the static program DIR/pause
        testbox      localhost/spillway/testbox:TAG     busybox with `landlock` and `eat` (memory), for the cluster's checks
-       all          all images except git-agent, codex-agent and model-server (spillway only with --binary)
+       all          all images except git-agent, codex-agent, packages-agent and model-server (spillway only with --binary)
 
 --tag TAG      default: $SPILLWAY_IMAGE_TAG, else dev
 --binary FILE  static spillway binary; default: $SPILLWAY_BINARY
@@ -23,13 +24,16 @@ IMAGE  spillway     localhost/spillway/spillway:TAG    only /bin/spillway and /s
 --model-server FILE  static spillway-model-server binary
 Writes DIR/IMAGE.tar, for `e2e/cluster/cluster load`, `kind load image-archive` or `ctr -n k8s.io images import`.
 Needs: tar, sha256sum; musl-gcc (Debian: musl-tools) for pause and testbox; a static busybox (Debian: busybox-static);
-git for git-agent; npm, bash, git and ca-certificates for codex-agent.
+git for git-agent; npm, bash, git and ca-certificates for codex-agent; npm, Python 3 with pip, Rust, Go and ca-certificates for
+packages-agent.
 U
 }
 
 die() { echo "images: $*" >&2; exit 1; }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=e2e/images/toolchains.sh
+source "$here/toolchains.sh"
 out='' tag=${SPILLWAY_IMAGE_TAG:-dev} binary=${SPILLWAY_BINARY:-} agent_binary=${SPILLWAY_AGENT_BINARY:-} model_server='' images=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -81,6 +85,7 @@ must_be_static() {
     if readelf -lW "$1" 2>/dev/null | grep -q INTERP; then die "$1 is linked dynamically; $2"; fi
 }
 
+certificates=/etc/ssl/certs/ca-certificates.crt
 build_it='build it with RUSTFLAGS="-C target-feature=+crt-static" and --target'
 
 compile() {
@@ -104,8 +109,8 @@ with_libraries() {
     local root=$1 file; shift
     for file in "$@"; do
         install -D -m 755 "$file" "$root$file"
-        # A line is `name => /path (address)`, or the loader's `/path (address)`.
-        ldd "$file" | grep -oE '/[^ ]+' | while read -r library; do
+        # A line is `name => /path (address)`, or the loader's `/path (address)`. A library may need no other.
+        ldd "$file" | { grep -oE '/[^ ]+' || true; } | while read -r library; do
             [ -e "$root$library" ] || install -D -m 755 "$library" "$root$library"
         done
     done
@@ -154,7 +159,7 @@ codex_package() {
 # codex_inputs PACKAGE : a digest of the image's inputs. The image takes long to write, and seldom changes.
 codex_inputs() {
     { echo "$tag $1"; sha256sum "$here/build.sh" "$here/codex-agent.sh" "$(command -v busybox)" "$(command -v bash)" "$(command -v git)" \
-        /etc/ssl/certs/ca-certificates.crt; } | sha256sum | cut -d' ' -f1
+        "$certificates"; } | sha256sum | cut -d' ' -f1
 }
 
 for image in "${images[@]}"; do
@@ -179,6 +184,13 @@ for image in "${images[@]}"; do
             demo_agent_root "$root"
             with_git "$root"
             archive git-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin:/usr/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
+            ;;
+        packages-agent)
+            demo_agent_root "$root"
+            for language in node python rust go; do "with_$language" "$root"; done
+            ln -s ../../bin/busybox "$root/usr/bin/env"
+            install -D -m 644 "$certificates" "$root$certificates"
+            archive packages-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin:/usr/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
             ;;
         demo-agent)
             demo_agent_root "$root"
@@ -208,7 +220,7 @@ for image in "${images[@]}"; do
             ln -s ../../bin/busybox "$root/usr/bin/env"
             # Codex sets this locale for every command. Without it each command begins with a warning.
             mkdir -p "$root/usr/lib/locale"; cp -r /usr/lib/locale/C.utf8 "$root/usr/lib/locale/"
-            install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
+            install -D -m 644 "$certificates" "$root$certificates"
             install -m 755 "$here/codex-agent.sh" "$root/bin/codex-agent"
             archive codex-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/codex-agent"],"Env":["PATH=/bin:/usr/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/workspace"}'
             echo "$inputs" > "$out/.codex-agent.inputs"
@@ -231,6 +243,6 @@ for image in "${images[@]}"; do
             printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
             archive testbox "$root" '{"Entrypoint":["/bin/sh"],"Env":["PATH=/bin"],"WorkingDir":"/"}'
             ;;
-        *) die "unknown image $image (spillway, demo-agent, codex-agent, model-server, pause, testbox, all)" ;;
+        *) die "unknown image $image (spillway, demo-agent, git-agent, codex-agent, packages-agent, model-server, pause, testbox, all)" ;;
     esac
 done

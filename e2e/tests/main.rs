@@ -32,6 +32,7 @@ mod models;
 mod nodes;
 mod notifications;
 mod outages;
+mod packages;
 mod pod_walls;
 mod pools;
 mod preflight;

@@ -17,6 +17,7 @@ pub mod models;
 pub mod neighbours;
 pub mod node;
 pub mod operator;
+pub mod outside;
 pub mod proxy;
 pub mod restarted;
 pub mod schema;

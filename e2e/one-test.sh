@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Runs e2e/tests/codex.rs on a cluster of its own, which is removed if the test passes. `make e2e-codex` builds the images and
-# calls it.
+# Runs tests that `make e2e` leaves out, because they need large images and a registry, on a cluster of their own, which is
+# removed if they pass. `make e2e-codex` and `make e2e-packages` build the images and call it.
+# Usage: e2e/one-test.sh MODULE IMAGE...   a module of e2e/tests, and the images in target/images that it needs
 # CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster in any case.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-export SPILLWAY_CLUSTER=${SPILLWAY_CLUSTER:-sw-codex}
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+module=${1:?name a module of e2e/tests}; shift
+export SPILLWAY_CLUSTER=${SPILLWAY_CLUSTER:-sw-$module}
 read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
 finish() {
     local status=$?
@@ -19,9 +21,9 @@ trap finish EXIT
 cargo test --workspace --locked --test e2e --no-run
 "${cluster[@]}" down > /dev/null # remains of a failed run
 ETCD_FSYNC=off "${cluster[@]}" up
-"${cluster[@]}" load target/images/{spillway,codex-agent}.tar
+"${cluster[@]}" load target/images/spillway.tar "${@/#/target/images/}"
 "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
 # The operator's binary is the one in the image.
 built=$(realpath "target/$(rustc -vV | sed -n 's/^host: //p')/quick")
 SPILLWAY_BINARY=$built/spillway SPILLWAY_PLUGIN=$built/kubectl-spillway \
-    "${cluster[@]}" run cargo test --workspace --locked --test e2e -- --ignored codex::
+    "${cluster[@]}" run cargo test --workspace --locked --test e2e -- --ignored "$module::"
