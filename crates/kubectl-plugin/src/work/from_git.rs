@@ -103,7 +103,7 @@ pub fn read(repository: &str, arguments: &RepositoryArguments, limit: usize) -> 
             files.len()
         )));
     }
-    let content = |Listed { path, blob }: Listed| {
+    let content = |TreeEntry { path, blob }: TreeEntry| {
         let text = text_of(run(folder, &["cat-file", "blob", &blob])?, &printable(&path))?;
         let key = format!("git-{}", names::short_hash(&["git", repository, &path, &blob], 32));
         Ok(TaskFile { source: format!("{repository}@{commit}:{path}"), path, key, text })
@@ -111,15 +111,15 @@ pub fn read(repository: &str, arguments: &RepositoryArguments, limit: usize) -> 
     files.into_iter().map(content).collect()
 }
 
-/// A file in the list of git.
+/// A file in the tree of a commit.
 #[derive(Debug, PartialEq, Eq)]
-struct Listed {
+struct TreeEntry {
     path: String,
     blob: String,
 }
 
 /// The tasks in the output of `git ls-tree -z --long`, whose entries are `MODE TYPE OBJECT SIZE<tab>PATH`.
-fn files(listing: &[u8], limit: usize) -> Result<Vec<Listed>, Error> {
+fn files(listing: &[u8], limit: usize) -> Result<Vec<TreeEntry>, Error> {
     let mut files = Vec::new();
     for entry in listing.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
         let entry = String::from_utf8_lossy(entry);
@@ -133,7 +133,7 @@ fn files(listing: &[u8], limit: usize) -> Result<Vec<Listed>, Error> {
         if size > limit {
             return Err(Error::Usage(format!("{}: {}", printable(path), payload::too_large(size, limit))));
         }
-        files.push(Listed { path: path.to_owned(), blob: blob.to_owned() });
+        files.push(TreeEntry { path: path.to_owned(), blob: blob.to_owned() });
     }
     Ok(files)
 }
