@@ -138,6 +138,7 @@ async fn floods_of_http_2_end_their_connection_and_nobody_elses() {
         ("bodies without end", bodies_without_end()),
         ("an HTTP/1 request", vec![b"GET / HTTP/1.1\r\nhost: g\r\n\r\n".to_vec()]),
     ];
+    let count = floods.len();
     let mut honest = served.connect("http/1.1").await;
     assert_eq!(hello(&mut honest).await.expect("an answer"), 200);
     // Boxed: together they are larger than the stack of a test.
@@ -147,15 +148,18 @@ async fn floods_of_http_2_end_their_connection_and_nobody_elses() {
             within_patience(name, exchange(stream, bytes)).await
         })
     }));
+    let mut calls = 0;
     let beside = async {
         loop {
             assert_eq!(within_patience("an honest call", served.honest_call()).await, 200);
+            calls += 1;
         }
     };
     tokio::select! {
         _ = floods => {}
         () = beside => {}
     }
+    assert!(calls >= count, "{calls} honest calls were served beside {count} floods");
     assert_eq!(served.honest_call().await, 200);
 }
 
