@@ -103,12 +103,19 @@ pub fn read(repository: &str, arguments: &RepositoryArguments, limit: usize) -> 
             files.len()
         )));
     }
+    let location = location(repository);
     let content = |TreeEntry { path, blob }: TreeEntry| {
         let text = text_of(run(folder, &["cat-file", "blob", &blob])?, &printable(&path))?;
-        let key = format!("git-{}", names::short_hash(&["git", repository, &path, &blob], 32));
-        Ok(TaskFile { source: format!("{repository}@{commit}:{path}"), path, key, text })
+        let key = format!("git-{}", names::short_hash(&["git", &location, &path, &blob], 32));
+        Ok(TaskFile { source: format!("{location}@{commit}:{path}"), path, key, text })
     };
     files.into_iter().map(content).collect()
+}
+
+/// The repository in keys and sources. `.` is another repository in another folder, so a folder has its absolute path.
+fn location(repository: &str) -> String {
+    let folder = Path::new(repository).is_dir().then(|| std::path::absolute(repository).ok()).flatten();
+    folder.map_or_else(|| repository.to_owned(), |folder| folder.to_string_lossy().into_owned())
 }
 
 /// A file in the tree of a commit.
@@ -176,6 +183,15 @@ mod tests {
         assert!(["", "-x", "+main", "a:b", "a b", "a^", "a*"].into_iter().all(|bad| reference(bad).is_err()));
         assert_eq!((path("tasks/").as_deref(), path("./tasks/a.md").as_deref()), (Ok("tasks"), Ok("tasks/a.md")));
         assert!(["", "/tasks", "a/../b", "a//b", "."].into_iter().all(|bad| path(bad).is_err()));
+    }
+
+    #[test]
+    fn a_folder_is_known_by_its_whole_path() {
+        let here = std::env::current_dir().expect("a folder");
+        assert_eq!((location("."), location("src")), (here.display().to_string(), here.join("src").display().to_string()));
+        for elsewhere in ["https://git.example.com/team/app", "git@git.example.com:team/app", "no-such-folder"] {
+            assert_eq!(location(elsewhere), elsewhere);
+        }
     }
 
     #[test]

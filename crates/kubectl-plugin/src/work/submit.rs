@@ -306,7 +306,7 @@ async fn phase_of(cluster: &Cluster, name: &str) -> String {
     }
 }
 
-/// The item to create. `number` is its number among the items of one command.
+/// The item to create, without its time of submission. `number` is its number among the items of one command.
 fn build(arguments: &Arguments, queue: Option<&str>, task: &Task, number: u32, limit: i32, now: Timestamp) -> Result<WorkItem, Error> {
     let filled = |text: &str| if arguments.count.is_some() { text.replace("{}", &number.to_string()) } else { text.to_owned() };
     let payload = filled(task.text());
@@ -344,7 +344,6 @@ fn build(arguments: &Arguments, queue: Option<&str>, task: &Task, number: u32, l
             concurrency_key: arguments.concurrency_key.as_deref().map(filled),
             dedup_key,
             payload,
-            submit_time: Some(MicroTime(now)),
             not_before_time: not_before.map(Time),
             deadline_time: deadline.map(Time),
             depends_on: Some(after.collect::<Vec<_>>()).filter(|after| !after.is_empty()),

@@ -112,11 +112,11 @@ async fn each_file_of_a_repository_is_an_item_once() {
     let repository = folder.path();
     git(repository, &["init", "--quiet", "-b", "main"]);
     std::fs::create_dir(repository.join("tasks")).expect("a folder");
-    for (path, text) in [("README.md", "no task"), ("tasks/b.md", "second {}"), ("tasks/a.md", "\u{feff}first"), ("tasks/.keep", "x")] {
+    for (path, text) in [("README.md", "no task"), ("tasks/b.md", "second {}\n"), ("tasks/a.md", "\u{feff}first"), ("tasks/.keep", "x")] {
         std::fs::write(repository.join(path), text).expect("a file");
     }
-    // A hook of the person's template, and filters of the repository, are not run.
-    std::fs::write(repository.join(".gitattributes"), "* filter=bad text eol=crlf\n").expect("a file");
+    // A checkout would write other ends of lines.
+    std::fs::write(repository.join(".gitattributes"), "* text eol=crlf\n").expect("a file");
     git(repository, &["add", "."]);
     git(repository, &["commit", "--quiet", "-m", "tasks"]);
     let commit = git(repository, &["rev-parse", "HEAD"]);
@@ -127,7 +127,7 @@ async fn each_file_of_a_repository_is_an_item_once() {
     };
     let files = read(Some("tasks"), None).expect("tasks");
     let told: Vec<(&str, &str)> = files.iter().map(|file| (file.path.as_str(), file.text.as_str())).collect();
-    assert_eq!(told, [("tasks/a.md", "first"), ("tasks/b.md", "second {}")]);
+    assert_eq!(told, [("tasks/a.md", "first"), ("tasks/b.md", "second {}\n")]);
     assert_eq!(files[0].source, format!("{url}@{commit}:tasks/a.md"));
     assert_eq!(read(Some("tasks"), Some("main")).expect("tasks"), files);
     assert_eq!(read(None, None).expect("tasks").len(), 3);
@@ -158,7 +158,7 @@ async fn each_file_of_a_repository_is_an_item_once() {
     let asked = arguments();
     let (report, (first, second)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), tasks, now()), talk);
     let time = |seen: &SeenRequests| seen.body["spec"]["submitTime"].clone();
-    assert_eq!(second.body["spec"]["payload"], json!("second {}"));
+    assert_eq!(second.body["spec"]["payload"], json!("second {}\n"));
     // Their order is that of their times, to the millisecond. None is later than now.
     assert_eq!((time(&first), time(&second)), (json!("2025-12-31T23:59:59.999000Z"), json!("2026-01-01T00:00:00.000000Z")));
     let told = submit::render(&report.expect("a report"), None).expect("text");
