@@ -15,7 +15,7 @@ const PORT: u16 = 443;
 /// The longest first message of a client that is read.
 const MAX_HELLO_BYTES: usize = 16 * 1024;
 
-/// A relay, which lasts as long as the test.
+/// A relay, which lasts as long as the process of the tests.
 pub struct Outside {
     hosts: Arc<Mutex<BTreeSet<String>>>,
 }
