@@ -66,6 +66,16 @@ expect api-in-cluster '400 Bad Request' m exec web -- sh -c 'timeout 2 wget -qO-
 if kubectl -n kube-system get service kube-dns >/dev/null 2>&1; then
     expect dns '^web$' p exec free -- timeout 2 wget -qO- http://web.check-main.svc.cluster.local/
 fi
+if "$here/cluster" pid s3 >/dev/null 2>&1; then
+    s3() { curl -s --max-time 5 --aws-sigv4 aws:amz:us-east-1:s3 --user spillway-test:spillway-test-secret -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' "$@"; }
+    s3=http://10.100.0.1:7070/artifacts
+    echo 'hello from s3' > "$log"; s3 -T "$log" "$s3/check/object"
+    expect s3-get '^hello from s3$' s3 "$s3/check/object"
+    expect s3-list '<Key>check/object</Key>' s3 "$s3?list-type=2&prefix=check%2F"
+    expect s3-refuses-without-signature '^403$' curl -s --max-time 5 -o /dev/null -w '%{http_code}' "$s3/check/object"
+    expect s3-from-pod '403 Forbidden' p exec free -- timeout 2 wget -qO- "$s3/check/object"
+    s3 -X DELETE "$s3/check/object"
+fi
 free=$(p get pod free -o jsonpath='{.status.podIP}')
 expect policy-allows '^web$' eventually 5 '^web$' p exec fenced -- timeout 2 wget -qO- "http://$ip/"
 refuse policy-denies-pod '^free$' p exec fenced -- timeout 2 wget -qO- "http://$free:8080/"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
-# Additions to the node: NetworkPolicy, PersistentVolumes, CoreDNS (optional), KWOK's fake nodes (optional).
+# Additions to the node: NetworkPolicy, PersistentVolumes, CoreDNS (optional), KWOK's fake nodes (optional), an S3 server
+# (optional).
 
 role() { # NAME RULES : a ClusterRole for user e2e:NAME and its binding
     cat <<Y
@@ -111,4 +112,21 @@ Y
         kc create -f "$D/kwok-nodes.yaml" > "$L/kwok-nodes.log" 2>&1 || { show_log kwok-nodes; die "the API server refused the fake nodes"; }
     fi
     wait_for "kwok nodes ($1, label type=kwok, taint kwok.x-k8s.io/node)" 120 fake_nodes_ready "$1"
+}
+
+# curl in Debian 12 signs the header x-amz-content-sha256 but does not add it, and the server demands it.
+s3_request() {
+    http_ok --aws-sigv4 "aws:amz:$S3_REGION:s3" --user "$S3_ACCESS_KEY:$S3_SECRET_KEY" -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' "$@"
+}
+s3_bucket_ok() { s3_request --head "$S3_URL/$S3_BUCKET" || s3_request -X PUT "$S3_URL/$S3_BUCKET"; }
+
+# Buckets are folders under $D/s3/data, objects are files with extended attributes.
+# With --iam-dir the server refuses an unknown access key as S3 does (403 InvalidAccessKeyId); without it the answer is 404.
+start_s3() {
+    local flags
+    read -ra flags <<< "${S3_FLAGS:-}"
+    mkdir -p "$D"/s3/{data,iam}
+    start s3 env ROOT_ACCESS_KEY="$S3_ACCESS_KEY" ROOT_SECRET_KEY="$S3_SECRET_KEY" "$BIN/versitygw" --port "${S3_URL#http://}" \
+        --region "$S3_REGION" --keep-alive --iam-dir "$D/s3/iam" "${flags[@]}" posix "$D/s3/data"
+    wait_for "s3 ($S3_URL, bucket $S3_BUCKET)" 20 s3_bucket_ok
 }

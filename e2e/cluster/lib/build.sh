@@ -30,6 +30,7 @@ recipe() {
         runc) R_COLD='20 s' R_CGO=1 R_TAGS=seccomp R_LD="-X main.version=1.4.3" R_PKGS=(github.com/opencontainers/runc) ;;
         coredns) R_COLD='2 min' R_PKGS=(github.com/coredns/coredns) ;;
         kwok) R_COLD='1 min' R_PKGS=(sigs.k8s.io/kwok/cmd/kwok) ;;
+        versitygw) R_COLD='2 min' R_LD="-X main.Version=1.8.0" R_PKGS=(github.com/versity/versitygw/cmd/versitygw) ;;
         helm)
             R_COLD='20 s' R_MODULE=kubernetes R_TAGS=$KUBERNETES_TAGS
             # The cluster's version that `helm template` assumes without a cluster.
@@ -39,7 +40,7 @@ recipe() {
             R_LD+=" -X helm.sh/helm/v3/internal/version.version=v3.20.2" R_PKGS=(helm.sh/helm/v3/cmd/helm)
             ;;
         netpol | volumes) R_COLD='5 s' R_TAGS=$KUBERNETES_TAGS R_PKGS=(.) ;;
-        *) die "unknown part '$1'; --with takes dns and kwok" ;;
+        *) die "unknown part '$1'; --with takes dns, kwok and s3" ;;
     esac
 }
 
