@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs tests that `make e2e` leaves out, because they need large images and a registry, on a cluster of their own, which is
-# removed if they pass. `make e2e-codex` and `make e2e-packages` build the images and call it.
+# Runs tests that `make e2e` leaves out, because they need large images, a registry or another server, on a cluster of their own,
+# which is removed if they pass. `make e2e-codex`, `make e2e-packages` and `make e2e-artifacts` build the images and call it.
 # Usage: e2e/one-test.sh MODULE IMAGE...   a module of e2e/tests, and the images in target/images that it needs
+# UP: options of `cluster up`, such as --s3.
 # CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster in any case.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,7 +21,8 @@ trap finish EXIT
 
 cargo test --workspace --locked --test e2e --no-run
 "${cluster[@]}" down > /dev/null # remains of a failed run
-ETCD_FSYNC=off "${cluster[@]}" up
+read -r -a up <<< "${UP:-}"
+ETCD_FSYNC=off "${cluster[@]}" up "${up[@]}"
 "${cluster[@]}" load target/images/spillway.tar "${@/#/target/images/}"
 "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
 # The operator's binary is the one in the image.

@@ -26,7 +26,7 @@ rights_and_policies() {
 
     set_up() {
         kubectl create namespace "$live" &&
-            helm template chart-test "$CHART" --namespace "$live" --set namespaceScope="$live" --set crds.install=false --set gateway.external.enabled=true --set 'admissionPolicies.exemptUsers={test-exempt}' \
+            helm template chart-test "$CHART" --namespace "$live" --set namespaceScope="$live" --set crds.install=false --set gateway.external.enabled=true --set artifacts.enabled=true --set 'admissionPolicies.exemptUsers={test-exempt}' \
                 --show-only=templates/{admissionpolicies,controllerpolicies,aggregated,rbac,serviceaccount,service}.yaml > "$work/live.yaml" &&
             kubectl apply --server-side -f "$work/live.yaml" &&
             # The rights of a release for all namespaces. No process uses its accounts.
@@ -229,6 +229,10 @@ rights_and_policies() {
     done
     kubectl -n "$live" create service clusterip other --tcp=80 > /dev/null
     check "services: other Services are open" refused "no endpoints available" proxy test-editor other
+    artifacts() { as "$1" get --raw "/api/v1/namespaces/$live/services/https:$release-gateway:https/proxy$2"; }
+    check "services: artifacts are open to people" refused "no endpoints available" artifacts test-editor /people/v1/artifacts/team/item/file
+    check "services: and nothing else at the gateways" refused "own Services is refused" artifacts test-editor /openapi.json
+    check "services: also not by a path that leads away" refused "own Services is refused" artifacts test-editor /people/v1/artifacts/../../openapi.json
     check "services: and these to who may open agents" refused "no endpoints available" proxy test-opener $release-gateway
 
     # The controller's own policies restrict the rights that roles cannot bind to names.

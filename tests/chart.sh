@@ -89,6 +89,10 @@ sets=(
     "cilium|--set networkPolicy.flavor=cilium"
     "cilium with webhooks|--set networkPolicy.flavor=cilium --set networkPolicy.dns=false --set-json=notifications.webhooks=[{\"name\":\"ops\",\"secretRef\":{\"name\":\"s\"}}]"
     "addresses of origins|--set gateway.modelOrigins[0].origin=https://a.example --set gateway.modelOrigins[0].cidrs={192.0.2.0/24,2001:db8::/32}"
+    "artifacts on a shared volume|--set artifacts.enabled=true"
+    "artifacts on one node|--set artifacts.enabled=true --set artifacts.volume.accessModes={ReadWriteOnce} --set artifacts.volume.oneNode=true --set artifacts.volume.storageClassName=fast"
+    "artifacts on a volume that exists|--set artifacts.enabled=true --set artifacts.volume.existingClaim=mine"
+    "artifacts in a bucket|--set artifacts.enabled=true --set artifacts.store=S3 --set artifacts.s3.bucket=team-b --set artifacts.s3.credentialsSecret=s --set artifacts.s3.cidrs={192.0.2.0/24}"
     "no lookup|--set networkPolicy.apiServer.lookup=false"
     "service monitor|--set serviceMonitor.enabled=true"
     "no CRDs, no roles, own account|--set crds.install=false --set rbac.create=false --set rbac.aggregate=false --set serviceAccount.create=false --set serviceAccount.name=mine --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=other"
@@ -118,6 +122,18 @@ check "which are closed where pools reach nothing" lacks 0.0.0.0/0 egress -gatew
 check "a git server with cidrs is reached at these addresses" says 'cidr: "192.0.2.8/32"' egress -gateway --set-json 'git.origins=[{"origin":"https://git.example","cidrs":["192.0.2.8/32"]}]'
 check "controller and gateways read the rules of git" says 'https://git.example\"}' without_crds --set-json 'git.origins=[{"origin":"https://git.example"}]'
 check "controller and gateways read the rules of egress" says 'enabled\":false' without_crds --set egress.enabled=false
+bucket() { without_crds --set artifacts.enabled=true --set artifacts.store=S3 --set artifacts.s3.bucket=team-b "$@"; }
+check "no artifacts by default" says 'artifacts.json: "{}"' without_crds
+check "artifacts on a volume: a claim" says "kind: PersistentVolumeClaim" without_crds --set artifacts.enabled=true
+check "which is not made where one exists" lacks "kind: PersistentVolumeClaim" without_crds --set artifacts.enabled=true --set artifacts.volume.existingClaim=mine
+check "several gateways need a volume that they can share" refused "artifacts.volume.oneNode" without_crds --set artifacts.enabled=true --set 'artifacts.volume.accessModes={ReadWriteOnce}'
+check "or one node" says "podAffinity:" without_crds --set artifacts.enabled=true --set 'artifacts.volume.accessModes={ReadWriteOnce}' --set artifacts.volume.oneNode=true
+check "people read artifacts through the API server" says 'resourceNames: ["https:spillway-gateway:https"]' without_crds --set artifacts.enabled=true
+check "unless the platform says no" lacks "https:spillway-gateway:https" without_crds --set artifacts.enabled=true --set artifacts.people=false
+check "artifacts in a bucket need its name" refused "artifacts.s3.bucket is empty" without_crds --set artifacts.enabled=true --set artifacts.store=S3
+check "a bucket needs no volume" lacks "kind: PersistentVolumeClaim" bucket
+check "a bucket with addresses is reached at these" says 'cidr: "192.0.2.9/32"' egress -gateway --set artifacts.enabled=true --set artifacts.store=S3 --set artifacts.s3.bucket=team-b --set 'artifacts.s3.cidrs={192.0.2.9/32}'
+check "the host of a bucket is known" says 's3.eu-west-1.amazonaws.com' bucket --set artifacts.s3.region=eu-west-1 --set networkPolicy.flavor=cilium --show-only templates/ciliumnetworkpolicy.yaml
 check "unless another origin has none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
 same_file() { [ "$(without_crds --show-only templates/gateway.yaml --set-json "$only_said")" = "$(without_crds --show-only templates/gateway.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://a.example"}],git.origins=[]')" ]; }
 api_server='networkPolicy.apiServer.cidrs={192.0.2.7/32}'

@@ -9,6 +9,7 @@
 
 mod support;
 
+mod artifacts;
 mod bombs;
 mod breakers;
 mod budget_signals;

@@ -162,6 +162,10 @@ struct GatewayArguments {
     /// JSON object with {origins, maxFetchBytes, maxPushBytes}: the git servers that pools can use, and limits [default: no server]
     #[arg(long, value_name = "FILE")]
     git_file: Option<PathBuf>,
+    /// JSON object with {store}: where artifacts are kept, {volume: {path}} or {s3: {bucket, region, endpoint, prefix}} [default: no
+    /// artifacts are kept]
+    #[arg(long, value_name = "FILE")]
+    artifacts_file: Option<PathBuf>,
     /// Format of log lines. RUST_LOG selects the lines.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
@@ -320,6 +324,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         allowed_field,
         egress_file,
         git_file,
+        artifacts_file,
         log_format,
     } = arguments;
     let governor =
@@ -337,6 +342,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         user_audiences: user_audience,
         egress: egress_file,
         git: git_file,
+        artifacts: artifacts_file,
         allowed_headers: allowed_header,
         allowed_fields: allowed_field,
     };

@@ -1,6 +1,6 @@
 //! The limits of budgets on pods: `agents.maxConcurrent` of the pool's Budget and its parents, the limits of
 //! ClusterBudgets for each namespace and for all together, and which namespaces are projects. Also the limits on
-//! pending work.
+//! pending work, and in [`artifacts`] those on artifacts.
 //!
 //! There are never more pods than a limit allows, although many reconciles create pods at a time, from caches that lag:
 //! * a reconcile reserves a place before it creates a pod, under one lock for all namespaces; the place counts from
@@ -15,6 +15,8 @@
 //!
 //! Agents without a pod (stopped, hibernated, refused) hold no place. A volume counts as long as its Agent has it.
 
+mod artifacts;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,6 +26,7 @@ use kube::core::{Selector, SelectorExt};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
+pub use self::artifacts::artifact_limits;
 use super::stores::{BudgetObject, Stores};
 use crate::api::budget::{self, AgentLimits};
 use crate::api::quantity::units;

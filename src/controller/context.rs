@@ -83,6 +83,8 @@ pub struct ContextParts {
     pub foreground_writes: ForegroundWrites,
     /// The counts of agents, for metrics.
     pub fleet: Fleet,
+    /// The only namespace that is served. None: all are.
+    pub only_namespace: Option<String>,
 }
 
 /// The context of every reconcile.
@@ -145,6 +147,7 @@ pub struct Context {
     pub git: GitSettings,
     /// How long pools have been larger than they need to be.
     pub scale_downs: ScaleDowns,
+    only_namespace: Option<String>,
     trust: watch::Receiver<Option<Trust>>,
     backoff: Backoff<(&'static str, ObjectKey)>,
     published: Mutex<HashMap<(&'static str, ObjectKey), PublishTimes>>,
@@ -177,6 +180,7 @@ impl Context {
             work_index,
             foreground_writes: quiet,
             fleet,
+            only_namespace,
         } = parts;
         let circuits = Circuits::new(epoch, metrics.clone());
         Self {
@@ -209,11 +213,17 @@ impl Context {
             supervised,
             egress,
             git,
+            only_namespace,
             trust,
             backoff: Backoff::new(RECONCILE_RETRY_BACKOFF.0, RECONCILE_RETRY_BACKOFF.1),
             published: Mutex::default(),
             invalid_told: Mutex::default(),
         }
+    }
+
+    /// Whether this process serves a namespace.
+    pub fn serves(&self, namespace: &str) -> bool {
+        self.only_namespace.as_deref().is_none_or(|only| only == namespace)
     }
 
     /// A rollback of the store in the last minutes: gateways may know of writes that are lost.

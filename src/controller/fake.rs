@@ -104,6 +104,7 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
         work_index: WorkIndex::new(metrics.clone()).0,
         foreground_writes: ForegroundWrites::default(),
         fleet: Fleet::new(metrics),
+        only_namespace: None,
     };
     Context::new(parts, 7)
 }

@@ -182,6 +182,7 @@ async fn stand_and_lead(
             work_index,
             foreground_writes: quiet,
             fleet,
+            only_namespace: settings.namespace.clone(),
         };
         let context = Arc::new(Context::new(parts, epoch));
         tokio::select! {

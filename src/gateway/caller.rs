@@ -70,7 +70,7 @@ async fn identify_by_token(gateway: &Gateway, headers: &HeaderMap, peer: &str) -
 }
 
 /// Whether the API server may be asked about an unknown token from `peer`.
-fn may_review_token(gateway: &Gateway, peer: &str) -> Result<(), Refusal> {
+pub(super) fn may_review_token(gateway: &Gateway, peer: &str) -> Result<(), Refusal> {
     let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).may_review_unknown(peer, now());
     let message = "this address sent too many unknown tokens; try again";
     if may { Ok(()) } else { Err(Refusal::new(Code::TooManyCalls, message).retry_after(1)) }

@@ -22,16 +22,20 @@
 //! | `connection_slots` | how many connections to servers there may be |
 //! | `transfer_record` | what a transfer carried, and when it carried bytes last |
 //! | `streamed_body` | a response body whose parts come from a task |
+//! | `download` | the body of an answer that a task reads from a server or a store |
 //! | [`models`] | model calls: held, forwarded with the team's credential, metered |
 //! | [`egress`] | connections of programs to destinations other than models |
 //! | [`git`] | requests of git clients for the repository of their pool |
+//! | [`artifacts`] | files that programs keep with their items |
 //! | [`openapi`] | the agents' API as an OpenAPI document |
 
 mod agent_end;
+pub mod artifacts;
 mod call_slot;
 mod caller;
 mod connection_slots;
 pub mod credentials;
+mod download;
 pub mod egress;
 pub mod git;
 pub mod governor;

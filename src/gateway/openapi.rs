@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::wire::Refusal;
 use crate::wire::access::{ACCESS_TABLE, Call, Row};
 use crate::wire::agent::{Acknowledgement, DesiredState, Goodbye, Register, Report, Settings, Spawn, Spawned};
+use crate::wire::artifact::{Artifact, ArtifactList, NAME_RULE, SHA256_HEADER};
 use crate::wire::budget::{AskTokens, RemainingTokens};
 use crate::wire::command::{EndTry, TryAnswer, TryCommand};
 use crate::wire::egress::{DESTINATION_HEADER, MAX_DESTINATION_CHARS};
@@ -153,9 +154,24 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             body: None,
             answer: json!({"type": "string", "format": "binary"}),
         },
-        Call::Changes | Call::Egress | Call::Git => return None,
+        Call::PutArtifact => Shape {
+            summary: "Stores the body as an artifact of the item that the caller holds. An artifact of the same name is replaced.",
+            body: None,
+            answer: reference::<Artifact>(types),
+        },
+        Call::ListArtifacts => Shape {
+            summary: "Lists the artifacts of an item: the caller's own, one that it depends on, or one that agents of the caller's pool submitted.",
+            body: None,
+            answer: reference::<ArtifactList>(types),
+        },
+        Call::GetArtifact => Shape {
+            summary: "The content of an artifact of such an item.",
+            body: None,
+            answer: json!({"type": "string", "format": "binary"}),
+        },
+        Call::Changes | Call::Egress | Call::Git | Call::Artifacts => return None,
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => return None,
-        Call::WorkReplay => return None,
+        Call::ReadArtifact | Call::UnusedArtifacts | Call::WorkReplay => return None,
     };
     Some(shape)
 }
@@ -219,6 +235,9 @@ fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
                 {"name": DESTINATION_HEADER, "in": "header", "required": true, "schema": {"type": "string", "maxLength": MAX_DESTINATION_CHARS}, "description": "HOST:PORT."},
             ]);
         }
+        Call::PutArtifact | Call::ListArtifacts | Call::GetArtifact => {
+            artifact_operation(row.call, &shape, &mut responses, &mut operation, &refused)
+        }
         Call::Spawn => {
             responses["409"] = refused("The Idempotency-Key was used for another child.");
             operation["parameters"] =
@@ -231,6 +250,33 @@ fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
     }
     operation["responses"] = responses;
     operation
+}
+
+/// The parts of an operation about artifacts that other operations do not have.
+fn artifact_operation(call: Call, shape: &Shape, responses: &mut Value, operation: &mut Value, refused: &impl Fn(&str) -> Value) {
+    let of = |name: &str, place: &str, what: &str| json!({"name": name, "in": place, "required": true, "schema": {"type": "string"}, "description": what});
+    let item = || of("item", "path", "Name of the item; - is the one that the caller holds.");
+    let name = || of("name", "path", NAME_RULE);
+    responses["404"] = refused("There is no such artifact that the caller may read, or its time is over.");
+    match call {
+        Call::PutArtifact => {
+            responses["409"] = refused("The caller holds no item, or does not hold it any more.");
+            responses["502"] = refused("The store cannot be used now; try again.");
+            let binary = json!({"type": "string", "format": "binary"});
+            operation["requestBody"] = json!({"required": true, "content": {"application/octet-stream": {"schema": binary}}});
+            operation["parameters"] =
+                json!([name(), of("Content-Length", "header", "Size of the file. It is checked before the file is stored.")]);
+        }
+        Call::GetArtifact => {
+            let bytes = json!({"application/octet-stream": {"schema": shape.answer}});
+            let digest =
+                json!({SHA256_HEADER: {"schema": {"type": "string"}, "description": "SHA-256 of the content, as hexadecimal digits."}});
+            responses["200"] = json!({"description": "The content.", "content": bytes, "headers": digest});
+            responses["502"] = refused("The store cannot be used now; try again.");
+            operation["parameters"] = json!([item(), name()]);
+        }
+        _ => operation["parameters"] = json!([item()]),
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
 
+use super::artifacts;
 use super::call_slot::CallSlot;
 use super::caller::identify;
 use super::egress;
@@ -25,6 +26,7 @@ use crate::serve::request_body::BodyLimits;
 use crate::serve::{Connection, query};
 use crate::wire::access::{Call, Caller, RequestMatch, Row, find, methods_of_path};
 use crate::wire::agent::{DesiredState, DesiredStateQuery, Goodbye, Register, Report, Spawn};
+use crate::wire::artifact::PEOPLE_PATH_PREFIX;
 use crate::wire::body::{self, MAX_BODY_BYTES};
 use crate::wire::budget::AskTokens;
 use crate::wire::command::{EndTry, TryCommand};
@@ -94,6 +96,14 @@ async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         gateway.metrics.call_answered("/git", response.status().as_u16());
         return response;
     }
+    if request.uri().path().starts_with(PEOPLE_PATH_PREFIX) {
+        let response = artifacts::answer_person(&gateway, request).await.unwrap_or_else(|refusal| {
+            gateway.metrics.call_refused("/people", refusal.code.label());
+            refusal_response(&refusal)
+        });
+        gateway.metrics.call_answered("/people", response.status().as_u16());
+        return response;
+    }
     let row = find(request.method().as_str(), request.uri().path());
     let call = match row {
         RequestMatch::Row(row) => row.path,
@@ -134,6 +144,9 @@ async fn handle_call(gateway: &Arc<Gateway>, row: RequestMatch, request: Request
     if row.call == Call::Connect {
         // Its body has no end, and it may stay open as long as a program likes: it has limits of its own.
         return egress::answer(gateway, &pod, request).await;
+    }
+    if let Call::PutArtifact | Call::ListArtifacts | Call::GetArtifact = row.call {
+        return artifacts::answer(gateway, &pod, row.call, request).await;
     }
     let _place = CallSlot::take(gateway, &pod)?;
     forward_call(gateway, row, &pod, request).await
@@ -218,7 +231,8 @@ fn check_arguments(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> 
         Call::EndTry => body::read::<EndTry>(bytes).map(drop),
         Call::Budget | Call::Changes | Call::Connect | Call::Egress | Call::Git => Ok(()),
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => Ok(()),
-        Call::WorkReplay => Ok(()),
+        Call::PutArtifact | Call::ListArtifacts | Call::GetArtifact | Call::Artifacts => Ok(()),
+        Call::ReadArtifact | Call::UnusedArtifacts | Call::WorkReplay => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::artifacts::{self, ArtifactSettings, Artifacts};
 use super::credentials::{Credentials, Purpose};
 use super::egress::Egress;
 use super::git::Git;
@@ -37,6 +38,7 @@ use crate::pki::tls::{self, Serving};
 use crate::serve::request_body::BodyMemory;
 use crate::serve::{Bounds, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
+use crate::wire::artifact::ARTIFACT_AUDIENCE;
 use crate::wire::{CA_FILE, GATEWAY_AUDIENCE};
 
 /// Between two reads of the certificate.
@@ -75,6 +77,8 @@ pub struct Settings {
     pub egress: Option<PathBuf>,
     /// File with the platform's rules of git. Unset: no server can be used.
     pub git: Option<PathBuf>,
+    /// File that says where artifacts are kept. Unset: none are.
+    pub artifacts: Option<PathBuf>,
     /// Whether agents outside the cluster are accepted.
     pub external_agents: bool,
     /// Additional audiences that are accepted in tokens of users outside the cluster.
@@ -124,6 +128,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let egress = Egress::new(EgressSettings::read(settings.egress.as_deref())?, origins.clone());
     let credentials = Credentials::new(Purpose::Git, client.clone(), &settings.account, &settings.governor.namespace);
     let git = Git::new(GitSettings::read(settings.git.as_deref())?, credentials);
+    let artifacts = Artifacts::new(&ArtifactSettings::read(settings.artifacts.as_deref())?)?;
     let models = Arc::new(models(&settings, origins, client.clone(), governor.clone())?);
     let telling = models.meter.clone();
     side.spawn(async move {
@@ -131,6 +136,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         anyhow::bail!("the task that keeps the session with the ledger has ended")
     });
     let reviewer = Reviewer::new(client.clone(), GATEWAY_AUDIENCE).with_user_audiences(settings.user_audiences.clone());
+    let people = Reviewer::new(client.clone(), ARTIFACT_AUDIENCE);
     let authorizer = settings.external_agents.then(|| Authorizer::new(client));
     let (limits, bodies) = (Mutex::new(Limits::default()), BodyMemory::new(AGENT_BODY_LIMITS));
     let lease_history = LeaseHistory::default();
@@ -142,6 +148,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let (metrics_of, models_of) = (metrics.clone(), models.clone());
     let gateway = Arc::new(Gateway {
         reviewer,
+        people,
         authorizer,
         governor,
         long_polls,
@@ -151,7 +158,13 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         models: models_of,
         egress,
         git,
+        artifacts,
         lease_history,
+    });
+    let sweeping = gateway.clone();
+    side.spawn(async move {
+        artifacts::sweep(sweeping).await;
+        anyhow::bail!("the task that sweeps the store of artifacts has ended")
     });
     let gateway_of = gateway.clone();
     let bounds = Bounds { shutdown_timeout: SHUTDOWN_TIMEOUT, ..Bounds::AGENTS };
@@ -170,6 +183,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
                 tokio::time::sleep(EGRESS_SHUTDOWN_GRACE).await;
                 connections.egress.stop();
                 connections.git.stop();
+                connections.artifacts.stop();
             });
             let ended = serving.await;
             models.stop(LEDGER_FLUSH_TIMEOUT).await;

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::artifacts::Artifacts;
 use super::egress::Egress;
 use super::git::Git;
 use super::governor::Governor;
@@ -20,6 +21,8 @@ use crate::telemetry::Metrics;
 pub struct Gateway {
     /// Reviews tokens.
     pub reviewer: Reviewer,
+    /// Reviews tokens of people who read artifacts.
+    pub people: Reviewer,
     /// Checks the right to register agents outside the cluster. None: such agents are refused.
     pub authorizer: Option<Authorizer>,
     /// The client of the governor.
@@ -38,6 +41,8 @@ pub struct Gateway {
     pub egress: Egress,
     /// Git requests.
     pub git: Git,
+    /// Calls about artifacts.
+    pub artifacts: Artifacts,
     /// The last answers about leases.
     pub lease_history: LeaseHistory,
 }

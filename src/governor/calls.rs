@@ -86,6 +86,12 @@ pub async fn answer(
         | Call::Connect
         | Call::Egress
         | Call::Git
+        | Call::PutArtifact
+        | Call::ListArtifacts
+        | Call::GetArtifact
+        | Call::Artifacts
+        | Call::ReadArtifact
+        | Call::UnusedArtifacts
         | Call::Changes
         | Call::MeterBegin
         | Call::MeterWay

@@ -109,6 +109,10 @@ async fn route_request(governor: &Arc<Governor>, request: Request) -> Result<Res
         let bytes = whole(request.into_body(), most).await?;
         return Ok(json_response(&budget::calls::of_session(row.call, &bytes, context).await?));
     }
+    if let Call::UnusedArtifacts | Call::ReadArtifact = row.call {
+        let bytes = whole(request.into_body(), MAX_BODY_BYTES).await?;
+        return Ok(json_response(&work::artifacts::of_gateway(row.call, &bytes, context)?));
+    }
     let external = external(request.headers(), row.call)?;
     let caller = Caller {
         key: ObjectKey {
@@ -136,6 +140,9 @@ async fn route_request(governor: &Arc<Governor>, request: Request) -> Result<Res
     let calling = tokio::spawn(async move {
         // Held until the call is answered, however long it waits for its turn.
         let _room = room;
+        if call == Call::Artifacts {
+            return work::artifacts::of_agent(&caller, &bytes, &context).await.map(Some);
+        }
         if call == Call::WorkReplay {
             return work::replay::replay(&caller, &bytes, &context).await.map(Some);
         }

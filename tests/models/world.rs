@@ -21,6 +21,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use spillway::cluster::access::Authorizer;
 use spillway::cluster::token::Reviewer;
+use spillway::gateway::artifacts::{ArtifactSettings, Artifacts};
 use spillway::gateway::credentials::{Credentials, Purpose};
 use spillway::gateway::git::Git;
 use spillway::gateway::governor::{Governor, Settings};
@@ -372,6 +373,7 @@ impl TestCluster {
         let lease_history = Default::default();
         let gateway = Gateway {
             reviewer,
+            people: Reviewer::new(client.clone(), "people"),
             authorizer,
             governor,
             long_polls: long_polls.clone(),
@@ -381,6 +383,7 @@ impl TestCluster {
             models,
             egress: spillway::gateway::egress::Egress::new(Default::default(), Default::default()),
             git: Git::new(Default::default(), Credentials::new(Purpose::Git, client, "spillway-gateway", "spillway-system")),
+            artifacts: Artifacts::new(&ArtifactSettings::default()).expect("no store"),
             lease_history,
         };
         Side { routes: routes(Arc::new(gateway)), long_polls, metrics, upstream, readers, _tasks: tasks }

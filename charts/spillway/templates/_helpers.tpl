@@ -341,6 +341,36 @@ not match addresses of nodes.
 {{- toJson (dict "origins" $origins "maxFetchBytes" (int64 .Values.git.maxFetchBytes) "maxPushBytes" (int64 .Values.git.maxPushBytes)) }}
 {{- end }}
 
+{{/* Where artifacts are kept, as gateways read it. */}}
+{{- define "spillway.artifacts" -}}
+{{- $store := dict }}
+{{- with .Values.artifacts }}
+{{- if and .enabled (eq .store "S3") }}
+{{- if not .s3.bucket }}
+{{- fail "artifacts.store is S3, and artifacts.s3.bucket is empty: name a bucket that exists" }}
+{{- end }}
+{{- $bucket := dict "bucket" .s3.bucket "region" .s3.region "virtualHosted" .s3.virtualHosted }}
+{{- range $field := list "endpoint" "prefix" "caBundle" }}
+{{- with index $.Values.artifacts.s3 $field }}{{ $bucket = set $bucket $field . }}{{ end }}
+{{- end }}
+{{- $store = dict "store" (dict "s3" $bucket) }}
+{{- else if .enabled }}
+{{- if and (not (has "ReadWriteMany" .volume.accessModes)) (not .volume.oneNode) }}
+{{- fail "artifacts.volume.accessModes is ReadWriteOnce: all gateways mount the volume, and a rollout starts a new one before an old one ends. Use a class with ReadWriteMany, set artifacts.volume.oneNode to run all gateways on one node, or use artifacts.store S3" }}
+{{- end }}
+{{- $store = dict "store" (dict "volume" (dict "path" "/var/lib/spillway/artifacts")) }}
+{{- end }}
+{{- end }}
+{{- toJson $store }}
+{{- end }}
+
+{{/* The claim of the volume with artifacts; empty without one. */}}
+{{- define "spillway.artifactsClaim" -}}
+{{- if and .Values.artifacts.enabled (eq .Values.artifacts.store "Volume") }}
+{{- .Values.artifacts.volume.existingClaim | default (printf "%s-artifacts" (include "spillway.fullname" .)) }}
+{{- end }}
+{{- end }}
+
 {{/* What pools open (egress), as the gateways' NetworkPolicy needs it. */}}
 {{- define "spillway.egressPeers" -}}
 {{- with .Values.egress }}
@@ -371,12 +401,19 @@ not match addresses of nodes.
 {{- end }}
 {{- end }}
 
-{{/* gateway.modelOrigins and git.origins for policies, as JSON: a list of host, port, private, cidrs. */}}
+{{/* gateway.modelOrigins, git.origins and artifacts.s3 for policies, as JSON: a list of host, port, private, cidrs. */}}
 {{- define "spillway.originTargets" -}}
 {{- $all := list }}
-{{- range concat .Values.gateway.modelOrigins .Values.git.origins }}
-{{- $port := regexFind ":[0-9]+$" .origin | trimPrefix ":" | default "443" }}
-{{- $host := .origin | trimPrefix "https://" | lower }}
+{{- $origins := concat .Values.gateway.modelOrigins .Values.git.origins }}
+{{- with .Values.artifacts }}
+{{- if and .enabled (eq .store "S3") }}
+{{- $url := .s3.endpoint | default (printf "https://%ss3.%s.amazonaws.com" (ternary (printf "%s." .s3.bucket) "" .s3.virtualHosted) .s3.region) }}
+{{- $origins = append $origins (dict "origin" $url "allowPrivate" .s3.allowPrivate "cidrs" .s3.cidrs) }}
+{{- end }}
+{{- end }}
+{{- range $origins }}
+{{- $port := regexFind ":[0-9]+$" .origin | trimPrefix ":" | default (ternary "80" "443" (hasPrefix "http://" .origin)) }}
+{{- $host := .origin | trimPrefix "https://" | trimPrefix "http://" | lower }}
 {{- $all = append $all (dict "host" (regexReplaceAll ":[0-9]+$" $host "") "port" $port "private" (default false .allowPrivate) "cidrs" (.cidrs | default list)) }}
 {{- end }}
 {{- toJson ($all | uniq) }}

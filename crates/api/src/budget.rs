@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::artifact::ArtifactLimits;
 use crate::schema::never_decreases_rule;
 use crate::shared::{LocalRef, Mode};
 
@@ -65,6 +66,8 @@ pub struct BudgetSpec {
     pub work: Option<WorkLimits>,
     /// Limits on model requests.
     pub requests: Option<RequestLimits>,
+    /// Limits on the artifacts of items.
+    pub artifacts: Option<ArtifactLimits>,
     /// Compute of the namespace, applied as a ResourceQuota and a LimitRange. Only one Budget of a namespace may set it.
     pub compute: Option<Compute>,
     /// Actions at percentages of a limit. Defaults to those of the ClusterBudget, else to 80 Warn, 90 Notify and 100 Pause.

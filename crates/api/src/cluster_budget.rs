@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::agent_pool::Bulkhead;
+use crate::artifact::ArtifactLimits;
 use crate::breaker::{CommandsGuard, ModelsGuard, WorkGuard};
 use crate::budget::{
     AgentLimits, AgentUsage, Ledger, RequestLimits, ReservationUsage, Threshold, Tightest, TokenPolicy, WindowStatus, WorkLimits,
@@ -72,6 +73,8 @@ pub struct PerNamespace {
     pub agents: Option<AgentLimits>,
     /// Limits on unfinished items.
     pub work: Option<WorkLimits>,
+    /// Limits on the artifacts of items.
+    pub artifacts: Option<ArtifactLimits>,
 }
 
 /// Limit on the agents of all namespaces.
@@ -135,6 +138,8 @@ pub struct BudgetDefaults {
     pub work: Option<WorkLimits>,
     /// Limits on model requests.
     pub requests: Option<RequestLimits>,
+    /// Limits on the artifacts of items.
+    pub artifacts: Option<ArtifactLimits>,
     /// Actions at percentages of a limit. Defaults to 80 Warn, 90 Notify and 100 Pause.
     #[schemars(
         length(max = 16),

@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod agent_pool;
 pub mod agent_program;
+pub mod artifact;
 pub mod breaker;
 pub mod budget;
 pub mod cluster_budget;

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::artifact::{ItemArtifact, MAX_ARTIFACTS};
 use crate::budget::Ledger;
 use crate::item_changeset::ItemChangeset;
 use crate::sandbox::{Changeset, Sandbox};
@@ -438,6 +439,9 @@ pub struct WorkItemStatus {
     pub result: Option<String>,
     /// Changes of the last attempt, in a pool with `sandbox.changeset`.
     pub changeset: Option<ItemChangeset>,
+    /// Files that agents have kept with the item.
+    #[schemars(length(max = MAX_ARTIFACTS), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub artifacts: Option<Vec<ItemArtifact>>,
     /// Tokens spent on the item.
     pub tokens: Option<ItemTokens>,
     /// The last 5 attempts, the newest last.

@@ -1,6 +1,7 @@
-//! Conversion of items: from a WorkItem to its spec and its record. Submodule `queue` reads queues, and `status` and
-//! `changeset` write statuses. All functions are pure.
+//! Conversion of items: from a WorkItem to its spec and its record. Submodule `queue` reads queues, and `status`,
+//! `changeset` and `artifacts` write statuses. All functions are pure.
 
+mod artifacts;
 mod changeset;
 mod queue;
 mod status;
@@ -20,6 +21,7 @@ use crate::policy::work::item::{self, Attempt, Dependency, Holder, Overrides, Ph
 use crate::policy::work::requires::Requires;
 use crate::policy::work::selector::{Operator, Requirement, Selector};
 
+pub use artifacts::artifacts;
 pub use changeset::CONFLICT_REASON;
 pub use queue::{cancelled_groups, queue};
 pub use status::{StatusExtras, patch, phase};

@@ -76,7 +76,7 @@ fn program_action(refusal: &Refusal, now_ms: i64) -> ProgramAction {
         | Code::NotAnAgent
         | Code::StaleLease
         | Code::LeaseLost => ProgramAction::End,
-        Code::NoSuchCall => ProgramAction::InvalidCall(404),
+        Code::NoSuchCall | Code::NoSuchArtifact => ProgramAction::InvalidCall(404),
         Code::WrongMethod => ProgramAction::InvalidCall(405),
         Code::ModelNotAllowed
         | Code::EgressDenied

@@ -142,8 +142,9 @@ fn is_usage(line: &str) -> bool {
         || outside.split_whitespace().any(|word| word.contains('|') && word.chars().any(char::is_alphanumeric))
 }
 
+/// Whether a command, or a command of it, has an option.
 fn knows(command: &Command, option: &str) -> bool {
-    command.get_arguments().any(|argument| argument.get_long() == Some(option))
+    command.get_arguments().any(|argument| argument.get_long() == Some(option)) || command.get_subcommands().any(|of| knows(of, option))
 }
 
 /// The error of an example, if it has one.
@@ -160,7 +161,11 @@ fn wrong(example: &Example) -> Option<String> {
         let options = example.line.split(|character: char| !(character.is_ascii_alphanumeric() || character == '-'));
         let unknown: Vec<&str> = options
             .filter_map(|word| word.strip_prefix("--"))
-            .filter(|option| !option.is_empty() && !knows(command, option) && !knows(&definition, option))
+            .filter(|option| {
+                !option.is_empty()
+                    && !knows(command, option)
+                    && !definition.get_arguments().any(|argument| argument.get_long() == Some(option))
+            })
             .collect();
         return (!unknown.is_empty()).then(|| format!("{name} has no option {unknown:?}"));
     }

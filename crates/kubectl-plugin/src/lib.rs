@@ -9,6 +9,7 @@
 //! | [`scale`], [`ls`], [`spawn`], [`rm`], [`grant`], [`breaker`], [`chat`], [`logs`] | one command each: `Arguments`, the calls, the report, `render` |
 //! | [`pause`] | a folder, two commands: `pause` and `resume` |
 //! | [`work`] | a folder: the commands for items and queues |
+//! | [`artifact`] | a folder: the list of an item's files, and the content of one |
 //! | [`explain`] | a folder: the facts, the reports, the table of advice, the text |
 //! | [`top`] | a folder: agents, pools and queues, the state of the view, the lines, the screen |
 //! | [`find`] | the object of a name, and the state of an Agent as a short text |
@@ -26,6 +27,7 @@
 //! field that the command does not name. Every delete carries the uid of the object that was read. Every patch of an agent, an
 //! item or a queue carries that uid or the resource version.
 
+pub mod artifact;
 pub mod breaker;
 pub mod chat;
 pub mod connect;
@@ -139,6 +141,8 @@ pub enum Command {
     Release(work::release::Arguments),
     /// Show what an item changed in the repository of its pool: branch, commit, size, and the git commands that show it
     Diff(work::diff::Arguments),
+    /// List and get the files that agents keep with an item
+    Artifact(Box<artifact::Arguments>),
     /// Explain the state of an agent, a pool, an item or a queue: what it waits for, and what to do
     Explain(explain::Arguments),
     /// Watch agents, pools or queues live
@@ -216,6 +220,7 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
         Command::Redrive(arguments) => work::redrive::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Release(arguments) => work::release::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Diff(arguments) => work::diff::execute(&connect.connect().await?, &arguments, console).await?,
+        Command::Artifact(arguments) => artifact::execute(&connect, &arguments, console).await?,
         Command::Explain(arguments) => {
             let facts = explain::run(&connect.connect().await?, &arguments).await?;
             console.show(explain::render(&explain::report(&facts), arguments.output, jiff::Timestamp::now())?);

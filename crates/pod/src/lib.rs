@@ -14,6 +14,7 @@
 //! | [`process`] | running one command with all that it starts: time limit, output, end | ask whether the command may run |
 //! | [`external`] | `spillway-agent run`: the sidecar and the supervisor outside the cluster | run anything but the given program |
 //! | [`install`] | copying the binary to the folder that the agent's container mounts | |
+//! | `asked_body` | a request whose body is sent when the server asks for it | |
 //! | [`clock`] | time since boot, and the wall clock for people | |
 //! | [`files`] | small files that are written whole or not at all | |
 //! | [`lines`] | JSON over the unix socket, one object per line, of bounded length | |
@@ -22,6 +23,7 @@
 //! | `samples` | values that tests of several modules share | be part of the binary |
 
 pub mod agent;
+mod asked_body;
 pub mod clock;
 pub mod command;
 pub mod external;
@@ -62,8 +64,12 @@ pub const MAX_LINE_BYTES: usize = spillway_wire::body::MAX_BODY_BYTES;
 /// The most bytes of a line that the sidecar writes. The largest line has settings in which every hook has its greatest length.
 pub const MAX_ORDER_BYTES: usize = 4 * 1024 * 1024;
 
-/// The loopback port for models; the next three ports are for egress, git and tools.
+/// The loopback port for models; the next four ports are for egress, git, tools and artifacts.
 pub const FIRST_LOOPBACK_PORT: u16 = 4101;
+/// The environment variable with the URL of the sidecar's port for artifacts.
+pub const ARTIFACTS_VARIABLE: &str = "SPILLWAY_ARTIFACTS_URL";
+/// That URL in a pod.
+pub const DEFAULT_ARTIFACTS_URL: &str = "http://127.0.0.1:4105/agent/v1/artifacts";
 
 /// Processes and threads that a program may have at once, with all that it starts.
 pub const MAX_PROCESSES: u64 = 4096;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`adaptive_limit`] | the limit on concurrent writes of one namespace, adapted to their latency |
 //! | [`agent`] | the life of one Agent: the next step for its pod, and its state |
+//! | [`artifacts`] | whether a file may be kept with an item, and which objects of the store are unused |
 //! | [`backoff`] | exponential backoff with jitter |
 //! | [`breaker`] | circuits: when work, commands and model calls are stopped, probed and let pass again |
 //! | [`budget`] | tokens: the ledger of all limits, holds and settles, sessions of gateways, refusals |
@@ -36,6 +37,7 @@
 
 pub mod adaptive_limit;
 pub mod agent;
+pub mod artifacts;
 pub mod backoff;
 pub mod breaker;
 pub mod budget;

@@ -56,6 +56,12 @@ pub enum Call {
     EndTry,
     /// `POST /agent/v1/connect`: the bytes of a connection to a destination other than models
     Connect,
+    /// `PUT /agent/v1/artifacts/{name}`: stores a file with the caller's item
+    PutArtifact,
+    /// `GET /agent/v1/artifacts/{item}`
+    ListArtifacts,
+    /// `GET /agent/v1/artifacts/{item}/{name}`
+    GetArtifact,
     /// `GET /governor/v1/changes`
     Changes,
     /// `POST /governor/v1/meter/begin`
@@ -74,6 +80,12 @@ pub enum Call {
     Egress,
     /// `POST /governor/v1/git`: which repository an agent may use
     Git,
+    /// `POST /governor/v1/artifacts`: a step of a call of an agent about artifacts
+    Artifacts,
+    /// `POST /governor/v1/artifacts/read`: which object has an artifact that a person may read
+    ReadArtifact,
+    /// `POST /governor/v1/artifacts/unused`: which objects belong to no artifact
+    UnusedArtifacts,
     /// `POST /governor/v1/work/replay`: repeats an earlier answer about a lease, after the store was rolled back
     WorkReplay,
 }
@@ -99,7 +111,7 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
 
 /// The access table. A program's calls go through the sidecar. Therefore the sidecar may make every call that the
 /// program may make. An agent outside the cluster has the rights of a sidecar.
-pub const ACCESS_TABLE: [Row; 30] = [
+pub const ACCESS_TABLE: [Row; 36] = [
     row(Call::Enrol, "POST", "/agent/v1/external", &[Caller::External], true),
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
@@ -120,6 +132,9 @@ pub const ACCESS_TABLE: [Row; 30] = [
     row(Call::TryCommand, "POST", "/agent/v1/commands/try", &[Caller::Link], true),
     row(Call::EndTry, "POST", "/agent/v1/commands/end", &[Caller::Link], true),
     row(Call::Connect, "POST", "/agent/v1/connect", &[Caller::Link], true),
+    row(Call::PutArtifact, "PUT", "/agent/v1/artifacts/{name}", &[Caller::Program, Caller::Link], true),
+    row(Call::ListArtifacts, "GET", "/agent/v1/artifacts/{item}", &[Caller::Program, Caller::Link], true),
+    row(Call::GetArtifact, "GET", "/agent/v1/artifacts/{item}/{name}", &[Caller::Program, Caller::Link], true),
     row(Call::Changes, "GET", "/governor/v1/changes", &[Caller::Gateway], true),
     row(Call::MeterBegin, "POST", "/governor/v1/meter/begin", &[Caller::Gateway], true),
     row(Call::MeterWay, "POST", "/governor/v1/meter/way", &[Caller::Gateway], true),
@@ -129,6 +144,9 @@ pub const ACCESS_TABLE: [Row; 30] = [
     row(Call::MeterSettle, "POST", "/governor/v1/meter/settle", &[Caller::Gateway], true),
     row(Call::Egress, "POST", "/governor/v1/egress", &[Caller::Gateway], true),
     row(Call::Git, "POST", "/governor/v1/git", &[Caller::Gateway], true),
+    row(Call::Artifacts, "POST", "/governor/v1/artifacts", &[Caller::Gateway], true),
+    row(Call::ReadArtifact, "POST", "/governor/v1/artifacts/read", &[Caller::Gateway], true),
+    row(Call::UnusedArtifacts, "POST", "/governor/v1/artifacts/unused", &[Caller::Gateway], true),
     row(Call::WorkReplay, "POST", "/governor/v1/work/replay", &[Caller::Gateway], true),
 ];
 
@@ -211,6 +229,12 @@ mod tests {
             (MeterSettle, [(Program, false), (Link, false), (Gateway, true)]),
             (Egress, [(Program, false), (Link, false), (Gateway, true)]),
             (Git, [(Program, false), (Link, false), (Gateway, true)]),
+            (PutArtifact, [(Program, true), (Link, true), (Gateway, false)]),
+            (ListArtifacts, [(Program, true), (Link, true), (Gateway, false)]),
+            (GetArtifact, [(Program, true), (Link, true), (Gateway, false)]),
+            (Artifacts, [(Program, false), (Link, false), (Gateway, true)]),
+            (ReadArtifact, [(Program, false), (Link, false), (Gateway, true)]),
+            (UnusedArtifacts, [(Program, false), (Link, false), (Gateway, true)]),
             (WorkReplay, [(Program, false), (Link, false), (Gateway, true)]),
         ];
         assert!(is_allowed(External, Enrol) && ![Program, Link, Gateway].iter().any(|caller| is_allowed(*caller, Enrol)));

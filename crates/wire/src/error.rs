@@ -26,6 +26,8 @@ pub enum Code {
     NotAllowed,
     /// The path does not exist.
     NoSuchCall,
+    /// The artifact does not exist, or its time is over.
+    NoSuchArtifact,
     /// The call is part of the API, but this version does not serve it.
     NotBuilt,
     /// The path is served with another method.
@@ -110,7 +112,7 @@ impl Code {
             | Self::NoQueues
             | Self::EgressDenied
             | Self::GitDenied => 403,
-            Self::NoSuchCall => 404,
+            Self::NoSuchCall | Self::NoSuchArtifact => 404,
             Self::WrongMethod => 405,
             Self::InvalidBody | Self::BodyTooLarge | Self::ModelNotAllowed => 400,
             Self::KeyReused
@@ -146,6 +148,7 @@ impl Code {
             Self::AgentEnded => "agent_ended",
             Self::NotAllowed => "not_allowed",
             Self::NoSuchCall => "no_such_call",
+            Self::NoSuchArtifact => "no_such_artifact",
             Self::NotBuilt => "not_built",
             Self::WrongMethod => "wrong_method",
             Self::InvalidBody => "invalid_body",
@@ -202,6 +205,7 @@ impl Code {
             | Self::AgentEnded
             | Self::NotAllowed
             | Self::NoSuchCall
+            | Self::NoSuchArtifact
             | Self::NotBuilt
             | Self::WrongMethod
             | Self::InvalidBody

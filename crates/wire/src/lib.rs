@@ -26,6 +26,7 @@
 
 pub mod access;
 pub mod agent;
+pub mod artifact;
 pub mod ask;
 pub mod body;
 pub mod budget;

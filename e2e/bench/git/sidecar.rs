@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use spillway_pod::link::forwarded_port::{ForwardedPort, MAX_CONNECTIONS};
 use spillway_pod::link::gateway::Gateway;
-use spillway_pod::link::git::{GitPort, MAX_CONNECTIONS};
 use spillway_wire::CA_FILE;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -27,7 +27,7 @@ impl GitSidecar {
     pub async fn start(room: &BenchNamespace, pod: &str) -> anyhow::Result<Self> {
         let (ca, token) = (room.folder().join(CA_FILE), room.folder().join(format!("{pod}.token")));
         let gateway = Arc::new(Gateway::new(address(room.gateway.port()).to_string(), ca, token));
-        let git = GitPort::new(gateway, watch::channel(None).1, watch::channel(None).1);
+        let git = ForwardedPort::git(gateway, watch::channel(None).1, watch::channel(None).1);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a loopback port")?;
         let port = listener.local_addr()?.port();
         let mut task = JoinSet::new();
@@ -42,7 +42,7 @@ impl GitSidecar {
 }
 
 /// Serves connections, as many at once as in a pod.
-async fn accept(listener: TcpListener, git: GitPort) {
+async fn accept(listener: TcpListener, git: ForwardedPort) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     while let Ok(permit) = permits.clone().acquire_owned().await {

@@ -159,6 +159,11 @@ impl TestNamespace {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.gitrules", self.namespace))
     }
 
+    /// File that says where artifacts are kept, for gateways that start later.
+    pub fn artifacts_file(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.artifacts", self.namespace))
+    }
+
     /// File of names and addresses, for gateways that start later.
     pub fn hosts_file(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.hosts", self.namespace))

@@ -74,7 +74,8 @@ impl Operator {
         if room.origins_file().exists() {
             arguments.extend(["--model-origins-file".into(), room.origins_file().to_string_lossy().into_owned()]);
         }
-        for (option, file) in [("--egress-file", room.egress_file()), ("--git-file", room.git_file())] {
+        let files = [("--egress-file", room.egress_file()), ("--git-file", room.git_file()), ("--artifacts-file", room.artifacts_file())];
+        for (option, file) in files {
             if file.exists() {
                 arguments.extend([option.to_owned(), file.to_string_lossy().into_owned()]);
             }
@@ -107,6 +108,8 @@ impl Operator {
         if let Some(kubeconfig) = kubeconfig {
             command.env("KUBECONFIG", kubeconfig);
         }
+        // Of the cluster's S3 server, for gateways that keep artifacts there.
+        command.env("AWS_ACCESS_KEY_ID", "spillway-test").env("AWS_SECRET_ACCESS_KEY", "spillway-test-secret");
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the operator starts");
         Self { child, name: name.to_owned(), port }
     }

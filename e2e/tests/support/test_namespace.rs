@@ -85,6 +85,11 @@ impl TestNamespace {
         *self.serving.lock().expect("one at a time") = None;
     }
 
+    /// The peak memory of the namespace's gateway, in kB.
+    pub fn gateway_memory_peak(&self) -> u64 {
+        self.serving.lock().expect("one at a time").as_ref().expect("it runs").memory_peak()
+    }
+
     /// Removes all objects while the operator still runs (it must leave none), then the namespace. A failed test does
     /// not call it, so its objects stay for inspection.
     pub async fn close(self) {

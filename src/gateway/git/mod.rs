@@ -10,7 +10,7 @@
 //! | `push` | the ref updates of a push, and the answer to a denied one |
 //! | `remote` | the server: one request, and whether its answer can be passed on |
 //! | `state` | the shared state |
-//! | `transfer` | the bytes of a request and of its answer |
+//! | `transfer` | the body of a request |
 //! | `watch` | when a request must not go on |
 
 mod push;
@@ -31,11 +31,12 @@ use axum::response::Response;
 use hyper::Method;
 
 use self::remote::RemoteAnswer;
-use self::transfer::{Upload, download};
+use self::transfer::Upload;
 use self::watch::{Watch, ask};
 use super::call_slot::CallSlot;
 use super::caller::identify;
 use super::credentials::Token;
+use super::download::download;
 use super::models::item;
 use super::state::Gateway;
 use super::transfer_record::TransferRecord;

@@ -1,6 +1,6 @@
-//! The bytes of one git request: its body to the server, and the answer to the program, each within a limit.
+//! The body of one git request on its way to the server, within a limit.
 //!
-//! It must not keep more than a buffer of either.
+//! It must not keep more than a buffer of it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,15 +9,9 @@ use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
-use hyper::body::{Frame, Incoming, SizeHint};
-use tokio::sync::mpsc;
+use hyper::body::{Frame, SizeHint};
 
-use crate::gateway::streamed_body::{BodyPart, streamed};
 use crate::gateway::transfer_record::TransferRecord;
-
-/// Parts of an answer that wait for the program.
-const MAX_PENDING_PARTS: usize = 2;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -75,46 +69,9 @@ impl hyper::body::Body for Upload {
     }
 }
 
-/// The body of the answer for the program. A task reads it from the server until its end, `ended`, or the program has left; it
-/// holds `held` so long. That does not depend on whether anybody reads the body.
-pub fn download(
-    from: Incoming,
-    limit: u64,
-    record: Arc<TransferRecord>,
-    ended: impl Future<Output = ()> + Send + 'static,
-    held: impl Send + 'static,
-) -> Body {
-    let (giving, taking) = mpsc::channel(MAX_PENDING_PARTS);
-    tokio::spawn(async move {
-        let _held = held;
-        tokio::select! {
-            () = carry(from, limit, &giving, &record) => {}
-            () = ended => {}
-            () = record.idle() => {}
-        }
-    });
-    streamed(taking)
-}
-
-async fn carry(mut from: Incoming, limit: u64, to: &mpsc::Sender<BodyPart>, record: &TransferRecord) {
-    let mut left = limit;
-    while let Some(frame) = from.frame().await {
-        // A body that was cut, or is too large, ends without its last part.
-        let Ok(frame) = frame else { return };
-        let Ok(data) = frame.into_data() else { continue };
-        let count = data.len();
-        let Some(rest) = left.checked_sub(count as u64) else { return };
-        left = rest;
-        if to.send(BodyPart::Data(data)).await.is_err() {
-            return;
-        }
-        record.received(count);
-    }
-    let _ = to.send(BodyPart::Whole).await; // the program may have left
-}
-
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
     use hyper::body::Body as _;
 
     use super::*;

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::cluster::token::Reviewer;
+use crate::gateway::artifacts::{ArtifactSettings, Artifacts};
 use crate::gateway::credentials::{Credentials, MODEL_SECRET_TYPE, Purpose};
 use crate::gateway::governor::{Governor, Settings};
 use crate::gateway::limits::Limits;
@@ -144,8 +145,24 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let bodies = BodyMemory::new(crate::gateway::routes::AGENT_BODY_LIMITS);
     let lease_history = crate::gateway::lease_history::LeaseHistory::default();
     let egress = crate::gateway::egress::Egress::new(Default::default(), Origins::default());
+    let people = Reviewer::new(client.clone(), "people");
     let git = crate::gateway::git::Git::new(Default::default(), Credentials::new(Purpose::Git, client, "gateway", "s"));
-    Arc::new(Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics, models, egress, git, lease_history })
+    let artifacts = Artifacts::new(&ArtifactSettings::default()).expect("no store");
+    Arc::new(Gateway {
+        reviewer,
+        people,
+        authorizer,
+        governor,
+        long_polls,
+        limits,
+        bodies,
+        metrics,
+        models,
+        egress,
+        git,
+        artifacts,
+        lease_history,
+    })
 }
 
 fn failed(why: FaultCause) -> Option<Outcome> {

@@ -419,7 +419,7 @@ async fn finish(
     Err(Refusal::unavailable("other writes of the item came first each time; try again"))
 }
 
-async fn look_live(key: &ObjectKey, entry: &Entry, context: &Context) -> Result<(), Refusal> {
+pub(super) async fn look_live(key: &ObjectKey, entry: &Entry, context: &Context) -> Result<(), Refusal> {
     let live = context.api::<WorkItem>(&key.namespace).get_opt(&key.name).await;
     match live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))? {
         Some(live) if live.metadata.uid.as_deref() == Some(&entry.uid) => {

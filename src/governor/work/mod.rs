@@ -22,10 +22,12 @@
 //! | `item_events` | events, webhooks and messages about items |
 //! | [`common`] | common parts of all calls about work |
 //! | [`calls`] | calls of agents about their own item: claim, finish, progress |
+//! | [`artifacts`] | calls about files that agents keep with their items |
 //! | [`replay`] | answers about leases that gateways replay after a rollback of the store |
 //! | [`submit`] | calls that submit an item or a plan |
 //! | [`follow`] | calls about submitted items |
 
+pub mod artifacts;
 pub mod calls;
 pub mod common;
 pub mod follow;

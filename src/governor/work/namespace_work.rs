@@ -19,6 +19,7 @@ use crate::api::work_item::ItemTokens;
 use crate::api::{WorkItem, WorkQueue, names};
 use crate::cluster::clock::BootTime;
 use crate::governor::budget::object::Leaf;
+use crate::policy::artifacts::Artifacts;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Phase, Policy, Record, UnixMillis};
 use crate::policy::work::item_index::{ClaimClass, ClaimRequester, ItemIndex};
@@ -117,6 +118,8 @@ pub struct NamespaceWork {
     tally: Tally,
     /// Events that metrics have not counted yet, with their queue. `None` if the queue does not exist.
     happened: Vec<(Option<String>, ItemEvent)>,
+    /// Artifacts of its items.
+    pub artifacts: Artifacts,
 }
 
 impl NamespaceWork {
@@ -126,7 +129,8 @@ impl NamespaceWork {
             && self.retired.is_empty()
             && self.busy.is_empty()
             && self.queued.values().all(HashSet::is_empty)
-            && self.messages.are_old();
+            && self.messages.are_old()
+            && self.artifacts.is_idle(now());
         idle && self.index.iter().next().is_none() && self.index.queues().next().is_none()
     }
 
@@ -401,6 +405,7 @@ impl NamespaceWork {
         }
         let plan = entry.spec.plan.as_ref().map(|(plan, _)| plan.clone());
         self.names.insert(entry.uid.clone(), name.to_owned());
+        self.artifacts.observe(&entry.uid, convert::artifacts(item), now());
         if let Some(tokens) = item.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.tokens) {
             self.shares.insert(entry.uid.clone(), (tokens, Leaf::from(item)));
         } else if let Some(used) = item.status.as_ref().and_then(|status| status.tokens.as_ref()).map(|tokens| tokens.used) {
@@ -424,6 +429,7 @@ impl NamespaceWork {
         self.progressed_attempts.remove(uid);
         self.shares.remove(uid);
         self.used.remove(uid);
+        self.artifacts.observe(uid, Vec::new(), now());
         let happened = self.tally.observe_deleted(uid, now());
         self.record_events(name, happened);
         if self.index.get(name).is_none_or(|entry| entry.uid != uid) {

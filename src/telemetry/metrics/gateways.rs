@@ -72,6 +72,8 @@ pub enum TransferKind {
     Egress,
     /// Git requests.
     Git,
+    /// Artifacts on their way to the store or from it.
+    Artifact,
 }
 
 impl TransferKind {
@@ -80,6 +82,7 @@ impl TransferKind {
         match self {
             Self::Egress => "egress",
             Self::Git => "git",
+            Self::Artifact => "artifact",
         }
     }
 }
@@ -98,6 +101,8 @@ pub(super) struct Gateways {
     git_requests: Family<GitLabels, Counter>,
     git_bytes: Family<DirectionLabels, Counter>,
     git_open: Gauge,
+    artifact_bytes: Family<DirectionLabels, Counter>,
+    artifacts_open: Gauge,
 }
 
 impl Gateways {
@@ -145,6 +150,13 @@ impl Gateways {
             ),
             git_bytes: registered(registry, "git_bytes", "Bytes of these requests and of their answers, by direction", Family::default()),
             git_open: registered(registry, "git_transfers", "Git requests under way between gateways and servers", Gauge::default()),
+            artifact_bytes: registered(
+                registry,
+                "artifact_bytes",
+                "Bytes of artifacts to the store and from it, by direction",
+                Family::default(),
+            ),
+            artifacts_open: registered(registry, "artifact_transfers", "Uploads and downloads of artifacts under way", Gauge::default()),
         }
     }
 }
@@ -198,6 +210,7 @@ impl Metrics {
         let family = match kind {
             TransferKind::Egress => &gateways.egress_bytes,
             TransferKind::Git => &gateways.git_bytes,
+            TransferKind::Artifact => &gateways.artifact_bytes,
         };
         family.get_or_create(&DirectionLabels { direction }).inc_by(bytes);
     }
@@ -216,6 +229,7 @@ impl Metrics {
         match kind {
             TransferKind::Egress => &self.0.gateways.egress_open,
             TransferKind::Git => &self.0.gateways.git_open,
+            TransferKind::Artifact => &self.0.gateways.artifacts_open,
         }
     }
 }

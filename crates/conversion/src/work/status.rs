@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{changeset, micro_time_json, time_json};
+use super::{artifacts, changeset, micro_time_json, time_json};
 use crate::api::item_changeset::ItemChangeset;
 use crate::api::work_item::WorkItemPhase;
+use crate::policy::artifacts::Artifact;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Attempt, Phase, Policy, Record, UnixMillis, reasons};
 
@@ -37,6 +38,8 @@ pub struct StatusExtras {
     pub result: Option<String>,
     /// Changeset of the attempt. It replaces every field of the stored one.
     pub changeset: Option<Box<ItemChangeset>>,
+    /// All artifacts.
+    pub artifacts: Option<Vec<Artifact>>,
     /// Progress of the task.
     pub progress: Option<Value>,
     /// Tokens spent by all attempts, if more than the stored number.
@@ -97,6 +100,11 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExt
     }
     if let Some(changeset) = changeset::patch(entry, record, beside.changeset.as_deref()) {
         status.insert("changeset".into(), changeset);
+    }
+    if let Some(all) = &beside.artifacts {
+        status.insert("artifacts".into(), artifacts::patch(all));
+    } else if entry.record.redrives != *redrives {
+        status.insert("artifacts".into(), Value::Null);
     }
     if let Some(progress) = &beside.progress {
         status.insert("progress".into(), progress.clone());

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
-use super::changeset;
 use super::facts::{Facts, Work};
 use super::failures;
 use super::queue::{collect_hints, pool_causes};
 use super::report::{AttemptReport, List, Report, condition_report};
 use super::work::{Cause, build_item_index, pools_of, time_with_distance};
+use super::{artifact, changeset};
 use crate::api::agent::AgentPhase;
 use crate::api::work_item::{DependencyCondition, WorkItemStatus};
 use crate::api::{AgentPool, WorkItem, names};
@@ -100,6 +100,7 @@ fn item_facts(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> 
     list.text("Tokens", status.tokens.as_ref().map(|tokens| tokens.used));
     list.text("Result", status.result.as_ref());
     changeset::add_facts(&mut list, item);
+    artifact::add_facts(&mut list, item);
     list.into_facts()
 }
 

@@ -10,6 +10,7 @@
 //! | [`work`] | reads the objects related to an item or a queue; explains pools |
 //! | [`report`](mod@report) | the report, as data |
 //! | `agent`, `agent_pool`, `item`, `queue` | the report on each. Pure |
+//! | `artifact` | the artifacts of an item: facts. Pure |
 //! | `changeset` | the changes of an item: facts, and the advice after a failure. Pure |
 //! | `hints` | the advice of a report, each reason once. Pure |
 //! | `failures` | the fix before an item that failed is started again. Pure |
@@ -22,6 +23,7 @@ pub mod advice;
 mod agent;
 mod agent_pool;
 mod arguments;
+mod artifact;
 mod changeset;
 mod events;
 pub mod facts;

@@ -8,7 +8,7 @@ use spillway_wire::work::Assignment;
 
 use super::item_files::{PAYLOAD_FILE, RESULT_FILE};
 use crate::process::shells;
-use crate::{DATA_DIR_VARIABLE, FIRST_LOOPBACK_PORT};
+use crate::{ARTIFACTS_VARIABLE, DATA_DIR_VARIABLE, DEFAULT_ARTIFACTS_URL, FIRST_LOOPBACK_PORT};
 
 /// Variables of the container that the program gets, if they are set.
 const INHERITED_VARIABLES: [&str; 9] = [
@@ -65,6 +65,7 @@ pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path
         set(&name.to_lowercase(), value.clone());
         set(name, value);
     }
+    set(ARTIFACTS_VARIABLE, DEFAULT_ARTIFACTS_URL.into());
     set(DATA_DIR_VARIABLE, data.into());
     let mut path = bin.as_os_str().to_owned();
     path.push(":");
@@ -129,8 +130,18 @@ mod tests {
     fn nothing_is_inherited_that_is_not_named() {
         let own = [("SECRET", "s"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("LISTED", "l"), ("PATH", "/img/bin"), ("TERM", "vt100")];
         let built = names(&own, &["LISTED", "ABSENT"], false);
-        let expected =
-            ["HTTPS_PROXY", "HTTP_PROXY", "LISTED", "NO_PROXY", "PATH", "SPILLWAY_DATA_DIR", "http_proxy", "https_proxy", "no_proxy"];
+        let expected = [
+            "HTTPS_PROXY",
+            "HTTP_PROXY",
+            "LISTED",
+            "NO_PROXY",
+            "PATH",
+            "SPILLWAY_ARTIFACTS_URL",
+            "SPILLWAY_DATA_DIR",
+            "http_proxy",
+            "https_proxy",
+            "no_proxy",
+        ];
         assert_eq!(built.keys().map(String::as_str).collect::<Vec<_>>(), expected);
         assert_eq!(built["PATH"], "/spillway/bin:/img/bin");
         assert_eq!(built["https_proxy"], "http://127.0.0.1:4102");

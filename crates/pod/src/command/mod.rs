@@ -2,6 +2,7 @@
 //! command holds a secret, or connects to anything but the sidecar.
 
 mod answer;
+mod artifact;
 mod ask;
 mod budget;
 pub mod changeset;
@@ -90,6 +91,8 @@ pub enum Verb {
     Mcp,
     /// Test the requirements of a pool's preflight, then run the pool's preflight command
     Preflight(preflight::PreflightArguments),
+    /// Keep files with the item in hand, and get files of other items
+    Artifact(artifact::Arguments),
     /// A step of an item's changeset. The supervisor runs it
     #[command(hide = true)]
     Changeset {
@@ -194,6 +197,7 @@ fn carry_out(place: &SidecarPaths, verb: Verb) -> u8 {
         Verb::Think(arguments) => return think::run(place, arguments),
         Verb::Preflight(arguments) => return preflight::run(arguments),
         Verb::Changeset { verb } => return changeset::run(verb),
+        Verb::Artifact(arguments) => return artifact::run(arguments),
         Verb::Budget(arguments) => return budget::run(&place.ask_socket, arguments),
         Verb::Plan(arguments) => return follow::plan(&place.ask_socket, arguments),
         Verb::Inbox(arguments) => return follow::inbox(&place.ask_socket, &place.ask_data, arguments),

@@ -1,4 +1,4 @@
-//! The fixed loopback ports for models, egress, git and tools. This version does not serve tools. The port answers that it is not
+//! The fixed loopback ports for models, egress, git, tools and artifacts. This version does not serve tools. The port answers that it is not
 //! served, because a client would retry a refused connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,12 +12,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use super::egress::{self, EgressProxy};
-use super::git::{self, GitPort};
+use super::forwarded_port::{self, ForwardedPort};
 use super::models::{self, Models};
 use crate::link_says;
 
 /// The purpose of each port, from [`crate::FIRST_LOOPBACK_PORT`] on.
-pub const PORT_NAMES: [&str; 4] = ["models", "egress", "git", "tools"];
+pub const PORT_NAMES: [&str; 5] = ["models", "egress", "git", "tools", "artifacts"];
 /// The most bytes of a request's head that are read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// The most bytes of a body that are read, so that the client reads the answer before the connection ends.
@@ -41,7 +41,8 @@ const HTTP2_REFUSAL_MESSAGE: &[u8] = b"this port speaks HTTP/1.1";
 enum Service {
     Models(Models),
     Egress(EgressProxy),
-    Git(GitPort),
+    Git(ForwardedPort),
+    Artifacts(ForwardedPort),
     /// This version serves nothing on this port.
     Nothing(&'static str),
 }
@@ -52,6 +53,7 @@ impl Service {
             Self::Models(_) => PORT_NAMES[0],
             Self::Egress(_) => PORT_NAMES[1],
             Self::Git(_) => PORT_NAMES[2],
+            Self::Artifacts(_) => PORT_NAMES[4],
             Self::Nothing(name) => name,
         }
     }
@@ -61,7 +63,7 @@ impl Service {
         Arc::new(Semaphore::new(match self {
             Self::Models(_) => models::MAX_CONCURRENT_REQUESTS,
             Self::Egress(_) => egress::MAX_CONNECTIONS,
-            Self::Git(_) => git::MAX_CONNECTIONS,
+            Self::Git(_) | Self::Artifacts(_) => forwarded_port::MAX_CONNECTIONS,
             Self::Nothing(_) => MAX_CONCURRENT_REQUESTS,
         }))
     }
@@ -71,7 +73,7 @@ impl Service {
         match self {
             Self::Models(models) => models.serve(stream).await,
             Self::Egress(proxy) => return proxy.serve(stream, permit).await,
-            Self::Git(port) => port.serve(stream).await,
+            Self::Git(port) | Self::Artifacts(port) => port.serve(stream).await,
             Self::Nothing(name) => drop(timeout(REQUEST_TIMEOUT, answer(stream, name)).await), // the client may have gone
         }
         drop(permit);
@@ -79,12 +81,13 @@ impl Service {
 }
 
 /// Serves the ports from `first` on, until the runtime ends; none for 0.
-pub fn serve(first: u16, models: Models, egress: EgressProxy, git: GitPort) {
+pub fn serve(first: u16, models: Models, egress: EgressProxy, git: ForwardedPort, artifacts: ForwardedPort) {
     if first == 0 {
         return;
     }
-    let [_, _, _, tools] = PORT_NAMES;
-    let services = [Service::Models(models), Service::Egress(egress), Service::Git(git), Service::Nothing(tools)];
+    let [_, _, _, tools, _] = PORT_NAMES;
+    let (git, artifacts) = (Service::Git(git), Service::Artifacts(artifacts));
+    let services = [Service::Models(models), Service::Egress(egress), git, Service::Nothing(tools), artifacts];
     for (offset, service) in (0..).zip(services) {
         tokio::spawn(serve_one(SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset))), service));
     }

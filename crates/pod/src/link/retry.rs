@@ -38,6 +38,7 @@ pub fn is_final(code: Code) -> bool {
         | Code::AgentEnded
         | Code::NotAllowed
         | Code::NoSuchCall
+        | Code::NoSuchArtifact
         | Code::NotBuilt
         | Code::BudgetExhausted
         | Code::ModelNotAllowed

@@ -19,8 +19,8 @@ use super::calls::{self, Spawning};
 use super::canary;
 use super::commands::Commands;
 use super::egress::EgressProxy;
+use super::forwarded_port::ForwardedPort;
 use super::gateway::{self, Answer, Gateway, Silence};
-use super::git::GitPort;
 use super::input::{Input, WorkResult};
 use super::journal::Journal;
 use super::models::Models;
@@ -122,8 +122,13 @@ impl Sidecar {
     }
 
     /// The port for git.
-    pub(super) fn git(&self) -> GitPort {
-        GitPort::new(self.gateway.clone(), self.item.subscribe(), self.commit.subscribe())
+    pub(super) fn git(&self) -> ForwardedPort {
+        ForwardedPort::git(self.gateway.clone(), self.item.subscribe(), self.commit.subscribe())
+    }
+
+    /// The port for artifacts.
+    pub(super) fn artifacts(&self) -> ForwardedPort {
+        ForwardedPort::artifacts(self.gateway.clone(), self.item.subscribe())
     }
 
     /// The proxy for other destinations.

@@ -1,6 +1,6 @@
-//! The git port: it forwards requests of git clients to the gateway, and the answers back.
+//! The ports for git and for artifacts: they forward requests to the gateway, and the answers back.
 //!
-//! It decides nothing and keeps nothing. No credential is in the pod: the gateway adds the team's.
+//! They decide nothing and keep nothing. No credential is in the pod: the gateway adds the team's.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use spillway_wire::artifact::ARTIFACT_PATH_PREFIX;
 use spillway_wire::changeset::{COMMIT_HEADER, PendingCommit};
 use spillway_wire::git::GIT_PATH_PREFIX;
 use spillway_wire::headers::is_never_forwarded;
@@ -23,9 +24,10 @@ use tokio::time::timeout;
 
 use super::forwarding::{Answer, message, refused, set_item, strip, unreachable};
 use super::gateway::{Gateway, Silence, refusal};
+use crate::asked_body::when_asked;
 use crate::link_says;
 
-/// Connections at once, as many as the gateway accepts from one agent: others wait in the kernel's queue.
+/// Connections at once: others wait in the kernel's queue. The gateway accepts as many git requests of one agent.
 pub const MAX_CONNECTIONS: usize = 8;
 /// A little longer than the gateway lets a request take, so that the gateway answers first.
 const GATEWAY_TIMEOUT: Duration = Duration::from_secs(3660);
@@ -34,18 +36,41 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most bytes of a refusal that are read.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
-/// The port. Cheap to clone.
+/// A port. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct GitPort {
+pub struct ForwardedPort {
     gateway: Arc<Gateway>,
     item: watch::Receiver<Option<LeaseRef>>,
-    commit: watch::Receiver<Option<PendingCommit>>,
+    kind: Kind,
 }
 
-impl GitPort {
-    /// Forwards requests to `gateway`, for the item that the program works on, and the commit that its supervisor announced.
-    pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>, commit: watch::Receiver<Option<PendingCommit>>) -> Self {
-        Self { gateway, item, commit }
+/// What a port forwards.
+#[derive(Clone, Debug)]
+enum Kind {
+    /// Requests of git clients, with the commit that the supervisor announced.
+    Git(watch::Receiver<Option<PendingCommit>>),
+    /// Calls about artifacts.
+    Artifacts,
+}
+
+impl ForwardedPort {
+    /// Forwards requests of git clients to `gateway`, for the item that the program works on, and the commit that its supervisor
+    /// announced.
+    pub fn git(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>, commit: watch::Receiver<Option<PendingCommit>>) -> Self {
+        Self { gateway, item, kind: Kind::Git(commit) }
+    }
+
+    /// Forwards calls about artifacts to `gateway`, for the item that the program works on.
+    pub fn artifacts(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>) -> Self {
+        Self { gateway, item, kind: Kind::Artifacts }
+    }
+
+    /// Start of the paths, and what the port serves.
+    fn paths(&self) -> (&'static str, &'static str) {
+        match self.kind {
+            Kind::Git(_) => (GIT_PATH_PREFIX, "git only: the URL of a repository is http://127.0.0.1:PORT/git/HOST/PATH"),
+            Kind::Artifacts => (ARTIFACT_PATH_PREFIX, "artifacts only, below /agent/v1/artifacts/"),
+        }
     }
 
     /// Serves the requests of one connection.
@@ -61,21 +86,28 @@ impl GitPort {
 
     async fn answer(&self, mut request: Request<Incoming>) -> Answer {
         let path = request.uri().path().to_owned();
-        if !path.starts_with(GIT_PATH_PREFIX) || request.method() == Method::CONNECT {
-            let text = format!("this port serves git only: the URL of a repository is http://127.0.0.1:PORT{GIT_PATH_PREFIX}HOST/PATH");
-            return message(StatusCode::NOT_FOUND, &text);
+        let (prefix, serves) = self.paths();
+        if !path.starts_with(prefix) || request.method() == Method::CONNECT {
+            return message(StatusCode::NOT_FOUND, &format!("this port serves {serves}"));
         }
         strip(request.headers_mut(), is_never_forwarded);
         if let Err(error) = set_item(request.headers_mut(), self.item.borrow().as_ref()) {
             return message(StatusCode::BAD_REQUEST, &error.to_string());
         }
-        let commit = self.commit.borrow().as_ref().and_then(|commit| HeaderValue::try_from(commit.header_value()).ok());
-        request.headers_mut().extend(commit.map(|commit| (HeaderName::from_static(COMMIT_HEADER), commit)));
+        if let Kind::Git(commit) = &self.kind {
+            let commit = commit.borrow().as_ref().and_then(|commit| HeaderValue::try_from(commit.header_value()).ok());
+            request.headers_mut().extend(commit.map(|commit| (HeaderName::from_static(COMMIT_HEADER), commit)));
+        }
+        // The gateway refuses a file before it is sent. A push is refused after its first bytes.
+        let request = match self.kind {
+            Kind::Git(_) => request.map(Either::Left),
+            Kind::Artifacts => when_asked(request).map(Either::Right),
+        };
         let carried = timeout(GATEWAY_TIMEOUT, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut));
         let answer = match carried {
             Ok(answer) => answer,
             Err(silence) => {
-                link_says!("git: {path}: {silence}");
+                link_says!("{path}: {silence}");
                 return unreachable(&silence);
             }
         };
@@ -86,7 +118,7 @@ impl GitPort {
         }
         let text = Limited::new(body, MAX_REFUSAL_BYTES).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let refusal = refusal(head.status.as_u16(), &text);
-        link_says!("git: {path}: {refusal}");
+        link_says!("{path}: {refusal}");
         refused(&refusal, &format!("Spillway: {}", refusal.message))
     }
 }

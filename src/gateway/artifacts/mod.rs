@@ -1,0 +1,279 @@
+//! Artifacts: files that programs keep with their items.
+//!
+//! The governor says whether a file may be stored, and which object has the content of an artifact. The gateway carries the bytes
+//! between the program and the store. An upload goes to an object of its own, and is an artifact when the governor has written it into
+//! the status of the item: a crash at any moment leaves the artifact from before, or the new one.
+//!
+//! | file | for |
+//! |---|---|
+//! | `mod` | the calls of agents |
+//! | `people` | the content of artifacts for people |
+//! | `settings` | where artifacts are kept, as the chart writes it |
+//! | `store` | the store: a folder or a bucket |
+//! | `http` | the HTTP client of a bucket |
+//! | `state` | the shared state |
+//! | `sweep` | removes objects that belong to no artifact |
+
+mod http;
+mod people;
+mod settings;
+mod state;
+mod store;
+mod sweep;
+
+pub use self::people::answer as answer_person;
+pub use self::settings::ArtifactSettings;
+pub use self::state::Artifacts;
+pub use self::sweep::sweep;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use futures::{StreamExt as _, TryStreamExt as _};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch::Receiver;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use self::store::{Store, UploadError, Uploaded, log_text};
+use super::agent_end::agent_ended;
+use super::call_slot::CallSlot;
+use super::connection_slots::ConnectionSlot;
+use super::download::download;
+use super::models::item;
+use super::state::Gateway;
+use super::transfer_record::TransferRecord;
+use crate::cluster::token::PodIdentity;
+use crate::policy::artifacts::MAX_UPLOAD;
+use crate::telemetry::TransferKind;
+use crate::wire::access::Call;
+use crate::wire::artifact::{
+    ARTIFACT_PATH_PREFIX, ArtifactList, ArtifactRequest, ArtifactStep, FinishedArtifact, NAME_RULE, SHA256_HEADER, StoreKey,
+    StoredArtifact, UnusedAnswer, UnusedObjects, is_name,
+};
+use crate::wire::work::LeaseRef;
+use crate::wire::{Code, Refusal};
+
+/// The governor's path for a step of a call.
+const GOVERNOR_ARTIFACTS_PATH: &str = "/governor/v1/artifacts";
+/// The governor's path for questions about objects.
+const GOVERNOR_UNUSED_PATH: &str = "/governor/v1/artifacts/unused";
+/// How long the governor is asked again to write a stored file into the status of its item.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two of these calls.
+const FINISH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A call of an agent about artifacts.
+#[derive(Clone)]
+struct Attempt {
+    gateway: Arc<Gateway>,
+    pod: PodIdentity,
+    lease: Option<LeaseRef>,
+}
+
+/// Answers a call about artifacts.
+pub async fn answer(gateway: &Arc<Gateway>, pod: &PodIdentity, call: Call, request: Request) -> Result<Response, Refusal> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path().strip_prefix(ARTIFACT_PATH_PREFIX).unwrap_or_default();
+    let attempt = Attempt { gateway: gateway.clone(), pod: pod.clone(), lease: item(&head.headers)? };
+    store(gateway)?;
+    match (call, path.split_once('/')) {
+        (Call::PutArtifact, None) => attempt.put(valid_name(path)?.to_owned(), &head.headers, body).await,
+        (Call::GetArtifact, Some((item, name))) => attempt.get(item.to_owned(), valid_name(name)?.to_owned()).await,
+        (Call::ListArtifacts, None) => {
+            let list: ArtifactList = attempt.step(ArtifactStep::List { item: path.to_owned() }).await?;
+            Ok(json(&list))
+        }
+        _ => Err(Refusal::new(Code::NoSuchCall, "there is no such call about artifacts")),
+    }
+}
+
+fn valid_name(name: &str) -> Result<&str, Refusal> {
+    let wrong = || Refusal::new(Code::InvalidBody, format!("an artifact cannot be named {name:?}: a name has {NAME_RULE}")).field("name");
+    if is_name(name) { Ok(name) } else { Err(wrong()) }
+}
+
+fn json(value: &impl Serialize) -> Response {
+    let text = serde_json::to_string(value).unwrap_or_default(); // our own types always serialize
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// The size of a request's body, which must be known before it is stored.
+fn length(headers: &HeaderMap) -> Result<u64, Refusal> {
+    let said = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let message = "the header Content-Length is missing: the size of a file is checked before it is stored";
+    said.ok_or_else(|| Refusal::new(Code::InvalidBody, message).field("content-length"))
+}
+
+impl Attempt {
+    /// One step at the governor.
+    async fn step<A: DeserializeOwned>(&self, step: ArtifactStep) -> Result<A, Refusal> {
+        let Self { gateway, pod, lease } = self;
+        let _deciding = CallSlot::take_of(&gateway.artifacts.decisions, gateway, pod)?;
+        gateway.governor.call_json(GOVERNOR_ARTIFACTS_PATH, Some(pod), &ArtifactRequest { lease: lease.clone(), step }).await
+    }
+
+    async fn slot(&self) -> Result<ConnectionSlot, Refusal> {
+        let Self { gateway, pod, .. } = self;
+        gateway.artifacts.slots.take(&pod.namespace, &gateway.long_polls.limit_key(pod)).await
+    }
+
+    async fn put(self, name: String, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+        let bytes = length(headers)?;
+        let slot = self.slot().await?;
+        let revoked = self.gateway.long_polls.stream(&self.pod.uid);
+        // The upload ends in order, and leaves nothing in the store or in the governor's count, also if the program hangs up.
+        let uploading = tokio::spawn(async move {
+            let _slot = slot;
+            let key: StoreKey = self.step(ArtifactStep::Begin { name: name.clone(), bytes }).await?;
+            self.upload(name, bytes, key, body, revoked).await
+        });
+        uploading.await.map_err(|error| Refusal::new(Code::Internal, format!("the upload was aborted: {error}")))?
+    }
+
+    async fn upload(self, name: String, bytes: u64, key: StoreKey, body: Body, revoked: Receiver<()>) -> Result<Response, Refusal> {
+        let peer = format!("artifact {} {name}", key.item);
+        let record = TransferRecord::new(self.gateway.metrics.clone(), TransferKind::Artifact, &self.pod, peer);
+        // Dropping an upload would leave parts in the store: its content ends too early instead.
+        let mut transfer = Transfer { gateway: self.gateway.clone(), pod: self.pod.clone(), revoked: Some(revoked) };
+        let cut = CancellationToken::new();
+        let content = body.into_data_stream().inspect_ok(|part| record.sent(part.len())).take_until(cut.clone().cancelled_owned());
+        let uploaded = {
+            let uploading = store(&self.gateway)?.upload(&key, bytes, content.boxed());
+            tokio::pin!(uploading);
+            tokio::select! {
+                uploaded = &mut uploading => uploaded,
+                refusal = transfer.ended(&record) => {
+                    cut.cancel();
+                    uploading.await.map_err(|_| UploadError::CutOff(refusal.message))
+                }
+            }
+        };
+        match uploaded {
+            Ok(Uploaded { bytes, sha256 }) => {
+                let step = ArtifactStep::Finish { name, id: key.id.clone(), bytes, sha256 };
+                self.finish(step, key).await
+            }
+            Err(error) => {
+                self.forget(vec![key]).await;
+                Err(upload_refusal(&error))
+            }
+        }
+    }
+
+    /// Makes a stored object the artifact.
+    async fn finish(&self, step: ArtifactStep, key: StoreKey) -> Result<Response, Refusal> {
+        let until = Instant::now() + FINISH_TIMEOUT;
+        loop {
+            match self.step::<FinishedArtifact>(step.clone()).await {
+                Ok(FinishedArtifact { artifact, left }) => {
+                    self.forget(left).await;
+                    return Ok(json(&artifact));
+                }
+                Err(refusal) if !refusal.code.is_retryable() => {
+                    self.forget(vec![key]).await;
+                    return Err(refusal);
+                }
+                // It may be written: then the object is needed. If it is not, it will be found unused.
+                Err(refusal) if Instant::now() >= until => return Err(refusal),
+                Err(_) => sleep(FINISH_RETRY_INTERVAL).await,
+            }
+        }
+    }
+
+    /// Removes objects that nothing needs any more, and tells the governor. Those that cannot be removed now are found later.
+    async fn forget(&self, keys: Vec<StoreKey>) {
+        let Ok(store) = store(&self.gateway) else { return };
+        let removed = sweep::remove(store, keys).await;
+        if !removed.is_empty() {
+            drop(ask_unused(&self.gateway, UnusedObjects { objects: Vec::new(), removed }).await); // it counts them a while longer
+        }
+    }
+
+    async fn get(self, item: String, name: String) -> Result<Response, Refusal> {
+        let slot = self.slot().await?;
+        let revoked = self.gateway.long_polls.stream(&self.pod.uid);
+        let found: StoredArtifact = self.step(ArtifactStep::Read { item, name }).await?;
+        read_object(Transfer { gateway: self.gateway, pod: self.pod, revoked: Some(revoked) }, found, slot).await
+    }
+}
+
+/// A transfer that is under way: of an agent, or of a person, who cannot be revoked.
+struct Transfer {
+    gateway: Arc<Gateway>,
+    pod: PodIdentity,
+    revoked: Option<Receiver<()>>,
+}
+
+impl Transfer {
+    /// Ends when the transfer must not go on, and says why.
+    async fn ended(&mut self, record: &TransferRecord) -> Refusal {
+        let Self { gateway, pod, revoked } = self;
+        let agent_ended = async {
+            match revoked {
+                Some(revoked) => agent_ended(gateway, pod, revoked).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = gateway.artifacts.stopping.cancelled() => Refusal::unavailable("this gateway is stopping; try again"),
+            () = agent_ended => Refusal::new(Code::AgentEnded, "this agent has ended"),
+            () = record.idle() => Refusal::unavailable("no bytes came for too long"),
+            () = sleep(MAX_UPLOAD) => Refusal::unavailable(format!("the transfer took longer than {} s", MAX_UPLOAD.as_secs())),
+        }
+    }
+}
+
+/// The content of an artifact as an answer.
+async fn read_object(mut transfer: Transfer, found: StoredArtifact, slot: ConnectionSlot) -> Result<Response, Refusal> {
+    let StoredArtifact { artifact, object } = found;
+    let content = store(&transfer.gateway)?.read(&object).await.map_err(|error| store_refusal(&error))?;
+    let Some(content) = content else {
+        let message = format!("the content of artifact {:?} of WorkItem/{} is not in the store any more", artifact.name, artifact.item);
+        return Err(Refusal::new(Code::NoSuchArtifact, message));
+    };
+    let peer = format!("artifact {} {}", object.item, artifact.name);
+    let record = Arc::new(TransferRecord::new(transfer.gateway.metrics.clone(), TransferKind::Artifact, &transfer.pod, peer));
+    let watched = record.clone();
+    let ended = async move { drop(transfer.ended(&watched).await) };
+    let content = StreamBody::new(content.map_ok(Frame::data));
+    let mut answer = Response::new(download(content, artifact.bytes, record, ended, slot));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(artifact.bytes));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.extend(HeaderValue::try_from(artifact.sha256).ok().map(|sha256| (header::HeaderName::from_static(SHA256_HEADER), sha256)));
+    Ok(answer)
+}
+
+fn store(gateway: &Gateway) -> Result<&Store, Refusal> {
+    let none = || {
+        let message = "this installation keeps no artifacts: the chart's value artifacts.enabled switches them on";
+        Refusal::new(Code::NotBuilt, message)
+    };
+    gateway.artifacts.store.as_ref().ok_or_else(none)
+}
+
+fn upload_refusal(error: &UploadError) -> Refusal {
+    match error {
+        UploadError::CutOff(_) => Refusal::unavailable(error.to_string()),
+        UploadError::TooLong => Refusal::new(Code::InvalidBody, error.to_string()).field("content-length"),
+        UploadError::Store(error) => store_refusal(error),
+    }
+}
+
+fn store_refusal(error: &object_store::Error) -> Refusal {
+    tracing::warn!(error = log_text(error), "the store of artifacts failed");
+    Refusal::new(Code::DestinationUnreachable, "the store of artifacts cannot be used now; the gateway's log says why").retry_after(10)
+}
+
+/// Asks the governor about objects in the store.
+async fn ask_unused(gateway: &Gateway, objects: UnusedObjects) -> Result<UnusedAnswer, Refusal> {
+    gateway.governor.call_json(GOVERNOR_UNUSED_PATH, None, &objects).await
+}
