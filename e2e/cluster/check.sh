@@ -76,6 +76,17 @@ if "$here/cluster" pid s3 >/dev/null 2>&1; then
     expect s3-from-pod '403 Forbidden' p exec free -- timeout 2 wget -qO- "$s3/check/object"
     s3 -X DELETE "$s3/check/object"
 fi
+if "$here/cluster" pid gitea >/dev/null 2>&1; then
+    token=$("$here/cluster" gitea-token)
+    gitea() { curl -s --max-time 5 -H "Authorization: token $token" -H 'Content-Type: application/json' "$@"; }
+    issues=http://10.100.0.1:3000/api/v1/repos/team/app/issues
+    number=$(gitea -d '{"title": "check"}' "$issues" | jq .number)
+    expect gitea-issue '^open check$' bash -c "curl -s '$issues/$number' | jq -r '.state + \" \" + .title'"
+    expect gitea-comment '"body":"hello"' gitea -d '{"body": "hello"}' "$issues/$number/comments"
+    expect gitea-refuses-without-token '^401$' curl -s --max-time 5 -o /dev/null -w '%{http_code}' -d title=check "$issues"
+    expect gitea-from-pod '"title":"check"' p exec free -- timeout 2 wget -qO- "$issues/$number"
+    gitea -X DELETE "$issues/$number"
+fi
 free=$(p get pod free -o jsonpath='{.status.podIP}')
 expect policy-allows '^web$' eventually 5 '^web$' p exec fenced -- timeout 2 wget -qO- "http://$ip/"
 refuse policy-denies-pod '^free$' p exec fenced -- timeout 2 wget -qO- "http://$free:8080/"

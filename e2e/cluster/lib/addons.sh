@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
 # Additions to the node: NetworkPolicy, PersistentVolumes, CoreDNS (optional), KWOK's fake nodes (optional), an S3 server
-# (optional).
+# (optional), a forge (optional).
 
 role() { # NAME RULES : a ClusterRole for user e2e:NAME and its binding
     cat <<Y
@@ -129,4 +129,63 @@ start_s3() {
     start s3 env ROOT_ACCESS_KEY="$S3_ACCESS_KEY" ROOT_SECRET_KEY="$S3_SECRET_KEY" "$BIN/versitygw" --port "${S3_URL#http://}" \
         --region "$S3_REGION" --keep-alive --iam-dir "$D/s3/iam" "${flags[@]}" posix "$D/s3/data"
     wait_for "s3 ($S3_URL, bucket $S3_BUCKET)" 20 s3_bucket_ok
+}
+
+# Makes what is missing: the administrator, the token, the organization and the repository.
+gitea_ok() {
+    local api=$GITEA_URL/api/v1 g=("$BIN/gitea" --config "$D/conf/gitea.ini") post
+    http_ok "$GITEA_URL/api/healthz" || return 1
+    http_ok "$api/users/$GITEA_USER" || "${g[@]}" admin user create --admin --must-change-password=false --username "$GITEA_USER" \
+        --password "$GITEA_PASSWORD" --email "$GITEA_USER@spillway.invalid" >> "$L/gitea-setup.log" 2>&1 || return 1
+    # Gitea writes lines of its log to the standard output too.
+    [ -s "$D/gitea/token" ] || "${g[@]}" admin user generate-access-token --raw --username "$GITEA_USER" --token-name "cluster-$(date +%s%N)" \
+        2>> "$L/gitea-setup.log" | grep -xE '[0-9a-f]{40}' > "$D/gitea/token" || return 1
+    post=(-H "Authorization: token $(cat "$D/gitea/token")" -H 'Content-Type: application/json' -d)
+    http_ok "$api/orgs/${GITEA_REPO%/*}" || http_ok "${post[@]}" "{\"username\": \"${GITEA_REPO%/*}\"}" "$api/orgs" || return 1
+    http_ok "$api/repos/$GITEA_REPO" || http_ok "${post[@]}" "{\"name\": \"${GITEA_REPO#*/}\"}" "$api/orgs/${GITEA_REPO%/*}/repos"
+}
+
+# Everything of it is under $D/gitea. The secrets are set because Gitea would add missing ones to the file.
+# It has no built frontend: its pages lack style and scripts.
+# Without WAL the first start takes 7 s on a busy machine, with it 1 s.
+start_gitea() {
+    mkdir -p "$D/gitea"; chmod 700 "$D/gitea"
+    put "$D/conf/gitea.ini" <<C
+WORK_PATH = $D/gitea
+I_AM_BEING_UNSAFE_RUNNING_AS_ROOT = true
+[server]
+HTTP_ADDR = $IP
+HTTP_PORT = ${GITEA_URL##*:}
+ROOT_URL = $GITEA_URL/
+STATIC_ROOT_PATH = $BIN/gitea-static
+OFFLINE_MODE = true
+LFS_START_SERVER = false
+DISABLE_SSH = true
+SSH_CREATE_AUTHORIZED_KEYS_FILE = false
+SSH_ROOT_PATH = $D/gitea/ssh
+[database]
+DB_TYPE = sqlite3
+PATH = $D/gitea/gitea.db
+SQLITE_JOURNAL_MODE = WAL
+[security]
+INSTALL_LOCK = true
+SECRET_KEY = spillway-test-secret
+INTERNAL_TOKEN = spillway-test-internal-token
+[oauth2]
+ENABLED = false
+JWT_SECRET = $(printf %043d 0)
+[service]
+DISABLE_REGISTRATION = true
+[indexer]
+ISSUE_INDEXER_TYPE = db
+[log]
+MODE = console
+LEVEL = Warn
+logger.access.MODE = access
+[log.access]
+MODE = console
+LEVEL = Info
+C
+    start gitea "$BIN/gitea" --config "$D/conf/gitea.ini" web
+    wait_for "gitea ($GITEA_URL, repository $GITEA_REPO)" 60 gitea_ok
 }

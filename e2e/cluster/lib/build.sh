@@ -31,6 +31,7 @@ recipe() {
         coredns) R_COLD='2 min' R_PKGS=(github.com/coredns/coredns) ;;
         kwok) R_COLD='1 min' R_PKGS=(sigs.k8s.io/kwok/cmd/kwok) ;;
         versitygw) R_COLD='2 min' R_LD="-X main.Version=1.8.0" R_PKGS=(github.com/versity/versitygw/cmd/versitygw) ;;
+        gitea) R_COLD='10 min' R_CGO=1 R_TAGS=sqlite,sqlite_unlock_notify R_LD="-X main.Version=1.26.0" R_PKGS=(code.gitea.io/gitea) ;;
         helm)
             R_COLD='20 s' R_MODULE=kubernetes R_TAGS=$KUBERNETES_TAGS
             # The cluster's version that `helm template` assumes without a cluster.
@@ -40,7 +41,7 @@ recipe() {
             R_LD+=" -X helm.sh/helm/v3/internal/version.version=v3.20.2" R_PKGS=(helm.sh/helm/v3/cmd/helm)
             ;;
         netpol | volumes) R_COLD='5 s' R_TAGS=$KUBERNETES_TAGS R_PKGS=(.) ;;
-        *) die "unknown part '$1'; --with takes dns, kwok and s3" ;;
+        *) die "unknown part '$1'; --with takes dns, kwok, s3 and gitea" ;;
     esac
 }
 
@@ -83,6 +84,7 @@ gcc gcc
 pkg-config pkg-config
 jq jq
 curl curl
+git git
 openssl openssl
 nsenter util-linux
 flock util-linux
@@ -134,6 +136,11 @@ build_go() { # PART DIR
             for f in "$stages"/node/fast/*.yaml "$stages"/node/heartbeat-with-lease/*.yaml "$stages"/pod/fast/*.yaml; do
                 case $f in */kustomization.yaml) ;; *) echo '---'; cat "$f" ;; esac
             done > "$2/kwok-stages.yaml"
+        fi
+        # Gitea reads its templates, texts and icons from files of its module. Those of the cache of modules are read-only.
+        if [ "$1" = gitea ]; then
+            mkdir "$2/gitea-static"
+            cp -r --no-preserve=mode "$(go list -m -f '{{.Dir}}' code.gitea.io/gitea)"/{options,public,templates} "$2/gitea-static"
         fi
     )
 }

@@ -18,6 +18,8 @@ IP=10.100.0.1
 POD_CIDR=10.244.0.0/24 SVC_CIDR=10.96.0.0/16 API_SVC=10.96.0.1 DNS_SVC=10.96.0.10
 # The optional S3 server. Its keys protect nothing.
 S3_URL=http://$IP:7070 S3_REGION=us-east-1 S3_BUCKET=artifacts S3_ACCESS_KEY=spillway-test S3_SECRET_KEY=spillway-test-secret
+# The optional forge. Its password protects nothing.
+GITEA_URL=http://$IP:3000 GITEA_USER=spillway-test GITEA_PASSWORD=spillway-test-password GITEA_REPO=team/app
 
 # Fixed paths of containerd, runc, CNI and the kubelet. They are bind-mounted from $D/private inside the cluster's mount
 # namespace.

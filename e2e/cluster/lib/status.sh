@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
 # The components, their states, and commands to use the cluster.
 
-COMPONENTS=(holder etcd apiserver apiserver2 controller-manager scheduler containerd kubelet proxy netpol volumes coredns kwok s3)
+COMPONENTS=(holder etcd apiserver apiserver2 controller-manager scheduler containerd kubelet proxy netpol volumes coredns kwok s3 gitea)
 
 status() {
     local c state bad=0 shown=0
