@@ -23,7 +23,7 @@ MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-git images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-codex e2e-packages e2e-artifacts clients bench bench-ledger docs recording pre-commit
+.PHONY: help demo demo-down test build images images-models images-git images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -150,6 +150,10 @@ e2e-packages: images images-packages ## npm, pip, cargo and go get packages thro
 e2e-artifacts: PROFILE = quick
 e2e-artifacts: images ## a file of a gigabyte goes to a bucket of a real S3 server and back; a cluster of its own
 	@CLUSTER='$(CLUSTER)' UP=--s3 e2e/one-test.sh artifacts demo-agent.tar
+
+e2e-issues: PROFILE = quick
+e2e-issues: images ## issues of a real Gitea become items, and are answered; a cluster of its own; builds Gitea once
+	@CLUSTER='$(CLUSTER)' UP=--gitea e2e/one-test.sh issues demo-agent.tar
 
 clients: PROFILE = quick
 clients: images images-codex ## real clients (Codex, the official Python SDKs): against the scripted model server, and through Spillway on a cluster; needs npm, PyPI and root

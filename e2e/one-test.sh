@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs tests that `make e2e` leaves out, because they need large images, a registry or another server, on a cluster of their own,
-# which is removed if they pass. `make e2e-codex`, `make e2e-packages` and `make e2e-artifacts` build the images and call it.
+# which is removed if they pass. `make e2e-codex`, `make e2e-packages`, `make e2e-artifacts` and `make e2e-issues`
+# build the images and call it.
 # Usage: e2e/one-test.sh MODULE IMAGE...   a module of e2e/tests, and the images in target/images that it needs
 # UP: options of `cluster up`, such as --s3.
 # CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster in any case.
@@ -23,6 +24,7 @@ cargo test --workspace --locked --test e2e --no-run
 "${cluster[@]}" down > /dev/null # remains of a failed run
 read -r -a up <<< "${UP:-}"
 ETCD_FSYNC=off "${cluster[@]}" up "${up[@]}"
+case "${UP:-}" in *--gitea*) SPILLWAY_GITEA_TOKEN=$("${cluster[@]}" gitea-token); export SPILLWAY_GITEA_TOKEN ;; esac
 "${cluster[@]}" load target/images/spillway.tar "${@/#/target/images/}"
 "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
 # The operator's binary is the one in the image.

@@ -20,6 +20,7 @@
 //! | [`egress_settings`] | the platform's rules of egress, as the chart writes them | decide |
 //! | [`git_settings`] | the platform's rules of git, as the chart writes them | decide |
 //! | [`origins`] | the servers that gateways may call: origins, addresses | resolve a name |
+//! | [`source`] | `spillway source`: issues of a forge as items, and their ends as comments | use rights that its team does not have |
 //! | [`generate`] | the generated files: CRDs and their reference | use a cluster |
 //!
 //! The crate `spillway-pod` has the programs inside agents' pods. It shares `wire` and `policy`, and does not use
@@ -39,6 +40,7 @@ pub mod notify;
 pub mod origins;
 pub mod pki;
 pub mod serve;
+pub mod source;
 pub mod telemetry;
 
 pub use spillway_api as api;

@@ -26,6 +26,7 @@ mod hibernate;
 mod hostile;
 mod identity;
 mod interventions;
+mod issues;
 mod life;
 mod metrics;
 mod model_circuits;

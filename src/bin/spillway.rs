@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -11,8 +12,10 @@ use spillway::controller::supervised::{self, Gateway};
 use spillway::egress_settings::EgressSettings;
 use spillway::git_settings::GitSettings;
 use spillway::pki::secrets::SecretNames;
+use spillway::source::forge::{Forge, ForgeKind};
+use spillway::source::issue_item::Target;
 use spillway::telemetry::{LogFormat, start_logs};
-use spillway::{controller, gateway, generate, notify};
+use spillway::{controller, gateway, generate, notify, source};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +33,8 @@ enum Command {
     Controller(Box<ControllerArguments>),
     /// Run a gateway: the only service that agents can reach.
     Gateway(Box<GatewayArguments>),
+    /// Make items of work of a forge's issues, and tell their ends on the issues.
+    Source(Box<SourceArguments>),
     /// Print the CustomResourceDefinitions, or write or check every generated file of a checkout.
     Crds(CrdsArguments),
 }
@@ -171,6 +176,47 @@ struct GatewayArguments {
     log_format: LogFormat,
 }
 
+#[derive(clap::Args)]
+struct SourceArguments {
+    /// Kind of the forge.
+    #[arg(long, value_enum)]
+    forge: ForgeKind,
+    /// URL of its API, such as https://HOST/api/v1 (Gitea), https://HOST/api/v4 (GitLab) or https://HOST/api/v3 (GitHub Enterprise
+    /// Server) [default: that of github.com or gitlab.com]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// The repository, as OWNER/NAME.
+    #[arg(long, value_name = "OWNER/NAME")]
+    repository: String,
+    /// Label of the issues that are work. It is removed when the end of the item is told.
+    #[arg(long)]
+    label: String,
+    /// File with the forge's token. It must be allowed to read issues, to comment on them and to change their labels.
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    /// Certificates in PEM to trust, in addition to the public authorities.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Namespace of the items.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
+    namespace: String,
+    /// Queue of the items.
+    #[arg(long)]
+    queue: String,
+    /// Type of the work.
+    #[arg(long = "type", value_name = "TYPE")]
+    type_: Option<String>,
+    /// Seconds between two polls.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(5..=86_400))]
+    interval: u32,
+    /// Poll once, and end. The exit code is 1 if the poll failed.
+    #[arg(long)]
+    once: bool,
+    /// Format of log lines. RUST_LOG selects the lines.
+    #[arg(long, value_enum, default_value_t = LogFormat::Json)]
+    log_format: LogFormat,
+}
+
 /// A JSON object.
 fn object(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str::<serde_json::Map<_, _>>(text).map(serde_json::Value::Object).map_err(|error| error.to_string())
@@ -201,6 +247,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Controller(arguments) => run_controller(*arguments),
         Command::Gateway(arguments) => run_gateway(*arguments),
+        Command::Source(arguments) => run_source(*arguments),
         Command::Crds(CrdsArguments { write: Some(root), .. }) => generate::write(&root),
         Command::Crds(CrdsArguments { check: Some(root), .. }) => generate::check(&root),
         Command::Crds(CrdsArguments { write: None, check: None }) => generate::crd_stream().map(|stream| print!("{stream}")),
@@ -347,6 +394,15 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         allowed_fields: allowed_field,
     };
     run(log_format, |stop| gateway::run(settings, stop))
+}
+
+fn run_source(arguments: SourceArguments) -> anyhow::Result<()> {
+    let SourceArguments { forge, url, repository, label, token_file, ca_file, namespace, queue, type_, interval, once, log_format } =
+        arguments;
+    let forge = Forge::new(forge, url.as_deref(), &repository, &label).map_err(|error| anyhow::anyhow!(error))?;
+    let target = Target { namespace, queue, type_ };
+    let settings = source::Settings { forge, token: token_file, ca: ca_file, target, interval: Duration::from_secs(interval.into()), once };
+    run(log_format, |stop| source::run(settings, stop))
 }
 
 /// A replica's name that no other process has or had.

@@ -13,7 +13,9 @@ use super::request::describe;
 use crate::api::names;
 
 /// The used annotations. The last one is the API server's, and ends a streamed list.
-const READ_ANNOTATIONS: [&str; 7] = [
+const READ_ANNOTATIONS: [&str; 9] = [
+    names::ANSWERED_ANNOTATION,
+    names::ISSUE_ANNOTATION,
     names::ARGO_TRACKING_ANNOTATION,
     names::REASON_ANNOTATION,
     names::APPLIED_ANNOTATION,

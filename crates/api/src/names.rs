@@ -36,6 +36,12 @@ pub const DRONE_TYPE: &str = "drone";
 pub const REASON_ANNOTATION: &str = "spillway.dev/reason";
 /// On a WorkItem that was submitted from a git repository: `REPOSITORY@COMMIT:PATH`.
 pub const SOURCE_ANNOTATION: &str = "spillway.dev/source";
+/// Annotation of an item that was made of an issue: the number of the issue.
+pub const ISSUE_ANNOTATION: &str = "spillway.dev/issue";
+/// Annotation of such an item: its end was told on the forge.
+pub const ANSWERED_ANNOTATION: &str = "spillway.dev/answered";
+/// Label of such an item: stands for the repository and the label of its issue.
+pub const SOURCE_LABEL: &str = "spillway.dev/source";
 /// On a ResourceQuota or LimitRange of a Budget: hash of the applied fields, so that a field that is later left out is removed.
 pub const APPLIED_ANNOTATION: &str = "spillway.dev/applied";
 /// On a `Budget/default` or `Breaker/default` that Spillway created. It is deleted with the last pool if nobody else wrote it.
@@ -65,6 +71,8 @@ pub mod managers {
     pub const DEFAULTS: &str = "spillway-defaults";
     /// The writer of a Toolset's status.
     pub const TOOLSET: &str = "spillway-toolset";
+    /// The process that makes items of issues.
+    pub const SOURCE: &str = "spillway-source";
     /// The governor: child agents and items that agents create, and the status of items.
     pub const GOVERNOR: &str = "spillway-governor";
 }
