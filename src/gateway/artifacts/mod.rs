@@ -42,7 +42,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::store::{Store, UploadError, Uploaded, log_text};
+use self::store::{Content, Store, UploadError, Uploaded, log_text};
 use super::agent_end::agent_ended;
 use super::call_slot::CallSlot;
 use super::connection_slots::ConnectionSlot;
@@ -55,7 +55,7 @@ use crate::policy::artifacts::MAX_UPLOAD;
 use crate::telemetry::TransferKind;
 use crate::wire::access::Call;
 use crate::wire::artifact::{
-    ARTIFACT_PATH_PREFIX, ArtifactList, ArtifactRequest, ArtifactStep, FinishedArtifact, NAME_RULE, SHA256_HEADER, StoreKey,
+    ARTIFACT_PATH_PREFIX, Artifact, ArtifactList, ArtifactRequest, ArtifactStep, FinishedArtifact, NAME_RULE, SHA256_HEADER, StoreKey,
     StoredArtifact, UnusedAnswer, UnusedObjects, is_name,
 };
 use crate::wire::work::LeaseRef;
@@ -69,6 +69,8 @@ const GOVERNOR_UNUSED_PATH: &str = "/governor/v1/artifacts/unused";
 const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two of these calls.
 const FINISH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often an artifact that is replaced meanwhile is looked for.
+const MAX_READ_ATTEMPTS: usize = 4;
 
 /// A call of an agent about artifacts.
 #[derive(Clone)]
@@ -171,20 +173,25 @@ impl Attempt {
     /// Makes a stored object the artifact.
     async fn finish(&self, step: ArtifactStep, key: StoreKey) -> Result<Response, Refusal> {
         let until = Instant::now() + FINISH_TIMEOUT;
+        let mut is_unsure = false;
         loop {
-            match self.step::<FinishedArtifact>(step.clone()).await {
+            let refusal = match self.step::<FinishedArtifact>(step.clone()).await {
                 Ok(FinishedArtifact { artifact, left }) => {
                     self.forget(left).await;
                     return Ok(json(&artifact));
                 }
-                Err(refusal) if !refusal.code.is_retryable() => {
+                Err(refusal) => refusal,
+            };
+            match after_refusal(&refusal, is_unsure, Instant::now() >= until) {
+                AfterRefusal::TryAgain => {}
+                AfterRefusal::KeepObject => return Err(refusal),
+                AfterRefusal::RemoveObject => {
                     self.forget(vec![key]).await;
                     return Err(refusal);
                 }
-                // It may be written: then the object is needed. If it is not, it will be found unused.
-                Err(refusal) if Instant::now() >= until => return Err(refusal),
-                Err(_) => sleep(FINISH_RETRY_INTERVAL).await,
             }
+            is_unsure = true;
+            sleep(FINISH_RETRY_INTERVAL).await;
         }
     }
 
@@ -200,8 +207,30 @@ impl Attempt {
     async fn get(self, item: String, name: String) -> Result<Response, Refusal> {
         let slot = self.slot().await?;
         let revoked = self.gateway.long_polls.stream(&self.pod.uid);
-        let found: StoredArtifact = self.step(ArtifactStep::Read { item, name }).await?;
-        read_object(Transfer { gateway: self.gateway, pod: self.pod, revoked: Some(revoked) }, found, slot).await
+        let read = ArtifactStep::Read { item, name };
+        let found = find(store(&self.gateway)?, || self.step(read.clone())).await?;
+        Ok(content_answer(Transfer { gateway: self.gateway, pod: self.pod, revoked: Some(revoked) }, found, slot))
+    }
+}
+
+/// What to do with a stored object after the governor did not make it the artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterRefusal {
+    /// Ask the governor again.
+    TryAgain,
+    /// End the call. The object may be the artifact: if it is not, the sweep removes it.
+    KeepObject,
+    /// End the call. The object is not the artifact, and never will be.
+    RemoveObject,
+}
+
+/// `is_unsure`: the governor may have written the artifact for an earlier try, whose answer was lost. A later try may be refused all the
+/// same, because the item has ended meanwhile.
+fn after_refusal(refusal: &Refusal, is_unsure: bool, is_late: bool) -> AfterRefusal {
+    match (refusal.code.is_retryable(), is_unsure, is_late) {
+        (true, _, false) => AfterRefusal::TryAgain,
+        (true, _, true) | (false, true, _) => AfterRefusal::KeepObject,
+        (false, false, _) => AfterRefusal::RemoveObject,
     }
 }
 
@@ -231,14 +260,31 @@ impl Transfer {
     }
 }
 
+/// Finds an artifact and its content. `ask` asks the governor. An artifact may be replaced between its answer and the read of the object,
+/// which is removed then: the governor names another object by that time.
+async fn find<Asking: Future<Output = Result<StoredArtifact, Refusal>>>(
+    store: &Store,
+    ask: impl Fn() -> Asking,
+) -> Result<(StoredArtifact, Content), Refusal> {
+    let mut missing = None;
+    for _ in 0..MAX_READ_ATTEMPTS {
+        let found = ask().await?;
+        if missing.as_ref() == Some(&found.object) {
+            let Artifact { item, name, .. } = found.artifact;
+            let message = format!("the content of artifact {name:?} of WorkItem/{item} is not in the store any more");
+            return Err(Refusal::new(Code::NoSuchArtifact, message));
+        }
+        if let Some(content) = store.read(&found.object).await.map_err(|error| store_refusal(&error))? {
+            return Ok((found, content));
+        }
+        missing = Some(found.object);
+    }
+    Err(Refusal::unavailable("the artifact was replaced while it was read; try again"))
+}
+
 /// The content of an artifact as an answer.
-async fn read_object(mut transfer: Transfer, found: StoredArtifact, slot: ConnectionSlot) -> Result<Response, Refusal> {
+fn content_answer(mut transfer: Transfer, (found, content): (StoredArtifact, Content), slot: ConnectionSlot) -> Response {
     let StoredArtifact { artifact, object } = found;
-    let content = store(&transfer.gateway)?.read(&object).await.map_err(|error| store_refusal(&error))?;
-    let Some(content) = content else {
-        let message = format!("the content of artifact {:?} of WorkItem/{} is not in the store any more", artifact.name, artifact.item);
-        return Err(Refusal::new(Code::NoSuchArtifact, message));
-    };
     let peer = format!("artifact {} {}", object.item, artifact.name);
     let record = Arc::new(TransferRecord::new(transfer.gateway.metrics.clone(), TransferKind::Artifact, &transfer.pod, peer));
     let watched = record.clone();
@@ -249,7 +295,7 @@ async fn read_object(mut transfer: Transfer, found: StoredArtifact, slot: Connec
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(artifact.bytes));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.extend(HeaderValue::try_from(artifact.sha256).ok().map(|sha256| (header::HeaderName::from_static(SHA256_HEADER), sha256)));
-    Ok(answer)
+    answer
 }
 
 fn store(gateway: &Gateway) -> Result<&Store, Refusal> {
@@ -276,4 +322,54 @@ fn store_refusal(error: &object_store::Error) -> Refusal {
 /// Asks the governor about objects in the store.
 async fn ask_unused(gateway: &Gateway, objects: UnusedObjects) -> Result<UnusedAnswer, Refusal> {
     gateway.governor.call_json(GOVERNOR_UNUSED_PATH, None, &objects).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use futures::stream;
+
+    use super::settings::StoreSettings;
+    use super::*;
+
+    #[test]
+    fn an_object_is_removed_only_if_it_cannot_be_the_artifact() {
+        let (away, ended) = (Refusal::unavailable("x"), Refusal::new(Code::AgentEnded, "x"));
+        for is_unsure in [false, true] {
+            assert_eq!(after_refusal(&away, is_unsure, false), AfterRefusal::TryAgain);
+            assert_eq!(after_refusal(&away, is_unsure, true), AfterRefusal::KeepObject);
+        }
+        for is_late in [false, true] {
+            assert_eq!(after_refusal(&ended, false, is_late), AfterRefusal::RemoveObject);
+            assert_eq!(after_refusal(&ended, true, is_late), AfterRefusal::KeepObject, "an earlier try may have written it");
+        }
+    }
+
+    fn named(id: u128) -> StoredArtifact {
+        let (item, name, sha256, expires) = ("i".into(), "f".into(), String::new(), String::new());
+        let object = StoreKey { cluster: "c".into(), namespace: "n".into(), item: "u".into(), id: format!("{id:032x}") };
+        StoredArtifact { artifact: Artifact { item, name, bytes: 1, sha256, expires }, object }
+    }
+
+    #[tokio::test]
+    async fn an_artifact_that_is_replaced_while_it_is_looked_for_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(&StoreSettings::Volume { path: folder.path().to_owned() }).expect("a store");
+        let content = stream::iter([Ok::<_, std::io::Error>(bytes::Bytes::from_static(b"x"))]);
+        store.upload(&named(3).object, 1, content).await.expect("stored");
+        let asked = Cell::new(0_u128);
+        let next = |most: u128| {
+            asked.set(asked.get() + 1);
+            std::future::ready(Ok(named(asked.get().min(most))))
+        };
+        let (found, _) = find(&store, || next(3)).await.unwrap_or_else(|refusal| panic!("{refusal:?}"));
+        assert_eq!(found, named(3), "the first two objects were removed");
+        asked.set(0);
+        let lost = find(&store, || next(1)).await.err().expect("its object is lost");
+        assert_eq!((lost.code, asked.get()), (Code::NoSuchArtifact, 2));
+        asked.set(10);
+        let replaced = find(&store, || next(u128::MAX)).await.err().expect("it is replaced for ever");
+        assert!(replaced.code.is_retryable());
+    }
 }

@@ -10,12 +10,12 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 
-use super::{Transfer, read_object, valid_name};
+use super::{Transfer, content_answer, find, store, valid_name};
 use crate::cluster::token::PodIdentity;
 use crate::gateway::caller::may_review_token;
 use crate::gateway::state::Gateway;
 use crate::serve::{Connection, Peer};
-use crate::wire::artifact::{PEOPLE_PATH_PREFIX, PERSON_TOKEN_HEADER, PersonalRead, StoredArtifact};
+use crate::wire::artifact::{PEOPLE_PATH_PREFIX, PERSON_TOKEN_HEADER, PersonalRead};
 use crate::wire::{Code, Refusal};
 
 /// The governor's path.
@@ -47,12 +47,12 @@ pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Result<Response
         }
     }
     let person = PodIdentity { namespace: namespace.clone(), name: holder?.user, ..PodIdentity::default() };
+    let store = store(gateway)?;
     // Many people may have tokens of one account: each artifact counts by itself.
     let slot = gateway.artifacts.slots.take(&namespace, &format!("people/{namespace}/{item}/{name}")).await?;
     let asked = PersonalRead { namespace, item, name: valid_name(&name)?.to_owned() };
-    let found: StoredArtifact = gateway.governor.call_json(GOVERNOR_READ_PATH, None, &asked).await?;
-    let transfer = Transfer { gateway: gateway.clone(), pod: person, revoked: None };
-    read_object(transfer, found, slot).await
+    let found = find(store, || gateway.governor.call_json(GOVERNOR_READ_PATH, None, &asked)).await?;
+    Ok(content_answer(Transfer { gateway: gateway.clone(), pod: person, revoked: None }, found, slot))
 }
 
 /// The token, as a reviewer expects it.

@@ -47,6 +47,9 @@ pub struct Store {
     folder: Option<PathBuf>,
 }
 
+/// The content of an object.
+pub type Content = BoxStream<'static, io::Result<Bytes>>;
+
 /// An object that is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uploaded {
@@ -140,7 +143,7 @@ impl Store {
     }
 
     /// The content of an object. None: there is no such object.
-    pub async fn read(&self, key: &StoreKey) -> Result<Option<BoxStream<'static, io::Result<Bytes>>>, object_store::Error> {
+    pub async fn read(&self, key: &StoreKey) -> Result<Option<Content>, object_store::Error> {
         let found = match self.objects.get(&Path::from(key.path())).await {
             Ok(found) => found,
             Err(object_store::Error::NotFound { .. }) => return Ok(None),

@@ -2,29 +2,13 @@ use futures::stream;
 
 use super::*;
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("spillway-store-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).expect("a folder");
-        Self(folder)
-    }
-
-    fn files(&self) -> usize {
-        fn count(folder: &std::path::Path) -> usize {
-            let entries = std::fs::read_dir(folder).expect("a folder").flatten();
-            entries.map(|entry| if entry.path().is_dir() { count(&entry.path()) } else { 1 }).sum()
-        }
-        count(&self.0)
-    }
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn files(folder: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir(folder).expect("a folder").flatten();
+    entries.map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { 1 }).sum()
 }
 
 fn key(id: u128) -> StoreKey {
@@ -37,8 +21,8 @@ fn parts(count: usize, size: usize) -> impl Stream<Item = Result<Bytes, io::Erro
 
 #[tokio::test]
 async fn an_object_is_read_as_it_was_stored_and_listed_and_removed() {
-    let folder = Folder::new("whole");
-    let store = Store::open(&StoreSettings::Volume { path: folder.0.clone() }).expect("a store");
+    let folder = folder();
+    let store = Store::open(&StoreSettings::Volume { path: folder.path().to_owned() }).expect("a store");
     // More than two parts of the upload, and not a whole number of them.
     let (count, size) = (200, 64 * 1024 + 1);
     let bytes = (count * size) as u64;
@@ -57,13 +41,13 @@ async fn an_object_is_read_as_it_was_stored_and_listed_and_removed() {
         store.remove(&key(id)).await.expect("removed, or not there");
     }
     assert!(store.read(&key(1)).await.expect("no error").is_none());
-    assert_eq!(folder.files(), 0);
+    assert_eq!(files(folder.path()), 0);
 }
 
 #[tokio::test]
 async fn of_an_upload_that_fails_nothing_is_left() {
-    let folder = Folder::new("half");
-    let store = Store::open(&StoreSettings::Volume { path: folder.0.clone() }).expect("a store");
+    let folder = folder();
+    let store = Store::open(&StoreSettings::Volume { path: folder.path().to_owned() }).expect("a store");
     let size = PART_BYTES;
     let short = store.upload(&key(1), 3 * size as u64, parts(2, size)).await.expect_err("too short");
     assert!(matches!(short, UploadError::CutOff(_)), "{short}");
@@ -74,19 +58,19 @@ async fn of_an_upload_that_fails_nothing_is_left() {
     assert!(cut.to_string().contains("gone"), "{cut}");
     let small = store.upload(&key(4), 3, parts(1, 2)).await.expect_err("too short");
     assert!(matches!(small, UploadError::CutOff(_)), "{small}");
-    assert_eq!(folder.files(), 0);
+    assert_eq!(files(folder.path()), 0);
 }
 
 #[test]
 fn the_rest_of_an_upload_that_a_crash_cut_off_is_removed_when_it_is_old() {
-    let folder = Folder::new("cut");
-    let deep = folder.0.join("c/n/u");
+    let folder = folder();
+    let deep = folder.path().join("c/n/u");
     std::fs::create_dir_all(&deep).expect("a folder");
     std::fs::write(deep.join(format!("{:032x}", 1)), "whole").expect("a file");
     std::fs::write(deep.join(format!("{:032x}#1", 2)), "half").expect("a file");
-    assert_eq!(remove_cut_uploads_in(&folder.0, CUT_UPLOAD_AGE).expect("no error"), 0, "it may be under way");
-    assert_eq!(remove_cut_uploads_in(&folder.0, Duration::ZERO).expect("no error"), 1);
-    assert_eq!(folder.files(), 1);
+    assert_eq!(remove_cut_uploads_in(folder.path(), CUT_UPLOAD_AGE).expect("no error"), 0, "it may be under way");
+    assert_eq!(remove_cut_uploads_in(folder.path(), Duration::ZERO).expect("no error"), 1);
+    assert_eq!(files(folder.path()), 1);
 }
 
 #[test]
