@@ -15,6 +15,9 @@ use spillway_conversion::work as convert;
 const MAX_BODY_BYTES: usize = 64 * 1024;
 /// The most characters of a result or of a message in a comment.
 const MAX_TEXT_CHARS: usize = 4096;
+/// How long an item is kept after its end, in seconds. Without its item a labelled issue is new work: so it is kept while the process
+/// may be away.
+const ITEM_TTL_SECONDS: i32 = 7 * 24 * 3600;
 /// Hexadecimal digits that stand for the repository and the label, in the name and the label of an item.
 const SOURCE_DIGITS: usize = 16;
 
@@ -50,6 +53,7 @@ pub fn item(forge: &Forge, issue: &Issue, target: &Target) -> Result<WorkItem, s
             "queueRef": {"name": target.queue},
             "type": target.type_,
             "payload": payload(issue),
+            "overrides": {"ttlSecondsAfterFinished": ITEM_TTL_SECONDS},
         },
     }))
 }
@@ -154,6 +158,7 @@ mod tests {
             item.spec.payload,
             "Mend the login\n\nIt fails on Sundays.\n\nThis is issue 7, by ann: https://github.com/team/app/issues/7\n"
         );
+        assert_eq!(item.spec.overrides.and_then(|policy| policy.ttl_seconds_after_finished), Some(604_800));
         assert_ne!(source_id(&forge("agents")), source_id(&forge("other")));
         let long = made(&"ä".repeat(MAX_BODY_BYTES)).spec.payload;
         assert!(long.len() < MAX_BODY_BYTES + 300 && long.contains("(The text is longer.)"));

@@ -69,7 +69,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let mut failures = 0_u32;
     loop {
         let wait = match source.poll().await {
-            Ok(()) => {
+            Ok(failed) if failed > 0 && source.settings.once => anyhow::bail!("{failed} steps failed: the log says which"),
+            Ok(_) => {
                 failures = 0;
                 source.settings.interval
             }
@@ -102,24 +103,25 @@ impl Source {
         Api::namespaced(self.client.clone(), &self.settings.target.namespace)
     }
 
-    /// Polls once. A step that fails does not keep the others back; the first failure is returned.
-    async fn poll(&self) -> Result<(), ForgeError> {
+    /// Polls once. Returns the number of steps that failed: they keep back neither the others nor the next poll, because a step may fail
+    /// for ever, such as a comment on a locked issue.
+    async fn poll(&self) -> Result<usize, ForgeError> {
         let issues = self.issues().await?;
         let selector = format!("{SOURCE_LABEL}={}", source_id(&self.settings.forge));
         let listed = self.items().list(&ListParams::default().labels(&selector)).await.context("listing the items")?;
         let items: BTreeMap<String, WorkItem> = listed.items.into_iter().map(|item| (item.name_any(), item)).collect();
         let known: Vec<SourcedItem> = items.values().filter_map(sourced).collect();
-        let mut failed = None;
+        let mut failed = 0;
         for step in plan(&issues, &known) {
             if let Err(error) = self.carry_out(&step, &issues, &items).await {
                 if let ForgeError::Wait(_) = error {
                     return Err(error);
                 }
                 tracing::warn!(?step, %error, "a step failed");
-                failed = failed.or(Some(error));
+                failed += 1;
             }
         }
-        failed.map_or(Ok(()), Err)
+        Ok(failed)
     }
 
     /// All open issues with the label.
