@@ -29,8 +29,9 @@ use crate::link_says;
 
 /// Connections at once: others wait in the kernel's queue. The gateway accepts as many git requests of one agent.
 pub const MAX_CONNECTIONS: usize = 8;
-/// A little longer than the gateway lets a request take, so that the gateway answers first.
-const GATEWAY_TIMEOUT: Duration = Duration::from_secs(3660);
+/// Longer than the gateway lets a request take, so that the gateway answers first: up to 120 s for a slot, an hour for the transfer, and
+/// 30 s until an artifact is recorded.
+const GATEWAY_TIMEOUT: Duration = Duration::from_secs(3900);
 /// How long the head of a request may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most bytes of a refusal that are read.

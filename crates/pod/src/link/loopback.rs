@@ -210,6 +210,13 @@ fn refusal(what: &str) -> String {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_url_of_artifacts_names_their_port() {
+        let port = PORT_NAMES.iter().zip(crate::FIRST_LOOPBACK_PORT..).find(|(name, _)| **name == "artifacts").map(|(_, port)| port);
+        let expected = format!("http://127.0.0.1:{}{}", port.expect("a port"), spillway_wire::artifact::ARTIFACT_PATH_PREFIX);
+        assert_eq!(format!("{}/", crate::DEFAULT_ARTIFACTS_URL), expected);
+    }
+
     /// The view of an HTTP/2 client on a port that is not served, with its first bytes in one piece or in several.
     #[tokio::test(flavor = "current_thread")]
     async fn http2_without_tls_is_ended_in_its_own_words() {
