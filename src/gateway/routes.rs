@@ -34,6 +34,7 @@ use crate::wire::external::Enrol;
 use crate::wire::follow::{InboxQuery, ListWork};
 use crate::wire::git::GIT_PATH_PREFIX;
 use crate::wire::plan::Plan;
+use crate::wire::text::hex;
 use crate::wire::work::{Claim, Complete, Fail, ProgressUpdate, Release, Submit};
 use crate::wire::{Code, Refusal};
 
@@ -59,7 +60,7 @@ pub fn routes(gateway: Arc<Gateway>) -> axum::Router {
 static OPENAPI_DOCUMENT: LazyLock<(String, String)> = LazyLock::new(|| {
     let document = openapi::document().to_string();
     let digest = Sha256::digest(document.as_bytes());
-    let tag = digest.iter().take(16).fold(String::from("\""), |tag, byte| format!("{tag}{byte:02x}")) + "\"";
+    let tag = format!("\"{}\"", hex(&digest));
     (document, tag)
 });
 /// How long a client may use the document without asking again, in seconds.

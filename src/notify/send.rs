@@ -1,7 +1,6 @@
 //! One attempt to send one delivery. Redirects are not followed, and the body of an answer is not read: only its status
 //! and Retry-After count.
 
-use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::Full;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -34,8 +33,7 @@ pub struct Sender {
 impl Sender {
     /// Sends to this webhook. Its certificates are read here, so that an invalid one is reported at the start.
     pub fn new(webhook: &Webhook) -> anyhow::Result<Self> {
-        let config = tls::public(&webhook.ca_bundle).with_context(|| format!("caBundle of the webhook {}", webhook.name))?;
-        let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build();
+        let connector = tls::public_connector(&webhook.ca_bundle).with_context(|| format!("caBundle of the webhook {}", webhook.name))?;
         // Notices are rare, so a kept connection would be closed by the next notice.
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
         Ok(Self { client, url: webhook.url_file.clone(), authorization: webhook.authorization_file.clone() })
@@ -46,7 +44,7 @@ impl Sender {
         let request = self.request(id, body)?;
         let answer =
             tokio::time::timeout(SEND_TIMEOUT, self.client.request(request)).await.map_err(|_| anyhow!("the webhook does not answer"))?;
-        let answer = answer.map_err(|error| anyhow!(error_chain(&error)))?;
+        let answer = answer?;
         let again = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         Ok((answer.status(), again.map(Duration::from_secs)))
     }
@@ -74,17 +72,6 @@ impl Sender {
 fn read_secret(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}: check that its Secret exists", file.display()))?;
     Ok(text.trim().to_owned())
-}
-
-/// The messages of an error and its causes. None of them contains the URL.
-fn error_chain(error: &hyper_util::client::legacy::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    words
 }
 
 /// The outcome of an attempt.

@@ -16,6 +16,7 @@ use super::authority::{self, PemKeyPair};
 use crate::cluster::lease::Leadership;
 use crate::cluster::{Class, Error};
 use crate::policy::certificates::{Authority, Facts, Signer, Step, renew, signer, step};
+use crate::wire::text::hex;
 use crate::wire::{CA_FILE, GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 
 /// Between two checks.
@@ -192,7 +193,7 @@ fn put(data: &mut BTreeMap<String, ByteString>, prefix: &str, pair: Option<&PemK
 }
 
 fn fingerprint(certificate: &str) -> String {
-    Sha256::digest(certificate.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(certificate.as_bytes()))
 }
 
 #[cfg(test)]

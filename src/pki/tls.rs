@@ -2,8 +2,11 @@
 //! change while it serves.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -11,6 +14,9 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::authority::PemKeyPair;
+
+/// How long a connection to a public server may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The current certificate of a server.
 #[derive(Clone, Debug, Default)]
@@ -69,4 +75,13 @@ pub fn public(bundle: &str) -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Connects to servers that [`public`] trusts with `bundle`, and to servers without TLS. It speaks HTTP/1.1.
+pub fn public_connector(bundle: &str) -> anyhow::Result<HttpsConnector<HttpConnector>> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp.set_nodelay(true);
+    Ok(HttpsConnectorBuilder::new().with_tls_config(public(bundle)?).https_or_http().enable_http1().wrap_connector(tcp))
 }

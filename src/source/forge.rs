@@ -5,6 +5,8 @@
 use http::{HeaderName, HeaderValue, Method, header};
 use serde_json::{Value, json};
 
+use crate::wire::text::percent_escape;
+
 /// A kind of forge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ForgeKind {
@@ -139,7 +141,7 @@ impl Forge {
     fn repository_url(&self) -> String {
         match self.kind {
             ForgeKind::Github | ForgeKind::Gitea => format!("{}/repos/{}", self.api, self.repository),
-            ForgeKind::Gitlab => format!("{}/projects/{}", self.api, escape(&self.repository)),
+            ForgeKind::Gitlab => format!("{}/projects/{}", self.api, percent_escape(&self.repository)),
         }
     }
 
@@ -149,7 +151,7 @@ impl Forge {
 
     /// The open issues with the label: one page, from 1 on.
     pub fn issues(&self, page: usize) -> ForgeRequest {
-        let (base, label) = (self.repository_url(), escape(&self.label));
+        let (base, label) = (self.repository_url(), percent_escape(&self.label));
         let query = match self.kind {
             ForgeKind::Github => format!("state=open&labels={label}&sort=created&direction=asc&per_page={PAGE_SIZE}"),
             ForgeKind::Gitlab => format!("state=opened&labels={label}&order_by=created_at&sort=asc&per_page={PAGE_SIZE}"),
@@ -227,24 +229,11 @@ impl Forge {
         match self.kind {
             ForgeKind::Gitlab => ForgeRequest { method: Method::PUT, url: base, body: Some(json!({"remove_labels": self.label})) },
             ForgeKind::Github | ForgeKind::Gitea => {
-                let label = issue.label_id.map_or_else(|| escape(&self.label), |id| id.to_string());
+                let label = issue.label_id.map_or_else(|| percent_escape(&self.label), |id| id.to_string());
                 ForgeRequest { method: Method::DELETE, url: format!("{base}/labels/{label}"), body: None }
             }
         }
     }
-}
-
-/// `text` as one segment of a path or one value of a query.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -48,8 +48,7 @@ pub struct ForgeClient {
 impl ForgeClient {
     /// A client with the credential in a file, which is read for each request, because it may be replaced.
     pub fn new(token: PathBuf, ca_bundle: &str) -> anyhow::Result<Self> {
-        let tls = tls::public(ca_bundle).context("--ca-file")?;
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+        let connector = tls::public_connector(ca_bundle).context("--ca-file")?;
         Ok(Self { client: Client::builder(TokioExecutor::new()).pool_idle_timeout(Duration::from_secs(20)).build(connector), token })
     }
 
@@ -72,7 +71,7 @@ impl ForgeClient {
         };
         let request = request.body(Full::new(body)).context("the request cannot be made")?;
         let exchange = async {
-            let answer = self.client.request(request).await.map_err(|error| anyhow!("{shown}: {}", chain(&error)))?;
+            let answer = self.client.request(request).await.with_context(|| shown.clone())?;
             let (head, body) = answer.into_parts();
             let bytes = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(|error| anyhow!("{shown}: {error}"))?.to_bytes();
             Ok::<_, anyhow::Error>((head, bytes))
@@ -114,17 +113,6 @@ fn message(bytes: &[u8]) -> String {
     let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let text = value.get("message").or_else(|| value.get("error")).and_then(Value::as_str).unwrap_or("no message");
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_MESSAGE_CHARS).collect()
-}
-
-/// The messages of an error and its causes.
-fn chain(error: &hyper_util::client::legacy::Error) -> String {
-    let mut words = error.to_string();
-    let mut next = std::error::Error::source(error);
-    while let Some(cause) = next {
-        words = format!("{words}: {cause}");
-        next = cause.source();
-    }
-    words
 }
 
 /// A file of certificates; an empty text without one.

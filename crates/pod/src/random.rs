@@ -3,19 +3,16 @@
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use spillway_wire::text::hex;
 
 /// 32 random bytes in hexadecimal.
 pub fn key() -> io::Result<String> {
-    use std::fmt::Write as _;
     let mut bytes = [0_u8; 32];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty())?;
     if filled != bytes.len() {
         return Err(io::Error::other("the kernel gave too few random bytes"));
     }
-    Ok(bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
-        text
-    }))
+    Ok(hex(&bytes))
 }
 
 /// Uniform in [0, 1). Without randomness it is 0.5, since the jitter of a retry need not be secret.

@@ -22,6 +22,7 @@
 //! | [`meter`] | between gateway and governor: tokens held for a model call, and its usage |
 //! | [`plan`] | the agents' API: many items at once |
 //! | [`shortage`] | the limit that refuses a model call, and the tokens it has left |
+//! | [`text`] | bytes and words as plain text |
 //! | [`work`] | the agents' API: claim, finish, submit |
 
 pub mod access;
@@ -43,6 +44,7 @@ pub mod link;
 pub mod meter;
 pub mod plan;
 pub mod shortage;
+pub mod text;
 pub mod work;
 
 pub use error::{Code, Refusal};

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use http_body_util::{BodyExt as _, Either, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -23,8 +23,6 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::pki::tls;
 
-/// How long a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request may take until its answer begins. The longest one sends a part of a file.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the server may send nothing of an answer that is awaited.
@@ -47,12 +45,7 @@ pub struct StoreHttp {
 impl StoreHttp {
     /// A client that trusts the public authorities and those in `ca_bundle`.
     pub fn new(ca_bundle: &str) -> anyhow::Result<Self> {
-        let mut tcp = TcpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        tcp.set_nodelay(true);
-        let tls = tls::public(ca_bundle).context("caBundle")?;
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+        let connector = tls::public_connector(ca_bundle).context("caBundle")?;
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_idle_timeout(IDLE_TIMEOUT).pool_timer(TokioTimer::new());
         Ok(Self { client: builder.build(connector), plain: false })

@@ -22,6 +22,7 @@ use tokio_util::io::ReaderStream;
 use super::http::StoreHttp;
 use super::settings::{Bucket, StoreSettings};
 use crate::wire::artifact::StoreKey;
+use crate::wire::text::hex;
 
 /// Bytes of a part of an upload: the least that S3 takes.
 pub const PART_BYTES: usize = 5 * 1024 * 1024;
@@ -248,8 +249,7 @@ async fn read<E: std::fmt::Display>(
     if arrived < bytes {
         return Err(UploadError::CutOff(format!("{arrived} of {bytes} bytes arrived")));
     }
-    let sha256 = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(Uploaded { bytes, sha256 })
+    Ok(Uploaded { bytes, sha256: hex(&digest.finalize()) })
 }
 
 /// Files of uploads under way have names with a `#`, which no key has.

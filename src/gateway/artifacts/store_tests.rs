@@ -27,8 +27,7 @@ async fn an_object_is_read_as_it_was_stored_and_listed_and_removed() {
     let (count, size) = (200, 64 * 1024 + 1);
     let bytes = (count * size) as u64;
     let uploaded = store.upload(&key(1), bytes, parts(count, size)).await.expect("stored");
-    let digest: String = Sha256::digest(vec![b'x'; count * size]).iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(uploaded, Uploaded { bytes, sha256: digest });
+    assert_eq!(uploaded, Uploaded { bytes, sha256: hex(&Sha256::digest(vec![b'x'; count * size])) });
     let content: Vec<Bytes> = store.read(&key(1)).await.expect("no error").expect("there").try_collect().await.expect("whole");
     assert_eq!(content.iter().map(Bytes::len).sum::<usize>() as u64, bytes);
     store.upload(&key(2), 0, parts(0, 0)).await.expect("an empty file");

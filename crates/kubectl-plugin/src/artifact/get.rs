@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use sha2::{Digest as _, Sha256};
 use spillway_wire::artifact::{ARTIFACT_AUDIENCE, PEOPLE_PATH_PREFIX, PERSON_TOKEN_HEADER};
+use spillway_wire::text::hex;
 
 use super::{GetArguments, find};
 use crate::api::artifact::ItemArtifact;
@@ -84,8 +85,7 @@ async fn copy(mut content: impl AsyncRead + Unpin, artifact: &ItemArtifact, outp
         output.write_all(part).map_err(|error| Error::Usage(format!("cannot write the file: {error}")))?;
     }
     output.flush().map_err(|error| Error::Usage(format!("cannot write the file: {error}")))?;
-    let sha256: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    if sha256 != artifact.sha256 {
+    if hex(&digest.finalize()) != artifact.sha256 {
         let ItemArtifact { bytes: expected, .. } = artifact;
         return Err(Error::Usage(format!("the file came with another content ({bytes} of {expected} bytes): try again")));
     }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn artifact(content: &[u8]) -> ItemArtifact {
-        let sha256: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = hex(&Sha256::digest(content));
         let value = serde_json::json!({"name": "f", "bytes": content.len(), "sha256": sha256, "id": "1".repeat(32), "epoch": 1,
             "creationTime": "2026-01-01T00:00:00Z", "expirationTime": "2026-01-09T00:00:00Z"});
         serde_json::from_value(value).expect("an artifact")

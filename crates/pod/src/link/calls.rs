@@ -11,12 +11,13 @@ use spillway_wire::command::{EndTry, TryAnswer, TryCommand};
 use spillway_wire::follow::{Inbox, InboxQuery, ListWork, WorkList};
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::plan::{Plan, Planned};
+use spillway_wire::text::percent_escape;
 use spillway_wire::work::{Assignment, Claim, LeaseRef, MAX_CLAIM_WAIT_SECONDS, Outcome, ProgressUpdate, Submit, Submitted};
 use spillway_wire::{Code, Refusal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::gateway::{Answer, Call, Gateway, Silence, escape, not_understood};
+use super::gateway::{Answer, Call, Gateway, Silence, not_understood};
 use super::input::Input;
 use super::retry::{CALL_RETRY_BACKOFF, CallOutcome, is_final};
 use crate::{VERSION, random};
@@ -66,13 +67,13 @@ pub fn claim(wait_seconds: u32) -> Call {
 
 /// `work/{uid}/progress`.
 pub fn advance(held: &LeaseRef, advance: &ProgressUpdate) -> Call {
-    Call::post(&format!("/agent/v1/work/{}/progress", escape(&held.uid)), json(advance), CALL_TIMEOUT)
+    Call::post(&format!("/agent/v1/work/{}/progress", percent_escape(&held.uid)), json(advance), CALL_TIMEOUT)
 }
 
 /// `work/{uid}/complete`, `fail` or `release`.
 pub fn finish(held: &LeaseRef, outcome: &Outcome) -> Call {
     let (verb, body) = outcome.verb_and_body(held.epoch);
-    Call::post(&format!("/agent/v1/work/{}/{verb}", escape(&held.uid)), json(&body), CALL_TIMEOUT)
+    Call::post(&format!("/agent/v1/work/{}/{verb}", percent_escape(&held.uid)), json(&body), CALL_TIMEOUT)
 }
 
 /// The outcome of a claim.
@@ -128,7 +129,7 @@ pub async fn wait(gateway: Arc<Gateway>, mut revision: watch::Receiver<Option<St
             Err(_) => return,
         };
         let began = Instant::now();
-        let result = gateway.call(&Call::get(format!("/agent/v1/wanted?after={}", escape(&beyond)), LONG_POLL_TIMEOUT)).await;
+        let result = gateway.call(&Call::get(format!("/agent/v1/wanted?after={}", percent_escape(&beyond)), LONG_POLL_TIMEOUT)).await;
         let wait = match &result {
             Ok(Answer::Done(_) | Answer::Nothing) => {
                 failures = 0;
@@ -325,7 +326,7 @@ async fn call_until_final(gateway: &Gateway, inputs: &mpsc::Sender<Input>, call:
 
 /// The query string of the pairs that have a value.
 fn query(pairs: &[(&str, Option<&str>)]) -> String {
-    let pairs = pairs.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={}", escape(value))));
+    let pairs = pairs.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={}", percent_escape(value))));
     let pairs: Vec<String> = pairs.collect();
     if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
 }

@@ -332,19 +332,6 @@ pub fn refusal(status: u16, body: &[u8]) -> Refusal {
     })
 }
 
-/// `text` as part of a query: all characters except letters, digits and `-._~` are escaped.
-pub fn escape(text: &str) -> String {
-    use std::fmt::Write as _;
-    text.bytes().fold(String::with_capacity(text.len()), |mut escaped, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            let _ = write!(escaped, "%{byte:02X}"); // writing to a String cannot fail
-        }
-        escaped
-    })
-}
-
 /// The error about an answer that does not follow the API.
 pub fn not_understood(error: &serde_json::Error) -> Refusal {
     Refusal::new(spillway_wire::Code::Internal, format!("the gateway's answer is not understood: {error}"))
@@ -359,10 +346,5 @@ mod tests {
         assert_eq!(refusal(403, b"<html>").code, Code::NotAllowed);
         assert_eq!(refusal(503, b"").code, Code::GovernorAway);
         assert_eq!(refusal(403, b"{\"code\": \"agent_ended\", \"message\": \"x\"}").code, Code::AgentEnded);
-    }
-
-    #[test]
-    fn a_revision_may_be_any_text() {
-        assert_eq!(escape("a-1/b c&d"), "a-1%2Fb%20c%26d");
     }
 }

@@ -21,6 +21,7 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use spillway_wire::artifact::{Artifact, ArtifactList, SHA256_HEADER};
+use spillway_wire::text::{hex, percent_escape};
 use tokio::net::TcpStream;
 
 use crate::asked_body::when_asked;
@@ -104,7 +105,7 @@ impl Port {
 
     fn receive(&self, item: &str, name: &str, output: &mut impl Write) -> Result<(), Failure> {
         self.run(async {
-            let answer = self.send(Method::GET, &format!("{}/{name}", crate::link::gateway::escape(item)), empty()).await?;
+            let answer = self.send(Method::GET, &format!("{}/{name}", percent_escape(item)), empty()).await?;
             let said = answer.headers().get(SHA256_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
             let (mut body, mut digest) = (answer.into_body(), Sha256::new());
             while let Some(frame) = body.frame().await {
@@ -114,7 +115,7 @@ impl Port {
                 output.write_all(&data).map_err(|error| Failure::Usage(format!("cannot write the file: {error}")))?;
             }
             output.flush().map_err(|error| Failure::Usage(format!("cannot write the file: {error}")))?;
-            let got: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            let got = hex(&digest.finalize());
             match said {
                 Some(said) if said != got => {
                     Err(Failure::Later(format!("the file came with another SHA-256: {got}, not {said}"), RETRY_WAIT))
@@ -127,7 +128,7 @@ impl Port {
     /// The artifacts of an item.
     pub fn list(&self, item: &str) -> Result<ArtifactList, Failure> {
         self.run(async {
-            let answer = self.send(Method::GET, &crate::link::gateway::escape(item), empty()).await?;
+            let answer = self.send(Method::GET, &percent_escape(item), empty()).await?;
             read_json(answer).await
         })
     }

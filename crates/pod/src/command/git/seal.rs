@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
+use spillway_wire::text::hex;
 
 /// The bytes of one read.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -39,7 +40,7 @@ pub fn seal(folder: &Path, except: &str) -> io::Result<Option<String>> {
             }
         }
     }
-    Ok(Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok(Some(hex(&hash.finalize())))
 }
 
 /// Adds the content of a file.
