@@ -21,6 +21,7 @@ mod compute;
 mod egress;
 mod external;
 mod faults;
+mod folder;
 mod git;
 mod hibernate;
 mod hostile;

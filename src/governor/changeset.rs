@@ -4,7 +4,8 @@
 
 use kube::ResourceExt;
 
-use crate::api::agent_pool::GitWorkspace;
+use crate::api::agent_pool::FolderWorkspace;
+use crate::api::defaults::ChangesetTarget;
 use crate::api::item_changeset::{ChangesetState, ItemChangeset};
 use crate::api::names::short_hash;
 use crate::api::sandbox::Changeset;
@@ -13,7 +14,7 @@ use crate::controller::program_files::{FileCopy, copies};
 use crate::policy::git::{RefTemplate, refs};
 use crate::policy::interventions::{Signal, Violation};
 use crate::policy::work::entry::Entry;
-use crate::wire::changeset::{ChangesetReport, ChangesetSettings, reasons};
+use crate::wire::changeset::{self, ChangesetReport, ChangesetSettings, reasons};
 
 /// Where all branches are.
 const BRANCHES: &str = "refs/heads/";
@@ -26,13 +27,18 @@ const MAX_LABEL_CHARS: usize = 63;
 
 /// How the agents of a pool make changesets. None: its items have none.
 pub fn settings(pool: &AgentPool) -> Option<ChangesetSettings> {
-    let (changeset, git) = pool.spec.git_changeset()?;
+    let (changeset, target) = pool.spec.changeset()?;
     let Changeset { driver: _, branch: _, protect, max_bytes, verify, verify_seconds: _ } = changeset;
     let files = copies(&pool.spec).filter(|copy| copy.in_workspace);
     Some(ChangesetSettings {
-        remote: git.remote.clone(),
-        revision: git.ref_.clone(),
-        depth: git.depth.and_then(|depth| u32::try_from(depth).ok()),
+        target: match target {
+            ChangesetTarget::Repository(git) => changeset::ChangesetTarget::Repository {
+                remote: git.remote.clone(),
+                revision: git.ref_.clone(),
+                depth: git.depth.and_then(|depth| u32::try_from(depth).ok()),
+            },
+            ChangesetTarget::Folder(folder) => changeset::ChangesetTarget::Folder { folder: folder.path.clone().unwrap_or_default() },
+        },
         protect: protect.clone().unwrap_or_default(),
         max_bytes: max_bytes.and_then(|most| u64::try_from(most).ok()),
         verify: verify.clone().unwrap_or_default(),
@@ -43,13 +49,13 @@ pub fn settings(pool: &AgentPool) -> Option<ChangesetSettings> {
 
 /// Whether the items of this agent have changesets. Agents outside the cluster make none.
 pub fn has_changesets(agent: &Agent, pool: &AgentPool) -> bool {
-    agent.spec.external.is_none() && pool.spec.git_changeset().is_some()
+    agent.spec.external.is_none() && pool.spec.changeset().is_some()
 }
 
 /// The branch of an item's changeset, without `refs/heads/`. None: the items of the pool have none, or its template is
 /// wrong.
 pub fn branch(spec: &AgentPoolSpec, agent: &str, pool: &str, item: &str) -> Option<String> {
-    let (changeset, _) = spec.git_changeset()?;
+    let changeset = spec.git_changeset()?;
     let template = RefTemplate::parse(changeset.branch_template()).ok()?;
     // Names of items may be longer than a branch, or end with `.lock`.
     let fill = |item: &str| filled(&template, agent, pool, item);
@@ -61,6 +67,11 @@ pub fn branch_of(agent: &Agent, pool: &AgentPool, entry: &Entry, item: &str) -> 
     let begun = entry.open_changeset.clone().filter(|branch| !branch.is_empty());
     let of_pool = || branch(&pool.spec, &agent.name_any(), &pool.name_any(), item);
     has_changesets(agent, pool).then(|| begun.or_else(of_pool))?
+}
+
+/// The folder of the changesets of this agent's items, if they have such.
+pub fn folder_of(agent: &Agent, pool: &AgentPool) -> Option<String> {
+    pool.spec.changed_folder().filter(|_| has_changesets(agent, pool)).map(FolderWorkspace::name)
 }
 
 fn filled(template: &RefTemplate, agent: &str, pool: &str, item: &str) -> Option<String> {
@@ -75,7 +86,7 @@ fn shortened(item: &str) -> String {
 
 /// What is wrong with the template of the branch, with the name of the field.
 pub fn invalid_branch(spec: &AgentPoolSpec) -> Option<String> {
-    let (changeset, _) = spec.git_changeset()?;
+    let changeset = spec.git_changeset()?;
     let text = changeset.branch_template();
     let wrong = |words: &str| Some(format!("spec.sandbox.changeset.branch: {text:?}: {words}"));
     if text.contains('*') {
@@ -97,8 +108,13 @@ pub fn invalid_branch(spec: &AgentPoolSpec) -> Option<String> {
 
 /// The changeset of an item that an agent claims under `epoch`.
 pub fn opened(agent: &Agent, pool: &AgentPool, item: &str, epoch: i64) -> Option<ItemChangeset> {
-    let branch = has_changesets(agent, pool).then(|| branch(&pool.spec, &agent.name_any(), &pool.name_any(), item))??;
-    Some(ItemChangeset { branch: Some(branch), remote: remote(&pool.spec), ..ItemChangeset::new(ChangesetState::Open, epoch) })
+    let branch = has_changesets(agent, pool).then(|| branch(&pool.spec, &agent.name_any(), &pool.name_any(), item))?;
+    let folder = folder_of(agent, pool);
+    // A pool whose branch is wrong has no changesets.
+    if branch.is_none() && folder.is_none() {
+        return None;
+    }
+    Some(ItemChangeset { branch, folder, remote: remote(&pool.spec), ..ItemChangeset::new(ChangesetState::Open, epoch) })
 }
 
 /// The changeset of an item that its agent has completed under `epoch`, as the agent reports it. `begun` is the branch
@@ -111,15 +127,18 @@ pub fn completed(
     begun: Option<String>,
 ) -> Option<ItemChangeset> {
     // An attempt that began with a changeset ends with it, even if its pool has changed.
-    if is_external || (begun.is_none() && spec.git_changeset().is_none()) {
+    if is_external || (begun.is_none() && spec.changeset().is_none()) {
         return None;
     }
     let ChangesetReport { base, commit, branch, files, insertions, deletions } = report;
-    let branch = begun.filter(|branch| !branch.is_empty()).unwrap_or(branch);
+    let branch = begun.into_iter().chain([branch]).find(|branch| !branch.is_empty());
+    let folder = spec.changed_folder().filter(|_| branch.is_none()).map(FolderWorkspace::name);
+    let is_counted = branch.is_some();
     let known = ItemChangeset {
-        branch: Some(branch),
+        remote: remote(spec).filter(|_| is_counted),
+        branch,
+        folder,
         base: Some(base),
-        remote: remote(spec),
         ..ItemChangeset::new(ChangesetState::Discarded, epoch)
     };
     let number = |value: u64| Some(i64::try_from(value).unwrap_or(i64::MAX));
@@ -128,8 +147,8 @@ pub fn completed(
             state: ChangesetState::Committed,
             commit: Some(commit),
             files: Some(files.into()),
-            insertions: number(insertions),
-            deletions: number(deletions),
+            insertions: number(insertions).filter(|_| is_counted),
+            deletions: number(deletions).filter(|_| is_counted),
             ..known
         },
         None => ItemChangeset { message: Some("no file was changed".to_owned()), ..known },
@@ -137,8 +156,7 @@ pub fn completed(
 }
 
 fn remote(spec: &AgentPoolSpec) -> Option<String> {
-    let git: Option<&GitWorkspace> = spec.workspace.as_ref().and_then(|workspace| workspace.git.as_ref());
-    git.map(|git| git.remote.clone())
+    Some(spec.workspace.as_ref()?.git.as_ref()?.remote.clone())
 }
 
 /// The signals of an agent whose attempt failed for this reason.
@@ -168,6 +186,12 @@ mod tests {
         AgentPool::new("coders", serde_json::from_value(spec).expect("a spec"))
     }
 
+    fn folder_pool(path: &str) -> AgentPool {
+        let spec = json!({"type": "worker", "agent": {"image": "x", "command": ["y"]}, "sandbox": {"changeset": {"driver": "Copy"}},
+            "workspace": {"folder": {"claimName": "data", "path": path}}});
+        AgentPool::new("writers", serde_json::from_value(spec).expect("a spec"))
+    }
+
     fn agent(external: Value) -> Agent {
         Agent::new("coders-1", serde_json::from_value(json!({"poolRef": {"name": "coders"}, "external": external})).expect("an Agent"))
     }
@@ -182,9 +206,11 @@ mod tests {
     fn the_settings_of_a_pod_are_those_of_its_pool() {
         let all = json!({"driver": "Git", "protect": ["ci/*"], "maxBytes": 10, "verify": ["make", "test"], "verifySeconds": 30});
         let expected = ChangesetSettings {
-            remote: "https://git.example.com/a".into(),
-            revision: Some("main".into()),
-            depth: Some(5),
+            target: changeset::ChangesetTarget::Repository {
+                remote: "https://git.example.com/a".into(),
+                revision: Some("main".into()),
+                depth: Some(5),
+            },
             protect: vec!["ci/*".into()],
             max_bytes: Some(10),
             verify: vec!["make".into(), "test".into()],
@@ -192,8 +218,15 @@ mod tests {
             files: vec![("/spillway/files/1/content".into(), "/workspace/AGENTS.md".into())],
         };
         assert_eq!(settings(&pool(all)), Some(expected.clone()));
+        let expected_target = expected.target.clone();
         let least = ChangesetSettings { protect: vec![], max_bytes: None, verify: vec![], verify_seconds: 600, ..expected };
-        assert_eq!(settings(&pool(json!({"driver": "Git"}))), Some(least));
+        assert_eq!(settings(&pool(json!({"driver": "Git"}))), Some(least.clone()));
+        let folder = |path: &str| changeset::ChangesetTarget::Folder { folder: path.into() };
+        assert_eq!(settings(&folder_pool("sites/a")), Some(ChangesetSettings { target: folder("sites/a"), files: vec![], ..least }));
+        assert_eq!(json!(folder("a")), json!({"folder": "a"}));
+        for target in [folder(""), expected_target] {
+            assert_eq!(serde_json::from_value::<changeset::ChangesetTarget>(json!(target)).expect("a target"), target);
+        }
         assert_eq!(settings(&pool(json!({"driver": "None"}))), None);
     }
 
@@ -277,6 +310,20 @@ mod tests {
         assert!(completed(false, &without, 3, report(Some("c")), Some("b".into())).is_some(), "it began before the pool changed");
         assert_eq!(completed(false, &without, 3, report(Some("c")), None), None);
         assert_eq!(completed(true, &with, 3, report(Some("c")), None), None);
+    }
+
+    #[test]
+    fn changes_of_a_folder_name_the_folder_and_no_lines() {
+        let (inside, outside, pool) = (agent(Value::Null), agent(json!({"user": "alice"})), folder_pool("sites/a"));
+        let open = opened(&inside, &pool, "fix-1", 3).expect("a changeset");
+        assert_eq!(json!(open), json!({"state": "Open", "epoch": 3, "folder": "data/sites/a"}));
+        assert_eq!((folder_of(&inside, &pool).as_deref(), folder_of(&outside, &pool)), (Some("data/sites/a"), None));
+        let item = entry(json!({"changeset": {"state": "Open", "epoch": 3, "folder": "data/sites/a"}}));
+        assert_eq!(branch_of(&inside, &pool, &item, "fix-1"), None);
+        let report = ChangesetReport { base: "b".into(), commit: Some("c".into()), files: 2, ..ChangesetReport::default() };
+        let done = completed(false, &pool.spec, 3, report, item.open_changeset).expect("a changeset");
+        let expected = json!({"state": "Committed", "epoch": 3, "folder": "data/sites/a", "base": "b", "commit": "c", "files": 2});
+        assert_eq!(json!(done), expected);
     }
 
     #[test]

@@ -69,6 +69,12 @@ pub use crate::supervision::{Gang, Intervention, Signal, Supervision, Supervisio
     validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.changeset) || !has(self.sandbox.changeset.driver) || self.sandbox.changeset.driver != 'Git' || !has(self.workspace) || !has(self.workspace.git) || !has(self.workspace.git.push)")
         .message("workspace.git.push must be unset with sandbox.changeset.driver Git: Spillway pushes the branch of each item, and agents push nothing")
         .field_path(".workspace"),
+    validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.changeset) || !has(self.sandbox.changeset.driver) || self.sandbox.changeset.driver != 'Copy' || (has(self.workspace) && has(self.workspace.folder))")
+        .message("sandbox.changeset.driver Copy needs workspace.folder, which names the folder to copy")
+        .field_path(".sandbox.changeset"),
+    validation = Rule::new("!has(self.workspace) || !has(self.workspace.folder) || (has(self.sandbox) && has(self.sandbox.changeset) && has(self.sandbox.changeset.driver) && self.sandbox.changeset.driver == 'Copy')")
+        .message("workspace.folder needs sandbox.changeset.driver Copy: each item works in a copy of the folder")
+        .field_path(".workspace"),
     validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.changeset) || !has(self.sandbox.changeset.driver) || self.sandbox.changeset.driver == 'None' || ((!has(self.mode) || self.mode != 'Chat') && (!has(self.agent.run) || self.agent.run == 'PerItem'))")
         .message("sandbox.changeset.driver needs agent.run PerItem and a pool that is not Chat: each item has a workspace of its own")
         .field_path(".sandbox.changeset"),
@@ -297,8 +303,8 @@ pub struct AgentPermissions {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("[has(self.empty), has(self.git), has(self.volumeClaimTemplate), has(self.claimName)].filter(x, x).size() == 1")
-        .message("workspace must set exactly one of empty, git, volumeClaimTemplate and claimName"),
+    validation = Rule::new("[has(self.empty), has(self.git), has(self.folder), has(self.volumeClaimTemplate), has(self.claimName)].filter(x, x).size() == 1")
+        .message("workspace must set exactly one of empty, git, folder, volumeClaimTemplate and claimName"),
 )]
 pub struct Workspace {
     /// An empty directory that is deleted with the pod.
@@ -306,6 +312,9 @@ pub struct Workspace {
     /// A git repository that the agents work on. Each agent has a clone in an empty directory before its program starts. With
     /// `sandbox.changeset`, each item has one. The image must contain git.
     pub git: Option<GitWorkspace>,
+    /// A folder of a volume that the agents of the pool change. Each item has a copy of it in an empty directory, and its changes are
+    /// made in the folder together or not at all. It needs `sandbox.changeset.driver: Copy`.
+    pub folder: Option<FolderWorkspace>,
     /// Spec of a PersistentVolumeClaim. Each agent gets a volume of its own.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::claim_spec")]
@@ -319,6 +328,25 @@ pub struct Workspace {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EmptyWorkspace {}
+
+/// A folder of a volume. Only the sidecars of the agents mount the volume.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FolderWorkspace {
+    /// Name of an existing PersistentVolumeClaim. Agents on several nodes need the access mode ReadWriteMany. The group 10001 must be
+    /// able to write the volume: Kubernetes sets this for volumes that support it.
+    #[schemars(length(min = 1, max = 253))]
+    pub claim_name: String,
+    /// Path of the folder in the volume, without `.` and `..`. It is created if it is missing. Defaults to the whole volume.
+    #[schemars(
+        length(min = 1, max = 1024),
+        regex(
+            pattern = "^([A-Za-z0-9_-][A-Za-z0-9._-]*|[.][A-Za-z0-9_-][A-Za-z0-9._-]*)(/([A-Za-z0-9_-][A-Za-z0-9._-]*|[.][A-Za-z0-9_-][A-Za-z0-9._-]*))*$"
+        )
+    )]
+    pub path: Option<String>,
+}
 
 /// A git repository. The agents reach it through the gateway, and no other repository with its credential.
 #[skip_serializing_none]

@@ -2,7 +2,7 @@
 //! `type` changes its defaults too.
 
 use crate::AgentPoolSpec;
-use crate::agent_pool::{GitWorkspace, PoolMode};
+use crate::agent_pool::{FolderWorkspace, GitWorkspace, PoolMode};
 use crate::names;
 use crate::sandbox::{Changeset, ChangesetDriver};
 
@@ -86,13 +86,45 @@ impl AgentPoolSpec {
         at_least_zero(set.unwrap_or(STOPPED_TTL_SECONDS))
     }
 
-    /// Settings of changesets by git and their repository, if items of the pool have changesets.
-    pub fn git_changeset(&self) -> Option<(&Changeset, &GitWorkspace)> {
+    /// Settings of changesets and where they begin and end, if items of the pool have changesets.
+    pub fn changeset(&self) -> Option<(&Changeset, ChangesetTarget<'_>)> {
         let changeset = self.sandbox.as_ref()?.changeset.as_ref()?;
-        match changeset.driver? {
-            ChangesetDriver::Git => Some((changeset, self.workspace.as_ref()?.git.as_ref()?)),
-            ChangesetDriver::Copy | ChangesetDriver::None => None,
+        let workspace = self.workspace.as_ref()?;
+        let target = match changeset.driver? {
+            ChangesetDriver::Git => ChangesetTarget::Repository(workspace.git.as_ref()?),
+            ChangesetDriver::Copy => ChangesetTarget::Folder(workspace.folder.as_ref()?),
+            ChangesetDriver::None => return None,
+        };
+        Some((changeset, target))
+    }
+
+    /// Settings of changesets by git, if items of the pool have such.
+    pub fn git_changeset(&self) -> Option<&Changeset> {
+        self.changeset().filter(|(_, target)| matches!(target, ChangesetTarget::Repository(_))).map(|(changeset, _)| changeset)
+    }
+
+    /// Folder of the items' changesets, if they have such.
+    pub fn changed_folder(&self) -> Option<&FolderWorkspace> {
+        match self.changeset()?.1 {
+            ChangesetTarget::Folder(folder) => Some(folder),
+            ChangesetTarget::Repository(_) => None,
         }
+    }
+}
+
+/// Where changesets begin and end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangesetTarget<'a> {
+    /// A clone of a repository, and a branch of it.
+    Repository(&'a GitWorkspace),
+    /// A copy of a folder, and the folder.
+    Folder(&'a FolderWorkspace),
+}
+
+impl FolderWorkspace {
+    /// The folder as text: the claim, and the path in its volume.
+    pub fn name(&self) -> String {
+        self.path.as_ref().map_or_else(|| self.claim_name.clone(), |path| format!("{}/{path}", self.claim_name))
     }
 }
 
@@ -131,19 +163,30 @@ mod tests {
     }
 
     #[test]
-    fn items_have_changesets_by_git_alone_and_with_a_repository() {
+    fn items_have_changesets_with_a_driver_and_what_it_works_on() {
         let of = |changeset: serde_json::Value, workspace: serde_json::Value| {
             let spec = serde_json::json!({"type": "worker", "agent": {"image": "x", "command": ["y"]},
                 "sandbox": {"changeset": changeset}, "workspace": workspace});
             let spec: AgentPoolSpec = serde_json::from_value(spec).expect("a pool");
-            spec.git_changeset()
-                .map(|(changeset, git)| (changeset.branch_template().to_owned(), changeset.verify_timeout_seconds(), git.remote.clone()))
+            let (changeset, target) = spec.changeset()?;
+            let target = match target {
+                ChangesetTarget::Repository(git) => git.remote.clone(),
+                ChangesetTarget::Folder(folder) => folder.name(),
+            };
+            assert_eq!((spec.git_changeset().is_some(), spec.changed_folder().is_some()), (target == "r", target != "r"));
+            Some((changeset.branch_template().to_owned(), changeset.verify_timeout_seconds(), target))
         };
         let git = serde_json::json!({"git": {"remote": "r"}});
         assert_eq!(of(serde_json::json!({"driver": "Git"}), git.clone()), Some(("spillway/{item}".into(), 600, "r".into())));
         let own = serde_json::json!({"driver": "Git", "branch": "b", "verifySeconds": 5});
         assert_eq!(of(own, git.clone()), Some(("b".into(), 5, "r".into())));
         assert_eq!(of(serde_json::json!({"driver": "Git"}), serde_json::Value::Null), None);
+        let folder = |path: Option<&str>| serde_json::json!({"folder": {"claimName": "c", "path": path}});
+        let copied =
+            |path| of(serde_json::json!({"driver": "Copy", "verifySeconds": 5}), folder(path)).map(|(_, seconds, name)| (seconds, name));
+        assert_eq!(copied(None), Some((5, "c".into())));
+        assert_eq!(copied(Some("a/b")), Some((5, "c/a/b".into())));
+        assert_eq!(of(serde_json::json!({"driver": "Git"}), folder(None)), None);
         for driver in ["Copy", "None"] {
             assert_eq!(of(serde_json::json!({"driver": driver}), git.clone()), None, "{driver}");
         }

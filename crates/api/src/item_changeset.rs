@@ -11,11 +11,11 @@ use serde_with::skip_serializing_none;
 pub enum ChangesetState {
     /// An agent works on the item.
     Open,
-    /// The changes are a commit on the branch.
+    /// The changes are a commit on the branch, or are made in the folder.
     Committed,
     /// There are no changes, or they were dropped.
     Discarded,
-    /// The branch had another commit than the one that the work began from.
+    /// The branch had another commit than the one that the work began from, or the folder other files.
     Conflict,
 }
 
@@ -24,8 +24,9 @@ pub enum ChangesetState {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemChangeset {
-    /// State: an agent works on the item (`Open`), the changes are a commit on the branch (`Committed`), there are none or they were
-    /// dropped (`Discarded`), or the branch had another commit than the one that the work began from (`Conflict`).
+    /// State: an agent works on the item (`Open`), the changes are a commit on the branch or are made in the folder (`Committed`),
+    /// there are none or they were dropped (`Discarded`), or the branch had another commit than the one that the work began from, or
+    /// the folder other files (`Conflict`).
     pub state: ChangesetState,
     /// Epoch of the attempt's lease.
     #[schemars(range(min = 0))]
@@ -36,15 +37,18 @@ pub struct ItemChangeset {
     /// Branch of the changes.
     #[schemars(length(max = 400))]
     pub branch: Option<String>,
-    /// Commit that the work began from.
+    /// Folder of the changes: the name of the PersistentVolumeClaim, and the path in its volume.
+    #[schemars(length(max = 1300))]
+    pub folder: Option<String>,
+    /// Commit that the work began from. Of a folder: SHA-256 of the list of its files.
     #[schemars(length(max = 64))]
     pub base: Option<String>,
-    /// Commit with the changes.
+    /// Commit with the changes. Of a folder: SHA-256 of the list of changes.
     #[schemars(length(max = 64))]
     pub commit: Option<String>,
     /// Number of changed files.
     pub files: Option<i64>,
-    /// Number of added lines.
+    /// Number of added lines. Lines of a folder's files are not counted.
     pub insertions: Option<i64>,
     /// Number of removed lines.
     pub deletions: Option<i64>,
@@ -61,6 +65,7 @@ impl ItemChangeset {
             epoch,
             remote: None,
             branch: None,
+            folder: None,
             base: None,
             commit: None,
             files: None,

@@ -31,24 +31,28 @@ pub struct Sandbox {
 #[x_kube(
     validation = command_length_rule("verify", 16_384),
     validation = Rule::new("(has(self.driver) && self.driver != 'None') || !(has(self.branch) || has(self.maxBytes) || has(self.verifySeconds) || (has(self.protect) && self.protect.size() > 0) || (has(self.verify) && self.verify.size() > 0))")
-        .message("branch, protect, maxBytes, verify and verifySeconds need driver: Git")
+        .message("branch, protect, maxBytes, verify and verifySeconds need a driver: Git or Copy")
         .field_path(".driver"),
+    validation = Rule::new("!has(self.branch) || !has(self.driver) || self.driver != 'Copy'")
+        .message("branch must be unset with driver: Copy, whose changes go to a folder")
+        .field_path(".branch"),
 )]
 pub struct Changeset {
-    /// Method: `Git` (a fresh clone of `workspace.git` for each item, and a pushed branch as the result), `Copy` (a copy of the
-    /// workspace) or `None` (the default). Copy is not supported by this version.
+    /// Method: `Git` (a fresh clone of `workspace.git` for each item, and a pushed branch as the result), `Copy` (a fresh copy of
+    /// `workspace.folder` for each item, whose changes are made in the folder) or `None` (the default).
     pub driver: Option<ChangesetDriver>,
     /// Branch to which the changes of an item are pushed, with `{agent}`, `{pool}` and `{item}` for names. Defaults to
     /// `spillway/{item}`. With a fixed name, items that began from the same commit conflict.
     #[schemars(length(min = 1, max = 200), regex(pattern = "^[A-Za-z0-9_{][A-Za-z0-9._/@+{}-]*$"))]
     pub branch: Option<String>,
-    /// Paths that must not change, relative to the repository. A path stands for all below it, and `*` for any characters of a name.
+    /// Paths that must not change, relative to the repository or the folder. A path stands for all below it, and `*` for any characters of a name.
     #[schemars(length(max = 64), inner(length(min = 1, max = 256), regex(pattern = "^[^/].*$")))]
     pub protect: Option<Vec<String>>,
-    /// Maximum number of bytes of the added and changed files together. If unset, only the platform's limit of a push applies.
+    /// Maximum number of bytes of the added and changed files together. If unset, only the platform's limit of a push, or the size of the
+    /// volumes, applies.
     #[schemars(range(min = 1))]
     pub max_bytes: Option<i64>,
-    /// Command that must exit 0 before the changes of an item are pushed. It runs in the workspace, after the program.
+    /// Command that must exit 0 before the changes of an item are accepted. It runs in the workspace, after the program.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub verify: Option<Vec<String>>,
     /// Time limit in seconds of `verify`. Defaults to 600.
@@ -62,7 +66,7 @@ pub struct Changeset {
 pub enum ChangesetDriver {
     /// A fresh clone for each item.
     Git,
-    /// A copy of the workspace.
+    /// A fresh copy of a folder for each item.
     Copy,
     /// No isolation.
     None,

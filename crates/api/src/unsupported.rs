@@ -40,8 +40,7 @@ const NO_SANDBOX_ADVICE: &str = "leave it unset. The pod's own isolation still a
 const NO_ITEM_CHANGESET_ADVICE: &str = "leave it unset. The pool sets the changeset (spec.sandbox.changeset)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 10] = [
-    field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Copy"]), "use Git, or leave it unset"),
+pub const UNSUPPORTED_FIELDS: [Field; 9] = [
     field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX_ADVICE),
     field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX_ADVICE),
     field(
@@ -147,8 +146,7 @@ mod tests {
             "supervision": {"rules": [{"signal": "BadChangeset", "do": "Reap"}, {"signal": "RuleViolated", "rule": "ForbiddenPath", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
         let all = json!({"toolsets": [{"name": "t"}],
-            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {"loopback": "LinkOnly"}, "software": {"path": ["/x"]},
-                "changeset": {"driver": "Copy"}},
+            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {"loopback": "LinkOnly"}, "software": {"path": ["/x"]}},
             "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"},
                 {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"}]}});
         let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 use super::*;
-use crate::limits::{MAX_DEPTH, MAX_FILES};
+use crate::limits::{MAX_CHANGES, MAX_DEPTH, MAX_FILES, MAX_LINES_BYTES};
 use crate::samples::{
     Node, Recorder, Tree, assert_clean, changes, commit, copy, files, open, quick, read_tree, receive, stream, temporary, write_tree,
 };
@@ -463,4 +463,24 @@ fn a_folder_that_cannot_be_changed_is_found_before_the_commit_point() {
         assert_clean(root.path());
     }
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).expect("its mode");
+}
+
+#[test]
+fn too_many_changes_are_refused_while_they_are_read() {
+    let root = temporary();
+    let folder = quick(root.path());
+    let refused = |path: &dyn Fn(usize) -> String, count: usize| {
+        let mut stream = Vec::new();
+        for number in 0..count {
+            let path = RelativePath::parse(&path(number)).expect("a path");
+            crate::record::write_line(&mut stream, &Change { path, old: Some(Content::Link { target: "x".into() }), new: None })
+                .expect("written");
+        }
+        let error = folder.receive(&mut stream.as_slice(), "", 0).err().expect("an error");
+        matches!(error, FolderError::TooManyChanges)
+    };
+    let short = |number: usize| format!("{number:06}");
+    let long = |number: usize| format!("{number:06}/{}", ["x".repeat(200).as_str(); 19].join("/"));
+    assert!(refused(&short, MAX_CHANGES + 1) && !refused(&short, MAX_CHANGES));
+    assert!(refused(&long, MAX_LINES_BYTES / 3800) && !refused(&long, MAX_LINES_BYTES / 4000));
 }

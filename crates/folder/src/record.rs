@@ -84,8 +84,6 @@ pub enum CopyLine {
     },
     /// The last line of a whole copy.
     End,
-    /// The last line of a copy that could not be made, with the reason.
-    Failed(String),
 }
 
 /// Writes a record as a line; returns the line without its end.

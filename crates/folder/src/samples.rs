@@ -128,7 +128,6 @@ pub fn read_copy(mut copy: &[u8]) -> Tree {
     loop {
         match read_line(&mut copy).expect("a line").expect("not the end").1 {
             CopyLine::End => break,
-            CopyLine::Failed(reason) => panic!("{reason}"),
             CopyLine::Link { path, target } => drop(tree.insert(path.into(), Node::Link(target))),
             CopyLine::File { path, executable, size } => {
                 let (text, rest) = copy.split_at(usize::try_from(size).expect("few"));

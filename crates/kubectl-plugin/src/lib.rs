@@ -139,7 +139,7 @@ pub enum Command {
     Redrive(work::redrive::Arguments),
     /// Declare the node of an item's agent dead, so that another agent gets the item
     Release(work::release::Arguments),
-    /// Show what an item changed in the repository of its pool: branch, commit, size, and the git commands that show it
+    /// Show what an item changed in the repository or the folder of its pool: branch, commit, size, and the git commands that show it
     Diff(work::diff::Arguments),
     /// List and get the files that agents keep with an item
     Artifact(Box<artifact::Arguments>),

@@ -49,7 +49,7 @@ pub const DATA_DIR: &str = "/spillway/data";
 pub const DATA_DIR_VARIABLE: &str = "SPILLWAY_DATA_DIR";
 /// The program's working directory.
 pub const WORKSPACE_DIR: &str = "/workspace";
-/// Folder of the repository that clones for items are made from.
+/// Folder of the repository that clones for items are made from, or of the steps' own files about the copy of a folder.
 pub const MIRROR_DIR: &str = "/spillway/mirror";
 /// The file of notices in the data folder.
 pub const NOTICES_FILE: &str = "notices.jsonl";
@@ -64,7 +64,12 @@ pub const MAX_LINE_BYTES: usize = spillway_wire::body::MAX_BODY_BYTES;
 /// The most bytes of a line that the sidecar writes. The largest line has settings in which every hook has its greatest length.
 pub const MAX_ORDER_BYTES: usize = 4 * 1024 * 1024;
 
-/// The loopback port for models; the next four ports are for egress, git, tools and artifacts.
+/// Where the sidecar mounts the volume of the pool's folder.
+pub const VOLUME_DIR: &str = "/spillway/volume";
+/// The URL of the pool's folder at the sidecar.
+pub const FOLDER_URL: &str = "http://127.0.0.1:4106/folder";
+
+/// The loopback port for models; the next five ports are for egress, git, tools, artifacts and the pool's folder.
 pub const FIRST_LOOPBACK_PORT: u16 = 4101;
 /// The environment variable with the URL of the sidecar's port for artifacts.
 pub const ARTIFACTS_VARIABLE: &str = "SPILLWAY_ARTIFACTS_URL";

@@ -21,6 +21,7 @@ pub fn assignment(epoch: i64) -> Assignment {
         attempt_seconds: 60,
         checkpoint_ref: None,
         branch: None,
+        folder: None,
     }
 }
 

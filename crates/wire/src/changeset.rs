@@ -1,6 +1,8 @@
-//! Changesets: the changes of one item to the repository of its pool, from a fresh clone to a pushed branch.
+//! Changesets: the changes of one item to the repository or the folder of its pool, from a fresh clone or copy to a pushed branch or
+//! a changed folder.
 //!
-//! The pod makes one commit of the files that the program leaves, and announces it. The gateway lets exactly this commit pass.
+//! The pod makes one commit of the files that the program leaves, and announces it. The gateway lets exactly this commit pass. Of a
+//! folder, the sidecar makes exactly the changes that were announced.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +15,11 @@ const MAX_BRANCH_CHARS: usize = 400;
 
 /// Reasons for which an attempt at an item fails because of its changeset.
 pub mod reasons {
-    /// The workspace could not be cloned.
+    /// The workspace could not be cloned or copied.
     pub const WORKSPACE_NOT_PREPARED: &str = "WorkspaceNotPrepared";
-    /// The commit could not be made or pushed.
+    /// The commit could not be made or pushed, or the changes could not be made in the folder.
     pub const CHANGESET_NOT_COMMITTED: &str = "ChangesetNotCommitted";
-    /// The branch has another commit than the one that the work began from.
+    /// The branch has another commit than the one that the work began from, or the folder has other files.
     pub const CHANGESET_CONFLICT: &str = "ChangesetConflict";
     /// A protected path was changed.
     pub const PROTECTED_PATH: &str = "ProtectedPath";
@@ -25,11 +27,20 @@ pub mod reasons {
     pub const CHANGESET_TOO_LARGE: &str = "ChangesetTooLarge";
     /// The verify command failed.
     pub const CHANGESET_NOT_VERIFIED: &str = "ChangesetNotVerified";
+    /// A folder of files has something that no folder may get: a pipe, a link that leaves the folder, a set-uid program.
+    pub const FORBIDDEN_FILE: &str = "ForbiddenFile";
     /// All of them.
-    pub const ALL: [&str; 6] =
-        [WORKSPACE_NOT_PREPARED, CHANGESET_NOT_COMMITTED, CHANGESET_CONFLICT, PROTECTED_PATH, CHANGESET_TOO_LARGE, CHANGESET_NOT_VERIFIED];
+    pub const ALL: [&str; 7] = [
+        WORKSPACE_NOT_PREPARED,
+        CHANGESET_NOT_COMMITTED,
+        CHANGESET_CONFLICT,
+        PROTECTED_PATH,
+        CHANGESET_TOO_LARGE,
+        CHANGESET_NOT_VERIFIED,
+        FORBIDDEN_FILE,
+    ];
     /// The reasons for which the changes themselves are refused. They raise the signal BadChangeset.
-    pub const REFUSED: [&str; 3] = [PROTECTED_PATH, CHANGESET_TOO_LARGE, CHANGESET_NOT_VERIFIED];
+    pub const REFUSED: [&str; 4] = [PROTECTED_PATH, CHANGESET_TOO_LARGE, CHANGESET_NOT_VERIFIED, FORBIDDEN_FILE];
 }
 
 /// How the pod makes changesets.
@@ -37,21 +48,16 @@ pub mod reasons {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ChangesetSettings {
-    /// URL of the repository.
-    pub remote: String,
-    /// Branch, tag or commit that work begins from. None: the default branch.
-    #[serde(default)]
-    pub revision: Option<String>,
-    /// Number of commits to fetch. None: all.
-    #[serde(default)]
-    pub depth: Option<u32>,
+    /// Where they begin and end.
+    #[serde(flatten)]
+    pub target: ChangesetTarget,
     /// Paths that must not change. A path stands for all below it, and `*` for any characters of a name.
     #[serde(default)]
     pub protect: Vec<String>,
     /// The most bytes of the changed files together. None: there is no limit.
     #[serde(default)]
     pub max_bytes: Option<u64>,
-    /// Command that must end with 0 before a commit is pushed. Empty: there is none.
+    /// Command that must end with 0 before the changes are accepted. Empty: there is none.
     #[serde(default)]
     pub verify: Vec<String>,
     /// Seconds that this command may take.
@@ -61,7 +67,31 @@ pub struct ChangesetSettings {
     pub files: Vec<(String, String)>,
 }
 
-/// A commit that may be pushed.
+/// Where changesets begin and end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged, rename_all_fields = "camelCase")]
+pub enum ChangesetTarget {
+    /// A clone of a repository, and a branch of it.
+    Repository {
+        /// URL of the repository.
+        remote: String,
+        /// Branch, tag or commit that work begins from. None: the default branch.
+        #[serde(default)]
+        revision: Option<String>,
+        /// Number of commits to fetch. None: all.
+        #[serde(default)]
+        depth: Option<u32>,
+    },
+    /// A copy of a folder, and the folder.
+    Folder {
+        /// Path of the folder in the volume that the sidecar mounts. Empty: the whole volume.
+        folder: String,
+    },
+}
+
+/// A commit that may be pushed, or the changes that may be made in a folder: SHA-256 of the list of its files, and of the list of
+/// changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingCommit {
@@ -90,12 +120,12 @@ impl PendingCommit {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChangesetReport {
-    /// Commit that the work began from.
+    /// Commit that the work began from, or SHA-256 of the list of the folder's files.
     pub base: String,
-    /// The pushed commit. None: no file was changed, and nothing was pushed.
+    /// The pushed commit, or SHA-256 of the list of changes. None: no file was changed, and nothing was pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// The branch that was pushed.
+    /// The branch that was pushed. Empty: the changes are in a folder.
     pub branch: String,
     /// Number of changed files.
     #[serde(default)]

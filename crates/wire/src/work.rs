@@ -94,9 +94,19 @@ pub struct Assignment {
     /// Where this attempt can continue, as an earlier attempt reported it.
     #[serde(default)]
     pub checkpoint_ref: Option<String>,
-    /// Branch of the item's changeset. None: the item has no changeset.
+    /// Branch of the item's changeset. None: the item has no changeset, or one of a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// Folder of the item's changeset: the claim, and the path in its volume. None: the item has no changeset, or one of a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+}
+
+impl Assignment {
+    /// Whether the changes of the item are a changeset.
+    pub fn has_changeset(&self) -> bool {
+        self.branch.is_some() || self.folder.is_some()
+    }
 }
 
 /// How an attempt ended, as the agent reports it.

@@ -27,7 +27,7 @@ use crate::api::{Agent, AgentPool, names};
 use crate::controller::program_files::{FILE_NAME, FILES_DIR, FileCopy, HOME_DIR, WORKSPACE_DIR, copies};
 use crate::controller::supervised::Supervised;
 use crate::policy::git::Repository;
-use volumes::{mounts, volumes};
+use volumes::{folder_mount, mounts, volumes};
 
 pub use volumes::claim;
 
@@ -43,8 +43,10 @@ const RUN_DIR: &str = "/spillway/run";
 const JOURNAL_DIR: &str = "/spillway/journal";
 const TOKEN_DIR: &str = "/spillway/token";
 const CA_DIR: &str = "/spillway/ca";
-/// The mirror of the repository, from which the workspace of each item is cloned.
+/// The mirror of the repository, from which the workspace of each item is cloned, or what the steps keep about a copy.
 const MIRROR_DIR: &str = "/spillway/mirror";
+/// The volume of the pool's folder, in the sidecar.
+const FOLDER_VOLUME_DIR: &str = "/spillway/volume";
 /// Files between our programs and the agent's: notices, payloads, results.
 const DATA_DIR: &str = "/spillway/data";
 /// The sidecar's loopback port for other hosts than models, git and tools.
@@ -59,6 +61,8 @@ const PLACEHOLDER_KEY: &str = "held-by-spillway";
 const TOKEN_TTL_SECONDS: i64 = 3600;
 /// Limits of the sidecar. Its binary is in a scratch volume.
 const LINK_LIMITS: [(&str, &str); 3] = [("cpu", "500m"), ("memory", "48Mi"), ("ephemeral-storage", "64Mi")];
+/// Memory of the sidecar in pools with a folder, whose paths it compares.
+const FOLDER_LINK_MEMORY: &str = "128Mi";
 const LINK_REQUESTS: [(&str, &str); 3] = [("cpu", "5m"), ("memory", "12Mi"), ("ephemeral-storage", "16Mi")];
 /// The uid and gid agents run as.
 const AGENT_UID: i64 = 10_001;
@@ -105,7 +109,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
-            init_containers: Some(vec![sidecar_container(supervised)]),
+            init_containers: Some(vec![sidecar_container(pool, supervised)]),
             containers: vec![container],
             restart_policy: Some("Never".into()),
             termination_grace_period_seconds: Some(spec.goodbye_timeout_seconds().into()),
@@ -158,12 +162,23 @@ fn pod_labels(agent: &Agent, pool: &AgentPool) -> BTreeMap<String, String> {
 
 /// The native sidecar. Its postStart hook installs our programs for the agent's container. The kubelet starts no other
 /// container before that hook ends, and a separate init container would make each start a second slower.
-fn sidecar_container(supervised: &Supervised) -> Container {
+fn sidecar_container(pool: &AgentPool, supervised: &Supervised) -> Container {
     let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
     let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
     let install = ExecAction { command: Some(vec!["/spillway-agent".into(), "install".into(), BIN_DIR.into()]) };
     let after_start = LifecycleHandler { exec: Some(install), ..LifecycleHandler::default() };
-    let quantities = |all: [(&str, &str); 3]| all.into_iter().map(|(name, value)| (name.to_owned(), Quantity(value.to_owned()))).collect();
+    let own_mounts = [
+        mount("spillway-bin", BIN_DIR),
+        mount("spillway-run", RUN_DIR),
+        mount("spillway-journal", JOURNAL_DIR),
+        read("spillway-token", TOKEN_DIR),
+        read("spillway-ca", CA_DIR),
+    ];
+    let quantities = |all: [(&str, &str); 3]| -> BTreeMap<String, Quantity> {
+        all.into_iter().map(|(name, value)| (name.to_owned(), Quantity(value.to_owned()))).collect()
+    };
+    let mut limits = quantities(LINK_LIMITS);
+    limits.extend(pool.spec.changed_folder().map(|_| ("memory".to_owned(), Quantity(FOLDER_LINK_MEMORY.to_owned()))));
     Container {
         name: LINK_CONTAINER.into(),
         image: Some(supervised.image.clone()),
@@ -173,18 +188,12 @@ fn sidecar_container(supervised: &Supervised) -> Container {
         restart_policy: Some("Always".into()),
         lifecycle: Some(Lifecycle { post_start: Some(after_start), ..Lifecycle::default() }),
         resources: Some(ResourceRequirements {
-            limits: Some(quantities(LINK_LIMITS)),
+            limits: Some(limits),
             requests: Some(quantities(LINK_REQUESTS)),
             ..ResourceRequirements::default()
         }),
         security_context: Some(SecurityContext { run_as_user: Some(LINK_UID), ..container_security_context() }),
-        volume_mounts: Some(vec![
-            mount("spillway-bin", BIN_DIR),
-            mount("spillway-run", RUN_DIR),
-            mount("spillway-journal", JOURNAL_DIR),
-            read("spillway-token", TOKEN_DIR),
-            read("spillway-ca", CA_DIR),
-        ]),
+        volume_mounts: Some(own_mounts.into_iter().chain(folder_mount(pool)).collect()),
         ..Container::default()
     }
 }

@@ -166,6 +166,25 @@ fn only_pools_with_changesets_have_a_mirror_and_only_the_agents_container_mounts
 }
 
 #[test]
+fn the_volume_of_a_folder_is_the_sidecars_alone() {
+    let extra = json!({"workspace": {"folder": {"claimName": "data", "path": "site"}}, "sandbox": {"changeset": {"driver": "Copy"}}});
+    let spec = built(extra);
+    let claims: Vec<String> =
+        spec.volumes.iter().flatten().filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.clone())).collect();
+    assert_eq!(claims, ["data"]);
+    let of = |container: &Container, name: &str| {
+        let mounts = container.volume_mounts.iter().flatten();
+        mounts.filter(|mount| mount.name == name).map(|mount| mount.mount_path.clone()).collect::<Vec<_>>()
+    };
+    let link = &spec.init_containers.as_ref().expect("a sidecar")[0];
+    assert_eq!((of(link, "spillway-folder"), of(&spec.containers[0], "spillway-folder")), (vec!["/spillway/volume".to_owned()], vec![]));
+    assert_eq!(of(&spec.containers[0], "spillway-mirror"), ["/spillway/mirror"], "for the manifest of the copy");
+    let memory = |spec: &PodSpec| spec.init_containers.as_ref()?[0].resources.as_ref()?.limits.as_ref()?.get("memory").cloned();
+    assert_eq!(memory(&spec).map(|memory| memory.0).as_deref(), Some("128Mi"));
+    assert_eq!(memory(&built(json!({}))).map(|memory| memory.0).as_deref(), Some("48Mi"));
+}
+
+#[test]
 fn the_supervisor_starts_the_program_and_passes_on_what_the_pool_lists() {
     let words = |extra| built(extra).containers[0].command.clone().expect("a command").join(" ");
     assert_eq!(words(json!({})), "/spillway/bin/spillway-agent agent --home /home/agent/home -- y");

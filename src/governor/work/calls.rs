@@ -248,6 +248,7 @@ fn assignment(item: &WorkItem, agent: &Agent, pool: &AgentPool, key: &ObjectKey,
         attempt_seconds: seconds(policy.attempt_timeout),
         checkpoint_ref: item.status.as_ref().and_then(|status| status.progress.as_ref()?.checkpoint_ref.clone()),
         branch: changeset::branch_of(agent, pool, &entry, &key.name),
+        folder: changeset::folder_of(agent, pool),
     }
 }
 

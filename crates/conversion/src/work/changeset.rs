@@ -35,12 +35,13 @@ pub(super) fn patch(entry: &Entry, record: &Record, told: Option<&ItemChangeset>
 
 /// All fields. An absent one removes the field of an earlier attempt.
 fn whole(changeset: &ItemChangeset) -> Value {
-    let ItemChangeset { state, epoch, remote, branch, base, commit, files, insertions, deletions, message } = changeset;
+    let ItemChangeset { state, epoch, remote, branch, folder, base, commit, files, insertions, deletions, message } = changeset;
     json!({
         "state": state,
         "epoch": epoch,
         "remote": remote,
         "branch": branch,
+        "folder": folder,
         "base": base,
         "commit": commit,
         "files": files,
@@ -162,7 +163,7 @@ mod tests {
             ..ItemChangeset::new(ChangesetState::Open, 3)
         };
         let value = patched(open(), &record(Phase::Leased, 3, 0, None), Some(told)).expect("a patch");
-        let expected = json!({"state": "Open", "epoch": 3, "remote": "https://git.example.com/a", "branch": "spillway/i", "base": null,
+        let expected = json!({"state": "Open", "epoch": 3, "remote": "https://git.example.com/a", "branch": "spillway/i", "folder": null, "base": null,
             "commit": null, "files": null, "insertions": null, "deletions": null, "message": null});
         assert_eq!(value, expected);
     }

@@ -14,8 +14,9 @@ use spillway_wire::changeset::reasons;
 pub fn add_facts(list: &mut List, item: &WorkItem) {
     let Some(found) = changeset::of(item) else { return };
     let message = found.message.as_deref().map(|message| format!("; {}", one_line(message))).unwrap_or_default();
-    list.text("Changeset", Some(format!("{}{message}", changeset::state_text(found.state))));
+    list.text("Changeset", Some(format!("{}{message}", changeset::state_text(found))));
     list.text("Branch", found.branch.as_ref());
+    list.text("Folder", found.folder.as_ref());
     list.text("Commits", changeset::commits_text(found));
     list.text("Changes", changeset::size_text(found));
 }

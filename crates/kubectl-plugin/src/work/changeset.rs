@@ -11,18 +11,28 @@ pub fn of(item: &WorkItem) -> Option<&ItemChangeset> {
     item.status.as_ref()?.changeset.as_ref()
 }
 
-/// The name of a state, and its meaning for a person.
-pub fn state_text(state: ChangesetState) -> &'static str {
-    match state {
+/// The name of the state, and its meaning for a person.
+pub fn state_text(changeset: &ItemChangeset) -> &'static str {
+    let in_folder = changeset.folder.is_some();
+    match changeset.state {
+        ChangesetState::Open if in_folder => "Open: an agent works on the item, and the folder is not changed yet",
         ChangesetState::Open => "Open: an agent works on the item, and nothing is pushed yet",
+        ChangesetState::Committed if in_folder => "Committed: the changes are made in the folder",
         ChangesetState::Committed => "Committed: the changes are a commit on the branch",
+        ChangesetState::Discarded if in_folder => "Discarded: the attempt reported no change of the folder",
         ChangesetState::Discarded => "Discarded: nothing was pushed",
+        ChangesetState::Conflict if in_folder => {
+            "Conflict: the folder has other files than those that the work began from, and was not changed"
+        }
         ChangesetState::Conflict => "Conflict: the branch has another commit than the one that the work began from, and nothing was pushed",
     }
 }
 
-/// The commits: `BASE..COMMIT`, or the base alone.
+/// The commits: `BASE..COMMIT`, or the base alone. A folder has none.
 pub fn commits_text(changeset: &ItemChangeset) -> Option<String> {
+    if changeset.folder.is_some() {
+        return None;
+    }
     let short = |id: &str| id.chars().take(SHORT_COMMIT_CHARS).collect::<String>();
     let base = changeset.base.as_deref().map(short)?;
     Some(match changeset.commit.as_deref() {
@@ -35,13 +45,18 @@ pub fn commits_text(changeset: &ItemChangeset) -> Option<String> {
 pub fn size_text(changeset: &ItemChangeset) -> Option<String> {
     let files = changeset.files?;
     let unit = if files == 1 { "file" } else { "files" };
+    // Lines of a folder's files are not counted.
+    if changeset.folder.is_some() {
+        return Some(format!("{files} {unit}"));
+    }
     Some(format!("{files} {unit}, +{} -{}", changeset.insertions.unwrap_or(0), changeset.deletions.unwrap_or(0)))
 }
 
 /// The git commands that show the changes; none if there is no commit. A value that a shell or git could read as more than a
 /// name gives no commands, because the user copies them into a shell.
 pub fn git_commands(changeset: &ItemChangeset) -> Option<[String; 2]> {
-    let ItemChangeset { state, remote, branch, base, commit, epoch: _, files: _, insertions: _, deletions: _, message: _ } = changeset;
+    let ItemChangeset { state, remote, branch, base, commit, folder: _, epoch: _, files: _, insertions: _, deletions: _, message: _ } =
+        changeset;
     if *state != ChangesetState::Committed {
         return None;
     }
@@ -78,6 +93,23 @@ mod tests {
         assert_eq!((commits_text(&open).as_deref(), size_text(&open)), (Some("0123456789ab"), None));
         assert_eq!(size_text(&changeset(&json!({"files": 0, "insertions": null, "deletions": null}))).as_deref(), Some("0 files, +0 -0"));
         assert_eq!(commits_text(&changeset(&json!({"base": null}))), None);
+    }
+
+    #[test]
+    fn a_folder_has_no_commits_and_no_lines() {
+        let gone = json!({"folder": "data/site", "remote": null, "branch": null, "insertions": null, "deletions": null});
+        let whole = changeset(&gone);
+        assert_eq!((commits_text(&whole), size_text(&whole).as_deref(), git_commands(&whole)), (None, Some("1 file"), None));
+        let text = |state: &str| {
+            let mut change = gone.clone();
+            change["state"] = json!(state);
+            (state_text(&changeset(&change)), state_text(&changeset(&json!({"state": state}))))
+        };
+        for state in ["Open", "Committed", "Discarded", "Conflict"] {
+            let (of_folder, of_repository) = text(state);
+            assert!(of_folder.starts_with(state) && of_folder.contains("folder"), "{of_folder}");
+            assert!(of_repository.starts_with(state) && !of_repository.contains("folder"), "{of_repository}");
+        }
     }
 
     #[test]

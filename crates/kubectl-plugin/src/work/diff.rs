@@ -109,9 +109,10 @@ fn text(report: &Report) -> Output {
     let mut output = Output::default();
     output.line(format!("WorkItem {item} in namespace {namespace}: {phase}"));
     let rows = [
-        ("State", Some(changeset::state_text(found.state).to_owned())),
+        ("State", Some(changeset::state_text(found).to_owned())),
         ("Repository", found.remote.clone()),
         ("Branch", found.branch.clone()),
+        ("Folder", found.folder.clone()),
         ("Commits", changeset::commits_text(found)),
         ("Changes", changeset::size_text(found)),
         ("Epoch", Some(found.epoch.to_string())),

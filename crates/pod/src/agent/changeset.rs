@@ -1,5 +1,5 @@
-//! The changeset of the item in hand, as the supervisor decides it: a clone before the program runs, and a checked and pushed
-//! commit after it. Pure: events and the time come in, actions go out.
+//! The changeset of the item in hand, as the supervisor decides it: a clone or a copy before the program runs, and a checked and
+//! pushed commit, or changes of the folder, after it. Pure: events and the time come in, actions go out.
 //!
 //! What always holds: no process of a program runs beside a step, and none of a step runs beside the next one
 //! ([`command_run`](super::command_run)). A commit is announced only while it may be pushed, and pushed only after the sidecar
@@ -13,9 +13,9 @@ use spillway_wire::changeset::{ChangesetReport, PendingCommit, reasons};
 use super::command_run::{CommandRun, RunAction, RunEnd, RunEvent};
 use crate::clock::BootTime;
 
-/// Time limit of a clone, and of a commit.
+/// Time limit of a clone or a copy, and of a commit.
 const GIT_TIMEOUT: Duration = Duration::from_secs(900);
-/// Time limit of a push, as the gateway's.
+/// Time limit of a push, as the gateway's, and of changes of a folder.
 const PUSH_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The most bytes of a message. Written as JSON, it fits into the kept end of the output.
 const MAX_MESSAGE_BYTES: usize = 1024;
@@ -43,11 +43,11 @@ impl StepFailure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StepResult {
-    /// The workspace is a clone at this commit.
+    /// The workspace is a clone at this commit, or a copy with this manifest.
     Prepared {
-        /// The commit.
+        /// The commit, or SHA-256 of the manifest.
         base: String,
-        /// The seal of the mirror.
+        /// The seal of the mirror. Empty: there is none.
         seal: String,
     },
     /// No file was changed: the report has no commit.
@@ -59,7 +59,7 @@ pub enum StepResult {
         /// What it changes.
         report: ChangesetReport,
     },
-    /// The commit is on the branch.
+    /// The commit is on the branch, or the changes are made in the folder.
     Pushed,
     /// The changes are refused.
     Refused(StepFailure),
@@ -68,13 +68,13 @@ pub enum StepResult {
 /// A process that runs for a changeset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Make the clone.
+    /// Make the clone or the copy.
     Prepare,
     /// Make the commit, on this base.
     Commit(String),
     /// Run the pool's command.
     Verify,
-    /// Push the commit.
+    /// Push the commit, or make the changes in the folder.
     Push(PendingCommit),
 }
 
@@ -91,10 +91,10 @@ impl Step {
     /// Its name in messages.
     fn name(&self) -> &'static str {
         match self {
-            Self::Prepare => "the clone of the repository (spec.workspace.git)",
+            Self::Prepare => "the preparation of the workspace (spec.workspace)",
             Self::Commit(_) => "the commit of the changes",
             Self::Verify => "the verify command (spec.sandbox.changeset.verify)",
-            Self::Push(_) => "the push of the changes",
+            Self::Push(_) => "the delivery of the changes",
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use spillway_wire::changeset::{ChangesetSettings, PendingCommit};
+use spillway_wire::changeset::{ChangesetSettings, ChangesetTarget, PendingCommit};
 use spillway_wire::work::Assignment;
 
 use super::changeset::{Action, Step};
@@ -19,7 +19,7 @@ use crate::clock::BootTime;
 const AGENT_NAME_VARIABLE: &str = "SPILLWAY_AGENT_NAME";
 
 impl Supervisor {
-    /// Makes the clone of the item in hand.
+    /// Makes the clone or the copy of the item in hand.
     pub(super) fn prepare_changeset(&mut self) {
         let actions = self.changeset.prepare(BootTime::now());
         self.run_changeset_actions(actions);
@@ -90,33 +90,43 @@ fn command(own: &Path, agent: &str, seal: &str, step: &Step, item: &Assignment, 
     let mut words = Vec::new();
     let mut option = |name: &str, value: &str| words.extend([format!("--{name}"), value.to_owned()]);
     let branch = item.branch.as_deref().unwrap_or_default();
-    let verb = match step {
-        Step::Prepare => {
-            option("remote", &settings.remote);
+    let verb = match (step, &settings.target) {
+        (Step::Prepare, ChangesetTarget::Repository { remote, revision, depth }) => {
+            option("remote", remote);
             option("agent", agent);
-            settings.revision.iter().for_each(|revision| option("ref", revision));
-            settings.depth.iter().for_each(|depth| option("depth", &depth.to_string()));
+            revision.iter().for_each(|revision| option("ref", revision));
+            depth.iter().for_each(|depth| option("depth", &depth.to_string()));
             "prepare"
         }
-        Step::Commit(base) => {
+        (Step::Prepare, ChangesetTarget::Folder { .. }) => "copy",
+        (Step::Commit(base), ChangesetTarget::Repository { .. }) => {
             option("base", base);
             option("branch", branch);
             option("agent", agent);
             option("item", &item.name);
             option("item-uid", &item.held.uid);
-            settings.protect.iter().for_each(|path| option("protect", path));
-            settings.max_bytes.iter().for_each(|bytes| option("max-bytes", &bytes.to_string()));
             "commit"
         }
-        Step::Push(PendingCommit { old, new }) => {
+        (Step::Commit(base), ChangesetTarget::Folder { .. }) => {
+            option("base", base);
+            "compare"
+        }
+        (Step::Push(PendingCommit { old, new }), ChangesetTarget::Repository { .. }) => {
             option("branch", branch);
             option("old", old);
             option("new", new);
             "push"
         }
-        Step::Verify => "",
+        (Step::Push(_), ChangesetTarget::Folder { .. }) => "apply",
+        (Step::Verify, _) => "",
     };
-    words.extend(["--seal".to_owned(), seal.to_owned()]);
+    if let Step::Commit(_) = step {
+        settings.protect.iter().for_each(|path| option("protect", path));
+        settings.max_bytes.iter().for_each(|bytes| option("max-bytes", &bytes.to_string()));
+    }
+    if let ChangesetTarget::Repository { .. } = settings.target {
+        option("seal", seal);
+    }
     if matches!(step, Step::Prepare | Step::Commit(_)) {
         words.extend(settings.files.iter().flat_map(|(from, to)| ["--file".to_owned(), from.clone(), to.clone()]));
     }
@@ -132,9 +142,11 @@ mod tests {
     #[test]
     fn the_commands_name_all_that_the_pool_says() {
         let settings = ChangesetSettings {
-            remote: "https://git.example.com/a".into(),
-            revision: Some("main".into()),
-            depth: Some(5),
+            target: ChangesetTarget::Repository {
+                remote: "https://git.example.com/a".into(),
+                revision: Some("main".into()),
+                depth: Some(5),
+            },
             protect: vec!["ci".into(), "--x".into()],
             max_bytes: Some(100),
             verify: Vec::new(),
@@ -142,10 +154,11 @@ mod tests {
             files: vec![("/spillway/files/0/content".into(), "/workspace/AGENTS.md".into())],
         };
         let item = Assignment { branch: Some("spillway/fix-1".into()), ..samples::assignment(1) };
-        let of = |step: &Step| {
-            let words = command(Path::new("/bin/x"), "coders-1", "s", step, &item, &settings);
+        let of_target = |step: &Step, settings: &ChangesetSettings| {
+            let words = command(Path::new("/bin/x"), "coders-1", "s", step, &item, settings);
             words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
         };
+        let of = |step: &Step| of_target(step, &settings);
         let file = "--file /spillway/files/0/content /workspace/AGENTS.md";
         assert_eq!(
             of(&Step::Prepare),
@@ -159,6 +172,12 @@ mod tests {
             )
         );
         let commit = PendingCommit { old: "o".into(), new: "n".into() };
-        assert_eq!(of(&Step::Push(commit)), "/bin/x changeset push --branch spillway/fix-1 --old o --new n --seal s");
+        assert_eq!(of(&Step::Push(commit.clone())), "/bin/x changeset push --branch spillway/fix-1 --old o --new n --seal s");
+        let folder = ChangesetSettings { target: ChangesetTarget::Folder { folder: "sites/a".into() }, ..settings.clone() };
+        let of = |step: &Step| of_target(step, &folder);
+        assert_eq!(of(&Step::Prepare), format!("/bin/x changeset copy {file}"));
+        let expected = format!("/bin/x changeset compare --base b --protect ci --protect --x --max-bytes 100 {file}");
+        assert_eq!(of(&Step::Commit("b".into())), expected);
+        assert_eq!(of(&Step::Push(commit)), "/bin/x changeset apply", "the volume is the sidecar's alone");
     }
 }

@@ -89,7 +89,7 @@ fn each_failure_has_its_reason_and_the_last_words() {
     changeset.on(at(1), RunEvent::Empty);
     let failure = StepFailure::new(
         reasons::WORKSPACE_NOT_PREPARED,
-        "the clone of the repository (spec.workspace.git) ended with exit code 1: fatal: no",
+        "the preparation of the workspace (spec.workspace) ended with exit code 1: fatal: no",
     );
     assert_eq!(finish(&mut changeset, broken, "", "fatal: no"), [Action::Prepared(Err(Interruption::Failed(failure)))]);
     let mut changeset = prepared();

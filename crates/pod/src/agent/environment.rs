@@ -96,7 +96,7 @@ pub fn with_timed_shells(path: Option<&OsString>, bin: &Path, is_there: impl Fn(
 
 /// The variables that an item adds when the program runs for it for the `turn`th time.
 pub fn item_variables(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<String, OsString> {
-    let Assignment { held, name, queue, type_, payload: _, attempt, attempt_seconds: _, checkpoint_ref, branch } = item;
+    let Assignment { held, name, queue, type_, payload: _, attempt, attempt_seconds: _, checkpoint_ref, branch, folder: _ } = item;
     let text = [
         ("SPILLWAY_ITEM", Some(name.clone())),
         ("SPILLWAY_ITEM_UID", Some(held.uid.clone())),
@@ -201,6 +201,7 @@ mod tests {
             attempt_seconds: 60,
             checkpoint_ref: Some("branch-1".into()),
             branch: Some("spillway/fix-1".into()),
+            folder: None,
         };
         let built = item_variables(&item, 3, Path::new("/spillway/data"));
         let lines: Vec<String> = built.iter().map(|(name, value)| format!("{name}={}", value.to_string_lossy())).collect();

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use spillway_wire::changeset::PendingCommit;
 
+use super::folder::apply::apply;
+use super::folder::compare::Comparison;
+use super::folder::copy::copy;
 use super::git::clone::clone;
 use super::git::commit::NewCommit;
 use super::git::mirror::Mirror;
@@ -15,7 +18,7 @@ use super::git::push::push;
 use super::output::{print, print_to_stderr};
 use crate::agent::changeset::StepResult;
 use crate::agent::home::Home;
-use crate::{MIRROR_DIR, WORKSPACE_DIR};
+use crate::{FOLDER_URL, MIRROR_DIR, WORKSPACE_DIR};
 
 /// Where the repository is.
 #[derive(Debug, Args)]
@@ -31,6 +34,40 @@ pub struct MirrorArguments {
     seal: String,
 }
 
+/// The workspace, and the files that the pool puts into it.
+#[derive(Debug, Args)]
+pub struct WorkspaceArguments {
+    /// Workspace
+    #[arg(long, value_name = "DIR", default_value = WORKSPACE_DIR)]
+    workspace: PathBuf,
+    /// File of the pool, and its path in the workspace, which is no change (repeatable)
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
+    file: Vec<PathBuf>,
+}
+
+impl WorkspaceArguments {
+    /// The files that the pool puts into the workspace.
+    fn home(&self) -> Home {
+        Home::new(None, &self.file)
+    }
+
+    /// Their paths in the workspace.
+    fn copies(&self) -> Vec<PathBuf> {
+        self.file.chunks_exact(2).map(|pair| pair[1].clone()).collect()
+    }
+}
+
+/// Where the folder is.
+#[derive(Debug, Args)]
+pub struct FolderArguments {
+    /// URL of the folder at the sidecar
+    #[arg(long, hide = true, default_value = FOLDER_URL)]
+    url: String,
+    /// Folder for files of the steps, such as the manifest of the copy
+    #[arg(long, value_name = "DIR", default_value = MIRROR_DIR)]
+    own: PathBuf,
+}
+
 /// The steps.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
@@ -39,9 +76,9 @@ pub enum Verb {
         /// Where the repository is
         #[command(flatten)]
         mirror: MirrorArguments,
-        /// Workspace
-        #[arg(long, value_name = "DIR", default_value = WORKSPACE_DIR)]
-        workspace: PathBuf,
+        /// The workspace
+        #[command(flatten)]
+        workspace: WorkspaceArguments,
         /// URL of the repository, as the clone names it
         #[arg(long, value_name = "URL")]
         remote: String,
@@ -54,18 +91,15 @@ pub enum Verb {
         /// Number of commits to fetch [default: all]
         #[arg(long, value_name = "N")]
         depth: Option<u32>,
-        /// File of the pool, and its path in the workspace (repeatable)
-        #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
-        file: Vec<PathBuf>,
     },
     /// Make one commit of the files in the workspace, and test whether it may be pushed
     Commit {
         /// Where the repository is
         #[command(flatten)]
         mirror: MirrorArguments,
-        /// Workspace
-        #[arg(long, value_name = "DIR", default_value = WORKSPACE_DIR)]
-        workspace: PathBuf,
+        /// The workspace
+        #[command(flatten)]
+        workspace: WorkspaceArguments,
         /// Commit that the work began from
         #[arg(long, value_name = "COMMIT")]
         base: String,
@@ -87,9 +121,6 @@ pub enum Verb {
         /// Maximum number of bytes of the changed files
         #[arg(long, value_name = "N")]
         max_bytes: Option<u64>,
-        /// File of the pool, and its path in the workspace, which is no change (repeatable)
-        #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
-        file: Vec<PathBuf>,
     },
     /// Push the commit
     Push {
@@ -105,6 +136,39 @@ pub enum Verb {
         /// Commit to push
         #[arg(long, value_name = "COMMIT")]
         new: String,
+    },
+    /// Empty the workspace, and make a copy of the pool's folder in it
+    Copy {
+        /// Where the folder is
+        #[command(flatten)]
+        folder: FolderArguments,
+        /// The workspace
+        #[command(flatten)]
+        workspace: WorkspaceArguments,
+    },
+    /// Find the changes in the workspace since it was copied, and test whether they may be made
+    Compare {
+        /// Where the folder is
+        #[command(flatten)]
+        folder: FolderArguments,
+        /// The workspace
+        #[command(flatten)]
+        workspace: WorkspaceArguments,
+        /// SHA-256 of the manifest of the copy
+        #[arg(long, value_name = "SHA256")]
+        base: String,
+        /// Path that must not change (repeatable)
+        #[arg(long, value_name = "PATH", allow_hyphen_values = true)]
+        protect: Vec<String>,
+        /// Maximum number of bytes of the changed files
+        #[arg(long, value_name = "N")]
+        max_bytes: Option<u64>,
+    },
+    /// Make the changes in the pool's folder
+    Apply {
+        /// Where the folder is
+        #[command(flatten)]
+        folder: FolderArguments,
     },
 }
 
@@ -125,16 +189,24 @@ pub fn run(verb: Verb) -> u8 {
 fn step(verb: Verb) -> Result<StepResult, String> {
     let mirror_of = |arguments: MirrorArguments| Mirror { folder: arguments.mirror, url: arguments.url, seal: arguments.seal };
     match verb {
-        Verb::Prepare { mirror, workspace, remote, agent, revision, depth, file } => {
+        Verb::Copy { folder, workspace } => {
+            let base = copy(&folder.url, &workspace.workspace, &folder.own, &workspace.home())?;
+            Ok(StepResult::Prepared { base, seal: String::new() })
+        }
+        Verb::Compare { folder, workspace, base, protect, max_bytes } => {
+            let files = workspace.copies();
+            Comparison { workspace: workspace.workspace, own: folder.own, base, protect, max_bytes, files }.make()
+        }
+        Verb::Apply { folder } => apply(&folder.url, &folder.own),
+        Verb::Prepare { mirror, workspace, remote, agent, revision, depth } => {
             let mut mirror = mirror_of(mirror);
             let found = mirror.update(revision.as_deref(), depth)?;
-            clone(&mirror, &workspace, &found, &remote, &agent, &Home::new(None, &file))?;
+            clone(&mirror, &workspace.workspace, &found, &remote, &agent, &workspace.home())?;
             Ok(StepResult::Prepared { base: found.commit, seal: mirror.seal })
         }
-        Verb::Commit { mirror, workspace, base, branch, agent, item, item_uid, protect, max_bytes, file } => {
-            let files = file.chunks_exact(2).map(|pair| pair[1].clone()).collect();
-            let commit =
-                NewCommit { mirror: mirror_of(mirror), workspace, base, branch, agent, item: (item, item_uid), protect, max_bytes, files };
+        Verb::Commit { mirror, workspace, base, branch, agent, item, item_uid, protect, max_bytes } => {
+            let (mirror, files, workspace) = (mirror_of(mirror), workspace.copies(), workspace.workspace);
+            let commit = NewCommit { mirror, workspace, base, branch, agent, item: (item, item_uid), protect, max_bytes, files };
             commit.make()
         }
         Verb::Push { mirror, branch, old, new } => push(&mirror_of(mirror), &branch, &PendingCommit { old, new }),

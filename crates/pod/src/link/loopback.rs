@@ -1,4 +1,4 @@
-//! The fixed loopback ports for models, egress, git, tools and artifacts. This version does not serve tools. The port answers that it is not
+//! The fixed loopback ports for models, egress, git, tools, artifacts and the pool's folder. This version does not serve tools. The port answers that it is not
 //! served, because a client would retry a refused connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,12 +12,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use super::egress::{self, EgressProxy};
+use super::folder_port::{self, FolderPort};
 use super::forwarded_port::{self, ForwardedPort};
 use super::models::{self, Models};
 use crate::link_says;
 
 /// The purpose of each port, from [`crate::FIRST_LOOPBACK_PORT`] on.
-pub const PORT_NAMES: [&str; 5] = ["models", "egress", "git", "tools", "artifacts"];
+pub const PORT_NAMES: [&str; 6] = ["models", "egress", "git", "tools", "artifacts", "folder"];
 /// The most bytes of a request's head that are read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// The most bytes of a body that are read, so that the client reads the answer before the connection ends.
@@ -43,6 +44,7 @@ enum Service {
     Egress(EgressProxy),
     Git(ForwardedPort),
     Artifacts(ForwardedPort),
+    Folder(FolderPort),
     /// This version serves nothing on this port.
     Nothing(&'static str),
 }
@@ -54,6 +56,7 @@ impl Service {
             Self::Egress(_) => PORT_NAMES[1],
             Self::Git(_) => PORT_NAMES[2],
             Self::Artifacts(_) => PORT_NAMES[4],
+            Self::Folder(_) => PORT_NAMES[5],
             Self::Nothing(name) => name,
         }
     }
@@ -64,6 +67,7 @@ impl Service {
             Self::Models(_) => models::MAX_CONCURRENT_REQUESTS,
             Self::Egress(_) => egress::MAX_CONNECTIONS,
             Self::Git(_) | Self::Artifacts(_) => forwarded_port::MAX_CONNECTIONS,
+            Self::Folder(_) => folder_port::MAX_CONNECTIONS,
             Self::Nothing(_) => MAX_CONCURRENT_REQUESTS,
         }))
     }
@@ -74,6 +78,7 @@ impl Service {
             Self::Models(models) => models.serve(stream).await,
             Self::Egress(proxy) => return proxy.serve(stream, permit).await,
             Self::Git(port) | Self::Artifacts(port) => port.serve(stream).await,
+            Self::Folder(port) => port.serve(stream).await,
             Self::Nothing(name) => drop(timeout(REQUEST_TIMEOUT, answer(stream, name)).await), // the client may have gone
         }
         drop(permit);
@@ -81,13 +86,19 @@ impl Service {
 }
 
 /// Serves the ports from `first` on, until the runtime ends; none for 0.
-pub fn serve(first: u16, models: Models, egress: EgressProxy, git: ForwardedPort, artifacts: ForwardedPort) {
+pub fn serve(first: u16, models: Models, egress: EgressProxy, git: ForwardedPort, artifacts: ForwardedPort, folder: FolderPort) {
     if first == 0 {
         return;
     }
-    let [_, _, _, tools, _] = PORT_NAMES;
-    let (git, artifacts) = (Service::Git(git), Service::Artifacts(artifacts));
-    let services = [Service::Models(models), Service::Egress(egress), git, Service::Nothing(tools), artifacts];
+    let [_, _, _, tools, _, _] = PORT_NAMES;
+    let services = [
+        Service::Models(models),
+        Service::Egress(egress),
+        Service::Git(git),
+        Service::Nothing(tools),
+        Service::Artifacts(artifacts),
+        Service::Folder(folder),
+    ];
     for (offset, service) in (0..).zip(services) {
         tokio::spawn(serve_one(SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset))), service));
     }
@@ -211,8 +222,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_of_artifacts_names_their_port() {
-        let port = PORT_NAMES.iter().zip(crate::FIRST_LOOPBACK_PORT..).find(|(name, _)| **name == "artifacts").map(|(_, port)| port);
+    fn the_urls_of_artifacts_and_of_the_folder_name_their_ports() {
+        let port_of = |name: &str| PORT_NAMES.iter().zip(crate::FIRST_LOOPBACK_PORT..).find(|(one, _)| **one == name).map(|(_, port)| port);
+        assert_eq!(port_of("folder").map(|port| format!("http://127.0.0.1:{port}/folder")).as_deref(), Some(crate::FOLDER_URL));
+        let port = port_of("artifacts");
         let expected = format!("http://127.0.0.1:{}{}", port.expect("a port"), spillway_wire::artifact::ARTIFACT_PATH_PREFIX);
         assert_eq!(format!("{}/", crate::DEFAULT_ARTIFACTS_URL), expected);
     }

@@ -10,7 +10,7 @@
 //! | `sidecar`, [`input`], `input_handling`, [`action`] | the loop, its inputs and its actions |
 //! | [`gateway`], [`calls`], [`retry`] | HTTPS to the gateway; the calls; when a call is repeated |
 //! | [`socket`], [`loopback`] | the unix socket; the loopback ports |
-//! | [`models`], [`egress`], [`forwarded_port`] | the ports: model calls; other hosts; the repository of the pool, and artifacts |
+//! | [`models`], [`egress`], [`forwarded_port`], `folder_port` | the ports: model calls; other hosts; the repository of the pool, and artifacts; the folder of the pool |
 //! | `forwarding` | what the ports share: headers, the item of a request, answers in plain text |
 //! | [`canary`] | the test that the network is isolated |
 //! | [`journal`], [`kept_state`] | state that survives a restart |
@@ -20,6 +20,7 @@ pub mod canary;
 pub mod commands;
 pub mod conversations;
 pub mod egress;
+mod folder_port;
 pub mod forwarded_port;
 mod forwarding;
 pub mod gateway;
@@ -84,7 +85,9 @@ pub async fn serve(
     tokio::spawn(socket::serve(listener, inputs.clone()));
     let mut sidecar = Sidecar::new(options, gateway, inputs);
     match outside {
-        None => loopback::serve(options.first_port, sidecar.models(), sidecar.egress(), sidecar.git(), sidecar.artifacts()),
+        None => {
+            loopback::serve(options.first_port, sidecar.models(), sidecar.egress(), sidecar.git(), sidecar.artifacts(), sidecar.folder())
+        }
         Some(ExternalOptions { wanted, models, secret }) => {
             loopback::serve_models(models, sidecar.models().behind_secret(&secret));
             sidecar.external_directive = Some(wanted);

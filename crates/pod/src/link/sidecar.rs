@@ -19,6 +19,7 @@ use super::calls::{self, Spawning};
 use super::canary;
 use super::commands::Commands;
 use super::egress::EgressProxy;
+use super::folder_port::FolderPort;
 use super::forwarded_port::ForwardedPort;
 use super::gateway::{self, Answer, Gateway, Silence};
 use super::input::{Input, WorkResult};
@@ -28,7 +29,7 @@ use super::options::Options;
 use super::socket::Supervisor;
 use super::state::Link;
 use crate::clock::BootTime;
-use crate::link_says;
+use crate::{VOLUME_DIR, link_says};
 
 /// Wait after SIGTERM for the last lines of the supervisor, which may be on their way.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(50);
@@ -59,6 +60,8 @@ pub(super) struct Sidecar {
     pub(super) revision: watch::Sender<Option<String>>,
     /// The item in hand, for model calls.
     pub(super) item: watch::Sender<Option<LeaseRef>>,
+    /// Path of the pool's folder in its volume.
+    pub(super) folder: watch::Sender<Option<String>>,
     /// The commit that may be pushed now, as the supervisor announced it.
     pub(super) commit: watch::Sender<Option<PendingCommit>>,
     pub(super) heard_kept: BootTime,
@@ -106,6 +109,7 @@ impl Sidecar {
             listening: Spawning::default(),
             revision,
             item: watch::channel(None).0,
+            folder: watch::channel(None).0,
             commit: watch::channel(None).0,
             heard_kept: BootTime::default(),
             catch_up_at: BootTime::default(),
@@ -129,6 +133,11 @@ impl Sidecar {
     /// The port for artifacts.
     pub(super) fn artifacts(&self) -> ForwardedPort {
         ForwardedPort::artifacts(self.gateway.clone(), self.item.subscribe())
+    }
+
+    /// The port for the folder of the pool.
+    pub(super) fn folder(&self) -> FolderPort {
+        FolderPort::new(VOLUME_DIR.into(), self.folder.subscribe(), self.item.subscribe(), self.commit.subscribe())
     }
 
     /// The proxy for other destinations.
@@ -183,6 +192,13 @@ impl Sidecar {
         }
         let held = self.state.sidecar_work().held();
         self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
+        let folder = self.state.changed_folder();
+        self.folder.send_if_modified(|known| {
+            known.as_deref() != folder && {
+                *known = folder.map(str::to_owned);
+                true
+            }
+        });
         if self.state.last_answer().since(self.heard_kept) >= LAST_HEARD_WRITE_INTERVAL {
             self.heard_kept = self.state.last_answer();
             self.journal.keep_heard(self.heard_kept);

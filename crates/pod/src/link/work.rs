@@ -278,7 +278,7 @@ impl SidecarWork {
             Some(item) if item.held == held => {
                 self.dirty = true;
                 let said = item.said.take();
-                let has_changeset = item.assignment.as_ref().is_some_and(|assignment| assignment.branch.is_some());
+                let has_changeset = item.assignment.as_ref().is_some_and(|assignment| assignment.has_changeset());
                 item.finish.get_or_insert(combined_outcome(said, outcome, has_changeset));
             }
             // A lease that was settled before, or of which nothing is known.

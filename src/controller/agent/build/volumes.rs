@@ -9,15 +9,23 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::{
-    BIN_DIR, DATA_DIR, FILE_NAME, FILES_DIR, MIRROR_DIR, RUN_DIR, SCRATCH_VOLUMES, SHM_SIZE, TOKEN_TTL_SECONDS, WORKSPACE_DIR,
-    WORKSPACE_SIZE,
+    BIN_DIR, DATA_DIR, FILE_NAME, FILES_DIR, FOLDER_VOLUME_DIR, MIRROR_DIR, RUN_DIR, SCRATCH_VOLUMES, SHM_SIZE, TOKEN_TTL_SECONDS,
+    WORKSPACE_DIR, WORKSPACE_SIZE,
 };
 use crate::api::agent_pool::ProgramFile;
 use crate::api::owner::owner;
 use crate::api::{Agent, AgentPool, names};
 
-/// The volume with the mirror of the repository, in pools whose items have changesets. It is as large as a workspace.
+/// The volume with the mirror of the repository, or with what the steps keep about a copy, in pools whose items have changesets. It is
+/// as large as a workspace.
 const MIRROR_VOLUME: &str = "spillway-mirror";
+/// The volume with the folder of the pool. Only the sidecar mounts it.
+const FOLDER_VOLUME: &str = "spillway-folder";
+
+fn claim_volume(name: &str, claim_name: String) -> Volume {
+    let source = PersistentVolumeClaimVolumeSource { claim_name, read_only: None };
+    Volume { name: name.into(), persistent_volume_claim: Some(source), ..Volume::default() }
+}
 
 fn empty_dir_volume(name: &str, size: &str, medium: Option<&str>) -> Volume {
     let volume = EmptyDirVolumeSource { size_limit: Some(Quantity(size.into())), medium: medium.map(str::to_owned) };
@@ -47,16 +55,13 @@ pub(super) fn volumes(agent: &Agent, pool: &AgentPool, files: &[ProgramFile]) ->
     let spec = pool.spec.workspace.as_ref();
     let own = || claim(agent, pool).map(|claim| claim.name_any());
     let workspace = match spec.and_then(|workspace| workspace.claim_name.clone()).or_else(own) {
-        Some(claim_name) => Volume {
-            name: "workspace".into(),
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
-            ..Volume::default()
-        },
+        Some(claim_name) => claim_volume("workspace", claim_name),
         None => empty_dir_volume("workspace", WORKSPACE_SIZE, None),
     };
     let mut all = vec![workspace, empty_dir_volume("shm", SHM_SIZE, Some("Memory"))];
     all.extend(own_volumes());
-    all.extend(pool.spec.git_changeset().map(|_| empty_dir_volume(MIRROR_VOLUME, WORKSPACE_SIZE, None)));
+    all.extend(pool.spec.changeset().map(|_| empty_dir_volume(MIRROR_VOLUME, WORKSPACE_SIZE, None)));
+    all.extend(pool.spec.changed_folder().map(|folder| claim_volume(FOLDER_VOLUME, folder.claim_name.clone())));
     all.extend(SCRATCH_VOLUMES.iter().map(|(name, _, size)| empty_dir_volume(name, size, None)));
     all.extend(files.iter().enumerate().map(|(at, file)| Volume {
         name: format!("file-{at}"),
@@ -98,13 +103,19 @@ fn own_volumes() -> Vec<Volume> {
     ]
 }
 
+/// The mount of the pool's folder in the sidecar.
+pub(super) fn folder_mount(pool: &AgentPool) -> Option<VolumeMount> {
+    pool.spec.changed_folder()?;
+    Some(VolumeMount { name: FOLDER_VOLUME.into(), mount_path: FOLDER_VOLUME_DIR.into(), ..VolumeMount::default() })
+}
+
 pub(super) fn mounts(pool: &AgentPool, files: &[ProgramFile]) -> Vec<VolumeMount> {
     let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
     let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
     let mut all = vec![mount("workspace", WORKSPACE_DIR), mount("shm", "/dev/shm"), mount("spillway-data", DATA_DIR)];
     // A program can connect to a socket on a read-only mount, and cannot replace it.
     all.extend([read("spillway-bin", BIN_DIR), read("spillway-run", RUN_DIR)]);
-    all.extend(pool.spec.git_changeset().map(|_| mount(MIRROR_VOLUME, MIRROR_DIR)));
+    all.extend(pool.spec.changeset().map(|_| mount(MIRROR_VOLUME, MIRROR_DIR)));
     all.extend(SCRATCH_VOLUMES.iter().map(|(name, path, _)| mount(name, path)));
     all.extend((0..files.len()).map(|at| read(&format!("file-{at}"), &format!("{FILES_DIR}/{at}"))));
     all

@@ -9,19 +9,19 @@ pub(super) const CHANGESET_ADVICE: &[(&str, Advice)] = &[
     (
         reasons::WORKSPACE_NOT_PREPARED,
         Do(
-            "the repository could not be cloned for the item: fix what the message of the attempt names (spec.workspace.git of pool {pool}, its credential, the git server, a path of spec.agent.files, git in the image)",
+            "the repository could not be cloned, or the folder not copied, for the item: fix what the message of the attempt names (spec.workspace of pool {pool}, the credential, the git server, a path of spec.agent.files, git in the image, the volume)",
         ),
     ),
     (
         reasons::CHANGESET_NOT_COMMITTED,
         Do(
-            "the commit could not be made or pushed: fix what the message of the attempt names (a push that the git server rejects, the rights of the credential of pool {pool}, a limit of the platform, the size of the agent's volumes)",
+            "the commit could not be made or pushed, or the changes not be made in the folder: fix what the message of the attempt names (a push that the git server rejects, the rights of the credential of pool {pool}, a limit of the platform, the rights on the volume, the size of the volumes)",
         ),
     ),
     (
         reasons::CHANGESET_CONFLICT,
         Do(
-            "the branch has a commit that the attempt did not begin from, and that no earlier attempt at the item made: merge or delete that branch, or give each item a branch of its own (spec.sandbox.changeset.branch of pool {pool}; unset: spillway/ and the name of the item)",
+            "the branch has a commit that the attempt did not begin from, and that no earlier attempt at the item made: merge or delete that branch, or give each item a branch of its own (spec.sandbox.changeset.branch of pool {pool}; unset: spillway/ and the name of the item). Of a folder: another item or a person changed the same files; the next attempt begins from them, so raise maxAttempts of the queue, or let items change different files",
         ),
     ),
     (
@@ -33,7 +33,7 @@ pub(super) const CHANGESET_ADVICE: &[(&str, Advice)] = &[
     (
         reasons::CHANGESET_TOO_LARGE,
         Do(
-            "the changed files have more bytes than spec.sandbox.changeset.maxBytes of pool {pool}: add files that the program generates to the .gitignore of the repository, submit smaller items, or raise the limit",
+            "the changed files have more bytes than spec.sandbox.changeset.maxBytes of pool {pool}: keep files that the program generates out of it (the .gitignore of the repository; outside of the workspace, if the pool has a folder), submit smaller items, or raise the limit",
         ),
     ),
     (
@@ -43,9 +43,15 @@ pub(super) const CHANGESET_ADVICE: &[(&str, Advice)] = &[
         ),
     ),
     (
+        reasons::FORBIDDEN_FILE,
+        Do(
+            "the workspace has a file that no folder may get, which the message of the attempt names: a pipe, a socket, a device, a set-uid file, a link that leaves the folder, or a name that is not UTF-8. Submit another item that tells the agent to make it outside of the workspace, such as in /tmp",
+        ),
+    ),
+    (
         "BadChangeset",
         Nothing(
-            "the changes of an item were refused (ProtectedPath, ChangesetTooLarge or ChangesetNotVerified) and were not pushed. The item failed for that reason, and its queue decides whether it is tried again: `kubectl spillway explain item/ITEM -n {namespace}` says what to do",
+            "the changes of an item were refused (ProtectedPath, ChangesetTooLarge, ChangesetNotVerified or ForbiddenFile) and were dropped. The item failed for that reason, and its queue decides whether it is tried again: `kubectl spillway explain item/ITEM -n {namespace}` says what to do",
         ),
     ),
 ];

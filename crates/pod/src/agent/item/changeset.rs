@@ -18,7 +18,7 @@ impl Items {
 
     /// Whether the item in hand has a changeset.
     pub(super) fn has_changeset(&self) -> bool {
-        self.per_item() && self.current.as_ref().is_some_and(|current| current.assignment.branch.is_some())
+        self.per_item() && self.current.as_ref().is_some_and(|current| current.assignment.has_changeset())
     }
 
     /// Runs the program for the item in hand, after its workspace is prepared; or commits what the program has done.

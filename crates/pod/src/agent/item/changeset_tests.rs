@@ -1,7 +1,7 @@
 //! Small histories of items with changesets, without a process.
 
 use spillway_wire::agent::WorkSettings;
-use spillway_wire::changeset::reasons;
+use spillway_wire::changeset::{ChangesetTarget, reasons};
 use spillway_wire::work::{Assignment, ItemOrder, ItemWanted};
 
 use super::*;
@@ -25,9 +25,7 @@ fn assignment() -> Box<Assignment> {
 
 fn items() -> Items {
     let settings = ChangesetSettings {
-        remote: "https://git.example.com/a".into(),
-        revision: None,
-        depth: None,
+        target: ChangesetTarget::Repository { remote: "https://git.example.com/a".into(), revision: None, depth: None },
         protect: Vec::new(),
         max_bytes: None,
         verify: Vec::new(),

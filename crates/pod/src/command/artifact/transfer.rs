@@ -5,36 +5,29 @@
 use std::convert::Infallible;
 use std::error::Error as _;
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, Write};
 use std::path::Path;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::client::conn::http1::handshake;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{HOST, RETRY_AFTER};
 use hyper::{Method, Request, Response, Uri};
-use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use spillway_wire::artifact::{Artifact, ArtifactList, SHA256_HEADER};
 use spillway_wire::text::{hex, percent_escape};
-use tokio::net::TcpStream;
 
 use crate::asked_body::when_asked;
+use crate::command::local_http::{self, Failed, ReadBody};
 use crate::random;
 
-/// Bytes of a file that are read at once.
-const READ_BYTES: usize = 64 * 1024;
 /// The most bytes of an answer that is not a file.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
 /// Wait before another try, if the answer names none.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
 type RequestBody = BoxBody<Bytes, io::Error>;
 
 /// Why a transfer failed.
@@ -73,7 +66,7 @@ impl Port {
         if !about.is_file() {
             return Err(wrong(&"it is no file: put a folder into an archive first"));
         }
-        let body = FileBody { file: opened, left: about.len() };
+        let body = ReadBody::new(opened, about.len());
         self.run(async {
             let answer = self.send(Method::PUT, name, BodyExt::boxed(body)).await?;
             read_json(answer).await
@@ -160,13 +153,8 @@ impl Port {
     }
 
     async fn exchange(&self, method: Method, path: &str, body: RequestBody) -> Result<Response<Incoming>, Failed> {
-        let stream = TcpStream::connect(self.authority.as_str()).await?;
-        let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(async move {
-            let _ = connection.await; // errors appear at the answer
-        });
         let request = Request::builder().method(method).uri(format!("{}/{path}", self.path)).header(HOST, &self.authority).body(body)?;
-        Ok(sender.send_request(when_asked(request)).await?)
+        local_http::send(&self.authority, when_asked(request)).await
     }
 }
 
@@ -178,40 +166,4 @@ async fn read_json<T: DeserializeOwned>(answer: Response<Incoming>) -> Result<T,
     let late = |why: &dyn std::fmt::Display| Failure::Later(format!("the answer cannot be read: {why}"), RETRY_WAIT);
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(|error| late(&error))?.to_bytes();
     serde_json::from_slice(&body).map_err(|error| late(&error))
-}
-
-/// A file as the body of a request: as many bytes as it had when it was opened. Reading blocks, which keeps nobody waiting in this
-/// process.
-struct FileBody {
-    file: File,
-    left: u64,
-}
-
-impl Body for FileBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        if self.left == 0 {
-            return Poll::Ready(None);
-        }
-        let size = usize::try_from(self.left).unwrap_or(READ_BYTES).min(READ_BYTES);
-        let mut data = vec![0; size];
-        let read = match self.file.read(&mut data) {
-            Ok(0) => return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter")))),
-            Ok(read) => read,
-            Err(error) => return Poll::Ready(Some(Err(error))),
-        };
-        data.truncate(read);
-        self.left -= read as u64;
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from(data)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
 }

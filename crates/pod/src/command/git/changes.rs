@@ -1,4 +1,4 @@
-//! What a commit changes: files, lines and bytes, and the paths that must not change.
+//! What a commit changes: files, lines and bytes.
 //!
 //! It makes no commit.
 
@@ -50,34 +50,6 @@ impl Changes {
         }
         Ok(changes)
     }
-
-    /// The first changed path that is protected, with its pattern.
-    pub fn protected_path<'a>(&'a self, protect: &'a [String]) -> Option<(&'a str, &'a str)> {
-        self.paths
-            .iter()
-            .find_map(|path| protect.iter().find(|pattern| covers(pattern, path)).map(|pattern| (path.as_str(), pattern.as_str())))
-    }
-}
-
-/// Whether a pattern stands for this path, or for a folder above it. `*` stands for any characters of one name.
-fn covers(pattern: &str, path: &str) -> bool {
-    let mut names = path.split('/');
-    let pattern = pattern.trim_start_matches("./").trim_end_matches('/');
-    pattern.split('/').all(|wanted| names.next().is_some_and(|name| matches(wanted.as_bytes(), name.as_bytes())))
-}
-
-/// Whether `*` in `pattern` can stand for something so that it is `name`.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    let mut parts = pattern.split(|byte| *byte == b'*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let mut parts: Vec<&[u8]> = parts.collect();
-    let Some(last) = parts.pop() else { return rest.is_empty() };
-    for part in parts {
-        let Some(at) = (0..=rest.len()).find(|at| rest.get(*at..).is_some_and(|rest| rest.starts_with(part))) else { return false };
-        rest = rest.get(at + part.len()..).unwrap_or_default();
-    }
-    rest.ends_with(last)
 }
 
 #[cfg(test)]
@@ -86,28 +58,6 @@ mod tests {
 
     use super::*;
     use crate::command::git::samples::{folder, git, repository};
-
-    #[test]
-    fn a_pattern_covers_its_path_and_all_below_and_a_star_is_one_name() {
-        for (pattern, path, covered) in [
-            (".github", ".github/workflows/ci.yaml", true),
-            (".github/", ".github", true),
-            ("./ci", "ci/run", true),
-            (".github", ".github2/x", false),
-            ("a/b", "a", false),
-            ("*.lock", "Cargo.lock", true),
-            ("*.lock", "sub/Cargo.lock", false),
-            ("*/Cargo.lock", "sub/Cargo.lock", true),
-            ("*/Cargo.lock", "sub/sub/Cargo.lock", false),
-            ("a*b*c", "a1b2c", true),
-            ("a*b*c", "a1c2b", false),
-            ("ab*b", "ab", false),
-            ("*", "anything/below", true),
-            ("CI", "ci", false),
-        ] {
-            assert_eq!(covers(pattern, path), covered, "{pattern} {path}");
-        }
-    }
 
     #[test]
     fn files_lines_and_bytes_are_counted() {
@@ -121,7 +71,5 @@ mod tests {
         let changes = Changes::between(&Git::isolated(&remote.0.join(".git")), &base, "HEAD").expect("changes");
         assert_eq!(changes.paths, ["binary", "file", "new name\n"]);
         assert_eq!((changes.insertions, changes.deletions, changes.bytes), (3, 1, 406));
-        assert_eq!(changes.protected_path(&["x".into(), "fi*".into()]), Some(("file", "fi*")));
-        assert_eq!(changes.protected_path(&["x".into()]), None);
     }
 }

@@ -16,12 +16,10 @@ use super::clone::{ADDRESS_DOMAIN, address};
 use super::folder::open_up;
 use super::mirror::{COMMIT_REPOSITORY, Mirror};
 use crate::agent::changeset::{StepFailure, StepResult};
+use crate::command::refusals;
 
 /// The line of a commit's message that names its item. By it, a later attempt knows the commit of an earlier one.
 const ITEM_TRAILER: &str = "Spillway-Item-Uid: ";
-
-/// The most characters of a path in a message.
-const MAX_SHOWN_CHARS: usize = 200;
 
 /// What the commit is made of.
 #[derive(Clone, Debug)]
@@ -125,20 +123,11 @@ impl NewCommit {
 
     /// Why these changes must not be pushed, if so.
     fn refused(&self, changes: &Changes) -> Option<StepFailure> {
-        if let Some((path, pattern)) = changes.protected_path(&self.protect) {
-            let path = shown(path);
-            let message = format!("{path} was changed, and {pattern} is protected (spec.sandbox.changeset.protect of the pool)");
-            return Some(StepFailure::new(reasons::PROTECTED_PATH, message));
-        }
-        self.too_large(changes.bytes)
+        refusals::protected(changes.paths.iter().map(String::as_str), &self.protect).or_else(|| self.too_large(changes.bytes))
     }
 
     fn too_large(&self, bytes: u64) -> Option<StepFailure> {
-        let most = self.max_bytes.filter(|most| bytes > *most)?;
-        let message = format!(
-            "the changed files have {bytes} bytes, and may have {most} (spec.sandbox.changeset.maxBytes of the pool). Files that are built belong into .gitignore"
-        );
-        Some(StepFailure::new(reasons::CHANGESET_TOO_LARGE, message))
+        refusals::too_large(bytes, self.max_bytes, "Files that are built belong into .gitignore")
     }
 
     /// Bytes of the files that would be added, if there is a limit.
@@ -182,11 +171,6 @@ impl NewCommit {
         );
         Ok(Err(StepFailure::new(reasons::CHANGESET_CONFLICT, message)))
     }
-}
-
-/// A path of a program in a message.
-fn shown(path: &str) -> String {
-    path.chars().take(MAX_SHOWN_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -29,19 +29,11 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+
+use super::local_http::RETRY_PAUSES;
 
 /// The most bytes of git's own words in an error.
 const MAX_QUOTED_BYTES: usize = 400;
-/// Pauses between the tries of a command that needs the network: a gateway may be restarting.
-const NETWORK_PAUSES: [Duration; 6] = [
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-    Duration::from_secs(20),
-    Duration::from_secs(30),
-];
 /// A home that does not exist.
 const NO_HOME: &str = "/nonexistent";
 /// Words of git about an answer that another try does not change.
@@ -132,7 +124,7 @@ impl Git {
 
     /// Runs git, which needs the network, until it succeeds or another try is of no use.
     pub fn with_network(&self, words: &[&str]) -> Result<String, GitError> {
-        for pause in NETWORK_PAUSES.into_iter().filter(|_| self.patient) {
+        for pause in RETRY_PAUSES.into_iter().filter(|_| self.patient) {
             match self.output(words) {
                 Err(error) if error.may_pass() => sleep(pause),
                 ended => return ended,
@@ -241,6 +233,7 @@ pub mod samples {
     use std::fs;
     use std::path::{Path, PathBuf};
     use std::process::Command;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     /// A folder that is removed at the end of its test.
     pub struct Folder(pub PathBuf);
@@ -254,7 +247,9 @@ pub mod samples {
 
     /// An empty folder.
     pub fn folder(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("spillway-git-{}-{name}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("spillway-git-{}-{number}-{name}", std::process::id()));
         if path.exists() {
             super::folder::empty(&path).expect("emptied");
         }
