@@ -130,9 +130,10 @@ pub fn completed(
     if is_external || (begun.is_none() && spec.changeset().is_none()) {
         return None;
     }
-    let ChangesetReport { base, commit, branch, files, insertions, deletions } = report;
+    let ChangesetReport { base, commit, branch, folder, files, insertions, deletions } = report;
     let branch = begun.into_iter().chain([branch]).find(|branch| !branch.is_empty());
-    let folder = spec.changed_folder().filter(|_| branch.is_none()).map(FolderWorkspace::name);
+    // The pool may have another folder by now.
+    let folder = Some(folder).filter(|folder| branch.is_none() && !folder.is_empty());
     let is_counted = branch.is_some();
     let known = ItemChangeset {
         remote: remote(spec).filter(|_| is_counted),
@@ -294,6 +295,7 @@ mod tests {
             base: "b".into(),
             commit: commit.map(str::to_owned),
             branch: "reported".into(),
+            folder: String::new(),
             files: 2,
             insertions: u64::MAX,
             deletions: 1,
@@ -320,7 +322,13 @@ mod tests {
         assert_eq!((folder_of(&inside, &pool).as_deref(), folder_of(&outside, &pool)), (Some("data/sites/a"), None));
         let item = entry(json!({"changeset": {"state": "Open", "epoch": 3, "folder": "data/sites/a"}}));
         assert_eq!(branch_of(&inside, &pool, &item, "fix-1"), None);
-        let report = ChangesetReport { base: "b".into(), commit: Some("c".into()), files: 2, ..ChangesetReport::default() };
+        let report = ChangesetReport {
+            base: "b".into(),
+            commit: Some("c".into()),
+            folder: "data/sites/a".into(),
+            files: 2,
+            ..ChangesetReport::default()
+        };
         let done = completed(false, &pool.spec, 3, report, item.open_changeset).expect("a changeset");
         let expected = json!({"state": "Committed", "epoch": 3, "folder": "data/sites/a", "base": "b", "commit": "c", "files": 2});
         assert_eq!(json!(done), expected);

@@ -84,7 +84,7 @@ fn commit_the_most(root: &Path) -> Result<(), Failed> {
     out.flush()?;
     let folder = Folder::open(root, "largest")?;
     let staged = folder.receive(&mut BufReader::new(File::open(&stream)?), &hex(&digest.finalize()), u64::MAX)?;
-    if folder.commit(staged)? == Outcome::Committed { Ok(()) } else { Err("a conflict".into()) }
+    if folder.commit(staged, &|| true)? == Outcome::Committed { Ok(()) } else { Err("a conflict".into()) }
 }
 
 /// Reads the folder as an archive of `tar`, which makes no snapshot.
@@ -121,7 +121,7 @@ fn main() -> Result<(), Failed> {
         let committed = times(|round| {
             let (stream, digest) = streams.get(round).ok_or("a stream")?;
             let staged = folder.receive(&mut stream.as_slice(), digest, u64::MAX)?;
-            if folder.commit(staged)? == Outcome::Committed { Ok(()) } else { Err("a conflict".into()) }
+            if folder.commit(staged, &|| true)? == Outcome::Committed { Ok(()) } else { Err("a conflict".into()) }
         })?;
         print(what, committed);
         // The next series begins from the first contents again.

@@ -15,6 +15,7 @@ use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Sta
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
+use crate::limits::MAX_FILES;
 use crate::path::RelativePath;
 use crate::record::BUFFER_BYTES;
 use crate::steps::Steps;
@@ -150,7 +151,7 @@ impl Directory {
         }
     }
 
-    /// The names in it, each with whether it is a folder. Walked in this order, the paths below it are in the order of their bytes.
+    /// The names in it, each with whether it is a folder, and of more than [`MAX_FILES`] any so many and one. Walked in this order, the paths below it are in the order of their bytes.
     pub fn list(&self) -> io::Result<Vec<(OsString, bool)>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd)? {
@@ -158,6 +159,9 @@ impl Directory {
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
+            }
+            if names.len() > MAX_FILES {
+                break;
             }
             let name = OsString::from_vec(name.to_vec());
             let kind = match entry.file_type() {
@@ -295,16 +299,22 @@ impl Directory {
             fd => fd?,
         };
         let folder = Self { fd, steps: Arc::clone(&self.steps) };
-        for (below, is_folder) in folder.list()? {
-            if is_folder {
-                folder.remove_tree_to(&below, only_folders, depth.checked_sub(1).ok_or(Errno::LOOP)?)?;
-            } else if only_folders {
-                return Err(Errno::NOTEMPTY.into());
-            } else {
-                folder.remove_file(&below)?;
+        loop {
+            let names = folder.list()?;
+            let is_whole = names.len() <= MAX_FILES;
+            for (below, is_folder) in names {
+                if is_folder {
+                    folder.remove_tree_to(&below, only_folders, depth.checked_sub(1).ok_or(Errno::LOOP)?)?;
+                } else if only_folders {
+                    return Err(Errno::NOTEMPTY.into());
+                } else {
+                    folder.remove_file(&below)?;
+                }
+            }
+            if is_whole {
+                return Ok(self.remove_folder(name)?);
             }
         }
-        Ok(self.remove_folder(name)?)
     }
 
     /// Makes the names in it durable.

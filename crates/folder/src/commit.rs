@@ -15,7 +15,7 @@ use crate::error::{Context as _, FolderError};
 use crate::folder::Folder;
 use crate::lock::MainLock;
 use crate::path::RelativePath;
-use crate::receive::{CHANGES_NAME, Staged};
+use crate::receive::{CHANGES_NAME, Staged, check_change};
 use crate::record::{Change, Content, read_line};
 use crate::scratch::random_name;
 
@@ -36,12 +36,15 @@ pub enum Outcome {
         /// How many paths there are.
         total: usize,
     },
+    /// Nothing was changed: the changes were withdrawn before the commit point.
+    Withdrawn,
 }
 
 impl Folder {
     /// Makes changes in the folder. If all were made before, it is committed again, and nothing is changed. After an error, the
-    /// changes may have been made, or be made later: the same changes can be received and committed again.
-    pub fn commit(&self, mut staged: Staged) -> Result<Outcome, FolderError> {
+    /// changes may have been made, or be made later: the same changes can be received and committed again. `may_begin` is asked right
+    /// before the commit point, because the wait for the lock may have been long.
+    pub fn commit(&self, mut staged: Staged, may_begin: &dyn Fn() -> bool) -> Result<Outcome, FolderError> {
         // Before `staged` is removed, which may take long, the lock is released: parameters are dropped last.
         let lock = self.lock()?;
         let states = check(&self.top, &staged.changes)?;
@@ -59,6 +62,9 @@ impl Folder {
         // The process that made Spillway's own folder may have been killed before it was durable.
         self.top.sync().context("make durable the folder", "")?;
         self.sync_own()?;
+        if !may_begin() {
+            return Ok(Outcome::Withdrawn);
+        }
         // Also if the rename fails: an error of NFS does not say whether it was made.
         staged.scratch.set_moved(true);
         let name = staged.scratch.name().to_owned();
@@ -68,10 +74,10 @@ impl Folder {
         Ok(Outcome::Committed)
     }
 
-    /// Completes a commit that was interrupted, if there is one.
-    pub(crate) fn recover(&self, lock: &MainLock) -> Result<(), FolderError> {
+    /// Completes a commit that was interrupted; returns whether there was one. It leaves a work folder.
+    pub(crate) fn recover(&self, lock: &MainLock) -> Result<bool, FolderError> {
         let journal = match self.own.open(JOURNAL_NAME) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             journal => journal.context("open the interrupted commit", JOURNAL_NAME)?,
         };
         let changes = read_changes(&journal)?;
@@ -92,7 +98,7 @@ impl Folder {
                 _ => {}
             }
         }
-        self.complete(&journal, &changes, &states, &random_name()?, lock)
+        self.complete(&journal, &changes, &states, &random_name()?, lock).map(|()| true)
     }
 
     /// Makes the changes that are still to do, and ends the commit: its work folder gets this name.
@@ -182,10 +188,11 @@ fn parent_of(folder: &str) -> &str {
 fn read_changes(journal: &Directory) -> Result<Vec<Change>, FolderError> {
     let stuck = || FolderError::Stuck { path: format!(".spillway/{JOURNAL_NAME}"), reason: "the record of its changes is damaged" };
     let PathKind::File { file, .. } = journal.find(CHANGES_NAME.as_ref()).context("open", CHANGES_NAME)? else { return Err(stuck()) };
-    let (mut file, mut changes) = (BufReader::new(file), Vec::new());
+    let (mut file, mut changes): (_, Vec<Change>) = (BufReader::new(file), Vec::new());
     loop {
         match read_line::<Change>(&mut file) {
-            Ok(Some((_, change))) => changes.push(change),
+            Ok(Some((_, change))) if check_change(&change, changes.last(), 0).is_ok() => changes.push(change),
+            Ok(Some(_)) => return Err(stuck()),
             Ok(None) => return Ok(changes),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(stuck()),
             Err(error) => return Err(error).context("read", CHANGES_NAME),

@@ -159,6 +159,7 @@ proptest! {
         prop_assert_eq!(&found, if is_committed { &new } else { &old });
         // Changes of another beginning are made whole, or refused whole.
         match commit(&folder, &other, &new).expect("an outcome") {
+            Outcome::Withdrawn => panic!("nothing withdraws it"),
             Outcome::Conflict { paths, total } => {
                 prop_assert!(!paths.is_empty() && total >= paths.len());
                 prop_assert_eq!(read_tree(root), found.clone());
@@ -188,7 +189,7 @@ fn one_of_two_commits_of_one_beginning_is_made() {
             scope.spawn(move || {
                 let staged = receive(&folder, old, new).expect("received");
                 barrier.wait();
-                folder.commit(staged).expect("an outcome")
+                folder.commit(staged, &|| true).expect("an outcome")
             })
         };
         let threads = new.each_ref().map(start);
@@ -363,7 +364,7 @@ fn streams_that_are_not_as_announced_are_refused() {
     assert!(matches!(refused(&good, &digest, 9), FolderError::TooLarge { limit: 9 }));
     let text = String::from_utf8(good.clone()).expect("UTF-8");
     assert!(matches!(refused(text.replacen("}}\n12345", "}}\n12346", 1).as_bytes(), &digest, 10), FolderError::WrongContent { .. }));
-    for path in ["../a", ".spillway/lock", "/a"] {
+    for path in ["../a", ".spillway/lock", "a/.spillway/commit/0", "/a"] {
         assert!(matches!(refused(text.replace("\"a\"", &format!("{path:?}")).as_bytes(), &digest, 10), FolderError::Input(_)));
     }
     let deep = format!("{}x", "d/".repeat(MAX_DEPTH + 1));
@@ -483,4 +484,16 @@ fn too_many_changes_are_refused_while_they_are_read() {
     let long = |number: usize| format!("{number:06}/{}", ["x".repeat(200).as_str(); 19].join("/"));
     assert!(refused(&short, MAX_CHANGES + 1) && !refused(&short, MAX_CHANGES));
     assert!(refused(&long, MAX_LINES_BYTES / 3800) && !refused(&long, MAX_LINES_BYTES / 4000));
+}
+
+#[test]
+fn changes_that_are_withdrawn_before_the_commit_point_are_not_made() {
+    let root = temporary();
+    let (old, new) = (files(&[("a", "1")]), files(&[("a", "2"), ("b", "1")]));
+    write_tree(root.path(), &old);
+    let folder = quick(root.path());
+    let staged = receive(&folder, &old, &new).expect("received");
+    assert_eq!(folder.commit(staged, &|| false).expect("an outcome"), Outcome::Withdrawn);
+    assert_eq!(copy(&folder), old);
+    assert_clean(root.path());
 }

@@ -48,11 +48,14 @@ impl Folder {
         Self { lock_timeout, ..self }
     }
 
-    /// Takes the main lock, completes a commit that was interrupted, and removes the work folders of dead processes.
+    /// Takes the main lock, removes the work folders of dead processes, and completes a commit that was interrupted.
     pub(crate) fn lock(&self) -> Result<MainLock, FolderError> {
         let lock = MainLock::take(&self.own, self.lock_timeout)?;
-        self.recover(&lock)?;
+        // First: a volume may be full of work folders, and a commit may need room to be completed.
         remove_abandoned(&self.work, &lock)?;
+        if self.recover(&lock)? {
+            remove_abandoned(&self.work, &lock)?;
+        }
         Ok(lock)
     }
 

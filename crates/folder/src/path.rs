@@ -7,7 +7,7 @@ use thiserror::Error;
 pub const MAX_PATH_BYTES: usize = 4095;
 /// The most bytes of one name.
 const MAX_NAME_BYTES: usize = 255;
-/// The name of Spillway's own files at the top of a folder. No item sees or changes them.
+/// The name of Spillway's own files at the top of a folder. No item sees or changes them, and no path has this name.
 pub const OWN_NAME: &str = ".spillway";
 
 /// A path below a folder: names with `/` between them, none of them `.` or `..`.
@@ -47,11 +47,10 @@ impl RelativePath {
                 "." | ".." => return Err(PathError::Dots),
                 name if name.contains('\0') => return Err(PathError::Nul),
                 name if name.len() > MAX_NAME_BYTES => return Err(PathError::TooLong),
+                // Also below another folder: a folder of another pool may be there.
+                OWN_NAME => return Err(PathError::Own),
                 _ => {}
             }
-        }
-        if text.split('/').next() == Some(OWN_NAME) {
-            return Err(PathError::Own);
         }
         Ok(Self(text.to_owned()))
     }
@@ -76,22 +75,22 @@ impl RelativePath {
         })
     }
 
-    /// Whether a symbolic link at this path with this target points to a path below the same folder.
+    /// Whether a symbolic link at this path with this target points to a path below the same folder. Names that lead up come first in
+    /// such a target: the folders above a link are real, and a later name may be a link itself.
     pub fn link_stays_below(&self, target: &str) -> bool {
         if target.is_empty() || target.starts_with('/') || target.contains('\0') || target.len() > MAX_PATH_BYTES {
             return false;
         }
-        let mut depth = self.0.split('/').count() - 1;
-        let mut own = depth == 0;
+        let (mut depth, mut leads_up) = (self.0.split('/').count() - 1, true);
         for name in target.split('/') {
             match name {
                 "" | "." => {}
-                ".." => match depth.checked_sub(1) {
-                    Some(less) => (depth, own) = (less, less == 0),
+                ".." => match depth.checked_sub(1).filter(|_| leads_up) {
+                    Some(less) => depth = less,
                     None => return false,
                 },
-                OWN_NAME if own => return false,
-                _ => (depth, own) = (depth + 1, false),
+                OWN_NAME => return false,
+                _ => leads_up = false,
             }
         }
         true
@@ -127,7 +126,8 @@ mod tests {
         for (text, expected) in [
             ("a", Ok(())),
             ("a/b c/\n-rf", Ok(())),
-            ("a/.spillway", Ok(())),
+            ("a/.spillway", Err(PathError::Own)),
+            ("a/.spillway/commit/0", Err(PathError::Own)),
             (".spillway2", Ok(())),
             ("", Err(PathError::EmptyName)),
             ("/a", Err(PathError::EmptyName)),
@@ -163,10 +163,13 @@ mod tests {
             ("a", "/etc/passwd", false),
             ("a", "b/../../c", false),
             ("a/b", ".././/c", true),
+            ("a/b/c", "../.././d/e", true),
+            ("l", "a/b/c/../../y", false),
+            ("a", "b/..", false),
             ("a", "", false),
             ("a", ".spillway/x", false),
             ("a/b", "../.spillway", false),
-            ("a/b", ".spillway", true),
+            ("a/b", ".spillway", false),
         ] {
             assert_eq!(RelativePath::parse(path).expect("a path").link_stays_below(target), stays, "{path} -> {target}");
         }

@@ -97,7 +97,7 @@ fn receive_file(
 }
 
 /// Refuses a change that is not allowed by itself, or not after the change before it.
-fn check_change(change: &Change, before: Option<&Change>, max_name_bytes: usize) -> Result<(), FolderError> {
+pub(crate) fn check_change(change: &Change, before: Option<&Change>, max_name_bytes: usize) -> Result<(), FolderError> {
     let path = &change.path;
     let reason = if before.is_some_and(|before| before.path >= *path) {
         "it is not in the order of the paths"

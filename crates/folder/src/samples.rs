@@ -119,7 +119,7 @@ pub fn receive(folder: &Folder, old: &Tree, new: &Tree) -> std::result::Result<S
 }
 
 pub fn commit(folder: &Folder, old: &Tree, new: &Tree) -> std::result::Result<Outcome, FolderError> {
-    folder.commit(receive(folder, old, new)?)
+    folder.commit(receive(folder, old, new)?, &|| true)
 }
 
 /// The tree of a whole copy.

@@ -67,7 +67,7 @@ fn a_reader_that_stops_blocks_no_commit_and_gets_the_old_folder() {
 #[test]
 fn a_copy_has_all_files_and_links_in_one_order() {
     let root = temporary();
-    let mut tree = files(&[("a", ""), ("a-b", "1"), ("c-", "1"), ("c/d/e", "2"), ("c/\n-rf", "3"), ("x/.spillway", "4")]);
+    let mut tree = files(&[("a", ""), ("a-b", "1"), ("c-", "1"), ("c/d/e", "2"), ("c/\n-rf", "3"), ("x/.spillways", "4")]);
     tree.insert("c/link".into(), Node::Link("../missing".into()));
     tree.insert("run".into(), Node::File("5".into(), true));
     write_tree(root.path(), &tree);

@@ -151,6 +151,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
             first_port: 0,
             look_each: SANDBOX_CHECK_INTERVAL,
             commands_open: None,
+            folder: None,
         };
         let end = program.until_ended(asked, children, directives);
         link::serve(&options, Arc::new(caller), Some(ExternalOptions { wanted, models, secret }), end).await?;

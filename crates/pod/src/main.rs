@@ -64,6 +64,9 @@ struct LinkArguments {
     /// Milliseconds for which the breaker of commands stays open
     #[arg(long, hide = true)]
     commands_open_ms: Option<u64>,
+    /// Claim and path of the pool's folder, as CLAIM/PATH. Its volume is mounted at /spillway/volume
+    #[arg(long, env = "SPILLWAY_FOLDER")]
+    folder: Option<String>,
 }
 
 #[derive(clap::Args)]
@@ -126,8 +129,8 @@ fn main() -> ExitCode {
 }
 
 fn options(arguments: LinkArguments) -> link::Options {
-    let LinkArguments { gateway, ca, token, journal, socket, first_port, look_each_ms, commands_open_ms } = arguments;
+    let LinkArguments { gateway, ca, token, journal, socket, first_port, look_each_ms, commands_open_ms, folder } = arguments;
     let look_each = Duration::from_millis(look_each_ms);
     let commands_open = commands_open_ms.map(Duration::from_millis);
-    link::Options { gateway: gateway.to_string(), ca, token, journal, socket, first_port, look_each, commands_open }
+    link::Options { gateway: gateway.to_string(), ca, token, journal, socket, first_port, look_each, commands_open, folder }
 }

@@ -12,6 +12,8 @@ use crate::body::{BoundedBody, at_most};
 pub const COMMIT_HEADER: &str = "spillway-commit";
 /// The most characters of the name of a branch.
 const MAX_BRANCH_CHARS: usize = 400;
+/// The most characters of the name of a folder.
+const MAX_FOLDER_CHARS: usize = 1300;
 
 /// Reasons for which an attempt at an item fails because of its changeset.
 pub mod reasons {
@@ -127,6 +129,9 @@ pub struct ChangesetReport {
     pub commit: Option<String>,
     /// The branch that was pushed. Empty: the changes are in a folder.
     pub branch: String,
+    /// The folder that was changed, or would have been: the claim and the path. Empty: the changes are in a repository.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub folder: String,
     /// Number of changed files.
     #[serde(default)]
     pub files: u32,
@@ -142,6 +147,7 @@ impl BoundedBody for ChangesetReport {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("changeset.base", &self.base, 64)?;
         at_most("changeset.commit", self.commit.as_deref().unwrap_or_default(), 64)?;
+        at_most("changeset.folder", &self.folder, MAX_FOLDER_CHARS)?;
         at_most("changeset.branch", &self.branch, MAX_BRANCH_CHARS)
     }
 }

@@ -177,6 +177,9 @@ fn sidecar_container(pool: &AgentPool, supervised: &Supervised) -> Container {
     let quantities = |all: [(&str, &str); 3]| -> BTreeMap<String, Quantity> {
         all.into_iter().map(|(name, value)| (name.to_owned(), Quantity(value.to_owned()))).collect()
     };
+    let folder = pool.spec.changed_folder().map(|folder| ("SPILLWAY_FOLDER", folder.name()));
+    let variables = [("SPILLWAY_GATEWAY", supervised.gateway.clone())].into_iter().chain(folder);
+    let variables = variables.map(|(name, value)| EnvVar { name: name.into(), value: Some(value), value_from: None });
     let mut limits = quantities(LINK_LIMITS);
     limits.extend(pool.spec.changed_folder().map(|_| ("memory".to_owned(), Quantity(FOLDER_LINK_MEMORY.to_owned()))));
     Container {
@@ -184,7 +187,7 @@ fn sidecar_container(pool: &AgentPool, supervised: &Supervised) -> Container {
         image: Some(supervised.image.clone()),
         image_pull_policy: Some(supervised.pull_policy.clone()),
         command: Some(vec!["/spillway-agent".into(), "link".into()]),
-        env: Some(vec![EnvVar { name: "SPILLWAY_GATEWAY".into(), value: Some(supervised.gateway.clone()), value_from: None }]),
+        env: Some(variables.collect()),
         restart_policy: Some("Always".into()),
         lifecycle: Some(Lifecycle { post_start: Some(after_start), ..Lifecycle::default() }),
         resources: Some(ResourceRequirements {

@@ -179,6 +179,8 @@ fn the_volume_of_a_folder_is_the_sidecars_alone() {
     let link = &spec.init_containers.as_ref().expect("a sidecar")[0];
     assert_eq!((of(link, "spillway-folder"), of(&spec.containers[0], "spillway-folder")), (vec!["/spillway/volume".to_owned()], vec![]));
     assert_eq!(of(&spec.containers[0], "spillway-mirror"), ["/spillway/mirror"], "for the manifest of the copy");
+    let variables = link.env.iter().flatten().map(|one| (one.name.as_str(), one.value.as_deref().unwrap_or_default()));
+    assert!(variables.clone().any(|one| one == ("SPILLWAY_FOLDER", "data/site")), "{:?}", variables.collect::<Vec<_>>());
     let memory = |spec: &PodSpec| spec.init_containers.as_ref()?[0].resources.as_ref()?.limits.as_ref()?.get("memory").cloned();
     assert_eq!(memory(&spec).map(|memory| memory.0).as_deref(), Some("128Mi"));
     assert_eq!(memory(&built(json!({}))).map(|memory| memory.0).as_deref(), Some("48Mi"));

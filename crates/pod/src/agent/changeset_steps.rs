@@ -109,6 +109,7 @@ fn command(own: &Path, agent: &str, seal: &str, step: &Step, item: &Assignment, 
         }
         (Step::Commit(base), ChangesetTarget::Folder { .. }) => {
             option("base", base);
+            option("name", item.folder.as_deref().unwrap_or_default());
             "compare"
         }
         (Step::Push(PendingCommit { old, new }), ChangesetTarget::Repository { .. }) => {
@@ -153,7 +154,7 @@ mod tests {
             verify_seconds: 600,
             files: vec![("/spillway/files/0/content".into(), "/workspace/AGENTS.md".into())],
         };
-        let item = Assignment { branch: Some("spillway/fix-1".into()), ..samples::assignment(1) };
+        let item = Assignment { branch: Some("spillway/fix-1".into()), folder: Some("data/a".into()), ..samples::assignment(1) };
         let of_target = |step: &Step, settings: &ChangesetSettings| {
             let words = command(Path::new("/bin/x"), "coders-1", "s", step, &item, settings);
             words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
@@ -176,7 +177,7 @@ mod tests {
         let folder = ChangesetSettings { target: ChangesetTarget::Folder { folder: "sites/a".into() }, ..settings.clone() };
         let of = |step: &Step| of_target(step, &folder);
         assert_eq!(of(&Step::Prepare), format!("/bin/x changeset copy {file}"));
-        let expected = format!("/bin/x changeset compare --base b --protect ci --protect --x --max-bytes 100 {file}");
+        let expected = format!("/bin/x changeset compare --base b --name data/a --protect ci --protect --x --max-bytes 100 {file}");
         assert_eq!(of(&Step::Commit("b".into())), expected);
         assert_eq!(of(&Step::Push(commit)), "/bin/x changeset apply", "the volume is the sidecar's alone");
     }

@@ -157,6 +157,9 @@ pub enum Verb {
         /// SHA-256 of the manifest of the copy
         #[arg(long, value_name = "SHA256")]
         base: String,
+        /// Claim and path of the folder, for the report
+        #[arg(long, value_name = "CLAIM/PATH")]
+        name: String,
         /// Path that must not change (repeatable)
         #[arg(long, value_name = "PATH", allow_hyphen_values = true)]
         protect: Vec<String>,
@@ -193,9 +196,9 @@ fn step(verb: Verb) -> Result<StepResult, String> {
             let base = copy(&folder.url, &workspace.workspace, &folder.own, &workspace.home())?;
             Ok(StepResult::Prepared { base, seal: String::new() })
         }
-        Verb::Compare { folder, workspace, base, protect, max_bytes } => {
+        Verb::Compare { folder, workspace, base, name, protect, max_bytes } => {
             let files = workspace.copies();
-            Comparison { workspace: workspace.workspace, own: folder.own, base, protect, max_bytes, files }.make()
+            Comparison { workspace: workspace.workspace, own: folder.own, base, folder: name, protect, max_bytes, files }.make()
         }
         Verb::Apply { folder } => apply(&folder.url, &folder.own),
         Verb::Prepare { mirror, workspace, remote, agent, revision, depth } => {

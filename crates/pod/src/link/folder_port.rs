@@ -1,6 +1,6 @@
 //! The port for the folder of the pool: copies of it, and the changes of the item in hand.
 //!
-//! The volume is mounted in this container alone. The folder is the one that the pool names, and the only changes that are made are
+//! The volume is mounted in this container alone. The folder is the one that the pod was made for, and the only changes that are made are
 //! those that the supervisor announced. A thread works on the volume, because its calls block. The thread ends with the request: a
 //! client that is slow keeps no lock ([`spillway_folder`]).
 
@@ -39,13 +39,15 @@ const PATH: &str = "/folder";
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request may take: as the longest step.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
+/// How long the rest of a body is read and dropped after a failure.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pieces of a body between a request and its thread.
 const QUEUED_PIECES: usize = 4;
 /// The most bytes of the files of one changeset: as large as the volume that they come from.
 const MAX_CHANGED_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 /// The most copies for one lease. A step tries some times, and after a pause again. Each copy keeps other agents from the folder for a
 /// moment.
-const MAX_COPIES: u32 = 24;
+const MAX_COPIES: u32 = 10;
 /// The most paths that a message about a conflict names.
 const MAX_SHOWN_CONFLICTS: usize = 5;
 
@@ -55,7 +57,9 @@ type Answer = Response<Either<Pieces, Full<Bytes>>>;
 #[derive(Clone, Debug)]
 pub struct FolderPort {
     volume: PathBuf,
-    /// Path of the folder in the volume. None: the pool has none.
+    /// The claim and the path of the folder whose volume is mounted. None: there is none.
+    own: Option<String>,
+    /// The claim and the path of the folder of the item in hand.
     folder: watch::Receiver<Option<String>>,
     item: watch::Receiver<Option<LeaseRef>>,
     commit: watch::Receiver<Option<PendingCommit>>,
@@ -66,14 +70,16 @@ pub struct FolderPort {
 }
 
 impl FolderPort {
-    /// Serves the folder below `volume` for the item in hand, and the changes that its supervisor announced.
+    /// Serves the folder `own`, a claim and a path, whose volume is mounted at `volume`, for the item in hand, and the changes that its
+    /// supervisor announced. An item of another folder is not served: the pool was changed after the pod was made.
     pub fn new(
         volume: PathBuf,
+        own: Option<String>,
         folder: watch::Receiver<Option<String>>,
         item: watch::Receiver<Option<LeaseRef>>,
         commit: watch::Receiver<Option<PendingCommit>>,
     ) -> Self {
-        Self { volume, folder, item, commit, copies: Arc::default(), threads: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
+        Self { volume, own, folder, item, commit, copies: Arc::default(), threads: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
     }
 
     /// Serves the requests of one connection.
@@ -92,31 +98,35 @@ impl FolderPort {
         if request.uri().path() != PATH {
             return text(StatusCode::NOT_FOUND, "this port serves the pool's folder only, at /folder");
         }
-        let folder = self.folder.borrow().clone();
-        let Some(folder) = folder else {
-            return text(StatusCode::NOT_FOUND, "the pool of this agent has no folder (spec.workspace.folder)");
-        };
-        let held = self.item.borrow().clone();
+        let (held, wanted) = (self.item.borrow().clone(), self.folder.borrow().clone());
         let Some(held) = held else {
             return text(StatusCode::FORBIDDEN, "this agent holds no item");
         };
+        if wanted.is_none() || wanted != self.own {
+            let name = |folder: Option<String>| folder.map_or_else(|| "no folder".to_owned(), |folder| format!("the folder {folder}"));
+            let (own, wanted) = (name(self.own.clone()), name(wanted));
+            let words = format!("this agent began with {own}, and the item has {wanted}: delete the agent, and its pool creates another");
+            return text(StatusCode::NOT_FOUND, &words);
+        }
+        // A claim's name has no slash.
+        let folder = wanted.and_then(|name| name.split_once('/').map(|(_, path)| path.to_owned())).unwrap_or_default();
         let Ok(permit) = self.threads.clone().try_acquire_owned() else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "earlier requests are still at work on the folder");
         };
         match *request.method() {
-            Method::GET if !self.may_copy(held) => text(StatusCode::TOO_MANY_REQUESTS, "the folder was copied too often for this item"),
+            Method::GET if !self.may_copy(&held) => text(StatusCode::TOO_MANY_REQUESTS, "the folder was copied too often for this item"),
             Method::GET => self.copy(folder, permit).await,
-            Method::POST => self.change(folder, request.into_body(), permit).await,
+            Method::POST => self.change(folder, held, request.into_body(), permit).await,
             _ => text(StatusCode::METHOD_NOT_ALLOWED, "this port answers GET and POST"),
         }
     }
 
     /// Counts a copy for this lease; returns whether it is one of the allowed ones.
-    fn may_copy(&self, held: LeaseRef) -> bool {
+    fn may_copy(&self, held: &LeaseRef) -> bool {
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, count) = match &mut *copies {
-            Some(known) if known.0 == held => known,
-            other => other.insert((held, 0)),
+            Some(known) if known.0 == *held => known,
+            other => other.insert((held.clone(), 0)),
         };
         *count = count.saturating_add(1);
         *count <= MAX_COPIES
@@ -152,25 +162,31 @@ impl FolderPort {
     }
 
     /// Makes the changes of a stream, if they are the announced ones.
-    async fn change(&self, folder: String, body: Incoming, permit: OwnedSemaphorePermit) -> Answer {
+    async fn change(&self, folder: String, held: LeaseRef, mut body: Incoming, permit: OwnedSemaphorePermit) -> Answer {
         let Some(announced) = self.commit.borrow().clone() else {
             // A sidecar that was started anew hears of the changes in a moment.
             return text(StatusCode::SERVICE_UNAVAILABLE, "no changes are announced");
         };
         let (pieces, received) = mpsc::channel(QUEUED_PIECES);
         let (done, outcome) = oneshot::channel();
-        let volume = self.volume.clone();
+        let (volume, item, commit) = (self.volume.clone(), self.item.clone(), self.commit.clone());
         thread::spawn(move || {
             let mut input = BufReader::with_capacity(BUFFER_BYTES, PieceReader { received, piece: Bytes::new() });
             let outcome = Folder::open(&volume, &folder).and_then(|folder| {
                 let staged = folder.receive(&mut input, &announced.new, MAX_CHANGED_BYTES)?;
-                folder.commit(staged)
+                // The item may have been cancelled, or given to another agent, while this waited for the folder.
+                let may_begin =
+                    || !done.is_closed() && item.borrow().as_ref() == Some(&held) && commit.borrow().as_ref() == Some(&announced);
+                folder.commit(staged, &may_begin)
             });
             drop(permit);
             let _ = done.send(outcome); // the client may have gone
         });
-        forward(body, pieces).await;
-        match outcome.await {
+        forward(&mut body, pieces).await;
+        let outcome = outcome.await;
+        // A client that still sends could miss the answer.
+        let _ = timeout(DISCARD_TIMEOUT, async { while body.frame().await.is_some_and(|frame| frame.is_ok()) {} }).await;
+        match outcome {
             Ok(outcome) => answer_of(outcome),
             Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the changes were not made (this is a fault of Spillway)"),
         }
@@ -180,6 +196,7 @@ impl FolderPort {
 fn answer_of(outcome: Result<Outcome, FolderError>) -> Answer {
     match outcome {
         Ok(Outcome::Committed) => text(StatusCode::OK, "done"),
+        Ok(Outcome::Withdrawn) => text(StatusCode::SERVICE_UNAVAILABLE, "the changes are not announced any more"),
         Ok(Outcome::Conflict { paths, total }) => text(StatusCode::CONFLICT, &conflict_text(&paths, total)),
         Err(error) => failed("the changes are not made in the folder", &error),
     }
@@ -200,7 +217,7 @@ fn conflict_text(paths: &[RelativePath], total: usize) -> String {
 }
 
 /// Sends the pieces of a body to a thread, until one of them ends.
-async fn forward(mut body: Incoming, pieces: mpsc::Sender<io::Result<Bytes>>) {
+async fn forward(body: &mut Incoming, pieces: mpsc::Sender<io::Result<Bytes>>) {
     while let Some(frame) = body.frame().await {
         let piece = match frame {
             Ok(frame) => frame.into_data().map_err(|_| io::ErrorKind::InvalidData.into()),

@@ -17,6 +17,9 @@ use crate::command::folder::port::{Failure, request};
 use crate::command::git::samples::{Folder as TestFolder, folder};
 use crate::samples;
 
+/// The claim and the path of the folder.
+const NAME: &str = "data/site";
+
 /// A port for the folder `site` of a volume.
 struct Served {
     volume: TestFolder,
@@ -33,8 +36,8 @@ impl Served {
         fs::write(volume.0.join("site/one"), "1").expect("a file");
         fs::write(volume.0.join("site/sub/two"), "2").expect("a file");
         let (folder, item, commit) =
-            (watch::channel(Some("site".to_owned())).0, watch::channel(Some(samples::assignment(1).held)).0, watch::channel(None).0);
-        let port = FolderPort::new(volume.0.clone(), folder.subscribe(), item.subscribe(), commit.subscribe());
+            (watch::channel(Some(NAME.to_owned())).0, watch::channel(Some(samples::assignment(1).held)).0, watch::channel(None).0);
+        let port = FolderPort::new(volume.0.clone(), Some(NAME.to_owned()), folder.subscribe(), item.subscribe(), commit.subscribe());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/folder", listener.local_addr().expect("an address"));
         tokio::spawn(async move {
@@ -76,6 +79,7 @@ impl Workspace {
             workspace: self.root.0.clone(),
             own: self.own.0.clone(),
             base: self.base.clone(),
+            folder: NAME.to_owned(),
             protect: Vec::new(),
             max_bytes: None,
             files: Vec::new(),
@@ -130,6 +134,29 @@ async fn changes_that_are_not_those_announced_are_not_made() {
 }
 
 #[tokio::test]
+async fn changes_whose_item_is_gone_while_they_wait_for_the_folder_are_not_made() {
+    let served = Served::start().await;
+    let workspace = Workspace::copied(&served).await;
+    fs::write(workspace.root.0.join("one"), "late").expect("changed");
+    served.commit.send_replace(Some(workspace.compare()));
+    let lock = fs::File::options().write(true).open(served.volume.0.join("site/.spillway/lock")).expect("a lock");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+    let applied = async {
+        // Until it waits for the lock, with the other request of the port.
+        let waiting = served.status(Method::GET, "/folder");
+        let cancelled = async {
+            while served.status(Method::PUT, "/folder").await != 503 {}
+            served.item.send_replace(Some(samples::assignment(2).held));
+            drop(lock);
+        };
+        tokio::join!(workspace.apply(&served), waiting, cancelled).0
+    };
+    let Err(Failure::Passing(error)) = applied.await else { panic!("withdrawn") };
+    assert_eq!(error, "the changes are not announced any more");
+    assert_eq!(served.content("one").as_deref(), Some("1"));
+}
+
+#[tokio::test]
 async fn only_the_folder_of_the_pool_is_served_and_only_for_an_item() {
     let served = Served::start().await;
     for (method, path, expected) in
@@ -137,10 +164,12 @@ async fn only_the_folder_of_the_pool_is_served_and_only_for_an_item() {
     {
         assert_eq!(served.status(method, path).await, expected, "{path}");
     }
+    for other in [None, Some("data/other".to_owned()), Some("other/site".to_owned())] {
+        served.folder.send_replace(other.clone());
+        assert_eq!(served.status(Method::GET, "/folder").await, 404, "{other:?}");
+    }
     served.item.send_replace(None);
     assert_eq!(served.status(Method::GET, "/folder").await, 403);
-    served.folder.send_replace(None);
-    assert_eq!(served.status(Method::GET, "/folder").await, 404);
 }
 
 #[tokio::test]

@@ -26,6 +26,8 @@ pub struct Options {
     pub look_each: Duration,
     /// How long the breaker of commands stays open; `None`: as its settings say.
     pub commands_open: Option<Duration>,
+    /// The claim and the path of the folder whose volume is mounted. None: there is none.
+    pub folder: Option<String>,
 }
 
 /// Further options outside the cluster.

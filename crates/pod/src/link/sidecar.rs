@@ -60,7 +60,9 @@ pub(super) struct Sidecar {
     pub(super) revision: watch::Sender<Option<String>>,
     /// The item in hand, for model calls.
     pub(super) item: watch::Sender<Option<LeaseRef>>,
-    /// Path of the pool's folder in its volume.
+    /// The claim and the path of the folder whose volume is mounted.
+    own_folder: Option<String>,
+    /// The claim and the path of the folder of the item in hand.
     pub(super) folder: watch::Sender<Option<String>>,
     /// The commit that may be pushed now, as the supervisor announced it.
     pub(super) commit: watch::Sender<Option<PendingCommit>>,
@@ -78,7 +80,8 @@ pub(super) struct Sidecar {
 
 impl Sidecar {
     pub(super) fn new(options: &Options, gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>) -> Self {
-        let Options { gateway: _, ca: _, token: _, journal, socket: _, first_port: _, look_each, commands_open } = options.clone();
+        let Options { gateway: _, ca: _, token: _, journal, socket: _, first_port: _, look_each, commands_open, folder: own_folder } =
+            options.clone();
         let journal = Journal::new(journal);
         let now = BootTime::now();
         let remembered = journal.remembered();
@@ -109,6 +112,7 @@ impl Sidecar {
             listening: Spawning::default(),
             revision,
             item: watch::channel(None).0,
+            own_folder,
             folder: watch::channel(None).0,
             commit: watch::channel(None).0,
             heard_kept: BootTime::default(),
@@ -137,7 +141,7 @@ impl Sidecar {
 
     /// The port for the folder of the pool.
     pub(super) fn folder(&self) -> FolderPort {
-        FolderPort::new(VOLUME_DIR.into(), self.folder.subscribe(), self.item.subscribe(), self.commit.subscribe())
+        FolderPort::new(VOLUME_DIR.into(), self.own_folder.clone(), self.folder.subscribe(), self.item.subscribe(), self.commit.subscribe())
     }
 
     /// The proxy for other destinations.
@@ -192,7 +196,7 @@ impl Sidecar {
         }
         let held = self.state.sidecar_work().held();
         self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
-        let folder = self.state.changed_folder();
+        let folder = self.state.sidecar_work().folder();
         self.folder.send_if_modified(|known| {
             known.as_deref() != folder && {
                 *known = folder.map(str::to_owned);

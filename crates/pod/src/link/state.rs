@@ -13,7 +13,6 @@ use std::time::Duration;
 use spillway_policy::backoff;
 use spillway_wire::Code;
 use spillway_wire::agent::{DesiredState, Notice, Program, Report, Run, Settings};
-use spillway_wire::changeset::ChangesetTarget;
 use spillway_wire::command::{BreakerState, CommandCounts};
 use spillway_wire::link::{Answer, ModelCalls, Progress};
 use spillway_wire::work::{LeaseRef, Outcome};
@@ -326,14 +325,6 @@ impl Link {
     /// The state of work, which takes the results of its calls.
     pub fn sidecar_work(&mut self) -> &mut SidecarWork {
         &mut self.sidecar_work
-    }
-
-    /// Path of the pool's folder in its volume, if the changes of items go there.
-    pub fn changed_folder(&self) -> Option<&str> {
-        match &self.settings.as_ref()?.work.as_ref()?.changeset.as_ref()?.target {
-            ChangesetTarget::Folder { folder } => Some(folder),
-            ChangesetTarget::Repository { .. } => None,
-        }
     }
 
     fn run(&self) -> Option<Run> {

@@ -132,6 +132,11 @@ impl SidecarWork {
         self.kept.item.as_ref().map(|item| item.held.clone())
     }
 
+    /// The claim and the path of the folder that the changes of the item in hand go to.
+    pub fn folder(&self) -> Option<&str> {
+        self.kept.item.as_ref()?.assignment.as_ref()?.folder.as_deref()
+    }
+
     /// Whether no end of an item is left to report. `connected`: the supervisor may still report one.
     pub fn is_quiet(&self, connected: bool) -> bool {
         self.kept.item.as_ref().is_none_or(|item| item.lost || (item.finish.is_none() && !connected))

@@ -8,6 +8,7 @@ use hyper::{Method, StatusCode};
 use spillway_folder::record::{Change, Content, read_line};
 use spillway_wire::changeset::reasons;
 
+use super::files::open_plain;
 use super::port::{self, Failure};
 use super::{CHANGES_NAME, CONTENTS_NAME};
 use crate::agent::changeset::{StepFailure, StepResult};
@@ -47,7 +48,7 @@ enum Part {
 
 impl ChangesStream {
     fn open(own: &Path) -> io::Result<Self> {
-        let list = BufReader::new(File::open(own.join(CHANGES_NAME))?);
+        let list = BufReader::new(open_plain(&own.join(CHANGES_NAME))?);
         Ok(Self { list, contents: own.join(CONTENTS_NAME), number: 0, part: None, next: None })
     }
 
@@ -63,7 +64,7 @@ impl ChangesStream {
     /// The next line or file. None: the stream is at its end.
     fn advance(&mut self) -> io::Result<Option<Part>> {
         if let Some(path) = self.next.take() {
-            return Ok(Some(Part::File(File::open(path)?)));
+            return Ok(Some(Part::File(open_plain(&path)?)));
         }
         let Some((mut line, change)) = read_line::<Change>(&mut self.list)? else { return Ok(None) };
         line.push(b'\n');

@@ -8,9 +8,9 @@ use std::io::{self, BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
-use spillway_folder::MAX_CHANGES;
 use spillway_folder::path::RelativePath;
 use spillway_folder::record::{Change, Content, Entry, read_line, write_line};
+use spillway_folder::{MAX_CHANGES, MAX_FILES};
 use spillway_wire::changeset::{ChangesetReport, PendingCommit, reasons};
 use spillway_wire::text::hex;
 
@@ -29,6 +29,8 @@ pub struct Comparison {
     pub own: PathBuf,
     /// SHA-256 of the manifest of the copy.
     pub base: String,
+    /// The claim and the path of the folder.
+    pub folder: String,
     /// Paths that must not change.
     pub protect: Vec<String>,
     /// The most bytes of changed files.
@@ -46,6 +48,9 @@ impl Comparison {
             Err(ListError::Forbidden(why)) => return Ok(StepResult::Refused(StepFailure::new(reasons::FORBIDDEN_FILE, why))),
             Err(ListError::Unreadable(why)) => return Err(why),
         };
+        if let Some(why) = files::obstacle(&self.workspace, &self.files) {
+            return Ok(StepResult::Refused(StepFailure::new(reasons::FORBIDDEN_FILE, why)));
+        }
         // The pool's own files stay as they are in the folder.
         let own = self.files.iter().filter_map(|file| RelativePath::parse(file.strip_prefix(&self.workspace).ok()?.to_str()?).ok());
         own.for_each(|path| drop(base.remove(&path)));
@@ -57,7 +62,7 @@ impl Comparison {
         if let Some(failure) = self.refused(&changes) {
             return Ok(StepResult::Refused(failure));
         }
-        let report = ChangesetReport { base: self.base.clone(), ..ChangesetReport::default() };
+        let report = ChangesetReport { base: self.base.clone(), folder: self.folder.clone(), ..ChangesetReport::default() };
         if changes.is_empty() {
             return Ok(StepResult::Unchanged(report));
         }
@@ -71,13 +76,16 @@ impl Comparison {
         let path = self.own.join(MANIFEST_NAME);
         let wrong = |why: &dyn std::fmt::Display| format!("cannot read {}: {why}", path.display());
         let forged = || wrong(&"the program has changed it. The next attempt begins with a new copy");
-        let mut input = BufReader::new(File::open(&path).map_err(|error| wrong(&error))?);
         let (mut entries, mut digest) = (BTreeMap::new(), Sha256::new());
         let unreadable = |error: io::Error| if error.kind() == io::ErrorKind::InvalidData { forged() } else { wrong(&error) };
+        let mut input = BufReader::new(files::open_plain(&path).map_err(unreadable)?);
         while let Some((line, Entry { path, content })) = read_line(&mut input).map_err(unreadable)? {
             digest.update(&line);
             digest.update(b"\n");
             entries.insert(path, content);
+            if entries.len() > MAX_FILES {
+                return Err(forged());
+            }
         }
         if hex(&digest.finalize()) != self.base {
             return Err(forged());

@@ -30,6 +30,7 @@ impl Copied {
             workspace: root.clone(),
             own: own.0.clone(),
             base: hex(&Sha256::digest(&manifest)),
+            folder: "data/site".into(),
             protect: vec!["conf".into()],
             max_bytes: Some(10),
             files: vec![root.join("pool")],
@@ -52,7 +53,7 @@ impl Copied {
 #[test]
 fn a_workspace_that_is_as_it_was_has_no_changes_whatever_became_of_the_pools_files() {
     let copied = Copied::new();
-    let expected = ChangesetReport { base: copied.comparison.base.clone(), ..ChangesetReport::default() };
+    let expected = ChangesetReport { base: copied.comparison.base.clone(), folder: "data/site".into(), ..ChangesetReport::default() };
     assert_eq!(copied.comparison.make(), Ok(StepResult::Unchanged(expected.clone())));
     fs::remove_file(copied.comparison.workspace.join("pool")).expect("removed");
     assert_eq!(copied.comparison.make(), Ok(StepResult::Unchanged(expected)));

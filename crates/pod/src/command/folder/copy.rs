@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper::{Method, StatusCode};
 use sha2::{Digest as _, Sha256};
@@ -12,6 +12,7 @@ use spillway_folder::record::{Content, CopyLine, Entry, copy_bytes, read_line, w
 use spillway_wire::text::hex;
 
 use super::MANIFEST_NAME;
+use super::files::obstacle;
 use super::port::{self, Failure};
 use crate::agent::home::Home;
 use crate::command::git::folder;
@@ -31,6 +32,10 @@ pub fn copy(url: &str, workspace: &Path, own: &Path, files: &Home) -> Result<Str
             _ => Err(Failure::Final(answer.text())),
         }
     })?;
+    let copies: Vec<PathBuf> = files.files.iter().map(|(_, to)| to.clone()).collect();
+    if let Some(why) = obstacle(workspace, &copies) {
+        return Err(why);
+    }
     files.make().map_err(|error| format!("{error} (spec.agent.files)"))?;
     Ok(base)
 }

@@ -3,11 +3,12 @@
 //! No link is followed. Folders and files that their owner cannot read are made readable: the program may have closed them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 use spillway_folder::path::{OWN_NAME, RelativePath};
 use spillway_folder::record::{Content, copy_bytes};
@@ -44,7 +45,7 @@ pub fn list(root: &Path, skipped: &[PathBuf]) -> Result<BTreeMap<RelativePath, C
             let about = fs::symlink_metadata(&path).map_err(|error| unreadable(&path, &error))?;
             let kind = about.file_type();
             if kind.is_dir() {
-                if path == root.join(OWN_NAME) {
+                if entry_is_own(&path) {
                     return Err(forbidden(&path, root, "this name is Spillway's own"));
                 }
                 allow(&path, about.permissions().mode(), 0o700)?;
@@ -68,6 +69,11 @@ pub fn list(root: &Path, skipped: &[PathBuf]) -> Result<BTreeMap<RelativePath, C
     Ok(found)
 }
 
+/// Whether a folder has the name of Spillway's own files. Folders without files are not seen elsewhere.
+fn entry_is_own(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == OWN_NAME)
+}
+
 fn link(path: &Path, name: &RelativePath, root: &Path) -> Result<Content, ListError> {
     let target = fs::read_link(path).map_err(|error| unreadable(path, &error))?;
     match target.to_str().filter(|target| name.link_stays_below(target)) {
@@ -85,9 +91,28 @@ fn file(path: &Path, mode: u32, root: &Path) -> Result<Content, ListError> {
     Ok(Content::File { executable: mode & EXECUTABLE_BIT != 0, size, sha256 })
 }
 
+/// Opens a plain file. Nothing else is opened, such as a pipe, which would be waited for.
+pub fn open_plain(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "it is no plain file")) }
+}
+
+/// What is in the way of a file of the pool: a folder above it that is none. The copy of that file would follow a link.
+pub fn obstacle(root: &Path, files: &[PathBuf]) -> Option<String> {
+    let above = |file: &PathBuf| {
+        let folders = file.parent()?.ancestors().take_while(|folder| *folder != root).filter(|folder| folder.starts_with(root));
+        folders.filter(|folder| fs::symlink_metadata(folder).is_ok_and(|found| !found.is_dir())).last().map(Path::to_owned)
+    };
+    let path = files.iter().find_map(above)?;
+    let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy();
+    Some(format!("{} must be a folder: the pool has a file below it (spec.agent.files)", shown(&name)))
+}
+
 /// Copies a file to `out`; returns its size and SHA-256.
 pub fn digest(path: &Path, out: &mut dyn io::Write) -> io::Result<(u64, String)> {
-    let mut file = File::open(path)?;
+    let mut file = open_plain(path)?;
     let (size, mut digest) = (file.metadata()?.len(), Sha256::new());
     copy_bytes(&mut file, out, size, |piece| digest.update(piece))?;
     Ok((size, hex(&digest.finalize())))
@@ -135,6 +160,7 @@ mod tests {
     use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
+    use crate::command::git::folder;
     use crate::command::git::samples::folder;
 
     #[test]
@@ -154,6 +180,30 @@ mod tests {
         assert!(matches!(contents[0], Content::File { executable: false, size: 1, .. }));
         assert!(matches!(contents[1], Content::Link { target } if target == "../run"));
         assert!(matches!(contents[2], Content::File { executable: true, size: 0, .. }));
+    }
+
+    #[test]
+    fn only_a_real_folder_may_be_above_a_file_of_the_pool() {
+        let root = folder("obstacle");
+        let files = [root.0.join("AGENTS.md"), root.0.join("docs/sub/AGENTS.md"), PathBuf::from("/home/agent/x/y")];
+        assert_eq!(obstacle(&root.0, &files), None);
+        fs::create_dir(root.0.join("docs")).expect("a folder");
+        assert_eq!(obstacle(&root.0, &files), None);
+        symlink("other", root.0.join("docs/sub")).expect("a link");
+        assert!(obstacle(&root.0, &files).is_some_and(|why| why.starts_with("docs/sub must be a folder")));
+        folder::remove(&root.0.join("docs")).expect("removed");
+        fs::write(root.0.join("docs"), "").expect("a file");
+        assert!(obstacle(&root.0, &files).is_some_and(|why| why.starts_with("docs must be a folder")));
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let root = folder("plain");
+        let pipe = root.0.join("pipe");
+        mkfifoat(CWD, &pipe, Mode::from_raw_mode(0o600)).expect("a pipe");
+        assert_eq!(open_plain(&pipe).err().map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
+        symlink("/etc/passwd", root.0.join("link")).expect("a link");
+        assert!(open_plain(&root.0.join("link")).is_err());
     }
 
     #[test]

@@ -83,6 +83,7 @@ impl NewCommit {
             base: self.base.clone(),
             commit: Some(commit.clone()),
             branch: self.branch.clone(),
+            folder: String::new(),
             files: u32::try_from(changes.paths.len()).unwrap_or(u32::MAX),
             insertions: changes.insertions,
             deletions: changes.deletions,
