@@ -30,7 +30,7 @@ build() {
     RUSTFLAGS="${RUSTFLAGS:-} --cfg fuzzing -Cdebug-assertions=yes -Cpasses=sancov-module \
         -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
         -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares" \
-        "${CARGO:-cargo}" build --quiet --release --locked --all-features --target "$host" --bins
+        "${CARGO:-cargo}" build --quiet --release --locked --target "$host" --bins
 }
 
 # libFuzzer's numbers of a run: `number log name`.

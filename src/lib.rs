@@ -23,7 +23,7 @@
 //! | [`source`] | `spillway source`: issues of a forge as items, and their ends as comments | use rights that its team does not have |
 //! | [`generate`] | the generated files: CRDs and their reference | use a cluster |
 //!
-//! The crate `spillway-pod` has the programs inside agents' pods. It shares `wire` and `policy`, and does not use
+//! The crate `spillway-holds` has a gateway's session with the ledger and its journal. The crate `spillway-pod` has the programs inside agents' pods. It shares `wire` and `policy`, and does not use
 //! Kubernetes. The crate `kubectl-spillway` is the kubectl plugin. It shares `api`, `conversion` and `policy`, and runs
 //! on its user's machine: Linux, macOS or Windows.
 //!

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use spillway::gateway::meter::journal::read;
-use spillway::gateway::meter::session::Session;
+use spillway_holds::journal::read;
+use spillway_holds::session::Session;
 
 fuzz_target!(|data: &[u8]| {
     let lines = read(data);

@@ -1,11 +1,12 @@
-//! The client of the governor's ledger. It carries out [`Session::plan`](super::session::Session::plan), one call at a
+//! The client of the governor's ledger. It carries out [`Session::plan`], one call at a
 //! time.
 
 use std::time::Duration;
 
 use serde::Serialize;
+use spillway_holds::lines::Line;
+use spillway_holds::session::{Plan, Session};
 
-use super::session::Plan;
 use super::{Meter, now};
 use crate::wire::meter::MeterAck;
 use crate::wire::{Code, Refusal};
@@ -69,7 +70,7 @@ impl Meter {
     fn handle_answer(
         &self,
         answer: Result<MeterAck, Refusal>,
-        done: impl FnOnce(&mut super::session::Session, Duration, u64) -> Option<super::Line>,
+        done: impl FnOnce(&mut Session, Duration, u64) -> Option<Line>,
     ) -> Option<Refusal> {
         let mut inner = self.lock();
         let trouble = match answer {

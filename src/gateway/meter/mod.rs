@@ -1,37 +1,23 @@
 //! The gateway's side of the ledger: tokens are held at the governor before a model call, and settled after it.
 //!
-//! What always holds: a hold is in the journal before its call is forwarded, and a settle before it is sent. No number
-//! is used for two holds, not even by the next process. Unacknowledged content has a bound, and no namespace can take
-//! all of it.
+//! What always holds: a hold is in the journal before its call is forwarded, and a settle before it is sent.
 //!
-//! The decisions are in [`session`], which is pure; [`journal`] writes them down. This file has the requests to the
-//! governor, and [`CallHold`], which settles a call in every case.
+//! The decisions and the journal are in [`spillway_holds`]. Here are the requests to the governor, and [`CallHold`], which
+//! settles a call in every case.
 
 mod client;
-pub mod disk;
-pub mod durable;
-#[cfg(test)]
-mod fake_disk;
-#[cfg(test)]
-mod fake_leader;
-pub mod hold;
-pub mod journal;
-pub mod lines;
-pub mod names;
-pub mod session;
-pub mod shares;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use spillway_holds::durable::{DurableSession, JOURNAL_RESERVE_BYTES};
+use spillway_holds::journal::Journal;
+use spillway_holds::shares::ShareFull;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use self::durable::{DurableSession, JOURNAL_RESERVE_BYTES};
-use self::journal::Journal;
-use self::session::{Line, ShareFull};
 use super::governor::Governor;
 use crate::cluster::clock::BootTime;
 use crate::cluster::token::PodIdentity;

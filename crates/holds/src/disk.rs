@@ -1,6 +1,5 @@
 //! The file operations that a journal needs. They are few, so that a test can simulate a disk that is full, fails, or
 //! stops at any step.
-
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};

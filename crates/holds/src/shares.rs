@@ -3,7 +3,6 @@
 //! A namespace may have at most twice the free bytes without a reserve of a quarter, and always a guaranteed part of
 //! the reserve. So one namespace alone gets half of the bytes and is refused beyond that, while all others continue.
 //! Any number of namespaces leaves the reserve to others.
-
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
 //! A simulated leader for tests of sessions.
-
 use std::collections::BTreeSet;
 
-use crate::wire::meter::{Begin, Quality, Settles};
+use spillway_wire::meter::{Begin, Quality, Settles};
 
 #[derive(Clone, Default)]
 /// A leader that gives, counts and closes holds, as a session sees it.

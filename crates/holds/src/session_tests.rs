@@ -1,5 +1,5 @@
-use super::super::lines::{EndLine, HoldLine, LegacySettleLine};
 use super::*;
+use crate::lines::{EndLine, HoldLine, LegacySettleLine};
 
 const fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -250,7 +250,7 @@ fn takes(session: &Session) -> (usize, usize) {
 }
 
 fn most() -> (Usage, CallEnd) {
-    use crate::wire::meter::{FaultCause, Outcome};
+    use spillway_wire::meter::{FaultCause, Outcome};
     let most = i64::MIN;
     let usage = Usage { input: most, cache_read: most, cache_write: most, output: most };
     let outcome = Outcome::Failed { why: FaultCause::Status(u16::MAX), retry_after: Some(u32::MAX) };
@@ -295,7 +295,7 @@ fn a_session_that_has_all_that_it_may_can_begin_and_be_written_anew() {
     for (namespaces, places, length) in [(1, 4, 40), (3, 28, 500), (40, 8, 130), (300, 1, 40_000)] {
         let mut session = Session::new("s".repeat(128));
         session.shares = Shares::new(limit);
-        let mut random = crate::gateway::meter::fake_leader::Random(namespaces | 1);
+        let mut random = crate::fake_leader::Random(namespaces | 1);
         let (mut full, mut one) = (BTreeSet::new(), 0_u64);
         while (full.len() as u64) < namespaces {
             one += 1;

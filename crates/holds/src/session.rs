@@ -5,21 +5,18 @@
 //! were written. A hold that was reported as ended is never reported as open again.
 
 mod connection;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{self, MAX_MODEL_NAME_BYTES, reserve};
-pub use super::hold::{EndedHold, Hold};
-pub use super::lines::Line;
-use super::lines::{EndLine, HoldLine, LegacySettleLine, Snapshot};
-use super::names::{self, Names, json_bytes};
-pub use super::shares::ShareFull;
-use super::shares::Shares;
-use crate::policy::history::History;
-use crate::policy::lease::REPLAY_HISTORY_TTL;
-use crate::wire::meter::{Begin, CallEnd, JournaledHold, JournaledSettle, MAX_BEGIN_BYTES, Quality, ReplayedSettle, Settles, Usage};
+use spillway_policy::history::History;
+use spillway_policy::lease::REPLAY_HISTORY_TTL;
+use spillway_wire::meter::{Begin, CallEnd, JournaledHold, JournaledSettle, MAX_BEGIN_BYTES, Quality, ReplayedSettle, Settles, Usage};
+
+use crate::hold::{self, EndedHold, Hold, MAX_MODEL_NAME_BYTES, reserve};
+use crate::lines::{EndLine, HoldLine, LegacySettleLine, Line, Snapshot};
+use crate::names::{self, Names, json_bytes};
+use crate::shares::{ShareFull, Shares};
 
 /// How many numbers of holds one line of the journal reserves.
 const HOLD_NUMBER_BATCH: u64 = 1024;

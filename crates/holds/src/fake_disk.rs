@@ -1,11 +1,10 @@
 //! A simulated disk for tests: it can be full, fail, write less than requested, or stop at any step.
-
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use super::disk::Disk;
-use super::fake_leader::Random;
+use crate::disk::Disk;
+use crate::fake_leader::Random;
 
 /// Bytes of a page.
 const PAGE: usize = 64;

@@ -1,13 +1,13 @@
 //! The requests of a session to a governor, and the handling of the answers. It must not give or end a hold.
-
 use std::sync::Arc;
 use std::time::Duration;
+
+use spillway_wire::meter::{Begin, MAX_SETTLES, ReplayedSettle, Settle, Settles};
 
 use super::{
     ACK_POLL_INTERVAL, CALL_RETRY_BACKOFF, EndedHold, KEEPALIVE_INTERVAL, Line, Plan, SETTLE_BATCH_DELAY, SETTLE_RESEND_DELAY, Session,
 };
-use crate::gateway::meter::hold;
-use crate::wire::meter::{Begin, MAX_SETTLES, ReplayedSettle, Settle, Settles};
+use crate::hold;
 
 impl Session {
     /// Sets the current connection to a governor.

@@ -1,11 +1,12 @@
 use std::collections::BTreeSet;
 
-use super::super::disk::Folder;
-use super::super::fake_disk::FakeDisk;
-use super::super::fake_leader::{Leader, Random};
-use super::super::session::Plan;
+use spillway_wire::meter::{CallEnd, JournaledHold, Quality, Usage};
+
 use super::*;
-use crate::wire::meter::{CallEnd, JournaledHold, Quality, Usage};
+use crate::disk::Folder;
+use crate::fake_disk::FakeDisk;
+use crate::fake_leader::{Leader, Random};
+use crate::session::Plan;
 
 const FILE: &str = "session.jsonl";
 /// Enough space for these small sessions.

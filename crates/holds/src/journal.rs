@@ -6,12 +6,11 @@
 //! A journal that fills its volume can still be rewritten, because the space of the new file is reserved in advance.
 //! The old file is complete until the new one is, wherever the process ends; see
 //! `docs/adr/0043-room-for-the-gateways-journal.md`.
-
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
-use super::disk::{Disk, Folder};
-use super::session::Line;
+use crate::disk::{Disk, Folder};
+use crate::lines::Line;
 
 const JOURNAL_FILE: &str = "session.jsonl";
 /// The target of a rewrite. Before that it only reserves the space.
@@ -25,7 +24,7 @@ pub struct Journal<D: Disk = Folder> {
     open_journal: Option<OpenJournal<D>>,
     bytes: usize,
     /// A compaction starts when the journal is this many bytes longer than twice the needed bytes.
-    pub(super) spare: usize,
+    pub(crate) spare: usize,
     /// Bytes to reserve for a rewrite; and whether they are reserved.
     reserve: usize,
     reserved: bool,

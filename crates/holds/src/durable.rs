@@ -4,13 +4,12 @@
 //! What always holds: while a change is not written, the governor is not told of it, and no tokens are requested. A
 //! journal that cannot be appended to is rewritten at once. If that fails, it is tried again later. This also holds at
 //! the start of a process, which can begin with an unwritten journal.
-
 use std::time::Duration;
 
-use super::disk::{Disk, Folder};
-use super::journal::{self, CompactedJournal, Compaction, Journal};
-use super::lines::{Line, Snapshot};
-use super::session::{MAX_SESSION_BYTES, MAX_SESSION_HEADER_BYTES, Session};
+use crate::disk::{Disk, Folder};
+use crate::journal::{self, CompactedJournal, Compaction, Journal};
+use crate::lines::{Line, Snapshot};
+use crate::session::{MAX_SESSION_BYTES, MAX_SESSION_HEADER_BYTES, Session};
 
 /// Between two attempts to rewrite a journal.
 pub const JOURNAL_RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -1,15 +1,14 @@
 //! Holds and settles in memory, and their sizes in bytes.
 //!
 //! What always holds: from its request until its settle is acknowledged, a hold never takes more bytes than were
-//! reserved for it, in the journal and in [`Begin`](crate::wire::meter::Begin).
-
+//! reserved for it, in the journal and in [`Begin`](spillway_wire::meter::Begin).
 use std::io;
 use std::sync::Arc;
 
 use serde::Serialize;
+use spillway_wire::meter::{CallEnd, Quality, Usage};
 
-use super::names::json_bytes;
-use crate::wire::meter::{CallEnd, Quality, Usage};
+use crate::names::json_bytes;
 
 /// The most bytes of a model's name in a settle, in JSON. A longer name is left out, and nothing is learned from that
 /// call.

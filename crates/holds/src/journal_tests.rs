@@ -1,8 +1,9 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
+use spillway_wire::meter::JournaledHold;
+
 use super::*;
-use crate::wire::meter::JournaledHold;
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("spillway-meter-{name}-{}", std::process::id()));

@@ -2,7 +2,6 @@
 //!
 //! What always holds: during the life of the process a number stands for one name, and is never reused. A name that no
 //! hold uses is forgotten.
-
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 

@@ -1,13 +1,12 @@
 //! The lines of a session's journal, including those of earlier versions.
 //!
 //! What always holds: lines of all earlier versions can be read. A hold is written once; its settle refers to it.
-
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use spillway_wire::meter::{CallEnd, JournaledHold, JournaledSettle, Quality, Usage};
 
-use super::session::{EndedHold, Hold};
-use crate::wire::meter::{CallEnd, JournaledHold, JournaledSettle, Quality, Usage};
+use crate::hold::{EndedHold, Hold};
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

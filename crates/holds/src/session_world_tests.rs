@@ -1,9 +1,8 @@
 //! A simulated leader and a simulated gateway around a session. Both may end at any time.
-
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gateway::meter::fake_leader::{Leader, Random};
+use crate::fake_leader::{Leader, Random};
 
 struct Gateway {
     session: Session,
