@@ -23,7 +23,7 @@ MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-git images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
+.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -59,6 +59,10 @@ images-models: toolchain ## the scripted model server, as an archive in target/i
 
 images-git: toolchain ## the demo agent with git, as an archive in target/images
 	e2e/images/build.sh --out $(IMAGES) git-agent
+
+images-attacks: toolchain ## the demo agent with the attacks on the sandbox, as an archive in target/images
+	$(STATIC) --profile quick --package spillway-sandbox --bin spillway-attacks
+	e2e/images/build.sh --out $(IMAGES) --attacks target/$(HOST)/quick/spillway-attacks attack-agent
 
 # Separate from the others, because Codex is a large package from npm. The demo omits it if npm cannot be reached.
 images-codex: images-models ## Codex as an agent, as an archive in target/images
@@ -136,7 +140,7 @@ properties-night: toolchain ## the properties of the state machines, over PROPTE
 	cargo test --package spillway-policy --lib --locked
 
 e2e: PROFILE = quick
-e2e: images images-git ## the chart and the whole system on real clusters of their own, which are removed if all tests pass
+e2e: images images-git images-attacks ## the chart and the whole system on real clusters of their own, which are removed if all tests pass
 	@CLUSTER='$(CLUSTER)' e2e/test.sh
 
 e2e-codex: PROFILE = quick

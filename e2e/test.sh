@@ -42,7 +42,7 @@ step "starting the clusters $shared and $lonely"
 for name in "$shared" "$lonely"; do
     on "$name" "${cluster[@]}" down > /dev/null # remains of a failed run
     ETCD_FSYNC=off on "$name" "${cluster[@]}" up
-    on "$name" "${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar target/images/git-agent.tar
+    on "$name" "${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar target/images/git-agent.tar target/images/attack-agent.tar
 done
 
 step "the chart: lint, schema, rendering, accepted by the API server"

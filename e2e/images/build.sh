@@ -5,23 +5,25 @@ set -euo pipefail
 
 usage() {
     cat <<'U'
-Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] [--agent-binary FILE] [--model-server FILE] IMAGE...
+Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] [--agent-binary FILE] [--model-server FILE] [--attacks FILE] IMAGE...
 
 IMAGE  spillway     localhost/spillway/spillway:TAG    only /bin/spillway and /spillway-agent, uid 65532; needs --binary
        demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001); prints a line every 5 s, ends at SIGTERM
        git-agent    localhost/spillway/git-agent:TAG   the demo agent with git, which can fetch and push by HTTP
+       attack-agent localhost/spillway/attack-agent:TAG  the demo agent with the attacks of crates/sandbox; needs --attacks
        codex-agent  localhost/spillway/codex-agent:TAG Codex from npm (pinned by codex/package-lock.json), busybox, bash, git, root
                                                        certificates; user agent (10001); runs one item (codex-agent.sh)
        packages-agent localhost/spillway/packages-agent:TAG  the demo agent with npm, pip, cargo and go, and root certificates
        model-server localhost/spillway/model-server:TAG  only the scripted model server, uid 65532; needs --model-server
        pause        localhost/spillway/pause:TAG       the sandbox container; also writes the static program DIR/pause
        testbox      localhost/spillway/testbox:TAG     busybox with `landlock` and `eat` (memory), for the cluster's checks
-       all          all images except git-agent, codex-agent, packages-agent and model-server (spillway only with --binary)
+       all          all images except git-agent, attack-agent, codex-agent, packages-agent and model-server (spillway only with --binary)
 
 --tag TAG      default: $SPILLWAY_IMAGE_TAG, else dev
 --binary FILE  static spillway binary; default: $SPILLWAY_BINARY
 --agent-binary FILE  static spillway-agent binary; default: $SPILLWAY_AGENT_BINARY, else spillway-agent in the folder of --binary
 --model-server FILE  static spillway-model-server binary
+--attacks FILE       static spillway-attacks binary
 Writes DIR/IMAGE.tar, for `e2e/cluster/cluster load`, `kind load image-archive` or `ctr -n k8s.io images import`.
 Needs: tar, sha256sum; musl-gcc (Debian: musl-tools) for pause and testbox; a static busybox (Debian: busybox-static);
 git for git-agent; npm, bash, git and ca-certificates for codex-agent; npm, Python 3 with pip, Rust, Go and ca-certificates for
@@ -34,7 +36,7 @@ die() { echo "images: $*" >&2; exit 1; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=e2e/images/toolchains.sh
 source "$here/toolchains.sh"
-out='' tag=${SPILLWAY_IMAGE_TAG:-dev} binary=${SPILLWAY_BINARY:-} agent_binary=${SPILLWAY_AGENT_BINARY:-} model_server='' images=()
+out='' tag=${SPILLWAY_IMAGE_TAG:-dev} binary=${SPILLWAY_BINARY:-} agent_binary=${SPILLWAY_AGENT_BINARY:-} model_server='' attacks='' images=()
 while [ $# -gt 0 ]; do
     case $1 in
         --out) out=${2:?--out needs a folder}; shift 2 ;;
@@ -42,6 +44,7 @@ while [ $# -gt 0 ]; do
         --binary) binary=${2:?--binary needs a file}; shift 2 ;;
         --agent-binary) agent_binary=${2:?--agent-binary needs a file}; shift 2 ;;
         --model-server) model_server=${2:?--model-server needs a file}; shift 2 ;;
+        --attacks) attacks=${2:?--attacks needs a file}; shift 2 ;;
         -h | --help) usage; exit 0 ;;
         -*) usage >&2; exit 2 ;;
         all) images+=(pause testbox demo-agent); [ -z "$binary" ] || images+=(spillway); shift ;;
@@ -185,6 +188,13 @@ for image in "${images[@]}"; do
             with_git "$root"
             archive git-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin:/usr/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
             ;;
+        attack-agent)
+            [ -n "$attacks" ] || die "image attack-agent needs --attacks FILE"
+            must_be_static "$attacks" "$build_it"
+            demo_agent_root "$root"
+            install -m 755 "$attacks" "$root/bin/spillway-attacks"
+            archive attack-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
+            ;;
         packages-agent)
             demo_agent_root "$root"
             for language in node python rust go; do "with_$language" "$root"; done
@@ -243,6 +253,6 @@ for image in "${images[@]}"; do
             printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
             archive testbox "$root" '{"Entrypoint":["/bin/sh"],"Env":["PATH=/bin"],"WorkingDir":"/"}'
             ;;
-        *) die "unknown image $image (spillway, demo-agent, git-agent, codex-agent, packages-agent, model-server, pause, testbox, all)" ;;
+        *) die "unknown image $image (spillway, demo-agent, git-agent, attack-agent, codex-agent, packages-agent, model-server, pause, testbox, all)" ;;
     esac
 done

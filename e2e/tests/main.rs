@@ -43,6 +43,7 @@ mod program_commands;
 mod quiet;
 mod refusals;
 mod reservations;
+mod sandbox;
 mod scheduler;
 mod store_rollback;
 mod supervision;

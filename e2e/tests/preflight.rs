@@ -84,7 +84,7 @@ async fn an_agent_gets_its_item_when_its_preflight_passed() {
 async fn a_sandbox_that_is_required_by_name_and_not_there_keeps_work_away() {
     let (room, _operator) = set_up("strict").await;
     room.apply_queue("bugs", json!({})).await;
-    let strict = |require: bool| json!({"preflight": {"requireSandbox": require}, "scaling": {"min": 0, "max": 1}});
+    let strict = |require: bool| json!({"preflight": {"requireSandbox": require}, "sandbox": {"isolation": {"landlock": "Disabled"}}, "scaling": {"min": 0, "max": 1}});
     room.apply_workers("fixers", &["bugs"], "exit 0", strict(true)).await;
     room.submit("bugs", "bug", json!({})).await;
     let (name, words) = wait_for_failed_preflight(&room).await;

@@ -36,7 +36,7 @@ const MAX_REPORT_PERIOD_SECONDS: u32 = 60;
 
 /// The sandbox of an agent outside the cluster.
 pub fn sandbox() -> Sandbox {
-    Sandbox { tier: EXTERNAL_SANDBOX_TIER.to_owned(), missing: MISSING_GUARANTEES.map(str::to_owned).to_vec() }
+    Sandbox { tier: EXTERNAL_SANDBOX_TIER.to_owned(), missing: MISSING_GUARANTEES.map(str::to_owned).to_vec(), unavailable: None }
 }
 
 /// The settings for an agent outside the cluster: those of a pod without the commands that a pool runs in pods, because

@@ -137,8 +137,11 @@ mod tests {
         let report = report.map(|state| Report { preflight: state.map(preflight), ..Report::of(Program::Waiting) });
         View {
             report: report.map(|report| (report, jiff::Timestamp::UNIX_EPOCH)),
-            sandbox: missing
-                .map(|missing| Sandbox { tier: "Pod".into(), missing: missing.iter().map(|name| (*name).to_owned()).collect() }),
+            sandbox: missing.map(|missing| Sandbox {
+                tier: "Pod".into(),
+                missing: missing.iter().map(|name| (*name).to_owned()).collect(),
+                unavailable: None,
+            }),
             ..View::well()
         }
     }

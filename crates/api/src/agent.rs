@@ -41,6 +41,7 @@ use crate::shared::LocalRef;
     printcolumn(name = "Action", type_ = "string", json_path = ".status.currentAction", priority = 1),
     printcolumn(name = "Pod", type_ = "string", json_path = ".status.podRef.name", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.node", priority = 1),
+    printcolumn(name = "Sandbox", type_ = "string", json_path = ".status.sandbox.tier", priority = 1),
     printcolumn(name = "Container", type_ = "string", json_path = ".status.containerID", priority = 1),
 )]
 #[serde(rename_all = "camelCase")]
@@ -284,6 +285,21 @@ pub struct SandboxReport {
     /// Guarantees that are not in force.
     #[schemars(length(max = 16), inner(length(max = 128)))]
     pub missing: Option<Vec<String>>,
+    /// Why the program does not start on its node: what its pool requires cannot be enforced there.
+    pub unavailable: Option<UnavailableSandbox>,
+}
+
+/// A required sandbox that a node cannot enforce.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnavailableSandbox {
+    /// The reason, in one word.
+    #[schemars(length(max = 63))]
+    pub reason: String,
+    /// What is wrong, and what to do.
+    #[schemars(length(max = 1024))]
+    pub message: String,
 }
 
 /// An intervention of the supervisor.

@@ -397,8 +397,8 @@ pub struct GitWorkspace {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Preflight {
-    /// Whether the sandbox must be in force. An agent whose pod reports a missing guarantee then gets no work. If unset, it must be, except
-    /// for guarantees that this version never provides (Landlock, AgentStrict). With `true`, no agent of this version gets work.
+    /// Whether every guarantee of the sandbox must be in force, whatever `sandbox.isolation` says. An agent whose pod reports a missing
+    /// guarantee then gets no work. If unset, `sandbox.isolation` alone decides: what it requires must be in force before the program starts.
     pub require_sandbox: Option<bool>,
     /// https URLs whose servers must answer. Only origins of `models` can be checked: a pool with any other URL is Blocked
     /// (PreflightFailed) and starts no agents.

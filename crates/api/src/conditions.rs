@@ -222,6 +222,22 @@ pub mod reasons {
     pub const NOT_PAUSED: &str = "NotPaused";
     /// Only the isolation of the pod is in force; `status.sandbox` lists the missing guarantees.
     pub const POD_WALLS_ONLY: &str = "PodWallsOnly";
+    /// The sandbox of the agent's program is in force, and no guarantee is missing.
+    pub const ENFORCED: &str = "Enforced";
+    /// The sandbox of the agent's program is in force without guarantees that its pool prefers; `status.sandbox` lists them.
+    pub const SANDBOX_DEGRADED: &str = "SandboxDegraded";
+    /// The pool requires Landlock, and the kernel of the agent's node has none.
+    pub const LANDLOCK_NOT_BUILT: &str = "LandlockNotBuilt";
+    /// The pool requires Landlock, and the kernel of the agent's node did not enable it.
+    pub const LANDLOCK_NOT_ENABLED: &str = "LandlockNotEnabled";
+    /// The pool requires Landlock, and a seccomp profile of the agent's node refuses its system calls.
+    pub const LANDLOCK_REFUSED: &str = "LandlockRefused";
+    /// The pool requires limits that the Landlock of the agent's node does not have.
+    pub const LANDLOCK_TOO_OLD: &str = "LandlockTooOld";
+    /// The pool requires AgentStrict, and the kernel of the agent's node has no seccomp filters.
+    pub const SECCOMP_UNAVAILABLE: &str = "SeccompUnavailable";
+    /// The sandbox of the agent's program could not be prepared.
+    pub const SANDBOX_NOT_PREPARED: &str = "SandboxNotPrepared";
     /// Nothing isolates the agent's program: it runs outside the cluster.
     pub const WALLS_NOT_ENFORCED: &str = "WallsNotEnforced";
     /// The agent runs outside the cluster and has registered, but its program is not ready to work yet.

@@ -13,6 +13,11 @@ use crate::schema::command_length_rule;
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.outputs) || !has(self.outputs.loopback) || self.outputs.loopback != 'LinkOnly' || !has(self.isolation) || !has(self.isolation.landlock) || self.isolation.landlock != 'Disabled'")
+        .message("loopback: LinkOnly needs Landlock: set isolation.landlock to Preferred or Required")
+        .field_path(".outputs"),
+)]
 pub struct Sandbox {
     /// How an agent's changes to the workspace are isolated until they are accepted.
     pub changeset: Option<Changeset>,
@@ -77,11 +82,13 @@ pub enum ChangesetDriver {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Isolation {
-    /// Whether Landlock, an access control of the Linux kernel, restricts the program. Defaults to Preferred. This version applies Landlock nowhere, so Required is not supported
-    /// by this version.
+    /// Whether Landlock, an access control of the Linux kernel, restricts the program and all that it starts. It may then read and
+    /// execute its image, write to its own folders, and signal its own processes alone. Defaults to Preferred. With Required, the program does
+    /// not start on a node without Landlock (Linux 6.2 or newer has it).
     pub landlock: Option<Requirement>,
-    /// Seccomp profile of the pod and its commands. Defaults to RuntimeDefault. AgentStrict and Localhost are not supported by this
-    /// version.
+    /// Limits on the system calls of the program and all that it starts. The profile RuntimeDefault of the pod always applies. If unset,
+    /// Spillway's own filter applies too where the node can. With AgentStrict, the program does not start without that filter; with
+    /// RuntimeDefault it has none. Localhost is not supported by this version.
     pub seccomp: Option<SeccompProfile>,
     /// Whether the pod has its own user namespace (`hostUsers: false`). Defaults to Preferred: only if each node that can run the pod
     /// supports it.
@@ -145,7 +152,7 @@ pub struct Outputs {
     #[schemars(length(max = 16), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")))]
     pub allow_sets: Option<Vec<String>>,
     /// Loopback ports of the pod that can be reached: all (`Open`, the default), or only those of Spillway's sidecar
-    /// (`LinkOnly`). LinkOnly is not supported by this version.
+    /// (`LinkOnly`, which needs Landlock of Linux 6.7 or newer). With LinkOnly the program cannot bind a TCP port either.
     pub loopback: Option<Loopback>,
 }
 
@@ -178,7 +185,8 @@ pub enum Loopback {
 pub struct Software {
     /// Whether an image without a digest is refused. Defaults to false.
     pub require_digest: Option<bool>,
-    /// Additional directories with programs. Not supported by this version.
-    #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
+    /// Absolute paths whose files the program may read and execute, in addition to its image: what something else mounts into the pod is
+    /// denied otherwise.
+    #[schemars(length(max = 16), inner(length(min = 2, max = 256), regex(pattern = "^(/([^/.\\s][^/\\s]*|\\.[^/.\\s][^/\\s]*))+$")))]
     pub path: Option<Vec<String>>,
 }

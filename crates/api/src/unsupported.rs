@@ -36,25 +36,22 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
     Field { kind, path, values, advice: instead }
 }
 
-const NO_SANDBOX_ADVICE: &str = "leave it unset. The pod's own isolation still applies";
+const NO_ITEM_SANDBOX_ADVICE: &str = "leave it unset. The pool sets the sandbox (spec.sandbox)";
 const NO_ITEM_CHANGESET_ADVICE: &str = "leave it unset. The pool sets the changeset (spec.sandbox.changeset)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 9] = [
-    field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX_ADVICE),
-    field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX_ADVICE),
+pub const UNSUPPORTED_FIELDS: [Field; 6] = [
     field(
         "AgentPool",
-        "spec.sandbox.outputs.loopback",
-        Values::These(&["LinkOnly"]),
-        "leave it unset; all loopback ports of the pod are open",
+        "spec.sandbox.isolation.seccomp",
+        Values::These(&["Localhost"]),
+        "leave it unset. Spillway filters system calls in the pod (AgentStrict)",
     ),
-    field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset. The PATH of the image applies"),
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
     field("AgentPool", "spec.supervision.rules[].rule", Values::These(&["ToolRejected"]), "remove the rule. Nothing raises this violation"),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
     field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
-    field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_SANDBOX_ADVICE),
+    field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_ITEM_SANDBOX_ADVICE),
 ];
 
 impl Field {
@@ -141,12 +138,12 @@ mod tests {
     fn what_is_asked_for_is_found_and_nothing_else() {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
         let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"git": {"remote": "r"}},
-            "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}, "software": {"requireDigest": true},
-                "outputs": {"egress": "AllowList", "allow": ["x.example.org:443"], "loopback": "Open"}},
+            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "AgentStrict"}, "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}, "software": {"requireDigest": true, "path": ["/x"]},
+                "outputs": {"egress": "AllowList", "allow": ["x.example.org:443"], "loopback": "LinkOnly"}},
             "supervision": {"rules": [{"signal": "BadChangeset", "do": "Reap"}, {"signal": "RuleViolated", "rule": "ForbiddenPath", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
         let all = json!({"toolsets": [{"name": "t"}],
-            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {"loopback": "LinkOnly"}, "software": {"path": ["/x"]}},
+            "sandbox": {"isolation": {"seccomp": "Localhost"}},
             "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"},
                 {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"}]}});
         let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
@@ -164,7 +161,7 @@ mod tests {
             message("spec.bulkhead.changeset"),
             "spec.bulkhead.changeset is not supported by this version: leave it unset. The pool sets the changeset (spec.sandbox.changeset)"
         );
-        assert!(message("spec.sandbox.isolation.landlock").starts_with("spec.sandbox.isolation.landlock: Required is not supported"));
+        assert!(message("spec.sandbox.isolation.seccomp").starts_with("spec.sandbox.isolation.seccomp: Localhost is not supported"));
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub const FOLDER_URL: &str = "http://127.0.0.1:4106/folder";
 
 /// The loopback port for models; the next five ports are for egress, git, tools, artifacts and the pool's folder.
 pub const FIRST_LOOPBACK_PORT: u16 = 4101;
+/// The number of these ports.
+pub const LOOPBACK_PORTS: u16 = 6;
 /// The environment variable with the URL of the sidecar's port for artifacts.
 pub const ARTIFACTS_VARIABLE: &str = "SPILLWAY_ARTIFACTS_URL";
 /// That URL in a pod.

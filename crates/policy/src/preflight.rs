@@ -3,9 +3,9 @@
 //! It does not decide whether an agent is kept. An agent that fails stays, tries again, and keeps its place in the
 //! pool.
 
-/// Guarantees that no pod of this version has. A pool that does not set `requireSandbox` does not require them, because
-/// its agents would never get work. A pool that sets it requires all guarantees.
-pub const UNBUILT_GUARANTEES: [&str; 2] = ["Landlock", "AgentStrict"];
+/// Guarantees that depend on the kernel of a node. A pool requires them by `sandbox.isolation`, and then the pod itself starts no program
+/// without them. So a pool that does not set `requireSandbox` accepts what its pod reports. A pool that sets it requires all.
+pub const NODE_GUARANTEES: [&str; 5] = ["Landlock", "TcpPorts", "Signals", "AbstractSockets", "AgentStrict"];
 
 /// The result of an agent's preflight command, as the agent reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ fn sandbox(required: Option<bool>, missing: Option<&[String]>) -> Verdict {
         // A pod that must have all guarantees must report them first.
         return if strict { Verdict::Pending } else { Verdict::Passed };
     };
-    let lacking: Vec<&str> = missing.iter().map(String::as_str).filter(|name| strict || !UNBUILT_GUARANTEES.contains(name)).collect();
+    let lacking: Vec<&str> = missing.iter().map(String::as_str).filter(|name| strict || !NODE_GUARANTEES.contains(name)).collect();
     if lacking.is_empty() {
         return Verdict::Passed;
     }
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(of(Some(true), Some(&[])), Verdict::Passed);
         assert_eq!(of(Some(true), None), Verdict::Pending, "it has to say so");
         assert_eq!(of(Some(false), Some(&["Landlock", "Seccomp"])), Verdict::Passed);
-        assert_eq!(of(None, Some(&UNBUILT_GUARANTEES)), Verdict::Passed, "what is built nowhere is asked for by nobody who did not say so");
+        assert_eq!(of(None, Some(&NODE_GUARANTEES)), Verdict::Passed, "what depends on the node is required by nobody who did not say so");
         assert_eq!(
             of(None, Some(&["Landlock", "Seccomp"])),
             failed("its sandbox lacks Seccomp, which its AgentPool requires (spec.preflight.requireSandbox)")
@@ -122,7 +122,7 @@ mod tests {
             for require in [None, Some(false), Some(true)] {
                 for missing in [None, Some(&[] as &[&str]), Some(&["Landlock"]), Some(&["Seccomp"])] {
                     let verdict = verdict(command.clone(), require, missing);
-                    let lacks = missing.is_some_and(|all| all.iter().any(|one| require == Some(true) || !UNBUILT_GUARANTEES.contains(one)));
+                    let lacks = missing.is_some_and(|all| all.iter().any(|one| require == Some(true) || !NODE_GUARANTEES.contains(one)));
                     let fails = matches!(command, Command::Failed(_)) || (lacks && require != Some(false));
                     assert_eq!(matches!(verdict, Verdict::Failed(_)), fails, "{command:?} {require:?} {missing:?}");
                     let unknown = command == Command::Pending || (require == Some(true) && missing.is_none());

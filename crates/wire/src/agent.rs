@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::{BoundedBody, at_most};
 use crate::changeset::ChangesetSettings;
 use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits, TimeExemptions};
+use crate::sandbox::SandboxUnavailable;
 use crate::work::{ItemWanted, LeaseRef};
 
 /// The first call of a sidecar after each of its starts.
@@ -39,6 +40,9 @@ pub struct Sandbox {
     /// Guarantees that are missing.
     #[serde(default)]
     pub missing: Vec<String>,
+    /// Why the program does not start on its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<SandboxUnavailable>,
 }
 
 impl Sandbox {
@@ -47,7 +51,8 @@ impl Sandbox {
         if self.missing.len() > 16 {
             return Err(("sandbox.missing", format!("must have at most 16 entries, but has {}", self.missing.len())));
         }
-        self.missing.iter().try_for_each(|one| at_most("sandbox.missing", one, 128))
+        self.missing.iter().try_for_each(|one| at_most("sandbox.missing", one, 128))?;
+        self.unavailable.iter().try_for_each(|unavailable| at_most("sandbox.unavailable.message", &unavailable.message, 1024))
     }
 }
 

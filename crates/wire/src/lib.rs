@@ -43,6 +43,7 @@ pub mod headers;
 pub mod link;
 pub mod meter;
 pub mod plan;
+pub mod sandbox;
 pub mod shortage;
 pub mod text;
 pub mod work;

@@ -8,6 +8,7 @@
 //! gateway. `agent` runs our supervisor as its first process and holds no credentials. They share the loopback
 //! interface, and one folder with one socket.
 
+mod sandbox;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use crate::api::{Agent, AgentPool, names};
 use crate::controller::program_files::{FILE_NAME, FILES_DIR, FileCopy, HOME_DIR, WORKSPACE_DIR, copies};
 use crate::controller::supervised::Supervised;
 use crate::policy::git::Repository;
+use crate::wire::sandbox::SANDBOX_VARIABLE;
 use volumes::{folder_mount, mounts, volumes};
 
 pub use volumes::claim;
@@ -178,7 +180,8 @@ fn sidecar_container(pool: &AgentPool, supervised: &Supervised) -> Container {
         all.into_iter().map(|(name, value)| (name.to_owned(), Quantity(value.to_owned()))).collect()
     };
     let folder = pool.spec.changed_folder().map(|folder| ("SPILLWAY_FOLDER", folder.name()));
-    let variables = [("SPILLWAY_GATEWAY", supervised.gateway.clone())].into_iter().chain(folder);
+    let own = [("SPILLWAY_GATEWAY", supervised.gateway.clone()), (SANDBOX_VARIABLE, sandbox::variable(&pool.spec))];
+    let variables = own.into_iter().chain(folder);
     let variables = variables.map(|(name, value)| EnvVar { name: name.into(), value: Some(value), value_from: None });
     let mut limits = quantities(LINK_LIMITS);
     limits.extend(pool.spec.changed_folder().map(|_| ("memory".to_owned(), Quantity(FOLDER_LINK_MEMORY.to_owned()))));
@@ -231,6 +234,7 @@ fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
         plain("SPILLWAY_CONTAINER_MODE", "true".into()),
         plain("SPILLWAY_DATA_DIR", DATA_DIR.into()),
         plain("SPILLWAY_STORAGE_HASH", storage_hash(agent, pool)),
+        plain(SANDBOX_VARIABLE, sandbox::variable(&pool.spec)),
         plain("HOME", HOME_DIR.into()),
         plain("TMPDIR", TMP_DIR.into()),
     ];

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::supervise::{self, Pause};
-use crate::api::agent::{AgentPhase, ClaimRef, CurrentItem, Goodbye, InterventionRecord, PodRef, SandboxReport};
+use crate::api::agent::{AgentPhase, ClaimRef, CurrentItem, Goodbye, InterventionRecord, PodRef, SandboxReport, UnavailableSandbox};
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentStatus};
 use crate::controller::conditions::{Builder, find, with_stored_messages};
@@ -181,8 +181,12 @@ fn set_reported_fields(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentSt
             next.current_action = report.action.clone();
         }
         if let Some(found) = &view.sandbox {
-            next.sandbox =
-                Some(SandboxReport { tier: found.tier.clone(), missing: Some(found.missing.clone()).filter(|all| !all.is_empty()) });
+            let unavailable = found.unavailable.as_ref().map(|unavailable| UnavailableSandbox {
+                reason: unavailable.reason.condition_reason().to_owned(),
+                message: unavailable.message.clone(),
+            });
+            let missing = Some(found.missing.clone()).filter(|all| !all.is_empty());
+            next.sandbox = Some(SandboxReport { tier: found.tier.clone(), missing, unavailable });
         }
         // A hibernating agent comes back, so a goodbye of its program, which is asked to end, is ignored.
         if next.goodbye.is_none()

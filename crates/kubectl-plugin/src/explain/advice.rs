@@ -1,16 +1,18 @@
-//! The advice for a reason. One table (`table`) has the reasons that an Agent or an AgentPool can have, and another one
-//! (`changesets`) those of the changes of items. Pure.
+//! The advice for a reason. One table (`table`) has the reasons that an Agent or an AgentPool can have, and
+//! others those of the changes of items (`changesets`) and of the sandbox (`sandbox`). Pure.
 //!
 //! A reason without an entry gets the advice of its condition type, because a newer operator may have more reasons than
 //! this plugin knows.
 
 mod changesets;
+mod sandbox;
 mod table;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::conditions::types;
 use changesets::CHANGESET_ADVICE;
+use sandbox::SANDBOX_ADVICE;
 use table::ADVICE_BY_REASON;
 
 /// Advice for a person.
@@ -24,11 +26,15 @@ pub enum Advice {
 
 use Advice::{Do, Nothing};
 
+fn table() -> impl Iterator<Item = &'static (&'static str, Advice)> {
+    ADVICE_BY_REASON.iter().chain(CHANGESET_ADVICE).chain(SANDBOX_ADVICE)
+}
+
 /// The advice of the table for a reason.
 pub fn for_reason(reason: &str) -> Option<Advice> {
     // The reason of a violated rule is `RuleViolated/RULE`.
     let reason = reason.split('/').next().unwrap_or(reason);
-    ADVICE_BY_REASON.iter().chain(CHANGESET_ADVICE).find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
+    table().find(|(known, _)| *known == reason).map(|(_, advice)| *advice)
 }
 
 /// Whether a condition shows a problem, or explains a wait.
@@ -120,7 +126,7 @@ mod tests {
 
     #[test]
     fn no_reason_stands_twice_and_every_place_has_a_name() {
-        let all: Vec<_> = ADVICE_BY_REASON.iter().chain(CHANGESET_ADVICE).collect();
+        let all: Vec<_> = table().collect();
         for (at, (reason, advice)) in all.iter().enumerate() {
             assert!(all[..at].iter().all(|(other, _)| other != reason), "{reason} stands twice");
             let (Do(text) | Nothing(text)) = advice;

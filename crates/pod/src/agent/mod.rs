@@ -10,11 +10,13 @@
 //! | [`control`] | the connection to the sidecar |
 //! | [`processes`], [`output`], [`plain_text`], [`terminal`] | the kernel's processes; the program's output and terminal |
 //! | [`environment`], [`home`], [`item_files`], [`notices`] | what the program finds: variables, home, task and result, notices |
+//! | `confinement` | the sandbox of all that we start |
 //! | `supervisor`, `options`, `start`, `changeset_steps`, `hooks`, `hung`, `notice_queue` | the state of the loop, and its actions by subject |
 
 pub mod changeset;
 mod changeset_steps;
 pub mod command_run;
+mod confinement;
 pub mod control;
 pub mod environment;
 pub mod health;
@@ -102,7 +104,13 @@ pub fn run(options: Options) -> io::Result<u8> {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(async move { Supervisor::new(init, options, own, environment, timed_path).run().await })?;
+    let confined = if options.parent.is_some() { Ok(None) } else { confinement::prepare(&options, &bin) };
+    let mut supervisor = Supervisor::new(init, options, own, environment, timed_path);
+    match confined {
+        Ok(sandbox) => sandbox.into_iter().for_each(|sandbox| supervisor.init.confine(sandbox)),
+        Err(unavailable) => supervisor.unavailable = Some(unavailable),
+    }
+    let code = runtime.block_on(supervisor.run())?;
     Ok(code)
 }
 

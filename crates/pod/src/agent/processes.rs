@@ -16,18 +16,22 @@ use rustix::process::{
     pidfd_send_signal, prlimit, set_parent_process_death_signal, setrlimit, wait,
 };
 
+use spillway_sandbox::Sandbox;
+
 use super::watchdog::Process;
 use crate::files::stdin_with;
 use crate::process::kind::{self, OwnBinary};
 use crate::process::tree::{PROC_TICK_MS, Tree, stat};
 
 /// Proof that we are PID 1, or the subreaper of all processes that we start. Without it no process can be killed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Init {
     /// Outside a container: the processes below us. Unset in a container, where all processes are ours.
     tree: Option<Tree>,
     /// Processes and threads that the container may have at once. Unset where the kernel would also count those of other pods.
     max_processes: Option<u64>,
+    /// The sandbox of every process that we start. Unset outside a container, and where the controller gave no settings.
+    sandbox: Option<Sandbox>,
 }
 
 /// Processes that we may start beyond the program's limit, for hooks.
@@ -69,7 +73,7 @@ impl Init {
     /// namespace, and otherwise all agents of the node have the same uid.
     pub fn new(max_processes: u64) -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_initial(&map));
-        (getpid() == Pid::INIT).then_some(Self { tree: None, max_processes: own.then_some(max_processes) })
+        (getpid() == Pid::INIT).then_some(Self { tree: None, max_processes: own.then_some(max_processes), sandbox: None })
     }
 
     /// Outside a container, below the process `parent`, which started us. We end when it ends. There is no limit of processes: the
@@ -80,12 +84,17 @@ impl Init {
         if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(parent) {
             return Err(io::Error::other("the process that started the supervisor has ended"));
         }
-        Ok(Self { tree: Some(Tree::new()?), max_processes: None })
+        Ok(Self { tree: Some(Tree::new()?), max_processes: None, sandbox: None })
+    }
+
+    /// Puts all processes that are started from now on into a sandbox.
+    pub fn confine(&mut self, sandbox: Sandbox) {
+        self.sandbox = Some(sandbox);
     }
 
     /// Starts the program, with `input` as its standard input. With `tty` it gets our terminal instead, and stays in our process
     /// group, so that the terminal's signals reach it.
-    pub fn start(self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8], tty: bool) -> io::Result<Started> {
+    pub fn start(&self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8], tty: bool) -> io::Result<Started> {
         let mut prepared = prepare(command, environment)?;
         if tty {
             prepared.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
@@ -99,7 +108,7 @@ impl Init {
     }
 
     /// Starts a hook in its own process group, with `input` as its standard input. Its output goes to our own.
-    pub fn start_hook(self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8]) -> io::Result<i32> {
+    pub fn start_hook(&self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8]) -> io::Result<i32> {
         let mut prepared = prepare(command, environment)?;
         prepared.stdin(stdin_with(input)?).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0);
         Ok(i32::try_from(self.spawn(&mut prepared)?.id()).unwrap_or(0))
@@ -107,7 +116,10 @@ impl Init {
 
     /// Starts a child with a limit of processes. The child inherits our limit at that moment, and then gets its own one for good.
     /// Our limit is a little higher, so that hooks can be started when the program has reached its limit.
-    fn spawn(self, prepared: &mut Command) -> io::Result<Child> {
+    fn spawn(&self, prepared: &mut Command) -> io::Result<Child> {
+        if let Some(sandbox) = &self.sandbox {
+            sandbox.confine(prepared);
+        }
         let ours = getrlimit(Resource::Nproc);
         let Some(limit) = self.max_processes.map(|limit| ours.maximum.map_or(limit, |most| limit.min(most))) else {
             return prepared.spawn();
@@ -123,7 +135,7 @@ impl Init {
     }
 
     /// The next change of any child or orphan.
-    pub fn reap(self) -> Reaped {
+    pub fn reap(&self) -> Reaped {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
                 Ok(None) => return Reaped::Nothing,
@@ -149,7 +161,7 @@ impl Init {
 
     /// Sends `signal` to all processes in our PID namespace except ourselves: for the kernel, `kill(-1)` means all processes, not
     /// the process group 1. Outside a container: to all processes below us.
-    pub fn signal_all(self, signal: Signal) {
+    pub fn signal_all(&self, signal: Signal) {
         if let Some(tree) = self.tree {
             return tree.signal_all(signal);
         }
@@ -157,13 +169,13 @@ impl Init {
     }
 
     /// All living processes of ours, whether they run our own binary, and the kind of the others.
-    pub fn table(self) -> Vec<Process> {
+    pub fn table(&self) -> Vec<Process> {
         described(self.list())
     }
 
     /// All living processes of ours, without their kinds: this must be faster than processes that fork while they are killed.
     /// Outside a container, orphans have the parent 1 here too.
-    pub fn list(self) -> Vec<Process> {
+    pub fn list(&self) -> Vec<Process> {
         let Some(tree) = self.tree else { return list() };
         let own = getpid().as_raw_nonzero().get();
         let inside = |process: Process| if process.parent == own { Process { parent: 1, ..process } } else { process };
@@ -171,7 +183,7 @@ impl Init {
     }
 
     /// Kills the process group of a hook.
-    pub fn kill_group(self, leader: i32) {
+    pub fn kill_group(&self, leader: i32) {
         if let Some(leader) = Pid::from_raw(leader).filter(|leader| *leader != Pid::INIT) {
             let _ = kill_process_group(leader, Signal::KILL); // it may have ended
         }

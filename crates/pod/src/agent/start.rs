@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use spillway_wire::agent::{Input, Settings};
 use spillway_wire::link::Order;
+use spillway_wire::sandbox::SandboxUnavailable;
 use tokio::sync::mpsc;
 
 use super::command_run::RunEvent;
@@ -18,12 +19,18 @@ use super::output::{self, LastOutput, Stream};
 use super::processes::Started;
 use super::supervisor::Supervisor;
 use super::{environment, preflight};
-use crate::agent_says;
 use crate::clock::BootTime;
+use crate::{FAIL_CLOSED_EXIT_CODE, agent_says};
 
 impl Supervisor {
     /// The sidecar lets the program start: the preflight runs first.
     pub(super) fn may_start(&mut self, settings: &Settings) {
+        // The sidecar has registered, so that the agent's status says why.
+        if let Some(SandboxUnavailable { reason, message }) = &self.unavailable {
+            agent_says!("the program is not started: {}: {message}", reason.condition_reason());
+            self.leave = Some(FAIL_CLOSED_EXIT_CODE);
+            return;
+        }
         // The last settings count: a sidecar that connects again may have newer ones.
         self.start_with = Some(settings.clone());
         let timeout =

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_policy::backoff;
-use spillway_wire::agent::{Acknowledgement, Goodbye, Register, Report, Sandbox, Spawn, Spawned};
+use spillway_sandbox::container;
+use spillway_sandbox::kernel::Kernel;
+use spillway_wire::agent::{Acknowledgement, Goodbye, Register, Report, Spawn, Spawned};
 use spillway_wire::budget::{AskTokens, RemainingTokens};
 use spillway_wire::command::{EndTry, TryAnswer, TryCommand};
 use spillway_wire::follow::{Inbox, InboxQuery, ListWork, WorkList};
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::plan::{Plan, Planned};
+use spillway_wire::sandbox::SANDBOX_VARIABLE;
 use spillway_wire::text::percent_escape;
 use spillway_wire::work::{Assignment, Claim, LeaseRef, MAX_CLAIM_WAIT_SECONDS, Outcome, ProgressUpdate, Submit, Submitted};
 use spillway_wire::{Code, Refusal};
@@ -48,9 +51,9 @@ const MAX_IDEMPOTENCY_KEY_CHARS: usize = 128;
 
 /// `register`; without a sandbox for an agent `outside` the cluster.
 pub fn register(outside: bool) -> Call {
-    // The isolation is that of the pod, and the program starts only after it is in force. Single commands have no sandbox.
-    let missing = ["Landlock", "AgentStrict"].map(str::to_owned).to_vec();
-    let sandbox = (!outside).then(|| Sandbox { tier: "Pod".to_owned(), missing });
+    // Both containers have the same kernel and settings. The supervisor starts no program without the sandbox that is reported here.
+    let settings = std::env::var(SANDBOX_VARIABLE).ok();
+    let sandbox = (!outside).then(|| container::report(settings.as_deref(), &Kernel::probe()));
     let register = Register { version: VERSION.to_owned(), sandbox };
     Call::post("/agent/v1/register", json(&register), CALL_TIMEOUT)
 }

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{CHECKPOINT_TIMEOUT_SECONDS, NOT_REGISTERED_MESSAGE, StatusFacts};
 use crate::api::AgentStatus;
-use crate::api::agent::{AgentPhase, SandboxReport};
+use crate::api::agent::{AgentPhase, SandboxReport, UnavailableSandbox};
 use crate::api::conditions::{reasons, types};
 use crate::controller::agent::supervise::Pause;
 use crate::controller::conditions::{Builder, find};
@@ -15,6 +15,7 @@ use crate::policy::agent::{Activity, GiveUpReason, State};
 use crate::policy::health::Finding;
 use crate::policy::work::item::Phase;
 use crate::wire::agent::{Checkpoint, CheckpointState};
+use crate::wire::sandbox::POD_TIER;
 
 /// `Heartbeating`. It is absent until the pod runs.
 pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
@@ -84,12 +85,16 @@ pub(super) fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &B
         return to("False", reasons::EGRESS_NOT_ENFORCED, words);
     }
     match &next.sandbox {
-        Some(SandboxReport { tier, missing: Some(missing) }) => to(
-            "False",
-            reasons::POD_WALLS_ONLY,
-            format!("tier {tier}: the isolation of the pod is in force. Missing layers: {}", missing.join(", ")),
-        ),
-        Some(SandboxReport { tier, missing: None }) => to("True", reasons::REGISTERED, format!("tier {tier}: no isolation is missing")),
+        Some(SandboxReport { tier: _, missing: _, unavailable: Some(UnavailableSandbox { reason, message }) }) => {
+            to("False", reason, format!("the program does not start: {message}"))
+        }
+        Some(SandboxReport { tier, missing: Some(missing), unavailable: None }) => {
+            let reason = if tier == POD_TIER { reasons::POD_WALLS_ONLY } else { reasons::SANDBOX_DEGRADED };
+            to("False", reason, format!("tier {tier}: the isolation of the pod is in force. Missing: {}", missing.join(", ")))
+        }
+        Some(SandboxReport { tier, missing: None, unavailable: None }) => {
+            to("True", reasons::ENFORCED, format!("tier {tier}: no guarantee is missing"))
+        }
         None => to("Unknown", reasons::NOT_REPORTED, "the agent's pod has not reported its isolation yet".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! The table of reasons and their advice, but for those of changesets: data alone. [`advice`](super) decides which advice applies.
+//! The table of reasons and their advice, but for those of changesets and of the sandbox: data alone. [`advice`](super) decides which advice applies.
 
 use super::Advice;
 use super::Advice::{Do, Nothing};
@@ -171,10 +171,6 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
             "the agent has not reached the gateway: read the log of its sidecar (`kubectl spillway logs {agent} --link -n {namespace}`), and check that gateways run (`kubectl get pods -A -l app.kubernetes.io/component=gateway`)",
         ),
     ),
-    (
-        reasons::WALLS_NOT_ENFORCED,
-        Nothing("the agent runs outside the cluster, where nothing isolates its program. spec.external of pool {pool} allows that"),
-    ),
     (reasons::PROCESS_NOT_READY, Do("if this takes long, read the output of `spillway-agent run` on the machine where it runs")),
     (
         reasons::PROCESS_LEAVING,
@@ -231,12 +227,6 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
         ),
     ),
     (reasons::NOT_PAUSED, Nothing("the agent is not paused")),
-    (
-        reasons::POD_WALLS_ONLY,
-        Nothing(
-            "the pod is isolated (NetworkPolicy, seccomp RuntimeDefault, no privileges). This version does not isolate single commands",
-        ),
-    ),
     (
         reasons::POD_NOT_READY,
         Do("run `kubectl describe pod {agent} -n {namespace}`, which shows the container that is not ready. The node is often the cause"),

@@ -1,0 +1,28 @@
+//! The sandbox of the program, of hooks and of the steps of a changeset: the folders that they may use, and what happens where the node
+//! cannot enforce what the pool requires. The rules are in `spillway_sandbox`.
+
+use std::path::{Path, PathBuf};
+
+use spillway_sandbox::kernel::Kernel;
+use spillway_sandbox::{Sandbox, container};
+use spillway_wire::sandbox::{SANDBOX_VARIABLE, SandboxUnavailable};
+
+use super::options::Options;
+use crate::{FIRST_LOOPBACK_PORT, LOOPBACK_PORTS, MIRROR_DIR};
+
+/// The sandbox of this container. `None`: the controller gave no settings, as before sandboxes existed. `bin`: the folder of our
+/// programs.
+pub(super) fn prepare(options: &Options, bin: &Path) -> Result<Option<Sandbox>, SandboxUnavailable> {
+    let Ok(settings) = std::env::var(SANDBOX_VARIABLE) else { return Ok(None) };
+    let socket = options.socket.parent().unwrap_or(Path::new("/"));
+    let readable = [bin, socket].map(Path::to_owned);
+    let temporary = std::env::var_os("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from);
+    let mut writable = vec![options.data.clone(), MIRROR_DIR.into(), temporary, "/dev/shm".into()];
+    // The kubelet starts us in the workspace.
+    writable.extend(std::env::current_dir().ok().filter(|folder| folder != Path::new("/")));
+    writable.extend(options.home.folder.clone());
+    let ports: Vec<u16> = (FIRST_LOOPBACK_PORT..FIRST_LOOPBACK_PORT + LOOPBACK_PORTS).collect();
+    container::settings(&settings)
+        .and_then(|settings| container::prepare(&settings, &Kernel::probe(), &readable, &writable, &ports))
+        .map(Some)
+}

@@ -1,0 +1,127 @@
+//! Tests of the sandbox with the real sidecar and supervisor: what the program may do, what the sidecar reports, and kernels that cannot
+//! enforce what is required. Such a kernel is played by a seccomp filter, which gives Landlock's calls the error of that kernel.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::supervised::Supervised;
+use common::{BINARY, FakeGateway, Folder, Process};
+use serde_json::{Value, json};
+
+const EPERM: i32 = 1;
+const ENOSYS: i32 = 38;
+const EOPNOTSUPP: i32 = 95;
+
+/// Our binary, on a kernel that answers Landlock's calls with this error.
+fn on_a_kernel(folder: &Folder, error: i32) -> PathBuf {
+    // The steps of the filter: the number of the call; 444 to 446 get the error.
+    let script = format!(
+        "#!/usr/bin/env python3\n\
+         import ctypes, os, struct, sys\n\
+         step = lambda code, jt, jf, k: struct.pack('HBBI', code, jt, jf, k)\n\
+         steps = step(0x20, 0, 0, 0) + step(0x35, 0, 2, 444) + step(0x25, 1, 0, 446) + step(6, 0, 0, 0x50000 | {error}) + step(6, 0, 0, 0x7fff0000)\n\
+         buffer = ctypes.create_string_buffer(steps)\n\
+         program = struct.pack('HxxxxxxP', len(steps) // 8, ctypes.addressof(buffer))\n\
+         libc = ctypes.CDLL(None, use_errno=True)\n\
+         assert libc.prctl(38, 1, 0, 0, 0) == 0\n\
+         assert libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) == 0\n\
+         os.execv('{BINARY}', ['{BINARY}'] + sys.argv[1:])\n"
+    );
+    let path = folder.path("old-kernel");
+    fs::write(&path, script).expect("a script");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it can be run");
+    path
+}
+
+/// The sidecar, run by `binary` with these settings of the sandbox, and what it registered with.
+fn registered(folder: &Folder, binary: &PathBuf, settings: &Value) -> (Process, Value) {
+    let gateway = FakeGateway::start(folder);
+    let mut command = Command::new(binary);
+    command.arg("link").args(["--first-port", "0"]).env("SPILLWAY_GATEWAY", gateway.address().to_string());
+    command.env("SPILLWAY_SANDBOX", settings.to_string());
+    for (flag, name) in [("--ca", "ca.crt"), ("--token", "token"), ("--journal", "journal"), ("--socket", "run/link.sock")] {
+        command.arg(flag).arg(folder.path(name));
+    }
+    let link = Process::start(&mut command, folder.path("link.log"));
+    let call = gateway.wait("/register", 0, |_| true);
+    // The gateway lives as long as the sidecar, which lives as long as the test.
+    std::mem::forget(gateway);
+    (link, call.body["sandbox"].clone())
+}
+
+#[test]
+fn a_required_sandbox_that_the_kernel_cannot_enforce_starts_nothing_and_says_why() {
+    let cases = [(ENOSYS, "LandlockNotBuilt"), (EOPNOTSUPP, "LandlockNotEnabled"), (EPERM, "LandlockRefused")];
+    for (error, reason) in cases {
+        let folder = Folder::new();
+        let (kernel, settings) = (on_a_kernel(&folder, error), json!({"landlock": "Required"}));
+        let (_link, sandbox) = registered(&folder, &kernel, &settings);
+        assert_eq!(sandbox["unavailable"]["reason"], reason, "{sandbox}");
+        let touched = folder.path("touched");
+        let program = ["touch", touched.to_str().expect("a path")];
+        let mut agent = Supervised::start_from(&kernel, &folder, &[], &program, |command| {
+            command.env("SPILLWAY_SANDBOX", settings.to_string());
+        });
+        assert_eq!(agent.ended().code(), Some(78), "{}", agent.log());
+        assert!(agent.log().contains(&format!("the program is not started: {reason}: ")), "{}", agent.log());
+        assert!(!touched.exists(), "it did not start");
+    }
+}
+
+#[test]
+fn a_preferred_sandbox_starts_with_what_the_kernel_has() {
+    let folder = Folder::new();
+    let (kernel, settings) = (on_a_kernel(&folder, ENOSYS), json!({}));
+    let (_link, sandbox) = registered(&folder, &kernel, &settings);
+    assert_eq!(sandbox, json!({"tier": "AgentStrict", "missing": ["Landlock", "Signals", "AbstractSockets"]}));
+    let script = "echo started; grep Seccomp: /proc/self/status; unshare --user true || echo no namespace; exec sleep 1000";
+    let agent = Supervised::start_from(&kernel, &folder, &[], &["sh", "-c", script], |command| {
+        command.env("SPILLWAY_SANDBOX", settings.to_string());
+    });
+    let said = agent.wait_output("no namespace");
+    assert!(said.contains("started") && said.contains("Seccomp:\t2"), "{said}");
+}
+
+#[test]
+fn settings_that_cannot_be_read_start_nothing() {
+    let folder = Folder::new();
+    let settings = json!({"landlock": "Sometimes"});
+    let (_link, sandbox) = registered(&folder, &BINARY.into(), &settings);
+    assert_eq!(sandbox["unavailable"]["reason"], "SandboxNotPrepared", "{sandbox}");
+    let mut agent = Supervised::start_with(&folder, &[], &["true"], |command| {
+        command.env("SPILLWAY_SANDBOX", settings.to_string());
+    });
+    assert_eq!(agent.ended().code(), Some(78), "{}", agent.log());
+}
+
+#[test]
+fn the_program_its_hooks_and_its_commands_are_in_the_sandbox() {
+    let folder = Folder::new();
+    let settings = json!({"landlock": "Required", "syscalls": "Required"});
+    let (_link, sandbox) = registered(&folder, &BINARY.into(), &settings);
+    assert_eq!(sandbox["missing"], json!([]), "{sandbox}");
+    let (own, foreign) = (folder.path("data/own"), folder.path("foreign"));
+    let bin = PathBuf::from(BINARY);
+    // A command with a time limit finds and ends its processes, and all of them have the sandbox.
+    let script = format!(
+        "echo x > {own} && echo own; echo x > {foreign} || echo not foreign; kill -0 1 || echo not the supervisor; \
+         grep NoNewPrivs /proc/self/status; \
+         {bin} exec --timeout 1 -- sh -c '(setsid sleep 999 &) ; echo x > {foreign} || echo not by exec; sleep 999' ; echo exec ended $?; exec sleep 1000",
+        own = own.display(),
+        foreign = foreign.display(),
+        bin = bin.display(),
+    );
+    let agent = Supervised::start_with(&folder, &[], &["sh", "-c", &script], |command| {
+        // The test's own folder is in the usual folder of temporary files.
+        command.env("SPILLWAY_SANDBOX", settings.to_string()).env("TMPDIR", folder.path("data")).current_dir(folder.path("data"));
+    });
+    let said = agent.wait_output("exec ended");
+    for line in ["own", "not foreign", "not the supervisor", "NoNewPrivs:\t1", "not by exec", "exec ended 124"] {
+        assert!(said.lines().any(|one| one == line), "{line}: {said}");
+    }
+    assert!(own.exists() && !foreign.exists());
+}

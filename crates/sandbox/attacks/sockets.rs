@@ -1,0 +1,130 @@
+//! Attacks by sockets.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixStream};
+
+use crate::{Attack, Target, attack, call};
+
+pub const ATTACKS: &[Attack] = &[
+    attack("udp", "send datagrams", udp),
+    attack("udp6", "send datagrams by IPv6", udp6),
+    attack("raw", "send raw packets", raw),
+    attack("ping", "send echo requests", ping),
+    attack("packet", "read the packets of the pod", packet),
+    attack("mptcp", "connect by several paths, which Landlock does not see", mptcp),
+    attack("sctp", "connect by SCTP", sctp),
+    attack("fast-open", "send data with a connection request, which Landlock does not see", fast_open),
+    attack("crypto", "use the kernel's ciphers (AF_ALG)", crypto),
+    attack("vsock", "reach the host of a virtual machine", vsock),
+    attack("xfrm", "change the kernel's tables of IPsec", xfrm),
+    attack("netfilter", "change the kernel's packet filters", netfilter),
+    attack("rxrpc", "use sockets of AFS", rxrpc),
+    attack("tipc", "use sockets of TIPC", tipc),
+    attack("bluetooth", "use sockets of Bluetooth", bluetooth),
+    attack("abstract-socket", "connect to an abstract unix socket of the supervisor", abstract_socket),
+    attack("connect-loopback", "connect to another port of loopback (with loopback: LinkOnly)", connect_loopback),
+    attack("listen-loopback", "listen on a port (with loopback: LinkOnly)", listen_loopback),
+];
+
+/// A socket that the kernel may lack: then the attack is answered as if it had been made.
+fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
+    match call!(libc::SYS_socket, family, kind, protocol) {
+        Err(error)
+            if [libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ESOCKTNOSUPPORT, libc::ENOPROTOOPT]
+                .contains(&error.raw_os_error().unwrap_or(0)) =>
+        {
+            Ok(())
+        }
+        other => other.map(drop),
+    }
+}
+
+fn udp(_: &Target) -> io::Result<()> {
+    socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+}
+
+fn udp6(_: &Target) -> io::Result<()> {
+    socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
+}
+
+fn raw(_: &Target) -> io::Result<()> {
+    socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)
+}
+
+fn ping(_: &Target) -> io::Result<()> {
+    match call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMP) {
+        // A node's setting names the groups that may.
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn packet(_: &Target) -> io::Result<()> {
+    socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
+}
+
+fn mptcp(_: &Target) -> io::Result<()> {
+    socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP)
+}
+
+fn sctp(_: &Target) -> io::Result<()> {
+    socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_SCTP)
+}
+
+fn fast_open(target: &Target) -> io::Result<()> {
+    let socket = call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: target.port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be() },
+        sin_zero: [0; 8],
+    };
+    let sent = call!(libc::SYS_sendto, socket, b"x".as_ptr(), 1, libc::MSG_FASTOPEN, &raw const address, size_of_val(&address));
+    match sent {
+        // The kernel looked at it.
+        Err(error) if [libc::EOPNOTSUPP, libc::EINPROGRESS, libc::ECONNREFUSED].contains(&error.raw_os_error().unwrap_or(0)) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn crypto(_: &Target) -> io::Result<()> {
+    socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)
+}
+
+fn vsock(_: &Target) -> io::Result<()> {
+    socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)
+}
+
+fn xfrm(_: &Target) -> io::Result<()> {
+    socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM)
+}
+
+fn netfilter(_: &Target) -> io::Result<()> {
+    socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)
+}
+
+fn rxrpc(_: &Target) -> io::Result<()> {
+    socket(libc::AF_RXRPC, libc::SOCK_DGRAM, libc::AF_INET)
+}
+
+fn tipc(_: &Target) -> io::Result<()> {
+    socket(libc::AF_TIPC, libc::SOCK_SEQPACKET, 0)
+}
+
+fn bluetooth(_: &Target) -> io::Result<()> {
+    socket(libc::AF_BLUETOOTH, libc::SOCK_RAW, 1)
+}
+
+fn abstract_socket(target: &Target) -> io::Result<()> {
+    UnixStream::connect_addr(&SocketAddr::from_abstract_name(&target.socket)?).map(drop)
+}
+
+fn connect_loopback(target: &Target) -> io::Result<()> {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, target.port)).map(drop)
+}
+
+fn listen_loopback(_: &Target) -> io::Result<()> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map(drop)
+}

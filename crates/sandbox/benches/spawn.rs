@@ -1,0 +1,58 @@
+//! What the sandbox costs: the time to start `/bin/true` and to wait for its end, bare and with each part. Prints numbers:
+//! `cargo bench -p spillway-sandbox --bench spawn`.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use spillway_sandbox::Sandbox;
+use spillway_sandbox::container::prepare;
+use spillway_sandbox::kernel::Kernel;
+use spillway_wire::sandbox::{Requirement, SandboxSettings};
+
+/// Starts of each kind, in turns, so that a change of the machine's load meets all kinds.
+const ROUNDS: usize = 3000;
+
+fn sandbox(landlock: Requirement, syscalls: Requirement) -> Sandbox {
+    let settings = SandboxSettings { landlock, syscalls, ..SandboxSettings::default() };
+    let writable: Vec<PathBuf> = ["/tmp", "/dev/shm"].map(PathBuf::from).to_vec();
+    prepare(&settings, &Kernel::probe(), &[], &writable, &[]).expect("this kernel can all")
+}
+
+fn start(sandbox: Option<&Sandbox>) -> Duration {
+    let mut command = Command::new("/bin/true");
+    if let Some(sandbox) = sandbox {
+        sandbox.confine(&mut command);
+    }
+    let began = Instant::now();
+    assert!(command.status().expect("it starts").success());
+    began.elapsed()
+}
+
+fn main() {
+    let (on, off) = (Requirement::Required, Requirement::Disabled);
+    let began = Instant::now();
+    let both = sandbox(on, on);
+    println!("preparing the sandbox of a container: {:.2} ms", began.elapsed().as_secs_f64() * 1000.0);
+    let kinds = [
+        ("bare", None),
+        // Only what `confine` itself does: fork instead of posix_spawn, and closing descriptors.
+        ("without Landlock and seccomp", Some(sandbox(off, off))),
+        ("Landlock", Some(sandbox(on, off))),
+        ("AgentStrict", Some(sandbox(off, on))),
+        ("both", Some(both)),
+    ];
+    let mut times: Vec<Vec<Duration>> = kinds.iter().map(|_| Vec::with_capacity(ROUNDS)).collect();
+    for _ in 0..ROUNDS {
+        for ((_, sandbox), times) in kinds.iter().zip(&mut times) {
+            times.push(start(sandbox.as_ref()));
+        }
+    }
+    times.iter_mut().for_each(|times| times.sort());
+    let at = |times: &[Duration], share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1_000_000.0;
+    let bare = at(&times[0], 0.5);
+    println!("{:<30} {:>10} {:>10} {:>8}", "start and end of /bin/true", "p50 us", "p99 us", "x bare");
+    for ((name, _), times) in kinds.iter().zip(&times) {
+        println!("{name:<30} {:>10.0} {:>10.0} {:>8.2}", at(times, 0.5), at(times, 0.99), at(times, 0.5) / bare);
+    }
+}

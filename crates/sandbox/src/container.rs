@@ -1,0 +1,83 @@
+//! The sandbox of a container, from the settings that its controller gave and what the kernel can enforce.
+
+use std::path::PathBuf;
+
+use spillway_wire::agent::Sandbox as Report;
+use spillway_wire::sandbox::{SandboxSettings, SandboxUnavailable, UnavailableReason};
+
+use crate::Sandbox;
+use crate::grants::{grants, read_image};
+use crate::kernel::Kernel;
+use crate::plan::{Plan, plan};
+
+/// The settings in the value of the variable. Settings that cannot be read are none of Spillway's: nothing starts.
+pub fn settings(value: &str) -> Result<SandboxSettings, SandboxUnavailable> {
+    serde_json::from_str(value).map_err(|error| not_prepared(format!("the settings of the sandbox cannot be read: {error}")))
+}
+
+/// What is in force, for the agent's status. Without settings it is the isolation of the pod alone.
+pub fn report(value: Option<&str>, kernel: &Kernel) -> Report {
+    let decided = value.map(settings).transpose().and_then(|settings| {
+        let settings = settings.unwrap_or_else(SandboxSettings::disabled);
+        plan(&settings, kernel).map(|plan| (plan, settings))
+    });
+    let (plan, settings, unavailable) = match decided {
+        Ok((plan, settings)) => (plan, settings, None),
+        Err(unavailable) => (Plan::NONE, SandboxSettings::disabled(), Some(unavailable)),
+    };
+    let missing = plan.missing(&settings).into_iter().map(str::to_owned).collect();
+    Report { tier: plan.tier(), missing, unavailable }
+}
+
+/// The sandbox for a program that may read and execute `readable`, beside its image, and write to `writable`. `ports`: the only TCP
+/// ports that it may connect to, if the settings limit them.
+pub fn prepare(
+    settings: &SandboxSettings,
+    kernel: &Kernel,
+    readable: &[PathBuf],
+    writable: &[PathBuf],
+    ports: &[u16],
+) -> Result<Sandbox, SandboxUnavailable> {
+    let plan = plan(settings, kernel)?;
+    let image = if plan.landlock.is_some() { read_image().map_err(|error| not_prepared(error.to_string()))? } else { Vec::new() };
+    let readable: Vec<PathBuf> = readable.iter().cloned().chain(settings.readable.iter().map(PathBuf::from)).collect();
+    Sandbox::prepare(&plan, &grants(&image, &readable, writable), ports).map_err(|error| not_prepared(error.to_string()))
+}
+
+fn not_prepared(what: String) -> SandboxUnavailable {
+    SandboxUnavailable { reason: UnavailableReason::SandboxNotPrepared, message: what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Landlock;
+
+    const FULL: Kernel = Kernel { landlock: Landlock::Version(7), seccomp: true };
+    const BARE: Kernel = Kernel { landlock: Landlock::NotBuilt, seccomp: true };
+
+    #[test]
+    fn the_report_says_what_is_in_force_and_never_more() {
+        let of = |value, kernel| {
+            let Report { tier, missing, unavailable } = report(value, kernel);
+            (tier, missing.join(" "), unavailable.map(|unavailable| unavailable.reason))
+        };
+        let all = "Landlock Signals AbstractSockets AgentStrict";
+        assert_eq!(of(Some("{}"), &FULL), ("Landlock-7".into(), String::new(), None));
+        assert_eq!(of(Some("{}"), &BARE), ("AgentStrict".into(), "Landlock Signals AbstractSockets".into(), None));
+        assert_eq!(of(None, &FULL), ("Pod".into(), all.into(), None), "an older controller gives no settings");
+        let required = r#"{"landlock": "Required"}"#;
+        assert_eq!(of(Some(required), &BARE), ("Pod".into(), all.into(), Some(UnavailableReason::LandlockNotBuilt)));
+        for strange in ["", "x", r#"{"landlock": "Maybe"}"#, r#"{"unknown": 1}"#] {
+            assert_eq!(of(Some(strange), &FULL), ("Pod".into(), all.into(), Some(UnavailableReason::SandboxNotPrepared)), "{strange}");
+        }
+    }
+
+    #[test]
+    fn a_sandbox_without_anything_is_one_too() {
+        let sandbox = prepare(&SandboxSettings::disabled(), &BARE, &[], &[], &[]).expect("nothing to prepare");
+        let mut command = std::process::Command::new("true");
+        sandbox.confine(&mut command);
+        assert!(command.status().expect("it runs").success());
+    }
+}

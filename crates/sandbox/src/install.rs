@@ -1,0 +1,94 @@
+//! A sandbox around a command. Everything is made ready in the parent; between fork and exec the child makes a few system calls, which
+//! allocate nothing and take no lock, so that they are safe in a child of a process with several threads.
+
+#![expect(unsafe_code, reason = "the child's own system calls between fork and exec; each says why it is safe")]
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::Arc;
+
+use seccompiler::BpfProgram;
+
+use crate::filter::{self, Architecture};
+use crate::grants::Grant;
+use crate::plan::Plan;
+use crate::rules::{self, RulesError};
+
+/// The sandbox could not be prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// Landlock's rules.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// The filter of system calls.
+    #[error("cannot make the filter of system calls: {0}")]
+    Filter(#[from] seccompiler::BackendError),
+}
+
+/// A prepared sandbox. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Sandbox(Arc<Prepared>);
+
+#[derive(Debug)]
+struct Prepared {
+    ruleset: Option<OwnedFd>,
+    programs: Vec<BpfProgram>,
+}
+
+impl Sandbox {
+    /// Prepares the sandbox of a plan. `ports`: see [`rules::ruleset`].
+    pub fn prepare(plan: &Plan, grants: &[Grant], ports: &[u16]) -> Result<Self, PrepareError> {
+        let ruleset = plan.landlock.map(|version| rules::ruleset(plan, version, grants, ports)).transpose()?;
+        let programs = if plan.syscalls { filter::programs(Architecture::OWN)? } else { Vec::new() };
+        Ok(Self(Arc::new(Prepared { ruleset, programs })))
+    }
+
+    /// Puts the command into this sandbox. If that fails when the command is started, it is not started.
+    pub fn confine(&self, command: &mut Command) {
+        let prepared = self.0.clone();
+        // SAFETY: `install` only makes system calls on memory that exists since before the fork.
+        unsafe {
+            command.pre_exec(move || prepared.install());
+        }
+    }
+}
+
+impl Prepared {
+    fn install(&self) -> io::Result<()> {
+        // The standard library's own descriptor for errors of exec must live until then. Linux before 5.11 cannot close the others so;
+        // those of the supervisor are closed at exec anyway.
+        match call(libc::SYS_close_range, [3, u32::MAX.into(), libc::CLOSE_RANGE_CLOEXEC.into()]) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) => {}
+            other => other?,
+        }
+        // A core dump would copy the memory of the program to the disk.
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the kernel reads one `rlimit` behind the pointer.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) }.into())?;
+        // SAFETY: no pointers.
+        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_u64, 0_u64, 0_u64, 0_u64) }.into())?;
+        if let Some(ruleset) = &self.ruleset {
+            call(libc::SYS_landlock_restrict_self, [u64::from(ruleset.as_raw_fd().unsigned_abs()), 0, 0])?;
+        }
+        for program in &self.programs {
+            let filter = libc::sock_fprog {
+                len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
+                filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut(),
+            };
+            call(libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER.into(), 0, (&raw const filter).addr() as u64])?;
+        }
+        Ok(())
+    }
+}
+
+/// A system call whose arguments are numbers, or the address of a `sock_fprog` that outlives it.
+fn call(number: libc::c_long, [first, second, third]: [u64; 3]) -> io::Result<()> {
+    // SAFETY: see above; the kernel copies the steps of a `sock_fprog`, whose layout is that of the kernel's type.
+    check(unsafe { libc::syscall(number, first, second, third) })
+}
+
+fn check(answer: libc::c_long) -> io::Result<()> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,172 @@
+//! Which guarantees are enforced on a node, or why the program must not start there. Pure.
+
+use spillway_wire::sandbox::{
+    ABSTRACT_SOCKETS, AGENT_STRICT, LANDLOCK, POD_TIER, Requirement, SIGNALS, SandboxSettings, SandboxUnavailable, TCP_PORTS,
+    UnavailableReason,
+};
+
+use crate::kernel::{Kernel, Landlock};
+
+/// The first version that limits every use of a file: earlier ones let a program truncate files.
+const FILES_VERSION: u32 = 3;
+/// The first version with TCP ports.
+const PORTS_VERSION: u32 = 4;
+/// The first version with signals and abstract sockets.
+const SCOPES_VERSION: u32 = 6;
+
+/// What is enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The version of Landlock to use.
+    pub landlock: Option<u32>,
+    /// Whether system calls are filtered.
+    pub syscalls: bool,
+    /// Whether only the sidecar's TCP ports can be used.
+    pub sidecar_ports_only: bool,
+}
+
+/// Decides. A guarantee that is required and cannot be enforced ends in an error; one that is preferred is left out.
+pub fn plan(settings: &SandboxSettings, kernel: &Kernel) -> Result<Plan, SandboxUnavailable> {
+    let SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: _ } = settings;
+    let version = match (landlock, version(kernel.landlock)) {
+        (Requirement::Disabled, _) | (Requirement::Preferred, Err(_)) => None,
+        (Requirement::Required, Err(unavailable)) => return Err(unavailable),
+        (Requirement::Required | Requirement::Preferred, Ok(version)) => Some(version),
+    };
+    let has_ports = version.is_some_and(|version| version >= PORTS_VERSION);
+    if *sidecar_ports_only && !has_ports && *landlock == Requirement::Required {
+        let message = format!(
+            "the node's Landlock has version {}, and limits on TCP ports need version {PORTS_VERSION} (Linux 6.7): use another node, or set \
+             spec.sandbox.outputs.loopback of the AgentPool to Open",
+            version.unwrap_or(0)
+        );
+        return Err(SandboxUnavailable { reason: UnavailableReason::LandlockTooOld, message });
+    }
+    let filters = match (syscalls, kernel.seccomp) {
+        (Requirement::Disabled, _) | (Requirement::Preferred, false) => false,
+        (Requirement::Required | Requirement::Preferred, true) => true,
+        (Requirement::Required, false) => {
+            let message = "the node's kernel has no seccomp filters: use another node, or set spec.sandbox.isolation.seccomp of the \
+                           AgentPool to RuntimeDefault";
+            return Err(SandboxUnavailable { reason: UnavailableReason::SeccompUnavailable, message: message.to_owned() });
+        }
+    };
+    Ok(Plan { landlock: version, syscalls: filters, sidecar_ports_only: *sidecar_ports_only && has_ports })
+}
+
+/// The version to use, or why there is none.
+fn version(landlock: Landlock) -> Result<u32, SandboxUnavailable> {
+    let because = |reason, what: String| {
+        let message = format!("{what}: use another node, or set spec.sandbox.isolation.landlock of the AgentPool to Preferred");
+        Err(SandboxUnavailable { reason, message })
+    };
+    match landlock {
+        Landlock::Version(version) if version >= FILES_VERSION => Ok(version),
+        Landlock::Version(version) => because(
+            UnavailableReason::LandlockTooOld,
+            format!("the node's Landlock has version {version}, and limits on all uses of files need version {FILES_VERSION} (Linux 6.2)"),
+        ),
+        Landlock::NotBuilt => {
+            because(UnavailableReason::LandlockNotBuilt, "the node's kernel has no Landlock (gVisor has none)".to_owned())
+        }
+        Landlock::NotEnabled => because(
+            UnavailableReason::LandlockNotEnabled,
+            "the node's kernel has Landlock, and did not enable it (add landlock to the kernel's parameter lsm=)".to_owned(),
+        ),
+        Landlock::Refused(error) => because(
+            UnavailableReason::LandlockRefused,
+            format!("a seccomp profile of the node refuses Landlock's system calls (error {error}); update the container runtime"),
+        ),
+    }
+}
+
+impl Plan {
+    /// Nothing is enforced.
+    pub const NONE: Self = Self { landlock: None, syscalls: false, sidecar_ports_only: false };
+
+    /// The name of the isolation, for people.
+    pub fn tier(&self) -> String {
+        match (self.landlock, self.syscalls) {
+            (Some(version), true) => format!("Landlock-{version}"),
+            (Some(version), false) => format!("Landlock-{version}-without-AgentStrict"),
+            (None, true) => AGENT_STRICT.to_owned(),
+            (None, false) => POD_TIER.to_owned(),
+        }
+    }
+
+    /// The guarantees that are not in force, whatever the pool asked for. Limits on TCP ports count only in a pool that wants them.
+    pub fn missing(&self, settings: &SandboxSettings) -> Vec<&'static str> {
+        let scopes = self.landlock.is_some_and(|version| version >= SCOPES_VERSION);
+        let all = [
+            (LANDLOCK, self.landlock.is_some()),
+            (TCP_PORTS, self.sidecar_ports_only || !settings.sidecar_ports_only),
+            (SIGNALS, scopes),
+            (ABSTRACT_SOCKETS, scopes),
+            (AGENT_STRICT, self.syscalls),
+        ];
+        all.into_iter().filter(|(_, enforced)| !enforced).map(|(name, _)| name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(landlock: Requirement, syscalls: Requirement, sidecar_ports_only: bool) -> SandboxSettings {
+        SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: Vec::new() }
+    }
+
+    const FULL: Kernel = Kernel { landlock: Landlock::Version(7), seccomp: true };
+
+    #[test]
+    fn a_kernel_that_can_all_misses_nothing() {
+        for requirement in [Requirement::Required, Requirement::Preferred] {
+            let settings = settings(requirement, requirement, true);
+            let plan = plan(&settings, &FULL).expect("a plan");
+            assert_eq!((plan.tier().as_str(), plan.missing(&settings).len()), ("Landlock-7", 0));
+        }
+    }
+
+    #[test]
+    fn each_kernel_that_cannot_has_a_reason_and_a_way_out() {
+        let kernels = [
+            (Landlock::NotBuilt, UnavailableReason::LandlockNotBuilt),
+            (Landlock::NotEnabled, UnavailableReason::LandlockNotEnabled),
+            (Landlock::Refused(1), UnavailableReason::LandlockRefused),
+            (Landlock::Version(2), UnavailableReason::LandlockTooOld),
+        ];
+        for (landlock, reason) in kernels {
+            let kernel = Kernel { landlock, seccomp: true };
+            let refused = plan(&settings(Requirement::Required, Requirement::Preferred, false), &kernel).expect_err("refused");
+            assert_eq!(refused.reason, reason);
+            assert!(refused.message.contains("spec.sandbox.isolation.landlock"), "{refused:?}");
+            let weak = settings(Requirement::Preferred, Requirement::Preferred, false);
+            let plan = plan(&weak, &kernel).expect("it runs with less");
+            assert_eq!((plan.tier().as_str(), plan.missing(&weak)), ("AgentStrict", vec![LANDLOCK, SIGNALS, ABSTRACT_SOCKETS]));
+        }
+        let kernel = Kernel { seccomp: false, ..FULL };
+        let refused = plan(&settings(Requirement::Required, Requirement::Required, false), &kernel).expect_err("refused");
+        assert_eq!(refused.reason, UnavailableReason::SeccompUnavailable);
+    }
+
+    #[test]
+    fn older_versions_miss_what_came_later() {
+        let wide = settings(Requirement::Required, Requirement::Required, false);
+        let narrow = settings(Requirement::Required, Requirement::Required, true);
+        let of = |version| Kernel { landlock: Landlock::Version(version), seccomp: true };
+        assert_eq!(plan(&wide, &of(3)).expect("a plan").missing(&wide), [SIGNALS, ABSTRACT_SOCKETS]);
+        assert_eq!(plan(&narrow, &of(3)).expect_err("no ports").reason, UnavailableReason::LandlockTooOld);
+        assert_eq!(plan(&narrow, &of(4)).expect("a plan").missing(&narrow), [SIGNALS, ABSTRACT_SOCKETS]);
+        let preferred = settings(Requirement::Preferred, Requirement::Required, true);
+        assert_eq!(plan(&preferred, &of(3)).expect("a plan").missing(&preferred), [TCP_PORTS, SIGNALS, ABSTRACT_SOCKETS]);
+        assert_eq!(plan(&wide, &of(99)).expect("a plan").missing(&wide), [""; 0]);
+    }
+
+    #[test]
+    fn every_guarantee_that_is_disabled_is_missing() {
+        let none = settings(Requirement::Disabled, Requirement::Disabled, true);
+        let plan = plan(&none, &FULL).expect("a plan");
+        assert_eq!(plan.tier(), "Pod");
+        assert_eq!(plan.missing(&none), [LANDLOCK, TCP_PORTS, SIGNALS, ABSTRACT_SOCKETS, AGENT_STRICT]);
+    }
+}

@@ -1,0 +1,175 @@
+//! The three forms of the policy agree: for any call, the programs for the kernel, the profile of container runtimes and the policy itself
+//! give the same answer. The files in `profiles` are those that the policy makes.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use seccompiler::{BpfProgram, sock_filter};
+use serde_json::Value;
+use spillway_sandbox::filter::{Architecture, programs};
+use spillway_sandbox::policy::{allowed, verdict};
+use spillway_sandbox::profile::{oci_profile, operator_profile};
+
+/// What the kernel does with a call: nothing, an error, or the end of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Allow,
+    Error(i32),
+    Kill,
+}
+
+/// The kernel's word for the architecture.
+fn audit_number(architecture: Architecture) -> u32 {
+    match architecture {
+        Architecture::X86_64 => 0xc000_003e,
+        Architecture::Aarch64 => 0xc000_00b7,
+    }
+}
+
+/// Runs one program as the kernel does.
+fn run(program: &[sock_filter], number: u32, audit: u32, arguments: &[u64; 6]) -> u32 {
+    let mut data = [number, audit, 0, 0].to_vec();
+    data.extend(arguments.iter().flat_map(|argument| [*argument as u32, (argument >> 32) as u32]));
+    let (mut at, mut word) = (0, 0_u32);
+    loop {
+        let sock_filter { code, jt, jf, k } = program[at];
+        at += 1;
+        let jump = |taken: bool| usize::from(if taken { jt } else { jf });
+        match code {
+            0x20 => word = data[k as usize / 4],
+            0x54 => word &= k,
+            0x05 => at += k as usize,
+            0x15 => at += jump(word == k),
+            0x25 => at += jump(word > k),
+            0x35 => at += jump(word >= k),
+            0x06 => return k,
+            other => panic!("a step that the filter does not use: {other:#x}"),
+        }
+    }
+}
+
+/// What the kernel does with several programs: the strictest, and of two errors that of the program that came last.
+fn kernel(programs: &[BpfProgram], number: u32, audit: u32, arguments: &[u64; 6]) -> Action {
+    let mut found = 0x7fff_0000_u32;
+    for program in programs.iter().rev() {
+        let answer = run(program, number, audit, arguments);
+        // The kernel compares actions as signed numbers: to end a process is the least.
+        if ((answer & 0xffff_0000) as i32) < ((found & 0xffff_0000) as i32) {
+            found = answer;
+        }
+    }
+    match found & 0xffff_0000 {
+        0x7fff_0000 => Action::Allow,
+        0x0005_0000 => Action::Error((found & 0xffff) as i32),
+        _ => Action::Kill,
+    }
+}
+
+/// What a container runtime makes of the profile, for a call that the profile knows.
+fn runtime(profile: &Value, name: &str, arguments: &[u64; 6]) -> Action {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let number = |value: &Value| value.as_u64().expect("a number");
+    for entry in profile["syscalls"].as_array().expect("entries") {
+        let named = entry["names"].as_array().expect("names").iter().any(|one| text(one) == name);
+        let holds = |arg: &Value| {
+            assert_eq!(text(&arg["op"]), "SCMP_CMP_MASKED_EQ");
+            arguments[number(&arg["index"]) as usize] & number(&arg["value"]) == number(&arg["valueTwo"])
+        };
+        if named && entry["args"].as_array().is_none_or(|args| args.iter().all(holds)) {
+            return match text(&entry["action"]).as_str() {
+                "SCMP_ACT_ALLOW" => Action::Allow,
+                _ => Action::Error(number(&entry["errnoRet"]) as i32),
+            };
+        }
+    }
+    assert_eq!(text(&profile["defaultAction"]), "SCMP_ACT_ERRNO");
+    Action::Error(libc::EPERM)
+}
+
+/// Arguments near those that the rules of a call speak of.
+fn arguments(name: &str) -> impl Strategy<Value = [u64; 6]> + use<> {
+    let rules = allowed().iter().find(|call| call.name == name).map(|call| call.rules.clone()).unwrap_or_default();
+    let values: Vec<u64> =
+        rules.iter().flatten().map(|condition| condition.value).chain([0, 1, 2, 3, 6, 262, 0x5412, 0x541c, 35]).collect();
+    let one =
+        (prop::sample::select(values), prop_oneof![3 => Just(0_u64), 1 => any::<u64>()], prop_oneof![3 => Just(64_u32), 1 => 0..64_u32])
+            .prop_map(|(value, noise, flip)| (value | noise) ^ 1_u64.checked_shl(flip).unwrap_or(0));
+    [one.clone(), one.clone(), one.clone(), one.clone(), one.clone(), one]
+}
+
+fn call(architecture: Architecture) -> impl Strategy<Value = (&'static str, u32, [u64; 6])> {
+    let conditional: Vec<&str> = allowed().iter().filter(|call| !call.rules.is_empty()).map(|call| call.name).collect();
+    let (known, all): (Vec<_>, _) =
+        (architecture.calls().into_iter().filter(|(name, _)| conditional.contains(name)).collect(), architecture.calls());
+    prop_oneof![prop::sample::select(known), prop::sample::select(all)]
+        .prop_flat_map(|(name, number)| (Just(name), Just(number), arguments(name)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn kernel_runtime_and_policy_agree(x86 in call(Architecture::X86_64), arm in call(Architecture::Aarch64)) {
+        static PROFILE: LazyLock<Value> = LazyLock::new(oci_profile);
+        static PROGRAMS: LazyLock<[Vec<BpfProgram>; 2]> = LazyLock::new(|| {
+            [Architecture::X86_64, Architecture::Aarch64].map(|architecture| programs(architecture).expect("programs"))
+        });
+        for (architecture, (name, number, arguments)) in [(Architecture::X86_64, x86), (Architecture::Aarch64, arm)] {
+            let programs = &PROGRAMS[usize::from(architecture == Architecture::Aarch64)];
+            let newest = allowed().iter().filter_map(|call| architecture.number(call.name)).max().expect("calls");
+            let kernel = kernel(programs, number, audit_number(architecture), &arguments);
+            let expected = match verdict(name, &arguments) {
+                // Runtimes answer so for all that is newer than a profile.
+                _ if number > newest => Action::Error(libc::ENOSYS),
+                None => Action::Allow,
+                Some(error) => Action::Error(error),
+            };
+            prop_assert_eq!(kernel, expected, "{} {:?} {:x?}", name, architecture, arguments);
+            if number <= newest {
+                prop_assert_eq!(runtime(&PROFILE, name, &arguments), expected, "{} {:x?}", name, arguments);
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_of_other_interfaces_are_not_made() {
+    for architecture in [Architecture::X86_64, Architecture::Aarch64] {
+        let programs = programs(architecture).expect("programs");
+        let read = architecture.number("read").expect("a number");
+        let of = |number, audit| kernel(&programs, number, audit, &[0; 6]);
+        assert_eq!(of(read, audit_number(architecture)), Action::Allow);
+        assert_eq!(of(read, 0x4000_0003), Action::Kill, "32-bit programs");
+        for newer in [0x4000_0000 | read, 1000, u32::MAX] {
+            assert_eq!(of(newer, audit_number(architecture)), Action::Error(libc::ENOSYS), "{newer:#x}");
+        }
+        let steps: Vec<usize> = programs.iter().map(Vec::len).collect();
+        assert!(steps.iter().all(|steps| *steps < 3000), "{steps:?} of the kernel's 4096");
+    }
+}
+
+#[test]
+fn each_call_of_the_policy_exists_once() {
+    let mut count = BTreeMap::new();
+    for call in allowed() {
+        *count.entry(call.name).or_insert(0) += 1;
+        let known = Architecture::X86_64.number(call.name).or(Architecture::Aarch64.number(call.name));
+        assert!(known.is_some(), "{} is no system call", call.name);
+    }
+    assert!(count.values().all(|count| *count == 1), "{count:?}");
+}
+
+/// `SPILLWAY_WRITE=1` writes the files.
+#[test]
+fn the_files_are_those_that_the_policy_makes() {
+    for (name, value) in [("agent-strict.json", oci_profile()), ("seccompprofile.json", operator_profile())] {
+        let path = format!("{}/profiles/{name}", env!("CARGO_MANIFEST_DIR"));
+        let expected = format!("{}\n", serde_json::to_string_pretty(&value).expect("JSON"));
+        if std::env::var_os("SPILLWAY_WRITE").is_some() {
+            std::fs::write(&path, &expected).expect("written");
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == expected, "{path} is stale: SPILLWAY_WRITE=1 cargo test --package spillway-sandbox --test agreement");
+    }
+}

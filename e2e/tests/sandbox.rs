@@ -1,0 +1,185 @@
+//! The sandbox around an agent's program, in real pods: a hostile program, with the same attacks beside the sandbox as a control, and
+//! what an agent says about it.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use spillway::api::Agent;
+use spillway::api::work_item::WorkItemPhase::{Leased, Succeeded};
+
+use crate::support::exec::sh;
+use crate::support::fleet::log;
+use crate::support::work::{UNTIL_TOLD, holder};
+use crate::support::{TestNamespace, eventually};
+
+/// Every attack on the supervisor, with its name and its answer.
+const ALL_ATTACKS: &str = "export ATTACK_PID=1 ATTACK_INSIDE=/workspace ATTACK_OUTSIDE=/spillway/files/0 ATTACK_PORT=9 ATTACK_SOCKET=none ATTACK_DESCRIPTOR=100
+for attack in $(spillway-attacks --list | cut -f 1); do answer=$(spillway-attacks $attack 2>&1) && code=0 || code=$?; echo \"attack $attack $code $answer\"; done";
+
+/// Attacks that a pod without the sandbox does not stop. The control: without these, the test would show nothing of the sandbox.
+const OPEN_IN_PODS: [&str; 13] = [
+    "clone3",
+    "dump-core",
+    "limit",
+    "listen-loopback",
+    "mptcp",
+    "name-to-handle",
+    "renice",
+    "secret-memory",
+    "signal",
+    "signal-by-descriptor",
+    "udp",
+    "udp6",
+    "vmsplice",
+];
+
+/// What an answer has to look like where the kernel would have refused the attack for another reason, too.
+const REFUSED_BY_LANDLOCK: [&str; 3] = ["list-outside", "connect-loopback", "listen-loopback"];
+
+struct Answer {
+    attack: String,
+    code: i32,
+    text: String,
+}
+
+fn answers(log: &str) -> Vec<Answer> {
+    let lines = log.lines().filter_map(|line| line.strip_prefix("attack "));
+    let parse = |line: &str| {
+        let mut words = line.splitn(3, ' ');
+        let attack = words.next()?.to_owned();
+        Some(Answer { attack, code: words.next()?.parse().ok()?, text: words.next().unwrap_or_default().to_owned() })
+    };
+    lines.filter_map(parse).collect()
+}
+
+fn sandbox_condition(agent: &Agent) -> Option<(String, String, String)> {
+    let conditions = &agent.status.as_ref()?.conditions;
+    let found = conditions.iter().find(|one| one.type_ == "SandboxEnforced" && one.status != "Unknown")?;
+    Some((found.status.clone(), found.reason.clone(), found.message.clone()))
+}
+
+async fn wait_for_sandbox(room: &TestNamespace, pool: &str) -> (Agent, (String, String, String)) {
+    eventually("an agent says what its sandbox is", async || {
+        let agents: Vec<Agent> = room.list().await;
+        let found = agents.into_iter().filter(|agent| agent.spec.pool_ref.name == pool).find_map(|agent| {
+            let said = sandbox_condition(&agent)?;
+            Some((agent, said))
+        });
+        found.ok_or_else(|| "nothing yet".to_owned())
+    })
+    .await
+}
+
+async fn with_foreign_file(room: &TestNamespace) {
+    let files: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "foreign"}, "data": {"secret": "s"}})).expect("a ConfigMap");
+    room.api::<ConfigMap>().create(&PostParams::default(), &files).await.expect("created");
+}
+
+#[tokio::test]
+async fn every_attack_of_a_program_is_refused_and_works_beside_the_sandbox() {
+    let room = TestNamespace::open("attacks").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    room.apply_queue("bugs", json!({})).await;
+    with_foreign_file(&room).await;
+    let extra = json!({
+        "scaling": {"min": 0, "max": 1},
+        "agent": {
+            "image": "localhost/spillway/attack-agent:dev",
+            "files": [{"path": "copy", "configMapKeyRef": {"name": "foreign", "key": "secret"}}],
+            "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
+        },
+        "sandbox": {"isolation": {"landlock": "Required", "seccomp": "AgentStrict"}, "outputs": {"loopback": "LinkOnly"}},
+    });
+    room.apply_workers("attackers", &["bugs"], &format!("{ALL_ATTACKS}\n{UNTIL_TOLD}"), extra).await;
+    room.submit("bugs", "bug", json!({"payload": "bug"})).await;
+    let agent = holder(&room.wait_for_item_phase("bug", Leased).await);
+    let (_, (status, reason, message)) = wait_for_sandbox(&room, "attackers").await;
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "Enforced"), "{message}");
+
+    let within = eventually("the program has tried everything", async || {
+        let found = answers(&log(&room, &agent, "agent").await);
+        if found.iter().any(|answer| answer.attack == "listen-loopback") { Ok(found) } else { Err(format!("{} answers", found.len())) }
+    })
+    .await;
+    // A process that `exec` starts has the isolation of the pod, and no sandbox.
+    let beside = answers(&sh(&room, &agent, ALL_ATTACKS).await.ok());
+    assert!(within.len() > 70 && within.len() == beside.len(), "{} and {}", within.len(), beside.len());
+    let mut wrong = Vec::new();
+    for (inside, outside) in within.iter().zip(&beside) {
+        println!("{}\t{}\t{}", inside.attack, inside.text, outside.text);
+        // 159: killed by SIGSYS, as calls of 32-bit programs are.
+        let refused = inside.code == 1 || (inside.attack == "old-calls" && inside.code == 159);
+        let by_landlock = !REFUSED_BY_LANDLOCK.contains(&inside.attack.as_str()) || inside.text.contains("Permission denied");
+        if !refused || !by_landlock {
+            wrong.push(format!("{}: {} {}", inside.attack, inside.code, inside.text));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let works: Vec<&str> = beside.iter().filter(|answer| answer.code == 0).map(|answer| answer.attack.as_str()).collect();
+    assert!(OPEN_IN_PODS.iter().all(|attack| works.contains(attack)), "beside the sandbox: {works:?}");
+    room.release_item("bug").await;
+    room.wait_for_item_phase("bug", Succeeded).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_pool_chooses_how_its_programs_are_confined() {
+    let room = TestNamespace::open("confined").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    with_foreign_file(&room).await;
+    // What the program can do, in its own words.
+    let script = "cat /spillway/files/0/content >/dev/null 2>&1 && echo foreign-read; echo x > /workspace/x && echo workspace-written; \
+                  spillway-attacks udp >/dev/null && echo udp; nc -l -p 9000 -e true & sleep 1; kill %1 2>/dev/null && echo listens; echo tried; exec sleep 100000";
+    let pool = |sandbox: Value| {
+        json!({"scaling": {"min": 1, "max": 1}, "sandbox": sandbox, "agent": {
+            "image": "localhost/spillway/attack-agent:dev", "command": ["/bin/sh", "-c", script],
+            "files": [{"path": "copy", "configMapKeyRef": {"name": "foreign", "key": "secret"}}]}})
+    };
+    let cases = [
+        ("defaults", json!({}), ("True", "Enforced"), vec!["workspace-written", "listens"]),
+        ("narrow", json!({"outputs": {"loopback": "LinkOnly"}}), ("True", "Enforced"), vec!["workspace-written"]),
+        (
+            "wide",
+            json!({"software": {"path": ["/spillway/files"]}}),
+            ("True", "Enforced"),
+            vec!["foreign-read", "workspace-written", "listens"],
+        ),
+        (
+            "calls",
+            json!({"isolation": {"seccomp": "RuntimeDefault"}}),
+            ("False", "SandboxDegraded"),
+            vec!["workspace-written", "udp", "listens"],
+        ),
+        (
+            "files",
+            json!({"isolation": {"landlock": "Disabled"}}),
+            ("False", "SandboxDegraded"),
+            vec!["foreign-read", "workspace-written", "listens"],
+        ),
+        (
+            "none",
+            json!({"isolation": {"landlock": "Disabled", "seccomp": "RuntimeDefault"}}),
+            ("False", "PodWallsOnly"),
+            vec!["foreign-read", "workspace-written", "udp", "listens"],
+        ),
+    ];
+    for (name, sandbox, _, _) in &cases {
+        room.apply_pool(name, pool(sandbox.clone())).await;
+    }
+    for (name, _, (status, reason), expected) in cases {
+        let (agent, said) = wait_for_sandbox(&room, name).await;
+        assert_eq!((said.0.as_str(), said.1.as_str()), (status, reason), "{name}: {}", said.2);
+        let can = eventually(&format!("the program of {name} has tried"), async || {
+            let said = log(&room, &agent.name_any(), "agent").await;
+            let all = ["foreign-read", "workspace-written", "udp", "listens"];
+            let can: Vec<&str> = all.into_iter().filter(|word| said.lines().any(|line| line == *word)).collect();
+            if said.lines().any(|line| line == "tried") { Ok(can) } else { Err(said) }
+        })
+        .await;
+        assert_eq!(can, expected, "{name}");
+    }
+    room.close().await;
+}
