@@ -14,28 +14,30 @@ use crate::support::work::{UNTIL_TOLD, holder};
 use crate::support::{TestNamespace, eventually};
 
 /// Every attack on the supervisor, with its name and its answer.
-const ALL_ATTACKS: &str = "export ATTACK_PID=1 ATTACK_INSIDE=/workspace ATTACK_OUTSIDE=/spillway/files/0 ATTACK_PORT=9 ATTACK_SOCKET=none ATTACK_DESCRIPTOR=100
+const ALL_ATTACKS: &str = "export ATTACK_PID=1 ATTACK_INSIDE=/workspace ATTACK_OUTSIDE=/spillway/files/0 ATTACK_SECRET=content ATTACK_PORT=9 ATTACK_SOCKET=none ATTACK_DESCRIPTOR=100
 for attack in $(spillway-attacks --list | cut -f 1); do answer=$(spillway-attacks $attack 2>&1) && code=0 || code=$?; echo \"attack $attack $code $answer\"; done";
 
 /// Attacks that a pod without the sandbox does not stop. The control: without these, the test would show nothing of the sandbox.
-const OPEN_IN_PODS: [&str; 13] = [
-    "clone3",
+const OPEN_IN_PODS: [&str; 15] = [
+    "read-outside",
+    "reopen-path",
+    "list-outside",
     "dump-core",
-    "limit",
-    "listen-loopback",
-    "mptcp",
-    "name-to-handle",
-    "renice",
-    "secret-memory",
     "signal",
     "signal-by-descriptor",
+    "renice",
+    "limit",
+    "own-memory-map",
+    "name-to-handle",
+    "vmsplice",
     "udp",
     "udp6",
-    "vmsplice",
+    "mptcp",
+    "listen-loopback",
 ];
 
 /// What an answer has to look like where the kernel would have refused the attack for another reason, too.
-const REFUSED_BY_LANDLOCK: [&str; 3] = ["list-outside", "connect-loopback", "listen-loopback"];
+const REFUSED_BY_LANDLOCK: [&str; 5] = ["read-outside", "reopen-path", "list-outside", "connect-loopback", "listen-loopback"];
 
 struct Answer {
     attack: String,
@@ -132,7 +134,7 @@ async fn a_pool_chooses_how_its_programs_are_confined() {
     with_foreign_file(&room).await;
     // What the program can do, in its own words.
     let script = "cat /spillway/files/0/content >/dev/null 2>&1 && echo foreign-read; echo x > /workspace/x && echo workspace-written; \
-                  spillway-attacks udp >/dev/null && echo udp; nc -l -p 9000 -e true & sleep 1; kill %1 2>/dev/null && echo listens; echo tried; exec sleep 100000";
+                  spillway-attacks udp >/dev/null && echo udp; spillway-attacks listen-loopback >/dev/null && echo listens; echo tried; exec sleep 100000";
     let pool = |sandbox: Value| {
         json!({"scaling": {"min": 1, "max": 1}, "sandbox": sandbox, "agent": {
             "image": "localhost/spillway/attack-agent:dev", "command": ["/bin/sh", "-c", script],

@@ -24,7 +24,7 @@ pub const ATTACKS: &[Attack] = &[
 ];
 
 fn read_outside(target: &Target) -> io::Result<()> {
-    fs::read(target.outside.join("secret")).map(drop)
+    fs::read(target.outside.join(&target.secret)).map(drop)
 }
 
 fn list_outside(target: &Target) -> io::Result<()> {
@@ -44,7 +44,7 @@ fn write_by_symlink(target: &Target) -> io::Result<()> {
 
 fn link_outside(target: &Target) -> io::Result<()> {
     let link = target.inside.join(format!("hard-{}", std::process::id()));
-    fs::hard_link(target.outside.join("secret"), &link)?;
+    fs::hard_link(target.outside.join(&target.secret), &link)?;
     fs::read(link).map(drop)
 }
 
@@ -65,7 +65,7 @@ fn remove_outside(target: &Target) -> io::Result<()> {
 }
 
 fn reopen_path(target: &Target) -> io::Result<()> {
-    let path = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(target.outside.join("secret"))?;
+    let path = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(target.outside.join(&target.secret))?;
     fs::read(format!("/proc/self/fd/{}", path.as_raw_fd())).map(drop)
 }
 

@@ -40,7 +40,7 @@ fn read_memory(target: &Target) -> io::Result<()> {
 }
 
 fn enter_root(target: &Target) -> io::Result<()> {
-    File::open(format!("/proc/{}/root{}/secret", target.pid, target.outside.display())).map(drop)
+    File::open(format!("/proc/{}/root{}/{}", target.pid, target.outside.display(), target.secret)).map(drop)
 }
 
 fn open_descriptor(target: &Target) -> io::Result<()> {
