@@ -52,6 +52,8 @@ struct SeenAgent {
     phase: Option<AgentPhase>,
     /// Uid of the pod that it lives in.
     pod_uid: Option<String>,
+    /// The state of its sandbox. Unset for an agent that has ended.
+    sandbox: Option<&'static str>,
 }
 
 #[derive(Default)]
@@ -64,6 +66,7 @@ struct Pool {
     /// Maximum number of agents.
     max_agents: u64,
     phases: BTreeMap<&'static str, u64>,
+    sandboxes: BTreeMap<&'static str, u64>,
 }
 
 impl Pool {
@@ -167,7 +170,17 @@ impl Fleet {
         for (key, pool) in &state.pools {
             let (series, type_) = pool.labels(key, &self.metrics);
             let tripped = of_pools.remove(key).unwrap_or_default();
-            standing.add(series, type_, PoolStanding { desired: pool.desired, live: pool.live(), phases: pool.phases.clone(), tripped });
+            standing.add(
+                series,
+                type_,
+                PoolStanding {
+                    desired: pool.desired,
+                    live: pool.live(),
+                    phases: pool.phases.clone(),
+                    tripped,
+                    sandboxes: pool.sandboxes.clone(),
+                },
+            );
         }
         drop(state);
         self.metrics.fleet(standing);
@@ -232,14 +245,21 @@ impl State {
         let phase = status.and_then(|status| status.phase);
         let caller = agent.caller_uid().map(str::to_owned);
         let over = phase.is_some_and(AgentPhase::ended);
-        let now = SeenAgent { uid, pool: agent.spec.pool_ref.name.clone(), phase, pod_uid: caller.clone().filter(|_| !over) };
+        let now = SeenAgent {
+            uid,
+            pool: agent.spec.pool_ref.name.clone(),
+            phase,
+            pod_uid: caller.clone().filter(|_| !over),
+            sandbox: (!over).then(|| sandbox_label(agent)),
+        };
         let before = self.agents.insert(key.clone(), now.clone());
         let of_pool = ObjectKey { namespace: key.namespace, name: now.pool };
         let pool = self.pools.entry(of_pool.clone()).or_default();
         if let Some(before) = &before {
-            pool.remove_one(before.phase);
+            pool.remove_one(before);
         }
         *pool.phases.entry(phase_label(phase)).or_default() += 1;
+        now.sandbox.into_iter().for_each(|state| *pool.sandboxes.entry(state).or_default() += 1);
         let life = before.as_ref().and_then(|before| before.pod_uid.clone());
         // An earlier leader has counted the agents of the first list.
         if before.is_none() && !self.listed {
@@ -261,9 +281,9 @@ impl State {
 
     fn forget(&mut self, key: &ObjectKey, reason: &'static str, metrics: &Metrics) {
         let Some(known) = self.agents.remove(key) else { return };
-        let of_pool = ObjectKey { namespace: key.namespace.clone(), name: known.pool };
+        let of_pool = ObjectKey { namespace: key.namespace.clone(), name: known.pool.clone() };
         if let Some(pool) = self.pools.get_mut(&of_pool) {
-            pool.remove_one(known.phase);
+            pool.remove_one(&known);
             if known.pod_uid.is_some() {
                 let (series, type_) = pool.labels(&of_pool, metrics);
                 metrics.agent_ended(series, type_, reason);
@@ -274,14 +294,34 @@ impl State {
 }
 
 impl Pool {
-    /// Removes one agent from this phase.
-    fn remove_one(&mut self, phase: Option<AgentPhase>) {
-        if let Some(count) = self.phases.get_mut(phase_label(phase)) {
-            *count -= 1;
-            if *count == 0 {
-                self.phases.remove(phase_label(phase));
-            }
+    /// Removes one agent from its phase, and from the state of its sandbox.
+    fn remove_one(&mut self, agent: &SeenAgent) {
+        remove_one_of(&mut self.phases, phase_label(agent.phase));
+        agent.sandbox.into_iter().for_each(|state| remove_one_of(&mut self.sandboxes, state));
+    }
+}
+
+fn remove_one_of(counts: &mut BTreeMap<&'static str, u64>, label: &'static str) {
+    if let Some(count) = counts.get_mut(label) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(label);
         }
+    }
+}
+
+/// The state of the sandbox of a living agent, from its condition. The states are values of a metric's label, so the list is fixed.
+fn sandbox_label(agent: &Agent) -> &'static str {
+    let conditions = agent.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    match find(conditions, types::SANDBOX_ENFORCED) {
+        Some(found) if found.status == "True" => "Enforced",
+        Some(found) if found.status == "False" => match found.reason.as_str() {
+            reasons::SANDBOX_DEGRADED => "Degraded",
+            reasons::POD_WALLS_ONLY => "PodOnly",
+            reasons::WALLS_NOT_ENFORCED => "External",
+            _ => "Unavailable",
+        },
+        _ => "Unknown",
     }
 }
 
@@ -302,158 +342,5 @@ fn end_reason(agent: &Agent) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::cluster::watch::Tolerant;
-
-    const NAMESPACE: &str = "team";
-
-    fn pool(name: &str, type_: &str, desired: i32) -> PoolObject {
-        let pool = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"type": type_, "agent": {"image": "i", "command": ["c"]}}, "status": {"desired": desired}});
-        Tolerant(Ok(serde_json::from_value(pool).expect("an AgentPool")))
-    }
-
-    fn agent(name: &str, phase: Option<&str>, pod: Option<&str>, conditions: &[(&str, &str)]) -> AgentObject {
-        let conditions: Vec<Value> = conditions
-            .iter()
-            .map(|(type_, reason)| json!({"type": type_, "status": if *type_ == "Ready" { "False" } else { "True" }, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}))
-            .collect();
-        let pod = pod.map(|uid| json!({"name": name, "uid": uid}));
-        let agent = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent",
-            "metadata": {"name": name, "namespace": NAMESPACE, "uid": format!("uid-{name}")},
-            "spec": {"poolRef": {"name": "p"}}, "status": {"phase": phase, "podRef": pod, "conditions": conditions}});
-        Tolerant(Ok(serde_json::from_value(agent).expect("an Agent")))
-    }
-
-    /// The lines of a metric, without the labels that are always the same.
-    fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
-        let text = metrics.text().expect("encodes");
-        let mut lines: Vec<String> =
-            text.lines().filter(|line| line.starts_with(metric)).map(|line| line.replace("namespace=\"team\",pool=\"p\"", "")).collect();
-        lines.sort();
-        lines
-    }
-
-    fn fleet() -> (Fleet, Metrics) {
-        let metrics = Metrics::default();
-        let fleet = Fleet::new(metrics.clone());
-        fleet.pools(&[Arc::new(pool("p", "worker", 2))]);
-        (fleet, metrics)
-    }
-
-    const STARTS: &str = "spillway_pool_agent_starts_total";
-    const ENDS: &str = "spillway_pool_agent_ends_total";
-
-    #[test]
-    fn lives_count_once_however_often_agents_are_listed() {
-        let (fleet, metrics) = fleet();
-        let old = agent("old", Some("Idle"), Some("u0"), &[]);
-        fleet.agents(&[Arc::new(old.clone())]);
-        assert_eq!(lines(&metrics, STARTS), Vec::<String>::new(), "a leader before us counted it");
-        let idle = agent("a", Some("Idle"), Some("u1"), &[]);
-        fleet.agent(&agent("a", None, None, &[]));
-        fleet.agent(&agent("a", Some("Spawning"), Some("u1"), &[]));
-        for _ in 0..3 {
-            fleet.agent(&idle);
-            fleet.agents(&[Arc::new(idle.clone()), Arc::new(old.clone())]);
-        }
-        assert_eq!(lines(&metrics, STARTS), ["spillway_pool_agent_starts_total{} 1"]);
-        assert_eq!(lines(&metrics, ENDS), Vec::<String>::new());
-        let ended = agent("a", Some("Stopped"), Some("u1"), &[("Ready", "PodSucceeded")]);
-        for _ in 0..3 {
-            fleet.agent(&ended);
-            fleet.agents(&[Arc::new(ended.clone()), Arc::new(old.clone())]);
-        }
-        assert_eq!(lines(&metrics, ENDS), [r#"spillway_pool_agent_ends_total{,reason="PodSucceeded"} 1"#]);
-        fleet.agent_gone(&ended);
-        fleet.measure([]);
-        assert_eq!(lines(&metrics, "spillway_pool_agents{"), [r#"spillway_pool_agents{,phase="Idle"} 1"#]);
-        assert_eq!(lines(&metrics, ENDS).len(), 1, "that it is collected is no end");
-        // An agent that began and ended while the watch was broken counts when it is listed. An agent that is not
-        // listed any more ended.
-        let late = agent("late", Some("ForceStopped"), Some("u2"), &[("GivenUp", "HeartbeatLost")]);
-        fleet.agents(&[Arc::new(late)]);
-        assert_eq!(lines(&metrics, STARTS), ["spillway_pool_agent_starts_total{} 2"]);
-        assert_eq!(
-            lines(&metrics, ENDS),
-            [
-                r#"spillway_pool_agent_ends_total{,reason="Deleted"} 1"#,
-                r#"spillway_pool_agent_ends_total{,reason="HeartbeatLost"} 1"#,
-                r#"spillway_pool_agent_ends_total{,reason="PodSucceeded"} 1"#,
-            ]
-        );
-    }
-
-    #[test]
-    fn an_agent_that_hibernates_and_wakes_has_two_lives() {
-        let (fleet, metrics) = fleet();
-        fleet.agents(&[]);
-        fleet.agent(&agent("a", Some("Idle"), Some("u1"), &[]));
-        fleet.agent(&agent("a", Some("Hibernated"), None, &[("Ready", "Hibernated")]));
-        fleet.agent(&agent("a", Some("Spawning"), Some("u2"), &[]));
-        // One that is removed while it is ended by force ended for that.
-        fleet.agent(&agent("c", Some("Active"), Some("u3"), &[]));
-        fleet.agent_gone(&agent("c", Some("Stale"), Some("u3"), &[("GivenUp", "ItemStalled")]));
-        // One that never had a pod neither began nor ended.
-        fleet.agent(&agent("b", Some("Spawning"), None, &[("Ready", "QuotaExceeded")]));
-        fleet.agent_gone(&agent("b", Some("Spawning"), None, &[("Ready", "QuotaExceeded")]));
-        assert_eq!(lines(&metrics, STARTS), ["spillway_pool_agent_starts_total{} 3"]);
-        assert_eq!(
-            lines(&metrics, ENDS),
-            [r#"spillway_pool_agent_ends_total{,reason="Hibernated"} 1"#, r#"spillway_pool_agent_ends_total{,reason="ItemStalled"} 1"#,]
-        );
-        assert_eq!(lines(&metrics, "spillway_agent_starts_total"), [r#"spillway_agent_starts_total{type="worker"} 3"#]);
-    }
-
-    #[test]
-    fn an_end_has_one_of_the_known_reasons() {
-        let of = |phase, conditions: &[(&str, &str)]| end_reason(agent("a", Some(phase), None, conditions).0.as_ref().expect("an Agent"));
-        assert_eq!(of("ForceStopped", &[("GivenUp", "ItemStalled"), ("GoodbyeRequested", "SaidGoodbye")]), "ItemStalled");
-        assert_eq!(of("Stopped", &[("GoodbyeRequested", "LifetimeSpent"), ("Ready", "SaidGoodbye")]), "LifetimeSpent");
-        assert_eq!(of("Stopped", &[("Ready", "PodFailed")]), "PodFailed");
-        assert_eq!(of("Stopped", &[("Ready", "SomebodysWord")]), OTHER_REASON, "what others write is no label");
-        let mut leaving = agent("a", Some("Goodbye"), Some("u"), &[("Ready", "PodStopping")]);
-        leaving.0.as_mut().expect("an Agent").metadata.deletion_timestamp =
-            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
-        assert_eq!(end_reason(leaving.0.as_ref().expect("an Agent")), DELETED_REASON);
-    }
-
-    #[test]
-    fn series_show_desired_and_live_agents_and_go_with_their_pool() {
-        let (fleet, metrics) = fleet();
-        fleet.agents(&[]);
-        fleet.agent(&agent("a", Some("Active"), Some("u1"), &[]));
-        fleet.agent(&agent("b", None, None, &[]));
-        fleet.agent(&agent("c", Some("Stopped"), Some("u3"), &[]));
-        let key = |name: &str| ObjectKey { namespace: NAMESPACE.into(), name: name.into() };
-        fleet.measure([(key("a"), "open"), (key("gone"), "open")]);
-        assert_eq!(lines(&metrics, "spillway_pool_agents_desired"), ["spillway_pool_agents_desired{} 2"]);
-        assert_eq!(lines(&metrics, "spillway_pool_agents_live"), ["spillway_pool_agents_live{} 2"], "one has ended");
-        assert_eq!(
-            lines(&metrics, "spillway_pool_agents{"),
-            [
-                r#"spillway_pool_agents{,phase="Active"} 1"#,
-                r#"spillway_pool_agents{,phase="New"} 1"#,
-                r#"spillway_pool_agents{,phase="Stopped"} 1"#,
-            ]
-        );
-        assert_eq!(lines(&metrics, "spillway_pool_session_breakers"), [r#"spillway_pool_session_breakers{,state="open"} 1"#]);
-        assert_eq!(fleet.pool_usage(), [(key("p"), 2, 1)]);
-        // A pool that is gone is counted until its agents are, too.
-        fleet.pool_gone(&pool("p", "worker", 2));
-        ["a", "b"].into_iter().for_each(|name| fleet.agent_gone(&agent(name, Some("Goodbye"), Some("u1"), &[])));
-        fleet.measure([]);
-        assert_eq!(lines(&metrics, "spillway_pool_agents{"), [r#"spillway_pool_agents{,phase="Stopped"} 1"#]);
-        fleet.agent_gone(&agent("c", Some("Stopped"), Some("u3"), &[]));
-        fleet.measure([]);
-        assert_eq!(lines(&metrics, "spillway_pool_"), Vec::<String>::new());
-        assert_eq!(lines(&metrics, "spillway_agent"), Vec::<String>::new());
-        // An agent of a pool that never was takes no name.
-        fleet.agent(&agent("d", Some("Spawning"), None, &[]));
-        fleet.measure([]);
-        assert_eq!(lines(&metrics, "spillway_pool_agents{"), [r#"spillway_pool_agents{namespace="team",pool="_none",phase="Spawning"} 1"#]);
-    }
-}
+#[path = "fleet_tests.rs"]
+mod tests;

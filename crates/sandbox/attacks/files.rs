@@ -6,21 +6,22 @@ use std::os::fd::AsRawFd as _;
 use std::os::fd::FromRawFd as _;
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 
+use crate::WorksIn::{Node, Pod};
 use crate::{Attack, Target, attack, call};
 
 pub const ATTACKS: &[Attack] = &[
-    attack("read-outside", "read a file that is not granted", read_outside),
-    attack("list-outside", "list a folder that is not granted", list_outside),
-    attack("write-by-dotdot", "write outside the workspace through `..`", write_by_dotdot),
-    attack("write-by-symlink", "write outside the workspace through a symbolic link", write_by_symlink),
-    attack("link-outside", "make a hard link of a foreign file in the workspace, and read it", link_outside),
-    attack("rename-outside", "move a folder of the workspace outside", rename_outside),
-    attack("truncate-outside", "truncate a foreign file", truncate_outside),
-    attack("remove-outside", "remove a foreign file", remove_outside),
-    attack("reopen-path", "open a foreign file as a path alone, and open it again through /proc", reopen_path),
-    attack("read-inherited", "read a descriptor that the parent left open", read_inherited),
-    attack("make-device", "make the device of the memory in the workspace", make_device),
-    attack("dump-core", "leave a copy of its memory on the disk", dump_core),
+    attack("read-outside", Pod, "read a file that is not granted", read_outside),
+    attack("list-outside", Pod, "list a folder that is not granted", list_outside),
+    attack("write-by-dotdot", Node, "write outside the workspace through `..`", write_by_dotdot),
+    attack("write-by-symlink", Node, "write outside the workspace through a symbolic link", write_by_symlink),
+    attack("link-outside", Node, "make a hard link of a foreign file in the workspace, and read it", link_outside),
+    attack("rename-outside", Node, "move a folder of the workspace outside", rename_outside),
+    attack("truncate-outside", Node, "truncate a foreign file", truncate_outside),
+    attack("remove-outside", Node, "remove a foreign file", remove_outside),
+    attack("reopen-path", Pod, "open a foreign file as a path alone, and open it again through /proc", reopen_path),
+    attack("read-inherited", Node, "read a descriptor that the parent left open", read_inherited),
+    attack("make-device", Node, "make the device of the memory in the workspace", make_device),
+    attack("dump-core", Pod, "leave a copy of its memory on the disk", dump_core),
 ];
 
 fn read_outside(target: &Target) -> io::Result<()> {

@@ -1,5 +1,5 @@
 //! What a hostile program tries, one attack at a time: `spillway-attacks NAME`. It ends with 0 if the attack worked, and with 1 and the
-//! error if it was refused. `--list` prints all attacks. Tests run each attack without a sandbox, where it must work, and in one.
+//! error if it was refused. `--list` prints all attacks, and where each works without a sandbox. Tests run each attack without a sandbox, where it must work, and in one.
 //!
 //! An attack leaves no trace that could harm: it signals and reads only the process that it is told.
 
@@ -32,16 +32,28 @@ pub struct Target {
     socket: String,
 }
 
+/// Where an attack works without the sandbox.
+#[derive(Clone, Copy, Debug)]
+pub enum WorksIn {
+    /// In a pod of an agent, and on the node.
+    Pod,
+    /// On the node, as its administrator. In a pod something else refuses it, too.
+    Node,
+    /// Nowhere on the kernels that we have: only the answer of the sandbox can be tested.
+    Nothing,
+}
+
 /// An attack.
 pub struct Attack {
     name: &'static str,
+    works_in: WorksIn,
     /// What it would do.
     does: &'static str,
     run: fn(&Target) -> io::Result<()>,
 }
 
-const fn attack(name: &'static str, does: &'static str, run: fn(&Target) -> io::Result<()>) -> Attack {
-    Attack { name, does, run }
+const fn attack(name: &'static str, works_in: WorksIn, does: &'static str, run: fn(&Target) -> io::Result<()>) -> Attack {
+    Attack { name, works_in, does, run }
 }
 
 fn all() -> impl Iterator<Item = &'static Attack> {
@@ -51,7 +63,7 @@ fn all() -> impl Iterator<Item = &'static Attack> {
 fn main() -> ExitCode {
     let names: Vec<String> = std::env::args().skip(1).collect();
     if names.iter().any(|name| name == "--list") {
-        all().for_each(|attack| println!("{}\t{}", attack.name, attack.does));
+        all().for_each(|attack| println!("{}\t{:?}\t{}", attack.name, attack.works_in, attack.does));
         return ExitCode::SUCCESS;
     }
     let text = |name: &str| std::env::var(name).unwrap_or_default();

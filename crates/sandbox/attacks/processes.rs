@@ -4,28 +4,29 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
+use crate::WorksIn::{Node, Pod};
 use crate::{Attack, Target, attack, call};
 
 pub const ATTACKS: &[Attack] = &[
-    attack("read-environment", "read the environment of the supervisor", read_environment),
-    attack("read-memory", "open the memory of the supervisor", read_memory),
-    attack("enter-root", "reach files through the supervisor's root folder", enter_root),
-    attack("open-descriptor", "open a file that the supervisor has open", open_descriptor),
-    attack("trace", "attach to the supervisor as a debugger", trace),
-    attack("seize", "attach to the supervisor without stopping it", seize),
-    attack("read-memory-by-call", "read the supervisor's memory by process_vm_readv", read_memory_by_call),
-    attack("write-memory-by-call", "write the supervisor's memory by process_vm_writev", write_memory_by_call),
-    attack("advise-memory", "drop pages of the supervisor by process_madvise", advise_memory),
-    attack("compare", "compare kernel objects with the supervisor", compare),
-    attack("take-descriptor", "take an open file of the supervisor", take_descriptor),
-    attack("signal", "signal the supervisor", signal),
-    attack("signal-by-descriptor", "signal the supervisor through a descriptor", signal_by_descriptor),
-    attack("renice", "lower the supervisor's priority", renice),
-    attack("renice-user", "lower the priority of all processes of the user", renice_user),
-    attack("limit", "lower the supervisor's limits", limit),
-    attack("move-pages", "move the supervisor's memory between nodes", move_pages),
-    attack("own-memory-map", "lie about the places of its own memory (PR_SET_MM)", own_memory_map),
-    attack("gain-privileges", "gain privileges by a set-uid program", gain_privileges),
+    attack("read-environment", Node, "read the environment of the supervisor", read_environment),
+    attack("read-memory", Node, "open the memory of the supervisor", read_memory),
+    attack("enter-root", Node, "reach files through the supervisor's root folder", enter_root),
+    attack("open-descriptor", Node, "open a file that the supervisor has open", open_descriptor),
+    attack("trace", Node, "attach to the supervisor as a debugger", trace),
+    attack("seize", Node, "attach to the supervisor without stopping it", seize),
+    attack("read-memory-by-call", Node, "read the supervisor's memory by process_vm_readv", read_memory_by_call),
+    attack("write-memory-by-call", Node, "write the supervisor's memory by process_vm_writev", write_memory_by_call),
+    attack("advise-memory", Node, "drop pages of the supervisor by process_madvise", advise_memory),
+    attack("compare", Node, "compare kernel objects with the supervisor", compare),
+    attack("take-descriptor", Node, "take an open file of the supervisor", take_descriptor),
+    attack("signal", Pod, "signal the supervisor", signal),
+    attack("signal-by-descriptor", Pod, "signal the supervisor through a descriptor", signal_by_descriptor),
+    attack("renice", Pod, "lower the supervisor's priority", renice),
+    attack("renice-user", Pod, "lower the priority of all processes of the user", renice_user),
+    attack("limit", Pod, "lower the supervisor's limits", limit),
+    attack("move-pages", Node, "move the supervisor's memory between nodes", move_pages),
+    attack("own-memory-map", Pod, "lie about the places of its own memory (PR_SET_MM)", own_memory_map),
+    attack("gain-privileges", Node, "gain privileges by a set-uid program", gain_privileges),
 ];
 
 fn read_environment(target: &Target) -> io::Result<()> {

@@ -5,27 +5,28 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
+use crate::WorksIn::{Node, Pod};
 use crate::{Attack, Target, attack, call};
 
 pub const ATTACKS: &[Attack] = &[
-    attack("udp", "send datagrams", udp),
-    attack("udp6", "send datagrams by IPv6", udp6),
-    attack("raw", "send raw packets", raw),
-    attack("ping", "send echo requests", ping),
-    attack("packet", "read the packets of the pod", packet),
-    attack("mptcp", "connect by several paths, which Landlock does not see", mptcp),
-    attack("sctp", "connect by SCTP", sctp),
-    attack("fast-open", "send data with a connection request, which Landlock does not see", fast_open),
-    attack("crypto", "use the kernel's ciphers (AF_ALG)", crypto),
-    attack("vsock", "reach the host of a virtual machine", vsock),
-    attack("xfrm", "change the kernel's tables of IPsec", xfrm),
-    attack("netfilter", "change the kernel's packet filters", netfilter),
-    attack("rxrpc", "use sockets of AFS", rxrpc),
-    attack("tipc", "use sockets of TIPC", tipc),
-    attack("bluetooth", "use sockets of Bluetooth", bluetooth),
-    attack("abstract-socket", "connect to an abstract unix socket of the supervisor", abstract_socket),
-    attack("connect-loopback", "connect to another port of loopback (with loopback: LinkOnly)", connect_loopback),
-    attack("listen-loopback", "listen on a port (with loopback: LinkOnly)", listen_loopback),
+    attack("udp", Pod, "send datagrams", udp),
+    attack("udp6", Pod, "send datagrams by IPv6", udp6),
+    attack("raw", Node, "send raw packets", raw),
+    attack("ping", Pod, "send echo requests", ping),
+    attack("packet", Node, "read the packets of the pod", packet),
+    attack("mptcp", Pod, "connect by several paths, which Landlock does not see", mptcp),
+    attack("sctp", Pod, "connect by SCTP", sctp),
+    attack("fast-open", Pod, "send data with a connection request, which Landlock does not see", fast_open),
+    attack("crypto", Node, "use the kernel's ciphers (AF_ALG)", crypto),
+    attack("vsock", Node, "reach the host of a virtual machine", vsock),
+    attack("xfrm", Pod, "change the kernel's tables of IPsec", xfrm),
+    attack("netfilter", Pod, "change the kernel's packet filters", netfilter),
+    attack("rxrpc", Pod, "use sockets of AFS", rxrpc),
+    attack("tipc", Pod, "use sockets of TIPC", tipc),
+    attack("bluetooth", Pod, "use sockets of Bluetooth", bluetooth),
+    attack("abstract-socket", Pod, "connect to an abstract unix socket of the supervisor", abstract_socket),
+    attack("connect-loopback", Pod, "connect to another port of loopback (with loopback: LinkOnly)", connect_loopback),
+    attack("listen-loopback", Pod, "listen on a port (with loopback: LinkOnly)", listen_loopback),
 ];
 
 /// A socket that the kernel may lack: then the attack is answered as if it had been made.

@@ -2,7 +2,6 @@
 //! containers.
 
 use std::fs;
-use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
@@ -18,9 +17,6 @@ use spillway_sandbox::plan::plan;
 use spillway_wire::sandbox::{Requirement, SandboxSettings};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_spillway-attacks");
-
-/// Attacks that this kernel answers alike with and without a sandbox, so that only the sandbox's answer can be tested.
-const WITHOUT_CONTROL: [&str; 2] = ["x32-calls", "future-calls"];
 
 /// Attacks on what the kernel never hides from an administrator of the node: they are made by another user.
 const BY_A_USER: [&str; 1] = ["read-environment"];
@@ -112,18 +108,39 @@ fn say(output: &Output) -> String {
     if text.is_empty() { format!("{}", output.status) } else { text }
 }
 
-fn names() -> Vec<String> {
+/// The attacks: a name, where it works without a sandbox, and what it would do.
+fn attacks() -> Vec<[String; 3]> {
     let list = Command::new(PROGRAM).arg("--list").output().expect("a list");
-    String::from_utf8_lossy(&list.stdout).lines().filter_map(|line| Some(line.split('\t').next()?.to_owned())).collect()
+    let parse = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>().try_into().expect("three columns");
+    String::from_utf8_lossy(&list.stdout).lines().map(parse).collect()
 }
 
+/// How the sandbox refused an attack, or `None` if it did not.
+fn refusal(name: &str, output: &Output) -> Option<&'static str> {
+    let text = say(output);
+    let known = [
+        ("os error 1)", "EPERM"),
+        ("os error 9)", "EBADF"),
+        ("os error 13)", "EACCES"),
+        ("os error 18)", "EXDEV"),
+        ("os error 38)", "ENOSYS"),
+    ];
+    let found = known.into_iter().find(|(ending, _)| text.ends_with(ending)).map(|(_, name)| name);
+    match output.status.code() {
+        Some(1) => found,
+        // A call of 32-bit programs ends the process.
+        _ => (name == "old-calls" && output.status.signal() == Some(libc::SIGSYS)).then_some("SIGSYS"),
+    }
+}
+
+/// `SPILLWAY_WRITE=1` writes the table of the documentation.
 #[test]
 fn every_attack_works_without_a_sandbox_and_is_refused_in_one() {
-    let names = names();
-    assert!(names.len() > 70, "{names:?}");
+    let attacks = attacks();
+    assert!(attacks.len() > 70, "{attacks:?}");
     let is_root = rustix::process::geteuid().is_root();
-    let mut wrong = Vec::new();
-    for name in &names {
+    let (mut wrong, mut rows) = (Vec::new(), String::new());
+    for [name, works_in, does] in &attacks {
         let user = (is_root && BY_A_USER.contains(&name.as_str())).then_some(USER);
         let free = Scene::new(user);
         let without = free.command(name).output().expect("it runs");
@@ -132,15 +149,31 @@ fn every_attack_works_without_a_sandbox_and_is_refused_in_one() {
         bound.sandbox().confine(&mut command);
         let within = command.output().expect("it runs");
         // Many attacks need an administrator to work at all.
-        if is_root && !without.status.success() && !WITHOUT_CONTROL.contains(&name.as_str()) {
+        if is_root && without.status.success() != (works_in != "Nothing") {
             wrong.push(format!("{name}: without a sandbox it was {}", say(&without)));
         }
-        // A call of 32-bit programs ends the process.
-        let refused = within.status.code() == Some(1) || (name == "old-calls" && within.status.signal() == Some(libc::SIGSYS));
-        if !refused {
+        let refused = refusal(name, &within);
+        if refused.is_none() {
             wrong.push(format!("{name}: in the sandbox it {}", say(&within)));
         }
-        let _ = writeln!(std::io::stdout(), "{name}\t{}\t{}", say(&without), say(&within));
+        let pod = if works_in == "Pod" { "works" } else { "refused" };
+        rows.push_str(&format!("| `{name}` | {does} | {pod} | {} |\n", refused.unwrap_or_default()));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    check_table(&rows);
+}
+
+/// Compares the rows with the table of the documentation, which begins and ends with these lines.
+fn check_table(rows: &str) {
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/attacks.md");
+    let page = fs::read_to_string(PAGE).expect("the page");
+    let (before, rest) = page.split_once("|---|---|---|---|\n").expect("a table");
+    let after = rest.split_once("\n\n").map_or("", |(_, after)| after);
+    let end = if after.is_empty() { String::new() } else { format!("\n{after}") };
+    let expected = format!("{before}|---|---|---|---|\n{rows}{end}");
+    if std::env::var_os("SPILLWAY_WRITE").is_some() {
+        fs::write(PAGE, &expected).expect("written");
+    }
+    let page = fs::read_to_string(PAGE).expect("the page");
+    assert!(page == expected, "{PAGE} is stale: SPILLWAY_WRITE=1 cargo test --package spillway-sandbox --test attacks");
 }

@@ -80,15 +80,18 @@ pub struct Pool {
     pub phases: Phases,
     /// Agents whose command breaker is not closed, by its state.
     pub tripped: BTreeMap<&'static str, u64>,
+    /// Agents that have not ended, by the state of their sandbox.
+    pub sandboxes: BTreeMap<&'static str, u64>,
 }
 
 impl Pool {
     fn add(&mut self, other: Self) {
-        let Self { desired, live, phases, tripped } = other;
+        let Self { desired, live, phases, tripped, sandboxes } = other;
         self.desired += desired;
         self.live += live;
         phases.into_iter().for_each(|(phase, count)| *self.phases.entry(phase).or_default() += count);
         tripped.into_iter().for_each(|(state, count)| *self.tripped.entry(state).or_default() += count);
+        sandboxes.into_iter().for_each(|(state, count)| *self.sandboxes.entry(state).or_default() += count);
     }
 }
 
@@ -114,6 +117,7 @@ struct ShownLabels {
     pools: HashSet<PoolLabels>,
     phases: HashSet<PoolPhase>,
     states: HashSet<PoolState>,
+    sandboxes: HashSet<PoolState>,
     types: HashSet<TypePhase>,
 }
 
@@ -126,6 +130,7 @@ pub(super) struct Fleet {
     live: Family<PoolLabels, Gauge>,
     phases: Family<PoolPhase, Gauge>,
     tripped: Family<PoolState, Gauge>,
+    sandboxes: Family<PoolState, Gauge>,
     starts: Family<PoolLabels, Counter>,
     ends: Family<PoolReason, Counter>,
     type_phases: Family<TypePhase, Gauge>,
@@ -153,6 +158,12 @@ impl Fleet {
                 registry,
                 "pool_session_breakers",
                 "Agents of a pool whose own command breaker is not closed, by its state",
+                Family::default(),
+            ),
+            sandboxes: registered(
+                registry,
+                "pool_agents_sandbox",
+                "Agents of a pool that have not ended, by the state of their sandbox",
                 Family::default(),
             ),
             starts: registered(registry, "pool_agent_starts", "Pods that were created for agents of a pool", Family::default()),
@@ -234,6 +245,11 @@ impl Metrics {
                 fleet.tripped.get_or_create(&labels).set(amount(count));
                 now.states.insert(labels);
             }
+            for (state, count) in pool.sandboxes {
+                let labels = PoolState { namespace: namespace.clone(), pool: name.clone(), state };
+                fleet.sandboxes.get_or_create(&labels).set(amount(count));
+                now.sandboxes.insert(labels);
+            }
         }
         for (r#type, counts) in standing.types {
             for (phase, count) in counts {
@@ -243,7 +259,7 @@ impl Metrics {
             }
         }
         let mut shown = fleet.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let ShownLabels { pools, phases, states, types } = &*shown;
+        let ShownLabels { pools, phases, states, sandboxes, types } = &*shown;
         for gone in pools.difference(&now.pools) {
             fleet.desired.remove(gone);
             fleet.live.remove(gone);
@@ -253,6 +269,9 @@ impl Metrics {
         }
         for gone in states.difference(&now.states) {
             fleet.tripped.remove(gone);
+        }
+        for gone in sandboxes.difference(&now.sandboxes) {
+            fleet.sandboxes.remove(gone);
         }
         for gone in types.difference(&now.types) {
             fleet.type_phases.remove(gone);
@@ -296,7 +315,7 @@ mod tests {
     }
 
     fn pool(live: u64) -> Pool {
-        Pool { desired: 3, live, phases: Phases::from([("Idle", live)]), tripped: BTreeMap::new() }
+        Pool { desired: 3, live, phases: Phases::from([("Idle", live)]), tripped: BTreeMap::new(), sandboxes: [("Enforced", live)].into() }
     }
 
     #[test]
@@ -320,6 +339,13 @@ mod tests {
         assert_eq!(
             lines(&metrics, "spillway_pool_agents_live{namespace=\"n\",pool=\"p\"}"),
             ["spillway_pool_agents_live{namespace=\"n\",pool=\"p\"} 2"]
+        );
+        assert_eq!(
+            lines(&metrics, "spillway_pool_agents_sandbox{"),
+            [
+                r#"spillway_pool_agents_sandbox{namespace="n",pool="o",state="Enforced"} 1"#,
+                r#"spillway_pool_agents_sandbox{namespace="n",pool="p",state="Enforced"} 2"#,
+            ]
         );
         assert_eq!(
             lines(&metrics, "spillway_pool_agents{"),
