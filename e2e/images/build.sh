@@ -193,7 +193,10 @@ for image in "${images[@]}"; do
             must_be_static "$attacks" "$build_it"
             demo_agent_root "$root"
             install -m 755 "$attacks" "$root/bin/spillway-attacks"
-            archive attack-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
+            # A volume of the image is a mount that no agent is granted. The runtime fills it with the files of the image.
+            install -d -m 777 "$root/foreign"
+            for name in secret long remove; do echo foreign > "$root/foreign/$name"; chmod 666 "$root/foreign/$name"; done
+            archive attack-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Volumes":{"/foreign":{}},"Env":["PATH=/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
             ;;
         packages-agent)
             demo_agent_root "$root"

@@ -1,9 +1,7 @@
 //! The sandbox around an agent's program, in real pods: a hostile program, with the same attacks beside the sandbox as a control, and
 //! what an agent says about it.
 
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
-use kube::api::PostParams;
 use serde_json::{Value, json};
 use spillway::api::Agent;
 use spillway::api::work_item::WorkItemPhase::{Leased, Succeeded};
@@ -14,14 +12,23 @@ use crate::support::work::{UNTIL_TOLD, holder};
 use crate::support::{TestNamespace, eventually};
 
 /// Every attack on the supervisor, with its name and its answer.
-const ALL_ATTACKS: &str = "export ATTACK_PID=1 ATTACK_INSIDE=/workspace ATTACK_OUTSIDE=/spillway/files/0 ATTACK_SECRET=content ATTACK_PORT=9 ATTACK_SOCKET=none ATTACK_DESCRIPTOR=100
+const ALL_ATTACKS: &str = "export ATTACK_PID=1 ATTACK_INSIDE=/workspace ATTACK_OUTSIDE=/foreign ATTACK_PORT=9 ATTACK_SOCKET=none ATTACK_DESCRIPTOR=100
 spillway-attacks --list | while read -r attack works does; do answer=$(spillway-attacks $attack 2>&1) && code=0 || code=$?; echo \"attack $attack $works $code $answer\"; done";
 
 /// Attacks whose target does not exist in this test's pods: nothing listens there.
 const WITHOUT_TARGET: [&str; 2] = ["abstract-socket", "connect-loopback"];
 
 /// What an answer has to look like where the kernel would have refused the attack for another reason, too.
-const REFUSED_BY_LANDLOCK: [&str; 5] = ["read-outside", "reopen-path", "list-outside", "connect-loopback", "listen-loopback"];
+const REFUSED_BY_LANDLOCK: [&str; 8] = [
+    "read-outside",
+    "reopen-path",
+    "write-by-dotdot",
+    "write-by-symlink",
+    "truncate-outside",
+    "remove-outside",
+    "connect-loopback",
+    "listen-loopback",
+];
 
 struct Answer {
     attack: String,
@@ -59,23 +66,16 @@ async fn wait_for_sandbox(room: &TestNamespace, pool: &str) -> (Agent, (String, 
     .await
 }
 
-async fn with_foreign_file(room: &TestNamespace) {
-    let files: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "foreign"}, "data": {"secret": "s"}})).expect("a ConfigMap");
-    room.api::<ConfigMap>().create(&PostParams::default(), &files).await.expect("created");
-}
-
 #[tokio::test]
 async fn every_attack_of_a_program_is_refused_and_works_beside_the_sandbox() {
     let room = TestNamespace::open("attacks").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_queue("bugs", json!({})).await;
-    with_foreign_file(&room).await;
     let extra = json!({
         "scaling": {"min": 0, "max": 1},
         "agent": {
             "image": "localhost/spillway/attack-agent:dev",
-            "files": [{"path": "copy", "configMapKeyRef": {"name": "foreign", "key": "secret"}}],
             "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
         },
         "sandbox": {"isolation": {"landlock": "Required", "seccomp": "AgentStrict"}, "outputs": {"loopback": "LinkOnly"}},
@@ -118,23 +118,21 @@ async fn a_pool_chooses_how_its_programs_are_confined() {
     let room = TestNamespace::open("confined").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
-    with_foreign_file(&room).await;
     // What the program can do, in its own words.
-    let script = "cat /spillway/files/0/content >/dev/null 2>&1 && echo foreign-read; echo x > /workspace/x && echo workspace-written; \
+    let script = "cat /foreign/secret >/dev/null 2>&1 && echo foreign-read; echo x > /workspace/x && echo workspace-written; \
                   spillway-attacks udp >/dev/null && echo udp; spillway-attacks listen-loopback >/dev/null && echo listens; echo tried; exec sleep 100000";
     let pool = |sandbox: Value| {
         json!({"scaling": {"min": 1, "max": 1}, "sandbox": sandbox, "agent": {
-            "image": "localhost/spillway/attack-agent:dev", "command": ["/bin/sh", "-c", script],
-            "files": [{"path": "copy", "configMapKeyRef": {"name": "foreign", "key": "secret"}}]}})
+            "image": "localhost/spillway/attack-agent:dev", "command": ["/bin/sh", "-c", script]}})
     };
     let cases = [
-        ("defaults", json!({}), ("True", "Enforced"), vec!["workspace-written", "listens"]),
+        ("defaults", json!({}), ("True", "Enforced"), vec!["workspace-written", "udp", "listens"]),
         ("narrow", json!({"outputs": {"loopback": "LinkOnly"}}), ("True", "Enforced"), vec!["workspace-written"]),
         (
             "wide",
-            json!({"software": {"path": ["/spillway/files"]}}),
+            json!({"software": {"path": ["/foreign"]}}),
             ("True", "Enforced"),
-            vec!["foreign-read", "workspace-written", "listens"],
+            vec!["foreign-read", "workspace-written", "udp", "listens"],
         ),
         (
             "calls",
@@ -146,7 +144,7 @@ async fn a_pool_chooses_how_its_programs_are_confined() {
             "files",
             json!({"isolation": {"landlock": "Disabled"}}),
             ("False", "SandboxDegraded"),
-            vec!["foreign-read", "workspace-written", "listens"],
+            vec!["foreign-read", "workspace-written", "udp", "listens"],
         ),
         (
             "none",

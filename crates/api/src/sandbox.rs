@@ -17,6 +17,9 @@ use crate::schema::command_length_rule;
     validation = Rule::new("!has(self.outputs) || !has(self.outputs.loopback) || self.outputs.loopback != 'LinkOnly' || !has(self.isolation) || !has(self.isolation.landlock) || self.isolation.landlock != 'Disabled'")
         .message("loopback: LinkOnly needs Landlock: set isolation.landlock to Preferred or Required")
         .field_path(".outputs"),
+    validation = Rule::new("!has(self.outputs) || !has(self.outputs.loopback) || self.outputs.loopback != 'LinkOnly' || !has(self.isolation) || !has(self.isolation.seccomp) || self.isolation.seccomp != 'RuntimeDefault'")
+        .message("loopback: LinkOnly needs the filter of system calls: set isolation.seccomp to AgentStrict, or leave it unset")
+        .field_path(".outputs"),
 )]
 pub struct Sandbox {
     /// How an agent's changes to the workspace are isolated until they are accepted.

@@ -47,6 +47,8 @@ pub const SOCKET_VARIABLE: &str = "SPILLWAY_SOCKET";
 pub const DATA_DIR: &str = "/spillway/data";
 /// The environment variable that names the data folder.
 pub const DATA_DIR_VARIABLE: &str = "SPILLWAY_DATA_DIR";
+/// Folder of the pool's files, as they are mounted. Programs get copies.
+pub const FILES_DIR: &str = "/spillway/files";
 /// The program's working directory.
 pub const WORKSPACE_DIR: &str = "/workspace";
 /// Folder of the repository that clones for items are made from, or of the steps' own files about the copy of a folder.

@@ -39,7 +39,10 @@ fn on_a_kernel(folder: &Folder, error: i32) -> PathBuf {
 
 /// The sidecar, run by `binary` with these settings of the sandbox, and what it registered with.
 fn registered(folder: &Folder, binary: &PathBuf, settings: &Value) -> (Process, Value) {
-    let gateway = FakeGateway::start(folder);
+    registered_at(FakeGateway::start(folder), folder, binary, settings)
+}
+
+fn registered_at(gateway: FakeGateway, folder: &Folder, binary: &PathBuf, settings: &Value) -> (Process, Value) {
     let mut command = Command::new(binary);
     command.arg("link").args(["--first-port", "0"]).env("SPILLWAY_GATEWAY", gateway.address().to_string());
     command.env("SPILLWAY_SANDBOX", settings.to_string());
@@ -99,12 +102,16 @@ fn settings_that_cannot_be_read_start_nothing() {
 }
 
 #[test]
-fn the_program_its_hooks_and_its_commands_are_in_the_sandbox() {
+fn the_preflight_the_program_and_its_commands_are_in_the_sandbox() {
     let folder = Folder::new();
     let settings = json!({"landlock": "Required", "syscalls": "Required"});
-    let (_link, sandbox) = registered(&folder, &BINARY.into(), &settings);
+    let gateway = FakeGateway::start(&folder);
+    let foreign = folder.path("foreign");
+    let check = format!("grep NoNewPrivs /proc/self/status; echo x > {} || echo not by the preflight", foreign.display());
+    gateway.set("preflightCommand", json!(["sh", "-c", check]));
+    let (_link, sandbox) = registered_at(gateway, &folder, &BINARY.into(), &settings);
     assert_eq!(sandbox["missing"], json!([]), "{sandbox}");
-    let (own, foreign) = (folder.path("data/own"), folder.path("foreign"));
+    let own = folder.path("data/own");
     let bin = PathBuf::from(BINARY);
     // A command with a time limit finds and ends its processes, and all of them have the sandbox.
     let script = format!(
@@ -120,7 +127,7 @@ fn the_program_its_hooks_and_its_commands_are_in_the_sandbox() {
         command.env("SPILLWAY_SANDBOX", settings.to_string()).env("TMPDIR", folder.path("data")).current_dir(folder.path("data"));
     });
     let said = agent.wait_output("exec ended");
-    for line in ["own", "not foreign", "not the supervisor", "NoNewPrivs:\t1", "not by exec", "exec ended 124"] {
+    for line in ["not by the preflight", "own", "not foreign", "not the supervisor", "NoNewPrivs:\t1", "not by exec", "exec ended 124"] {
         assert!(said.lines().any(|one| one == line), "{line}: {said}");
     }
     assert!(own.exists() && !foreign.exists());

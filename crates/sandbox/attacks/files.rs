@@ -11,13 +11,12 @@ use crate::{Attack, Target, attack, call};
 
 pub const ATTACKS: &[Attack] = &[
     attack("read-outside", Pod, "read a file that is not granted", read_outside),
-    attack("list-outside", Pod, "list a folder that is not granted", list_outside),
-    attack("write-by-dotdot", Node, "write outside the workspace through `..`", write_by_dotdot),
-    attack("write-by-symlink", Node, "write outside the workspace through a symbolic link", write_by_symlink),
+    attack("write-by-dotdot", Pod, "write outside the workspace through `..`", write_by_dotdot),
+    attack("write-by-symlink", Pod, "write outside the workspace through a symbolic link", write_by_symlink),
     attack("link-outside", Node, "make a hard link of a foreign file in the workspace, and read it", link_outside),
     attack("rename-outside", Node, "move a folder of the workspace outside", rename_outside),
-    attack("truncate-outside", Node, "truncate a foreign file", truncate_outside),
-    attack("remove-outside", Node, "remove a foreign file", remove_outside),
+    attack("truncate-outside", Pod, "truncate a foreign file", truncate_outside),
+    attack("remove-outside", Pod, "remove a foreign file", remove_outside),
     attack("reopen-path", Pod, "open a foreign file as a path alone, and open it again through /proc", reopen_path),
     attack("read-inherited", Node, "read a descriptor that the parent left open", read_inherited),
     attack("make-device", Node, "make the device of the memory in the workspace", make_device),
@@ -25,11 +24,7 @@ pub const ATTACKS: &[Attack] = &[
 ];
 
 fn read_outside(target: &Target) -> io::Result<()> {
-    fs::read(target.outside.join(&target.secret)).map(drop)
-}
-
-fn list_outside(target: &Target) -> io::Result<()> {
-    fs::read_dir(&target.outside)?.next().transpose().map(drop)
+    fs::read(target.outside.join("secret")).map(drop)
 }
 
 fn write_by_dotdot(target: &Target) -> io::Result<()> {
@@ -45,7 +40,7 @@ fn write_by_symlink(target: &Target) -> io::Result<()> {
 
 fn link_outside(target: &Target) -> io::Result<()> {
     let link = target.inside.join(format!("hard-{}", std::process::id()));
-    fs::hard_link(target.outside.join(&target.secret), &link)?;
+    fs::hard_link(target.outside.join("secret"), &link)?;
     fs::read(link).map(drop)
 }
 
@@ -66,7 +61,7 @@ fn remove_outside(target: &Target) -> io::Result<()> {
 }
 
 fn reopen_path(target: &Target) -> io::Result<()> {
-    let path = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(target.outside.join(&target.secret))?;
+    let path = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(target.outside.join("secret"))?;
     fs::read(format!("/proc/self/fd/{}", path.as_raw_fd())).map(drop)
 }
 

@@ -37,6 +37,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("old-calls", Pod, "make a call of 32-bit programs", old_calls),
     attack("x32-calls", Nothing, "make a call of the x32 interface", x32_calls),
     attack("future-calls", Nothing, "make a call that is newer than the policy", future_calls),
+    attack("line-discipline", Pod, "make the kernel load a module for its terminal", line_discipline),
     attack("terminal-input", Node, "type into the terminal of a person", terminal_input),
 ];
 
@@ -202,16 +203,26 @@ fn future_calls(_: &Target) -> io::Result<()> {
     call!(1000).map(drop)
 }
 
-fn terminal_input(_: &Target) -> io::Result<()> {
-    // SAFETY: new descriptors and numbers.
+/// A terminal of its own.
+fn terminal() -> io::Result<libc::c_int> {
+    // SAFETY: new descriptors, and a name that lives until it is used.
     unsafe {
         let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
         if master < 0 || libc::grantpt(master) < 0 || libc::unlockpt(master) < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(io::ErrorKind::Unsupported.into());
         }
-        let name = libc::ptsname(master);
-        let terminal = libc::open(name, libc::O_RDWR);
-        let byte = b"x";
-        crate::check(libc::ioctl(terminal, libc::TIOCSTI, byte.as_ptr()).into()).map(drop)
+        let terminal = libc::open(libc::ptsname(master), libc::O_RDWR);
+        if terminal < 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(terminal) }
     }
+}
+
+fn terminal_input(_: &Target) -> io::Result<()> {
+    call!(libc::SYS_ioctl, terminal()?, libc::TIOCSTI, b"x".as_ptr()).map(drop)
+}
+
+fn line_discipline(_: &Target) -> io::Result<()> {
+    const N_GSM0710: libc::c_int = 21;
+    let number = N_GSM0710;
+    // The node's kernel may have no such module.
+    reached(call!(libc::SYS_ioctl, terminal()?, libc::TIOCSETD, &raw const number), &[libc::EINVAL])
 }

@@ -18,8 +18,6 @@ use std::process::ExitCode;
 pub struct Target {
     /// A folder that is not granted.
     outside: PathBuf,
-    /// The name of a file in it.
-    secret: String,
     /// A folder that is granted.
     inside: PathBuf,
     /// A process outside the sandbox, of the same user.
@@ -70,7 +68,6 @@ fn main() -> ExitCode {
     let number = |name: &str| text(name).parse::<i32>().unwrap_or(-1);
     let target = Target {
         outside: text("ATTACK_OUTSIDE").into(),
-        secret: std::env::var("ATTACK_SECRET").unwrap_or_else(|_| "secret".to_owned()),
         inside: text("ATTACK_INSIDE").into(),
         pid: number("ATTACK_PID"),
         descriptor: number("ATTACK_DESCRIPTOR"),

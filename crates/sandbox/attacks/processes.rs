@@ -23,6 +23,8 @@ pub const ATTACKS: &[Attack] = &[
     attack("signal-by-descriptor", Pod, "signal the supervisor through a descriptor", signal_by_descriptor),
     attack("renice", Pod, "lower the supervisor's priority", renice),
     attack("renice-user", Pod, "lower the priority of all processes of the user", renice_user),
+    attack("reschedule", Pod, "run the supervisor only when nothing else runs", reschedule),
+    attack("pin", Pod, "move the supervisor to one processor", pin),
     attack("limit", Pod, "lower the supervisor's limits", limit),
     attack("move-pages", Node, "move the supervisor's memory between nodes", move_pages),
     attack("own-memory-map", Pod, "lie about the places of its own memory (PR_SET_MM)", own_memory_map),
@@ -41,7 +43,7 @@ fn read_memory(target: &Target) -> io::Result<()> {
 }
 
 fn enter_root(target: &Target) -> io::Result<()> {
-    File::open(format!("/proc/{}/root{}/{}", target.pid, target.outside.display(), target.secret)).map(drop)
+    File::open(format!("/proc/{}/root{}/secret", target.pid, target.outside.display())).map(drop)
 }
 
 fn open_descriptor(target: &Target) -> io::Result<()> {
@@ -76,12 +78,12 @@ fn read_memory_by_call(target: &Target) -> io::Result<()> {
     call!(libc::SYS_process_vm_readv, target.pid, &raw const own, 1, &raw const other, 1, 0).map(drop)
 }
 
-/// Writes what is there already: nothing, by a length of zero at the other side.
+/// Writes what it has read, if it could read.
 fn write_memory_by_call(target: &Target) -> io::Result<()> {
     let mut buffer = 0_u64;
     let own = piece(&raw mut buffer as usize);
     let other = piece(writable_memory(target));
-    call!(libc::SYS_process_vm_readv, target.pid, &raw const own, 1, &raw const other, 1, 0)?;
+    let _ = call!(libc::SYS_process_vm_readv, target.pid, &raw const own, 1, &raw const other, 1, 0);
     call!(libc::SYS_process_vm_writev, target.pid, &raw const own, 1, &raw const other, 1, 0).map(drop)
 }
 
@@ -122,6 +124,21 @@ fn renice_user(_: &Target) -> io::Result<()> {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
         other => other.map(drop),
     }
+}
+
+/// The supervisor is the first process of its container. It gets what it has, so that nothing changes on another machine.
+const SUPERVISOR: i32 = 1;
+
+fn reschedule(_: &Target) -> io::Result<()> {
+    let kind = call!(libc::SYS_sched_getscheduler, SUPERVISOR)?;
+    let priority = 0;
+    call!(libc::SYS_sched_setscheduler, SUPERVISOR, kind, &raw const priority).map(drop)
+}
+
+fn pin(_: &Target) -> io::Result<()> {
+    let mut processors = [0_u64; 16];
+    call!(libc::SYS_sched_getaffinity, SUPERVISOR, size_of_val(&processors), &raw mut processors)?;
+    call!(libc::SYS_sched_setaffinity, SUPERVISOR, size_of_val(&processors), &raw const processors).map(drop)
 }
 
 fn limit(target: &Target) -> io::Result<()> {

@@ -9,8 +9,8 @@ use crate::WorksIn::{Node, Pod};
 use crate::{Attack, Target, attack, call};
 
 pub const ATTACKS: &[Attack] = &[
-    attack("udp", Pod, "send datagrams", udp),
-    attack("udp6", Pod, "send datagrams by IPv6", udp6),
+    attack("udp", Pod, "send datagrams (with loopback: LinkOnly)", udp),
+    attack("udp6", Pod, "send datagrams by IPv6 (with loopback: LinkOnly)", udp6),
     attack("raw", Node, "send raw packets", raw),
     attack("ping", Pod, "send echo requests", ping),
     attack("packet", Node, "read the packets of the pod", packet),

@@ -6,7 +6,7 @@ use spillway_wire::agent::Sandbox as Report;
 use spillway_wire::sandbox::{SandboxSettings, SandboxUnavailable, UnavailableReason};
 
 use crate::Sandbox;
-use crate::grants::{grants, read_image};
+use crate::grants::{Container, grants};
 use crate::kernel::Kernel;
 use crate::plan::{Plan, plan};
 
@@ -39,9 +39,12 @@ pub fn prepare(
     ports: &[u16],
 ) -> Result<Sandbox, SandboxUnavailable> {
     let plan = plan(settings, kernel)?;
-    let image = if plan.landlock.is_some() { read_image().map_err(|error| not_prepared(error.to_string()))? } else { Vec::new() };
+    let container = match plan.landlock {
+        Some(_) => Container::read().map_err(|error| not_prepared(error.to_string()))?,
+        None => Container::default(),
+    };
     let readable: Vec<PathBuf> = readable.iter().cloned().chain(settings.readable.iter().map(PathBuf::from)).collect();
-    Sandbox::prepare(&plan, &grants(&image, &readable, writable), ports).map_err(|error| not_prepared(error.to_string()))
+    Sandbox::prepare(&plan, &grants(&container, &readable, writable), ports).map_err(|error| not_prepared(error.to_string()))
 }
 
 fn not_prepared(what: String) -> SandboxUnavailable {

@@ -10,8 +10,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 
-use crate::condition::{Condition, Rule};
-use crate::policy::{MISSING, allowed};
+use crate::condition::{Condition, INT, Rule};
+use crate::policy::{MISSING, Network, allowed};
 
 /// A processor architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +52,9 @@ impl Architecture {
 }
 
 /// The programs, in the order in which they are installed. A call of another architecture (32-bit programs) ends the process.
-pub fn programs(architecture: Architecture) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
+pub fn programs(architecture: Architecture, network: Network) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
     let mut rules = BTreeMap::new();
-    for call in allowed() {
+    for call in allowed(network) {
         // Older calls do not exist on newer architectures.
         if let Some(number) = architecture.number(call.name) {
             let chain = call.rules.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
@@ -69,7 +69,9 @@ pub fn programs(architecture: Architecture) -> Result<Vec<BpfProgram>, seccompil
 
 fn rule(rule: &Rule) -> Result<SeccompRule, seccompiler::BackendError> {
     let conditions = rule.iter().map(|Condition { argument, mask, value }| {
-        SeccompCondition::new(*argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(*mask), *value)
+        // The high bits are compared only if they matter: that halves the program.
+        let length = if *mask <= INT { SeccompCmpArgLen::Dword } else { SeccompCmpArgLen::Qword };
+        SeccompCondition::new(*argument, length, SeccompCmpOp::MaskedEq(*mask), *value)
     });
     SeccompRule::new(conditions.collect::<Result<_, _>>()?)
 }

@@ -1,4 +1,4 @@
-//! The files that a program may use. Pure but for [`read_image`], which reads the folders and mounts of the container.
+//! The files that a program may use. Pure but for [`Container::read`], which reads the folders and mounts of the container.
 //!
 //! A program may read and execute all files of its image, and nothing that is mounted into the container beside what it needs: a Secret
 //! that an admission webhook mounts is not granted, wherever it is. It may write to its own folders alone.
@@ -6,11 +6,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 /// How a file, or all files below a folder, may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
+    /// Its folders are listed, and no file is opened.
+    List,
     /// Read and executed.
     Read,
     /// Read and written, but no program: a device or a file of the kernel.
@@ -34,24 +37,63 @@ const FOREIGN_FOLDERS: [&str; 7] = ["/proc", "/sys", "/dev", "/run", "/var/run",
 const KUBELET_FILES: [&str; 3] = ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
 /// The kernel's files about processes and limits. Those of foreign processes are closed by Landlock itself.
 const KERNEL_FOLDERS: [&str; 2] = ["/proc", "/sys"];
-/// The devices of the container: the plain ones, and those that its pod was given (GPUs).
-const DEVICES: &str = "/dev";
+/// The folder of devices, and that of terminals. Files that something mounts there are not granted.
+const DEVICE_FOLDER: &str = "/dev";
+const TERMINALS: &str = "/dev/pts";
+/// The most devices that are granted.
+const MAX_DEVICES: usize = 256;
 /// The most folders that are read because something is mounted below them.
 const MAX_SPLIT_FOLDERS: usize = 256;
 
-/// The grants of a program whose image has these paths, that may read `readable`, and write to `writable`.
-pub fn grants(image: &[PathBuf], readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Grant> {
+/// The container, as far as the grants depend on it.
+#[derive(Clone, Debug, Default)]
+pub struct Container {
+    /// The paths of its image.
+    pub image: Vec<PathBuf>,
+    /// Its devices: the plain ones, and those that its pod was given (GPUs).
+    pub devices: Vec<PathBuf>,
+}
+
+/// The grants of a program that may read `readable`, beside its image, and write to `writable`.
+pub fn grants(container: &Container, readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Grant> {
     let grant = |access| move |path: &Path| Grant { path: path.to_owned(), access };
     let fixed = KUBELET_FILES.iter().chain(&KERNEL_FOLDERS).map(Path::new);
-    let read = image.iter().chain(readable).map(PathBuf::as_path).chain(fixed).map(grant(Access::Read));
-    let devices = std::iter::once(Path::new(DEVICES)).map(grant(Access::Device));
-    let all = read.chain(devices).chain(writable.iter().map(PathBuf::as_path).map(grant(Access::Write)));
+    let read = container.image.iter().chain(readable).map(PathBuf::as_path).chain(fixed).map(grant(Access::Read));
+    let devices = container.devices.iter().map(PathBuf::as_path).map(grant(Access::Device));
+    // Programs list the root folder, and find their way from there. What is mounted can be listed, and not opened.
+    let root = std::iter::once(Path::new("/")).map(grant(Access::List));
+    let all = root.chain(read).chain(devices).chain(writable.iter().map(PathBuf::as_path).map(grant(Access::Write)));
     let all: BTreeSet<Grant> = all.collect();
     all.into_iter().collect()
 }
 
-/// The paths of this container's image.
-pub fn read_image() -> io::Result<Vec<PathBuf>> {
+impl Container {
+    /// Reads this container.
+    pub fn read() -> io::Result<Self> {
+        Ok(Self { image: read_image()?, devices: read_devices() })
+    }
+}
+
+/// The devices, also those in folders (`/dev/dri`), and the folder of terminals.
+fn read_devices() -> Vec<PathBuf> {
+    let (mut found, mut ahead) = (vec![PathBuf::from(TERMINALS)], vec![PathBuf::from(DEVICE_FOLDER)]);
+    while let Some(folder) = ahead.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            if found.len() + ahead.len() >= MAX_DEVICES {
+                return found;
+            }
+            if kind.is_char_device() || kind.is_block_device() {
+                found.push(path);
+            } else if kind.is_dir() && path != Path::new(TERMINALS) {
+                ahead.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn read_image() -> io::Result<Vec<PathBuf>> {
     let mounts = mount_points(&fs::read_to_string("/proc/self/mountinfo")?);
     // A link is not granted: its target is, if it is of the image.
     let list = |folder: &Path| {
@@ -123,8 +165,9 @@ mod tests {
     }
 
     fn readable(image: &[PathBuf], path: &str) -> bool {
-        let granted = grants(image, &["/spillway/bin".into()], &["/workspace".into()]);
-        granted.iter().any(|grant| grant.access != Access::Device && Path::new(path).starts_with(&grant.path))
+        let container = Container { image: image.to_vec(), devices: Vec::new() };
+        let granted = grants(&container, &["/spillway/bin".into()], &["/workspace".into()]);
+        granted.iter().any(|grant| matches!(grant.access, Access::Read | Access::Write) && Path::new(path).starts_with(&grant.path))
     }
 
     #[test]
@@ -196,6 +239,14 @@ mod tests {
         let image = read_image().expect("an image");
         let links: Vec<_> = image.iter().filter(|path| path.is_symlink()).collect();
         assert!(links.is_empty(), "{links:?}");
+    }
+
+    #[test]
+    fn devices_are_granted_and_no_plain_file_beside_them() {
+        let devices = read_devices();
+        assert!(devices.contains(&"/dev/null".into()) && devices.contains(&TERMINALS.into()), "{devices:?}");
+        let plain: Vec<_> = devices.iter().filter(|path| path.is_file() || path.starts_with("/dev/shm")).collect();
+        assert!(plain.is_empty(), "{plain:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use seccompiler::BpfProgram;
 use crate::filter::{self, Architecture};
 use crate::grants::Grant;
 use crate::plan::Plan;
+use crate::policy::Network;
 use crate::rules::{self, RulesError};
 
 /// The sandbox could not be prepared.
@@ -41,7 +42,8 @@ impl Sandbox {
     /// Prepares the sandbox of a plan. `ports`: see [`rules::ruleset`].
     pub fn prepare(plan: &Plan, grants: &[Grant], ports: &[u16]) -> Result<Self, PrepareError> {
         let ruleset = plan.landlock.map(|version| rules::ruleset(plan, version, grants, ports)).transpose()?;
-        let programs = if plan.syscalls { filter::programs(Architecture::OWN)? } else { Vec::new() };
+        let network = if plan.sidecar_ports_only { Network::Sidecar } else { Network::Pod };
+        let programs = if plan.syscalls { filter::programs(Architecture::OWN, network)? } else { Vec::new() };
         Ok(Self(Arc::new(Prepared { ruleset, programs })))
     }
 
@@ -57,14 +59,15 @@ impl Sandbox {
 
 impl Prepared {
     fn install(&self) -> io::Result<()> {
-        // The standard library's own descriptor for errors of exec must live until then. Linux before 5.11 cannot close the others so;
-        // those of the supervisor are closed at exec anyway.
+        // The standard library's own descriptor for errors of exec must live until then. Linux before 5.11 cannot close the others so, and
+        // old profiles of runtimes do not know the call; the supervisor's own are closed at exec anyway.
         match call(libc::SYS_close_range, [3, u32::MAX.into(), libc::CLOSE_RANGE_CLOEXEC.into()]) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) => {}
             other => other?,
         }
-        // A core dump would copy the memory of the program to the disk.
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // A core dump would copy the memory of the program to the disk. The limit of one byte, and not of none, also stops the kernel from
+        // starting a program of the node that collects dumps.
+        let none = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
         // SAFETY: the kernel reads one `rlimit` behind the pointer.
         check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) }.into())?;
         // SAFETY: no pointers.
@@ -77,7 +80,7 @@ impl Prepared {
                 len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
                 filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut(),
             };
-            call(libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER.into(), 0, (&raw const filter).addr() as u64])?;
+            call(libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER.into(), 0, (&raw const filter).expose_provenance() as u64])?;
         }
         Ok(())
     }

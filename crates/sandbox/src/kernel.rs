@@ -1,6 +1,6 @@
 //! What the kernel can enforce for us. It only asks.
 
-#![expect(unsafe_code, reason = "two system calls that the standard library does not have, and that no pointer is given to")]
+#![expect(unsafe_code, reason = "two system calls that the standard library does not have")]
 
 use std::io;
 
@@ -34,8 +34,9 @@ impl Kernel {
     pub fn probe() -> Self {
         // SAFETY: the kernel reads no memory: the pointer is null, and its length is zero.
         let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0_u64, 0_u64, ASK_VERSION) };
-        // SAFETY: PR_GET_SECCOMP has no pointers.
-        let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0_u64, 0_u64, 0_u64, 0_u64) };
+        let action = libc::SECCOMP_RET_ERRNO;
+        // SAFETY: the kernel reads one number behind the pointer.
+        let mode = unsafe { libc::syscall(libc::SYS_seccomp, u64::from(libc::SECCOMP_GET_ACTION_AVAIL), 0_u64, &raw const action) };
         Self { landlock: landlock(version, || io::Error::last_os_error().raw_os_error().unwrap_or(0)), seccomp: mode >= 0 }
     }
 }

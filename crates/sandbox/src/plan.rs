@@ -99,7 +99,8 @@ impl Plan {
         let scopes = self.landlock.is_some_and(|version| version >= SCOPES_VERSION);
         let all = [
             (LANDLOCK, self.landlock.is_some()),
-            (TCP_PORTS, self.sidecar_ports_only || !settings.sidecar_ports_only),
+            // Without the filter, TCP goes around Landlock: by MPTCP, and with data in the request of a connection.
+            (TCP_PORTS, (self.sidecar_ports_only && self.syscalls) || !settings.sidecar_ports_only),
             (SIGNALS, scopes),
             (ABSTRACT_SOCKETS, scopes),
             (AGENT_STRICT, self.syscalls),

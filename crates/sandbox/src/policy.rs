@@ -1,9 +1,9 @@
 //! The system calls that a program may make, as data. [`filter`](crate::filter) and [`profile`](crate::profile) express the same
 //! data for the kernel and for container runtimes.
 //!
-//! The calls are those that container runtimes allow by default, without those that Landlock cannot see, that reach other processes,
-//! or that only attack the kernel. A call that is not listed fails with EPERM; a call that programs try and do without fails with
-//! ENOSYS, as on a kernel that does not have it.
+//! The calls are nearly those that container runtimes allow by default, without those that Landlock cannot see, that reach other
+//! processes, or that only attack the kernel. A call that is not listed fails with EPERM; a call that programs try and do without fails
+//! with ENOSYS, as on a kernel that does not have it.
 
 use std::sync::LazyLock;
 
@@ -18,8 +18,30 @@ pub struct Allowed {
     pub rules: Vec<Rule>,
 }
 
-/// Calls with ENOSYS: glibc uses `clone` where there is no `clone3`, whose flags no filter can read.
-pub const MISSING: [&str; 1] = ["clone3"];
+/// The network that a program has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Loopback and the routes of its pod, by TCP and UDP.
+    Pod,
+    /// The TCP ports of the sidecar. Landlock knows no datagrams.
+    Sidecar,
+}
+
+/// Calls with ENOSYS. glibc uses `clone` where there is no `clone3`, whose flags no filter can read; programs do without the others.
+pub const MISSING: [&str; 12] = [
+    "clone3",
+    "io_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "io_uring_setup",
+    "listmount",
+    "memfd_secret",
+    "open_tree_attr",
+    "statmount",
+    "userfaultfd",
+    "vmsplice",
+    "name_to_handle_at",
+];
 
 /// Calls that may be made with any arguments, by what they are for.
 const UNCONDITIONAL: [(&str, &str); 6] = [
@@ -36,8 +58,8 @@ const UNCONDITIONAL: [(&str, &str); 6] = [
     ),
     (
         "memory",
-        "brk get_mempolicy madvise map_shadow_stack mbind membarrier memfd_create mincore mlock mlock2 mlockall mmap mprotect \
-         mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect remap_file_pages set_mempolicy",
+        "brk madvise map_shadow_stack membarrier memfd_create mincore mlock mlock2 mlockall mmap mprotect \
+         mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect remap_file_pages ",
     ),
     (
         "waiting, timers and pipes",
@@ -54,9 +76,9 @@ const UNCONDITIONAL: [(&str, &str); 6] = [
          gettid getuid ioprio_get kill pidfd_open pidfd_send_signal rseq rt_sigaction rt_sigpending rt_sigprocmask \
          rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max \
          sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval \
-         sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield set_robust_list set_thread_area \
+         sched_yield set_robust_list set_thread_area \
          set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid setresgid setresuid setreuid setrlimit setsid \
-         setuid sigaltstack signalfd signalfd4 sysinfo tgkill tkill uname vfork wait4 waitid",
+         setuid sigaltstack signalfd signalfd4 sysinfo tgkill tkill uname uprobe uretprobe vfork wait4 waitid",
     ),
     ("its own sandboxes: a program may narrow what it has", "landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp"),
     (
@@ -72,16 +94,20 @@ const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 const AF_NETLINK: u32 = 16;
 const SOCK_STREAM: u32 = 1;
+const SOCK_DGRAM: u32 = 2;
 /// The bits of a socket's type, without its flags.
 const SOCK_TYPE: u32 = 0xf;
 const IPPROTO_TCP: u32 = 6;
+const IPPROTO_UDP: u32 = 17;
 /// Data with the connection request, which no check of the connection sees.
 const MSG_FASTOPEN: u32 = 0x2000_0000;
 /// New namespaces of every kind but that of time, whose bit `clone` uses for a signal.
 const CLONE_NAMESPACES: u32 = 0x7e02_0000;
 const CLONE_NEWTIME: u32 = 0x80;
-/// Input and selections for a terminal, in the name of a person who uses it.
-const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541c];
+/// Input and selections for a terminal, in the name of a person who uses it, and line disciplines, which load modules of the kernel.
+const TERMINAL_ATTACKS: [u32; 3] = [0x5412, 0x541c, 0x5423];
+/// The supervisor, which has the same user. Threads set their own scheduling by their numbers, so others cannot be told from them.
+const SUPERVISOR: u32 = 1;
 /// Changes of the places of the own memory, which the kernel believes.
 const PR_SET_MM: u32 = 35;
 const S_IFMT: u32 = 0o170_000;
@@ -93,33 +119,46 @@ const PRIO_PROCESS: u32 = 0;
 const IOPRIO_WHO_PROCESS: u32 = 1;
 
 /// The policy, sorted by name.
-pub fn allowed() -> &'static [Allowed] {
-    static POLICY: LazyLock<Vec<Allowed>> = LazyLock::new(policy);
-    &POLICY
+pub fn allowed(network: Network) -> &'static [Allowed] {
+    static POD: LazyLock<Vec<Allowed>> = LazyLock::new(|| policy(Network::Pod));
+    static SIDECAR: LazyLock<Vec<Allowed>> = LazyLock::new(|| policy(Network::Sidecar));
+    match network {
+        Network::Pod => &POD,
+        Network::Sidecar => &SIDECAR,
+    }
 }
 
-fn policy() -> Vec<Allowed> {
+fn policy(network: Network) -> Vec<Allowed> {
     let names = UNCONDITIONAL.iter().flat_map(|(_, names)| names.split_whitespace());
     let mut all: Vec<Allowed> = names.map(|name| Allowed { name, rules: Vec::new() }).collect();
     let mut when = |name, rules| all.push(Allowed { name, rules });
-    let tcp = [AF_INET, AF_INET6]
-        .into_iter()
-        .flat_map(|family| [0, IPPROTO_TCP].map(|protocol| vec![is(0, family), masked(1, SOCK_TYPE, SOCK_STREAM), is(2, protocol)]));
+    let kinds: &[(u32, u32)] = match network {
+        // Programs make datagram sockets to list interfaces, to sort addresses, and to talk to themselves.
+        Network::Pod => &[(SOCK_STREAM, IPPROTO_TCP), (SOCK_DGRAM, IPPROTO_UDP)],
+        Network::Sidecar => &[(SOCK_STREAM, IPPROTO_TCP)],
+    };
+    let families = [AF_INET, AF_INET6].into_iter().flat_map(|family| kinds.iter().map(move |(kind, protocol)| (family, *kind, *protocol)));
+    let internet = families.flat_map(|(family, kind, protocol)| {
+        [0, protocol].map(|protocol| vec![is(0, family), masked(1, SOCK_TYPE, kind), is(2, protocol)])
+    });
     // Routes and addresses, which programs read to know whether there is a network.
     let own = [vec![is(0, AF_UNIX)], vec![is(0, AF_NETLINK), is(2, 0)]];
-    when("socket", own.into_iter().chain(tcp).collect());
+    when("socket", own.into_iter().chain(internet).collect());
     when("socketpair", vec![vec![is(0, AF_UNIX)]]);
     when("sendto", vec![vec![without(3, MSG_FASTOPEN)]]);
     when("sendmsg", vec![vec![without(2, MSG_FASTOPEN)]]);
     when("sendmmsg", vec![vec![without(3, MSG_FASTOPEN)]]);
     when("clone", vec![vec![without(0, CLONE_NAMESPACES)]]);
     when("unshare", vec![vec![without(0, CLONE_NAMESPACES | CLONE_NEWTIME)]]);
-    when("ioctl", excluding(1, &TERMINAL_INPUT));
+    when("ioctl", excluding(1, &TERMINAL_ATTACKS));
     when("prctl", excluding(0, &[PR_SET_MM]));
     when("mknod", PLAIN_FILES.iter().map(|kind| vec![masked(1, S_IFMT, *kind)]).collect());
     when("mknodat", PLAIN_FILES.iter().map(|kind| vec![masked(2, S_IFMT, *kind)]).collect());
     when("personality", PERSONALITIES.iter().map(|value| vec![is(0, *value)]).collect());
-    // The supervisor has the same user, so priorities and limits are set for the caller alone.
+    for name in ["sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"] {
+        when(name, excluding(0, &[SUPERVISOR]));
+    }
+    // Priorities and limits are set for the caller alone.
     when("setpriority", vec![vec![is(0, PRIO_PROCESS), is(1, 0)]]);
     when("ioprio_set", vec![vec![is(0, IOPRIO_WHO_PROCESS), is(1, 0)]]);
     when("prlimit64", vec![vec![is(0, 0)], vec![is_null(2)]]);
@@ -128,12 +167,12 @@ fn policy() -> Vec<Allowed> {
 }
 
 /// The error of a call, or `None` if it may be made.
-pub fn verdict(name: &str, arguments: &[u64; 6]) -> Option<i32> {
+pub fn verdict(network: Network, name: &str, arguments: &[u64; 6]) -> Option<i32> {
     if MISSING.contains(&name) {
         return Some(libc::ENOSYS);
     }
     let holds = |rule: &Rule| rule.iter().all(|condition| condition.holds(arguments));
-    let found = allowed().iter().find(|allowed| allowed.name == name);
+    let found = allowed(network).iter().find(|allowed| allowed.name == name);
     let may = found.is_some_and(|allowed| allowed.rules.is_empty() || allowed.rules.iter().any(holds));
     if may { None } else { Some(libc::EPERM) }
 }

@@ -1,12 +1,12 @@
 //! The policy as a seccomp profile of container runtimes, and as a SeccompProfile object of the Security Profiles Operator.
 //!
-//! Both are for `spec.sandbox.isolation.seccomp: Localhost`, where the node applies the policy. A call of the runtime's own that is newer
+//! Both let a program have the network of its pod. Both are for `spec.sandbox.isolation.seccomp: Localhost`, where the node applies the policy. A call of the runtime's own that is newer
 //! than the profile gets ENOSYS from the runtime.
 
 use serde_json::{Value, json};
 
 use crate::condition::{Condition, Rule};
-use crate::policy::{Allowed, MISSING, allowed};
+use crate::policy::{Allowed, MISSING, Network, allowed};
 
 /// The profile's file name below the kubelet's folder of seccomp profiles.
 pub const PROFILE_NAME: &str = "spillway/agent-strict.json";
@@ -32,7 +32,7 @@ pub fn operator_profile() -> Value {
 }
 
 fn entries() -> Vec<Value> {
-    let (free, conditional): (Vec<&Allowed>, Vec<&Allowed>) = allowed().iter().partition(|call| call.rules.is_empty());
+    let (free, conditional): (Vec<&Allowed>, Vec<&Allowed>) = allowed(Network::Pod).iter().partition(|call| call.rules.is_empty());
     let free: Vec<&str> = free.iter().map(|call| call.name).collect();
     let mut entries = vec![json!({"names": free, "action": "SCMP_ACT_ALLOW"})];
     for call in conditional {

@@ -55,6 +55,7 @@ fn add(created: RulesetCreated, abi: ABI, Grant { path, access }: &Grant) -> Res
     // A dangling link grants nothing either.
     let Ok(found) = std::fs::metadata(path) else { return Ok(created) };
     let wanted = match access {
+        Access::List => AccessFs::ReadDir.into(),
         Access::Read => AccessFs::from_read(abi),
         Access::Device => AccessFs::from_all(abi) & (AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev),
         Access::Write => AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock),

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use seccompiler::{BpfProgram, sock_filter};
 use serde_json::Value;
 use spillway_sandbox::filter::{Architecture, programs};
-use spillway_sandbox::policy::{allowed, verdict};
+use spillway_sandbox::policy::{Network, allowed, verdict};
 use spillway_sandbox::profile::{oci_profile, operator_profile};
 
 /// What the kernel does with a call: nothing, an error, or the end of the process.
@@ -89,7 +89,7 @@ fn runtime(profile: &Value, name: &str, arguments: &[u64; 6]) -> Action {
 
 /// Arguments near those that the rules of a call speak of.
 fn arguments(name: &str) -> impl Strategy<Value = [u64; 6]> + use<> {
-    let rules = allowed().iter().find(|call| call.name == name).map(|call| call.rules.clone()).unwrap_or_default();
+    let rules = allowed(Network::Pod).iter().find(|call| call.name == name).map(|call| call.rules.clone()).unwrap_or_default();
     let values: Vec<u64> =
         rules.iter().flatten().map(|condition| condition.value).chain([0, 1, 2, 3, 6, 262, 0x5412, 0x541c, 35]).collect();
     let one =
@@ -99,7 +99,7 @@ fn arguments(name: &str) -> impl Strategy<Value = [u64; 6]> + use<> {
 }
 
 fn call(architecture: Architecture) -> impl Strategy<Value = (&'static str, u32, [u64; 6])> {
-    let conditional: Vec<&str> = allowed().iter().filter(|call| !call.rules.is_empty()).map(|call| call.name).collect();
+    let conditional: Vec<&str> = allowed(Network::Pod).iter().filter(|call| !call.rules.is_empty()).map(|call| call.name).collect();
     let (known, all): (Vec<_>, _) =
         (architecture.calls().into_iter().filter(|(name, _)| conditional.contains(name)).collect(), architecture.calls());
     prop_oneof![prop::sample::select(known), prop::sample::select(all)]
@@ -113,13 +113,13 @@ proptest! {
     fn kernel_runtime_and_policy_agree(x86 in call(Architecture::X86_64), arm in call(Architecture::Aarch64)) {
         static PROFILE: LazyLock<Value> = LazyLock::new(oci_profile);
         static PROGRAMS: LazyLock<[Vec<BpfProgram>; 2]> = LazyLock::new(|| {
-            [Architecture::X86_64, Architecture::Aarch64].map(|architecture| programs(architecture).expect("programs"))
+            [Architecture::X86_64, Architecture::Aarch64].map(|architecture| programs(architecture, Network::Pod).expect("programs"))
         });
         for (architecture, (name, number, arguments)) in [(Architecture::X86_64, x86), (Architecture::Aarch64, arm)] {
             let programs = &PROGRAMS[usize::from(architecture == Architecture::Aarch64)];
-            let newest = allowed().iter().filter_map(|call| architecture.number(call.name)).max().expect("calls");
+            let newest = allowed(Network::Pod).iter().filter_map(|call| architecture.number(call.name)).max().expect("calls");
             let kernel = kernel(programs, number, audit_number(architecture), &arguments);
-            let expected = match verdict(name, &arguments) {
+            let expected = match verdict(Network::Pod, name, &arguments) {
                 // Runtimes answer so for all that is newer than a profile.
                 _ if number > newest => Action::Error(libc::ENOSYS),
                 None => Action::Allow,
@@ -136,7 +136,7 @@ proptest! {
 #[test]
 fn calls_of_other_interfaces_are_not_made() {
     for architecture in [Architecture::X86_64, Architecture::Aarch64] {
-        let programs = programs(architecture).expect("programs");
+        let programs = programs(architecture, Network::Pod).expect("programs");
         let read = architecture.number("read").expect("a number");
         let of = |number, audit| kernel(&programs, number, audit, &[0; 6]);
         assert_eq!(of(read, audit_number(architecture)), Action::Allow);
@@ -150,9 +150,18 @@ fn calls_of_other_interfaces_are_not_made() {
 }
 
 #[test]
+fn datagrams_are_for_programs_with_the_network_of_their_pod() {
+    let programs = |network| programs(Architecture::OWN, network).expect("programs");
+    let (socket, audit) = (Architecture::OWN.number("socket").expect("a number"), audit_number(Architecture::OWN));
+    let arguments = [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
+    assert_eq!(kernel(&programs(Network::Pod), socket, audit, &arguments), Action::Allow);
+    assert_eq!(kernel(&programs(Network::Sidecar), socket, audit, &arguments), Action::Error(libc::EPERM));
+}
+
+#[test]
 fn each_call_of_the_policy_exists_once() {
     let mut count = BTreeMap::new();
-    for call in allowed() {
+    for call in allowed(Network::Pod) {
         *count.entry(call.name).or_insert(0) += 1;
         let known = Architecture::X86_64.number(call.name).or(Architecture::Aarch64.number(call.name));
         assert!(known.is_some(), "{} is no system call", call.name);

@@ -3,26 +3,31 @@
 
 use std::path::{Path, PathBuf};
 
+use spillway_sandbox::container;
 use spillway_sandbox::kernel::Kernel;
-use spillway_sandbox::{Sandbox, container};
-use spillway_wire::sandbox::{SANDBOX_VARIABLE, SandboxUnavailable};
+use spillway_wire::sandbox::SANDBOX_VARIABLE;
 
 use super::options::Options;
-use crate::{FIRST_LOOPBACK_PORT, LOOPBACK_PORTS, MIRROR_DIR};
+use super::processes::Confinement;
+use crate::{FILES_DIR, FIRST_LOOPBACK_PORT, LOOPBACK_PORTS, MIRROR_DIR};
 
-/// The sandbox of this container. `None`: the controller gave no settings, as before sandboxes existed. `bin`: the folder of our
-/// programs.
-pub(super) fn prepare(options: &Options, bin: &Path) -> Result<Option<Sandbox>, SandboxUnavailable> {
-    let Ok(settings) = std::env::var(SANDBOX_VARIABLE) else { return Ok(None) };
+/// The confinement of this container's processes. There is none if the controller gave no settings, as before sandboxes existed. `bin`:
+/// the folder of our programs.
+pub(super) fn prepare(options: &Options, bin: &Path) -> Confinement {
+    let Some(settings) = std::env::var_os(SANDBOX_VARIABLE) else { return Confinement::None };
     let socket = options.socket.parent().unwrap_or(Path::new("/"));
-    let readable = [bin, socket].map(Path::to_owned);
+    // The steps of a changeset copy the pool's files into each workspace.
+    let readable = [bin, socket, Path::new(FILES_DIR)].map(Path::to_owned);
     let temporary = std::env::var_os("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from);
     let mut writable = vec![options.data.clone(), MIRROR_DIR.into(), temporary, "/dev/shm".into()];
     // The kubelet starts us in the workspace.
     writable.extend(std::env::current_dir().ok().filter(|folder| folder != Path::new("/")));
     writable.extend(options.home.folder.clone());
     let ports: Vec<u16> = (FIRST_LOOPBACK_PORT..FIRST_LOOPBACK_PORT + LOOPBACK_PORTS).collect();
-    container::settings(&settings)
-        .and_then(|settings| container::prepare(&settings, &Kernel::probe(), &readable, &writable, &ports))
-        .map(Some)
+    let prepared = container::settings(&settings.to_string_lossy())
+        .and_then(|settings| container::prepare(&settings, &Kernel::probe(), &readable, &writable, &ports));
+    match prepared {
+        Ok(sandbox) => Confinement::Sandbox(sandbox),
+        Err(unavailable) => Confinement::Unavailable(unavailable),
+    }
 }

@@ -43,7 +43,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
-use spillway_wire::agent::{Program, Report};
+use spillway_wire::agent::{Preflight, PreflightState, Program, Report};
 use spillway_wire::link::Order;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -75,7 +75,7 @@ const FINAL_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Runs the supervisor; returns the exit code.
 pub fn run(options: Options) -> io::Result<u8> {
-    let init = match options.parent {
+    let mut init = match options.parent {
         Some(parent) => Init::below(parent)?,
         // At the end every visible process is killed. Outside its own container that would be every process of the machine.
         None => match Init::new(options.max_processes) {
@@ -104,13 +104,10 @@ pub fn run(options: Options) -> io::Result<u8> {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let confined = if options.parent.is_some() { Ok(None) } else { confinement::prepare(&options, &bin) };
-    let mut supervisor = Supervisor::new(init, options, own, environment, timed_path);
-    match confined {
-        Ok(sandbox) => sandbox.into_iter().for_each(|sandbox| supervisor.init.confine(sandbox)),
-        Err(unavailable) => supervisor.unavailable = Some(unavailable),
+    if options.parent.is_none() {
+        init.confine(confinement::prepare(&options, &bin));
     }
-    let code = runtime.block_on(supervisor.run())?;
+    let code = runtime.block_on(async move { Supervisor::new(init, options, own, environment, timed_path).run().await })?;
     Ok(code)
 }
 
@@ -425,7 +422,10 @@ impl Supervisor {
 
     /// Reports to the sidecar, if something changed or the program was active since the last report.
     fn tell(&mut self, now: BootTime) {
-        let (held, preflight, checkpoint) = (self.items.held(), self.preflight.reported_state(), self.checkpoint.clone());
+        // The sidecar knows what the kernel can, and not what went wrong here.
+        let refused =
+            self.init.unavailable().map(|unavailable| Preflight { state: PreflightState::Failed, message: unavailable.message.clone() });
+        let (held, preflight, checkpoint) = (self.items.held(), refused.or(self.preflight.reported_state()), self.checkpoint.clone());
         let report = Report { held, preflight, checkpoint, ..self.health.report(now) };
         let finished = self.items.finished();
         let (ended, hung, commit) = (self.leave.is_some(), self.hung, self.changeset.announced());

@@ -17,6 +17,7 @@ use rustix::process::{
 };
 
 use spillway_sandbox::Sandbox;
+use spillway_wire::sandbox::SandboxUnavailable;
 
 use super::watchdog::Process;
 use crate::files::stdin_with;
@@ -30,8 +31,19 @@ pub struct Init {
     tree: Option<Tree>,
     /// Processes and threads that the container may have at once. Unset where the kernel would also count those of other pods.
     max_processes: Option<u64>,
-    /// The sandbox of every process that we start. Unset outside a container, and where the controller gave no settings.
-    sandbox: Option<Sandbox>,
+    /// The sandbox of every process that we start.
+    confinement: Confinement,
+}
+
+/// How the processes that we start are confined.
+#[derive(Clone, Debug)]
+pub enum Confinement {
+    /// Outside a container, and where the controller gave no settings: not at all.
+    None,
+    /// In a sandbox.
+    Sandbox(Sandbox),
+    /// The sandbox cannot be enforced here, so that nothing starts.
+    Unavailable(SandboxUnavailable),
 }
 
 /// Processes that we may start beyond the program's limit, for hooks.
@@ -73,7 +85,7 @@ impl Init {
     /// namespace, and otherwise all agents of the node have the same uid.
     pub fn new(max_processes: u64) -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_initial(&map));
-        (getpid() == Pid::INIT).then_some(Self { tree: None, max_processes: own.then_some(max_processes), sandbox: None })
+        (getpid() == Pid::INIT).then_some(Self { tree: None, max_processes: own.then_some(max_processes), confinement: Confinement::None })
     }
 
     /// Outside a container, below the process `parent`, which started us. We end when it ends. There is no limit of processes: the
@@ -84,12 +96,20 @@ impl Init {
         if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(parent) {
             return Err(io::Error::other("the process that started the supervisor has ended"));
         }
-        Ok(Self { tree: Some(Tree::new()?), max_processes: None, sandbox: None })
+        Ok(Self { tree: Some(Tree::new()?), max_processes: None, confinement: Confinement::None })
     }
 
-    /// Puts all processes that are started from now on into a sandbox.
-    pub fn confine(&mut self, sandbox: Sandbox) {
-        self.sandbox = Some(sandbox);
+    /// Confines all processes that are started from now on.
+    pub fn confine(&mut self, confinement: Confinement) {
+        self.confinement = confinement;
+    }
+
+    /// Why no process may start.
+    pub fn unavailable(&self) -> Option<&SandboxUnavailable> {
+        match &self.confinement {
+            Confinement::Unavailable(unavailable) => Some(unavailable),
+            Confinement::None | Confinement::Sandbox(_) => None,
+        }
     }
 
     /// Starts the program, with `input` as its standard input. With `tty` it gets our terminal instead, and stays in our process
@@ -117,8 +137,10 @@ impl Init {
     /// Starts a child with a limit of processes. The child inherits our limit at that moment, and then gets its own one for good.
     /// Our limit is a little higher, so that hooks can be started when the program has reached its limit.
     fn spawn(&self, prepared: &mut Command) -> io::Result<Child> {
-        if let Some(sandbox) = &self.sandbox {
-            sandbox.confine(prepared);
+        match &self.confinement {
+            Confinement::None => {}
+            Confinement::Sandbox(sandbox) => sandbox.confine(prepared),
+            Confinement::Unavailable(unavailable) => return Err(io::Error::other(unavailable.message.clone())),
         }
         let ours = getrlimit(Resource::Nproc);
         let Some(limit) = self.max_processes.map(|limit| ours.maximum.map_or(limit, |most| limit.min(most))) else {

@@ -26,7 +26,7 @@ impl Supervisor {
     /// The sidecar lets the program start: the preflight runs first.
     pub(super) fn may_start(&mut self, settings: &Settings) {
         // The sidecar has registered, so that the agent's status says why.
-        if let Some(SandboxUnavailable { reason, message }) = &self.unavailable {
+        if let Some(SandboxUnavailable { reason, message }) = self.init.unavailable() {
             agent_says!("the program is not started: {}: {message}", reason.condition_reason());
             self.leave = Some(FAIL_CLOSED_EXIT_CODE);
             return;

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use spillway_wire::agent::{Checkpoint, Notice, Settings};
-use spillway_wire::sandbox::SandboxUnavailable;
 use tokio::sync::{mpsc, watch};
 
 use super::changeset::Changeset;
@@ -33,8 +32,6 @@ pub(super) struct Hook {
 /// The state of the supervisor.
 pub(super) struct Supervisor {
     pub(super) init: Init,
-    /// Why the program must not start: its sandbox cannot be enforced here.
-    pub(super) unavailable: Option<SandboxUnavailable>,
     pub(super) options: Options,
     pub(super) environment: BTreeMap<String, OsString>,
     /// The program's `PATH` with the timed shells; `None` if its image has no shell.
@@ -103,7 +100,6 @@ impl Supervisor {
         let item_files = ItemFiles::open(&options.data).ok();
         Self {
             init,
-            unavailable: None,
             terminal: options.tty.then(|| Terminal::open().ok()).flatten(),
             options,
             environment,

@@ -52,7 +52,7 @@ const MAX_IDEMPOTENCY_KEY_CHARS: usize = 128;
 /// `register`; without a sandbox for an agent `outside` the cluster.
 pub fn register(outside: bool) -> Call {
     // Both containers have the same kernel and settings. The supervisor starts no program without the sandbox that is reported here.
-    let settings = std::env::var(SANDBOX_VARIABLE).ok();
+    let settings = std::env::var_os(SANDBOX_VARIABLE).map(|settings| settings.to_string_lossy().into_owned());
     let sandbox = (!outside).then(|| container::report(settings.as_deref(), &Kernel::probe()));
     let register = Register { version: VERSION.to_owned(), sandbox };
     Call::post("/agent/v1/register", json(&register), CALL_TIMEOUT)
