@@ -42,8 +42,10 @@ const DEVICE_FOLDER: &str = "/dev";
 const TERMINALS: &str = "/dev/pts";
 /// The most devices that are granted.
 const MAX_DEVICES: usize = 256;
-/// The most folders that are read because something is mounted below them.
+/// The most folders that are read because something is mounted below them, and the most paths that are granted then. What is beyond is
+/// denied.
 const MAX_SPLIT_FOLDERS: usize = 256;
+const MAX_IMAGE_PATHS: usize = 4096;
 
 /// The container, as far as the grants depend on it.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +81,9 @@ fn read_devices() -> Vec<PathBuf> {
     let (mut found, mut ahead) = (vec![PathBuf::from(TERMINALS)], vec![PathBuf::from(DEVICE_FOLDER)]);
     while let Some(folder) = ahead.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
-            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            let path = entry.path();
+            // Not by the entry: in a user namespace, devices are mounted over plain files.
+            let Ok(kind) = fs::symlink_metadata(&path).map(|found| found.file_type()) else { continue };
             if found.len() + ahead.len() >= MAX_DEVICES {
                 return found;
             }
@@ -94,7 +98,7 @@ fn read_devices() -> Vec<PathBuf> {
 }
 
 fn read_image() -> io::Result<Vec<PathBuf>> {
-    let mounts = mount_points(&fs::read_to_string("/proc/self/mountinfo")?);
+    let mounts = mount_points(&String::from_utf8_lossy(&fs::read("/proc/self/mountinfo")?));
     // A link is not granted: its target is, if it is of the image.
     let list = |folder: &Path| {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
@@ -116,11 +120,12 @@ fn image_paths(mounts: &BTreeSet<PathBuf>, list: impl Fn(&Path) -> Vec<PathBuf>)
             let holds_foreign = FOREIGN_FOLDERS.iter().any(|folder| below(Path::new(folder)));
             if !holds_mount && !holds_foreign {
                 found.push(path);
-            } else if split + ahead.len() < MAX_SPLIT_FOLDERS && path.is_absolute() {
+            } else if split + ahead.len() < MAX_SPLIT_FOLDERS {
                 ahead.push(path);
             }
         }
     }
+    found.truncate(MAX_IMAGE_PATHS);
     found.sort();
     found
 }
@@ -224,6 +229,9 @@ mod tests {
         let deep: Vec<&str> = deep.iter().map(String::as_str).collect();
         let image = image(&["/usr/bin/sh"], &deep);
         assert!(readable(&image, "/usr/bin/sh") && deep.iter().all(|path| !readable(&image, path)));
+        let wide: Vec<String> = (0..10_000).map(|number| format!("/app/{number}")).collect();
+        let wide: Vec<&str> = wide.iter().map(String::as_str).collect();
+        assert_eq!(super::tests::image(&wide, &["/app/secret"]).len(), MAX_IMAGE_PATHS);
     }
 
     #[test]
