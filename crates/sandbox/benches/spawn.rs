@@ -29,6 +29,20 @@ fn start(sandbox: Option<&Sandbox>) -> Duration {
     began.elapsed()
 }
 
+/// Commands that one shell starts, as the programs of agents do: the sandbox is inherited, and not installed again.
+const COMMANDS: usize = 1000;
+
+fn shell(sandbox: Option<&Sandbox>) -> Duration {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("i=0; while [ $i -lt {COMMANDS} ]; do /bin/true; i=$((i+1)); done")]);
+    if let Some(sandbox) = sandbox {
+        sandbox.confine(&mut command);
+    }
+    let began = Instant::now();
+    assert!(command.status().expect("it starts").success());
+    began.elapsed()
+}
+
 fn main() {
     let (on, off) = (Requirement::Required, Requirement::Disabled);
     let began = Instant::now();
@@ -54,5 +68,13 @@ fn main() {
     println!("{:<30} {:>10} {:>10} {:>8}", "start and end of /bin/true", "p50 us", "p99 us", "x bare");
     for ((name, _), times) in kinds.iter().zip(&times) {
         println!("{name:<30} {:>10.0} {:>10.0} {:>8.2}", at(times, 0.5), at(times, 0.99), at(times, 0.5) / bare);
+    }
+    println!("{:<30} {:>10} {:>8}", "a command of a shell", "us", "x bare");
+    let mut bare = None;
+    for (name, sandbox) in &kinds {
+        let mut all: Vec<Duration> = (0..5).map(|_| shell(sandbox.as_ref())).collect();
+        all.sort();
+        let each = all[all.len() / 2].as_secs_f64() * 1_000_000.0 / COMMANDS as f64;
+        println!("{name:<30} {each:>10.0} {:>8.2}", each / *bare.get_or_insert(each));
     }
 }
