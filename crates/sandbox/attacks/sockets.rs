@@ -9,21 +9,25 @@ use crate::WorksIn::{Node, Pod};
 use crate::{Attack, Target, attack, call};
 
 pub const ATTACKS: &[Attack] = &[
-    attack("udp", Pod, "send datagrams (with loopback: LinkOnly)", udp),
-    attack("udp6", Pod, "send datagrams by IPv6 (with loopback: LinkOnly)", udp6),
-    attack("raw", Node, "send raw packets", raw),
+    attack("udp", Pod, "send datagrams (with loopback: LinkOnly)", |_| socket(libc::AF_INET, libc::SOCK_DGRAM, 0)),
+    attack("udp6", Pod, "send datagrams by IPv6 (with loopback: LinkOnly)", |_| {
+        socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
+    }),
+    attack("raw", Node, "send raw packets", |_| socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)),
     attack("ping", Pod, "send echo requests", ping),
-    attack("packet", Node, "read the packets of the pod", packet),
-    attack("mptcp", Pod, "connect by several paths, which Landlock does not see", mptcp),
-    attack("sctp", Pod, "connect by SCTP", sctp),
+    attack("packet", Node, "read the packets of the pod", |_| socket(libc::AF_PACKET, libc::SOCK_RAW, 0)),
+    attack("mptcp", Pod, "connect by several paths, which Landlock does not see", |_| {
+        socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP)
+    }),
+    attack("sctp", Pod, "connect by SCTP", |_| socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_SCTP)),
     attack("fast-open", Pod, "send data with a connection request, which Landlock does not see", fast_open),
-    attack("crypto", Node, "use the kernel's ciphers (AF_ALG)", crypto),
-    attack("vsock", Node, "reach the host of a virtual machine", vsock),
-    attack("xfrm", Pod, "change the kernel's tables of IPsec", xfrm),
-    attack("netfilter", Pod, "change the kernel's packet filters", netfilter),
-    attack("rxrpc", Pod, "use sockets of AFS", rxrpc),
-    attack("tipc", Pod, "use sockets of TIPC", tipc),
-    attack("bluetooth", Pod, "use sockets of Bluetooth", bluetooth),
+    attack("crypto", Node, "use the kernel's ciphers (AF_ALG)", |_| socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)),
+    attack("vsock", Node, "reach the host of a virtual machine", |_| socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)),
+    attack("xfrm", Pod, "change the kernel's tables of IPsec", |_| socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM)),
+    attack("netfilter", Pod, "change the kernel's packet filters", |_| socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)),
+    attack("rxrpc", Pod, "use sockets of AFS", |_| socket(libc::AF_RXRPC, libc::SOCK_DGRAM, libc::AF_INET)),
+    attack("tipc", Pod, "use sockets of TIPC", |_| socket(libc::AF_TIPC, libc::SOCK_SEQPACKET, 0)),
+    attack("bluetooth", Pod, "use sockets of Bluetooth", |_| socket(libc::AF_BLUETOOTH, libc::SOCK_RAW, 1)),
     attack("abstract-socket", Pod, "connect to an abstract unix socket of the supervisor", abstract_socket),
     attack("connect-loopback", Pod, "connect to another port of loopback (with loopback: LinkOnly)", connect_loopback),
     attack("listen-loopback", Pod, "listen on a port (with loopback: LinkOnly)", listen_loopback),
@@ -42,36 +46,12 @@ fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
     }
 }
 
-fn udp(_: &Target) -> io::Result<()> {
-    socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
-}
-
-fn udp6(_: &Target) -> io::Result<()> {
-    socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
-}
-
-fn raw(_: &Target) -> io::Result<()> {
-    socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)
-}
-
 fn ping(_: &Target) -> io::Result<()> {
     match call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMP) {
         // A node's setting names the groups that may.
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => Ok(()),
         other => other.map(drop),
     }
-}
-
-fn packet(_: &Target) -> io::Result<()> {
-    socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
-}
-
-fn mptcp(_: &Target) -> io::Result<()> {
-    socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP)
-}
-
-fn sctp(_: &Target) -> io::Result<()> {
-    socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_SCTP)
 }
 
 fn fast_open(target: &Target) -> io::Result<()> {
@@ -88,34 +68,6 @@ fn fast_open(target: &Target) -> io::Result<()> {
         Err(error) if [libc::EOPNOTSUPP, libc::EINPROGRESS, libc::ECONNREFUSED].contains(&error.raw_os_error().unwrap_or(0)) => Ok(()),
         other => other.map(drop),
     }
-}
-
-fn crypto(_: &Target) -> io::Result<()> {
-    socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)
-}
-
-fn vsock(_: &Target) -> io::Result<()> {
-    socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)
-}
-
-fn xfrm(_: &Target) -> io::Result<()> {
-    socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM)
-}
-
-fn netfilter(_: &Target) -> io::Result<()> {
-    socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)
-}
-
-fn rxrpc(_: &Target) -> io::Result<()> {
-    socket(libc::AF_RXRPC, libc::SOCK_DGRAM, libc::AF_INET)
-}
-
-fn tipc(_: &Target) -> io::Result<()> {
-    socket(libc::AF_TIPC, libc::SOCK_SEQPACKET, 0)
-}
-
-fn bluetooth(_: &Target) -> io::Result<()> {
-    socket(libc::AF_BLUETOOTH, libc::SOCK_RAW, 1)
 }
 
 fn abstract_socket(target: &Target) -> io::Result<()> {
