@@ -34,10 +34,12 @@ impl Kernel {
     pub fn probe() -> Self {
         // SAFETY: the kernel reads no memory: the pointer is null, and its length is zero.
         let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0_u64, 0_u64, ASK_VERSION) };
+        // Before the next call, which may replace the error.
+        let landlock = landlock(version, || io::Error::last_os_error().raw_os_error().unwrap_or(0));
         let action = libc::SECCOMP_RET_ERRNO;
         // SAFETY: the kernel reads one number behind the pointer.
-        let mode = unsafe { libc::syscall(libc::SYS_seccomp, u64::from(libc::SECCOMP_GET_ACTION_AVAIL), 0_u64, &raw const action) };
-        Self { landlock: landlock(version, || io::Error::last_os_error().raw_os_error().unwrap_or(0)), seccomp: mode >= 0 }
+        let available = unsafe { libc::syscall(libc::SYS_seccomp, u64::from(libc::SECCOMP_GET_ACTION_AVAIL), 0_u64, &raw const action) };
+        Self { landlock, seccomp: available >= 0 }
     }
 }
 
