@@ -51,6 +51,12 @@ pub fn plan(settings: &SandboxSettings, kernel: &Kernel) -> Result<Plan, Sandbox
             return Err(SandboxUnavailable { reason: UnavailableReason::SeccompUnavailable, message: message.to_owned() });
         }
     };
+    // Without the filter, TCP goes around Landlock: by MPTCP, and with data in the request of a connection.
+    if *sidecar_ports_only && *landlock == Requirement::Required && !filters {
+        let message = "limits on TCP ports need seccomp filters too: use another node, or set spec.sandbox.outputs.loopback of the AgentPool \
+                       to Open";
+        return Err(SandboxUnavailable { reason: UnavailableReason::SeccompUnavailable, message: message.to_owned() });
+    }
     Ok(Plan { landlock: version, syscalls: filters, sidecar_ports_only: *sidecar_ports_only && has_ports })
 }
 
@@ -99,7 +105,6 @@ impl Plan {
         let scopes = self.landlock.is_some_and(|version| version >= SCOPES_VERSION);
         let all = [
             (LANDLOCK, self.landlock.is_some()),
-            // Without the filter, TCP goes around Landlock: by MPTCP, and with data in the request of a connection.
             (TCP_PORTS, (self.sidecar_ports_only && self.syscalls) || !settings.sidecar_ports_only),
             (SIGNALS, scopes),
             (ABSTRACT_SOCKETS, scopes),
@@ -161,6 +166,16 @@ mod tests {
         let preferred = settings(Requirement::Preferred, Requirement::Required, true);
         assert_eq!(plan(&preferred, &of(3)).expect("a plan").missing(&preferred), [TCP_PORTS, SIGNALS, ABSTRACT_SOCKETS]);
         assert_eq!(plan(&wide, &of(99)).expect("a plan").missing(&wide), [""; 0]);
+    }
+
+    #[test]
+    fn ports_need_the_filter() {
+        let kernel = Kernel { seccomp: false, ..FULL };
+        let required = settings(Requirement::Required, Requirement::Preferred, true);
+        assert_eq!(plan(&required, &kernel).expect_err("refused").reason, UnavailableReason::SeccompUnavailable);
+        let preferred = settings(Requirement::Preferred, Requirement::Preferred, true);
+        assert_eq!(plan(&preferred, &kernel).expect("a plan").missing(&preferred), [TCP_PORTS, AGENT_STRICT]);
+        assert!(plan(&settings(Requirement::Required, Requirement::Preferred, false), &kernel).is_ok());
     }
 
     #[test]
