@@ -25,11 +25,12 @@ use crate::wire::agent::{Report, Sandbox, Settings, WorkSettings};
 use crate::wire::command::CommandCounts;
 use crate::wire::external::{Enrol, Enrolled, ModelEntry};
 use crate::wire::meter::Dialect;
+use crate::wire::sandbox::{AGENT_STRICT, LANDLOCK, POD_TIER};
 use crate::wire::{Code, Refusal};
 
 /// The sandbox tier of an agent outside the cluster: no known isolation.
 const EXTERNAL_SANDBOX_TIER: &str = "External";
-const MISSING_GUARANTEES: [&str; 4] = ["Pod", "NetworkPolicy", "Landlock", "AgentStrict"];
+const MISSING_GUARANTEES: [&str; 4] = [POD_TIER, "NetworkPolicy", LANDLOCK, AGENT_STRICT];
 /// The longest report interval that is accepted, in seconds. At least three intervals pass before silence counts, so a
 /// process must not choose a longer one.
 const MAX_REPORT_PERIOD_SECONDS: u32 = 60;

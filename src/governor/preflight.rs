@@ -217,6 +217,12 @@ mod tests {
     }
 
     #[test]
+    fn the_guarantees_of_nodes_are_those_that_pods_report() {
+        use crate::wire::sandbox::{ABSTRACT_SOCKETS, AGENT_STRICT, LANDLOCK, SIGNALS, TCP_PORTS};
+        assert_eq!(crate::policy::preflight::NODE_GUARANTEES, [LANDLOCK, TCP_PORTS, SIGNALS, ABSTRACT_SOCKETS, AGENT_STRICT]);
+    }
+
+    #[test]
     fn an_agent_outside_the_cluster_works_without_a_sandbox() {
         let mut outside = agent(json!({}));
         outside.spec.external = Some(crate::api::agent::ExternalProcess { user: "alice".into() });

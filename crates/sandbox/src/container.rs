@@ -48,7 +48,9 @@ pub fn prepare(
 }
 
 fn not_prepared(what: String) -> SandboxUnavailable {
-    SandboxUnavailable { reason: UnavailableReason::SandboxNotPrepared, message: what }
+    // A longer message would be refused, and the agent would be silent.
+    let message = what.chars().take(SandboxUnavailable::MAX_MESSAGE_CHARS).collect();
+    SandboxUnavailable { reason: UnavailableReason::SandboxNotPrepared, message }
 }
 
 #[cfg(test)]
@@ -74,6 +76,13 @@ mod tests {
         for strange in ["", "x", r#"{"landlock": "Maybe"}"#, r#"{"unknown": 1}"#] {
             assert_eq!(of(Some(strange), &FULL), ("Pod".into(), all.into(), Some(UnavailableReason::SandboxNotPrepared)), "{strange}");
         }
+    }
+
+    #[test]
+    fn a_long_trouble_is_told_too() {
+        let strange = format!(r#"{{"{}": 1}}"#, "x".repeat(10_000));
+        let message = settings(&strange).expect_err("an unknown field").message;
+        assert_eq!(message.chars().count(), SandboxUnavailable::MAX_MESSAGE_CHARS);
     }
 
     #[test]

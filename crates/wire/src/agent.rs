@@ -52,7 +52,9 @@ impl Sandbox {
             return Err(("sandbox.missing", format!("must have at most 16 entries, but has {}", self.missing.len())));
         }
         self.missing.iter().try_for_each(|one| at_most("sandbox.missing", one, 128))?;
-        self.unavailable.iter().try_for_each(|unavailable| at_most("sandbox.unavailable.message", &unavailable.message, 1024))
+        self.unavailable
+            .iter()
+            .try_for_each(|unavailable| at_most("sandbox.unavailable.message", &unavailable.message, SandboxUnavailable::MAX_MESSAGE_CHARS))
     }
 }
 

@@ -48,6 +48,16 @@ pub enum UnavailableReason {
 }
 
 impl UnavailableReason {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::LandlockNotBuilt,
+        Self::LandlockNotEnabled,
+        Self::LandlockRefused,
+        Self::LandlockTooOld,
+        Self::SeccompUnavailable,
+        Self::SandboxNotPrepared,
+    ];
+
     /// The reason of the condition `SandboxEnforced`.
     pub const fn condition_reason(self) -> &'static str {
         match self {
@@ -70,6 +80,11 @@ pub struct SandboxUnavailable {
     pub reason: UnavailableReason,
     /// What is wrong, and what to do.
     pub message: String,
+}
+
+impl SandboxUnavailable {
+    /// The most characters of a message.
+    pub const MAX_MESSAGE_CHARS: usize = 1024;
 }
 
 /// What the sandbox must do.

@@ -8,7 +8,8 @@ use crate::policy::budget::blocker::ExhaustedLimit;
 use crate::policy::budget::refusal::RefusalCause;
 use crate::policy::budget::{Blocker, Holders, Key, Window};
 use crate::policy::work::item::Phase;
-use crate::wire::agent::{Checkpoint, CheckpointState};
+use crate::wire::agent::{Checkpoint, CheckpointState, Sandbox};
+use crate::wire::sandbox::{SandboxUnavailable, UnavailableReason};
 
 fn agent() -> Agent {
     let mut agent = Agent::new(
@@ -399,6 +400,40 @@ fn an_agent_outside_the_cluster_says_that_nothing_isolates_it_and_nothing_of_a_p
         for condition in status.conditions.iter().filter(|condition| condition.type_ != types::PAUSED) {
             assert!(!condition.message.contains("pod"), "{state:?}: {condition:?}");
         }
+    }
+}
+
+#[test]
+fn the_sandbox_is_what_the_pod_reports() {
+    let (agent, state) = (agent(), State::Running(Activity::Idle));
+    let condition = |tier: &str, missing: &[&str], unavailable: Option<SandboxUnavailable>| {
+        let missing = missing.iter().map(|name| (*name).to_owned()).collect();
+        let view = View { sandbox: Some(Sandbox { tier: tier.into(), missing, unavailable }), ..View::well() };
+        let status = written(&agent, &StatusFacts { view: Some(&view), ..told(&state) });
+        let found = find(&status.conditions, types::SANDBOX_ENFORCED).expect("SandboxEnforced").clone();
+        (found.status, found.reason, found.message, status.sandbox.and_then(|sandbox| sandbox.unavailable))
+    };
+    let of = |tier, missing| condition(tier, missing, None);
+    assert_eq!(of("Landlock-7", &[]).1, reasons::ENFORCED);
+    assert_eq!(of("Landlock-7", &[]).0, "True");
+    let degraded = of("AgentStrict", &["Landlock", "Signals"]);
+    assert_eq!((degraded.0.as_str(), degraded.1.as_str()), ("False", reasons::SANDBOX_DEGRADED));
+    assert!(degraded.2.contains("Landlock, Signals"), "{}", degraded.2);
+    assert_eq!(of("Pod", &["Landlock", "AgentStrict"]).1, reasons::POD_WALLS_ONLY);
+    let known = [
+        reasons::LANDLOCK_NOT_BUILT,
+        reasons::LANDLOCK_NOT_ENABLED,
+        reasons::LANDLOCK_REFUSED,
+        reasons::LANDLOCK_TOO_OLD,
+        reasons::SECCOMP_UNAVAILABLE,
+        reasons::SANDBOX_NOT_PREPARED,
+    ];
+    for (reason, expected) in UnavailableReason::ALL.into_iter().zip(known) {
+        let unavailable = SandboxUnavailable { reason, message: "use another node".into() };
+        let (status, reason, message, stored) = condition("Pod", &["Landlock"], Some(unavailable));
+        assert_eq!((status.as_str(), reason.as_str()), ("False", expected));
+        assert_eq!(message, "the program does not start: use another node");
+        assert_eq!(stored.map(|stored| stored.reason), Some(expected.to_owned()), "a new leader finds it");
     }
 }
 
