@@ -6,6 +6,7 @@ use hyper::Method;
 use spillway_wire::changeset::reasons;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use super::*;
 use crate::agent::changeset::StepResult;
@@ -27,6 +28,7 @@ struct Served {
     folder: watch::Sender<Option<String>>,
     item: watch::Sender<Option<LeaseRef>>,
     commit: watch::Sender<Option<PendingCommit>>,
+    threads: Arc<Semaphore>,
 }
 
 impl Served {
@@ -38,6 +40,7 @@ impl Served {
         let (folder, item, commit) =
             (watch::channel(Some(NAME.to_owned())).0, watch::channel(Some(samples::assignment(1).held)).0, watch::channel(None).0);
         let port = FolderPort::new(volume.0.clone(), Some(NAME.to_owned()), folder.subscribe(), item.subscribe(), commit.subscribe());
+        let threads = port.threads.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/folder", listener.local_addr().expect("an address"));
         tokio::spawn(async move {
@@ -45,11 +48,18 @@ impl Served {
                 tokio::spawn(port.clone().serve(stream));
             }
         });
-        Self { volume, url, folder, item, commit }
+        Self { volume, url, folder, item, commit, threads }
     }
 
     fn content(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.volume.0.join("site").join(path)).ok()
+    }
+
+    /// Waits until so many threads are free. A thread ends a moment after the answer that it wrote.
+    async fn free_threads(&self, count: usize) {
+        while self.threads.available_permits() != count {
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// The status of an answer.
@@ -142,14 +152,12 @@ async fn changes_whose_item_is_gone_while_they_wait_for_the_folder_are_not_made(
     let lock = fs::File::options().write(true).open(served.volume.0.join("site/.spillway/lock")).expect("a lock");
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
     let applied = async {
-        // Until it waits for the lock, with the other request of the port.
-        let waiting = served.status(Method::GET, "/folder");
         let cancelled = async {
-            while served.status(Method::PUT, "/folder").await != 503 {}
+            served.free_threads(MAX_CONNECTIONS - 1).await; // one thread waits for the lock
             served.item.send_replace(Some(samples::assignment(2).held));
             drop(lock);
         };
-        tokio::join!(workspace.apply(&served), waiting, cancelled).0
+        tokio::join!(workspace.apply(&served), cancelled).0
     };
     let Err(Failure::Passing(error)) = applied.await else { panic!("withdrawn") };
     assert_eq!(error, "the changes are not announced any more");
@@ -176,8 +184,10 @@ async fn only_the_folder_of_the_pool_is_served_and_only_for_an_item() {
 async fn copies_for_one_item_are_counted_and_requests_beyond_the_threads_are_refused() {
     let served = Served::start().await;
     for _ in 0..MAX_COPIES {
+        served.free_threads(MAX_CONNECTIONS).await;
         assert_eq!(served.status(Method::GET, "/folder").await, 200);
     }
+    served.free_threads(MAX_CONNECTIONS).await;
     assert_eq!(served.status(Method::GET, "/folder").await, 429);
     served.item.send_replace(Some(samples::assignment(2).held));
     let lock = fs::File::options().write(true).open(served.volume.0.join("site/.spillway/lock")).expect("a lock");
@@ -188,8 +198,8 @@ async fn copies_for_one_item_are_counted_and_requests_beyond_the_threads_are_ref
             spawn_blocking(move || request(&url, Method::GET, None).expect("an answer").status.as_u16())
         })
         .collect();
-    // Until both wait for the lock, this request gets a thread, and is refused for its method.
-    while served.status(Method::PUT, "/folder").await != 503 {}
+    served.free_threads(0).await; // all of them wait for the lock
+    assert_eq!(served.status(Method::GET, "/folder").await, 503);
     drop(lock);
     for waiting in waiting {
         assert_eq!(waiting.await.expect("asked"), 200);
