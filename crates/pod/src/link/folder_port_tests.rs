@@ -151,6 +151,7 @@ async fn changes_whose_item_is_gone_while_they_wait_for_the_folder_are_not_made(
     served.commit.send_replace(Some(workspace.compare()));
     let lock = fs::File::options().write(true).open(served.volume.0.join("site/.spillway/lock")).expect("a lock");
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+    served.free_threads(MAX_CONNECTIONS).await; // the copy has ended
     let applied = async {
         let cancelled = async {
             served.free_threads(MAX_CONNECTIONS - 1).await; // one thread waits for the lock
