@@ -1,17 +1,12 @@
-//! The policy as programs that the kernel runs at each system call.
+//! The policy as a program that the kernel runs at each system call.
 //!
-//! Two programs are installed: the first allows the calls of the policy and refuses all others, and the second answers as an older
-//! kernel would for calls that are to seem missing. The kernel takes the strictest action, and of two errors the one of the program that
-//! was installed last.
+//! The program searches for the number of the call among ranges of numbers with one answer. When it is installed, the kernel runs it
+//! once for each number that exists, to know those that are always allowed: a program that compares with each number makes that slow.
 
-use std::collections::BTreeMap;
-
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch, sock_filter,
-};
+use libc::sock_filter;
 
 use crate::condition::{Condition, INT, Rule};
-use crate::policy::{MISSING, Network, allowed};
+use crate::policy::{Allowed, MISSING, Network, allowed};
 
 /// A processor architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,59 +38,180 @@ impl Architecture {
         all.into_iter().filter_map(|name| Some((name, self.number(name)?))).collect()
     }
 
-    fn target(self) -> TargetArch {
+    /// The kernel's word for it.
+    fn audit_number(self) -> u32 {
         match self {
-            Self::X86_64 => TargetArch::x86_64,
-            Self::Aarch64 => TargetArch::aarch64,
+            Self::X86_64 => 0xc000_003e,
+            Self::Aarch64 => 0xc000_00b7,
         }
     }
 }
 
-/// The programs, in the order in which they are installed. A call of another architecture (32-bit programs) ends the process.
-pub fn programs(architecture: Architecture, network: Network) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
-    let mut rules = BTreeMap::new();
-    for call in allowed(network) {
-        // Older calls do not exist on newer architectures.
-        if let Some(number) = architecture.number(call.name) {
-            let chain = call.rules.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
-            rules.insert(i64::from(number), chain);
-        }
-    }
-    let newest = rules.keys().next_back().copied().unwrap_or(0);
-    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, architecture.target())?;
-    Ok(vec![filter.try_into()?, missing(architecture, u32::try_from(newest).unwrap_or(u32::MAX))])
+/// What the program answers to calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Allowed,
+    /// As on a kernel that does not have the call.
+    Missing,
+    Refused,
+    /// Allowed if one of the rules holds.
+    Conditional(&'static [Rule]),
 }
 
-fn rule(rule: &Rule) -> Result<SeccompRule, seccompiler::BackendError> {
-    let conditions = rule.iter().map(|Condition { argument, mask, value }| {
-        // The high bits are compared only if they matter: that halves the program.
-        let length = if *mask <= INT { SeccompCmpArgLen::Dword } else { SeccompCmpArgLen::Qword };
-        SeccompCondition::new(*argument, length, SeccompCmpOp::MaskedEq(*mask), *value)
-    });
-    SeccompRule::new(conditions.collect::<Result<_, _>>()?)
-}
+/// The steps of a program.
+pub type Program = Vec<sock_filter>;
 
 const LOAD_WORD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP: u16 = 0x05;
 const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_GREATER: u16 = 0x25;
+const JUMP_IF_AT_LEAST: u16 = 0x35;
 const RETURN: u16 = 0x06;
-const RETURN_ALLOW: u32 = 0x7fff_0000;
-const RETURN_ERROR: u32 = 0x0005_0000;
+const ALLOW: u32 = 0x7fff_0000;
+const ERROR: u32 = 0x0005_0000;
+const EPERM: u32 = libc::EPERM.unsigned_abs();
+const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
+const END_PROCESS: u32 = 0x8000_0000;
+/// The places of words in what the kernel shows of a call. The low half of an argument comes first.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const ARGUMENTS: u32 = 16;
+const HALF_BYTES: u32 = 4;
+const ARGUMENT_BYTES: u32 = 8;
 
-/// ENOSYS for [`MISSING`] calls and for all that are newer than the policy. Calls of the x32 interface have higher numbers too.
-fn missing(architecture: Architecture, newest: u32) -> BpfProgram {
-    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    let numbers: Vec<u32> = MISSING.iter().filter_map(|name| architecture.number(name)).collect();
-    // The offset of the number in what the kernel shows of a call is 0.
-    let mut program = vec![step(LOAD_WORD, 0, 0, 0)];
-    for (at, number) in numbers.iter().enumerate() {
-        // Over the later comparisons, the last one and the permission.
-        let ahead = u8::try_from(numbers.len() - at - 1 + 2).unwrap_or(u8::MAX);
-        program.push(step(JUMP_IF_EQUAL, ahead, 0, *number));
-    }
-    program.push(step(JUMP_IF_GREATER, 1, 0, newest));
-    program.push(step(RETURN, 0, 0, RETURN_ALLOW));
-    program.push(step(RETURN, 0, 0, RETURN_ERROR | libc::ENOSYS.unsigned_abs()));
+/// The program. A call of another architecture (32-bit programs) ends the process. Calls that are newer than the policy seem missing, and
+/// so do those of the x32 interface, which have higher numbers.
+pub fn program(architecture: Architecture, network: Network) -> Program {
+    let mut program = vec![
+        step(LOAD_WORD, 0, 0, ARCHITECTURE),
+        step(JUMP_IF_EQUAL, 1, 0, architecture.audit_number()),
+        answer(END_PROCESS),
+        step(LOAD_WORD, 0, 0, NUMBER),
+    ];
+    program.extend(search(&ranges(architecture, network)));
     program
+}
+
+/// The first number of each range, and the verdict on all numbers of the range.
+fn ranges(architecture: Architecture, network: Network) -> Vec<(u32, Verdict)> {
+    // Older calls do not exist on newer architectures.
+    let mut known: Vec<(u32, Verdict)> = allowed(network)
+        .iter()
+        .filter_map(|Allowed { name, rules }| {
+            let verdict = if rules.is_empty() { Verdict::Allowed } else { Verdict::Conditional(rules) };
+            Some((architecture.number(name)?, verdict))
+        })
+        .collect();
+    let newest = known.iter().map(|(number, _)| *number).max().unwrap_or(0);
+    known.extend(MISSING.iter().filter_map(|name| Some((architecture.number(name)?, Verdict::Missing))));
+    known.sort_by_key(|(number, _)| *number);
+    let mut ranges = Vec::new();
+    let mut next = 0;
+    for (number, verdict) in known {
+        if number > next {
+            ranges.push((next, if next > newest { Verdict::Missing } else { Verdict::Refused }));
+        }
+        ranges.push((number, verdict));
+        next = number + 1;
+    }
+    ranges.push((next, Verdict::Missing));
+    ranges.dedup_by(|later, earlier| later.1 == earlier.1);
+    ranges
+}
+
+/// Steps that find the range of the number.
+fn search(ranges: &[(u32, Verdict)]) -> Program {
+    match ranges {
+        [] => vec![answer(ERROR | EPERM)],
+        [(_, verdict)] => judge(verdict),
+        _ => {
+            let (lower, upper) = ranges.split_at(ranges.len() / 2);
+            let below = search(lower);
+            let first = upper.first().map_or(0, |(number, _)| *number);
+            // A jump on a condition cannot reach as far as one without.
+            let mut program = vec![step(JUMP_IF_AT_LEAST, 0, 1, first), jump(below.len())];
+            program.extend(below);
+            program.extend(search(upper));
+            program
+        }
+    }
+}
+
+fn judge(verdict: &Verdict) -> Program {
+    match verdict {
+        Verdict::Allowed => vec![answer(ALLOW)],
+        Verdict::Missing => vec![answer(ERROR | ENOSYS)],
+        Verdict::Refused => vec![answer(ERROR | EPERM)],
+        Verdict::Conditional(rules) => {
+            let mut program: Program = rules.iter().flat_map(allow_if).collect();
+            program.push(answer(ERROR | EPERM));
+            program
+        }
+    }
+}
+
+/// Allows the call if all conditions hold, and goes on behind these steps if not.
+fn allow_if(rule: &Rule) -> Program {
+    // From the last step to the first, because each condition jumps over those behind it.
+    let mut behind = vec![answer(ALLOW)];
+    for Condition { argument, mask, value } in rule.iter().rev() {
+        let place = ARGUMENTS + u32::from(*argument) * ARGUMENT_BYTES;
+        // A half without bits to compare needs no steps.
+        for (place, mask, value) in [(place + HALF_BYTES, mask >> 32, value >> 32), (place, mask & INT, value & INT)] {
+            let (mask, value) = (half(mask), half(value));
+            if mask == 0 && value == 0 {
+                continue;
+            }
+            let beyond = u8::try_from(behind.len()).unwrap_or(u8::MAX);
+            let mut program = vec![step(LOAD_WORD, 0, 0, place)];
+            if mask != u32::MAX {
+                program.push(step(AND, 0, 0, mask));
+            }
+            program.push(step(JUMP_IF_EQUAL, 0, beyond, value));
+            program.extend(behind);
+            behind = program;
+        }
+    }
+    behind
+}
+
+/// The low half of a word.
+fn half(word: u64) -> u32 {
+    u32::try_from(word & INT).unwrap_or(0)
+}
+
+fn step(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+fn answer(action: u32) -> sock_filter {
+    step(RETURN, 0, 0, action)
+}
+
+/// A jump over so many steps.
+fn jump(steps: usize) -> sock_filter {
+    step(JUMP, 0, 0, u32::try_from(steps).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_conditions_of_a_rule_are_few_enough_for_a_jump() {
+        for network in [Network::Pod, Network::Sidecar] {
+            for rule in allowed(network).iter().flat_map(|call| &call.rules) {
+                assert!(allow_if(rule).len() <= usize::from(u8::MAX), "{rule:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_is_found_in_few_steps() {
+        for architecture in [Architecture::X86_64, Architecture::Aarch64] {
+            let ranges = ranges(architecture, Network::Pod);
+            assert!(ranges.len() < 256, "{} ranges", ranges.len());
+            assert!(ranges.is_sorted_by(|one, other| one.0 < other.0 && one.1 != other.1), "{ranges:?}");
+        }
+    }
 }

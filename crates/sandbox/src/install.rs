@@ -9,24 +9,11 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::Arc;
 
-use seccompiler::BpfProgram;
-
-use crate::filter::{self, Architecture};
+use crate::filter::{Architecture, Program, program};
 use crate::grants::Grant;
 use crate::plan::Plan;
 use crate::policy::Network;
 use crate::rules::{self, RulesError};
-
-/// The sandbox could not be prepared.
-#[derive(Debug, thiserror::Error)]
-pub enum PrepareError {
-    /// Landlock's rules.
-    #[error(transparent)]
-    Rules(#[from] RulesError),
-    /// The filter of system calls.
-    #[error("cannot make the filter of system calls: {0}")]
-    Filter(#[from] seccompiler::BackendError),
-}
 
 /// A prepared sandbox. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -35,16 +22,16 @@ pub struct Sandbox(Arc<Prepared>);
 #[derive(Debug)]
 struct Prepared {
     ruleset: Option<OwnedFd>,
-    programs: Vec<BpfProgram>,
+    program: Option<Program>,
 }
 
 impl Sandbox {
     /// Prepares the sandbox of a plan. `ports`: see [`rules::ruleset`].
-    pub fn prepare(plan: &Plan, grants: &[Grant], ports: &[u16]) -> Result<Self, PrepareError> {
+    pub fn prepare(plan: &Plan, grants: &[Grant], ports: &[u16]) -> Result<Self, RulesError> {
         let ruleset = plan.landlock.map(|version| rules::ruleset(plan, version, grants, ports)).transpose()?;
         let network = if plan.sidecar_ports_only { Network::Sidecar } else { Network::Pod };
-        let programs = if plan.syscalls { filter::programs(Architecture::OWN, network)? } else { Vec::new() };
-        Ok(Self(Arc::new(Prepared { ruleset, programs })))
+        let program = plan.syscalls.then(|| program(Architecture::OWN, network));
+        Ok(Self(Arc::new(Prepared { ruleset, program })))
     }
 
     /// Puts the command into this sandbox. If that fails when the command is started, it is not started.
@@ -75,10 +62,10 @@ impl Prepared {
         if let Some(ruleset) = &self.ruleset {
             call(libc::SYS_landlock_restrict_self, [u64::from(ruleset.as_raw_fd().unsigned_abs()), 0, 0])?;
         }
-        for program in &self.programs {
+        if let Some(program) = &self.program {
             let filter = libc::sock_fprog {
                 len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
-                filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut(),
+                filter: program.as_ptr().cast_mut(),
             };
             call(libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER.into(), 0, (&raw const filter).expose_provenance() as u64])?;
         }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use libc::sock_filter;
 use proptest::prelude::*;
-use seccompiler::{BpfProgram, sock_filter};
 use serde_json::Value;
-use spillway_sandbox::filter::{Architecture, programs};
+use spillway_sandbox::filter::{Architecture, Program, program};
 use spillway_sandbox::policy::{Network, allowed, verdict};
 use spillway_sandbox::profile::{oci_profile, operator_profile};
 
@@ -49,19 +49,12 @@ fn run(program: &[sock_filter], number: u32, audit: u32, arguments: &[u64; 6]) -
     }
 }
 
-/// What the kernel does with several programs: the strictest, and of two errors that of the program that came last.
-fn kernel(programs: &[BpfProgram], number: u32, audit: u32, arguments: &[u64; 6]) -> Action {
-    let mut found = 0x7fff_0000_u32;
-    for program in programs.iter().rev() {
-        let answer = run(program, number, audit, arguments);
-        // The kernel compares actions as signed numbers: to end a process is the least.
-        if ((answer & 0xffff_0000) as i32) < ((found & 0xffff_0000) as i32) {
-            found = answer;
-        }
-    }
-    match found & 0xffff_0000 {
+/// What the kernel does with a call.
+fn kernel(program: &[sock_filter], number: u32, audit: u32, arguments: &[u64; 6]) -> Action {
+    let answer = run(program, number, audit, arguments);
+    match answer & 0xffff_0000 {
         0x7fff_0000 => Action::Allow,
-        0x0005_0000 => Action::Error((found & 0xffff) as i32),
+        0x0005_0000 => Action::Error((answer & 0xffff) as i32),
         _ => Action::Kill,
     }
 }
@@ -112,13 +105,13 @@ proptest! {
     #[test]
     fn kernel_runtime_and_policy_agree(x86 in call(Architecture::X86_64), arm in call(Architecture::Aarch64)) {
         static PROFILE: LazyLock<Value> = LazyLock::new(oci_profile);
-        static PROGRAMS: LazyLock<[Vec<BpfProgram>; 2]> = LazyLock::new(|| {
-            [Architecture::X86_64, Architecture::Aarch64].map(|architecture| programs(architecture, Network::Pod).expect("programs"))
+        static PROGRAMS: LazyLock<[Program; 2]> = LazyLock::new(|| {
+            [Architecture::X86_64, Architecture::Aarch64].map(|architecture| program(architecture, Network::Pod))
         });
         for (architecture, (name, number, arguments)) in [(Architecture::X86_64, x86), (Architecture::Aarch64, arm)] {
-            let programs = &PROGRAMS[usize::from(architecture == Architecture::Aarch64)];
+            let program = &PROGRAMS[usize::from(architecture == Architecture::Aarch64)];
             let newest = allowed(Network::Pod).iter().filter_map(|call| architecture.number(call.name)).max().expect("calls");
-            let kernel = kernel(programs, number, audit_number(architecture), &arguments);
+            let kernel = kernel(program, number, audit_number(architecture), &arguments);
             let expected = match verdict(Network::Pod, name, &arguments) {
                 // Runtimes answer so for all that is newer than a profile.
                 _ if number > newest => Action::Error(libc::ENOSYS),
@@ -136,26 +129,25 @@ proptest! {
 #[test]
 fn calls_of_other_interfaces_are_not_made() {
     for architecture in [Architecture::X86_64, Architecture::Aarch64] {
-        let programs = programs(architecture, Network::Pod).expect("programs");
+        let program = program(architecture, Network::Pod);
         let read = architecture.number("read").expect("a number");
-        let of = |number, audit| kernel(&programs, number, audit, &[0; 6]);
+        let of = |number, audit| kernel(&program, number, audit, &[0; 6]);
         assert_eq!(of(read, audit_number(architecture)), Action::Allow);
         assert_eq!(of(read, 0x4000_0003), Action::Kill, "32-bit programs");
         for newer in [0x4000_0000 | read, 1000, u32::MAX] {
             assert_eq!(of(newer, audit_number(architecture)), Action::Error(libc::ENOSYS), "{newer:#x}");
         }
-        let steps: Vec<usize> = programs.iter().map(Vec::len).collect();
-        assert!(steps.iter().all(|steps| *steps < 3000), "{steps:?} of the kernel's 4096");
+        assert!(program.len() < 2000, "{} steps of the kernel's 4096", program.len());
     }
 }
 
 #[test]
 fn datagrams_are_for_programs_with_the_network_of_their_pod() {
-    let programs = |network| programs(Architecture::OWN, network).expect("programs");
+    let program = |network| program(Architecture::OWN, network);
     let (socket, audit) = (Architecture::OWN.number("socket").expect("a number"), audit_number(Architecture::OWN));
     let arguments = [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
-    assert_eq!(kernel(&programs(Network::Pod), socket, audit, &arguments), Action::Allow);
-    assert_eq!(kernel(&programs(Network::Sidecar), socket, audit, &arguments), Action::Error(libc::EPERM));
+    assert_eq!(kernel(&program(Network::Pod), socket, audit, &arguments), Action::Allow);
+    assert_eq!(kernel(&program(Network::Sidecar), socket, audit, &arguments), Action::Error(libc::EPERM));
 }
 
 #[test]
