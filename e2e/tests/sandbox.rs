@@ -170,3 +170,32 @@ async fn a_pool_chooses_how_its_programs_are_confined() {
     }
     room.close().await;
 }
+
+#[tokio::test]
+async fn a_recording_says_what_the_sandbox_would_refuse_a_program() {
+    let room = TestNamespace::open("recorded").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let script = "cat /foreign/secret; unshare -n true; echo x > /workspace/x; exit 7";
+    let pool = json!({
+        "scaling": {"min": 1, "max": 1},
+        "sandbox": {"isolation": {"landlock": "Disabled", "seccomp": "RuntimeDefault"}},
+        "agent": {
+            "image": "localhost/spillway/attack-agent:dev",
+            "command": ["/bin/sh", "-c", format!("/spillway/bin/spillway-agent sandbox --record -- /bin/sh -c '{script}'; echo ended with $?; exec sleep 100000")],
+        },
+    });
+    room.apply_pool("recorded", pool).await;
+    let (agent, _) = wait_for_sandbox(&room, "recorded").await;
+    let said = eventually("the recording has ended", async || {
+        let said = log(&room, &agent.name_any(), "agent").await;
+        if said.contains("ended with") { Ok(said) } else { Err(said) }
+    })
+    .await;
+    let lines: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
+    for expected in [&["unshare", "1", "time", "EPERM"][..], &["read", "/foreign/secret", "1", "time"], &["ended", "with", "7"]] {
+        assert!(lines.iter().any(|line| line.starts_with(expected)), "{expected:?}\n{said}");
+    }
+    assert!(!said.contains("/workspace/x "), "{said}");
+    room.close().await;
+}

@@ -13,6 +13,7 @@
 //! | [`command`] | the program's `spillway`: one question to the sidecar each; `exec`, `mcp`, `preflight`, `think` | hold a secret |
 //! | [`process`] | running one command with all that it starts: time limit, output, end | ask whether the command may run |
 //! | [`external`] | `spillway-agent run`: the sidecar and the supervisor outside the cluster | run anything but the given program |
+//! | [`record`] | `spillway-agent sandbox --record`: what the sandbox would refuse a command | confine the command |
 //! | [`install`] | copying the binary to the folder that the agent's container mounts | |
 //! | `asked_body` | a request whose body is sent when the server asks for it | |
 //! | [`clock`] | time since boot, and the wall clock for people | |
@@ -34,6 +35,7 @@ pub mod link;
 pub mod log;
 pub mod process;
 pub mod random;
+pub mod record;
 #[cfg(test)]
 mod samples;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use spillway_pod::agent::home::Home;
 use spillway_pod::command::{self, SidecarPaths, Verb, shell};
-use spillway_pod::{DATA_DIR, FIRST_LOOPBACK_PORT, MAX_PROCESSES, SOCKET_PATH, agent, external, install, link};
+use spillway_pod::{DATA_DIR, FIRST_LOOPBACK_PORT, MAX_PROCESSES, SOCKET_PATH, agent, external, install, link, record};
 
 /// The programs inside an agent's pod.
 #[derive(Parser)]
@@ -32,6 +32,8 @@ enum Command {
     Link(LinkArguments),
     /// Run a program outside the cluster, as an agent of a pool with spec.external. Nothing isolates the program
     Run(external::Arguments),
+    /// Find out what the sandbox of a pod would refuse a command
+    Sandbox(record::Arguments),
     /// Run the supervisor, as PID 1 of the agent's container. It starts the program and ends it
     Agent(AgentArguments),
     #[command(flatten)]
@@ -113,6 +115,7 @@ fn main() -> ExitCode {
         Command::Install { dir } => install::install(&dir).map(|()| 0),
         Command::Link(arguments) => link::run(&options(arguments)).map(|()| 0),
         Command::Run(arguments) => external::run(arguments),
+        Command::Sandbox(arguments) => record::run(arguments),
         Command::Agent(AgentArguments { pass, tty, max_processes, data, home, file, socket, parent, command }) => {
             let home = Home::new(home, &file);
             agent::run(agent::Options { command, pass, tty, max_processes, data, home, socket, parent })

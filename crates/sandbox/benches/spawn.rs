@@ -3,11 +3,14 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use spillway_sandbox::Sandbox;
 use spillway_sandbox::container::prepare;
+use spillway_sandbox::filter::Watched;
 use spillway_sandbox::kernel::Kernel;
+use spillway_sandbox::watch::watch;
 use spillway_wire::sandbox::{Requirement, SandboxSettings};
 
 /// Starts of each kind, in turns, so that a change of the machine's load meets all kinds.
@@ -43,6 +46,24 @@ fn shell(sandbox: Option<&Sandbox>) -> Duration {
     began.elapsed()
 }
 
+/// The same while a watcher hears of calls.
+fn watched_shell(watched: Watched) -> Duration {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("i=0; while [ $i -lt {COMMANDS} ]; do /bin/true; i=$((i+1)); done")]);
+    let awaited = watch(&mut command, watched).expect("it can be watched");
+    let watcher = thread::spawn(move || {
+        let listener = awaited.listener().expect("a listener");
+        while let Some(call) = listener.next().expect("a call") {
+            listener.go_on(&call).expect("it goes on");
+        }
+    });
+    let began = Instant::now();
+    assert!(command.status().expect("it starts").success());
+    let took = began.elapsed();
+    watcher.join().expect("it ends");
+    took
+}
+
 fn main() {
     let (on, off) = (Requirement::Required, Requirement::Disabled);
     let began = Instant::now();
@@ -76,5 +97,11 @@ fn main() {
         all.sort();
         let each = all[all.len() / 2].as_secs_f64() * 1_000_000.0 / COMMANDS as f64;
         println!("{name:<30} {each:>10.0} {:>8.2}", each / *bare.get_or_insert(each));
+    }
+    for (name, watched) in [("recorded", Watched::All), ("recorded, refused calls only", Watched::Refused)] {
+        let mut all: Vec<Duration> = (0..5).map(|_| watched_shell(watched)).collect();
+        all.sort();
+        let each = all[all.len() / 2].as_secs_f64() * 1_000_000.0 / COMMANDS as f64;
+        println!("{name:<30} {each:>10.0} {:>8.2}", each / bare.unwrap_or(each));
     }
 }

@@ -29,6 +29,15 @@ impl Architecture {
         }
     }
 
+    /// The name of the call with a number, if the architecture has it.
+    pub fn name(self, number: u32) -> Option<&'static str> {
+        let number = usize::try_from(number).ok()?;
+        match self {
+            Self::X86_64 => syscalls::x86_64::Sysno::new(number).map(|call| call.name()),
+            Self::Aarch64 => syscalls::aarch64::Sysno::new(number).map(|call| call.name()),
+        }
+    }
+
     /// All calls, with their numbers.
     pub fn calls(self) -> Vec<(&'static str, u32)> {
         let all: Vec<&'static str> = match self {
@@ -39,7 +48,7 @@ impl Architecture {
     }
 
     /// The kernel's word for it.
-    fn audit_number(self) -> u32 {
+    pub(crate) fn audit_number(self) -> u32 {
         match self {
             Self::X86_64 => 0xc000_003e,
             Self::Aarch64 => 0xc000_00b7,
@@ -71,6 +80,8 @@ const ALLOW: u32 = 0x7fff_0000;
 const ERROR: u32 = 0x0005_0000;
 const EPERM: u32 = libc::EPERM.unsigned_abs();
 const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
+/// Ask the watcher.
+const NOTIFY: u32 = 0x7fc0_0000;
 const END_PROCESS: u32 = 0x8000_0000;
 /// The places of words in what the kernel shows of a call. The low half of an argument comes first.
 const NUMBER: u32 = 0;
@@ -90,6 +101,37 @@ pub fn program(architecture: Architecture, network: Network) -> Program {
     ];
     program.extend(search(&ranges(architecture, network)));
     program
+}
+
+/// The calls that a watcher hears of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// All of them.
+    All,
+    /// Those that the policy does not allow.
+    Refused,
+}
+
+/// A program that refuses nothing, and lets a watcher hear of calls. Messages over the descriptor `socket` are free: over it the watcher
+/// gets to know that there is something to hear.
+pub fn watching(architecture: Architecture, watched: Watched, socket: u32) -> Program {
+    match watched {
+        Watched::All => vec![
+            step(LOAD_WORD, 0, 0, NUMBER),
+            step(JUMP_IF_EQUAL, 0, 3, architecture.number("sendmsg").unwrap_or(0)),
+            step(LOAD_WORD, 0, 0, ARGUMENTS),
+            step(JUMP_IF_EQUAL, 0, 1, socket),
+            answer(ALLOW),
+            answer(NOTIFY),
+        ],
+        Watched::Refused => {
+            let mut program = program(architecture, Network::Pod);
+            for step in program.iter_mut().filter(|step| step.code == RETURN && step.k != ALLOW) {
+                step.k = NOTIFY;
+            }
+            program
+        }
+    }
 }
 
 /// The first number of each range, and the verdict on all numbers of the range.

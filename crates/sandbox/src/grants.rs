@@ -69,6 +69,16 @@ pub fn grants(container: &Container, readable: &[PathBuf], writable: &[PathBuf])
     all.into_iter().collect()
 }
 
+/// Whether the grants let a program use a file so. `path` has no links. The caller of [`Access::Read`] may want to execute.
+pub fn permits(grants: &[Grant], path: &Path, access: Access) -> bool {
+    let enough = |granted| match access {
+        Access::List => true,
+        Access::Read | Access::Device => granted != Access::List,
+        Access::Write => matches!(granted, Access::Write | Access::Device),
+    };
+    grants.iter().any(|grant| path.starts_with(&grant.path) && enough(grant.access))
+}
+
 impl Container {
     /// Reads this container.
     pub fn read() -> io::Result<Self> {

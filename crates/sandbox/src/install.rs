@@ -57,25 +57,37 @@ impl Prepared {
         let none = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
         // SAFETY: the kernel reads one `rlimit` behind the pointer.
         check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) }.into())?;
-        // SAFETY: no pointers.
-        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_u64, 0_u64, 0_u64, 0_u64) }.into())?;
+        deny_new_privileges()?;
         if let Some(ruleset) = &self.ruleset {
             call(libc::SYS_landlock_restrict_self, [u64::from(ruleset.as_raw_fd().unsigned_abs()), 0, 0])?;
         }
         if let Some(program) = &self.program {
-            let filter = libc::sock_fprog {
-                len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
-                filter: program.as_ptr().cast_mut(),
-            };
-            call(libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER.into(), 0, (&raw const filter).expose_provenance() as u64])?;
+            install_program(program, 0)?;
         }
         Ok(())
     }
 }
 
-/// A system call whose arguments are numbers, or the address of a `sock_fprog` that outlives it.
+/// Set-uid programs give no rights any more, which is what the kernel wants of those who install a sandbox without privileges.
+pub(crate) fn deny_new_privileges() -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_u64, 0_u64, 0_u64, 0_u64) }.into())
+}
+
+/// Installs the program on this thread. Returns the kernel's answer, which is a descriptor if the flags ask for one.
+pub(crate) fn install_program(program: &Program, flags: libc::c_ulong) -> io::Result<libc::c_long> {
+    let filter = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies the steps of the `sock_fprog`.
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) };
+    check(answer).map(|()| answer)
+}
+
+/// A system call whose arguments are numbers.
 fn call(number: libc::c_long, [first, second, third]: [u64; 3]) -> io::Result<()> {
-    // SAFETY: see above; the kernel copies the steps of a `sock_fprog`, whose layout is that of the kernel's type.
+    // SAFETY: no pointers.
     check(unsafe { libc::syscall(number, first, second, third) })
 }
 
