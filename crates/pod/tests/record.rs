@@ -11,9 +11,9 @@ use common::{BINARY, Folder};
 use serde_json::Value;
 
 /// Folders of a command, as in a pod: it may use those that are below `own`.
-struct Place(Folder);
+struct TestFolders(Folder);
 
-impl Place {
+impl TestFolders {
     fn new() -> Self {
         let place = Folder::new();
         for folder in ["own/home", "own/tmp", "own/workspace", "other"] {
@@ -42,7 +42,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_command_runs_as_without_a_sandbox_and_what_it_would_be_refused_is_told() {
-    let place = Place::new();
+    let place = TestFolders::new();
     let (secret, other) = (place.path("other/secret"), place.path("other"));
     let script = format!(
         "cat {secret}; echo x > {other}/new; echo y > kept; mkdir -p {other}; rm {other}/new; unshare --net true 2>/dev/null; exit 3",
@@ -64,7 +64,7 @@ fn a_command_runs_as_without_a_sandbox_and_what_it_would_be_refused_is_told() {
 
 #[test]
 fn a_harmless_command_is_refused_nothing() {
-    let place = Place::new();
+    let place = TestFolders::new();
     let ran = place.record(&[], &["sh", "-c", "echo a > b && cat b && ls / > /dev/null"]);
     let report = text(&ran.stderr);
     assert!(ran.status.success(), "{report}");
@@ -73,7 +73,7 @@ fn a_harmless_command_is_refused_nothing() {
 
 #[test]
 fn a_profile_has_the_calls_that_were_made_and_no_others() {
-    let place = Place::new();
+    let place = TestFolders::new();
     let file = place.path("profile.json");
     let ran = place.record(&["--profile", &file.to_string_lossy()], &["sh", "-c", "mkdir a; unshare --net true; true"]);
     assert!(ran.status.success(), "{}", text(&ran.stderr));
@@ -93,7 +93,7 @@ fn a_profile_has_the_calls_that_were_made_and_no_others() {
 
 #[test]
 fn only_refused_calls_are_watched_if_that_is_asked() {
-    let place = Place::new();
+    let place = TestFolders::new();
     let secret = place.path("other/secret");
     let ran = place.record(&["--refused-only"], &["sh", "-c", &format!("cat {}; unshare --net true", secret.display())]);
     let report = text(&ran.stderr);
@@ -104,7 +104,7 @@ fn only_refused_calls_are_watched_if_that_is_asked() {
 
 #[test]
 fn what_a_command_leaves_running_ends_with_it() {
-    let place = Place::new();
+    let place = TestFolders::new();
     let ran = place.record(&[], &["sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!"]);
     let pid = text(&ran.stdout).trim().to_owned();
     assert!(ran.status.success() && !pid.is_empty());
@@ -113,7 +113,7 @@ fn what_a_command_leaves_running_ends_with_it() {
 
 #[test]
 fn a_command_that_does_not_exist_and_one_that_a_signal_ends_have_the_codes_of_a_shell() {
-    let place = Place::new();
+    let place = TestFolders::new();
     let missing = place.record(&[], &["/nowhere/program"]);
     assert_eq!(missing.status.code(), Some(127));
     assert!(text(&missing.stderr).contains("cannot start /nowhere/program"), "{}", text(&missing.stderr));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use spillway_sandbox::Sandbox;
 use spillway_sandbox::container::prepare;
-use spillway_sandbox::filter::Watched;
+use spillway_sandbox::filter::WatchedCalls;
 use spillway_sandbox::kernel::Kernel;
 use spillway_sandbox::watch::watch;
 use spillway_wire::sandbox::{Requirement, SandboxSettings};
@@ -47,7 +47,7 @@ fn shell(sandbox: Option<&Sandbox>) -> Duration {
 }
 
 /// The same while a watcher hears of calls.
-fn watched_shell(watched: Watched) -> Duration {
+fn watched_shell(watched: WatchedCalls) -> Duration {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("i=0; while [ $i -lt {COMMANDS} ]; do /bin/true; i=$((i+1)); done")]);
     let awaited = watch(&mut command, watched).expect("it can be watched");
@@ -98,7 +98,7 @@ fn main() {
         let each = all[all.len() / 2].as_secs_f64() * 1_000_000.0 / COMMANDS as f64;
         println!("{name:<30} {each:>10.0} {:>8.2}", each / *bare.get_or_insert(each));
     }
-    for (name, watched) in [("recorded", Watched::All), ("recorded, refused calls only", Watched::Refused)] {
+    for (name, watched) in [("recorded", WatchedCalls::All), ("recorded, refused calls only", WatchedCalls::Refused)] {
         let mut all: Vec<Duration> = (0..5).map(|_| watched_shell(watched)).collect();
         all.sort();
         let each = all[all.len() / 2].as_secs_f64() * 1_000_000.0 / COMMANDS as f64;

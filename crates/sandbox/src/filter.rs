@@ -105,7 +105,7 @@ pub fn program(architecture: Architecture, network: Network) -> Program {
 
 /// The calls that a watcher hears of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watched {
+pub enum WatchedCalls {
     /// All of them.
     All,
     /// Those that the policy does not allow.
@@ -114,9 +114,9 @@ pub enum Watched {
 
 /// A program that refuses nothing, and lets a watcher hear of calls. Messages over the descriptor `socket` are free: over it the watcher
 /// gets to know that there is something to hear.
-pub fn watching(architecture: Architecture, watched: Watched, socket: u32) -> Program {
+pub fn watching(architecture: Architecture, watched: WatchedCalls, socket: u32) -> Program {
     match watched {
-        Watched::All => vec![
+        WatchedCalls::All => vec![
             step(LOAD_WORD, 0, 0, NUMBER),
             step(JUMP_IF_EQUAL, 0, 3, architecture.number("sendmsg").unwrap_or(0)),
             step(LOAD_WORD, 0, 0, ARGUMENTS),
@@ -124,7 +124,7 @@ pub fn watching(architecture: Architecture, watched: Watched, socket: u32) -> Pr
             answer(ALLOW),
             answer(NOTIFY),
         ],
-        Watched::Refused => {
+        WatchedCalls::Refused => {
             let mut program = program(architecture, Network::Pod);
             for step in program.iter_mut().filter(|step| step.code == RETURN && step.k != ALLOW) {
                 step.k = NOTIFY;

@@ -17,7 +17,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::filter::{Architecture, Program, Watched, watching};
+use crate::filter::{Architecture, Program, WatchedCalls, watching};
 use crate::install::{deny_new_privileges, install_program};
 
 /// The lowest descriptor of the socket over which the child sends the listener. Programs rarely have as many descriptors, and what is sent
@@ -26,7 +26,7 @@ const LOWEST_SOCKET: RawFd = 500;
 
 /// A system call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct SystemCall {
     id: u64,
     /// The thread that makes it.
     pub thread: u32,
@@ -40,7 +40,7 @@ pub struct Call {
 
 /// The listener of a command that is about to start.
 #[derive(Debug)]
-pub struct Awaited(UnixStream);
+pub struct PendingListener(UnixStream);
 
 /// Hears of the calls of a command.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct Listener(OwnedFd);
 
 /// Lets the command be watched. If that fails when the command is started, it is not started. Its first call waits, and `spawn` with it,
 /// until another thread hears of it.
-pub fn watch(command: &mut Command, watched: Watched) -> io::Result<Awaited> {
+pub fn watch(command: &mut Command, watched: WatchedCalls) -> io::Result<PendingListener> {
     let (ours, childs) = UnixStream::pair()?;
     let childs = rustix::io::fcntl_dupfd_cloexec(childs, LOWEST_SOCKET)?;
     let program = watching(Architecture::OWN, watched, childs.as_raw_fd().unsigned_abs());
@@ -56,7 +56,7 @@ pub fn watch(command: &mut Command, watched: Watched) -> io::Result<Awaited> {
     unsafe {
         command.pre_exec(move || begin(&program, &childs));
     }
-    Ok(Awaited(ours))
+    Ok(PendingListener(ours))
 }
 
 /// In the child: installs the program, and sends the listener to the watcher.
@@ -75,7 +75,7 @@ fn begin(program: &Program, socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-impl Awaited {
+impl PendingListener {
     /// Waits until the child has sent the listener. Fails if the child cannot be started.
     pub fn listener(self) -> io::Result<Listener> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -98,7 +98,7 @@ const SYNCHRONOUS_WAKE_UP: u64 = 1;
 
 impl Listener {
     /// Waits for the next call. `None`: all watched processes have ended.
-    pub fn next(&self) -> io::Result<Option<Call>> {
+    pub fn next(&self) -> io::Result<Option<SystemCall>> {
         loop {
             let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
             match poll(&mut ready, None) {
@@ -114,7 +114,7 @@ impl Listener {
             if unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut heard) } == 0 {
                 let libc::seccomp_notif { id, pid, data, .. } = heard;
                 let native = data.arch == Architecture::OWN.audit_number();
-                return Ok(Some(Call { id, thread: pid, number: data.nr.unsigned_abs(), native, arguments: data.args }));
+                return Ok(Some(SystemCall { id, thread: pid, number: data.nr.unsigned_abs(), native, arguments: data.args }));
             }
             let error = io::Error::last_os_error();
             // A signal interrupted us, or ended the caller.
@@ -125,7 +125,7 @@ impl Listener {
     }
 
     /// Lets the call go on.
-    pub fn go_on(&self, call: &Call) -> io::Result<()> {
+    pub fn go_on(&self, call: &SystemCall) -> io::Result<()> {
         let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(0);
         let mut answer = libc::seccomp_notif_resp { id: call.id, val: 0, error: 0, flags };
         // SAFETY: the kernel reads one value of this type.

@@ -4,7 +4,7 @@ use spillway_sandbox::grants::Access;
 
 /// The folder that a path of a call begins from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum PathBase {
     /// The working directory of the process.
     WorkingDirectory,
     /// The open folder with this descriptor.
@@ -13,18 +13,18 @@ pub enum Start {
 
 /// A file that a call names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedFile {
     /// Where its path begins.
-    pub start: Start,
+    pub base: PathBase,
     /// The address of its path in the memory of the process.
     pub path: u64,
     /// What the call does.
-    pub usage: Usage,
+    pub usage: FileUsage,
 }
 
 /// What a call does to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
+pub enum FileUsage {
     /// It uses a file that exists.
     File(Access),
     /// It writes to a file, and makes the file if there is none.
@@ -45,35 +45,35 @@ pub enum Exists {
 }
 
 /// How the arguments of a call name a file.
-struct Form {
+struct CallForm {
     call: &'static str,
     /// The argument with the descriptor of the folder, if there is one.
     folder: Option<usize>,
     path: usize,
-    usage: FormUsage,
+    usage: UsageForm,
 }
 
-enum FormUsage {
+enum UsageForm {
     /// The argument with the flags of `open`.
     Flags(usize),
-    Is(Usage),
+    Is(FileUsage),
 }
 
-const fn form(call: &'static str, folder: Option<usize>, path: usize, usage: FormUsage) -> Form {
-    Form { call, folder, path, usage }
+const fn form(call: &'static str, folder: Option<usize>, path: usize, usage: UsageForm) -> CallForm {
+    CallForm { call, folder, path, usage }
 }
 
-const ADD: FormUsage = FormUsage::Is(Usage::Entry(Exists::No));
-const REMOVE: FormUsage = FormUsage::Is(Usage::Entry(Exists::Yes));
-const REPLACE: FormUsage = FormUsage::Is(Usage::Entry(Exists::Either));
-const READ: FormUsage = FormUsage::Is(Usage::File(Access::Read));
-const WRITE: FormUsage = FormUsage::Is(Usage::File(Access::Write));
+const ADD: UsageForm = UsageForm::Is(FileUsage::Entry(Exists::No));
+const REMOVE: UsageForm = UsageForm::Is(FileUsage::Entry(Exists::Yes));
+const REPLACE: UsageForm = UsageForm::Is(FileUsage::Entry(Exists::Either));
+const READ: UsageForm = UsageForm::Is(FileUsage::File(Access::Read));
+const WRITE: UsageForm = UsageForm::Is(FileUsage::File(Access::Write));
 
 /// A call with two paths has two forms.
-const FORMS: [Form; 26] = [
-    form("open", None, 0, FormUsage::Flags(1)),
-    form("openat", Some(0), 1, FormUsage::Flags(2)),
-    form("creat", None, 0, FormUsage::Is(Usage::Create)),
+const FORMS: [CallForm; 26] = [
+    form("open", None, 0, UsageForm::Flags(1)),
+    form("openat", Some(0), 1, UsageForm::Flags(2)),
+    form("creat", None, 0, UsageForm::Is(FileUsage::Create)),
     form("truncate", None, 0, WRITE),
     form("execve", None, 0, READ),
     form("execveat", Some(0), 1, READ),
@@ -110,35 +110,35 @@ const PATH_ONLY: u64 = 0o10_000_000;
 const UNNAMED: u64 = 0o20_000_000;
 
 /// The files that a call names.
-pub fn named(call: &str, arguments: &[u64; 6]) -> Vec<Named> {
+pub fn named(call: &str, arguments: &[u64; 6]) -> Vec<NamedFile> {
     let argument = |index: usize| arguments.get(index).copied().unwrap_or(0);
-    let one = |form: &Form| {
+    let one = |form: &CallForm| {
         let usage = match form.usage {
-            FormUsage::Is(usage) => usage,
-            FormUsage::Flags(flags) => opened(argument(flags))?,
+            UsageForm::Is(usage) => usage,
+            UsageForm::Flags(flags) => opened(argument(flags))?,
         };
-        let start = form.folder.map_or(Start::WorkingDirectory, |folder| match argument(folder) as i32 {
-            WORKING_DIRECTORY => Start::WorkingDirectory,
-            descriptor => Start::Descriptor(descriptor),
+        let base = form.folder.map_or(PathBase::WorkingDirectory, |folder| match argument(folder) as i32 {
+            WORKING_DIRECTORY => PathBase::WorkingDirectory,
+            descriptor => PathBase::Descriptor(descriptor),
         });
-        Some(Named { start, path: argument(form.path), usage })
+        Some(NamedFile { base, path: argument(form.path), usage })
     };
     FORMS.iter().filter(|form| form.call == call).filter_map(one).collect()
 }
 
 /// What the flags of `open` say. `None`: it opens nothing.
-fn opened(flags: u64) -> Option<Usage> {
+fn opened(flags: u64) -> Option<FileUsage> {
     if flags & PATH_ONLY != 0 {
         return None;
     }
     let writes = flags & ACCESS_MODE != 0 || flags & TRUNCATE != 0;
     Some(match (writes, flags & CREATE != 0) {
-        _ if flags & UNNAMED != 0 => Usage::File(Access::Write),
-        (true, true) => Usage::Create,
-        (true, false) => Usage::File(Access::Write),
-        (false, true) => Usage::Create,
-        (false, false) if flags & DIRECTORY != 0 => Usage::File(Access::List),
-        (false, false) => Usage::File(Access::Read),
+        _ if flags & UNNAMED != 0 => FileUsage::File(Access::Write),
+        (true, true) => FileUsage::Create,
+        (true, false) => FileUsage::File(Access::Write),
+        (false, true) => FileUsage::Create,
+        (false, false) if flags & DIRECTORY != 0 => FileUsage::File(Access::List),
+        (false, false) => FileUsage::File(Access::Read),
     })
 }
 
@@ -148,17 +148,17 @@ mod tests {
 
     #[test]
     fn calls_name_files_and_say_what_they_do() {
-        let at_folder = |usage| vec![Named { start: Start::WorkingDirectory, path: 7, usage }];
+        let at_folder = |usage| vec![NamedFile { base: PathBase::WorkingDirectory, path: 7, usage }];
         let folder = u64::from(WORKING_DIRECTORY as u32);
         for (flags, usage) in [
-            (0, Usage::File(Access::Read)),
-            (0o2_000_000, Usage::File(Access::Read)),
-            (1, Usage::File(Access::Write)),
-            (2, Usage::File(Access::Write)),
-            (0o101, Usage::Create),
-            (0o100, Usage::Create),
-            (DIRECTORY, Usage::File(Access::List)),
-            (UNNAMED | DIRECTORY | 2, Usage::File(Access::Write)),
+            (0, FileUsage::File(Access::Read)),
+            (0o2_000_000, FileUsage::File(Access::Read)),
+            (1, FileUsage::File(Access::Write)),
+            (2, FileUsage::File(Access::Write)),
+            (0o101, FileUsage::Create),
+            (0o100, FileUsage::Create),
+            (DIRECTORY, FileUsage::File(Access::List)),
+            (UNNAMED | DIRECTORY | 2, FileUsage::File(Access::Write)),
         ] {
             assert_eq!(named("openat", &[folder, 7, flags, 0, 0, 0]), at_folder(usage), "{flags:o}");
             assert_eq!(named("open", &[7, flags, 0, 0, 0, 0]), at_folder(usage), "{flags:o}");
@@ -167,8 +167,8 @@ mod tests {
         assert!(named("read", &[folder, 7, 0, 0, 0, 0]).is_empty());
         let both = named("renameat2", &[3, 7, folder, 8, 0, 0]);
         assert_eq!(
-            both.iter().map(|named| (named.start, named.path)).collect::<Vec<_>>(),
-            [(Start::Descriptor(3), 7), (Start::WorkingDirectory, 8)]
+            both.iter().map(|named| (named.base, named.path)).collect::<Vec<_>>(),
+            [(PathBase::Descriptor(3), 7), (PathBase::WorkingDirectory, 8)]
         );
     }
 }

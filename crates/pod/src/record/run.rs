@@ -13,14 +13,14 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use spillway_sandbox::filter::{Architecture, Watched};
+use spillway_sandbox::filter::{Architecture, WatchedCalls};
 use spillway_sandbox::grants::{Access, Container, grants};
 use spillway_sandbox::profile::narrow_profile;
-use spillway_sandbox::watch::{Awaited, Call, watch};
+use spillway_sandbox::watch::{PendingListener, SystemCall, watch};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
-use super::files::{Exists, Named, Start, Usage, named};
+use super::files::{Exists, FileUsage, NamedFile, PathBase, named};
 use super::recording::Recording;
 use crate::process::tree::{Exit, Reaped, Tree};
 use crate::{DATA_DIR, MIRROR_DIR};
@@ -84,7 +84,7 @@ async fn observe(command: &[OsString], refused_only: bool, recording: Recording)
     let tree = Tree::new()?;
     let mut prepared = Command::new(program);
     prepared.args(arguments);
-    let awaited = watch(&mut prepared, if refused_only { Watched::Refused } else { Watched::All })?;
+    let awaited = watch(&mut prepared, if refused_only { WatchedCalls::Refused } else { WatchedCalls::All })?;
     let watcher = thread::spawn(move || hear(awaited, recording));
     let started = prepared.spawn();
     // The child's end of the socket, without which the watcher would wait for a command that did not start.
@@ -129,7 +129,7 @@ fn joined(watcher: thread::JoinHandle<io::Result<Recording>>) -> io::Result<Reco
 }
 
 /// Hears of all calls until the last watched process has ended.
-fn hear(awaited: Awaited, mut recording: Recording) -> io::Result<Recording> {
+fn hear(awaited: PendingListener, mut recording: Recording) -> io::Result<Recording> {
     let listener = awaited.listener()?;
     while let Some(call) = listener.next()? {
         note(&call, &mut recording);
@@ -138,7 +138,7 @@ fn hear(awaited: Awaited, mut recording: Recording) -> io::Result<Recording> {
     Ok(recording)
 }
 
-fn note(call: &Call, recording: &mut Recording) {
+fn note(call: &SystemCall, recording: &mut Recording) {
     let name = if call.native { Architecture::OWN.name(call.number) } else { return recording.foreign_call() };
     let Some(name) = name else { return recording.unknown_call(call.number) };
     recording.call(name, &call.arguments);
@@ -151,21 +151,21 @@ fn note(call: &Call, recording: &mut Recording) {
 }
 
 /// The file of a call, without links, and how it is used. `None`: the call fails, whatever the sandbox says.
-fn resolve(thread: u32, named: &Named) -> Option<(PathBuf, Access)> {
+fn resolve(thread: u32, named: &NamedFile) -> Option<(PathBuf, Access)> {
     let path = read_path(thread, named.path)?;
     if path.as_os_str().is_empty() {
         return None;
     }
-    let start = match named.start {
-        Start::WorkingDirectory => format!("/proc/{thread}/cwd"),
-        Start::Descriptor(descriptor) => format!("/proc/{thread}/fd/{descriptor}"),
+    let start = match named.base {
+        PathBase::WorkingDirectory => format!("/proc/{thread}/cwd"),
+        PathBase::Descriptor(descriptor) => format!("/proc/{thread}/fd/{descriptor}"),
     };
     let whole = if path.is_absolute() { path } else { fs::read_link(start).ok()?.join(path) };
     let folder = || fs::canonicalize(whole.parent()?).ok();
     let (found, access) = match named.usage {
-        Usage::File(access) => (fs::canonicalize(&whole).ok()?, access),
-        Usage::Create => (fs::canonicalize(&whole).ok().or_else(folder)?, Access::Write),
-        Usage::Entry(exists) => {
+        FileUsage::File(access) => (fs::canonicalize(&whole).ok()?, access),
+        FileUsage::Create => (fs::canonicalize(&whole).ok().or_else(folder)?, Access::Write),
+        FileUsage::Entry(exists) => {
             let known = fs::symlink_metadata(&whole).is_ok();
             if (exists == Exists::Yes && !known) || (exists == Exists::No && known) {
                 return None;
