@@ -45,6 +45,7 @@ mod refusals;
 mod reservations;
 mod sandbox;
 mod scheduler;
+mod secrets;
 mod store_rollback;
 mod supervision;
 mod tasks;

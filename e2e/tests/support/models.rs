@@ -19,7 +19,7 @@ use super::operator::free_port;
 use super::{TestNamespace, check_state, eventually};
 
 /// The team's credential, which is the only one that the provider accepts.
-const TOKEN: &str = "the-teams-own-key";
+pub const TOKEN: &str = "the-teams-own-key";
 
 /// A provider's counts of one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
