@@ -27,7 +27,7 @@ rights_and_policies() {
     set_up() {
         kubectl create namespace "$live" &&
             helm template chart-test "$CHART" --namespace "$live" --set namespaceScope="$live" --set crds.install=false --set gateway.external.enabled=true --set artifacts.enabled=true --set 'admissionPolicies.exemptUsers={test-exempt}' \
-                --show-only=templates/{admissionpolicies,controllerpolicies,aggregated,rbac,serviceaccount,service}.yaml > "$work/live.yaml" &&
+                --show-only=templates/{admissionpolicies,controllerpolicies,podsecuritypolicy,aggregated,rbac,serviceaccount,service}.yaml > "$work/live.yaml" &&
             kubectl apply --server-side -f "$work/live.yaml" &&
             # The rights of a release for all namespaces. No process uses its accounts.
             helm template chart-test "$CHART" --namespace "$live" --set fullnameOverride="$wide" --set serviceAccount.create=false --set serviceAccount.name=wide \
@@ -277,6 +277,14 @@ rights_and_policies() {
         # shellcheck disable=SC2086
         check "the gateway may not $what" may_not "$gateway" auth can-i $what
     done
+
+    pool() { printf '{apiVersion: spillway.dev/v1alpha1, kind: AgentPool, metadata: {name: pool}, spec: {replicas: 1, agent: {image: a}}}' | kubectl -n "$live" apply --server-side --dry-run=server -f -; }
+    if kubectl get crd agentpools.spillway.dev >/dev/null 2>&1; then
+        check "pod-security: a pool in a namespace without restricted is warned of" soon says "does not enforce the Pod Security Standard restricted" pool
+        kubectl label namespace "$live" pod-security.kubernetes.io/enforce=restricted > /dev/null
+        check "pod-security: and not after the label is set" soon lacks "does not enforce" pool
+        kubectl label namespace "$live" pod-security.kubernetes.io/enforce- > /dev/null
+    fi
 
     restricted() { # Pod Security admission has no warnings for the pods of the release
         kubectl label namespace "$live" pod-security.kubernetes.io/warn=restricted &&

@@ -184,10 +184,14 @@ check "agents run its digest" says "spillway@sha256:" agent_image --set "image.d
 check "the gateway's token is for the governor" says "audience: spillway.dev/governor" without_crds --show-only templates/gateway.yaml
 check "the controller has no such token" lacks "audience:" without_crds --show-only templates/deployment.yaml
 check "every policy has its binding" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicyBinding$')"
-check "there are eight of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 8
+check "there are nine of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 9
 check "the one on what is not supported warns and refuses nothing" says "validationActions: [Warn]" without_crds --show-only templates/unsupportedpolicy.yaml
+pod_security() { without_crds --show-only templates/podsecuritypolicy.yaml "$@"; }
+check "the one on the namespaces of pools warns and refuses nothing" says "validationActions: [Warn]" pod_security
+check "unless it is to refuse new pools" says "validationActions: [Deny]" pod_security --set admissionPolicies.podSecurity=Deny
+check "it can be left out" lacks pod-security without_crds --set admissionPolicies.podSecurity=Ignore
 check "they can be turned off" lacks "kind: ValidatingAdmissionPolicy" without_crds --set admissionPolicies.enabled=false
-policies() { without_crds --show-only templates/admissionpolicies.yaml --show-only templates/controllerpolicies.yaml --show-only templates/unsupportedpolicy.yaml "$@"; }
+policies() { without_crds --show-only templates/admissionpolicies.yaml --show-only templates/controllerpolicies.yaml --show-only templates/unsupportedpolicy.yaml --show-only templates/podsecuritypolicy.yaml "$@"; }
 check "labels are the controller's alone" says 'username in ["system:serviceaccount:spillway-system:spillway"])' policies
 check "and those of exempt users" says 'username in ["system:serviceaccount:spillway-system:spillway","a\"b"])' policies --set-json 'admissionPolicies.exemptUsers=["a\"b"]'
 check "and of the account that is named" says '"system:serviceaccount:spillway-system:mine"' policies --set serviceAccount.create=false --set serviceAccount.name=mine
@@ -338,6 +342,7 @@ check "refuses a canary without a port" refused canaries render --set 'agents.ca
 check "refuses a canary by name, which agents cannot look up" refused canaries render --set 'agents.canaries={kubernetes.default:443}'
 check "refuses an unknown value of the agents" refused canary render --set 'agents.canary={10.0.0.1:443}'
 check "refuses a word for the policies" refused enabled render --set-string admissionPolicies.enabled=yes
+check "refuses an unknown answer about namespaces" refused podSecurity render --set admissionPolicies.podSecurity=Maybe
 check "refuses an exempt user without a name" refused exemptUsers render --set-json 'admissionPolicies.exemptUsers=[""]'
 check "refuses a reserved label on its own pods, which the policies would refuse" refused "invalid propertyName 'spillway.dev/agent'" render --set 'podLabels.spillway\.dev/agent=x'
 check "refuses a service monitor without a service" refused service.enabled render --set serviceMonitor.enabled=true --set service.enabled=false
