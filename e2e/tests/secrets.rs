@@ -113,7 +113,7 @@ async fn secrets_are_used_and_found_nowhere_in_a_pod_or_where_people_read() {
         call() { wget -q -Y off -O - --header 'content-type: application/json' --post-data '{"model": "scripted-large", "messages": [{"role": "user", "content": "hello"}]}' "http://127.0.0.1:4101/$1/v1/chat/completions"; echo "called $1 $?"; }
         call gpt; call old
         git -C /workspace fetch origin && echo fetched
-        cd /workspace; sh -c 'kill -ABRT $$'; echo "core files: $(ls /workspace | grep -c core), limit $(ulimit -H -c)"
+        cd /workspace; sleep 100 & kill -ABRT $!; wait; echo "core files: $(ls /workspace | grep -c core), limit $(ulimit -H -c)"
     "#;
     room.apply_workers("users", &["bugs"], &format!("{script}\n{UNTIL_TOLD}"), extra).await;
     room.submit("bugs", "bug", json!({"payload": "bug"})).await;

@@ -41,6 +41,8 @@ mod samples;
 
 /// Folder of the binary, in both containers.
 pub const BIN_DIR: &str = "/spillway/bin";
+/// Folder of the sidecar's unix socket.
+pub const SOCKET_DIR: &str = "/spillway/run";
 /// The sidecar's unix socket.
 pub const SOCKET_PATH: &str = "/spillway/run/link.sock";
 /// The environment variable that names the socket outside a pod, where it has another path.

@@ -23,10 +23,12 @@ use tokio::time::{Instant, sleep};
 use super::files::{Exists, FileUsage, NamedFile, PathBase, named};
 use super::recording::Recording;
 use crate::process::tree::{Exit, Reaped, Tree};
-use crate::{DATA_DIR, MIRROR_DIR};
+use crate::{BIN_DIR, DATA_DIR, FILES_DIR, MIRROR_DIR, SOCKET_DIR};
 
 /// The longest path that the kernel takes.
 const MAX_PATH_BYTES: usize = 4096;
+/// The folders that a program may read in a pod, besides its image.
+const READABLE: [&str; 3] = [BIN_DIR, SOCKET_DIR, FILES_DIR];
 /// Time limit to end what the command left running.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two checks of those processes.
@@ -54,7 +56,7 @@ pub struct Arguments {
 /// Runs the command, and prints the report to standard error. Returns the exit code of the command.
 pub fn run(arguments: Arguments) -> io::Result<u8> {
     let Arguments { record: _, refused_only, profile, command } = arguments;
-    let recording = Recording::new(grants(&Container::read()?, &[], &writable()));
+    let recording = Recording::new(grants(&Container::read()?, &READABLE.map(PathBuf::from), &writable()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let Some((code, recording)) = runtime.block_on(observe(&command, refused_only, recording))? else { return Ok(NOT_STARTED_EXIT_CODE) };
     eprint!("{}", recording.report(!refused_only));
