@@ -9,10 +9,10 @@ use std::fs::DirBuilder;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt as _, symlink};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use crate::install::COMMAND_NAME;
 use crate::link::gateway::{Answer, Call, Gateway};
 use crate::link::retry::CALL_RETRY_BACKOFF;
 use crate::link::{self, ExternalOptions, calls::retry_after};
+use crate::process::exit_code;
 use crate::process::tree::{Reaped, Tree};
 use crate::{DATA_DIR_VARIABLE, FAIL_CLOSED_EXIT_CODE, SOCKET_VARIABLE, VERSION, link_says, random};
 
@@ -375,7 +376,7 @@ impl Program {
             match self.child.try_wait() {
                 Ok(None) => {}
                 Ok(Some(status)) => {
-                    self.code = code(status);
+                    self.code = exit_code(status);
                     end_orphans(self.tree).await;
                     return Some(Goodbye { reason: goodbye_reason(self.code, self.stop_requested) });
                 }
@@ -408,12 +409,6 @@ impl Program {
             let _ = kill_process(pid, Signal::TERM); // it may have ended
         }
     }
-}
-
-/// The exit code, as a shell reports it.
-fn code(status: ExitStatus) -> u8 {
-    let signal = || status.signal().map(|signal| 128 + signal);
-    status.code().or_else(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
 /// The reason of the goodbye.
@@ -488,8 +483,6 @@ mod tests {
 
     #[test]
     fn a_goodbye_says_how_it_ended() {
-        assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(code(ExitStatus::from_raw(9)), 137);
         assert!(goodbye_reason(3, false).contains("exit code 3") && goodbye_reason(143, true).contains("signal on its machine"));
     }
 }

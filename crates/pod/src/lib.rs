@@ -13,6 +13,7 @@
 //! | [`command`] | the program's `spillway`: one question to the sidecar each; `exec`, `mcp`, `preflight`, `think` | hold a secret |
 //! | [`process`] | running one command with all that it starts: time limit, output, end | ask whether the command may run |
 //! | [`external`] | `spillway-agent run`: the sidecar and the supervisor outside the cluster | run anything but the given program |
+//! | [`local_sandbox`] | `spillway-agent sandbox`: a command on a developer's machine, in a sandbox, without Kubernetes | talk to a cluster |
 //! | [`record`] | `spillway-agent sandbox --record`: what the sandbox would refuse a command | confine the command |
 //! | [`install`] | copying the binary to the folder that the agent's container mounts | |
 //! | `asked_body` | a request whose body is sent when the server asks for it | |
@@ -32,6 +33,7 @@ pub mod files;
 pub mod install;
 pub mod lines;
 pub mod link;
+pub mod local_sandbox;
 pub mod log;
 pub mod process;
 pub mod random;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use spillway_pod::agent::home::Home;
 use spillway_pod::command::{self, SidecarPaths, Verb, shell};
-use spillway_pod::{DATA_DIR, FIRST_LOOPBACK_PORT, MAX_PROCESSES, SOCKET_PATH, agent, external, install, link, record};
+use spillway_pod::{DATA_DIR, FIRST_LOOPBACK_PORT, MAX_PROCESSES, SOCKET_PATH, agent, external, install, link, local_sandbox, record};
 
 /// The programs inside an agent's pod.
 #[derive(Parser)]
@@ -32,12 +32,29 @@ enum Command {
     Link(LinkArguments),
     /// Run a program outside the cluster, as an agent of a pool with spec.external. Nothing isolates the program
     Run(external::Arguments),
-    /// Find out what the sandbox of a pod would refuse a command
-    Sandbox(record::Arguments),
+    /// Run a command on this machine in a sandbox, without Kubernetes; or find out what the sandbox of a pod would refuse it
+    Sandbox(SandboxArguments),
+    /// Start the command of a local sandbox, inside it
+    #[command(hide = true)]
+    SandboxStage(local_sandbox::StageArguments),
     /// Run the supervisor, as PID 1 of the agent's container. It starts the program and ends it
     Agent(AgentArguments),
     #[command(flatten)]
     Program(Verb),
+}
+
+#[derive(clap::Args)]
+struct SandboxArguments {
+    /// Run the command without a sandbox, and print what the sandbox of a pod would refuse
+    #[arg(long)]
+    record: bool,
+    #[command(flatten)]
+    recording: record::Arguments,
+    #[command(flatten)]
+    local: local_sandbox::Arguments,
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
 }
 
 #[derive(clap::Args)]
@@ -115,7 +132,9 @@ fn main() -> ExitCode {
         Command::Install { dir } => install::install(&dir).map(|()| 0),
         Command::Link(arguments) => link::run(&options(arguments)).map(|()| 0),
         Command::Run(arguments) => external::run(arguments),
-        Command::Sandbox(arguments) => record::run(arguments),
+        Command::Sandbox(SandboxArguments { record: true, recording, local: _, command }) => record::run(recording, &command),
+        Command::Sandbox(SandboxArguments { record: false, recording: _, local, command }) => Ok(local_sandbox::run(local, command)),
+        Command::SandboxStage(arguments) => Ok(local_sandbox::run_stage(arguments)),
         Command::Agent(AgentArguments { pass, tty, max_processes, data, home, file, socket, parent, command }) => {
             let home = Home::new(home, &file);
             agent::run(agent::Options { command, pass, tty, max_processes, data, home, socket, parent })

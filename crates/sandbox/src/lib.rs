@@ -4,7 +4,7 @@
 //! What always holds: a sandbox is prepared whole before the program is forked, and a program whose sandbox cannot be installed is
 //! not started. A program cannot leave its sandbox, and can only narrow it.
 //!
-//! This crate has the only `unsafe` code of the workspace, in [`install`], [`kernel`] and [`watch`]. It does not decide which agents get a
+//! This crate has the only `unsafe` code of the workspace, in [`install`], [`kernel`], [`signals`] and [`watch`]. It does not decide which agents get a
 //! sandbox, and it does not know Kubernetes.
 //!
 //! | file | for |
@@ -18,6 +18,7 @@
 //! | [`filter`] | the policy as a program for the kernel |
 //! | [`profile`] | the policy as a profile of container runtimes, and as a SeccompProfile object |
 //! | [`install`] | a sandbox around a command |
+//! | [`signals`] | signals that a started program ignores |
 //! | [`watch`] | hearing of the system calls of a command that is not confined |
 //! | [`container`] | the sandbox of a container, from its settings, and the report about it |
 
@@ -31,6 +32,7 @@ pub mod plan;
 pub mod policy;
 pub mod profile;
 pub mod rules;
+pub mod signals;
 pub mod watch;
 
 pub use install::Sandbox;

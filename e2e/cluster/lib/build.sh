@@ -90,6 +90,7 @@ nsenter util-linux
 flock util-linux
 findmnt mount
 pgrep procps
+bwrap bubblewrap
 sysctl procps
 T
     # Debian's `busybox` is linked dynamically, so it does not start in an image without libraries.

@@ -14,6 +14,9 @@
 //! | [`kind`] | the kind of a process, from its command line and its environment |
 //! | [`shells`] | the timed shells: their folders, and how one is started |
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
 pub mod capture;
 pub mod kind;
 pub mod run;
@@ -21,3 +24,20 @@ pub mod shells;
 pub mod tree;
 
 pub use run::{Job, ProcessEnd, RunResult, RunTarget, run};
+
+/// The exit code of a process, as a shell reports it: 128 plus the number of the signal that ended it.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let signal = || status.signal().map(|signal| 128 + signal);
+    status.code().or_else(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_code_is_that_of_a_shell() {
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+    }
+}

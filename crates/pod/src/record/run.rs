@@ -36,29 +36,24 @@ const END_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Code of a shell for a command that cannot be started.
 const NOT_STARTED_EXIT_CODE: u8 = 127;
 
-/// What to run, and what to write.
+/// What to watch, and what to write.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub struct Arguments {
-    /// Run the command without a sandbox, and print what the sandbox of a pod would refuse
-    #[arg(long, required = true)]
-    record: bool,
     /// Watch only system calls that the sandbox refuses. This is nearly as fast as without watching, and no files are watched
-    #[arg(long, conflicts_with = "profile")]
+    #[arg(long, requires = "record", conflicts_with = "profile")]
     refused_only: bool,
     /// Write a seccomp profile with only the system calls that the command made, as container runtimes read it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "record")]
     profile: Option<PathBuf>,
-    /// The command and its arguments
-    #[arg(last = true, required = true)]
-    command: Vec<OsString>,
 }
 
 /// Runs the command, and prints the report to standard error. Returns the exit code of the command.
-pub fn run(arguments: Arguments) -> io::Result<u8> {
-    let Arguments { record: _, refused_only, profile, command } = arguments;
+pub fn run(arguments: Arguments, command: &[OsString]) -> io::Result<u8> {
+    let Arguments { refused_only, profile } = arguments;
     let recording = Recording::new(grants(&Container::read()?, &READABLE.map(PathBuf::from), &writable()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let Some((code, recording)) = runtime.block_on(observe(&command, refused_only, recording))? else { return Ok(NOT_STARTED_EXIT_CODE) };
+    let Some((code, recording)) = runtime.block_on(observe(command, refused_only, recording))? else { return Ok(NOT_STARTED_EXIT_CODE) };
     eprint!("{}", recording.report(!refused_only));
     if let Some(file) = profile {
         let text = serde_json::to_string_pretty(&narrow_profile(recording.used())).map_err(io::Error::other)?;
