@@ -21,6 +21,7 @@
 //! | [`git_settings`] | the platform's rules of git, as the chart writes them | decide |
 //! | [`origins`] | the servers that gateways may call: origins, addresses | resolve a name |
 //! | [`source`] | `spillway source`: issues of a forge as items, and their ends as comments | use rights that its team does not have |
+//! | [`node_profile`] | `spillway node-profile`: the system call profile on a node, and the labels that say so | change another node or another label |
 //! | [`generate`] | the generated files: CRDs and their reference | use a cluster |
 //!
 //! The crate `spillway-holds` has a gateway's session with the ledger and its journal. The crate `spillway-pod` has the programs inside agents' pods. It shares `wire` and `policy`, and does not use
@@ -36,6 +37,7 @@ pub mod gateway;
 pub mod generate;
 pub mod git_settings;
 pub mod governor;
+pub mod node_profile;
 pub mod notify;
 pub mod origins;
 pub mod pki;

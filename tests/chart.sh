@@ -93,6 +93,8 @@ sets=(
     "artifacts on one node|--set artifacts.enabled=true --set artifacts.volume.accessModes={ReadWriteOnce} --set artifacts.volume.oneNode=true --set artifacts.volume.storageClassName=fast"
     "artifacts on a volume that exists|--set artifacts.enabled=true --set artifacts.volume.existingClaim=mine"
     "artifacts in a bucket|--set artifacts.enabled=true --set artifacts.store=S3 --set artifacts.s3.bucket=team-b --set artifacts.s3.credentialsSecret=s --set artifacts.s3.cidrs={192.0.2.0/24}"
+    "the profile on nodes|--set sandbox.nodeProfile.enabled=true --set sandbox.nodeProfile.namespace=nodes --set-json=sandbox.nodeProfile.tolerations=[{\"operator\":\"Exists\"}]"
+    "the profile on nodes, cilium, one namespace|--set sandbox.nodeProfile.enabled=true --set networkPolicy.flavor=cilium --set namespaceScope=team-a"
     "no lookup|--set networkPolicy.apiServer.lookup=false"
     "service monitor|--set serviceMonitor.enabled=true"
     "no CRDs, no roles, own account|--set crds.install=false --set rbac.create=false --set rbac.aggregate=false --set serviceAccount.create=false --set serviceAccount.name=mine --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=other"
@@ -310,6 +312,10 @@ check "which is added to no other" lacks aggregate-to grants_role
 every_rule() { without_crds --show-only templates/aggregated.yaml --show-only templates/rbac.yaml | grep -v '^#'; }
 check "no role opens agents' pods" lacks exec every_rule
 
+# --- the profile on nodes ---------------------------------------------------------------------------------------------
+# shellcheck source=tests/chart-node-profile.sh
+. tests/chart-node-profile.sh
+
 # --- values.schema.json refuses, and says where -----------------------------------------------------------------------
 for entry in 'deny={*:443}' 'deny={a.example.com:0443}' 'allowPrivate={npm.example.com:65536}' 'allowPrivate={10.0.0.1:443}' 'allowSets.npm={npm.example.com}'; do
   check "refuses egress.$entry, as the operator would" refused "does not match pattern" render --set "egress.$entry"
@@ -394,6 +400,7 @@ if [ -n "$KUBECONFIG" ] && kubectl version --request-timeout=5s >/dev/null 2>&1;
     check "the server takes one replica without a policy" judged --set replicaCount=1 --set networkPolicy.enabled=false
     check "the server takes no admission policies" judged --set admissionPolicies.enabled=false
     check "the server takes exempt users" judged --set-json 'admissionPolicies.exemptUsers=["a\"b", "c<d>&'"'"'e"]'
+    check "the server takes the profile on nodes" judged --set sandbox.nodeProfile.enabled=true
     check "the server takes canaries" judged --set 'agents.canaries={10.0.0.1:443}'
     check "the server takes a closed policy" judged --set 'networkPolicy.apiServer.cidrs={10.0.0.1/32}' --set 'networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b'
     notes() { helm install chart-test "$CHART" --namespace default --dry-run=server --set crds.install=false "$@" | sed -n '/^NOTES:/,$p'; }

@@ -32,6 +32,7 @@ mod life;
 mod metrics;
 mod model_circuits;
 mod models;
+mod node_profile;
 mod nodes;
 mod notifications;
 mod outages;

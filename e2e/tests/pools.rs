@@ -194,11 +194,12 @@ async fn what_is_missing_or_not_built_is_named_and_crashes_nothing() {
     );
     assert!(room.list::<Agent>().await.is_empty(), "nothing is started");
 
-    let unsupported = json!({"replicas": 1, "sandbox": {"isolation": {"seccomp": "Localhost"}}, "toolsets": [{"name": "deploy"}]});
+    let rule = json!({"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"});
+    let unsupported = json!({"replicas": 1, "supervision": {"rules": [rule]}, "toolsets": [{"name": "deploy"}]});
     room.apply_pool("unsupported", unsupported).await;
     let (reason, message) = room.pool_says("unsupported", "Stalled", "True").await;
     assert!(reason == "Unsupported", "{reason}: {message}");
-    for field in ["spec.sandbox.isolation.seccomp: Localhost", "spec.toolsets"] {
+    for field in ["spec.supervision.rules[].rule: ToolRejected", "spec.toolsets"] {
         assert!(message.contains(&format!("{field} is not supported by this version")), "{field}: {message}");
     }
 

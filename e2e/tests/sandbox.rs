@@ -54,7 +54,8 @@ fn sandbox_condition(agent: &Agent) -> Option<(String, String, String)> {
     Some((found.status.clone(), found.reason.clone(), found.message.clone()))
 }
 
-async fn wait_for_sandbox(room: &TestNamespace, pool: &str) -> (Agent, (String, String, String)) {
+/// The first agent of the pool that says what its sandbox is, with status, reason and message.
+pub async fn wait_for_sandbox(room: &TestNamespace, pool: &str) -> (Agent, (String, String, String)) {
     eventually("an agent says what its sandbox is", async || {
         let agents: Vec<Agent> = room.list().await;
         let found = agents.into_iter().filter(|agent| agent.spec.pool_ref.name == pool).find_map(|agent| {

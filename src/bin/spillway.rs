@@ -15,7 +15,7 @@ use spillway::pki::secrets::SecretNames;
 use spillway::source::forge::{Forge, ForgeKind};
 use spillway::source::issue_item::Target;
 use spillway::telemetry::{LogFormat, start_logs};
-use spillway::{controller, gateway, generate, notify, source};
+use spillway::{controller, gateway, generate, node_profile, notify, source};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,8 @@ enum Command {
     Gateway(Box<GatewayArguments>),
     /// Make items of work of a forge's issues, and tell their ends on the issues.
     Source(Box<SourceArguments>),
+    /// Keep the system call profile in the folder of this node's kubelet, and label the node.
+    NodeProfile(NodeProfileArguments),
     /// Print the CustomResourceDefinitions, or write or check every generated file of a checkout.
     Crds(CrdsArguments),
 }
@@ -217,6 +219,25 @@ struct SourceArguments {
     log_format: LogFormat,
 }
 
+#[derive(clap::Args)]
+struct NodeProfileArguments {
+    /// The kubelet's folder of seccomp profiles (on the node usually /var/lib/kubelet/seccomp).
+    #[arg(long, value_name = "DIR")]
+    folder: PathBuf,
+    /// Name of the node.
+    #[arg(long, env = "NODE_NAME", required_unless_present = "check")]
+    node: Option<String>,
+    /// Seconds between two looks at the folder and at the labels.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    interval: u32,
+    /// Only say whether the profile of this version is in the folder. The exit code is 1 if it is not. It needs no API server.
+    #[arg(long)]
+    check: bool,
+    /// Format of log lines. RUST_LOG selects the lines.
+    #[arg(long, value_enum, default_value_t = LogFormat::Json)]
+    log_format: LogFormat,
+}
+
 /// A JSON object.
 fn object(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str::<serde_json::Map<_, _>>(text).map(serde_json::Value::Object).map_err(|error| error.to_string())
@@ -248,6 +269,7 @@ fn main() -> ExitCode {
         Command::Controller(arguments) => run_controller(*arguments),
         Command::Gateway(arguments) => run_gateway(*arguments),
         Command::Source(arguments) => run_source(*arguments),
+        Command::NodeProfile(arguments) => run_node_profile(arguments),
         Command::Crds(CrdsArguments { write: Some(root), .. }) => generate::write(&root),
         Command::Crds(CrdsArguments { check: Some(root), .. }) => generate::check(&root),
         Command::Crds(CrdsArguments { write: None, check: None }) => generate::crd_stream().map(|stream| print!("{stream}")),
@@ -403,6 +425,16 @@ fn run_source(arguments: SourceArguments) -> anyhow::Result<()> {
     let target = Target { namespace, queue, type_ };
     let settings = source::Settings { forge, token: token_file, ca: ca_file, target, interval: Duration::from_secs(interval.into()), once };
     run(log_format, |stop| source::run(settings, stop))
+}
+
+fn run_node_profile(arguments: NodeProfileArguments) -> anyhow::Result<()> {
+    let NodeProfileArguments { folder, node, interval, check, log_format } = arguments;
+    if check {
+        return node_profile::check(&folder);
+    }
+    let node = node.context("--node is not set")?;
+    let settings = node_profile::Settings { folder, node, interval: Duration::from_secs(interval.into()) };
+    run(log_format, |stop| node_profile::run(settings, stop))
 }
 
 /// A replica's name that no other process has or had.

@@ -99,7 +99,9 @@ pub mod reasons {
     pub const NOT_ENFORCED: &str = "NotEnforced";
     /// The API server refuses a pod for another reason (admission, Pod Security, a bad value).
     pub const POD_REFUSED: &str = "PodRefused";
-    /// No node can run the pod.
+    /// No node that could run the pod has the profile of system calls that the pool requires (`seccomp: Localhost`).
+    pub const NODE_PROFILE_MISSING: &str = "NodeProfileMissing";
+    /// No node can run the pod, for another reason.
     pub const UNSCHEDULABLE: &str = "Unschedulable";
     /// The image cannot be pulled.
     pub const IMAGE_PULL: &str = "ImagePull";

@@ -52,6 +52,11 @@ pub const DEFAULT_MADE_ANNOTATION: &str = "spillway.dev/default-budget-made";
 pub const DEFAULT_BREAKER_MADE_ANNOTATION: &str = "spillway.dev/default-breaker-made";
 /// Annotation of Argo CD on the objects that it manages. Argo CD creates a deleted object again.
 pub const ARGO_TRACKING_ANNOTATION: &str = "argocd.argoproj.io/tracking-id";
+/// Start of the labels of nodes that have a version of the system call profile: the version follows. Pods of pools with
+/// `seccomp: Localhost` select nodes by it. The value is [`NODE_PROFILE_INSTALLED`].
+pub const NODE_PROFILE_LABEL_PREFIX: &str = "seccomp.spillway.dev/agent-strict-";
+/// Value of these labels.
+pub const NODE_PROFILE_INSTALLED: &str = "installed";
 /// Finalizer of an Agent until its pod is gone, so that a deleted Agent never leaves a running pod behind.
 pub const AGENT_FINALIZER: &str = "spillway.dev/pod";
 
@@ -71,10 +76,17 @@ pub mod managers {
     pub const DEFAULTS: &str = "spillway-defaults";
     /// The writer of a Toolset's status.
     pub const TOOLSET: &str = "spillway-toolset";
+    /// The process on each node that installs the system call profile.
+    pub const NODE_PROFILE: &str = "spillway-node-profile";
     /// The process that makes items of issues.
     pub const SOURCE: &str = "spillway-source";
     /// The governor: child agents and items that agents create, and the status of items.
     pub const GOVERNOR: &str = "spillway-governor";
+}
+
+/// Label of nodes that have this version of the system call profile.
+pub fn node_profile_label(version: &str) -> String {
+    format!("{NODE_PROFILE_LABEL_PREFIX}{version}")
 }
 
 /// Labels that select all objects of a pool.

@@ -18,7 +18,7 @@ use crate::schema::command_length_rule;
         .message("loopback: LinkOnly needs Landlock: set isolation.landlock to Preferred or Required")
         .field_path(".outputs"),
     validation = Rule::new("!has(self.outputs) || !has(self.outputs.loopback) || self.outputs.loopback != 'LinkOnly' || !has(self.isolation) || !has(self.isolation.seccomp) || self.isolation.seccomp != 'RuntimeDefault'")
-        .message("loopback: LinkOnly needs the filter of system calls: set isolation.seccomp to AgentStrict, or leave it unset")
+        .message("loopback: LinkOnly needs the filter of system calls: set isolation.seccomp to AgentStrict or Localhost, or leave it unset")
         .field_path(".outputs"),
 )]
 pub struct Sandbox {
@@ -89,9 +89,10 @@ pub struct Isolation {
     /// execute its image, write to its own folders, and signal its own processes alone. Defaults to Preferred. With Required, the program does
     /// not start on a node without Landlock (Linux 6.2 or newer has it).
     pub landlock: Option<Requirement>,
-    /// Limits on the system calls of the program and all that it starts. The profile RuntimeDefault of the pod always applies. If unset,
-    /// Spillway's own filter applies too where the node can. With AgentStrict, the program does not start without that filter; with
-    /// RuntimeDefault it has none. Localhost is not supported by this version.
+    /// Limits on the system calls of the program and all that it starts. If unset, Spillway's own filter applies where the node can.
+    /// With AgentStrict, the program does not start without that filter; with RuntimeDefault it has none. With Localhost, the program does
+    /// not start without the filter, and the node applies the same policy to the whole container: pods run only on nodes on which the
+    /// platform has installed it. In all other cases the container has the profile RuntimeDefault.
     pub seccomp: Option<SeccompProfile>,
     /// Whether the pod has its own user namespace (`hostUsers: false`). Defaults to Preferred: only if each node that can run the pod
     /// supports it.
@@ -118,7 +119,7 @@ pub enum SeccompProfile {
     AgentStrict,
     /// The profile of the container runtime.
     RuntimeDefault,
-    /// A profile that is installed on the node.
+    /// Spillway's own filter, and the same policy as a profile that is installed on the node.
     Localhost,
 }
 

@@ -40,13 +40,7 @@ const NO_ITEM_SANDBOX_ADVICE: &str = "leave it unset. The pool sets the sandbox 
 const NO_ITEM_CHANGESET_ADVICE: &str = "leave it unset. The pool sets the changeset (spec.sandbox.changeset)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 6] = [
-    field(
-        "AgentPool",
-        "spec.sandbox.isolation.seccomp",
-        Values::These(&["Localhost"]),
-        "leave it unset. Spillway filters system calls in the pod (AgentStrict)",
-    ),
+pub const UNSUPPORTED_FIELDS: [Field; 5] = [
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
     field("AgentPool", "spec.supervision.rules[].rule", Values::These(&["ToolRejected"]), "remove the rule. Nothing raises this violation"),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
@@ -138,12 +132,11 @@ mod tests {
     fn what_is_asked_for_is_found_and_nothing_else() {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
         let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"git": {"remote": "r"}},
-            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "AgentStrict"}, "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}, "software": {"requireDigest": true, "path": ["/x"]},
+            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}, "software": {"requireDigest": true, "path": ["/x"]},
                 "outputs": {"egress": "AllowList", "allow": ["x.example.org:443"], "loopback": "LinkOnly"}},
             "supervision": {"rules": [{"signal": "BadChangeset", "do": "Reap"}, {"signal": "RuleViolated", "rule": "ForbiddenPath", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
         let all = json!({"toolsets": [{"name": "t"}],
-            "sandbox": {"isolation": {"seccomp": "Localhost"}},
             "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"},
                 {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"}]}});
         let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
@@ -161,7 +154,7 @@ mod tests {
             message("spec.bulkhead.changeset"),
             "spec.bulkhead.changeset is not supported by this version: leave it unset. The pool sets the changeset (spec.sandbox.changeset)"
         );
-        assert!(message("spec.sandbox.isolation.seccomp").starts_with("spec.sandbox.isolation.seccomp: Localhost is not supported"));
+        assert!(message("spec.supervision.rules[].rule").starts_with("spec.supervision.rules[].rule: ToolRejected is not supported"));
     }
 
     #[test]

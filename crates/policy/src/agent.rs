@@ -171,7 +171,9 @@ pub enum HindranceKind {
     MissingReference,
     /// The pool uses a feature that this version does not have.
     Unsupported,
-    /// No node takes it.
+    /// No node that it could run on has the profile of system calls that its pool requires.
+    NodeProfileMissing,
+    /// No node takes it for another reason.
     Unschedulable,
     /// Its image cannot be pulled.
     ImagePull,

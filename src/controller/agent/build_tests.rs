@@ -66,6 +66,19 @@ fn meets_pod_security_restricted_and_mounts_no_token() {
 }
 
 #[test]
+fn the_profile_of_the_node_is_that_of_the_agents_container_alone() {
+    let spec = built(json!({"sandbox": {"isolation": {"seccomp": "Localhost"}}, "scheduling": {"nodeSelector": {"disk": "ssd"}}}));
+    let kind = |context: Option<&SecurityContext>| context.and_then(|context| Some(context.seccomp_profile.as_ref()?.type_.clone()));
+    assert_eq!(kind(spec.containers[0].security_context.as_ref()).as_deref(), Some("Localhost"));
+    let sidecar = &spec.init_containers.as_ref().expect("a sidecar")[0];
+    assert_eq!(kind(sidecar.security_context.as_ref()), None, "the pod's");
+    assert_eq!(spec.security_context.and_then(|pod| pod.seccomp_profile).map(|profile| profile.type_).as_deref(), Some("RuntimeDefault"));
+    assert_eq!(spec.node_selector.map(|selector| selector.len()), Some(2));
+    let other = built(json!({}));
+    assert_eq!((kind(other.containers[0].security_context.as_ref()), other.node_selector), (None, None));
+}
+
+#[test]
 fn the_environment_names_the_agent_and_its_folders() {
     let told = |name: &str, agent: &Agent, pool: &AgentPool| {
         let all = environment(agent, pool);

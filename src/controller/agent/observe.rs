@@ -224,7 +224,10 @@ fn own_pod_fact(agent: &Agent, pod: &Pod, context: &Context) -> PodFact {
     let stored = ready.is_some_and(|ready| ready.reason == reasons::NODE_UNREACHABLE);
     // A deleted node says nothing: Kubernetes deletes its pods.
     let node = node.map_or(NodeReach::Heard, |node| context.stores.node_judgements.reach(&node, stored));
-    PodFact::Ours(pod_view::observe_pod(pod, node, context.pod_terminations.terminating_for(pod)))
+    let mut seen = pod_view::observe_pod(pod, node, context.pod_terminations.terminating_for(pod));
+    let nodes = context.stores.nodes.state();
+    pod_view::explain_unschedulable(&mut seen, pod, nodes.iter().map(Arc::as_ref));
+    PodFact::Ours(seen)
 }
 
 /// Whether the pod can be created. `stored_uid` is the uid of the pool object with that name, even if it does not fit
@@ -271,6 +274,7 @@ pub fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
         Requirement::Preferred if scheduling.is_some_and(|scheduling| scheduling.runtime_class_name.is_some()) => false,
         Requirement::Preferred => {
             let nodes = context.stores.nodes.state();
+            // Without the label of a profile: it may reach a node after the pod is made.
             let selector = scheduling.and_then(|scheduling| scheduling.node_selector.clone()).unwrap_or_default();
             pod_view::all_have_user_namespaces(nodes.iter().map(Arc::as_ref), &selector)
         }

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodStatus};
 
+use crate::api::names::NODE_PROFILE_LABEL_PREFIX;
 use crate::policy::agent::{Hindrance, HindranceKind, PodObservation, Stage};
 use crate::policy::node_liveness::NodeReach;
 
@@ -126,6 +127,29 @@ pub fn all_have_user_namespaces<'a>(
     any && all
 }
 
+/// Says that no node has the profile that a pod requires, if that is why no node takes it: nodes match the rest of its selector. The
+/// scheduler does not name labels.
+pub fn explain_unschedulable<'a>(seen: &mut PodObservation, pod: &Pod, nodes: impl IntoIterator<Item = &'a Node>) {
+    let Stage::Pending(Some(hindrance)) = &mut seen.stage else { return };
+    let selector = pod.spec.as_ref().and_then(|spec| spec.node_selector.clone()).unwrap_or_default();
+    let label = selector.keys().find(|key| key.starts_with(NODE_PROFILE_LABEL_PREFIX)).cloned();
+    let (HindranceKind::Unschedulable, Some(label)) = (hindrance.kind, label) else { return };
+    let mut rest = selector.clone();
+    rest.remove(&label);
+    let candidates: Vec<&Node> = nodes.into_iter().filter(|node| selects(&rest, node)).collect();
+    if candidates.is_empty() || candidates.iter().any(|node| selects(&selector, node)) {
+        return;
+    }
+    *hindrance = Hindrance {
+        kind: HindranceKind::NodeProfileMissing,
+        message: format!(
+            "spec.sandbox.isolation.seccomp of the pool is Localhost, and no node that the pool selects has the label {label}. Install the \
+             profile on these nodes with sandbox.nodeProfile.enabled in the values of the chart (the pod of its DaemonSet on a node says why it \
+             cannot), or set seccomp to AgentStrict and delete this Agent"
+        ),
+    };
+}
+
 fn selects(selector: &std::collections::BTreeMap<String, String>, node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
@@ -217,5 +241,33 @@ mod tests {
         assert!(!all_have_user_namespaces([&with, &without], &Default::default()));
         assert!(all_have_user_namespaces([&with, &without], &zone_a));
         assert!(!all_have_user_namespaces([], &Default::default()), "no node: nothing is promised");
+    }
+
+    #[test]
+    fn a_missing_profile_is_told_where_it_alone_keeps_a_pod_from_its_nodes() {
+        let label = "seccomp.spillway.dev/agent-strict-0123abcd";
+        let node = |labels: serde_json::Value| -> Node { serde_json::from_value(json!({"metadata": {"labels": labels}})).expect("a node") };
+        let said = |selector: serde_json::Value, reason: &str, nodes: &[Node]| {
+            let condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/1 nodes"});
+            let pod = pod(
+                json!({"metadata": {}, "spec": {"containers": [], "nodeSelector": selector}, "status": {"phase": "Pending", "conditions": [condition]}}),
+            );
+            let mut seen = observe_pod(&pod, NodeReach::Heard, std::time::Duration::ZERO);
+            explain_unschedulable(&mut seen, &pod, nodes);
+            if let Stage::Pending(Some(hindrance)) = seen.stage { Some((hindrance.kind, hindrance.message)) } else { None }
+        };
+        let plain = [node(json!({"disk": "ssd"})), node(json!({}))];
+        let (kind, message) = said(json!({label: "installed", "disk": "ssd"}), "Unschedulable", &plain).expect("a hindrance");
+        assert_eq!(kind, HindranceKind::NodeProfileMissing);
+        assert!(message.contains(label) && message.contains("sandbox.nodeProfile.enabled"), "{message}");
+        // A node has the profile, and something else keeps the pod away.
+        let installed = [node(json!({"disk": "ssd", label: "installed"}))];
+        let other = Some((HindranceKind::Unschedulable, "0/1 nodes".to_owned()));
+        assert_eq!(said(json!({label: "installed", "disk": "ssd"}), "Unschedulable", &installed), other);
+        // It is on no node that the pool selects.
+        assert_eq!(said(json!({label: "installed", "disk": "hdd"}), "Unschedulable", &plain), other);
+        assert_eq!(said(json!({label: "installed"}), "Unschedulable", &[]), other);
+        assert_eq!(said(json!({"disk": "hdd"}), "Unschedulable", &plain), other);
+        assert_eq!(said(json!({label: "installed"}), "SchedulingGated", &plain), None);
     }
 }

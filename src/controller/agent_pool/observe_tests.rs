@@ -193,14 +193,16 @@ fn unsupported_fields_are_refused_by_name() {
     };
     assert_eq!(unsupported(&spec(json!({}))), None);
     assert_eq!(unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": true, "urls": ["https://example.org"]}}))), None);
-    let both = json!({"sandbox": {"isolation": {"seccomp": "Localhost"}}, "toolsets": [{"name": "t"}]});
+    let rule = json!({"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"});
+    let both = json!({"supervision": {"rules": [rule]}, "toolsets": [{"name": "t"}]});
     let both = unsupported(&spec(both)).expect("two fields");
     assert!(
-        both.contains("spec.sandbox.isolation.seccomp: Localhost is not supported") && both.contains("; spec.toolsets is not supported"),
+        both.contains("spec.supervision.rules[].rule: ToolRejected is not supported") && both.contains("spec.toolsets is not supported"),
         "{both}"
     );
     let sandbox = json!({"isolation": {"landlock": "Required", "seccomp": "AgentStrict"}, "outputs": {"loopback": "LinkOnly"}});
     assert_eq!(unsupported(&spec(json!({"sandbox": sandbox}))), None);
     assert_eq!(unsupported(&spec(json!({"sandbox": {"changeset": {"driver": "Git", "maxBytes": 1}}}))), None);
     assert_eq!(unsupported(&spec(json!({"sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}}}))), None);
+    assert_eq!(unsupported(&spec(json!({"sandbox": {"isolation": {"seccomp": "Localhost"}, "outputs": {"loopback": "LinkOnly"}}}))), None);
 }

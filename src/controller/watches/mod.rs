@@ -312,11 +312,36 @@ fn prune_pod(pod: &mut Pod) {
     pod.metadata.annotations = None;
     // The memory limits of the containers are kept as their sum, in the resources of the pod itself.
     let resources = Some(capacity::pod_memory_resources(capacity::total_memory_limit(pod)));
-    let node_name = pod.spec.take().and_then(|spec| spec.node_name);
-    pod.spec = Some(PodSpec { node_name, resources, ..PodSpec::default() });
+    let spec = pod.spec.take().unwrap_or_default();
+    // A pod that waits for a node with a profile says so. No other selector is read.
+    let waits =
+        spec.node_name.is_none() && spec.node_selector.iter().flatten().any(|(key, _)| key.starts_with(names::NODE_PROFILE_LABEL_PREFIX));
+    let node_selector = spec.node_selector.filter(|_| waits);
+    pod.spec = Some(PodSpec { node_name: spec.node_name, node_selector, resources, ..PodSpec::default() });
     if let Some(status) = pod.status.as_mut() {
         status.pod_ips = None;
         status.host_ips = None;
         status.resource_claim_statuses = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_a_pod_that_waits_for_a_profile_keeps_its_selector() {
+        let label = names::node_profile_label("0123abcd");
+        let kept = |selector: serde_json::Value, node: serde_json::Value| {
+            let spec = json!({"containers": [], "nodeSelector": selector, "nodeName": node});
+            let mut pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).expect("a pod");
+            prune_pod(&mut pod);
+            json!(pod.spec.expect("a spec").node_selector)
+        };
+        let selector = json!({"disk": "ssd", label: "installed"});
+        assert_eq!(kept(selector.clone(), json!(null)), selector);
+        assert_eq!(kept(selector, json!("n")), json!(null), "it has a node");
+        assert_eq!(kept(json!({"disk": "ssd"}), json!(null)), json!(null));
     }
 }

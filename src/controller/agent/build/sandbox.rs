@@ -1,9 +1,35 @@
-//! The settings of the sandbox around an agent's program, from the spec of its pool. It does not decide what a node can enforce: the pod
-//! does.
+//! The settings of the sandbox around an agent's program, from the spec of its pool, and the profile of its container with the nodes that
+//! have it. It does not decide what a node can enforce: the pod does.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::SeccompProfile as ContainerProfile;
+use spillway_sandbox::profile;
 
 use crate::api::AgentPoolSpec;
 use crate::api::agent_pool::{Isolation, Loopback, Outputs, Requirement as Asked, Sandbox, SeccompProfile, Software};
+use crate::api::names;
 use crate::wire::sandbox::{Requirement, SandboxSettings};
+
+/// Whether the node applies Spillway's profile to the agent's container.
+fn has_node_profile(spec: &AgentPoolSpec) -> bool {
+    let isolation = spec.sandbox.as_ref().and_then(|sandbox| sandbox.isolation.as_ref());
+    isolation.and_then(|isolation| isolation.seccomp) == Some(SeccompProfile::Localhost)
+}
+
+/// The profile of the agent's container. None: that of the pod.
+pub(super) fn container_profile(spec: &AgentPoolSpec) -> Option<ContainerProfile> {
+    has_node_profile(spec).then(|| ContainerProfile { type_: "Localhost".into(), localhost_profile: Some(profile::path()) })
+}
+
+/// The labels of nodes that can run the pods of a pool: those that it lists, and that of the profile. Kubernetes requires all of them.
+pub(super) fn node_selector(spec: &AgentPoolSpec) -> BTreeMap<String, String> {
+    let mut selector = spec.scheduling.as_ref().and_then(|scheduling| scheduling.node_selector.clone()).unwrap_or_default();
+    if has_node_profile(spec) {
+        selector.insert(names::node_profile_label(profile::version()), names::NODE_PROFILE_INSTALLED.to_owned());
+    }
+    selector
+}
 
 /// The value of the variable of both containers.
 pub(super) fn variable(spec: &AgentPoolSpec) -> String {
@@ -23,9 +49,9 @@ fn settings(sandbox: Option<&Sandbox>) -> SandboxSettings {
     };
     let syscalls = match seccomp {
         None => Requirement::Preferred,
-        Some(SeccompProfile::AgentStrict) => Requirement::Required,
-        // The node's own profile applies instead.
-        Some(SeccompProfile::RuntimeDefault | SeccompProfile::Localhost) => Requirement::Disabled,
+        // The node's profile narrows the supervisor too, and does not take the place of the filter.
+        Some(SeccompProfile::AgentStrict | SeccompProfile::Localhost) => Requirement::Required,
+        Some(SeccompProfile::RuntimeDefault) => Requirement::Disabled,
     };
     SandboxSettings { landlock, syscalls, sidecar_ports_only: loopback == Some(Loopback::LinkOnly), readable: path.unwrap_or_default() }
 }
@@ -49,6 +75,33 @@ mod tests {
         };
         assert_eq!(of(all), expected);
         assert_eq!(of(json!({"isolation": {"landlock": "Disabled", "seccomp": "RuntimeDefault"}})), SandboxSettings::disabled());
+        let node = of(json!({"isolation": {"seccomp": "Localhost"}}));
+        assert_eq!((node.syscalls, node.landlock), (Requirement::Required, Requirement::Preferred), "the filter in the pod stays");
         assert_eq!(of(json!({"isolation": {"landlock": "Preferred"}, "outputs": {"loopback": "Open"}})), SandboxSettings::default());
+    }
+
+    #[test]
+    fn the_profile_of_the_node_is_that_of_this_version_on_nodes_that_have_it() {
+        let spec = |sandbox: Value, scheduling: Value| -> AgentPoolSpec {
+            let agent = json!({"image": "x", "command": ["y"]});
+            serde_json::from_value(json!({"type": "free", "agent": agent, "sandbox": sandbox, "scheduling": scheduling})).expect("a spec")
+        };
+        let localhost = json!({"isolation": {"seccomp": "Localhost"}});
+        let label = format!("seccomp.spillway.dev/agent-strict-{}", profile::version());
+        let own = spec(localhost.clone(), json!({}));
+        let made = container_profile(&own).expect("a profile");
+        assert_eq!(
+            (made.type_.as_str(), made.localhost_profile),
+            ("Localhost", Some(format!("spillway/agent-strict-{}.json", profile::version())))
+        );
+        assert_eq!(json!(node_selector(&own)), json!({&label: "installed"}));
+        // The labels that the pool lists are required too. It cannot list another value for ours.
+        let more = spec(localhost, json!({"nodeSelector": {"disk": "ssd", &label: "no"}}));
+        assert_eq!(json!(node_selector(&more)), json!({"disk": "ssd", &label: "installed"}));
+        for seccomp in ["AgentStrict", "RuntimeDefault"] {
+            let other = spec(json!({"isolation": {"seccomp": seccomp}}), json!({"nodeSelector": {"disk": "ssd"}}));
+            assert_eq!(container_profile(&other), None);
+            assert_eq!(json!(node_selector(&other)), json!({"disk": "ssd"}));
+        }
     }
 }

@@ -147,6 +147,7 @@ fn with_remedy(hindrance: &Hindrance) -> String {
         | HindranceKind::VolumeRefused
         | HindranceKind::MissingReference
         | HindranceKind::Unsupported
+        | HindranceKind::NodeProfileMissing
         // A person need not act.
         | HindranceKind::NamespaceTerminating => return hindrance.message.clone(),
     };
@@ -154,7 +155,7 @@ fn with_remedy(hindrance: &Hindrance) -> String {
 }
 
 /// Every kind of hindrance with the reason under which it is shown, on the Agent and as Blocked on its pool.
-pub(super) const HINDRANCE_REASONS: [(HindranceKind, &str); 11] = [
+pub(super) const HINDRANCE_REASONS: [(HindranceKind, &str); 12] = [
     (HindranceKind::QuotaExceeded, reasons::QUOTA_EXCEEDED),
     (HindranceKind::BudgetExhausted, reasons::BUDGET_EXHAUSTED),
     (HindranceKind::ProjectLimit, reasons::PROJECT_LIMIT),
@@ -163,6 +164,7 @@ pub(super) const HINDRANCE_REASONS: [(HindranceKind, &str); 11] = [
     (HindranceKind::VolumeRefused, reasons::VOLUME_REFUSED),
     (HindranceKind::MissingReference, reasons::MISSING_REFERENCE),
     (HindranceKind::Unsupported, reasons::UNSUPPORTED),
+    (HindranceKind::NodeProfileMissing, reasons::NODE_PROFILE_MISSING),
     (HindranceKind::Unschedulable, reasons::UNSCHEDULABLE),
     (HindranceKind::ImagePull, reasons::IMAGE_PULL),
     (HindranceKind::ContainerStart, reasons::CONTAINER_START),

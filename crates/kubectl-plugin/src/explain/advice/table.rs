@@ -124,6 +124,12 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
         Do("the API server refuses an Agent of the pool, because of a policy or a quota on objects: fix what the message names"),
     ),
     (
+        reasons::NODE_PROFILE_MISSING,
+        Do(
+            "the platform team installs the profile on nodes (sandbox.nodeProfile.enabled in the values of the chart). Waiting agents then start automatically. Or set spec.sandbox.isolation.seccomp of pool {pool} to AgentStrict, and delete the waiting agents: `kubectl spillway rm {agent} -n {namespace}`",
+        ),
+    ),
+    (
         reasons::UNSCHEDULABLE,
         Do(
             "add nodes or free capacity on them, request less (spec.agent.resources), or correct spec.scheduling. Waiting agents keep the old spec: after `kubectl spillway rm {agent} -n {namespace}` the pool creates the agent again",

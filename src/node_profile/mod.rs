@@ -1,0 +1,140 @@
+//! `spillway node-profile`: keeps the system call profile in the folder of its node's kubelet, and says by labels of the node which versions
+//! are there. Pods of pools with `seccomp: Localhost` select nodes by these labels.
+//!
+//! A label always stands for a file that was read back, and that has the content that its name promises. If the file cannot be written, its
+//! label is removed. At the end all labels are removed, and the files stay: containers that are on the node may start again with them.
+//! This process must not change any other label, nor another node.
+//!
+//! | file | for |
+//! |---|---|
+//! | `mod` | the loop: write, read back, label |
+//! | [`plan`] | which labels change, and when to look again. Pure |
+//! | [`folder`] | the files |
+
+pub mod folder;
+pub mod plan;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use spillway_sandbox::profile;
+use tokio_util::sync::CancellationToken;
+
+use self::plan::{Findings, LabelChanges, changes, next_wait};
+use crate::api::names::{managers, node_profile_label};
+use crate::cluster::background_writes::ForegroundWrites;
+use crate::cluster::connect;
+use crate::telemetry::Metrics;
+
+/// How long reading and setting the labels may take together. A look that began before the end is finished, and then the labels are removed:
+/// twice this time is less than the grace period of the pod.
+const LABEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The settings of the process.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The kubelet's folder of seccomp profiles, as this process sees it.
+    pub folder: PathBuf,
+    /// Name of the node.
+    pub node: String,
+    /// Between two looks.
+    pub interval: Duration,
+}
+
+/// Whether the profile of this build is in the folder, unchanged.
+pub fn check(folder: &std::path::Path) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        folder::find_intact(folder)?.contains(profile::version()),
+        "{} is missing below {}, or has another content: the log of this pod says why it cannot be written",
+        profile::path(),
+        folder.display()
+    );
+    Ok(())
+}
+
+/// Keeps the profile and the labels until `stop`, and then removes the labels.
+pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
+    let user_agent = format!("spillway-node-profile/{}", crate::VERSION);
+    let client = connect::connect(&user_agent, Metrics::default(), ForegroundWrites::default())
+        .await
+        .context("cannot connect to the API server: set KUBECONFIG, or give this pod a ServiceAccount")?;
+    let daemon = Daemon { nodes: Api::all(client), settings };
+    let mut last = None;
+    while !stop.is_cancelled() {
+        // A look is not cancelled: its patch could otherwise arrive after the removal of the labels.
+        let findings = daemon.look(&mut last).await;
+        tokio::select! {
+            () = tokio::time::sleep(next_wait(findings, daemon.settings.interval)) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+    daemon.remove_labels().await
+}
+
+struct Daemon {
+    nodes: Api<Node>,
+    settings: Settings,
+}
+
+impl Daemon {
+    /// Writes the profile if it is not there, and labels the node. `last`: the versions that were found before, so that only changes are
+    /// logged.
+    async fn look(&self, last: &mut Option<BTreeSet<String>>) -> Findings {
+        let Settings { folder, node, interval: _ } = &self.settings;
+        let written = folder::install(folder);
+        if let Err(error) = &written {
+            tracing::error!(
+                %error,
+                folder = %folder.display(),
+                "the profile cannot be written: pools with seccomp: Localhost get no new pods on this node. Check that sandbox.nodeProfile.folder is a writable folder of the node; trying again"
+            );
+        }
+        let intact = folder::find_intact(folder).unwrap_or_else(|error| {
+            tracing::error!(%error, folder = %folder.display(), "the folder cannot be read: its labels are removed from the node");
+            BTreeSet::new()
+        });
+        if last.as_ref() != Some(&intact) {
+            tracing::info!(%node, versions = ?intact, own = profile::version(), "the node has these versions of the profile");
+            *last = Some(intact.clone());
+        }
+        match self.label(&intact).await {
+            Ok(()) if written.is_ok() => Findings::Installed,
+            Ok(()) => Findings::Failed,
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), %node, "the labels of the node cannot be set now; trying again");
+                Findings::Failed
+            }
+        }
+    }
+
+    async fn label(&self, versions: &BTreeSet<String>) -> anyhow::Result<()> {
+        tokio::time::timeout(LABEL_TIMEOUT, self.set_labels(versions)).await.context("the API server does not answer")?
+    }
+
+    async fn set_labels(&self, versions: &BTreeSet<String>) -> anyhow::Result<()> {
+        let name = &self.settings.node;
+        let node = self.nodes.get_metadata(name).await.with_context(|| format!("reading Node/{name}"))?;
+        let Some(LabelChanges(labels)) = changes(node.labels(), versions) else { return Ok(()) };
+        let patch = json!({"metadata": {"labels": labels}});
+        let params = PatchParams { field_manager: Some(managers::NODE_PROFILE.into()), ..PatchParams::default() };
+        self.nodes.patch_metadata(name, &params, &Patch::Merge(patch)).await.with_context(|| format!("labelling Node/{name}"))?;
+        tracing::info!(node = %name, ?labels, "the labels of the node changed");
+        Ok(())
+    }
+
+    async fn remove_labels(&self) -> anyhow::Result<()> {
+        let (name, label) = (&self.settings.node, node_profile_label(profile::version()));
+        self.label(&BTreeSet::new()).await.with_context(|| {
+            format!(
+                "the label of the node stays, and the profile too. To keep new pods of pools with seccomp: Localhost away: \
+                 kubectl label node {name} {label}-"
+            )
+        })
+    }
+}
