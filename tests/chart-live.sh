@@ -278,13 +278,15 @@ rights_and_policies() {
         check "the gateway may not $what" may_not "$gateway" auth can-i $what
     done
 
-    pool() { printf '{apiVersion: spillway.dev/v1alpha1, kind: AgentPool, metadata: {name: pool}, spec: {replicas: 1, agent: {image: a}}}' | kubectl -n "$live" apply --server-side --dry-run=server -f -; }
-    if kubectl get crd agentpools.spillway.dev >/dev/null 2>&1; then
-        check "pod-security: a pool in a namespace without restricted is warned of" soon says "does not enforce the Pod Security Standard restricted" pool
-        kubectl label namespace "$live" pod-security.kubernetes.io/enforce=restricted > /dev/null
-        check "pod-security: and not after the label is set" soon lacks "does not enforce" pool
-        kubectl label namespace "$live" pod-security.kubernetes.io/enforce- > /dev/null
-    fi
+    pool() { printf '{apiVersion: spillway.dev/v1alpha1, kind: AgentPool, metadata: {name: pool}, spec: {type: worker, replicas: 1, agent: {image: a, command: [a]}}}' | kubectl -n "$live" apply --server-side --dry-run=server -f -; }
+    definition=crds/agentpools.spillway.dev.yaml absent=
+    kubectl get -f "$definition" > /dev/null 2>&1 || { absent=1; kubectl apply --server-side -f "$definition" > /dev/null; }
+    kubectl wait -f "$definition" --for=condition=Established --timeout=30s > /dev/null
+    check "pod-security: a pool in a namespace without restricted is warned of" soon says "does not enforce the Pod Security Standard restricted" pool
+    kubectl label namespace "$live" pod-security.kubernetes.io/enforce=restricted > /dev/null
+    check "pod-security: and not after the label is set" soon lacks "does not enforce" pool
+    kubectl label namespace "$live" pod-security.kubernetes.io/enforce- > /dev/null
+    [ -z "$absent" ] || kubectl delete -f "$definition" > /dev/null
 
     restricted() { # Pod Security admission has no warnings for the pods of the release
         kubectl label namespace "$live" pod-security.kubernetes.io/warn=restricted &&
