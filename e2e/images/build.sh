@@ -149,8 +149,8 @@ codex_package() {
         command -v npm >/dev/null || die "npm is missing (Debian: apt-get install npm)"
         rm -rf "$cache"; mkdir -p "$cache"
         cp "$here/codex/package.json" "$here/codex/package-lock.json" "$cache/"
-        # One retry only, so that an unreachable npm is reported soon.
-        npm ci --prefix "$cache" --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=1 >&2 ||
+        # One retry only, so that an unreachable npm is reported soon. npm itself does not end a download that stalls in its middle.
+        timeout 15m npm ci --prefix "$cache" --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-timeout=60000 >&2 ||
             die "npm cannot fetch the package of Codex"
         touch "$cache/done"
     fi
