@@ -9,6 +9,8 @@ use spillway_sandbox::policy::{Network, verdict};
 
 /// The most files that a report names.
 const MAX_FILES: usize = 200;
+/// The most system calls that a report names by a number alone.
+const MAX_UNKNOWN_CALLS: usize = 100;
 /// The error of a call that is to seem missing.
 const ENOSYS: i32 = 38;
 
@@ -21,6 +23,8 @@ pub struct Recording {
     used: BTreeSet<&'static str>,
     /// The refused ones, with the error and how often.
     refused: BTreeMap<String, (i32, u64)>,
+    /// The numbers of calls without a name.
+    unknown: BTreeSet<u32>,
     /// Calls of 32-bit programs, which the sandbox ends.
     foreign: u64,
     /// Files that the grants do not open.
@@ -32,7 +36,16 @@ pub struct Recording {
 impl Recording {
     /// Nothing was seen. `grants` are those of the sandbox.
     pub fn new(grants: Vec<Grant>) -> Self {
-        Self { grants, total: 0, used: BTreeSet::new(), refused: BTreeMap::new(), foreign: 0, closed: BTreeMap::new(), more: 0 }
+        Self {
+            grants,
+            total: 0,
+            used: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            unknown: BTreeSet::new(),
+            foreign: 0,
+            closed: BTreeMap::new(),
+            more: 0,
+        }
     }
 
     /// A call was made.
@@ -47,7 +60,8 @@ impl Recording {
     /// A call was made that is newer than Spillway's list.
     pub fn unknown_call(&mut self, number: u32) {
         self.total += 1;
-        self.refuse(format!("number {number}"), ENOSYS);
+        let named = self.unknown.contains(&number) || (self.unknown.len() < MAX_UNKNOWN_CALLS && self.unknown.insert(number));
+        self.refuse(if named { format!("number {number}") } else { "further numbers".to_owned() }, ENOSYS);
     }
 
     /// A 32-bit program made a call.
@@ -200,10 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn a_report_names_so_many_files() {
+    fn a_report_names_so_many_files_and_numbers() {
         let mut seen = recording();
         (0..=MAX_FILES).for_each(|number| seen.file(format!("/secret/{number}").into(), Access::Read));
         assert!(seen.report(true).contains("and others, 1 time"));
         assert_eq!(seen.closed.len(), MAX_FILES);
+        (5000..6000).for_each(|number| (0..2).for_each(|_| seen.unknown_call(number)));
+        assert!(seen.refused.len() == MAX_UNKNOWN_CALLS + 1 && seen.report(true).contains("further numbers          1800 times"));
     }
 }
