@@ -105,9 +105,10 @@ deny: $(TOOLS)/bin/cargo-deny ## licences, sources and banned dependencies; advi
 	tests/advisories.sh --test
 	@PATH="$(TOOLS)/bin:$$PATH" tests/advisories.sh
 
-supply-chain: ## fail if a dependency, or its version, is not in supply-chain/reviewed.txt
+supply-chain: ## fail if a dependency, or its version, is not in supply-chain/reviewed.txt, or if a lock file is stale
 	tests/supply-chain.sh --test
 	@tests/supply-chain.sh
+	@tests/locks.sh
 
 $(TOOLS)/bin/cargo-deny:
 	@echo "building cargo-deny $(CARGO_DENY_VERSION) (once; some minutes)"

@@ -39,6 +39,7 @@ documentation() { local said; said=$(tests/docs.sh) || { grep -v '^ok ' <<<"$sai
 check "formatting" cargo fmt --all --check
 check "syntax of scripts" syntax
 check "dependencies" tests/supply-chain.sh
+check "lock files" tests/locks.sh
 check "documentation" documentation
 mapfile -t packages < <(changed_packages)
 if [ ${#packages[@]} = 0 ]; then
