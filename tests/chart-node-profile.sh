@@ -26,7 +26,7 @@ check "a policy binds it to its account" says 'request.userInfo.username == "sys
 check "also in a namespace of its own" says 'request.userInfo.username == "system:serviceaccount:nodes:mine"' np --set sandbox.nodeProfile.namespace=nodes --set sandbox.nodeProfile.serviceAccount.create=false --set sandbox.nodeProfile.serviceAccount.name=mine
 np_namespace() { ! np --set sandbox.nodeProfile.namespace=nodes | grep -E '^ *namespace: ' | grep -v 'namespace: nodes$'; }
 check "where all of its objects are" np_namespace
-check "the policy goes with the others" lacks ValidatingAdmissionPolicy np --set admissionPolicies.enabled=false
+check "it is refused without the policies that bind its rights" refused "needs admissionPolicies.enabled" np --set admissionPolicies.enabled=false
 check "its account is no other component's" refused "an account of their own" np --set sandbox.nodeProfile.serviceAccount.create=false --set sandbox.nodeProfile.serviceAccount.name=spillway-gateway
 check "nobody connects to its pods" says "ingress: []" np
 check "no network policy without the others" lacks NetworkPolicy np --set networkPolicy.enabled=false

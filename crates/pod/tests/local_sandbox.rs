@@ -25,7 +25,7 @@ impl Machine {
             ("home/.ssh/id", "canary"),
             ("home/.netrc", "canary"),
             ("home/.config/spillway/token", "canary"),
-            ("home/.cache/x", "cache"),
+            ("home/.local/bin/tool", "#!/bin/sh\necho tool\n"),
             ("home/notes", "notes"),
             ("home/project/main.rs", "fn main() {}"),
             ("outside/file", "outside"),
@@ -76,19 +76,19 @@ fn error(output: &Output) -> String {
 }
 
 #[test]
-fn only_the_workspace_and_the_data_folders_can_be_changed() {
+fn only_the_workspace_can_be_changed() {
     let machine = Machine::new();
     let outside = machine.path("outside/file").display().to_string();
     let script = format!(
-        "echo changed > main.rs; echo kept > ~/.cache/new; echo lost > ~/lost && cat ~/lost; echo lost > /tmp/lost && cat /tmp/lost
-         cat ~/notes; cat {outside}; echo x > {outside}; echo x > /etc/spillway-canary; echo x > /usr/spillway-canary; pwd"
+        "echo changed > main.rs; mkdir ~/.cache; echo lost > ~/.cache/new; echo lost > ~/lost && cat ~/lost; echo lost > /tmp/lost && cat /tmp/lost
+         sh ~/.local/bin/tool; echo x > ~/.local/bin/tool; cat ~/notes; cat {outside}; echo x > {outside}; echo x > /etc/spillway-canary; echo x > /usr/spillway-canary; pwd"
     );
     let output = machine.shell(&[], &script);
-    assert_eq!(out(&output), format!("lost\nlost\n{}", machine.path("home/project").display()), "{}", error(&output));
+    assert_eq!(out(&output), format!("lost\nlost\ntool\n{}", machine.path("home/project").display()), "{}", error(&output));
     assert_eq!(fs::read_to_string(machine.path("home/project/main.rs")).expect("a file"), "changed\n");
-    assert_eq!(fs::read_to_string(machine.path("home/.cache/new")).expect("a file"), "kept\n");
+    assert!(fs::read_to_string(machine.path("home/.local/bin/tool")).expect("a file").starts_with("#!"));
     assert_eq!(fs::read_to_string(machine.path("outside/file")).expect("a file"), "outside");
-    assert!(!machine.path("home/lost").exists() && !Path::new("/etc/spillway-canary").exists());
+    assert!(!machine.path("home/lost").exists() && !machine.path("home/.cache").exists() && !Path::new("/etc/spillway-canary").exists());
 }
 
 #[test]
@@ -104,6 +104,24 @@ fn credentials_are_hidden_also_in_a_workspace_that_contains_them() {
     assert_eq!(out(&home), "notes", "the rest of the workspace is there: {}", error(&home));
     assert_eq!(fs::read_to_string(machine.path("home/.ssh/id")).expect("a file"), "canary");
     assert!(!machine.path("home/.ssh/config").exists());
+}
+
+/// A mount cannot be renamed, but the folder around it could be: the next run would look for the hidden path under its old name.
+#[test]
+fn a_folder_around_a_hidden_or_read_only_path_cannot_be_moved_away() {
+    let machine = Machine::new();
+    machine.shell_in("home", &[], "mv ~/.config ~/c2; mkdir -p ~/.config");
+    let second = machine.shell_in("home", &[], "cat ~/c2/spillway/token ~/.config/spillway/token");
+    assert_eq!(out(&second), "", "{}", error(&second));
+    fs::create_dir_all(machine.path("home/project/a/hooks")).expect("folders");
+    fs::write(machine.path("home/project/a/secret"), "canary").expect("written");
+    let config = machine
+        .config(&format!("mounts: [{{path: {0}/a/hooks, access: Read}}]\nhide: [{0}/a/secret]\n", machine.path("home/project").display()));
+    for script in ["mv a b; cp -r b a; echo evil > a/hooks/pre-commit", "cat b/secret a/secret"] {
+        let output = machine.shell(&["--config", &config], script);
+        assert_eq!(out(&output), "", "{}", error(&output));
+    }
+    assert!(!machine.path("home/project/a/hooks/pre-commit").exists() && machine.path("home/project/a/secret").exists());
 }
 
 #[test]

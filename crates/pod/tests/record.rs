@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{BINARY, Folder};
+use common::{BINARY, Folder, until};
 use serde_json::Value;
 
 /// Folders of a command, as in a pod: it may use those that are below `own`.
@@ -109,6 +109,22 @@ fn what_a_command_leaves_running_ends_with_it() {
     let pid = text(&ran.stdout).trim().to_owned();
     assert!(ran.status.success() && !pid.is_empty());
     assert!(!Path::new("/proc").join(&pid).exists(), "{pid} runs");
+}
+
+#[test]
+fn a_command_ends_with_its_recorder() {
+    let folders = TestFolders::new();
+    let pid = folders.path("pid");
+    for signal in ["-HUP", "-TERM", "-KILL"] {
+        let mut recorder = Command::new(BINARY);
+        recorder.args(["sandbox", "--record", "--", "sh", "-c", &format!("echo $$ > {}; exec sleep 1000", pid.display())]);
+        let mut recorder = recorder.spawn().expect("it runs");
+        let command = until("the command runs", || fs::read_to_string(&pid).ok().filter(|pid| pid.ends_with('\n')));
+        Command::new("kill").args([signal, &recorder.id().to_string()]).status().expect("sent");
+        recorder.wait().expect("it ends");
+        until("the command has ended", || (!Path::new("/proc").join(command.trim()).exists()).then_some(()));
+        fs::remove_file(&pid).expect("removed");
+    }
 }
 
 #[test]

@@ -91,6 +91,6 @@ fn call(number: libc::c_long, [first, second, third]: [u64; 3]) -> io::Result<()
     check(unsafe { libc::syscall(number, first, second, third) })
 }
 
-fn check(answer: libc::c_long) -> io::Result<()> {
+pub(crate) fn check(answer: libc::c_long) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -18,11 +18,15 @@ use rustix::net::{
 };
 
 use crate::filter::{Architecture, Program, WatchedCalls, watching};
-use crate::install::{deny_new_privileges, install_program};
+use crate::install::{check, deny_new_privileges, install_program};
 
 /// The lowest descriptor of the socket over which the child sends the listener. Programs rarely have as many descriptors, and what is sent
 /// over this one is not seen.
 const LOWEST_SOCKET: RawFd = 500;
+
+/// The flag by which only a deadly signal interrupts a call that its watcher has heard of. Before that, each signal does: the call then fails
+/// with EINTR, or begins again if the handler of the signal says so.
+const WAIT_KILLABLE: libc::c_ulong = 1 << 5;
 
 /// A system call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +50,8 @@ pub struct PendingListener(UnixStream);
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
-/// Lets the command be watched. If that fails when the command is started, it is not started. Its first call waits, and `spawn` with it,
+/// Lets the command be watched. If that fails when the command is started, it is not started. The kernel ends it with the thread that
+/// starts it. Its first call waits, and `spawn` with it,
 /// until another thread hears of it.
 pub fn watch(command: &mut Command, watched: WatchedCalls) -> io::Result<PendingListener> {
     let (ours, childs) = UnixStream::pair()?;
@@ -61,8 +66,15 @@ pub fn watch(command: &mut Command, watched: WatchedCalls) -> io::Result<Pending
 
 /// In the child: installs the program, and sends the listener to the watcher.
 fn begin(program: &Program, socket: &OwnedFd) -> io::Result<()> {
+    // It would go on without its watcher, and its calls would fail.
+    // SAFETY: no pointers.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into())?;
     deny_new_privileges()?;
-    let listener = install_program(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    let listener = match install_program(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE) {
+        // Linux before 5.19.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install_program(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?,
+        result => result?,
+    };
     let listener = RawFd::try_from(listener).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
     // SAFETY: the kernel made this descriptor for us. It is closed when the child starts the program, like this value, which is forgotten
     // because to close it would be a call that nobody answers yet.

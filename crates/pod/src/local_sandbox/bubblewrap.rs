@@ -1,5 +1,6 @@
 //! The command line of bubblewrap for a policy. Pure: it decides nothing about what is visible, and runs nothing.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +51,7 @@ pub fn arguments(policy: &Policy, launch: &Launch) -> Vec<OsString> {
     }
     // No process in the sandbox is without the filter but ours, which nothing in it can trace.
     add(&[&"--as-pid-1", &"--cap-drop", &"ALL"]);
-    for (path, seen) in &policy.paths {
+    for (path, seen) in &anchored(policy) {
         match seen {
             Visibility::Read => add(&[&"--ro-bind", path, path]),
             Visibility::Write => add(&[&"--bind", path, path]),
@@ -78,6 +79,16 @@ pub fn arguments(policy: &Policy, launch: &Launch) -> Vec<OsString> {
     }
     add(&[&"--"]);
     all.extend(command.iter().cloned());
+    all
+}
+
+/// The paths of the policy, and each writable folder around one of them. A folder that is a mount of its own cannot be renamed. Without
+/// that, the command could move a hidden path's folder away, and the path would be visible under its new name.
+fn anchored(policy: &Policy) -> BTreeMap<PathBuf, Visibility> {
+    let folders = policy.paths.keys().flat_map(|path| path.ancestors().skip(1));
+    let writable = folders.filter(|folder| policy.visibility(folder) == Visibility::Write);
+    let mut all: BTreeMap<PathBuf, Visibility> = writable.map(|folder| (folder.to_owned(), Visibility::Write)).collect();
+    all.extend(policy.paths.clone());
     all
 }
 

@@ -37,9 +37,10 @@ fn config(network: NetworkAccess) -> Config {
     }
 }
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "/home/ada/.cargo/credentials.toml",
-    "/home/ada/.cache/x",
+    "/home/ada/.config/gh/hosts",
+    "/home/ada/.local/bin/tool",
     "/home/ada/.ssh/id",
     "/home/ada/.netrc",
     "/home/ada/project/main.rs",

@@ -150,12 +150,15 @@ pub enum PolicyError {
 }
 
 /// Well-known places of credentials, in the home folder.
-pub const CREDENTIALS: [&str; 36] = [
-    ".ssh",
+pub const CREDENTIALS: [&str; 46] = [
     ".aws",
     ".azure",
-    ".config/containers",
+    ".cache/huggingface/token",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".config/BraveSoftware",
     ".config/chromium",
+    ".config/containers",
     ".config/doctl",
     ".config/gcloud",
     ".config/gh",
@@ -165,16 +168,21 @@ pub const CREDENTIALS: [&str; 36] = [
     ".config/helm",
     ".config/hub",
     ".config/op",
+    ".config/pypoetry/auth.toml",
+    ".config/rclone",
+    ".config/sops",
     ".config/spillway",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
     ".docker",
+    ".gem/credentials",
     ".git-credentials",
     ".gnupg",
     ".kube",
+    ".local/share/atuin/key",
     ".local/share/gnome-keyring",
     ".local/share/keyrings",
     ".local/share/kwalletd",
+    ".local/share/mkcert",
+    ".local/share/password-store",
     ".m2/settings.xml",
     ".mozilla",
     ".netrc",
@@ -182,14 +190,16 @@ pub const CREDENTIALS: [&str; 36] = [
     ".password-store",
     ".pgpass",
     ".pypirc",
+    ".ssh",
     ".terraform.d",
+    ".thunderbird",
     ".vault-token",
     "Library/Application Support/Google/Chrome",
     "Library/Cookies",
     "Library/Keychains",
 ];
-/// Folders in the home folder that programs keep data in.
-const DATA_FOLDERS: [&str; 2] = [".cache", ".local"];
+/// The folder in the home folder with the programs that a person installed. It cannot be written: a login starts programs from it too.
+const PROGRAMS_FOLDER: &str = ".local";
 /// Variables that the program gets, if they are set. Those that begin with `LC_` are added.
 const ENVIRONMENT: [&str; 15] = [
     "PATH",
@@ -278,10 +288,12 @@ fn visible(
     // A home folder in the workspace is a part of it.
     if !home.starts_with(workspace) {
         paths.insert(home.to_owned(), Visibility::Temporary);
+        let programs = home.join(PROGRAMS_FOLDER);
+        // A link is not followed: there is no link in the empty home folder.
+        if folder(&programs).is_some_and(|found| found == programs) {
+            paths.insert(programs, Visibility::Read);
+        }
     }
-    // A link is not followed: there is no link in the empty home folder.
-    let data = DATA_FOLDERS.iter().map(|name| home.join(name)).filter(|path| folder(path).as_ref() == Some(path));
-    paths.extend(data.map(|path| (path, Visibility::Write)));
     for Mount { path, access } in mounts {
         let path = resolve(&absolute("mounts", path, home)?).ok_or_else(|| PolicyError::NoMount(path.clone()))?.path;
         check_path(platform, "mounts", &path)?;
@@ -301,7 +313,7 @@ fn hide_path(paths: &mut BTreeMap<PathBuf, Visibility>, home: &Path, workspace: 
     if workspace.starts_with(&hidden) {
         return Err(PolicyError::InHidden { field: "--workspace", path: workspace.to_owned(), hidden });
     }
-    let is_own = |path: &Path| path == home || DATA_FOLDERS.iter().any(|name| path == home.join(name));
+    let is_own = |path: &Path| path == home || path == home.join(PROGRAMS_FOLDER);
     let is_mount = |seen: Visibility| matches!(seen, Visibility::Read | Visibility::Write);
     if let Some((path, _)) = paths.iter().find(|(path, seen)| path.starts_with(&hidden) && is_mount(**seen) && !is_own(path)) {
         return Err(PolicyError::InHidden { field: "mounts", path: path.clone(), hidden });

@@ -69,14 +69,15 @@ fn seen(policy: &Policy, path: &str) -> &'static str {
 
 #[test]
 fn the_workspace_is_writable_the_home_folder_is_empty_and_the_rest_is_read_only() {
-    let machine = Machine::new(&["/home/ada/.ssh/id", "/home/ada/.cache/x", "/home/ada/notes", "/home/bob/notes"]);
+    let machine =
+        Machine::new(&["/home/ada/.ssh/id", "/home/ada/.cache/x", "/home/ada/.local/bin/tool", "/home/ada/notes", "/home/bob/notes"]);
     let policy = machine.policy("/home/ada/src/project", Config::default()).expect("a policy");
     for (path, expected) in [
         ("/usr/bin/sh", "read"),
         ("/home/bob/notes", "read"),
         ("/home/ada/src/project/main.rs", "write"),
-        ("/home/ada/.cache/x", "write"),
-        ("/home/ada/.local/x", "temporary"),
+        ("/home/ada/.cache/x", "temporary"),
+        ("/home/ada/.local/bin/tool", "read"),
         ("/home/ada/notes", "temporary"),
         ("/home/ada/src/other", "temporary"),
         ("/home/ada/.ssh/id", "hidden"),

@@ -34,6 +34,8 @@ const RESOLVER_FILE: &str = "/etc/resolv.conf";
 /// The signals of a terminal's keys, which reach the command without us.
 const TERMINAL_SIGNALS: [SignalKind; 2] = [SignalKind::interrupt(), SignalKind::quit()];
 
+/// Added to a signal's number: the exit code if the signal ends us before the command has started.
+const SIGNAL_EXIT_CODE: u8 = 128;
 /// Wait for the connection of a stage that may have ended already.
 const ACCEPT_GRACE: Duration = Duration::from_millis(100);
 
@@ -184,22 +186,24 @@ fn run_bubblewrap(policy: Policy, launch: Launch) -> Result<u8, LaunchError> {
 /// Waits for bubblewrap, and passes signals on to the command.
 async fn supervise(mut child: Child, mut children: Signal, control: UnixListener, mut signals: EndSignals) -> Result<u8, LaunchError> {
     let mut stage: Option<UnixStream> = None;
-    let mut pending: Vec<u8> = Vec::new();
     loop {
         if let Some(status) = child.try_wait()? {
             // A command may be so short that its connection was not accepted yet.
             let began = stage.is_some() || timeout(ACCEPT_GRACE, control.accept()).await.is_ok();
             return if began { Ok(exit_code(status)) } else { Err(setup_failure(&namespace_limits()).into()) };
         }
-        if let Some(stage) = &mut stage {
-            for number in pending.drain(..) {
-                let _ = stage.write_all(&[number]).await; // the command has ended
-            }
-        }
         tokio::select! {
             _ = children.recv() => {}
             accepted = control.accept(), if stage.is_none() => stage = Some(accepted?.0),
-            number = signals.next() => if !pending.contains(&number) { pending.push(number) },
+            number = signals.next() => match &mut stage {
+                // The command may have ended.
+                Some(stage) => drop(stage.write_all(&[number]).await),
+                // Bubblewrap ignores the signal, and may wait for a file system that does not answer.
+                None => {
+                    child.kill()?;
+                    return Ok(SIGNAL_EXIT_CODE.saturating_add(number));
+                }
+            },
         }
     }
 }

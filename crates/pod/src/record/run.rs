@@ -1,6 +1,7 @@
 //! Running a command and watching it. What would be refused is decided by [`super::recording`], from the sandbox's own policy.
 //!
-//! What always holds: the command runs as without us, and ends with its own exit code. All that it started ends with it, or with us.
+//! What always holds: nothing is refused to the command, and its exit code is ours. All that it started ends with it. If we are killed, the
+//! kernel ends the command itself.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -77,7 +78,8 @@ async fn observe(command: &[OsString], refused_only: bool, recording: Recording)
     let [program, arguments @ ..] = command else { return Err(io::Error::other("there is no command")) };
     // Before the command starts, so that no SIGCHLD is missed.
     let mut children = signal(SignalKind::child())?;
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut quit) = (signal(SignalKind::interrupt())?, signal(SignalKind::quit())?);
+    let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
     let tree = Tree::new()?;
     let mut prepared = Command::new(program);
     prepared.args(arguments);
@@ -102,6 +104,8 @@ async fn observe(command: &[OsString], refused_only: bool, recording: Recording)
                 _ = children.recv() => {}
                 // A terminal sends its signals to the command too.
                 _ = interrupt.recv() => {}
+                _ = quit.recv() => {}
+                _ = hangup.recv() => tree.signal_all(Signal::HUP),
                 _ = terminate.recv() => tree.signal_all(Signal::TERM),
             },
         }
