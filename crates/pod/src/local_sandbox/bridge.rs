@@ -5,14 +5,16 @@
 //! it carries, and neither connects to another address.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -97,36 +99,36 @@ impl fmt::Display for BridgeUrl {
 
 /// Outside the sandbox: carries each connection of the socket to the bridge. It ends when its task is dropped.
 pub async fn forward_socket(listener: UnixListener, url: BridgeUrl) {
-    let places = Arc::new(Semaphore::new(MAX_BRIDGE_CONNECTIONS));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let Ok((mut from, _)) = listener.accept().await else {
-            sleep(ACCEPT_RETRY).await;
-            continue;
-        };
+    let connect = move || {
         let url = url.clone();
-        tokio::spawn(async move {
-            // A failure closes the connection, which is what its client sees.
-            if let Ok(mut to) = url.connect().await {
-                let _ = copy_bidirectional(&mut from, &mut to).await;
-            }
-            drop(place);
-        });
-    }
+        async move { url.connect().await }
+    };
+    forward(|context| listener.poll_accept(context).map_ok(|(stream, _)| stream), connect).await;
 }
 
 /// In the sandbox: carries each connection of the port to the socket. It ends when its task is dropped.
 pub async fn forward_port(listener: TcpListener, socket: PathBuf) {
+    forward(|context| listener.poll_accept(context).map_ok(|(stream, _)| stream), move || UnixStream::connect(socket.clone())).await;
+}
+
+/// `accept` is polled: a function that returns a future of a borrowed listener cannot be in a task.
+async fn forward<From, To, Connecting>(mut accept: impl FnMut(&mut Context<'_>) -> Poll<io::Result<From>>, connect: impl Fn() -> Connecting)
+where
+    From: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    To: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    Connecting: Future<Output = io::Result<To>> + Send + 'static,
+{
     let places = Arc::new(Semaphore::new(MAX_BRIDGE_CONNECTIONS));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let Ok((mut from, _)) = listener.accept().await else {
+        let Ok(mut from) = poll_fn(&mut accept).await else {
             sleep(ACCEPT_RETRY).await;
             continue;
         };
-        let socket = socket.clone();
+        let connecting = connect();
         tokio::spawn(async move {
-            if let Ok(mut to) = UnixStream::connect(socket).await {
+            // A failure closes the connection, which is what its client sees.
+            if let Ok(mut to) = connecting.await {
                 let _ = copy_bidirectional(&mut from, &mut to).await;
             }
             drop(place);
