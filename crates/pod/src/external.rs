@@ -27,13 +27,12 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::clock::BootTime;
 use crate::install::COMMAND_NAME;
 use crate::link::gateway::{Answer, Call, Gateway};
 use crate::link::retry::CALL_RETRY_BACKOFF;
 use crate::link::{self, ExternalOptions, calls::retry_after};
 use crate::process::exit_code;
-use crate::process::tree::{Reaped, Tree};
+use crate::process::tree::Tree;
 use crate::{DATA_DIR_VARIABLE, FAIL_CLOSED_EXIT_CODE, SOCKET_VARIABLE, VERSION, link_says, random};
 
 /// Time limit of one call that asks for an Agent, or says goodbye.
@@ -46,10 +45,6 @@ const DEFAULT_GATEWAY_PORT: u16 = 8443;
 const MAX_NAME_CHARS: usize = 63;
 /// Between two runs of the canary. Outside the cluster nothing is isolated, so the interval does not matter.
 const SANDBOX_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
-/// Time limit to end the processes that a killed supervisor left.
-const ORPHAN_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two checks of those processes.
-const ORPHAN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Exit code if a signal asks us to end before the program is started: 128 plus the number of SIGTERM.
 const SIGTERM_EXIT_CODE: u8 = 143;
 /// Placeholder for clients that require a key.
@@ -337,18 +332,9 @@ fn supervisor(folder: &Folder, environment: Vec<(String, Option<OsString>)>, com
 
 /// Ends the processes that are left below us. There are some only if the supervisor was killed.
 async fn end_orphans(tree: Tree) {
-    let began = BootTime::now();
-    while BootTime::now().since(began) < ORPHAN_EXIT_TIMEOUT {
-        match tree.reap() {
-            Reaped::Empty => return,
-            Reaped::Ended(..) => {}
-            Reaped::Nothing => {
-                tree.kill();
-                sleep(ORPHAN_CHECK_INTERVAL).await;
-            }
-        }
+    if !tree.end().await {
+        link_says!("processes of the program cannot be killed");
     }
-    link_says!("processes of the program cannot be killed");
 }
 
 /// The supervisor, and the program below it.

@@ -320,3 +320,19 @@ fn errors_name_the_mend() {
     let print = machine.launcher(&[&workspace[..], &["--print", "--platform", "macos"]].concat(), &["true"]).output().expect("it runs");
     assert!(out(&print).starts_with("(version 1)\n(deny default)"), "{}", out(&print));
 }
+
+/// As with a file system that does not answer while bubblewrap mounts it.
+#[test]
+fn a_bubblewrap_that_hangs_ends_with_the_launcher() {
+    let machine = Machine::new();
+    let (bin, began) = (machine.path("bin"), machine.path("began"));
+    fs::create_dir(&bin).expect("a folder");
+    fs::write(bin.join("bwrap"), format!("#!/bin/sh\necho $$ > {}\nexec /bin/sleep 1000\n", began.display())).expect("written");
+    fs::set_permissions(bin.join("bwrap"), fs::Permissions::from_mode(0o755)).expect("executable");
+    let workspace = machine.path("home/project").display().to_string();
+    let mut launcher = machine.launcher(&["--workspace", &workspace], &["true"]).env("PATH", &bin).spawn().expect("it runs");
+    let hanging = until("bubblewrap hangs", || fs::read_to_string(&began).ok().filter(|pid| pid.ends_with('\n')));
+    send(i32::try_from(launcher.id()).expect("a pid"), Signal::TERM);
+    assert_eq!(launcher.wait().expect("it ends").code(), Some(143));
+    until("bubblewrap has ended", || (!Path::new("/proc").join(hanging.trim()).exists()).then_some(()));
+}

@@ -132,6 +132,6 @@ fn a_command_that_does_not_exist_and_one_that_a_signal_ends_have_the_codes_of_a_
     let place = TestFolders::new();
     let missing = place.record(&[], &["/nowhere/program"]);
     assert_eq!(missing.status.code(), Some(127));
-    assert!(text(&missing.stderr).contains("cannot start /nowhere/program"), "{}", text(&missing.stderr));
+    assert!(text(&missing.stderr).contains("cannot execute /nowhere/program"), "{}", text(&missing.stderr));
     assert_eq!(place.record(&[], &["sh", "-c", "kill -TERM $$"]).status.code(), Some(143));
 }

@@ -6,9 +6,8 @@
 //! The name of the node's file has a hash of its content. So a new policy is a new file: it never changes the profile of containers that
 //! exist, and a pod gets exactly the policy that it was made for. This module does not touch files.
 
-use std::sync::LazyLock;
-
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};

@@ -34,6 +34,3 @@ pub use stage::{StageArguments, run_stage};
 
 /// Exit code if the launcher itself fails, as `env` and container runtimes have it.
 const LAUNCH_FAILED: u8 = 125;
-/// Exit code if the command cannot be executed, and if it does not exist.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;

@@ -20,10 +20,10 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::LAUNCH_FAILED;
 use super::bridge::forward_port;
 use super::bubblewrap::{BRIDGE_SOCKET, CONTROL_SOCKET, STAGE_FOLDER};
-use super::{LAUNCH_FAILED, NOT_EXECUTABLE, NOT_FOUND};
-use crate::process::exit_code;
+use crate::process::{exit_code, not_started_code};
 
 /// Folders of devices, which are the sandbox's own.
 const DEVICE_FOLDER: &str = "/dev";
@@ -77,7 +77,7 @@ async fn stage(arguments: StageArguments) -> io::Result<u8> {
         Ok(child) => child,
         Err(error) => {
             eprintln!("error: cannot execute {}: {error}", program.to_string_lossy());
-            return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
+            return Ok(not_started_code(&error));
         }
     };
     loop {

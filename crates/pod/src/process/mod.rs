@@ -14,6 +14,7 @@
 //! | [`kind`] | the kind of a process, from its command line and its environment |
 //! | [`shells`] | the timed shells: their folders, and how one is started |
 
+use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
@@ -31,6 +32,11 @@ pub fn exit_code(status: ExitStatus) -> u8 {
     status.code().or_else(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
+/// The exit code for a command that cannot be started, as a shell has it.
+pub fn not_started_code(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,5 +45,7 @@ mod tests {
     fn an_exit_code_is_that_of_a_shell() {
         assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+        assert_eq!(not_started_code(&io::ErrorKind::NotFound.into()), 127);
+        assert_eq!(not_started_code(&io::ErrorKind::PermissionDenied.into()), 126);
     }
 }

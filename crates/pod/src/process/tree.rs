@@ -8,16 +8,25 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
 };
+use tokio::time::sleep;
+
+use crate::clock::BootTime;
 
 /// More ancestors than any process has. Pids that change during a walk must not cause an endless loop.
 const MAX_ANCESTORS: usize = 1000;
 
 /// The most walks in a row that find new processes to stop. After them everything is killed anyway.
 const MAX_STOP_ROUNDS: usize = 64;
+
+/// Time limit to end all processes.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two checks of those processes.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Proof that we are the subreaper of all processes that we start. All our children count as the command's.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +85,22 @@ impl Tree {
                 Err(_) => return Reaped::Empty,
             }
         }
+    }
+
+    /// Kills all processes, and reaps them. Returns whether none is left: a process can wait for a device that does not answer.
+    pub async fn end(&self) -> bool {
+        let began = BootTime::now();
+        while BootTime::now().since(began) < END_TIMEOUT {
+            match self.reap() {
+                Reaped::Empty => return true,
+                Reaped::Ended(..) => {}
+                Reaped::Nothing => {
+                    self.kill();
+                    sleep(END_CHECK_INTERVAL).await;
+                }
+            }
+        }
+        false
     }
 
     /// Asks all processes to end. A stopped process is continued, because it gets the signal only then.

@@ -11,7 +11,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::Signal;
 use spillway_sandbox::filter::{Architecture, WatchedCalls};
@@ -19,10 +18,10 @@ use spillway_sandbox::grants::{Access, Container, grants};
 use spillway_sandbox::profile::narrow_profile;
 use spillway_sandbox::watch::{PendingListener, SystemCall, watch};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep};
 
 use super::files::{Exists, FileUsage, NamedFile, PathBase, named};
 use super::recording::Recording;
+use crate::process::not_started_code;
 use crate::process::tree::{Exit, Reaped, Tree};
 use crate::{BIN_DIR, DATA_DIR, FILES_DIR, MIRROR_DIR, SOCKET_DIR};
 
@@ -30,12 +29,6 @@ use crate::{BIN_DIR, DATA_DIR, FILES_DIR, MIRROR_DIR, SOCKET_DIR};
 const MAX_PATH_BYTES: usize = 4096;
 /// The folders that a program may read in a pod, besides its image.
 const READABLE: [&str; 3] = [BIN_DIR, SOCKET_DIR, FILES_DIR];
-/// Time limit to end what the command left running.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two checks of those processes.
-const END_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Code of a shell for a command that cannot be started.
-const NOT_STARTED_EXIT_CODE: u8 = 127;
 
 /// What to watch, and what to write.
 #[derive(Debug, clap::Args)]
@@ -54,7 +47,10 @@ pub fn run(arguments: Arguments, command: &[OsString]) -> io::Result<u8> {
     let Arguments { refused_only, profile } = arguments;
     let recording = Recording::new(grants(&Container::read()?, &READABLE.map(PathBuf::from), &writable()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let Some((code, recording)) = runtime.block_on(observe(command, refused_only, recording))? else { return Ok(NOT_STARTED_EXIT_CODE) };
+    let (code, recording) = match runtime.block_on(observe(command, refused_only, recording))? {
+        Ok(seen) => seen,
+        Err(code) => return Ok(code),
+    };
     eprint!("{}", recording.report(!refused_only));
     if let Some(file) = profile {
         let text = serde_json::to_string_pretty(&narrow_profile(recording.used())).map_err(io::Error::other)?;
@@ -73,8 +69,8 @@ fn writable() -> Vec<PathBuf> {
     all.into_iter().flatten().map(|path| fs::canonicalize(&path).unwrap_or(path)).collect()
 }
 
-/// `None`: the command cannot be started, which it says.
-async fn observe(command: &[OsString], refused_only: bool, recording: Recording) -> io::Result<Option<(u8, Recording)>> {
+/// What was seen, and the exit code of the command. `Err`: the exit code for a command that cannot be started, which it says.
+async fn observe(command: &[OsString], refused_only: bool, recording: Recording) -> io::Result<Result<(u8, Recording), u8>> {
     let [program, arguments @ ..] = command else { return Err(io::Error::other("there is no command")) };
     // Before the command starts, so that no SIGCHLD is missed.
     let mut children = signal(SignalKind::child())?;
@@ -91,8 +87,8 @@ async fn observe(command: &[OsString], refused_only: bool, recording: Recording)
     let main = match started {
         Ok(child) => i32::try_from(child.id()).unwrap_or(0),
         Err(error) => {
-            eprintln!("error: cannot start {}: {error}", program.display());
-            return Ok(None);
+            eprintln!("error: cannot execute {}: {error}", program.display());
+            return Ok(Err(not_started_code(&error)));
         }
     };
     let code = loop {
@@ -110,12 +106,10 @@ async fn observe(command: &[OsString], refused_only: bool, recording: Recording)
             },
         }
     };
-    let deadline = Instant::now() + END_TIMEOUT;
-    while tree.reap() != Reaped::Empty && Instant::now() < deadline {
-        tree.kill();
-        sleep(END_CHECK_INTERVAL).await;
+    if !tree.end().await {
+        return Err(io::Error::other("processes of the command cannot be killed, so there is no report"));
     }
-    Ok(Some((code, joined(watcher)?)))
+    Ok(Ok((code, joined(watcher)?)))
 }
 
 fn exit_code(exit: Exit) -> u8 {
