@@ -166,14 +166,19 @@ async fn a_pool_runs_under_the_profile_of_its_node() {
     })
     .await;
 
-    // Without the DaemonSet the label goes, the file stays, the agent runs on, and a new one waits.
-    succeeded(kubectl(&["-n", &privileged, "delete", &daemon], ""));
-    eventually("the label is removed", async || {
+    // A label without its file is removed, also that of another version.
+    succeeded(kubectl(&["label", "node", &name, &format!("{old}=installed")], ""));
+    eventually("the untrue label is removed", async || {
         let node = node(&room).await;
-        check_state(labelled(&node).is_empty(), || format!("{:?}", node.labels()))
+        check_state(labelled(&node) == [label.as_str()], || format!("{:?}", node.labels()))
     })
     .await;
+
+    // Without the DaemonSet label and file stay, so that a kubelet that starts again keeps the agent. Without the label a new one waits.
+    succeeded(kubectl(&["-n", &privileged, "delete", &daemon, "--cascade=foreground"], ""));
+    assert_eq!(labelled(&node(&room).await), [label.as_str()]);
     assert_eq!(std::fs::read(&file).expect("the file stays"), PROFILE_BYTES);
+    succeeded(kubectl(&["label", "node", &name, &format!("{label}-")], ""));
     for item in ["bug", "other"] {
         room.release_item(item).await;
         room.wait_for_item_phase(item, Succeeded).await;

@@ -2,7 +2,8 @@
 //! are there. Pods of pools with `seccomp: Localhost` select nodes by these labels.
 //!
 //! A label always stands for a file that was read back, and that has the content that its name promises. If the file cannot be written, its
-//! label is removed. At the end all labels are removed, and the files stay: containers that are on the node may start again with them.
+//! label is removed. At the end labels and files stay: containers that are on the node may start again with them, and a kubelet that starts
+//! again ends running pods whose node has lost a label that they select.
 //! This process must not change any other label, nor another node.
 //!
 //! | file | for |
@@ -27,13 +28,12 @@ use spillway_sandbox::profile;
 use tokio_util::sync::CancellationToken;
 
 use self::plan::{Findings, LabelChanges, changes, next_wait};
-use crate::api::names::{managers, node_profile_label};
+use crate::api::names::managers;
 use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::connect;
 use crate::telemetry::Metrics;
 
-/// How long reading and setting the labels may take together. A look that began before the end is finished, and then the labels are removed:
-/// twice this time is less than the grace period of the pod.
+/// How long reading and setting the labels may take together.
 const LABEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The settings of the process.
@@ -58,7 +58,7 @@ pub fn check(folder: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps the profile and the labels until `stop`, and then removes the labels.
+/// Keeps the profile and the labels until `stop`.
 pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
     let user_agent = format!("spillway-node-profile/{}", crate::VERSION);
     let client = connect::connect(&user_agent, Metrics::default(), ForegroundWrites::default())
@@ -67,14 +67,13 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let daemon = Daemon { nodes: Api::all(client), settings };
     let mut last = None;
     while !stop.is_cancelled() {
-        // A look is not cancelled: its patch could otherwise arrive after the removal of the labels.
         let findings = daemon.look(&mut last).await;
         tokio::select! {
             () = tokio::time::sleep(next_wait(findings, daemon.settings.interval)) => {}
             () = stop.cancelled() => {}
         }
     }
-    daemon.remove_labels().await
+    Ok(())
 }
 
 struct Daemon {
@@ -126,15 +125,5 @@ impl Daemon {
         self.nodes.patch_metadata(name, &params, &Patch::Merge(patch)).await.with_context(|| format!("labelling Node/{name}"))?;
         tracing::info!(node = %name, ?labels, "the labels of the node changed");
         Ok(())
-    }
-
-    async fn remove_labels(&self) -> anyhow::Result<()> {
-        let (name, label) = (&self.settings.node, node_profile_label(profile::version()));
-        self.label(&BTreeSet::new()).await.with_context(|| {
-            format!(
-                "the label of the node stays, and the profile too. To keep new pods of pools with seccomp: Localhost away: \
-                 kubectl label node {name} {label}-"
-            )
-        })
     }
 }
