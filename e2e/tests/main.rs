@@ -44,6 +44,7 @@ mod program_commands;
 mod quiet;
 mod refusals;
 mod reservations;
+mod runc;
 mod sandbox;
 mod scheduler;
 mod secrets;
