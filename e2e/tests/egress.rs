@@ -7,6 +7,7 @@ use kube::ResourceExt as _;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use spillway::api::Agent;
+use spillway::api::work_item::WorkItemPhase::{Cancelled, Leased};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -92,6 +93,8 @@ async fn opened(name: &str, platform: impl Fn(u16) -> Value, pool: impl Fn(u16) 
     let agent = json!({"replicas": 1, "agent": {"command": ["/bin/sh", "-c", QUIET]}});
     let mut spec = pool(server.port);
     spec.as_object_mut().expect("an object").extend(agent.as_object().expect("an object").clone());
+    // For pools that take items. Without it they would be blocked.
+    namespace.apply_queue("bugs", json!({})).await;
     namespace.apply_pool("coders", spec).await;
     let agent = namespace.wait_until_idle("coders", 1).await.remove(0);
     (namespace, operator, server, agent)
@@ -306,5 +309,36 @@ async fn denials_count_for_supervision_and_a_wrong_list_is_named() {
     let (reason, message) = namespace.pool_says("wrong", "Blocked", "True").await;
     assert_eq!(reason, "InvalidEgress");
     assert!(message.contains("no set nix") && message.contains("files"), "{message}");
+    namespace.close().await;
+}
+
+#[tokio::test]
+async fn an_item_narrows_what_its_agent_reaches() {
+    let pool = |port| {
+        let mut spec = listed(port);
+        spec["queues"] = json!([{"name": "bugs"}]);
+        spec
+    };
+    let (namespace, _operator, server, agent) = opened("itemegress", platform, pool).await;
+    let (pod, port) = (agent.name_any(), server.port);
+    let listed = format!("inside.example.test:{port}");
+    let items = [
+        ("wide", json!({"egress": "Open"}), "200"),
+        ("none", json!({"egress": "None"}), "403 NotListedByItem"),
+        ("other", json!({"egress": "AllowList", "allow": [listed]}), "403 NotListedByItem"),
+        ("set", json!({"egress": "AllowList", "allowSets": ["files"]}), "200"),
+    ];
+    for (name, outputs, expected) in items {
+        namespace.submit("bugs", name, json!({"bulkhead": {"sandbox": {"outputs": outputs}}})).await;
+        namespace.wait_for_item_phase(name, Leased).await;
+        let head = connect(&namespace, &pod, &format!("files.example.test:{port}")).await;
+        let (status, reason) = verdict(&head);
+        assert_eq!(format!("{status} {reason}").trim(), expected, "{name}: {head}");
+        namespace.change_item(name, json!({"cancelRequested": true})).await;
+        namespace.wait_for_item_phase(name, Cancelled).await;
+    }
+    // Without an item the lists of the pool hold.
+    let head = connect(&namespace, &pod, &format!("files.example.test:{port}")).await;
+    assert_eq!(verdict(&head).0, "200", "{head}");
     namespace.close().await;
 }

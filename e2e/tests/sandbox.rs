@@ -8,6 +8,7 @@ use spillway::api::work_item::WorkItemPhase::{Leased, Succeeded};
 
 use crate::support::exec::sh;
 use crate::support::fleet::log;
+use crate::support::history::has_condition;
 use crate::support::work::{UNTIL_TOLD, holder};
 use crate::support::{TestNamespace, eventually};
 
@@ -204,5 +205,96 @@ async fn a_recording_says_what_the_sandbox_would_refuse_a_program() {
         assert!(lines.iter().any(|line| line.starts_with(expected)), "{expected:?}\n{said}");
     }
     assert_eq!(lines.iter().filter(|line| matches!(line.first(), Some(&"read" | &"write"))).count(), 1, "{said}");
+    room.close().await;
+}
+
+/// A pool of one agent with the attacks in its image.
+fn attackers(sandbox: Value, script: &str) -> Value {
+    let agent = json!({"image": "localhost/spillway/attack-agent:dev", "command": ["/bin/sh", "-c", script]});
+    json!({"scaling": {"min": 1, "max": 1}, "sandbox": sandbox, "agent": agent})
+}
+
+#[tokio::test]
+async fn a_sandbox_that_observes_refuses_nothing_and_counts() {
+    let room = TestNamespace::open("observed").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let script = "cat /foreign/secret >/dev/null && echo read; spillway-attacks segment-table >/dev/null && echo called; exec sleep 100000";
+    let sandbox = json!({"isolation": {"landlock": "Required", "seccomp": "AgentStrict", "mode": "Observe"}});
+    room.apply_pool("observed", attackers(sandbox, script)).await;
+    let agent = eventually("the agent has what the sandbox would refuse", async || {
+        let (agent, said) = wait_for_sandbox(&room, "observed").await;
+        assert_eq!((said.0.as_str(), said.1.as_str()), ("False", "SandboxObserved"), "{}", said.2);
+        let names = ["modify_ldt", "read /foreign/secret"];
+        if names.iter().all(|name| said.2.contains(name)) { Ok(agent) } else { Err(said.2) }
+    })
+    .await;
+    let refused = agent.status.as_ref().and_then(|status| status.sandbox.clone()?.refused).unwrap_or_default();
+    assert_eq!(refused, ["modify_ldt", "read /foreign/secret"]);
+    let said = log(&room, &agent.name_any(), "agent").await;
+    assert!(said.contains("read\n") && said.contains("called\n"), "{said}");
+    for kind in ["File", "SystemCall"] {
+        let (_, text) = operator.get("/metrics").await.expect("metrics");
+        let series =
+            format!("spillway_pool_sandbox_refusals_total{{namespace=\"{}\",pool=\"observed\",kind=\"{kind}\"}} 1", room.namespace);
+        assert!(text.lines().any(|line| line == series), "{series}\n{text}");
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn refused_system_calls_count_for_supervision() {
+    let room = TestNamespace::open("violations").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let script = "for i in 1 2 3 4 5 6; do spillway-attacks segment-table; done; exec sleep 100000";
+    let mut pool = attackers(json!({"isolation": {"seccomp": "AgentStrict"}}), script);
+    let rule = json!({"signal": "RuleViolated", "rule": "SandboxViolation", "count": 5, "windowSeconds": 600, "do": "Pause"});
+    pool["supervision"] = json!({"rules": [rule]});
+    room.apply_pool("violations", pool).await;
+    let agent = eventually("the supervision pauses the agent", async || {
+        let agents: Vec<Agent> = room.list().await;
+        let paused = agents.into_iter().find(|agent| has_condition(agent, "Paused", "True", "PausedBySupervisor"));
+        paused.ok_or_else(|| "no agent is paused".to_owned())
+    })
+    .await;
+    let status = agent.status.expect("a status");
+    let last = status.interventions.unwrap_or_default().last().cloned().expect("an intervention is recorded");
+    assert_eq!((last.signal.as_str(), last.action.as_str()), ("RuleViolated/SandboxViolation", "Pause"), "{last:?}");
+    assert!(last.message.contains("the sandbox has refused 6 system calls of the agent: modify_ldt"), "{last:?}");
+    assert_eq!(status.sandbox.and_then(|sandbox| sandbox.refused), Some(vec!["modify_ldt".to_owned()]));
+    room.close().await;
+}
+
+#[tokio::test]
+async fn an_item_narrows_the_sandbox_of_its_program() {
+    let room = TestNamespace::open("narrowed").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    for queue in ["bugs", "observed"] {
+        room.apply_queue(queue, json!({})).await;
+    }
+    let script = "spillway-attacks segment-table >/dev/null && calls=open; cat /foreign/secret >/dev/null 2>&1 && files=open; \
+                  spillway-attacks listen-loopback >/dev/null && ports=open; \
+                  echo ${calls:-closed} ${files:-closed} ${ports:-closed} > $SPILLWAY_RESULT_FILE";
+    let extra = |isolation: Value| json!({"scaling": {"min": 0, "max": 1}, "sandbox": {"isolation": isolation}, "agent": {"image": "localhost/spillway/attack-agent:dev"}});
+    room.apply_workers("workers", &["bugs"], script, extra(json!({"landlock": "Disabled", "seccomp": "RuntimeDefault"}))).await;
+    room.apply_workers("observed", &["observed"], script, extra(json!({"mode": "Observe"}))).await;
+    let items = [
+        ("wide", json!({}), "open open open"),
+        ("calls", json!({"isolation": {"seccomp": "AgentStrict"}}), "closed open open"),
+        ("files", json!({"isolation": {"landlock": "Required"}}), "open closed open"),
+        ("ports", json!({"outputs": {"loopback": "LinkOnly"}}), "closed closed closed"),
+        ("again", json!({}), "open open open"),
+    ];
+    for (name, sandbox, expected) in items {
+        room.submit("bugs", name, json!({"bulkhead": {"sandbox": sandbox}})).await;
+        let item = room.wait_for_item_phase(name, Succeeded).await;
+        let result = item.status.and_then(|status| status.result).unwrap_or_default();
+        assert_eq!(result.trim(), expected, "{name}");
+    }
+    // A sandbox that only observes guarantees nothing.
+    room.submit("observed", "unmet", json!({"bulkhead": {"sandbox": {"isolation": {"landlock": "Required"}}}})).await;
+    room.wait_for_event("unmet", "RequirementsUnmet", "isolation.landlock: Required (bulkhead.sandbox)").await;
     room.close().await;
 }

@@ -317,6 +317,7 @@ fn sandbox_label(agent: &Agent) -> &'static str {
         Some(found) if found.status == "True" => "Enforced",
         Some(found) if found.status == "False" => match found.reason.as_str() {
             reasons::SANDBOX_DEGRADED => "Degraded",
+            reasons::SANDBOX_OBSERVED => "Observed",
             reasons::POD_WALLS_ONLY => "PodOnly",
             reasons::WALLS_NOT_ENFORCED => "External",
             _ => "Unavailable",

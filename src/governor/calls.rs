@@ -12,7 +12,7 @@ use super::agent_creation::{creation_refusal, ended_or_deleting, idempotency_key
 use super::budget::facts::bulkhead;
 use super::budget::{self, agent_calls};
 use super::caller::{Caller, identify, stored_directive};
-use super::{changeset, commands, external, preflight, work};
+use super::{changeset, commands, external, preflight, sandbox, work};
 use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
 use crate::api::cluster_budget::Defaults;
 use crate::api::names;
@@ -209,6 +209,7 @@ fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) ->
     }
     let request = if agent.spec.external.is_some() { external::sanitize_report(request) } else { request };
     commands::counted(caller, agent, request.commands, context);
+    sandbox::counted(caller, agent, &request.refused, context);
     commands::tell(caller, agent, context);
     let held = request.held.clone();
     let order = held.and_then(|held| context.work_index.order(&caller.key.namespace, &caller.uid, &caller.key.name, &held));

@@ -11,7 +11,7 @@ use crate::api::sandbox::Egress;
 use crate::api::{AgentPool, AgentPoolSpec};
 use crate::controller::Context;
 use crate::egress_settings::EgressSettings;
-use crate::policy::egress::{Denial, Destination, EgressMode, EgressRules, HostPattern, decide};
+use crate::policy::egress::{Denial, Destination, EgressMode, EgressRules, HostPattern, ItemEgress, decide};
 use crate::policy::git::Repository;
 use crate::policy::interventions::{Signal, Violation};
 use crate::wire::egress::{EgressAllowed, EgressRequest};
@@ -34,12 +34,22 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
     let pool = pool.ok_or_else(|| Refusal::unavailable("the controller does not know the agent's pool yet; try again"))?;
     let judged = Destination::parse(&destination).map_err(Denial::Invalid).and_then(|destination| {
         // A pool with an invalid list opens what is valid in it; the pool reports the rest.
-        decide(&rules(&pool.spec, &context.egress), &destination)
+        decide(&rules(&pool.spec, &context.egress), &destination)?;
+        let set = |name: &str| context.egress.allow_sets.get(name).map(Vec::as_slice);
+        match limit_of_item(caller, context) {
+            Some(limit) if !limit.opens(set, &destination) => Err(Denial::NotListedByItem),
+            Some(_) | None => Ok(()),
+        }
     });
     judged.map(|()| serde_json::json!(EgressAllowed {})).map_err(|denial| {
         count(caller, &destination, denial.reason(), context);
         Refusal::new(Code::EgressDenied, words(pool, &destination, &denial)).reason(denial.reason())
     })
+}
+
+/// The limit of the item that the agent holds, whether its request names the item or not.
+fn limit_of_item(caller: &Caller, context: &Context) -> Option<Box<ItemEgress>> {
+    context.work_index.with(&caller.key.namespace, |work| work.index.held_by(&caller.uid)?.1.spec.egress.clone())
 }
 
 /// Counts a denial for the agent's supervision.
@@ -56,6 +66,9 @@ fn words(pool: &AgentPool, destination: &str, denial: &Denial) -> String {
     match denial {
         Denial::NoEgress => format!("{destination} is denied: AgentPool/{name} opens no destination ({field}.egress is None)"),
         Denial::NotListed => format!("{destination} is denied: {field}.allow and {field}.allowSets of AgentPool/{name} do not list it"),
+        Denial::NotListedByItem => {
+            format!("{destination} is denied: spec.bulkhead.sandbox.outputs of the WorkItem that the agent holds does not list it")
+        }
         Denial::PortNotOpen
         | Denial::DeniedByPlatform
         | Denial::ModelOrigin

@@ -25,7 +25,7 @@ use crate::wire::agent::{Report, Sandbox, Settings, WorkSettings};
 use crate::wire::command::CommandCounts;
 use crate::wire::external::{Enrol, Enrolled, ModelEntry};
 use crate::wire::meter::Dialect;
-use crate::wire::sandbox::{AGENT_STRICT, LANDLOCK, POD_TIER};
+use crate::wire::sandbox::{AGENT_STRICT, LANDLOCK, POD_TIER, SandboxRefusals};
 use crate::wire::{Code, Refusal};
 
 /// The sandbox tier of an agent outside the cluster: no known isolation.
@@ -58,10 +58,11 @@ pub fn settings(settings: Settings) -> Settings {
 
 /// The parts of a report that are accepted. The report interval is bounded. Reachability is dropped, because no
 /// NetworkPolicy isolates the process. Counts of hanging commands are dropped: these commands do not run on our nodes
-/// and must not stop the commands of others.
+/// and must not stop the commands of others. So is what a sandbox refused: there is no sandbox.
 pub fn sanitize_report(report: Report) -> Report {
     let period_seconds = report.period_seconds.min(MAX_REPORT_PERIOD_SECONDS);
-    Report { period_seconds, reachable: Vec::new(), commands: CommandCounts::default(), ..report }
+    let (refused, unavailable) = (SandboxRefusals::default(), None);
+    Report { period_seconds, reachable: Vec::new(), commands: CommandCounts::default(), refused, unavailable, ..report }
 }
 
 /// Creates an Agent for a process outside the cluster. The same user and key get the same Agent.

@@ -112,13 +112,19 @@ impl Live {
             one.revision += 1; // not sent: the agent that acknowledges knows it
         }
         let telling = |report: &Report| {
-            let Report { program, action, attached, reachable, held, preflight, commands, checkpoint, .. } = report.clone();
-            (program, action, attached, reachable, held, preflight, commands.opened, checkpoint)
+            let Report { program, action, attached, reachable, held, preflight, commands, checkpoint, refused, unavailable, .. } =
+                report.clone();
+            let sandbox = (refused.uses, unavailable);
+            (program, action, attached, reachable, held, preflight, commands.opened, checkpoint, sandbox)
         };
         let news = !one.registered || one.report.as_ref().map(|(last, _)| telling(last)) != Some(telling(&report));
         (one.registered, one.idle) = (true, Duration::ZERO);
         // The preflight command runs before the program, on the same start order.
         one.started |= report.program != Program::Waiting || report.preflight.is_some();
+        // The sidecar, which registered, does not know what went wrong in the agent's container.
+        if let (Some(sandbox), Some(unavailable)) = (&mut one.sandbox, &report.unavailable) {
+            sandbox.unavailable.get_or_insert_with(|| unavailable.clone());
+        }
         one.report = Some((report, now));
         news
     }

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`live`] | reports of agents, their desired state, and notices for them |
 //! | [`preflight`] | whether an agent is fit for work |
+//! | `sandbox` | what the sandboxes of agents refused |
 //! | [`caller`] | whether a pod, or a process outside the cluster, is the agent that it claims to be |
 //! | [`calls`] | the calls of agents |
 //! | `agent_creation` | common parts of the calls that create an Agent |
@@ -41,6 +42,7 @@ mod lease_check;
 pub mod live;
 pub mod preflight;
 pub mod rollback;
+mod sandbox;
 pub mod server;
 pub mod work;
 

@@ -287,6 +287,10 @@ pub struct SandboxReport {
     pub missing: Option<Vec<String>>,
     /// Why the program does not start on its node: what its pool requires cannot be enforced there.
     pub unavailable: Option<UnavailableSandbox>,
+    /// What the sandbox refused, or would refuse in the mode Observe, as far as there is space: names of system calls, and in the mode
+    /// Observe files as `read PATH` or `write PATH`. The metric `spillway_pool_sandbox_refusals_total` counts.
+    #[schemars(length(max = 16), inner(length(max = 256)))]
+    pub refused: Option<Vec<String>>,
 }
 
 /// A required sandbox that a node cannot enforce.

@@ -13,7 +13,7 @@ pub use crate::agent_program::{
     AgentProgram, ConfigMapKeyRef, Continue, Dialect, EnvVar, Hooks, InputMode, ModelApi, ProgramFile, RunMode,
 };
 pub use crate::sandbox::{
-    Changeset, ChangesetDriver, Egress, Isolation, Loopback, Outputs, Requirement, Sandbox, SeccompProfile, Software,
+    Changeset, ChangesetDriver, Egress, Isolation, IsolationMode, Loopback, Outputs, Requirement, Sandbox, SeccompProfile, Software,
 };
 use crate::schema::never_decreases_rule;
 use crate::shared::LocalRef;

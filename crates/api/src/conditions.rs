@@ -228,6 +228,8 @@ pub mod reasons {
     pub const ENFORCED: &str = "Enforced";
     /// The sandbox of the agent's program is in force without guarantees that its pool prefers; `status.sandbox` lists them.
     pub const SANDBOX_DEGRADED: &str = "SandboxDegraded";
+    /// The sandbox of the agent's program refuses nothing, and counts what it would refuse.
+    pub const SANDBOX_OBSERVED: &str = "SandboxObserved";
     /// The pool requires Landlock, and the kernel of the agent's node has none.
     pub const LANDLOCK_NOT_BUILT: &str = "LandlockNotBuilt";
     /// The pool requires Landlock, and the kernel of the agent's node did not enable it.

@@ -97,6 +97,19 @@ pub struct Isolation {
     /// Whether the pod has its own user namespace (`hostUsers: false`). Defaults to Preferred: only if each node that can run the pod
     /// supports it.
     pub user_namespace: Option<Requirement>,
+    /// Whether the sandbox refuses (`Enforce`, the default) or refuses nothing and counts what it would refuse (`Observe`): system calls and
+    /// uses of files. With Observe, `landlock` and `seccomp` say what would be refused, and no node profile is used.
+    pub mode: Option<IsolationMode>,
+}
+
+/// Whether the sandbox refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::without_enum_description)]
+pub enum IsolationMode {
+    /// It refuses.
+    Enforce,
+    /// It counts what it would refuse.
+    Observe,
 }
 
 /// How strongly a guarantee is required.

@@ -79,8 +79,9 @@ pub struct SupervisionRule {
     /// ChronicTimeout (several), ItemStalled (no progress), ItemPastTime, ObjectiveMissed. Limits: RuleViolated (see `rule`),
     /// BadChangeset (the changes of an item were refused).
     pub signal: Signal,
-    /// Violated rule, for `signal: RuleViolated`: a host that is denied (NetworkDenied), too many child agents (TooManyChildren) or a
-    /// changed path that is protected (ForbiddenPath). ToolRejected is not supported by this version: nothing raises it.
+    /// Violated rule, for `signal: RuleViolated`: a host that is denied (NetworkDenied), too many child agents (TooManyChildren), a
+    /// changed path that is protected (ForbiddenPath) or a system call that the sandbox refused (SandboxViolation). ToolRejected is not
+    /// supported by this version: nothing raises it.
     pub rule: Option<ViolatedRule>,
     /// Number of signals within `windowSeconds` from which the rule applies. If unset, it applies to each signal.
     #[schemars(range(min = 1, max = 256))]
@@ -124,8 +125,10 @@ pub enum ViolatedRule {
     ToolRejected,
     /// The agent asked for more child agents than it may have.
     TooManyChildren,
-    /// Nothing raises it.
+    /// The agent changed a path that is protected.
     ForbiddenPath,
+    /// The sandbox refused a system call.
+    SandboxViolation,
 }
 
 /// An action of the supervisor, weakest first.

@@ -36,16 +36,19 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
     Field { kind, path, values, advice: instead }
 }
 
-const NO_ITEM_SANDBOX_ADVICE: &str = "leave it unset. The pool sets the sandbox (spec.sandbox)";
+const NO_ITEM_MODE_ADVICE: &str = "leave it unset. The pool decides whether its sandbox observes (spec.sandbox.isolation.mode)";
+const NO_ITEM_PATH_ADVICE: &str = "leave it unset. The pool lists the paths (spec.sandbox.software.path)";
 const NO_ITEM_CHANGESET_ADVICE: &str = "leave it unset. The pool sets the changeset (spec.sandbox.changeset)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 5] = [
+pub const UNSUPPORTED_FIELDS: [Field; 7] = [
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
     field("AgentPool", "spec.supervision.rules[].rule", Values::These(&["ToolRejected"]), "remove the rule. Nothing raises this violation"),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
     field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
-    field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_ITEM_SANDBOX_ADVICE),
+    field("WorkItem", "spec.bulkhead.sandbox.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
+    field("WorkItem", "spec.bulkhead.sandbox.isolation.mode", Values::These(&["Observe"]), NO_ITEM_MODE_ADVICE),
+    field("WorkItem", "spec.bulkhead.sandbox.software.path", Values::NotEmpty, NO_ITEM_PATH_ADVICE),
 ];
 
 impl Field {
@@ -142,9 +145,14 @@ mod tests {
         let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
         assert_eq!(paths("AgentPool", all), of_pools, "each of them is found");
         assert_eq!(paths("Toolset", json!({"image": "x"})), ["spec"]);
-        let item = json!({"requires": {"repositories": ["https://r"]}, "bulkhead": {"tokens": 5, "changeset": {}, "sandbox": {}}, "dependsOn": [{"name": "a", "queue": "q"}]});
-        assert_eq!(paths("WorkItem", item), ["spec.bulkhead.changeset", "spec.bulkhead.sandbox"]);
-        assert_eq!(paths("WorkItem", json!({"requires": {"repositories": ["https://r"]}, "bulkhead": {"tokens": 5}})), [] as [&str; 0]);
+        let sandbox = json!({"changeset": {}, "isolation": {"mode": "Observe"}, "software": {"path": ["/x"]}});
+        let item = json!({"bulkhead": {"tokens": 5, "changeset": {}, "sandbox": sandbox}, "dependsOn": [{"name": "a", "queue": "q"}]});
+        let of_items: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "WorkItem").map(|field| field.path).collect();
+        assert_eq!(paths("WorkItem", item), of_items);
+        let narrow =
+            json!({"isolation": {"landlock": "Required", "mode": "Enforce"}, "outputs": {"egress": "None"}, "software": {"path": []}});
+        let harmless = json!({"requires": {"repositories": ["https://r"]}, "bulkhead": {"tokens": 5, "sandbox": narrow}});
+        assert_eq!(paths("WorkItem", harmless), [] as [&str; 0]);
     }
 
     #[test]
@@ -163,8 +171,8 @@ mod tests {
             UNSUPPORTED_FIELDS.iter().find(|field| field.path == path).map(|field| field.expression("object")).unwrap_or_default()
         };
         assert_eq!(
-            expression("spec.bulkhead.sandbox"),
-            "!(has(object.spec) && has(object.spec.bulkhead) && has(object.spec.bulkhead.sandbox))"
+            expression("spec.bulkhead.changeset"),
+            "!(has(object.spec) && has(object.spec.bulkhead) && has(object.spec.bulkhead.changeset))"
         );
         assert_eq!(expression("spec.toolsets"), "!(has(object.spec) && has(object.spec.toolsets) && object.spec.toolsets.size() > 0)");
         assert_eq!(

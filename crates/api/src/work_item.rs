@@ -231,7 +231,9 @@ pub struct ItemBulkhead {
     pub timeout_seconds: Option<i32>,
     /// How the changes are isolated. Not supported by this version.
     pub changeset: Option<Changeset>,
-    /// Sandbox of the task, where it is narrower than the pool's. Not supported by this version.
+    /// Sandbox of the task, where it is narrower than the pool's: an item never opens what its pool closes. The item is given only to agents
+    /// that can enforce `isolation`, `outputs.loopback` and `software.requireDigest`; with `run: LongRunning` these are agents whose pool
+    /// requires them too. `outputs.egress` holds while an agent has the item.
     pub sandbox: Option<Sandbox>,
 }
 

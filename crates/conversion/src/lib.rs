@@ -5,6 +5,7 @@
 //! a status and read again is the same record.
 
 pub mod pool;
+pub mod sandbox;
 pub mod work;
 
 use spillway_api as api;

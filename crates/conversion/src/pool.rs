@@ -1,5 +1,6 @@
 //! The queues of a pool and its offer to items, from its spec alone.
 
+use super::sandbox::offered;
 use crate::api::agent_pool::{ModelApi, PoolMode, Workspace};
 use crate::api::{AgentPool, AgentPoolSpec};
 use crate::policy::git::Repository;
@@ -30,6 +31,7 @@ pub fn pool_offer(spec: &AgentPoolSpec) -> PoolOffer {
         accounts: models().filter_map(account).collect(),
         volumes: spec.workspace.iter().filter_map(|workspace| workspace.claim_name.clone()).collect(),
         repositories: spec.workspace.iter().filter_map(repository).collect(),
+        sandbox: offered(spec),
     }
 }
 
@@ -40,6 +42,8 @@ fn repository(workspace: &Workspace) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use serde_json::{Value, json};
 
@@ -68,12 +72,14 @@ mod tests {
             accounts: names(&["team"]),
             volumes: names(&["repo"]),
             repositories: names(&[]),
+            sandbox: offered(&pool.spec),
         };
         assert_eq!(
             pool_intake(&pool),
             PoolIntake { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected, outside_cluster: false }
         );
-        assert_eq!(pool_offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), PoolOffer::default());
+        let offer = pool_offer(&self::pool(json!({"workspace": {"empty": {}}})).spec);
+        assert_eq!(PoolOffer { sandbox: BTreeSet::new(), ..offer }, PoolOffer::default());
         let with_git = self::pool(json!({"workspace": {"git": {"remote": "https://GIT.example.org:443/team/app.git"}}}));
         assert_eq!(pool_offer(&with_git.spec).repositories, names(&["git.example.org/team/app"]));
     }

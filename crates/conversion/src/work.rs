@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, MicroTime, ObjectMeta, Time};
 use serde_json::{Value, json};
 
+use super::sandbox::{guarantees, item_egress, item_sandbox};
 use crate::api::names;
 use crate::api::work_item::{self, DependencyCondition, NotifyOn, OnDependencyFailure, WorkItemPhase};
 use crate::api::work_queue::ItemPolicy;
@@ -127,7 +128,8 @@ pub fn spec(item: &WorkItem) -> Spec {
             OnDependencyFailure::Hold => item::OnDependencyFailure::Hold,
         },
         selector: selector(spec.agent_selector.as_ref()).unwrap_or_default(),
-        requires: spec.requires.as_ref().map_or_else(Requires::default, requires),
+        requires: requires(spec),
+        egress: item_egress(spec),
         overrides,
         submitted_by: labels.and_then(|labels| labels.get(names::SUBMITTED_BY_LABEL)).cloned(),
         notify_on: spec
@@ -162,8 +164,11 @@ fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
 }
 
 /// The requirements of an item. Requirements that this version does not support are refused before.
-fn requires(asked: &work_item::Requires) -> Requires {
-    let work_item::Requires { tools, models, urls, accounts, volumes, repositories } = asked;
+fn requires(spec: &WorkItemSpec) -> Requires {
+    let sandbox = item_sandbox(spec).map(guarantees).unwrap_or_default();
+    let Some(work_item::Requires { tools, models, urls, accounts, volumes, repositories }) = &spec.requires else {
+        return Requires { sandbox, ..Requires::default() };
+    };
     let names = |names: &Option<Vec<String>>| names.iter().flatten().cloned().collect();
     Requires {
         tools: names(tools),
@@ -172,6 +177,7 @@ fn requires(asked: &work_item::Requires) -> Requires {
         accounts: names(accounts),
         volumes: names(volumes),
         repositories: names(repositories),
+        sandbox,
     }
 }
 

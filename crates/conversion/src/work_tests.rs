@@ -172,8 +172,8 @@ fn what_is_not_done_of_an_item_is_named() {
     assert_eq!(asks(json!({})), None);
     assert_eq!(asks(json!({"agentSelector": {"matchLabels": {"a": "b"}}, "bulkhead": {"tokens": 5, "timeoutSeconds": 60}})), None);
     assert_eq!(asks(json!({"requires": {"tools": ["make"], "models": ["m"], "repositories": ["https://r"]}})), None);
-    let two = json!({"bulkhead": {"changeset": {}, "sandbox": {}}});
-    assert_eq!(asks(two).as_deref(), Some("bulkhead.changeset and bulkhead.sandbox"));
+    let two = json!({"bulkhead": {"changeset": {}, "sandbox": {"changeset": {}}}});
+    assert_eq!(asks(two).as_deref(), Some("bulkhead.changeset and bulkhead.sandbox.changeset"));
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! | [`process`] | running one command with all that it starts: time limit, output, end | ask whether the command may run |
 //! | [`external`] | `spillway-agent run`: the sidecar and the supervisor outside the cluster | run anything but the given program |
 //! | [`local_sandbox`] | `spillway-agent sandbox`: a command on a developer's machine, in a sandbox, without Kubernetes | talk to a cluster |
-//! | [`record`] | `spillway-agent sandbox --record`: what the sandbox would refuse a command | confine the command |
+//! | [`record`] | what the sandbox refuses or would refuse, and `spillway-agent sandbox --record` | confine a command |
 //! | [`install`] | copying the binary to the folder that the agent's container mounts | |
 //! | `asked_body` | a request whose body is sent when the server asks for it | |
 //! | [`clock`] | time since boot, and the wall clock for people | |

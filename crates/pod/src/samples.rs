@@ -2,6 +2,7 @@
 
 use spillway_wire::agent::{Input, Run, WorkSettings};
 use spillway_wire::command::{BreakerMode, CommandBreakers};
+use spillway_wire::sandbox::ItemSandbox;
 use spillway_wire::work::{Assignment, LeaseRef};
 
 /// Settings with which the program runs once for each item, with the task on its standard input.
@@ -22,6 +23,7 @@ pub fn assignment(epoch: i64) -> Assignment {
         checkpoint_ref: None,
         branch: None,
         folder: None,
+        sandbox: ItemSandbox::default(),
     }
 }
 

@@ -32,7 +32,10 @@ fn both_programs_idle() {
     let gateway = FakeGateway::start(&folder);
     gateway.set("canaries", json!(["192.0.2.1:443"]));
     let link = start_link_with(&folder, &gateway, &["--first-port", &common::ports().to_string()]);
-    let agent = Supervised::start(&folder, &[], &["sh", "-c", "echo ready; exec sleep 1000"]);
+    // With the sandbox of a pool that sets nothing, and the thread that counts what it refuses.
+    let agent = Supervised::start_with(&folder, &[], &["sh", "-c", "echo ready; exec sleep 1000"], |command| {
+        command.env("SPILLWAY_SANDBOX", "{}");
+    });
     agent.wait_output("ready");
     gateway.wait("/report", 8, |call| call.status == 200);
     println!("{}", common::BINARY);

@@ -38,6 +38,7 @@ pub enum Violation {
     ToolRejected,
     TooManyChildren,
     ForbiddenPath,
+    SandboxViolation,
 }
 
 /// The actions, weakest first.
@@ -101,7 +102,7 @@ impl Signal {
             Self::ObjectiveMissed => once(Action::Notify),
             // The item has ended already: the agent may hold the next one.
             Self::BadChangeset => once(Action::Log),
-            Self::RuleViolated(Violation::NetworkDenied) => (Action::Warn, 20, Duration::from_secs(600)),
+            Self::RuleViolated(Violation::NetworkDenied | Violation::SandboxViolation) => (Action::Warn, 20, Duration::from_secs(600)),
             Self::RuleViolated(Violation::ToolRejected) => (Action::Warn, 10, Duration::from_secs(600)),
             Self::RuleViolated(Violation::TooManyChildren) => once(Action::Warn),
             Self::RuleViolated(Violation::ForbiddenPath) => once(Action::Notify),
@@ -128,6 +129,7 @@ impl Signal {
             Self::RuleViolated(Violation::ToolRejected) => "RuleViolated/ToolRejected",
             Self::RuleViolated(Violation::TooManyChildren) => "RuleViolated/TooManyChildren",
             Self::RuleViolated(Violation::ForbiddenPath) => "RuleViolated/ForbiddenPath",
+            Self::RuleViolated(Violation::SandboxViolation) => "RuleViolated/SandboxViolation",
             Self::GangDivergence => "GangDivergence",
         }
     }

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use spillway_wire::agent::Sandbox as Report;
-use spillway_wire::sandbox::{SandboxSettings, SandboxUnavailable, UnavailableReason};
+use spillway_wire::sandbox::{OBSERVED_TIER, Requirement, SandboxMode, SandboxSettings, SandboxUnavailable, UnavailableReason};
 
 use crate::Sandbox;
-use crate::grants::{Container, grants};
+use crate::grants::{Container, Grant, grants};
 use crate::kernel::Kernel;
 use crate::plan::{Plan, plan};
+use crate::policy::Network;
 
 /// The settings in the value of the variable. Settings that cannot be read are none of Spillway's: nothing starts.
 pub fn settings(value: &str) -> Result<SandboxSettings, SandboxUnavailable> {
@@ -26,7 +27,8 @@ pub fn report(value: Option<&str>, kernel: &Kernel) -> Report {
         Err(unavailable) => (Plan::NONE, SandboxSettings::disabled(), Some(unavailable)),
     };
     let missing = plan.missing(&settings).into_iter().map(str::to_owned).collect();
-    Report { tier: plan.tier(), missing, unavailable }
+    let tier = if settings.mode == SandboxMode::Observe { OBSERVED_TIER.to_owned() } else { plan.tier() };
+    Report { tier, missing, unavailable }
 }
 
 /// The sandbox for a program that may read and execute `readable`, beside its image, and write to `writable`. `ports`: the only TCP
@@ -39,12 +41,32 @@ pub fn prepare(
     ports: &[u16],
 ) -> Result<Sandbox, SandboxUnavailable> {
     let plan = plan(settings, kernel)?;
-    let container = match plan.landlock {
-        Some(_) => Container::read().map_err(|error| not_prepared(error.to_string()))?,
-        None => Container::default(),
-    };
+    let grants = plan.landlock.map(|_| granted(settings, readable, writable)).transpose()?;
+    Sandbox::prepare(&plan, &grants.unwrap_or_default(), ports).map_err(|error| not_prepared(error.to_string()))
+}
+
+/// What the sandbox of these settings would refuse: see [`prepare`].
+pub fn observation(settings: &SandboxSettings, readable: &[PathBuf], writable: &[PathBuf]) -> Result<Observation, SandboxUnavailable> {
+    let network = if settings.sidecar_ports_only { Network::Sidecar } else { Network::Pod };
+    Ok(Observation {
+        network: Some(network).filter(|_| settings.syscalls != Requirement::Disabled),
+        grants: (settings.landlock != Requirement::Disabled).then(|| granted(settings, readable, writable)).transpose()?,
+    })
+}
+
+/// What a sandbox would refuse.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// The policy of system calls. None: it refuses none.
+    pub network: Option<Network>,
+    /// The files that it opens. None: it opens all.
+    pub grants: Option<Vec<Grant>>,
+}
+
+fn granted(settings: &SandboxSettings, readable: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<Grant>, SandboxUnavailable> {
+    let container = Container::read().map_err(|error| not_prepared(error.to_string()))?;
     let readable: Vec<PathBuf> = readable.iter().cloned().chain(settings.readable.iter().map(PathBuf::from)).collect();
-    Sandbox::prepare(&plan, &grants(&container, &readable, writable), ports).map_err(|error| not_prepared(error.to_string()))
+    Ok(grants(&container, &readable, writable))
 }
 
 fn not_prepared(what: String) -> SandboxUnavailable {
@@ -71,6 +93,8 @@ mod tests {
         assert_eq!(of(Some("{}"), &FULL), ("Landlock-7".into(), String::new(), None));
         assert_eq!(of(Some("{}"), &BARE), ("AgentStrict".into(), "Landlock Signals AbstractSockets".into(), None));
         assert_eq!(of(None, &FULL), ("Pod".into(), all.into(), None), "an older controller gives no settings");
+        let observed = r#"{"landlock": "Required", "mode": "Observe"}"#;
+        assert_eq!(of(Some(observed), &BARE), ("Observed".into(), all.into(), None));
         let required = r#"{"landlock": "Required"}"#;
         assert_eq!(of(Some(required), &BARE), ("Pod".into(), all.into(), Some(UnavailableReason::LandlockNotBuilt)));
         for strange in ["", "x", r#"{"landlock": "Maybe"}"#, r#"{"unknown": 1}"#] {

@@ -65,6 +65,8 @@ enum Verdict {
     Refused,
     /// Allowed if one of the rules holds.
     Conditional(&'static [Rule]),
+    /// The watcher decides.
+    Watched,
 }
 
 /// The steps of a program.
@@ -93,13 +95,17 @@ const ARGUMENT_BYTES: u32 = 8;
 /// The program. A call of another architecture (32-bit programs) ends the process. Calls that are newer than the policy seem missing, and
 /// so do those of the x32 interface, which have higher numbers.
 pub fn program(architecture: Architecture, network: Network) -> Program {
-    let mut program = vec![
-        step(LOAD_WORD, 0, 0, ARCHITECTURE),
-        step(JUMP_IF_EQUAL, 1, 0, architecture.audit_number()),
-        answer(END_PROCESS),
-        step(LOAD_WORD, 0, 0, NUMBER),
-    ];
-    program.extend(search(&ranges(architecture, network)));
+    let mut program = head(architecture);
+    program.extend(search(&ranges(architecture, network, &[])));
+    program
+}
+
+/// The program, with a watcher that answers calls in the place of EPERM. Without the watcher they fail too, with ENOSYS.
+pub fn reporting(architecture: Architecture, network: Network) -> Program {
+    let mut program = program(architecture, network);
+    for step in program.iter_mut().filter(|step| step.code == RETURN && step.k == ERROR | EPERM) {
+        step.k = NOTIFY;
+    }
     program
 }
 
@@ -108,8 +114,8 @@ pub fn program(architecture: Architecture, network: Network) -> Program {
 pub enum WatchedCalls {
     /// All of them.
     All,
-    /// Those that the policy does not allow.
-    Refused,
+    /// Those that the policy does not allow, and those with these names.
+    Refused(Network, &'static [&'static str]),
 }
 
 /// A program that refuses nothing, and lets a watcher hear of calls. Messages over the descriptor `socket` are free: over it the watcher
@@ -124,8 +130,9 @@ pub fn watching(architecture: Architecture, watched: WatchedCalls, socket: u32) 
             answer(ALLOW),
             answer(NOTIFY),
         ],
-        WatchedCalls::Refused => {
-            let mut program = program(architecture, Network::Pod);
+        WatchedCalls::Refused(network, names) => {
+            let mut program = head(architecture);
+            program.extend(search(&ranges(architecture, network, names)));
             for step in program.iter_mut().filter(|step| step.code == RETURN && step.k != ALLOW) {
                 step.k = NOTIFY;
             }
@@ -134,13 +141,27 @@ pub fn watching(architecture: Architecture, watched: WatchedCalls, socket: u32) 
     }
 }
 
-/// The first number of each range, and the verdict on all numbers of the range.
-fn ranges(architecture: Architecture, network: Network) -> Vec<(u32, Verdict)> {
+/// Steps that load the number of the call, if it is one of the architecture.
+fn head(architecture: Architecture) -> Program {
+    vec![
+        step(LOAD_WORD, 0, 0, ARCHITECTURE),
+        step(JUMP_IF_EQUAL, 1, 0, architecture.audit_number()),
+        answer(END_PROCESS),
+        step(LOAD_WORD, 0, 0, NUMBER),
+    ]
+}
+
+/// The first number of each range, and the verdict on all numbers of the range. The watcher decides on the calls with these names.
+fn ranges(architecture: Architecture, network: Network, watched: &[&str]) -> Vec<(u32, Verdict)> {
     // Older calls do not exist on newer architectures.
     let mut known: Vec<(u32, Verdict)> = allowed(network)
         .iter()
         .filter_map(|Allowed { name, rules }| {
-            let verdict = if rules.is_empty() { Verdict::Allowed } else { Verdict::Conditional(rules) };
+            let verdict = match rules.as_slice() {
+                _ if watched.contains(name) => Verdict::Watched,
+                [] => Verdict::Allowed,
+                rules => Verdict::Conditional(rules),
+            };
             Some((architecture.number(name)?, verdict))
         })
         .collect();
@@ -184,6 +205,7 @@ fn judge(verdict: &Verdict) -> Program {
         Verdict::Allowed => vec![answer(ALLOW)],
         Verdict::Missing => vec![answer(ERROR | ENOSYS)],
         Verdict::Refused => vec![answer(ERROR | EPERM)],
+        Verdict::Watched => vec![answer(NOTIFY)],
         Verdict::Conditional(rules) => {
             let mut program: Program = rules.iter().flat_map(allow_if).collect();
             program.push(answer(ERROR | EPERM));
@@ -251,7 +273,7 @@ mod tests {
     #[test]
     fn a_number_is_found_in_few_steps() {
         for architecture in [Architecture::X86_64, Architecture::Aarch64] {
-            let ranges = ranges(architecture, Network::Pod);
+            let ranges = ranges(architecture, Network::Pod, &[]);
             assert!(ranges.len() < 256, "{} ranges", ranges.len());
             assert!(ranges.is_sorted_by(|one, other| one.0 < other.0 && one.1 != other.1), "{ranges:?}");
         }

@@ -4,16 +4,18 @@
 #![expect(unsafe_code, reason = "the child's own system calls between fork and exec; each says why it is safe")]
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::filter::{Architecture, Program, program};
+use crate::child::{call, check, deny_new_privileges, install_program, install_with_listener, send};
+use crate::filter::{Architecture, Program, program, reporting};
 use crate::grants::Grant;
 use crate::plan::Plan;
 use crate::policy::Network;
 use crate::rules::{self, RulesError};
+use crate::watch::PendingListener;
 
 /// A prepared sandbox. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Sandbox(Arc<Prepared>);
 struct Prepared {
     ruleset: Option<OwnedFd>,
     program: Option<Program>,
+    /// The same program for a command whose refused calls are counted.
+    reporting: Option<Program>,
 }
 
 impl Sandbox {
@@ -30,8 +34,11 @@ impl Sandbox {
     pub fn prepare(plan: &Plan, grants: &[Grant], ports: &[u16]) -> Result<Self, RulesError> {
         let ruleset = plan.landlock.map(|version| rules::ruleset(plan, version, grants, ports)).transpose()?;
         let network = if plan.sidecar_ports_only { Network::Sidecar } else { Network::Pod };
-        let program = plan.syscalls.then(|| program(Architecture::OWN, network));
-        Ok(Self(Arc::new(Prepared { ruleset, program })))
+        let (program, reporting) = match plan.syscalls {
+            true => (Some(program(Architecture::OWN, network)), Some(reporting(Architecture::OWN, network))),
+            false => (None, None),
+        };
+        Ok(Self(Arc::new(Prepared { ruleset, program, reporting })))
     }
 
     /// Puts the command into this sandbox. If that fails when the command is started, it is not started.
@@ -39,13 +46,26 @@ impl Sandbox {
         let prepared = self.0.clone();
         // SAFETY: `install` only makes system calls on memory that exists since before the fork.
         unsafe {
-            command.pre_exec(move || prepared.install());
+            command.pre_exec(move || prepared.install(None));
         }
+    }
+
+    /// As [`Sandbox::confine`], and another thread must refuse what the filter refuses, so that it can count. Without that thread a refused
+    /// call waits, and fails with ENOSYS when the listener is closed.
+    pub fn confine_and_report(&self, command: &mut Command) -> io::Result<PendingListener> {
+        let prepared = self.0.clone();
+        let (pending, socket) = PendingListener::pair()?;
+        // SAFETY: as above.
+        unsafe {
+            command.pre_exec(move || prepared.install(Some(&socket)));
+        }
+        Ok(pending)
     }
 }
 
 impl Prepared {
-    fn install(&self) -> io::Result<()> {
+    /// `watcher`: the socket over which the listener is sent.
+    fn install(&self, watcher: Option<&OwnedFd>) -> io::Result<()> {
         // The standard library's own descriptor for errors of exec must live until then. Linux before 5.11 cannot close the others so, and
         // old profiles of runtimes do not know the call; the supervisor's own are closed at exec anyway.
         match call(libc::SYS_close_range, [3, u32::MAX.into(), libc::CLOSE_RANGE_CLOEXEC.into()]) {
@@ -61,36 +81,15 @@ impl Prepared {
         if let Some(ruleset) = &self.ruleset {
             call(libc::SYS_landlock_restrict_self, [u64::from(ruleset.as_raw_fd().unsigned_abs()), 0, 0])?;
         }
-        if let Some(program) = &self.program {
-            install_program(program, 0)?;
+        let Some(program) = &self.program else { return Ok(()) };
+        if let Some((socket, reporting)) = watcher.zip(self.reporting.as_ref()) {
+            match install_with_listener(reporting) {
+                Ok(listener) => return send(socket, listener.as_fd()),
+                // The kernel or the container runtime leaves no place for a listener: refused calls are not counted.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EBUSY | libc::ENOSYS)) => {}
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        install_program(program, 0).map(drop)
     }
-}
-
-/// Set-uid programs give no rights any more, which is what the kernel wants of those who install a sandbox without privileges.
-pub(crate) fn deny_new_privileges() -> io::Result<()> {
-    // SAFETY: no pointers.
-    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_u64, 0_u64, 0_u64, 0_u64) }.into())
-}
-
-/// Installs the program on this thread. Returns the kernel's answer, which is a descriptor if the flags ask for one.
-pub(crate) fn install_program(program: &Program, flags: libc::c_ulong) -> io::Result<libc::c_long> {
-    let filter = libc::sock_fprog {
-        len: u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
-        filter: program.as_ptr().cast_mut(),
-    };
-    // SAFETY: the kernel copies the steps of the `sock_fprog`.
-    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) };
-    check(answer).map(|()| answer)
-}
-
-/// A system call whose arguments are numbers.
-fn call(number: libc::c_long, [first, second, third]: [u64; 3]) -> io::Result<()> {
-    // SAFETY: no pointers.
-    check(unsafe { libc::syscall(number, first, second, third) })
-}
-
-pub(crate) fn check(answer: libc::c_long) -> io::Result<()> {
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -4,8 +4,8 @@
 //! What always holds: a sandbox is prepared whole before the program is forked, and a program whose sandbox cannot be installed is
 //! not started. A program cannot leave its sandbox, and can only narrow it.
 //!
-//! This crate has the only `unsafe` code of the workspace, in [`install`], [`kernel`], [`signals`] and [`watch`]. It does not decide which agents get a
-//! sandbox, and it does not know Kubernetes.
+//! This crate has the only `unsafe` code of the workspace, in `child`, [`install`], [`kernel`], [`signals`] and [`watch`]. It does not
+//! decide which agents get a sandbox, and it does not know Kubernetes.
 //!
 //! | file | for |
 //! |---|---|
@@ -17,11 +17,13 @@
 //! | [`policy`] | the system calls that the program may make |
 //! | [`filter`] | the policy as a program for the kernel |
 //! | [`profile`] | the policy as a profile of container runtimes, and as a SeccompProfile object |
+//! | `child` | system calls between fork and exec |
 //! | [`install`] | a sandbox around a command |
 //! | [`signals`] | signals that a started program ignores |
-//! | [`watch`] | hearing of the system calls of a command that is not confined |
+//! | [`watch`] | hearing of the system calls of a command, to count them |
 //! | [`container`] | the sandbox of a container, from its settings, and the report about it |
 
+mod child;
 pub mod condition;
 pub mod container;
 pub mod filter;

@@ -1,7 +1,7 @@
 //! Which guarantees are enforced on a node, or why the program must not start there. Pure.
 
 use spillway_wire::sandbox::{
-    ABSTRACT_SOCKETS, AGENT_STRICT, LANDLOCK, POD_TIER, Requirement, SIGNALS, SandboxSettings, SandboxUnavailable, TCP_PORTS,
+    ABSTRACT_SOCKETS, AGENT_STRICT, LANDLOCK, POD_TIER, Requirement, SIGNALS, SandboxMode, SandboxSettings, SandboxUnavailable, TCP_PORTS,
     UnavailableReason,
 };
 
@@ -25,9 +25,13 @@ pub struct Plan {
     pub sidecar_ports_only: bool,
 }
 
-/// Decides. A guarantee that is required and cannot be enforced ends in an error; one that is preferred is left out.
+/// Decides. A guarantee that is required and cannot be enforced ends in an error; one that is preferred is left out. In the mode Observe
+/// nothing is enforced, whatever is required.
 pub fn plan(settings: &SandboxSettings, kernel: &Kernel) -> Result<Plan, SandboxUnavailable> {
-    let SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: _ } = settings;
+    let SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: _, mode } = settings;
+    if *mode == SandboxMode::Observe {
+        return Ok(Plan::NONE);
+    }
     let version = match (landlock, version(kernel.landlock)) {
         (Requirement::Disabled, _) | (Requirement::Preferred, Err(_)) => None,
         (Requirement::Required, Err(unavailable)) => return Err(unavailable),
@@ -119,7 +123,7 @@ mod tests {
     use super::*;
 
     fn settings(landlock: Requirement, syscalls: Requirement, sidecar_ports_only: bool) -> SandboxSettings {
-        SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: Vec::new() }
+        SandboxSettings { landlock, syscalls, sidecar_ports_only, ..SandboxSettings::default() }
     }
 
     const FULL: Kernel = Kernel { landlock: Landlock::Version(7), seccomp: true };
@@ -176,6 +180,15 @@ mod tests {
         let preferred = settings(Requirement::Preferred, Requirement::Preferred, true);
         assert_eq!(plan(&preferred, &kernel).expect("a plan").missing(&preferred), [TCP_PORTS, AGENT_STRICT]);
         assert!(plan(&settings(Requirement::Required, Requirement::Preferred, false), &kernel).is_ok());
+    }
+
+    #[test]
+    fn a_sandbox_that_observes_enforces_nothing_whatever_the_kernel_can() {
+        for kernel in [FULL, Kernel { landlock: Landlock::NotBuilt, seccomp: false }] {
+            let settings = SandboxSettings { mode: SandboxMode::Observe, ..settings(Requirement::Required, Requirement::Required, true) };
+            let plan = plan(&settings, &kernel).expect("it runs");
+            assert_eq!((plan, plan.missing(&settings).len()), (Plan::NONE, 5));
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Scene {
 
     fn sandbox(&self) -> Sandbox {
         let required = Requirement::Required;
-        let settings = SandboxSettings { landlock: required, syscalls: required, sidecar_ports_only: true, readable: Vec::new() };
+        let settings = SandboxSettings { landlock: required, syscalls: required, sidecar_ports_only: true, ..SandboxSettings::default() };
         let plan = plan(&settings, &Kernel::probe()).expect("this kernel can all");
         assert_eq!(plan.missing(&settings), [""; 0]);
         let program = PathBuf::from(PROGRAM).parent().expect("a folder").to_owned();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::{BoundedBody, at_most};
 use crate::changeset::ChangesetSettings;
 use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits, TimeExemptions};
-use crate::sandbox::SandboxUnavailable;
+use crate::sandbox::{SandboxRefusals, SandboxUnavailable};
 use crate::work::{ItemWanted, LeaseRef};
 
 /// The first call of a sidecar after each of its starts.
@@ -52,9 +52,7 @@ impl Sandbox {
             return Err(("sandbox.missing", format!("must have at most 16 entries, but has {}", self.missing.len())));
         }
         self.missing.iter().try_for_each(|one| at_most("sandbox.missing", one, 128))?;
-        self.unavailable
-            .iter()
-            .try_for_each(|unavailable| at_most("sandbox.unavailable.message", &unavailable.message, SandboxUnavailable::MAX_MESSAGE_CHARS))
+        self.unavailable.iter().try_for_each(|unavailable| unavailable.check("sandbox.unavailable.message"))
     }
 }
 
@@ -284,6 +282,13 @@ pub struct Report {
     /// the same reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
+    /// What the sandbox refused. The field is left out while that is nothing, for the same reason.
+    #[serde(default, skip_serializing_if = "SandboxRefusals::is_nothing")]
+    pub refused: SandboxRefusals,
+    /// Why the supervisor could not prepare the sandbox, so that the program does not start. The field is left out if it could, for the same
+    /// reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<SandboxUnavailable>,
 }
 
 impl Report {
@@ -303,6 +308,8 @@ impl Report {
             commands: CommandCounts::default(),
             breaker: BreakerState::default(),
             checkpoint: None,
+            refused: SandboxRefusals::default(),
+            unavailable: None,
         }
     }
 }
@@ -313,6 +320,8 @@ impl BoundedBody for Report {
         at_most("held.uid", self.held.as_ref().map_or("", |held| &held.uid), 64)?;
         self.preflight.as_ref().map_or(Ok(()), Preflight::check)?;
         self.checkpoint.as_ref().map_or(Ok(()), Checkpoint::check)?;
+        self.refused.check()?;
+        self.unavailable.iter().try_for_each(|unavailable| unavailable.check("unavailable.message"))?;
         if self.reachable.len() > 16 {
             return Err(("reachable", format!("must have at most 16 entries, but has {}", self.reachable.len())));
         }

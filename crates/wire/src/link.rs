@@ -53,7 +53,7 @@ impl BoundedBody for Hello {
 #[serde(rename_all = "camelCase")]
 pub enum Control {
     /// State of the program. It is sent after a change, and at least each second while the program is active.
-    State(Report),
+    State(Box<Report>),
     /// The notices up to this id were written for the program.
     NoticesSeen(u64),
     /// The answer to the sidecar's question whether it may end: no process of the program is left.

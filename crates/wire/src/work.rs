@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::body::{BoundedBody, at_most};
 use crate::changeset::ChangesetReport;
+use crate::sandbox::ItemSandbox;
 
 /// Maximum number of bytes of a result.
 pub const MAX_RESULT_BYTES: usize = 4096;
@@ -100,6 +101,9 @@ pub struct Assignment {
     /// Folder of the item's changeset: the claim, and the path in its volume. None: the item has no changeset, or one of a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
+    /// What the item requires of the sandbox of its program, beyond the pool.
+    #[serde(default, skip_serializing_if = "ItemSandbox::is_nothing")]
+    pub sandbox: ItemSandbox,
 }
 
 impl Assignment {

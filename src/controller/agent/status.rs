@@ -186,7 +186,13 @@ fn set_reported_fields(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentSt
                 message: unavailable.message.clone(),
             });
             let missing = Some(found.missing.clone()).filter(|all| !all.is_empty());
-            next.sandbox = Some(SandboxReport { tier: found.tier.clone(), missing, unavailable });
+            let refused = next.sandbox.take().and_then(|stored| stored.refused);
+            next.sandbox = Some(SandboxReport { tier: found.tier.clone(), missing, unavailable, refused });
+        }
+        if let Some((sandbox, (report, _))) = next.sandbox.as_mut().zip(view.report.as_ref())
+            && !report.refused.uses.is_empty()
+        {
+            sandbox.refused = Some(report.refused.uses.clone());
         }
         // A hibernating agent comes back, so a goodbye of its program, which is asked to end, is ignored.
         if next.goodbye.is_none()

@@ -8,8 +8,8 @@ use crate::policy::budget::blocker::ExhaustedLimit;
 use crate::policy::budget::refusal::RefusalCause;
 use crate::policy::budget::{Blocker, Holders, Key, Window};
 use crate::policy::work::item::Phase;
-use crate::wire::agent::{Checkpoint, CheckpointState, Sandbox};
-use crate::wire::sandbox::{SandboxUnavailable, UnavailableReason};
+use crate::wire::agent::{Checkpoint, CheckpointState, Program, Report, Sandbox};
+use crate::wire::sandbox::{SandboxRefusals, SandboxUnavailable, UnavailableReason};
 
 fn agent() -> Agent {
     let mut agent = Agent::new(
@@ -420,6 +420,9 @@ fn the_sandbox_is_what_the_pod_reports() {
     assert_eq!((degraded.0.as_str(), degraded.1.as_str()), ("False", reasons::SANDBOX_DEGRADED));
     assert!(degraded.2.contains("Landlock, Signals"), "{}", degraded.2);
     assert_eq!(of("Pod", &["Landlock", "AgentStrict"]).1, reasons::POD_WALLS_ONLY);
+    let observed = of("Observed", &["Landlock", "AgentStrict"]);
+    assert_eq!((observed.0.as_str(), observed.1.as_str()), ("False", reasons::SANDBOX_OBSERVED));
+    assert!(observed.2.ends_with("It would refuse: nothing so far"), "{}", observed.2);
     let known = [
         reasons::LANDLOCK_NOT_BUILT,
         reasons::LANDLOCK_NOT_ENABLED,
@@ -435,6 +438,26 @@ fn the_sandbox_is_what_the_pod_reports() {
         assert_eq!(message, "the program does not start: use another node");
         assert_eq!(stored.map(|stored| stored.reason), Some(expected.to_owned()), "a new leader finds it");
     }
+}
+
+#[test]
+fn what_the_sandbox_refused_is_kept() {
+    let (agent, state) = (agent(), State::Running(Activity::Idle));
+    let sandbox = Sandbox { tier: "Observed".into(), missing: vec!["Landlock".into()], unavailable: None };
+    let refused = SandboxRefusals { system_calls: 3, files: 1, uses: vec!["ptrace".into(), "read /x".into()] };
+    let report = Report { refused, ..Report::of(Program::Running) };
+    let view = View { sandbox: Some(sandbox.clone()), report: Some((report, jiff::Timestamp::UNIX_EPOCH)), ..View::well() };
+    let status = written(&agent, &StatusFacts { view: Some(&view), ..told(&state) });
+    let of = |status: &AgentStatus| status.sandbox.clone().and_then(|sandbox| sandbox.refused);
+    assert_eq!(of(&status), Some(vec!["ptrace".to_owned(), "read /x".to_owned()]));
+    let found = find(&status.conditions, types::SANDBOX_ENFORCED).expect("SandboxEnforced");
+    assert!(found.message.ends_with("It would refuse: ptrace, read /x"), "{}", found.message);
+    // A new leader that has no report of the agent yet.
+    let news = Sandbox { missing: vec!["Landlock".into(), "Signals".into()], ..sandbox };
+    let (mut later, view) = (agent, View { sandbox: Some(news), ..View::well() });
+    later.status = Some(status);
+    let status = written(&later, &StatusFacts { view: Some(&view), ..told(&state) });
+    assert_eq!(of(&status).map(|refused| refused.len()), Some(2));
 }
 
 #[test]

@@ -329,6 +329,7 @@ fn signal_of(signal: ApiSignal, rule: Option<ViolatedRule>) -> Signal {
             Some(ViolatedRule::ToolRejected) => Violation::ToolRejected,
             Some(ViolatedRule::TooManyChildren) => Violation::TooManyChildren,
             Some(ViolatedRule::ForbiddenPath) => Violation::ForbiddenPath,
+            Some(ViolatedRule::SandboxViolation) => Violation::SandboxViolation,
             // The CRD demands one with this signal.
             Some(ViolatedRule::NetworkDenied) | None => Violation::NetworkDenied,
         }),

@@ -164,6 +164,8 @@ pub(super) struct AgentRecord {
     pub refused_at_limit: Option<i64>,
     pub refused: Option<(LeaseRef, RefusedCall, BootTime)>,
     pub timeouts: u32,
+    /// System calls and uses of files that the sandbox refused, as the pod counts them. `None` before its first report.
+    pub refusals: Option<[u64; 2]>,
     /// How long no call and no reconciler touched the agent.
     pub idle: Duration,
 }
@@ -197,6 +199,7 @@ impl Default for AgentRecord {
             refused_at_limit: None,
             refused: None,
             timeouts: 0,
+            refusals: None,
             idle: Duration::ZERO,
         }
     }

@@ -7,6 +7,7 @@ use super::Live;
 use crate::cluster::clock::BootTime;
 use crate::governor::work::refused::RefusedCall;
 use crate::policy::interventions::{Signal, Timeout};
+use crate::wire::sandbox::OBSERVED_TIER;
 use crate::wire::work::LeaseRef;
 
 /// Minimum time between two answers to a signal that is raised again and again.
@@ -52,6 +53,22 @@ impl Live {
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.timeouts = one.timeouts.saturating_add(1);
         }
+    }
+
+    /// Records how often the sandbox of an agent refused something, and returns the increase of system calls and of uses of files. Counts
+    /// from before the first report are not attributed.
+    pub fn refusals_counted(&self, uid: &str, counts: [u64; 2]) -> [u64; 2] {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        let known = one.refusals.replace(counts).unwrap_or(counts);
+        [counts[0].saturating_sub(known[0]), counts[1].saturating_sub(known[1])]
+    }
+
+    /// Whether the sandbox of an agent only observes, as its pod reported.
+    pub fn only_observes(&self, uid: &str) -> bool {
+        let state = self.lock();
+        let sandbox = state.agents.get(uid).and_then(|one| one.sandbox.as_ref());
+        sandbox.is_some_and(|sandbox| sandbox.tier == OBSERVED_TIER)
     }
 
     /// Records that the status counts this many more timeouts.

@@ -23,6 +23,7 @@ use crate::controller::agent::supervisor_pause_reason;
 use crate::governor::breaker::{BeginRefusal, work as attempt};
 use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::caller::Caller;
+use crate::governor::sandbox::required_of_pod;
 use crate::governor::{changeset, preflight};
 use crate::policy::interventions::Signal;
 use crate::policy::preflight::Verdict;
@@ -249,6 +250,7 @@ fn assignment(item: &WorkItem, agent: &Agent, pool: &AgentPool, key: &ObjectKey,
         checkpoint_ref: item.status.as_ref().and_then(|status| status.progress.as_ref()?.checkpoint_ref.clone()),
         branch: changeset::branch_of(agent, pool, &entry, &key.name),
         folder: changeset::folder_of(agent, pool),
+        sandbox: required_of_pod(&entry),
     }
 }
 

@@ -19,6 +19,9 @@ use super::{Metrics, registered};
 const POOL_SERIES_BOUNDS: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
 /// Types of agents that have series of their own.
 const MAX_TYPE_SERIES: usize = 32;
+/// The kinds of what a sandbox refuses.
+const SYSTEM_CALL: &str = "SystemCall";
+const FILE: &str = "File";
 /// Types belong to no namespace.
 const TYPE_SERIES_BOUNDS: Bounds = Bounds { all: MAX_TYPE_SERIES, of_one: MAX_TYPE_SERIES, namespaces: 1 };
 
@@ -40,6 +43,13 @@ struct PoolReason {
     namespace: String,
     pool: String,
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PoolRefusals {
+    namespace: String,
+    pool: String,
+    kind: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -131,6 +141,7 @@ pub(super) struct Fleet {
     phases: Family<PoolPhase, Gauge>,
     tripped: Family<PoolState, Gauge>,
     sandboxes: Family<PoolState, Gauge>,
+    refusals: Family<PoolRefusals, Counter>,
     starts: Family<PoolLabels, Counter>,
     ends: Family<PoolReason, Counter>,
     type_phases: Family<TypePhase, Gauge>,
@@ -166,6 +177,12 @@ impl Fleet {
                 "Agents of a pool that have not ended, by the state of their sandbox",
                 Family::default(),
             ),
+            refusals: registered(
+                registry,
+                "pool_sandbox_refusals",
+                "What the sandboxes of a pool's agents refused, or would refuse in mode Observe, by kind",
+                Family::default(),
+            ),
             starts: registered(registry, "pool_agent_starts", "Pods that were created for agents of a pool", Family::default()),
             ends: registered(registry, "pool_agent_ends", "Agents of a pool that ended or hibernated, by reason", Family::default()),
             type_phases: registered(registry, "agents", "Agents by type and phase", Family::default()),
@@ -190,6 +207,9 @@ impl Fleet {
     /// Removes the counters with these labels. The gauges are removed with the next update.
     fn remove(&self, Series { namespace, name }: &Series) {
         self.starts.remove(&PoolLabels { namespace: namespace.clone(), pool: name.clone() });
+        for kind in [SYSTEM_CALL, FILE] {
+            self.refusals.remove(&PoolRefusals { namespace: namespace.clone(), pool: name.clone(), kind });
+        }
         for reason in self.reasons() {
             self.ends.remove(&PoolReason { namespace: namespace.clone(), pool: name.clone(), reason });
         }
@@ -216,6 +236,15 @@ impl Metrics {
         let fleet = &self.0.fleet;
         fleet.starts.get_or_create(&PoolLabels { namespace, pool: name }).inc();
         fleet.type_starts.get_or_create(&TypeLabels { r#type }).inc();
+    }
+
+    /// The sandboxes of a pool's agents refused so many more system calls and uses of files, or would have refused them.
+    pub fn sandbox_refused(&self, namespace: &str, pool: Option<&str>, calls: u64, files: u64) {
+        let Series { namespace, name } = self.pool(namespace, pool);
+        for (kind, count) in [(SYSTEM_CALL, calls), (FILE, files)].into_iter().filter(|(_, count)| *count > 0) {
+            let labels = PoolRefusals { namespace: namespace.clone(), pool: name.clone(), kind };
+            self.0.fleet.refusals.get_or_create(&labels).inc_by(count);
+        }
     }
 
     /// An agent of this pool and type ended or hibernated.

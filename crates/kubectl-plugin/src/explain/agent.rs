@@ -86,6 +86,8 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
     list.text("Sandbox", status.sandbox.as_ref().map(|sandbox| &sandbox.tier));
     let missing = status.sandbox.as_ref().and_then(|sandbox| sandbox.missing.as_ref());
     list.text("Sandbox lacks", missing.map(|missing| missing.join(", ")));
+    let refused = status.sandbox.as_ref().and_then(|sandbox| sandbox.refused.as_ref());
+    list.text("Sandbox refused", refused.map(|refused| refused.join(", ")));
     list.time("Heartbeat", status.last_heartbeat_time.as_ref(), "as last written");
     list.time("Activity", status.last_activity_time.as_ref(), "as last written");
     list.text("Action", status.current_action.as_ref());

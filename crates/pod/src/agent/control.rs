@@ -114,7 +114,7 @@ async fn tell(
     told.mark_changed();
     while told.changed().await.is_ok() {
         let Some(state) = told.borrow_and_update().clone() else { continue };
-        let mut news = vec![Control::State(state.report.clone())];
+        let mut news = vec![Control::State(Box::new(state.report.clone()))];
         if state.report.notices_seen > seen {
             seen = state.report.notices_seen;
             news.push(Control::NoticesSeen(seen));

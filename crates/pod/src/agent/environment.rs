@@ -96,7 +96,8 @@ pub fn with_timed_shells(path: Option<&OsString>, bin: &Path, is_there: impl Fn(
 
 /// The variables that an item adds when the program runs for it for the `turn`th time.
 pub fn item_variables(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<String, OsString> {
-    let Assignment { held, name, queue, type_, payload: _, attempt, attempt_seconds: _, checkpoint_ref, branch, folder: _ } = item;
+    let Assignment { held, name, queue, type_, payload: _, attempt, attempt_seconds: _, checkpoint_ref, branch, folder: _, sandbox: _ } =
+        item;
     let text = [
         ("SPILLWAY_ITEM", Some(name.clone())),
         ("SPILLWAY_ITEM_UID", Some(held.uid.clone())),
@@ -115,6 +116,7 @@ pub fn item_variables(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<Str
 
 #[cfg(test)]
 mod tests {
+    use spillway_wire::sandbox::ItemSandbox;
     use spillway_wire::work::LeaseRef;
 
     use super::*;
@@ -202,6 +204,7 @@ mod tests {
             checkpoint_ref: Some("branch-1".into()),
             branch: Some("spillway/fix-1".into()),
             folder: None,
+            sandbox: ItemSandbox::default(),
         };
         let built = item_variables(&item, 3, Path::new("/spillway/data"));
         let lines: Vec<String> = built.iter().map(|(name, value)| format!("{name}={}", value.to_string_lossy())).collect();

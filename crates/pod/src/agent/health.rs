@@ -93,20 +93,14 @@ impl Health {
 
     /// The report, now.
     pub fn report(&self, now: BootTime) -> Report {
+        // The supervisor fills in what its other parts know, and the sidecar what it knows.
         Report {
-            period_seconds: 0, // the sidecar fills it in
-            program: self.program,
             silent_ms: if self.program == Program::Waiting { 0 } else { millis(now.since(self.active)) },
             frozen_ms: self.frozen.map_or(0, |since| millis(now.since(since))),
             action: self.action.clone(),
             attached: self.terminal.is_some_and(|used| now.since(used) < TERMINAL_ATTACHED_TTL),
-            reachable: Vec::new(),
             notices_seen: self.notices_seen,
-            held: None,                   // filled in by the supervisor, from its items
-            preflight: None,              // filled in by the supervisor, from its preflight
-            commands: Default::default(), // the sidecar fills it in
-            breaker: Default::default(),
-            checkpoint: None,
+            ..Report::of(self.program)
         }
     }
 }

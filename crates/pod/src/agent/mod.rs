@@ -10,7 +10,7 @@
 //! | [`control`] | the connection to the sidecar |
 //! | [`processes`], [`output`], [`plain_text`], [`terminal`] | the kernel's processes; the program's output and terminal |
 //! | [`environment`], [`home`], [`item_files`], [`notices`] | what the program finds: variables, home, task and result, notices |
-//! | `confinement` | the sandbox of all that we start |
+//! | `confinement`, [`refusal_counts`] | the sandbox of all that we start, and what it refuses |
 //! | `supervisor`, `options`, `start`, `changeset_steps`, `hooks`, `hung`, `notice_queue` | the state of the loop, and its actions by subject |
 
 pub mod changeset;
@@ -33,6 +33,7 @@ pub mod output;
 pub mod plain_text;
 pub mod preflight;
 pub mod processes;
+pub mod refusal_counts;
 mod start;
 mod supervisor;
 pub mod terminal;
@@ -43,7 +44,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
-use spillway_wire::agent::{Preflight, PreflightState, Program, Report};
+use spillway_wire::agent::{Program, Report};
 use spillway_wire::link::Order;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -254,6 +255,7 @@ impl Supervisor {
     }
 
     fn run_item_actions(&mut self, now: BootTime, actions: Vec<item::Action>) {
+        self.confine_for_item();
         for action in actions {
             match action {
                 item::Action::Run { turn, text, input } => {
@@ -422,11 +424,10 @@ impl Supervisor {
 
     /// Reports to the sidecar, if something changed or the program was active since the last report.
     fn tell(&mut self, now: BootTime) {
+        let (held, preflight, checkpoint) = (self.items.held(), self.preflight.reported_state(), self.checkpoint.clone());
         // The sidecar knows what the kernel can, and not what went wrong here.
-        let refused =
-            self.init.unavailable().map(|unavailable| Preflight { state: PreflightState::Failed, message: unavailable.message.clone() });
-        let (held, preflight, checkpoint) = (self.items.held(), refused.or(self.preflight.reported_state()), self.checkpoint.clone());
-        let report = Report { held, preflight, checkpoint, ..self.health.report(now) };
+        let (refused, unavailable) = (self.init.refusals(), self.init.unavailable().cloned());
+        let report = Report { held, preflight, checkpoint, refused, unavailable, ..self.health.report(now) };
         let finished = self.items.finished();
         let (ended, hung, commit) = (self.leave.is_some(), self.hung, self.changeset.announced());
         let active = self.health.last_active() > self.told_active;
@@ -441,6 +442,8 @@ impl Supervisor {
                         || told.report.held != report.held
                         || told.report.preflight != report.preflight
                         || told.report.checkpoint != report.checkpoint
+                        || told.report.refused != report.refused
+                        || told.report.unavailable != report.unavailable
                         || told.report.program != report.program
                         || told.report.action != report.action
                         || told.report.attached != report.attached
@@ -464,7 +467,10 @@ impl Supervisor {
             self.health.ended();
         }
         self.tell(BootTime::now());
-        if self.health.report(BootTime::now()).program != Program::Waiting {
+        if let Some(report) = self.init.observed() {
+            report.lines().for_each(|line| agent_says!("{line}"));
+        }
+        if self.health.report(BootTime::now()).program != Program::Waiting || self.init.unavailable().is_some() {
             let told = heard.wait_for(|told| told.as_ref().is_some_and(|told| told.ended));
             let _ = timeout(FINAL_REPORT_TIMEOUT, told).await; // without it, the controller learns the end from the kubelet
         }

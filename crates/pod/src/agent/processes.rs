@@ -17,8 +17,9 @@ use rustix::process::{
 };
 
 use spillway_sandbox::Sandbox;
-use spillway_wire::sandbox::SandboxUnavailable;
+use spillway_wire::sandbox::{ItemSandbox, SandboxRefusals, SandboxUnavailable};
 
+use super::refusal_counts::RefusalCounts;
 use super::watchdog::Process;
 use crate::files::stdin_with;
 use crate::process::kind::{self, OwnBinary};
@@ -33,6 +34,8 @@ pub struct Init {
     max_processes: Option<u64>,
     /// The sandbox of every process that we start.
     confinement: Confinement,
+    /// The one that takes its place for an item, and what the item requires.
+    for_item: Option<(ItemSandbox, Confinement)>,
 }
 
 /// How the processes that we start are confined.
@@ -40,8 +43,10 @@ pub struct Init {
 pub enum Confinement {
     /// Outside a container, and where the controller gave no settings: not at all.
     None,
-    /// In a sandbox.
-    Sandbox(Sandbox),
+    /// In a sandbox, which counts what it refuses.
+    Sandbox(Sandbox, RefusalCounts),
+    /// Not at all. What the sandbox would refuse is counted.
+    Observed(RefusalCounts),
     /// The sandbox cannot be enforced here, so that nothing starts.
     Unavailable(SandboxUnavailable),
 }
@@ -85,7 +90,12 @@ impl Init {
     /// namespace, and otherwise all agents of the node have the same uid.
     pub fn new(max_processes: u64) -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_initial(&map));
-        (getpid() == Pid::INIT).then_some(Self { tree: None, max_processes: own.then_some(max_processes), confinement: Confinement::None })
+        (getpid() == Pid::INIT).then_some(Self {
+            tree: None,
+            max_processes: own.then_some(max_processes),
+            confinement: Confinement::None,
+            for_item: None,
+        })
     }
 
     /// Outside a container, below the process `parent`, which started us. We end when it ends. There is no limit of processes: the
@@ -96,7 +106,7 @@ impl Init {
         if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(parent) {
             return Err(io::Error::other("the process that started the supervisor has ended"));
         }
-        Ok(Self { tree: Some(Tree::new()?), max_processes: None, confinement: Confinement::None })
+        Ok(Self { tree: Some(Tree::new()?), max_processes: None, confinement: Confinement::None, for_item: None })
     }
 
     /// Confines all processes that are started from now on.
@@ -104,11 +114,35 @@ impl Init {
         self.confinement = confinement;
     }
 
+    /// Confines the processes that are started from now on as the item in hand requires. `prepare` makes that confinement from the one of
+    /// other processes.
+    pub fn confine_for_item(&mut self, required: ItemSandbox, prepare: impl FnOnce(&Confinement) -> Confinement) {
+        if self.for_item.as_ref().map(|(known, _)| *known).unwrap_or_default() != required {
+            self.for_item = (!required.is_nothing()).then(|| (required, prepare(&self.confinement)));
+        }
+    }
+
     /// Why no process may start.
     pub fn unavailable(&self) -> Option<&SandboxUnavailable> {
         match &self.confinement {
             Confinement::Unavailable(unavailable) => Some(unavailable),
-            Confinement::None | Confinement::Sandbox(_) => None,
+            Confinement::None | Confinement::Sandbox(..) | Confinement::Observed(_) => None,
+        }
+    }
+
+    /// What the sandbox refused, or would have refused.
+    pub fn refusals(&self) -> SandboxRefusals {
+        match &self.confinement {
+            Confinement::Sandbox(_, counts) | Confinement::Observed(counts) => counts.refusals(),
+            Confinement::None | Confinement::Unavailable(_) => SandboxRefusals::default(),
+        }
+    }
+
+    /// All that the sandbox would have refused, for people. `None`: it refuses, or there is none.
+    pub fn observed(&self) -> Option<String> {
+        match &self.confinement {
+            Confinement::Observed(counts) => Some(counts.report()),
+            Confinement::None | Confinement::Sandbox(..) | Confinement::Unavailable(_) => None,
         }
     }
 
@@ -137,9 +171,10 @@ impl Init {
     /// Starts a child with a limit of processes. The child inherits our limit at that moment, and then gets its own one for good.
     /// Our limit is a little higher, so that hooks can be started when the program has reached its limit.
     fn spawn(&self, prepared: &mut Command) -> io::Result<Child> {
-        match &self.confinement {
+        match self.for_item.as_ref().map_or(&self.confinement, |(_, confinement)| confinement) {
             Confinement::None => {}
-            Confinement::Sandbox(sandbox) => sandbox.confine(prepared),
+            Confinement::Sandbox(sandbox, counts) => counts.confine(sandbox, prepared)?,
+            Confinement::Observed(counts) => counts.observe(prepared)?,
             Confinement::Unavailable(unavailable) => return Err(io::Error::other(unavailable.message.clone())),
         }
         let ours = getrlimit(Resource::Nproc);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -18,9 +19,9 @@ use super::life::Event;
 use super::output::{self, LastOutput, Stream};
 use super::processes::Started;
 use super::supervisor::Supervisor;
-use super::{environment, preflight};
+use super::{confinement, environment, preflight};
 use crate::clock::BootTime;
-use crate::{FAIL_CLOSED_EXIT_CODE, agent_says};
+use crate::{BIN_DIR, FAIL_CLOSED_EXIT_CODE, agent_says};
 
 impl Supervisor {
     /// The sidecar lets the program start: the preflight runs first.
@@ -77,6 +78,13 @@ impl Supervisor {
                 self.on(Event::NotStarted(code));
             }
         }
+    }
+
+    /// Confines what starts from now on as the item in hand requires.
+    pub(super) fn confine_for_item(&mut self) {
+        let required = self.items.assignment().map(|item| item.sandbox).unwrap_or_default();
+        let bin = self.own.parent().unwrap_or(Path::new(BIN_DIR));
+        self.init.confine_for_item(required, |pool| confinement::prepare_for_item(&self.options, bin, required, pool));
     }
 
     /// Writes the item for the program, and runs the program. The error has an exit code and a message.

@@ -47,7 +47,7 @@ impl Sidecar {
                 if self.supervisor.as_ref().is_some_and(|(known, _)| *known == number) {
                     let now = BootTime::now();
                     match said {
-                        Control::State(report) => self.state.on_program_report(now, report),
+                        Control::State(report) => self.state.on_program_report(now, *report),
                         Control::NoticesSeen(id) => self.state.notices_seen(id),
                         Control::Ended => self.state.ended(now),
                         Control::CommandHung => {

@@ -118,12 +118,7 @@ fn send(pid: u32, number: u8) {
 /// The sandbox of pods. Landlock is a second limit behind bubblewrap's view of the files, where the kernel has it; the filter of
 /// system calls is the only one.
 fn sandbox(write: &[PathBuf]) -> io::Result<Sandbox> {
-    let settings = SandboxSettings {
-        landlock: Requirement::Preferred,
-        syscalls: Requirement::Required,
-        sidecar_ports_only: false,
-        readable: Vec::new(),
-    };
+    let settings = SandboxSettings { syscalls: Requirement::Required, ..SandboxSettings::default() };
     let plan =
         plan(&settings, &Kernel::probe()).map_err(|_| io::Error::other("the kernel has no seccomp filters, which the sandbox needs"))?;
     let grant = |access| move |path: &Path| Grant { path: path.to_owned(), access };

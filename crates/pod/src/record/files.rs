@@ -1,5 +1,7 @@
 //! The file that a system call names, and what the call does to it, as far as Landlock limits that. Pure.
 
+use std::sync::LazyLock;
+
 use spillway_sandbox::grants::Access;
 
 /// The folder that a path of a call begins from.
@@ -108,6 +110,16 @@ const DIRECTORY: u64 = 0o200_000;
 const PATH_ONLY: u64 = 0o10_000_000;
 /// The flag of a file without a name, without that of directories, which it contains.
 const UNNAMED: u64 = 0o20_000_000;
+
+/// The names of the calls that name files.
+pub fn calls() -> &'static [&'static str] {
+    static CALLS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let mut all: Vec<&str> = FORMS.iter().map(|form| form.call).collect();
+        all.dedup();
+        all
+    });
+    &CALLS
+}
 
 /// The files that a call names.
 pub fn named(call: &str, arguments: &[u64; 6]) -> Vec<NamedFile> {

@@ -1,11 +1,14 @@
-//! What a command did while it was watched, and what the sandbox of a pod would refuse of it. Pure.
+//! What processes did while they were watched, and what the sandbox of a pod refuses of it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use spillway_sandbox::grants::{Access, Grant, permits};
-use spillway_sandbox::policy::{Network, verdict};
+use spillway_sandbox::container::Observation;
+use spillway_sandbox::filter::WatchedCalls;
+use spillway_sandbox::grants::{Access, permits};
+use spillway_sandbox::policy::verdict;
+use spillway_wire::sandbox::SandboxRefusals;
 
 /// The most files that a report names.
 const MAX_FILES: usize = 200;
@@ -13,11 +16,13 @@ const MAX_FILES: usize = 200;
 const MAX_UNKNOWN_CALLS: usize = 100;
 /// The error of a call that is to seem missing.
 const ENOSYS: i32 = 38;
+/// How a report names the calls of 32-bit programs.
+const FOREIGN_CALLS: &str = "calls of 32-bit programs";
 
 /// What was seen.
 #[derive(Debug)]
 pub struct Recording {
-    grants: Vec<Grant>,
+    sandbox: Observation,
     total: u64,
     /// The calls that were made.
     used: BTreeSet<&'static str>,
@@ -34,10 +39,10 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Nothing was seen. `grants` are those of the sandbox.
-    pub fn new(grants: Vec<Grant>) -> Self {
+    /// Nothing was seen. `sandbox`: what refuses, or would refuse.
+    pub fn new(sandbox: Observation) -> Self {
         Self {
-            grants,
+            sandbox,
             total: 0,
             used: BTreeSet::new(),
             refused: BTreeMap::new(),
@@ -52,7 +57,7 @@ impl Recording {
     pub fn call(&mut self, name: &'static str, arguments: &[u64; 6]) {
         self.total += 1;
         self.used.insert(name);
-        if let Some(error) = verdict(Network::Pod, name, arguments) {
+        if let Some(error) = self.sandbox.network.and_then(|network| verdict(network, name, arguments)) {
             self.refuse(name.to_owned(), error);
         }
     }
@@ -60,6 +65,9 @@ impl Recording {
     /// A call was made that is newer than Spillway's list.
     pub fn unknown_call(&mut self, number: u32) {
         self.total += 1;
+        if self.sandbox.network.is_none() {
+            return;
+        }
         let named = self.unknown.contains(&number) || (self.unknown.len() < MAX_UNKNOWN_CALLS && self.unknown.insert(number));
         self.refuse(if named { format!("number {number}") } else { "further numbers".to_owned() }, ENOSYS);
     }
@@ -67,7 +75,7 @@ impl Recording {
     /// A 32-bit program made a call.
     pub fn foreign_call(&mut self) {
         self.total += 1;
-        self.foreign += 1;
+        self.foreign += u64::from(self.sandbox.network.is_some());
     }
 
     fn refuse(&mut self, name: String, error: i32) {
@@ -76,7 +84,7 @@ impl Recording {
 
     /// A call used a file. `path` has no links.
     pub fn file(&mut self, path: PathBuf, access: Access) {
-        if permits(&self.grants, &path, access) {
+        if self.sandbox.grants.as_ref().is_none_or(|grants| permits(grants, &path, access)) {
             return;
         }
         let full = self.closed.len() >= MAX_FILES;
@@ -94,14 +102,29 @@ impl Recording {
         &self.used
     }
 
-    /// The report. `files`: whether the uses of files were watched.
-    pub fn report(&self, files: bool) -> String {
+    /// What was refused, for the status of an agent. Calls that only seem missing are left out: programs go on without them.
+    pub fn refusals(&self) -> SandboxRefusals {
+        let calls = self.refused.iter().filter(|(_, (error, _))| *error != ENOSYS);
+        let foreign = (self.foreign > 0).then(|| FOREIGN_CALLS.to_owned());
+        let names = calls.clone().map(|(name, _)| name.clone()).chain(foreign);
+        let files = self.closed.keys().map(|(path, access)| format!("{} {}", verb(*access), path.escaped()));
+        let uses = names.chain(files).take(SandboxRefusals::MAX_USES);
+        SandboxRefusals {
+            system_calls: calls.map(|(_, (_, count))| count).sum::<u64>() + self.foreign,
+            files: self.closed.values().sum::<u64>() + self.more,
+            uses: uses.map(|one| one.chars().take(SandboxRefusals::MAX_USE_CHARS).collect()).collect(),
+        }
+    }
+
+    /// The report. `watched`: the calls that were seen.
+    pub fn report(&self, watched: WatchedCalls) -> String {
+        let files = !matches!(watched, WatchedCalls::Refused(_, []));
         let mut text = String::new();
         // Writing to a string cannot fail.
         let mut line = |line: String| {
             let _ = writeln!(text, "{line}");
         };
-        if files {
+        if watched == WatchedCalls::All {
             line(format!("recorded {} of {} system calls", times(self.total, "call"), self.used.len()));
         }
         if self.refused.is_empty() && self.foreign == 0 {
@@ -117,7 +140,7 @@ impl Recording {
             line(format!("  {name:<24} {:<12} {effect}", times(*count, "time")));
         }
         if self.foreign > 0 {
-            line(format!("  {:<24} {:<12} ends the program: use a 64-bit build", "calls of 32-bit programs", times(self.foreign, "time")));
+            line(format!("  {FOREIGN_CALLS:<24} {:<12} ends the program: use a 64-bit build", times(self.foreign, "time")));
         }
         if !files {
             line("files were not watched".to_owned());
@@ -129,8 +152,7 @@ impl Recording {
         }
         line("the sandbox does not open these files:".to_owned());
         for ((path, access), count) in &self.closed {
-            let verb = if *access == Access::Write { "write" } else { "read" };
-            line(format!("  {verb:<5} {:<60} {}", path.escaped(), times(*count, "time")));
+            line(format!("  {:<5} {:<60} {}", verb(*access), path.escaped(), times(*count, "time")));
         }
         if self.more > 0 {
             line(format!("  and others, {}", times(self.more, "time")));
@@ -156,17 +178,25 @@ impl Escaped for PathBuf {
     }
 }
 
+fn verb(access: Access) -> &'static str {
+    if access == Access::Write { "write" } else { "read" }
+}
+
 fn times(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
 mod tests {
+    use spillway_sandbox::grants::Grant;
+    use spillway_sandbox::policy::Network;
+
     use super::*;
 
     fn recording() -> Recording {
         let grant = |path: &str, access| Grant { path: path.into(), access };
-        Recording::new(vec![grant("/", Access::List), grant("/usr", Access::Read), grant("/workspace", Access::Write)])
+        let grants = vec![grant("/", Access::List), grant("/usr", Access::Read), grant("/workspace", Access::Write)];
+        Recording::new(Observation { network: Some(Network::Pod), grants: Some(grants) })
     }
 
     #[test]
@@ -178,7 +208,7 @@ mod tests {
         seen.file("/workspace/a".into(), Access::Write);
         seen.file("/secret".into(), Access::List);
         assert_eq!(
-            seen.report(true),
+            seen.report(WatchedCalls::All),
             "recorded 2 calls of 2 system calls\nthe sandbox refuses none of its system calls\nthe sandbox opens all files that it used\n"
         );
     }
@@ -196,7 +226,7 @@ mod tests {
         seen.file("/secret/k\u{1b}[2J".into(), Access::Read);
         seen.file("/usr/bin/env".into(), Access::Write);
         seen.file("/usr/bin/env".into(), Access::Write);
-        let report = seen.report(true);
+        let report = seen.report(WatchedCalls::All);
         for expected in [
             "ptrace                   3 times      EPERM",
             "socket                   1 time       EPERM",
@@ -210,16 +240,39 @@ mod tests {
         ] {
             assert!(report.contains(expected), "{expected}\n{report}");
         }
-        assert!(seen.report(false).ends_with("files were not watched\n"));
+        assert!(seen.report(WatchedCalls::Refused(Network::Pod, &[])).ends_with("files were not watched\n"));
+        let uses = ["ptrace", "socket", "calls of 32-bit programs", "read /secret/k?[2J", "write /usr/bin/env"].map(str::to_owned);
+        assert_eq!(seen.refusals(), SandboxRefusals { system_calls: 5, files: 3, uses: uses.into() }, "what seems missing is not counted");
+    }
+
+    #[test]
+    fn a_sandbox_with_one_part_refuses_only_that_part() {
+        let mut seen = Recording::new(Observation { network: None, grants: None });
+        seen.call("ptrace", &[0; 6]);
+        seen.unknown_call(9999);
+        seen.foreign_call();
+        seen.file("/secret".into(), Access::Write);
+        assert!(seen.refusals().is_nothing() && seen.refusals().uses.is_empty());
+    }
+
+    #[test]
+    fn the_status_names_so_many_uses_and_counts_all() {
+        let mut seen = recording();
+        (0..300).for_each(|number| seen.file(format!("/{}/{number}", "x".repeat(500)).into(), Access::Read));
+        let SandboxRefusals { system_calls, files, uses } = seen.refusals();
+        assert_eq!((system_calls, files, uses.len()), (0, 300, SandboxRefusals::MAX_USES));
+        assert!(uses.iter().all(|one| one.chars().count() == SandboxRefusals::MAX_USE_CHARS));
     }
 
     #[test]
     fn a_report_names_so_many_files_and_numbers() {
         let mut seen = recording();
         (0..=MAX_FILES).for_each(|number| seen.file(format!("/secret/{number}").into(), Access::Read));
-        assert!(seen.report(true).contains("and others, 1 time"));
+        assert!(seen.report(WatchedCalls::All).contains("and others, 1 time"));
         assert_eq!(seen.closed.len(), MAX_FILES);
         (5000..6000).for_each(|number| (0..2).for_each(|_| seen.unknown_call(number)));
-        assert!(seen.refused.len() == MAX_UNKNOWN_CALLS + 1 && seen.report(true).contains("further numbers          1800 times"));
+        assert!(
+            seen.refused.len() == MAX_UNKNOWN_CALLS + 1 && seen.report(WatchedCalls::All).contains("further numbers          1800 times")
+        );
     }
 }

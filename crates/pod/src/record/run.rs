@@ -1,32 +1,29 @@
-//! Running a command and watching it. What would be refused is decided by [`super::recording`], from the sandbox's own policy.
+//! Running a command and watching it.
 //!
 //! What always holds: nothing is refused to the command, and its exit code is ours. All that it started ends with it. If we are killed, the
 //! kernel ends the command itself.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fs, io, thread};
 
 use rustix::process::Signal;
-use spillway_sandbox::filter::{Architecture, WatchedCalls};
-use spillway_sandbox::grants::{Access, Container, grants};
+use spillway_sandbox::container::Observation;
+use spillway_sandbox::filter::WatchedCalls;
+use spillway_sandbox::grants::{Container, grants};
+use spillway_sandbox::policy::Network;
 use spillway_sandbox::profile::narrow_profile;
-use spillway_sandbox::watch::{PendingListener, SystemCall, watch};
+use spillway_sandbox::watch::watch;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::files::{Exists, FileUsage, NamedFile, PathBase, named};
 use super::recording::Recording;
+use super::watcher::{Answer, hear};
 use crate::process::not_started_code;
 use crate::process::tree::{Exit, Reaped, Tree};
 use crate::{BIN_DIR, DATA_DIR, FILES_DIR, MIRROR_DIR, SOCKET_DIR};
 
-/// The longest path that the kernel takes.
-const MAX_PATH_BYTES: usize = 4096;
 /// The folders that a program may read in a pod, besides its image.
 const READABLE: [&str; 3] = [BIN_DIR, SOCKET_DIR, FILES_DIR];
 
@@ -45,13 +42,17 @@ pub struct Arguments {
 /// Runs the command, and prints the report to standard error. Returns the exit code of the command.
 pub fn run(arguments: Arguments, command: &[OsString]) -> io::Result<u8> {
     let Arguments { refused_only, profile } = arguments;
-    let recording = Recording::new(grants(&Container::read()?, &READABLE.map(PathBuf::from), &writable()));
+    let grants = grants(&Container::read()?, &READABLE.map(PathBuf::from), &writable());
+    let recording = Recording::new(Observation { network: Some(Network::Pod), grants: Some(grants) });
+    let recording = Arc::new(Mutex::new(recording));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (code, recording) = match runtime.block_on(observe(command, refused_only, recording))? {
-        Ok(seen) => seen,
+    let watched = if refused_only { WatchedCalls::Refused(Network::Pod, &[]) } else { WatchedCalls::All };
+    let code = match runtime.block_on(observe(command, watched, recording.clone()))? {
+        Ok(code) => code,
         Err(code) => return Ok(code),
     };
-    eprint!("{}", recording.report(!refused_only));
+    let recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
+    eprint!("{}", recording.report(watched));
     if let Some(file) = profile {
         let text = serde_json::to_string_pretty(&narrow_profile(recording.used())).map_err(io::Error::other)?;
         fs::write(&file, text + "\n").map_err(|error| io::Error::other(format!("cannot write {}: {error}", file.display())))?;
@@ -69,8 +70,8 @@ fn writable() -> Vec<PathBuf> {
     all.into_iter().flatten().map(|path| fs::canonicalize(&path).unwrap_or(path)).collect()
 }
 
-/// What was seen, and the exit code of the command. `Err`: the exit code for a command that cannot be started, which it says.
-async fn observe(command: &[OsString], refused_only: bool, recording: Recording) -> io::Result<Result<(u8, Recording), u8>> {
+/// The exit code of the command. `Err`: the exit code for a command that cannot be started, which it says.
+async fn observe(command: &[OsString], watched: WatchedCalls, recording: Arc<Mutex<Recording>>) -> io::Result<Result<u8, u8>> {
     let [program, arguments @ ..] = command else { return Err(io::Error::other("there is no command")) };
     // Before the command starts, so that no SIGCHLD is missed.
     let mut children = signal(SignalKind::child())?;
@@ -79,8 +80,8 @@ async fn observe(command: &[OsString], refused_only: bool, recording: Recording)
     let tree = Tree::new()?;
     let mut prepared = Command::new(program);
     prepared.args(arguments);
-    let awaited = watch(&mut prepared, if refused_only { WatchedCalls::Refused } else { WatchedCalls::All })?;
-    let watcher = thread::spawn(move || hear(awaited, recording));
+    let pending = watch(&mut prepared, watched)?;
+    let watcher = thread::spawn(move || hear(pending, &recording, Answer::GoOn));
     let started = prepared.spawn();
     // The child's end of the socket, without which the watcher would wait for a command that did not start.
     drop(prepared);
@@ -109,7 +110,8 @@ async fn observe(command: &[OsString], refused_only: bool, recording: Recording)
     if !tree.end().await {
         return Err(io::Error::other("processes of the command cannot be killed, so there is no report"));
     }
-    Ok(Ok((code, joined(watcher)?)))
+    watcher.join().unwrap_or_else(|_| Err(io::Error::other("the watcher failed (this is a fault of Spillway)")))?;
+    Ok(Ok(code))
 }
 
 fn exit_code(exit: Exit) -> u8 {
@@ -117,80 +119,4 @@ fn exit_code(exit: Exit) -> u8 {
         Exit::Code(code) => u8::try_from(code).unwrap_or(u8::MAX),
         Exit::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
     }
-}
-
-fn joined(watcher: thread::JoinHandle<io::Result<Recording>>) -> io::Result<Recording> {
-    watcher.join().unwrap_or_else(|_| Err(io::Error::other("the watcher failed (this is a fault of Spillway)")))
-}
-
-/// Hears of all calls until the last watched process has ended.
-fn hear(awaited: PendingListener, mut recording: Recording) -> io::Result<Recording> {
-    let listener = awaited.listener()?;
-    while let Some(call) = listener.next()? {
-        note(&call, &mut recording);
-        listener.go_on(&call)?;
-    }
-    Ok(recording)
-}
-
-fn note(call: &SystemCall, recording: &mut Recording) {
-    let name = if call.native { Architecture::OWN.name(call.number) } else { return recording.foreign_call() };
-    let Some(name) = name else { return recording.unknown_call(call.number) };
-    recording.call(name, &call.arguments);
-    for named in named(name, &call.arguments) {
-        // The process may have ended, or named nothing that exists: then its call fails anyway.
-        if let Some((path, access)) = resolve(call.thread, &named) {
-            recording.file(path, access);
-        }
-    }
-}
-
-/// The file of a call, without links, and how it is used. `None`: the call fails, whatever the sandbox says.
-fn resolve(thread: u32, named: &NamedFile) -> Option<(PathBuf, Access)> {
-    let path = read_path(thread, named.path)?;
-    if path.as_os_str().is_empty() {
-        return None;
-    }
-    let start = match named.base {
-        PathBase::WorkingDirectory => format!("/proc/{thread}/cwd"),
-        PathBase::Descriptor(descriptor) => format!("/proc/{thread}/fd/{descriptor}"),
-    };
-    let whole = if path.is_absolute() { path } else { fs::read_link(start).ok()?.join(path) };
-    let folder = || fs::canonicalize(whole.parent()?).ok();
-    let (found, access) = match named.usage {
-        FileUsage::File(access) => (fs::canonicalize(&whole).ok()?, access),
-        FileUsage::Create => (fs::canonicalize(&whole).ok().or_else(folder)?, Access::Write),
-        FileUsage::Entry(exists) => {
-            let known = fs::symlink_metadata(&whole).is_ok();
-            if (exists == Exists::Yes && !known) || (exists == Exists::No && known) {
-                return None;
-            }
-            (folder()?, Access::Write)
-        }
-    };
-    let access = if access == Access::Read && found.is_dir() { Access::List } else { access };
-    Some((without_number(&found), access))
-}
-
-/// The folders of processes in /proc have numbers, which mean nothing in a report, and `self` is ours here.
-fn without_number(path: &Path) -> PathBuf {
-    let mut parts = path.components();
-    let is_process =
-        path.starts_with("/proc") && parts.nth(2).is_some_and(|part| part.as_os_str().to_string_lossy().parse::<u32>().is_ok());
-    if is_process { Path::new("/proc/PID").join(parts.as_path()) } else { path.to_owned() }
-}
-
-/// The path at an address of a process.
-fn read_path(thread: u32, address: u64) -> Option<PathBuf> {
-    let memory = File::open(format!("/proc/{thread}/mem")).ok()?;
-    let mut bytes = vec![0; MAX_PATH_BYTES];
-    // The memory behind the path may not exist: the first read goes to the end of its page.
-    let page = MAX_PATH_BYTES - usize::try_from(address % MAX_PATH_BYTES as u64).ok()?;
-    let mut length = memory.read_at(bytes.get_mut(..page)?, address).ok()?;
-    if length == page && !bytes.iter().take(length).any(|byte| *byte == 0) {
-        length += memory.read_at(bytes.get_mut(page..)?, address + page as u64).unwrap_or(0);
-    }
-    let end = bytes.iter().take(length).position(|byte| *byte == 0)?;
-    bytes.truncate(end);
-    Some(OsString::from_vec(bytes).into())
 }

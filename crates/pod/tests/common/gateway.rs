@@ -155,9 +155,14 @@ impl FakeGateway {
 
     /// Adds an item with this task. Its name and uid end with `number`.
     pub fn offer(&self, number: u32, payload: &str) {
+        self.offer_with(number, payload, &json!({}));
+    }
+
+    /// The same, for an item that requires this of its sandbox.
+    pub fn offer_with(&self, number: u32, payload: &str, sandbox: &Value) {
         let item = json!({
             "held": {"uid": format!("u-{number}"), "epoch": number}, "name": format!("item-{number}"), "queue": "fixes",
-            "payload": payload, "attempt": 1, "attemptSeconds": 600,
+            "payload": payload, "attempt": 1, "attemptSeconds": 600, "sandbox": sandbox,
         });
         self.change(|shared| shared.items.push_back(item));
     }

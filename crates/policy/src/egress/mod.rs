@@ -48,6 +48,23 @@ pub struct EgressRules<'a> {
     pub git_server: Option<Destination>,
 }
 
+/// What an item opens of the destinations of its pool.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ItemEgress {
+    /// Destinations that it lists.
+    pub allow: Vec<HostPattern>,
+    /// The platform's lists that it names.
+    pub sets: Vec<String>,
+}
+
+impl ItemEgress {
+    /// Whether it opens `destination`, if its pool does. `set`: the platform's list with a name.
+    pub fn opens<'a>(&self, set: impl Fn(&str) -> Option<&'a [HostPattern]>, destination: &Destination) -> bool {
+        let lists = self.sets.iter().filter_map(|name| set(name)).chain([self.allow.as_slice()]);
+        lists.flatten().any(|pattern| pattern.matches(destination))
+    }
+}
+
 /// Why a destination is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denial {
@@ -59,6 +76,8 @@ pub enum Denial {
     NoEgress,
     /// The pool does not list it.
     NotListed,
+    /// The item in hand does not list it.
+    NotListedByItem,
     /// The pool opens port 443 only.
     PortNotOpen,
     /// It is an origin of models.
@@ -70,12 +89,13 @@ pub enum Denial {
 }
 
 /// The reasons of all denials.
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 10] = [
     "HostIsAddress",
     "InvalidDestination",
     "DeniedByPlatform",
     "NoEgress",
     "NotListed",
+    "NotListedByItem",
     "PortNotOpen",
     "ModelOrigin",
     "GitServer",
@@ -91,6 +111,7 @@ impl Denial {
             Self::DeniedByPlatform => "DeniedByPlatform",
             Self::NoEgress => "NoEgress",
             Self::NotListed => "NotListed",
+            Self::NotListedByItem => "NotListedByItem",
             Self::PortNotOpen => "PortNotOpen",
             Self::ModelOrigin => "ModelOrigin",
             Self::GitServer => "GitServer",
@@ -111,6 +132,7 @@ impl fmt::Display for Denial {
             Self::DeniedByPlatform => out.write_str("the platform denies this destination"),
             Self::NoEgress => out.write_str("the pool opens no destination (sandbox.outputs.egress is None)"),
             Self::NotListed => out.write_str("the pool does not list this destination"),
+            Self::NotListedByItem => out.write_str("the item in hand does not list this destination"),
             Self::PortNotOpen => write!(out, "the pool opens port {HTTPS_PORT} only (sandbox.outputs.egress is Open)"),
             Self::ModelOrigin => out.write_str("it serves models: call it by the base URLs in the program's environment"),
             Self::GitServer => {
@@ -149,6 +171,20 @@ mod tests {
 
     fn patterns(texts: &[&str]) -> Vec<HostPattern> {
         texts.iter().map(|text| HostPattern::parse(text).expect(text)).collect()
+    }
+
+    #[test]
+    fn an_item_opens_only_what_it_lists() {
+        let npm = patterns(&["registry.example.org:443"]);
+        let set = |name: &str| (name == "npm").then_some(npm.as_slice());
+        let opens = |allow: &[&str], sets: &[&str], host: &str| {
+            let limit = ItemEgress { allow: patterns(allow), sets: sets.iter().map(|name| (*name).to_owned()).collect() };
+            limit.opens(set, &Destination::parse(host).expect("a destination"))
+        };
+        assert!(opens(&["a.example.org:443"], &[], "a.example.org:443") && opens(&[], &["npm"], "registry.example.org:443"));
+        assert!(!opens(&["a.example.org:443"], &["npm"], "b.example.org:443"));
+        assert!(!opens(&[], &[], "a.example.org:443"), "None");
+        assert!(!opens(&[], &["cargo"], "registry.example.org:443"), "a set that the platform does not define");
     }
 
     fn reason(rules: &EgressRules<'_>, destination: &str) -> Option<&'static str> {

@@ -199,6 +199,8 @@ pub struct Spec {
     pub selector: Selector,
     /// What the pool must have.
     pub requires: Requires,
+    /// Limit on the destinations that its agent may reach. None: those of the pool.
+    pub egress: Option<Box<crate::egress::ItemEgress>>,
     /// Differences from its queue's defaults.
     pub overrides: Overrides,
     /// The pool whose agents submitted it.

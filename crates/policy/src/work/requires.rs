@@ -21,6 +21,8 @@ pub struct Requires {
     pub volumes: BTreeSet<String>,
     /// Git repositories, by a URL.
     pub repositories: BTreeSet<String>,
+    /// Guarantees of the sandbox, as `field: value`.
+    pub sandbox: BTreeSet<String>,
 }
 
 /// What a pool has.
@@ -38,6 +40,8 @@ pub struct PoolOffer {
     pub volumes: BTreeSet<String>,
     /// The git repository of its agents, by the name that it has whatever its URL.
     pub repositories: BTreeSet<String>,
+    /// Guarantees that its agents' sandbox has, or can have for an item, as `field: value`.
+    pub sandbox: BTreeSet<String>,
 }
 
 /// The items that the agents of a pool take.
@@ -52,10 +56,11 @@ pub struct PoolIntake {
 }
 
 impl PoolIntake {
-    /// The intake of its agents outside the cluster: no volume is mounted and no repository cloned there, and no program was
-    /// checked.
+    /// The intake of its agents outside the cluster: no volume is mounted and no repository cloned there, no program was
+    /// checked, and there is no sandbox.
     pub fn for_outside(self) -> Self {
-        let offer = PoolOffer { tools: BTreeSet::new(), volumes: BTreeSet::new(), repositories: BTreeSet::new(), ..self.offer };
+        let none = BTreeSet::new;
+        let offer = PoolOffer { tools: none(), volumes: none(), repositories: none(), sandbox: none(), ..self.offer };
         Self { offer, outside_cluster: true, ..self }
     }
 }
@@ -63,7 +68,7 @@ impl PoolIntake {
 /// A requirement that is not met.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnmetRequirement {
-    /// The field of `requires` that asks for it.
+    /// The field of the item's spec that asks for it.
     pub field: &'static str,
     /// The required name.
     pub name: String,
@@ -71,7 +76,7 @@ pub struct UnmetRequirement {
 
 impl fmt::Display for UnmetRequirement {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} (requires.{})", self.name, self.field)
+        write!(out, "{} ({})", self.name, self.field)
     }
 }
 
@@ -86,26 +91,27 @@ pub fn unmet_summary(lacks: &[UnmetRequirement]) -> String {
 impl Requires {
     /// Whether it requires nothing.
     pub fn is_empty(&self) -> bool {
-        let Self { tools, models, urls, accounts, volumes, repositories } = self;
-        [tools, models, urls, accounts, volumes, repositories].iter().all(|names| names.is_empty())
+        let Self { tools, models, urls, accounts, volumes, repositories, sandbox } = self;
+        [tools, models, urls, accounts, volumes, repositories, sandbox].iter().all(|names| names.is_empty())
     }
 }
 
 impl PoolOffer {
     /// The requirements that are not met, in the order of the fields.
     pub fn lacks(&self, requires: &Requires) -> Vec<UnmetRequirement> {
-        let Requires { tools, models, urls, accounts, volumes, repositories } = requires;
+        let Requires { tools, models, urls, accounts, volumes, repositories, sandbox } = requires;
         let lack = |field: &'static str, names: &BTreeSet<String>, there: &dyn Fn(&str) -> bool| {
             let missing = names.iter().filter(|name| !there(name));
             missing.map(|name| UnmetRequirement { field, name: name.clone() }).collect::<Vec<_>>()
         };
         [
-            lack("tools", tools, &|name| self.tools.contains(name)),
-            lack("models", models, &|name| self.models.iter().any(|pattern| matches(pattern, name))),
-            lack("urls", urls, &|url| self.reaches(url)),
-            lack("accounts", accounts, &|name| self.accounts.contains(name)),
-            lack("volumes", volumes, &|name| self.volumes.contains(name)),
-            lack("repositories", repositories, &|url| self.has_repository(url)),
+            lack("requires.tools", tools, &|name| self.tools.contains(name)),
+            lack("requires.models", models, &|name| self.models.iter().any(|pattern| matches(pattern, name))),
+            lack("requires.urls", urls, &|url| self.reaches(url)),
+            lack("requires.accounts", accounts, &|name| self.accounts.contains(name)),
+            lack("requires.volumes", volumes, &|name| self.volumes.contains(name)),
+            lack("requires.repositories", repositories, &|url| self.has_repository(url)),
+            lack("bulkhead.sandbox", sandbox, &|guarantee| self.sandbox.contains(guarantee)),
         ]
         .concat()
     }
@@ -169,6 +175,7 @@ mod tests {
             (Requires { volumes: names(&["repo"]), ..Requires::default() }, false),
             (Requires { repositories: names(&["https://git.example.org/a"]), ..Requires::default() }, false),
             (Requires { tools: names(&["git"]), ..Requires::default() }, false),
+            (Requires { sandbox: names(&["isolation.landlock: Required"]), ..Requires::default() }, false),
         ] {
             assert!(pool.offer.meets(&requires), "{requires:?}");
             assert_eq!(outside.offer.meets(&requires), meets, "{requires:?}");
@@ -183,6 +190,7 @@ mod tests {
             accounts: names(&["team"]),
             volumes: names(&["repo"]),
             repositories: names(&["git.example.org/a"]),
+            sandbox: names(&["isolation.landlock: Required"]),
         }
     }
 
@@ -204,7 +212,9 @@ mod tests {
         let words = "cargo (requires.tools), gpt (requires.models), https://other.example.org (requires.urls), \
                      repo (requires.accounts), team (requires.volumes)";
         assert_eq!(unmet_summary(&lacks), words);
-        let many: Vec<UnmetRequirement> = (0..7).map(|at| UnmetRequirement { field: "tools", name: at.to_string() }).collect();
+        let strict = Requires { sandbox: names(&["isolation.landlock: Required", "outputs.loopback: LinkOnly"]), ..Requires::default() };
+        assert_eq!(unmet_summary(&offer().lacks(&strict)), "outputs.loopback: LinkOnly (bulkhead.sandbox)");
+        let many: Vec<UnmetRequirement> = (0..7).map(|at| UnmetRequirement { field: "requires.tools", name: at.to_string() }).collect();
         assert!(unmet_summary(&many).ends_with("4 (requires.tools) and 2 more"));
     }
 
@@ -260,10 +270,9 @@ mod tests {
         (some_names(), some_names(), some_names(), some_names()).prop_map(|(tools, models, accounts, volumes)| Requires {
             tools,
             models,
-            urls: BTreeSet::new(),
             accounts,
             volumes,
-            repositories: BTreeSet::new(),
+            ..Requires::default()
         })
     }
 
@@ -275,10 +284,9 @@ mod tests {
             let of = |requires: &Requires| PoolOffer {
                 tools: requires.tools.clone(),
                 models: requires.models.clone(),
-                origins: BTreeSet::new(),
                 accounts: requires.accounts.clone(),
                 volumes: requires.volumes.clone(),
-                repositories: BTreeSet::new(),
+                ..PoolOffer::default()
             };
             let mut offer = of(&more);
             let met = offer.meets(&needed);

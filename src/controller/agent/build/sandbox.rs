@@ -7,14 +7,15 @@ use k8s_openapi::api::core::v1::SeccompProfile as ContainerProfile;
 use spillway_sandbox::profile;
 
 use crate::api::AgentPoolSpec;
-use crate::api::agent_pool::{Isolation, Loopback, Outputs, Requirement as Asked, Sandbox, SeccompProfile, Software};
+use crate::api::agent_pool::{Isolation, IsolationMode, Loopback, Outputs, Requirement as Asked, Sandbox, SeccompProfile, Software};
 use crate::api::names;
-use crate::wire::sandbox::{Requirement, SandboxSettings};
+use crate::wire::sandbox::{Requirement, SandboxMode, SandboxSettings};
 
-/// Whether the node applies Spillway's profile to the agent's container.
+/// Whether the node applies Spillway's profile to the agent's container. That profile refuses, so that it is not for a sandbox that observes.
 fn has_node_profile(spec: &AgentPoolSpec) -> bool {
     let isolation = spec.sandbox.as_ref().and_then(|sandbox| sandbox.isolation.as_ref());
-    isolation.and_then(|isolation| isolation.seccomp) == Some(SeccompProfile::Localhost)
+    isolation
+        .is_some_and(|isolation| isolation.seccomp == Some(SeccompProfile::Localhost) && isolation.mode != Some(IsolationMode::Observe))
 }
 
 /// The profile of the agent's container. None: that of the pod.
@@ -39,7 +40,7 @@ pub(super) fn variable(spec: &AgentPoolSpec) -> String {
 
 fn settings(sandbox: Option<&Sandbox>) -> SandboxSettings {
     let Sandbox { changeset: _, isolation, outputs, software } = sandbox.cloned().unwrap_or_default();
-    let Isolation { landlock, seccomp, user_namespace: _ } = isolation.unwrap_or_default();
+    let Isolation { landlock, seccomp, user_namespace: _, mode } = isolation.unwrap_or_default();
     let Outputs { egress: _, allow: _, allow_sets: _, loopback } = outputs.unwrap_or_default();
     let Software { require_digest: _, path } = software.unwrap_or_default();
     let landlock = match landlock {
@@ -53,7 +54,12 @@ fn settings(sandbox: Option<&Sandbox>) -> SandboxSettings {
         Some(SeccompProfile::AgentStrict | SeccompProfile::Localhost) => Requirement::Required,
         Some(SeccompProfile::RuntimeDefault) => Requirement::Disabled,
     };
-    SandboxSettings { landlock, syscalls, sidecar_ports_only: loopback == Some(Loopback::LinkOnly), readable: path.unwrap_or_default() }
+    let mode = match mode {
+        None | Some(IsolationMode::Enforce) => SandboxMode::Enforce,
+        Some(IsolationMode::Observe) => SandboxMode::Observe,
+    };
+    let sidecar_ports_only = loopback == Some(Loopback::LinkOnly);
+    SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: path.unwrap_or_default(), mode }
 }
 
 #[cfg(test)]
@@ -72,12 +78,15 @@ mod tests {
             syscalls: Requirement::Required,
             sidecar_ports_only: true,
             readable: vec!["/data/tools".into()],
+            mode: SandboxMode::Enforce,
         };
         assert_eq!(of(all), expected);
         assert_eq!(of(json!({"isolation": {"landlock": "Disabled", "seccomp": "RuntimeDefault"}})), SandboxSettings::disabled());
         let node = of(json!({"isolation": {"seccomp": "Localhost"}}));
         assert_eq!((node.syscalls, node.landlock), (Requirement::Required, Requirement::Preferred), "the filter in the pod stays");
         assert_eq!(of(json!({"isolation": {"landlock": "Preferred"}, "outputs": {"loopback": "Open"}})), SandboxSettings::default());
+        let observed = of(json!({"isolation": {"landlock": "Required", "mode": "Observe"}}));
+        assert_eq!((observed.landlock, observed.mode), (Requirement::Required, SandboxMode::Observe));
     }
 
     #[test]
@@ -98,8 +107,10 @@ mod tests {
         // The labels that the pool lists are required too. It cannot list another value for ours.
         let more = spec(localhost, json!({"nodeSelector": {"disk": "ssd", &label: "no"}}));
         assert_eq!(json!(node_selector(&more)), json!({"disk": "ssd", &label: "installed"}));
-        for seccomp in ["AgentStrict", "RuntimeDefault"] {
-            let other = spec(json!({"isolation": {"seccomp": seccomp}}), json!({"nodeSelector": {"disk": "ssd"}}));
+        for isolation in
+            [json!({"seccomp": "AgentStrict"}), json!({"seccomp": "RuntimeDefault"}), json!({"seccomp": "Localhost", "mode": "Observe"})]
+        {
+            let other = spec(json!({"isolation": isolation}), json!({"nodeSelector": {"disk": "ssd"}}));
             assert_eq!(container_profile(&other), None);
             assert_eq!(json!(node_selector(&other)), json!({"disk": "ssd"}));
         }

@@ -15,7 +15,7 @@ use crate::policy::agent::{Activity, GiveUpReason, State};
 use crate::policy::health::Finding;
 use crate::policy::work::item::Phase;
 use crate::wire::agent::{Checkpoint, CheckpointState};
-use crate::wire::sandbox::POD_TIER;
+use crate::wire::sandbox::{OBSERVED_TIER, POD_TIER};
 
 /// `Heartbeating`. It is absent until the pod runs.
 pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
@@ -85,16 +85,22 @@ pub(super) fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &B
         return to("False", reasons::EGRESS_NOT_ENFORCED, words);
     }
     match &next.sandbox {
-        Some(SandboxReport { tier: _, missing: _, unavailable: Some(UnavailableSandbox { reason, message }) }) => {
+        Some(SandboxReport { unavailable: Some(UnavailableSandbox { reason, message }), .. }) => {
             to("False", reason, format!("the program does not start: {message}"))
         }
-        Some(SandboxReport { tier, missing: Some(missing), unavailable: None }) => {
+        Some(SandboxReport { tier, refused, .. }) if tier == OBSERVED_TIER => {
+            let refused = refused.as_ref().map_or_else(|| "nothing so far".to_owned(), |refused| refused.join(", "));
+            to(
+                "False",
+                reasons::SANDBOX_OBSERVED,
+                format!("the sandbox only observes (spec.sandbox.isolation.mode). It would refuse: {refused}"),
+            )
+        }
+        Some(SandboxReport { tier, missing: Some(missing), .. }) => {
             let reason = if tier == POD_TIER { reasons::POD_WALLS_ONLY } else { reasons::SANDBOX_DEGRADED };
             to("False", reason, format!("tier {tier}: the isolation of the pod is in force. Missing: {}", missing.join(", ")))
         }
-        Some(SandboxReport { tier, missing: None, unavailable: None }) => {
-            to("True", reasons::ENFORCED, format!("tier {tier}: no guarantee is missing"))
-        }
+        Some(SandboxReport { tier, missing: None, .. }) => to("True", reasons::ENFORCED, format!("tier {tier}: no guarantee is missing")),
         None => to("Unknown", reasons::NOT_REPORTED, "the agent's pod has not reported its isolation yet".to_owned()),
     }
 }

@@ -21,6 +21,12 @@ pub(super) const SANDBOX_ADVICE: &[(&str, Advice)] = &[
             "the program runs without the guarantees that the message names: its node does not have them, or spec.sandbox.isolation of pool {pool} disables them. Linux 6.12 or newer has all of them. spec.preflight.requireSandbox: true gives no work to agents that lack one",
         ),
     ),
+    (
+        reasons::SANDBOX_OBSERVED,
+        Nothing(
+            "the sandbox counts what it would refuse, and refuses nothing. When the list stays empty, remove spec.sandbox.isolation.mode of pool {pool}: agents that are made later are confined",
+        ),
+    ),
     (reasons::LANDLOCK_NOT_BUILT, Do(NO_LANDLOCK_ADVICE)),
     (
         reasons::LANDLOCK_NOT_ENABLED,
@@ -37,7 +43,7 @@ pub(super) const SANDBOX_ADVICE: &[(&str, Advice)] = &[
     (
         reasons::SANDBOX_NOT_PREPARED,
         Do(
-            "the pod cannot read the settings of its sandbox, because controller and pod have different versions: delete the agent (`kubectl spillway rm {agent} -n {namespace}`), and its pool makes another one",
+            "the pod cannot prepare its sandbox, as the message says. If it cannot read the settings, controller and pod have different versions: delete the agent (`kubectl spillway rm {agent} -n {namespace}`), and its pool makes another one",
         ),
     ),
     (

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use spillway_wire::agent::{Checkpoint, Preflight, Program, Report, Run};
 use spillway_wire::command::{BreakerState, CommandCounts};
+use spillway_wire::sandbox::{SandboxRefusals, SandboxUnavailable};
 use spillway_wire::work::LeaseRef;
 
 use super::{Link, MIN_REPORT_INTERVAL, OPEN_EGRESS_THRESHOLD};
@@ -22,6 +23,9 @@ pub(super) struct UrgentParts {
     commands: CommandCounts,
     breaker: BreakerState,
     checkpoint: Option<Checkpoint>,
+    /// What was refused, without the counts: a program may raise them all the time.
+    refused_uses: Vec<String>,
+    unavailable: Option<SandboxUnavailable>,
 }
 
 impl UrgentParts {
@@ -40,8 +44,23 @@ impl UrgentParts {
             commands,
             breaker,
             checkpoint,
+            refused: SandboxRefusals { system_calls: _, files: _, uses: refused_uses },
+            unavailable,
         } = report.clone();
-        Self { program, action, attached, reachable, notices_seen, held, preflight, commands, breaker, checkpoint }
+        Self {
+            program,
+            action,
+            attached,
+            reachable,
+            notices_seen,
+            held,
+            preflight,
+            commands,
+            breaker,
+            checkpoint,
+            refused_uses,
+            unavailable,
+        }
     }
 }
 
