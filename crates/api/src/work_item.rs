@@ -233,7 +233,8 @@ pub struct ItemBulkhead {
     pub changeset: Option<Changeset>,
     /// Sandbox of the task, where it is narrower than the pool's: an item never opens what its pool closes. The item is given only to agents
     /// that can enforce `isolation`, `outputs.loopback` and `software.requireDigest`; with `run: LongRunning` these are agents whose pool
-    /// requires them too. `outputs.egress` holds while an agent has the item.
+    /// requires them too. `outputs.egress` holds while an agent has the item. Its changeset, its `software.path` and `isolation.mode: Observe`
+    /// are not supported by this version.
     pub sandbox: Option<Sandbox>,
 }
 

@@ -12,7 +12,7 @@ use spillway_sandbox::plan::plan;
 use spillway_wire::sandbox::{Requirement, SandboxSettings};
 
 /// The program that must be installed, and a script of bash that works in an empty folder.
-const WORK: [(&str, &str, &str); 13] = [
+const WORK: [(&str, &str, &str); 14] = [
     (
         "shell",
         "bash",
@@ -68,6 +68,12 @@ const WORK: [(&str, &str, &str); 13] = [
         "java",
         "javac",
         "printf 'public class A { public static void main(String[] a) throws Exception { Thread t = new Thread(() -> System.out.println(\"x\")); t.start(); t.join(); new ProcessBuilder(\"true\").start().waitFor(); var s = new java.net.ServerSocket(0); new java.net.Socket(\"127.0.0.1\", s.getLocalPort()).close(); new java.net.DatagramSocket(0).close(); java.net.NetworkInterface.getNetworkInterfaces(); } }\\n' > A.java; javac A.java; java -Xmx64m A | grep -q x",
+    ),
+    (
+        "browser",
+        "chromium",
+        // Its own sandbox needs namespaces. The sandbox of the agent takes its place.
+        "echo '<p id=x></p><script>document.getElementById(\"x\").textContent = \"made \" + 6 * 7</script>' > a.html; timeout 60 chromium --headless --no-sandbox --disable-gpu --user-data-dir=$PWD/profile --dump-dom file://$PWD/a.html 2> log | grep -q 'made 42'",
     ),
     (
         "its own sandbox",
