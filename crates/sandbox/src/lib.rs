@@ -4,7 +4,8 @@
 //! What always holds: a sandbox is prepared whole before the program is forked, and a program whose sandbox cannot be installed is
 //! not started. A program cannot leave its sandbox, and can only narrow it.
 //!
-//! This crate has the only `unsafe` code of the workspace, in `child`, [`install`], [`kernel`], [`signals`] and [`watch`]. It does not
+//! This crate has the only `unsafe` code of the workspace, in `child`, [`install`], [`kernel`], [`process_limit`],
+//! [`signals`] and [`watch`]. It does not
 //! decide which agents get a sandbox, and it does not know Kubernetes.
 //!
 //! | file | for |
@@ -19,6 +20,7 @@
 //! | [`profile`] | the policy as a profile of container runtimes, and as a SeccompProfile object |
 //! | `child` | system calls between fork and exec |
 //! | [`install`] | a sandbox around a command |
+//! | [`process_limit`] | the processes that a started program may have |
 //! | [`signals`] | signals that a started program ignores |
 //! | [`watch`] | hearing of the system calls of a command, to count them |
 //! | [`container`] | the sandbox of a container, from its settings, and the report about it |
@@ -32,6 +34,7 @@ pub mod install;
 pub mod kernel;
 pub mod plan;
 pub mod policy;
+pub mod process_limit;
 pub mod profile;
 pub mod rules;
 pub mod signals;

@@ -12,11 +12,12 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, kill_process, kill_process_group, pidfd_open,
-    pidfd_send_signal, prlimit, set_parent_process_death_signal, setrlimit, wait,
+    Pid, PidfdFlags, Resource, Signal, WaitOptions, getpid, getppid, getrlimit, kill_process, kill_process_group, pidfd_open,
+    pidfd_send_signal, set_parent_process_death_signal, wait,
 };
 
 use spillway_sandbox::Sandbox;
+use spillway_sandbox::process_limit::limit_processes;
 use spillway_wire::sandbox::{ItemSandbox, SandboxRefusals, SandboxUnavailable};
 
 use super::refusal_counts::RefusalCounts;
@@ -50,9 +51,6 @@ pub enum Confinement {
     /// The sandbox cannot be enforced here, so that nothing starts.
     Unavailable(SandboxUnavailable),
 }
-
-/// Processes that we may start beyond the program's limit, for hooks.
-const RESERVED_PROCESSES: u64 = 8;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,8 +166,7 @@ impl Init {
         Ok(i32::try_from(self.spawn(&mut prepared)?.id()).unwrap_or(0))
     }
 
-    /// Starts a child with a limit of processes. The child inherits our limit at that moment, and then gets its own one for good.
-    /// Our limit is a little higher, so that hooks can be started when the program has reached its limit.
+    /// Starts a child in its sandbox, with a limit of processes. We have no such limit, so that a full container takes a hook.
     fn spawn(&self, prepared: &mut Command) -> io::Result<Child> {
         match self.for_item.as_ref().map_or(&self.confinement, |(_, confinement)| confinement) {
             Confinement::None => {}
@@ -177,18 +174,11 @@ impl Init {
             Confinement::Observed(counts) => counts.observe(prepared)?,
             Confinement::Unavailable(unavailable) => return Err(io::Error::other(unavailable.message.clone())),
         }
-        let ours = getrlimit(Resource::Nproc);
-        let Some(limit) = self.max_processes.map(|limit| ours.maximum.map_or(limit, |most| limit.min(most))) else {
-            return prepared.spawn();
-        };
-        let reserved = ours.maximum.map_or(limit + RESERVED_PROCESSES, |most| most.min(limit + RESERVED_PROCESSES));
-        setrlimit(Resource::Nproc, Rlimit { current: Some(reserved), maximum: ours.maximum })?;
-        let child = prepared.spawn();
-        setrlimit(Resource::Nproc, ours)?;
-        let child = child?;
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let _ = prlimit(pid, Resource::Nproc, Rlimit { current: Some(limit), maximum: Some(limit) }); // it may have ended
-        Ok(child)
+        if let Some(limit) = self.max_processes {
+            let most = getrlimit(Resource::Nproc).maximum.unwrap_or(u64::MAX);
+            limit_processes(prepared, limit.min(most));
+        }
+        prepared.spawn()
     }
 
     /// The next change of any child or orphan.
