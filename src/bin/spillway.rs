@@ -16,6 +16,7 @@ use spillway::source::forge::{Forge, ForgeKind};
 use spillway::source::issue_item::Target;
 use spillway::telemetry::{LogFormat, start_logs};
 use spillway::{controller, gateway, generate, node_profile, notify, source};
+use spillway_bridge::check::{CheckArguments, check};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +38,8 @@ enum Command {
     Source(Box<SourceArguments>),
     /// Keep the system call profile in the folder of this node's kubelet, and label the node.
     NodeProfile(NodeProfileArguments),
+    /// Programs that agents may call from their sandbox.
+    Bridge(BridgeArguments),
     /// Print the CustomResourceDefinitions, or write or check every generated file of a checkout.
     Crds(CrdsArguments),
 }
@@ -238,6 +241,18 @@ struct NodeProfileArguments {
     log_format: LogFormat,
 }
 
+#[derive(clap::Args)]
+struct BridgeArguments {
+    #[command(subcommand)]
+    command: BridgeCommand,
+}
+
+#[derive(Subcommand)]
+enum BridgeCommand {
+    /// Say what is wrong with the definitions of a folder, or list its programs. The exit code is 1 if one is wrong.
+    Check(CheckArguments),
+}
+
 /// A JSON object.
 fn object(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str::<serde_json::Map<_, _>>(text).map(serde_json::Value::Object).map_err(|error| error.to_string())
@@ -270,6 +285,9 @@ fn main() -> ExitCode {
         Command::Gateway(arguments) => run_gateway(*arguments),
         Command::Source(arguments) => run_source(*arguments),
         Command::NodeProfile(arguments) => run_node_profile(arguments),
+        Command::Bridge(BridgeArguments { command: BridgeCommand::Check(arguments) }) => {
+            check(arguments).map(|programs| print!("{programs}")).map_err(Into::into)
+        }
         Command::Crds(CrdsArguments { write: Some(root), .. }) => generate::write(&root),
         Command::Crds(CrdsArguments { check: Some(root), .. }) => generate::check(&root),
         Command::Crds(CrdsArguments { write: None, check: None }) => generate::crd_stream().map(|stream| print!("{stream}")),

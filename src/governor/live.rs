@@ -121,10 +121,6 @@ impl Live {
         (one.registered, one.idle) = (true, Duration::ZERO);
         // The preflight command runs before the program, on the same start order.
         one.started |= report.program != Program::Waiting || report.preflight.is_some();
-        // The sidecar, which registered, does not know what went wrong in the agent's container.
-        if let (Some(sandbox), Some(unavailable)) = (&mut one.sandbox, &report.unavailable) {
-            sandbox.unavailable.get_or_insert_with(|| unavailable.clone());
-        }
         one.report = Some((report, now));
         news
     }

@@ -37,18 +37,21 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
 }
 
 const NO_ITEM_MODE_ADVICE: &str = "leave it unset. The pool decides whether its sandbox observes (spec.sandbox.isolation.mode)";
-const NO_ITEM_PATH_ADVICE: &str = "leave it unset. The pool lists the paths (spec.sandbox.software.path)";
+const NO_ITEM_PROFILE_ADVICE: &str = "use AgentStrict. The pool decides about the profile of the node (spec.sandbox.isolation.seccomp)";
+const NO_ITEM_POD_ADVICE: &str = "leave it unset. The pod exists before the item: the pool decides (spec.sandbox)";
 const NO_ITEM_CHANGESET_ADVICE: &str = "leave it unset. The pool sets the changeset (spec.sandbox.changeset)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 7] = [
+pub const UNSUPPORTED_FIELDS: [Field; 9] = [
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
     field("AgentPool", "spec.supervision.rules[].rule", Values::These(&["ToolRejected"]), "remove the rule. Nothing raises this violation"),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
     field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
     field("WorkItem", "spec.bulkhead.sandbox.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
     field("WorkItem", "spec.bulkhead.sandbox.isolation.mode", Values::These(&["Observe"]), NO_ITEM_MODE_ADVICE),
-    field("WorkItem", "spec.bulkhead.sandbox.software.path", Values::NotEmpty, NO_ITEM_PATH_ADVICE),
+    field("WorkItem", "spec.bulkhead.sandbox.isolation.seccomp", Values::These(&["Localhost"]), NO_ITEM_PROFILE_ADVICE),
+    field("WorkItem", "spec.bulkhead.sandbox.isolation.userNamespace", Values::These(&["Required"]), NO_ITEM_POD_ADVICE),
+    field("WorkItem", "spec.bulkhead.sandbox.software", Values::Any, NO_ITEM_POD_ADVICE),
 ];
 
 impl Field {
@@ -145,12 +148,12 @@ mod tests {
         let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
         assert_eq!(paths("AgentPool", all), of_pools, "each of them is found");
         assert_eq!(paths("Toolset", json!({"image": "x"})), ["spec"]);
-        let sandbox = json!({"changeset": {}, "isolation": {"mode": "Observe"}, "software": {"path": ["/x"]}});
+        let isolation = json!({"mode": "Observe", "seccomp": "Localhost", "userNamespace": "Required"});
+        let sandbox = json!({"changeset": {}, "isolation": isolation, "software": {"path": ["/x"], "requireDigest": true}});
         let item = json!({"bulkhead": {"tokens": 5, "changeset": {}, "sandbox": sandbox}, "dependsOn": [{"name": "a", "queue": "q"}]});
         let of_items: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "WorkItem").map(|field| field.path).collect();
         assert_eq!(paths("WorkItem", item), of_items);
-        let narrow =
-            json!({"isolation": {"landlock": "Required", "mode": "Enforce"}, "outputs": {"egress": "None"}, "software": {"path": []}});
+        let narrow = json!({"isolation": {"landlock": "Required", "mode": "Enforce"}, "outputs": {"egress": "None"}});
         let harmless = json!({"requires": {"repositories": ["https://r"]}, "bulkhead": {"tokens": 5, "sandbox": narrow}});
         assert_eq!(paths("WorkItem", harmless), [] as [&str; 0]);
     }

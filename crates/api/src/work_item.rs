@@ -231,10 +231,10 @@ pub struct ItemBulkhead {
     pub timeout_seconds: Option<i32>,
     /// How the changes are isolated. Not supported by this version.
     pub changeset: Option<Changeset>,
-    /// Sandbox of the task, where it is narrower than the pool's: an item never opens what its pool closes. The item is given only to agents
-    /// that can enforce `isolation`, `outputs.loopback` and `software.requireDigest`; with `run: LongRunning` these are agents whose pool
-    /// requires them too. `outputs.egress` holds while an agent has the item. Its changeset, its `software.path` and `isolation.mode: Observe`
-    /// are not supported by this version.
+    /// Sandbox of the task, where it is narrower than the pool's: an item never opens what its pool closes, and a field that is unset narrows
+    /// nothing. The program is started in this sandbox, so the item is given to pools with `run: PerItem`, or with a sandbox that requires
+    /// the same `landlock` and `seccomp`. `outputs.egress` holds while an agent has the item. `changeset`, `software`, `isolation.mode:
+    /// Observe`, `isolation.seccomp: Localhost` and `isolation.userNamespace: Required` are not supported by this version.
     pub sandbox: Option<Sandbox>,
 }
 

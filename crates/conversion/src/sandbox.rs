@@ -6,45 +6,47 @@ use crate::api::agent_pool::{Egress, IsolationMode, Loopback, Requirement, RunMo
 use crate::api::{AgentPoolSpec, WorkItemSpec};
 use crate::policy::egress::{HostPattern, ItemEgress};
 
-/// The guarantees of the sandbox that a pool's agents have, and those that they can have for an item: a program that runs for one item is
-/// started in the sandbox of that item. A sandbox that only observes guarantees nothing.
-pub fn offered(spec: &AgentPoolSpec) -> BTreeSet<String> {
-    let own = spec.sandbox.clone().unwrap_or_default();
-    let enforces = own.isolation.as_ref().and_then(|isolation| isolation.mode) != Some(IsolationMode::Observe);
-    let narrow = ITEM_GUARANTEES.into_iter().filter(|_| enforces && spec.agent.run == RunMode::PerItem);
-    let kept = |guarantee: &String| enforces || !NODE_GUARANTEES.contains(&guarantee.as_str());
-    guarantees(&own).into_iter().filter(kept).chain(narrow.map(str::to_owned)).collect()
-}
-
 /// The program does not start without Landlock.
 pub const LANDLOCK_REQUIRED: &str = "isolation.landlock: Required";
 /// The program does not start without the filter of system calls.
 pub const AGENT_STRICT: &str = "isolation.seccomp: AgentStrict";
 /// The program reaches only the ports of its sidecar.
 pub const LINK_ONLY: &str = "outputs.loopback: LinkOnly";
-const LOCALHOST: &str = "isolation.seccomp: Localhost";
-/// Guarantees that an agent can have for one item.
-const ITEM_GUARANTEES: [&str; 3] = [LANDLOCK_REQUIRED, AGENT_STRICT, LINK_ONLY];
-/// Guarantees that a sandbox does not have that only observes.
-const NODE_GUARANTEES: [&str; 4] = [LANDLOCK_REQUIRED, AGENT_STRICT, LOCALHOST, LINK_ONLY];
+/// The agent reaches fewer destinations.
+pub const FEWER_DESTINATIONS: &str = "outputs.egress";
 
-/// The guarantees that a sandbox requires.
-pub fn guarantees(sandbox: &Sandbox) -> BTreeSet<String> {
-    let Sandbox { changeset: _, isolation, outputs, software } = sandbox;
-    let isolation = isolation.clone().unwrap_or_default();
-    let loopback = outputs.as_ref().and_then(|outputs| outputs.loopback);
-    let digest = software.as_ref().and_then(|software| software.require_digest);
-    // A node that has the profile has the filter in the pod too.
+/// The guarantees that a pool's agents can give an item. A program that runs for one item is started in the sandbox of that item. One that
+/// runs all the time has its sandbox already, and its connections too. A sandbox that only observes guarantees nothing. Agents outside the
+/// cluster have no sandbox and their own network.
+pub fn offered(spec: &AgentPoolSpec) -> BTreeSet<String> {
+    let isolation = spec.sandbox.clone().unwrap_or_default().isolation.unwrap_or_default();
+    let observes = isolation.mode == Some(IsolationMode::Observe);
     let strict = matches!(isolation.seccomp, Some(SeccompProfile::AgentStrict | SeccompProfile::Localhost));
+    let per_item = spec.agent.run == RunMode::PerItem;
+    let all = [
+        ((per_item || isolation.landlock == Some(Requirement::Required)) && !observes, LANDLOCK_REQUIRED),
+        ((per_item || strict) && !observes, AGENT_STRICT),
+        (per_item && !observes, LINK_ONLY),
+        (per_item, FEWER_DESTINATIONS),
+    ];
+    named(&all)
+}
+
+/// The guarantees that the sandbox of an item requires.
+pub fn required(sandbox: &Sandbox) -> BTreeSet<String> {
+    let isolation = sandbox.isolation.clone().unwrap_or_default();
+    let outputs = sandbox.outputs.clone().unwrap_or_default();
     let all = [
         (isolation.landlock == Some(Requirement::Required), LANDLOCK_REQUIRED),
-        (strict, AGENT_STRICT),
-        (isolation.seccomp == Some(SeccompProfile::Localhost), LOCALHOST),
-        (isolation.user_namespace == Some(Requirement::Required), "isolation.userNamespace: Required"),
-        (loopback == Some(Loopback::LinkOnly), LINK_ONLY),
-        (digest == Some(true), "software.requireDigest: true"),
+        (isolation.seccomp == Some(SeccompProfile::AgentStrict), AGENT_STRICT),
+        (outputs.loopback == Some(Loopback::LinkOnly), LINK_ONLY),
+        (matches!(outputs.egress, Some(Egress::None | Egress::AllowList)), FEWER_DESTINATIONS),
     ];
-    all.into_iter().filter(|(asked, _)| *asked).map(|(_, name)| name.to_owned()).collect()
+    named(&all)
+}
+
+fn named(all: &[(bool, &str)]) -> BTreeSet<String> {
+    all.iter().filter(|(holds, _)| *holds).map(|(_, name)| (*name).to_owned()).collect()
 }
 
 /// The sandbox of an item, where it is narrower than its pool's.
@@ -75,20 +77,16 @@ mod tests {
         let of = |run: &str, sandbox: Value| {
             let agent = json!({"image": "x", "command": ["y"], "run": run});
             let spec = serde_json::from_value(json!({"type": "worker", "agent": agent, "sandbox": sandbox})).expect("a spec");
-            offered(&spec).into_iter().collect::<Vec<_>>().join(", ")
+            offered(&spec).into_iter().collect::<Vec<_>>()
         };
-        let all = "isolation.landlock: Required, isolation.seccomp: AgentStrict, outputs.loopback: LinkOnly";
+        let all = [LANDLOCK_REQUIRED, AGENT_STRICT, FEWER_DESTINATIONS, LINK_ONLY];
         assert_eq!(of("PerItem", json!({})), all);
-        assert_eq!(of("LongRunning", json!({})), "", "its program has started already");
-        assert_eq!(of("LongRunning", json!({"isolation": {"landlock": "Required"}})), "isolation.landlock: Required");
-        let node = json!({"isolation": {"seccomp": "Localhost", "userNamespace": "Required"}});
-        assert_eq!(
-            of("LongRunning", node.clone()),
-            "isolation.seccomp: AgentStrict, isolation.seccomp: Localhost, isolation.userNamespace: Required"
-        );
-        let mut observed = node;
-        observed["isolation"]["mode"] = json!("Observe");
-        assert_eq!(of("PerItem", observed), "isolation.userNamespace: Required");
+        assert_eq!(of("LongRunning", json!({})), [""; 0], "its program has started already");
+        assert_eq!(of("LongRunning", json!({"isolation": {"landlock": "Required"}})), [LANDLOCK_REQUIRED]);
+        assert_eq!(of("LongRunning", json!({"isolation": {"seccomp": "Localhost"}})), [AGENT_STRICT]);
+        let observed = json!({"isolation": {"landlock": "Required", "seccomp": "AgentStrict", "mode": "Observe"}});
+        assert_eq!(of("LongRunning", observed.clone()), [""; 0]);
+        assert_eq!(of("PerItem", observed), [FEWER_DESTINATIONS]);
     }
 
     #[test]
@@ -96,7 +94,7 @@ mod tests {
         let item = |sandbox: Value| -> WorkItemSpec {
             serde_json::from_value(json!({"queueRef": {"name": "q"}, "payload": "p", "bulkhead": {"sandbox": sandbox}})).expect("a spec")
         };
-        let required = |sandbox: Value| guarantees(item_sandbox(&item(sandbox)).expect("a sandbox")).into_iter().collect::<Vec<_>>();
+        let required = |sandbox: Value| required(item_sandbox(&item(sandbox)).expect("a sandbox")).into_iter().collect::<Vec<_>>();
         for nothing in [
             json!({}),
             json!({"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "outputs": {"loopback": "Open"}}),
@@ -104,8 +102,9 @@ mod tests {
         ] {
             assert_eq!(required(nothing), [""; 0]);
         }
-        let all = json!({"isolation": {"landlock": "Required", "seccomp": "AgentStrict"}, "outputs": {"loopback": "LinkOnly"}});
-        assert_eq!(required(all), ITEM_GUARANTEES);
+        let all =
+            json!({"isolation": {"landlock": "Required", "seccomp": "AgentStrict"}, "outputs": {"loopback": "LinkOnly", "egress": "None"}});
+        assert_eq!(required(all), [LANDLOCK_REQUIRED, AGENT_STRICT, FEWER_DESTINATIONS, LINK_ONLY]);
         let egress = |outputs: Value| item_egress(&item(json!({"outputs": outputs})));
         assert_eq!(egress(json!({"egress": "Open"})), None);
         assert_eq!(egress(json!({})), None);

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, MicroTime, ObjectMeta, Time};
 use serde_json::{Value, json};
 
-use super::sandbox::{guarantees, item_egress, item_sandbox};
+use super::sandbox::{self, item_egress, item_sandbox};
 use crate::api::names;
 use crate::api::work_item::{self, DependencyCondition, NotifyOn, OnDependencyFailure, WorkItemPhase};
 use crate::api::work_queue::ItemPolicy;
@@ -165,7 +165,7 @@ fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
 
 /// The requirements of an item. Requirements that this version does not support are refused before.
 fn requires(spec: &WorkItemSpec) -> Requires {
-    let sandbox = item_sandbox(spec).map(guarantees).unwrap_or_default();
+    let sandbox = item_sandbox(spec).map(sandbox::required).unwrap_or_default();
     let Some(work_item::Requires { tools, models, urls, accounts, volumes, repositories }) = &spec.requires else {
         return Requires { sandbox, ..Requires::default() };
     };

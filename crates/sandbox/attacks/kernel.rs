@@ -29,6 +29,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("vmsplice", Pod, "give pages of its memory to a pipe", vmsplice),
     attack("secret-memory", Pod, "hide memory from the kernel", secret_memory),
     attack("segment-table", Pod, "change its table of segments", segment_table),
+    attack("own-listener", Pod, "let its own refused calls go on", own_listener),
     attack("kernel-log", Node, "read the kernel's log", kernel_log),
     attack("quota", Node, "ask for the quotas of a disk", quota),
     attack("set-clock", Node, "set the clock", set_clock),
@@ -154,6 +155,27 @@ fn segment_table(_: &Target) -> io::Result<()> {
     return call!(libc::SYS_modify_ldt, 0, 0, 0).map(drop);
     #[cfg(not(target_arch = "x86_64"))]
     Ok(())
+}
+
+/// Of two filters that ask somebody about a call, the kernel hears the newer one.
+fn own_listener(target: &Target) -> io::Result<()> {
+    const SET_FILTER: libc::c_long = 1;
+    const NEW_LISTENER: libc::c_long = 8;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let number = u32::try_from(libc::SYS_modify_ldt).unwrap_or(0);
+    let steps = [step(0x20, 0, 0, 0), step(0x15, 0, 1, number), step(0x06, 0, 0, 0x7fc0_0000), step(0x06, 0, 0, 0x7fff_0000)];
+    let program = libc::sock_fprog { len: 4, filter: steps.as_ptr().cast_mut() };
+    call!(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)?;
+    let listener = i32::try_from(call!(libc::SYS_seccomp, SET_FILTER, NEW_LISTENER, &raw const program)?).unwrap_or(-1);
+    std::thread::spawn(move || -> io::Result<()> {
+        // SAFETY: all fields are numbers, and the kernel wants zeros.
+        let mut heard: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        call!(libc::SYS_ioctl, listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut heard)?;
+        let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(0);
+        let mut answer = libc::seccomp_notif_resp { id: heard.id, val: 0, error: 0, flags };
+        call!(libc::SYS_ioctl, listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer).map(drop)
+    });
+    segment_table(target)
 }
 
 fn kernel_log(_: &Target) -> io::Result<()> {

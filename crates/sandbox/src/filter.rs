@@ -82,6 +82,9 @@ const ALLOW: u32 = 0x7fff_0000;
 const ERROR: u32 = 0x0005_0000;
 const EPERM: u32 = libc::EPERM.unsigned_abs();
 const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
+const EBUSY: u32 = libc::EBUSY.unsigned_abs();
+/// The flag of a filter with a listener. The kernel reads the low half of the flags.
+const NEW_LISTENER: u32 = 8;
 /// Ask the watcher.
 const NOTIFY: u32 = 0x7fc0_0000;
 const END_PROCESS: u32 = 0x8000_0000;
@@ -101,8 +104,21 @@ pub fn program(architecture: Architecture, network: Network) -> Program {
 }
 
 /// The program, with a watcher that answers calls in the place of EPERM. Without the watcher they fail too, with ENOSYS.
+///
+/// No process may install a filter with a listener of its own: of two filters that ask, the kernel hears the newer one. A program could let
+/// its own calls go on as soon as our listener is closed, which the kernel would otherwise allow.
 pub fn reporting(architecture: Architecture, network: Network) -> Program {
-    let mut program = program(architecture, network);
+    let mut program = head(architecture);
+    let seccomp = architecture.number("seccomp").unwrap_or(u32::MAX);
+    program.extend([
+        step(JUMP_IF_EQUAL, 0, 5, seccomp),
+        step(LOAD_WORD, 0, 0, ARGUMENTS + ARGUMENT_BYTES),
+        step(AND, 0, 0, NEW_LISTENER),
+        step(JUMP_IF_EQUAL, 1, 0, 0),
+        answer(ERROR | EBUSY),
+        answer(ALLOW),
+    ]);
+    program.extend(search(&ranges(architecture, network, &[])));
     for step in program.iter_mut().filter(|step| step.code == RETURN && step.k == ERROR | EPERM) {
         step.k = NOTIFY;
     }

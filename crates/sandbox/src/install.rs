@@ -84,7 +84,12 @@ impl Prepared {
         let Some(program) = &self.program else { return Ok(()) };
         if let Some((socket, reporting)) = watcher.zip(self.reporting.as_ref()) {
             match install_with_listener(reporting) {
-                Ok(listener) => return send(socket, listener.as_fd()),
+                Ok(listener) => {
+                    // Other processes of the user may have as many descriptors under way as the kernel lets one user have. Without the watcher,
+                    // refused calls fail with ENOSYS, and are not counted.
+                    let _ = send(socket, listener.as_fd());
+                    return Ok(());
+                }
                 // The kernel or the container runtime leaves no place for a listener: refused calls are not counted.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EBUSY | libc::ENOSYS)) => {}
                 Err(error) => return Err(error),

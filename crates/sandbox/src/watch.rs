@@ -77,21 +77,39 @@ impl PendingListener {
     }
 
     /// Waits until the child has sent the listener. `None`: there is none, because the child could not be started or its kernel has no
-    /// listener for it.
+    /// listener for it. This thread gets no signals from now on, because the kernel interrupts it in places where that cannot be told from
+    /// an end.
     pub fn listener(self) -> io::Result<Option<Listener>> {
+        block_signals()?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        recvmsg(&self.0, &mut [IoSliceMut::new(&mut [0])], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut [0])], &mut control, RecvFlags::CMSG_CLOEXEC)?;
         let sent = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
         });
-        let Some(listener) = sent.map(Listener) else { return Ok(None) };
+        let Some(listener) = sent.map(Listener) else {
+            return match received.bytes {
+                0 => Ok(None),
+                _ => Err(io::Error::other("the listener was sent, and this process has no place for its descriptor")),
+            };
+        };
         // Faster, on kernels that know it: the processor of the caller goes on with the watcher.
         // SAFETY: the argument is a number.
         let _ = unsafe { libc::ioctl(listener.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNCHRONOUS_WAKE_UP) };
         Ok(Some(listener))
     }
+}
+
+/// Blocks all signals for this thread.
+fn block_signals() -> io::Result<()> {
+    // SAFETY: `sigfillset` writes one `sigset_t`, which `pthread_sigmask` reads.
+    let error = unsafe {
+        let mut all = MaybeUninit::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
 /// The flag of [`libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS`].
@@ -106,8 +124,13 @@ impl Listener {
                 Err(rustix::io::Errno::INTR) => continue,
                 result => result?,
             };
-            if !ready[0].revents().contains(PollFlags::IN) {
-                return Ok(None);
+            let events = ready[0].revents();
+            if !events.contains(PollFlags::IN) {
+                if events.contains(PollFlags::HUP) {
+                    return Ok(None);
+                }
+                // The kernel says so when a signal comes while others use the listener.
+                continue;
             }
             // SAFETY: all fields are numbers, and the kernel wants zeros.
             let mut heard: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -137,14 +160,18 @@ impl Listener {
     }
 
     fn answer(&self, mut answer: libc::seccomp_notif_resp) -> io::Result<()> {
-        // SAFETY: the kernel reads one value of this type.
-        if unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) } == 0 {
-            return Ok(());
-        }
-        match io::Error::last_os_error() {
-            // A signal ended the caller, or interrupted its call.
-            error if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            error => Err(error),
+        loop {
+            // SAFETY: the kernel reads one value of this type.
+            if unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // A signal ended the caller, or interrupted its call.
+                Some(libc::ENOENT) => return Ok(()),
+                _ => return Err(error),
+            }
         }
     }
 }

@@ -11,6 +11,8 @@ use spillway_sandbox::kernel::Kernel;
 use spillway_sandbox::plan::plan;
 use spillway_wire::sandbox::{Requirement, SandboxSettings};
 
+mod common;
+
 /// The program that must be installed, and a script of bash that works in an empty folder.
 const WORK: [(&str, &str, &str); 14] = [
     (
@@ -109,11 +111,11 @@ fn work(script: &str, folder: &Path, sandbox: Option<&Sandbox>) -> Result<Durati
         .envs([("PATH", own("PATH")), ("HOME", home.into()), ("TMPDIR", tmp.into()), ("LANG", "C.UTF-8".into())])
         .envs([("RUSTUP_HOME", of_user("RUSTUP_HOME", ".rustup")), ("PYENV_ROOT", of_user("PYENV_ROOT", ".pyenv"))])
         .envs([("GOFLAGS", "-mod=mod"), ("GOTOOLCHAIN", "local"), ("GOPROXY", "off")]);
-    if let Some(sandbox) = sandbox {
-        sandbox.confine(&mut command);
-    }
     let began = std::time::Instant::now();
-    let output = command.output().map_err(|error| error.to_string())?;
+    let output = match sandbox {
+        Some(sandbox) => common::output(sandbox, command),
+        None => command.output().map_err(|error| error.to_string())?,
+    };
     if output.status.success() {
         return Ok(began.elapsed());
     }

@@ -17,6 +17,7 @@ use crate::governor::work::namespace_work::AgentHolding;
 use crate::policy::agent::State;
 use crate::policy::interventions::Decision;
 use crate::policy::status_throttle::StatusChange;
+use crate::wire::sandbox::SandboxUnavailable;
 use conditions::{budget_available, checkpointed, external_sandbox, heartbeating, paused, sandbox, tokens_requested};
 use phase::{describe, describe_external};
 
@@ -180,19 +181,20 @@ fn set_reported_fields(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentSt
         if let Some((report, _)) = &view.report {
             next.current_action = report.action.clone();
         }
+        let unavailable = |unavailable: &SandboxUnavailable| UnavailableSandbox {
+            reason: unavailable.reason.condition_reason().to_owned(),
+            message: unavailable.message.clone(),
+        };
         if let Some(found) = &view.sandbox {
-            let unavailable = found.unavailable.as_ref().map(|unavailable| UnavailableSandbox {
-                reason: unavailable.reason.condition_reason().to_owned(),
-                message: unavailable.message.clone(),
-            });
+            let unavailable = found.unavailable.as_ref().map(unavailable);
             let missing = Some(found.missing.clone()).filter(|all| !all.is_empty());
             let refused = next.sandbox.take().and_then(|stored| stored.refused);
             next.sandbox = Some(SandboxReport { tier: found.tier.clone(), missing, unavailable, refused });
         }
-        if let Some((sandbox, (report, _))) = next.sandbox.as_mut().zip(view.report.as_ref())
-            && !report.refused.uses.is_empty()
-        {
-            sandbox.refused = Some(report.refused.uses.clone());
+        if let Some((sandbox, (report, _))) = next.sandbox.as_mut().zip(view.report.as_ref()) {
+            // The sidecar, which registered, does not know what went wrong in the agent's container.
+            sandbox.unavailable = sandbox.unavailable.take().or(report.unavailable.as_ref().map(unavailable));
+            sandbox.refused = Some(report.refused.uses.clone()).filter(|uses| !uses.is_empty()).or(sandbox.refused.take());
         }
         // A hibernating agent comes back, so a goodbye of its program, which is asked to end, is ignored.
         if next.goodbye.is_none()

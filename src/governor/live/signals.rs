@@ -7,7 +7,6 @@ use super::Live;
 use crate::cluster::clock::BootTime;
 use crate::governor::work::refused::RefusedCall;
 use crate::policy::interventions::{Signal, Timeout};
-use crate::wire::sandbox::OBSERVED_TIER;
 use crate::wire::work::LeaseRef;
 
 /// Minimum time between two answers to a signal that is raised again and again.
@@ -62,13 +61,6 @@ impl Live {
         let one = state.agents.entry(uid.to_owned()).or_default();
         let known = one.refusals.replace(counts).unwrap_or(counts);
         [counts[0].saturating_sub(known[0]), counts[1].saturating_sub(known[1])]
-    }
-
-    /// Whether the sandbox of an agent only observes, as its pod reported.
-    pub fn only_observes(&self, uid: &str) -> bool {
-        let state = self.lock();
-        let sandbox = state.agents.get(uid).and_then(|one| one.sandbox.as_ref());
-        sandbox.is_some_and(|sandbox| sandbox.tier == OBSERVED_TIER)
     }
 
     /// Records that the status counts this many more timeouts.

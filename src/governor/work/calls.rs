@@ -23,7 +23,7 @@ use crate::controller::agent::supervisor_pause_reason;
 use crate::governor::breaker::{BeginRefusal, work as attempt};
 use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::caller::Caller;
-use crate::governor::sandbox::required_of_pod;
+use crate::governor::sandbox::{offered_by, required_of_pod};
 use crate::governor::{changeset, preflight};
 use crate::policy::interventions::Signal;
 use crate::policy::preflight::Verdict;
@@ -32,6 +32,7 @@ use crate::policy::work::failure::Failure;
 use crate::policy::work::item::{Holder, Phase, Record};
 use crate::policy::work::item_index::ClaimRequester;
 use crate::policy::work::lease::{self, FailureJudges, Fence, LeaseRefusal};
+use crate::policy::work::requires::PoolIntake;
 use crate::wire::access::Call;
 use crate::wire::agent::{Acknowledgement, Directive};
 use crate::wire::changeset::reasons as reasons_of_changesets;
@@ -50,7 +51,11 @@ const USAGE_SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
 pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Option<Assignment>, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
-    let taking = if agent.spec.external.is_some() { pool_intake(pool).for_outside() } else { pool_intake(pool) };
+    let view = context.live.view(&caller.uid);
+    let taking = match pool_intake(pool) {
+        of_pool if agent.spec.external.is_some() => of_pool.for_outside(),
+        of_pool => PoolIntake { offer: offered_by(agent, view.as_ref(), &pool.spec, of_pool.offer), ..of_pool },
+    };
     if taking.queues.is_empty() {
         let message = format!("AgentPool/{} names no queue in spec.queues", pool.name_any());
         return Err(Refusal::new(Code::NoQueues, message));
@@ -58,7 +63,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
     let labels = labels(agent, pool);
     let of_pool = ObjectKey { namespace: namespace.clone(), name: pool.name_any() };
     let wanted = context.live.desired_state(&caller.uid).directive;
-    let fit = preflight::verdict(agent, context.live.view(&caller.uid).as_ref(), Some(&pool.spec)) == Verdict::Passed;
+    let fit = preflight::verdict(agent, view.as_ref(), Some(&pool.spec)) == Verdict::Passed;
     let begun = BootTime::now();
     let mut tries = 0;
     while tries < MAX_CLAIM_CANDIDATES {
@@ -250,7 +255,7 @@ fn assignment(item: &WorkItem, agent: &Agent, pool: &AgentPool, key: &ObjectKey,
         checkpoint_ref: item.status.as_ref().and_then(|status| status.progress.as_ref()?.checkpoint_ref.clone()),
         branch: changeset::branch_of(agent, pool, &entry, &key.name),
         folder: changeset::folder_of(agent, pool),
-        sandbox: required_of_pod(&entry),
+        sandbox: required_of_pod(&entry, &pool.spec),
     }
 }
 

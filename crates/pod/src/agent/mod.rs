@@ -442,7 +442,8 @@ impl Supervisor {
                         || told.report.held != report.held
                         || told.report.preflight != report.preflight
                         || told.report.checkpoint != report.checkpoint
-                        || told.report.refused != report.refused
+                        || told.report.refused.uses != report.refused.uses
+                        || (told.report.refused != report.refused && now >= self.counts_told_at.after(PROGRAM_CHECK_INTERVAL))
                         || told.report.unavailable != report.unavailable
                         || told.report.program != report.program
                         || told.report.action != report.action
@@ -450,6 +451,7 @@ impl Supervisor {
                         || told.report.notices_seen != report.notices_seen
                 });
             if news {
+                self.counts_told_at = now;
                 *told = Some(SupervisorReport { report, ended, hung, finished, commit });
             }
             news

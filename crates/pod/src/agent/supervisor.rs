@@ -81,6 +81,8 @@ pub(super) struct Supervisor {
     pub(super) look_at: BootTime,
     pub(super) reports: watch::Sender<Option<SupervisorReport>>,
     pub(super) told_active: BootTime,
+    /// When the sidecar last got the counts of refusals.
+    pub(super) counts_told_at: BootTime,
     pub(super) leave: Option<u8>,
 }
 
@@ -135,6 +137,7 @@ impl Supervisor {
             look_at: now,
             reports: watch::Sender::new(None),
             told_active: now,
+            counts_told_at: now,
             leave: None,
         }
     }

@@ -43,6 +43,11 @@ impl SidecarWork {
             self.dirty = true;
         }
         let order = facts.wanted.filter(|wanted| wanted.held == item.held).map(|wanted| wanted.order);
+        // A program that runs already cannot get another sandbox. The pool was edited since it started.
+        if facts.how.run == Run::LongRunning && item.assignment.as_ref().is_some_and(|assignment| !assignment.sandbox.is_nothing()) {
+            self.give_back("SandboxUnavailable");
+            return;
+        }
         match (order, facts.how.run) {
             (Some(ItemOrder::Lost), Run::LongRunning) => self.lose(),
             (Some(ItemOrder::Lost), Run::PerItem) if item.finish.is_some() || untouched => self.lose(),

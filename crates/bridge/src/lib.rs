@@ -1,0 +1,17 @@
+//! Privileged programs that agents may call from their sandbox. A *definition* is a Markdown file whose front matter says which program
+//! runs with which arguments. Its text is the help of the program.
+//!
+//! What always holds: no shell reads what an agent gives. An argument reaches the program as part of one word, after a check of its type,
+//! its pattern and its characters. A folder of definitions is loaded whole or not at all.
+//!
+//! | module | for | must not |
+//! |---|---|---|
+//! | [`definition`] | one definition: its fields, its arguments, what is wrong with it | read a file |
+//! | [`catalog`] | all definitions of a folder, and their revision | run a program |
+//! | [`check`] | `spillway bridge check` | run a program |
+//! | [`call`] | the words of one call, or why it is refused | run a program |
+
+pub mod call;
+pub mod catalog;
+pub mod check;
+pub mod definition;
