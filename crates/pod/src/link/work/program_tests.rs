@@ -1,5 +1,7 @@
 //! Tests of a program's questions and reports about items, and of their answers. Orders of the gateway are in `work_tests.rs`.
 
+use spillway_wire::sandbox::ItemSandbox;
+
 use super::*;
 
 #[test]
@@ -94,6 +96,19 @@ fn a_program_that_runs_all_the_time_is_answered_when_there_is_an_item_or_its_tim
     room.sidecar_work.report_item_end(at(2), 7, complete("x"), run);
     room.sidecar_work.next(at(2), 8, 0, run);
     assert_eq!(room.plan(2).1, [WorkAction::Answer(8, Answer::Item(None)), WorkAction::Finish(held(1), complete("x"))], "paused: none");
+}
+
+#[test]
+fn a_program_that_runs_already_gets_no_item_with_a_sandbox_of_its_own() {
+    let mut room = Fixture::new(Run::LongRunning);
+    room.sidecar_work.next(at(0), 5, 25, Some(Run::LongRunning));
+    room.plan(0);
+    let sandbox = ItemSandbox { landlock: true, ..ItemSandbox::default() };
+    room.claimed(1, CallOutcome::Done(Some(Assignment { sandbox, ..assignment(1) })));
+    let actions = room.plan(1).1;
+    let released = |action: &WorkAction| matches!(action, WorkAction::Finish(lease, Outcome::Release { reason, .. }) if *lease == held(1) && reason == "SandboxUnavailable");
+    assert!(actions.iter().any(released), "{actions:?}");
+    assert!(!actions.iter().any(|action| matches!(action, WorkAction::Answer(_, Answer::Item(Some(_))))), "{actions:?}");
 }
 
 #[test]
