@@ -2,6 +2,7 @@
 //! to the facts of `policy::preflight`. Pure.
 
 use super::live::View;
+use super::sandbox;
 use crate::api::agent_pool::{Dialect, GitWorkspace};
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPoolSpec};
@@ -23,15 +24,18 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
         // A leader that has no report yet uses the result that the previous leader stored.
         return Verdict::Failed(failed.message.clone());
     }
+    // The program does not start: the pod ends as soon as the agent has said so.
+    let registered = view.and_then(|view| view.sandbox.as_ref()?.unavailable.as_ref());
+    if let Some(unavailable) = registered.or(report.and_then(|report| report.unavailable.as_ref())) {
+        return Verdict::Failed(unavailable.message.clone());
+    }
     let command = match report.and_then(|report| report.preflight.as_ref()) {
         None => Command::NotReported,
         Some(Preflight { state: PreflightState::Pending, message: _ }) => Command::Pending,
         Some(Preflight { state: PreflightState::Passed, message: _ }) => Command::Passed,
         Some(Preflight { state: PreflightState::Failed, message }) => Command::Failed(message.clone()),
     };
-    let reported = view.and_then(|view| view.sandbox.as_ref()).map(|sandbox| sandbox.missing.clone());
-    let stored = || status.and_then(|status| status.sandbox.as_ref()).map(|sandbox| sandbox.missing.clone().unwrap_or_default());
-    let missing = reported.or_else(stored);
+    let missing = sandbox::reported(agent, view).map(|(_, missing)| missing);
     let asked = spec.and_then(|spec| spec.preflight.as_ref()?.require_sandbox);
     // Agents outside the cluster have no sandbox. A pool that accepts them accepts that.
     let require_sandbox = if agent.spec.external.is_some() { Some(false) } else { asked };
@@ -127,6 +131,7 @@ pub fn unmeetable_reason(spec: &AgentPoolSpec) -> Option<String> {
 mod tests {
     use super::*;
     use crate::wire::agent::{Program, Report, Sandbox};
+    use crate::wire::sandbox::{SandboxUnavailable, UnavailableReason};
     use serde_json::{Value, json};
 
     fn agent(status: Value) -> Agent {
@@ -162,6 +167,18 @@ mod tests {
         assert_eq!(of(Some(&view(Some(Some(PreflightState::Pending)), None))), Verdict::Pending);
         assert_eq!(of(Some(&view(Some(Some(PreflightState::Failed)), None))), Verdict::Failed("no login".into()));
         assert_eq!(verdict(&agent(json!({})), None, None), Verdict::Passed, "unknown passes");
+    }
+
+    #[test]
+    fn an_agent_whose_sandbox_cannot_be_prepared_gets_no_work() {
+        let unavailable = SandboxUnavailable { reason: UnavailableReason::SandboxNotPrepared, message: "no settings".into() };
+        let (mut of_sidecar, mut of_supervisor) = (view(None, Some(&[])), view(Some(Some(PreflightState::Passed)), None));
+        if let (Some(sandbox), Some((report, _))) = (of_sidecar.sandbox.as_mut(), of_supervisor.report.as_mut()) {
+            (sandbox.unavailable, report.unavailable) = (Some(unavailable.clone()), Some(unavailable));
+        }
+        for view in [of_sidecar, of_supervisor] {
+            assert_eq!(verdict(&agent(json!({})), Some(&view), None), Verdict::Failed("no settings".into()));
+        }
     }
 
     fn pool(extra: Value) -> AgentPoolSpec {

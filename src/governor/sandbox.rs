@@ -71,7 +71,7 @@ pub fn offered_by(agent: &Agent, view: Option<&View>, pool: &AgentPoolSpec, mut 
 }
 
 /// The tier and the missing guarantees of an agent: as its pod reported to us, or to the leader before us.
-fn reported(agent: &Agent, view: Option<&View>) -> Option<(String, Vec<String>)> {
+pub fn reported(agent: &Agent, view: Option<&View>) -> Option<(String, Vec<String>)> {
     let ours = view.and_then(|view| view.sandbox.as_ref()).map(|sandbox| (sandbox.tier.clone(), sandbox.missing.clone()));
     ours.or_else(|| {
         let stored = agent.status.as_ref()?.sandbox.as_ref()?;
