@@ -30,9 +30,9 @@ pub enum Answer {
     Refuse,
 }
 
-/// Hears of calls until the last watched process has ended. Returns whether there was a listener.
-pub fn hear(pending: PendingListener, recording: &Mutex<Recording>, answer: Answer) -> io::Result<bool> {
-    let Some(listener) = pending.listener()? else { return Ok(false) };
+/// Hears of calls until the last watched process has ended. Without a listener there is nothing to hear.
+pub fn hear(pending: PendingListener, recording: &Mutex<Recording>, answer: Answer) -> io::Result<()> {
+    let Some(listener) = pending.listener()? else { return Ok(()) };
     while let Some(call) = listener.next()? {
         note(&call, recording, answer);
         match answer {
@@ -40,7 +40,7 @@ pub fn hear(pending: PendingListener, recording: &Mutex<Recording>, answer: Answ
             Answer::Refuse => listener.refuse(&call)?,
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 fn note(call: &SystemCall, recording: &Mutex<Recording>, answer: Answer) {

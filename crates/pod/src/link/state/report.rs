@@ -2,71 +2,26 @@
 
 use std::time::Duration;
 
-use spillway_wire::agent::{Checkpoint, Preflight, Program, Report, Run};
-use spillway_wire::command::{BreakerState, CommandCounts};
-use spillway_wire::sandbox::{SandboxRefusals, SandboxUnavailable};
-use spillway_wire::work::LeaseRef;
+use spillway_wire::agent::{Program, Report, Run};
+use spillway_wire::sandbox::SandboxRefusals;
 
 use super::{Link, MIN_REPORT_INTERVAL, OPEN_EGRESS_THRESHOLD};
 use crate::clock::{BootTime, millis};
 
-/// The parts of a report whose changes are reported at once.
+/// A report without the parts whose changes are not reported at once: times, and counts that a program may raise all the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UrgentParts {
-    program: Program,
-    action: Option<String>,
-    attached: bool,
-    reachable: Vec<String>,
-    notices_seen: u64,
-    held: Option<LeaseRef>,
-    preflight: Option<Preflight>,
-    commands: CommandCounts,
-    breaker: BreakerState,
-    checkpoint: Option<Checkpoint>,
-    /// What was refused, without the counts: a program may raise them all the time.
-    refused_uses: Vec<String>,
-    unavailable: Option<SandboxUnavailable>,
-}
+pub(super) struct UrgentParts(Report);
 
 impl UrgentParts {
     pub(super) fn of(report: &Report) -> Self {
-        let Report {
-            period_seconds: _,
-            program,
-            silent_ms: _,
-            frozen_ms: _,
-            action,
-            attached,
-            reachable,
-            notices_seen,
-            held,
-            preflight,
-            commands,
-            breaker,
-            checkpoint,
-            refused: SandboxRefusals { system_calls: _, files: _, uses: refused_uses },
-            unavailable,
-        } = report.clone();
-        Self {
-            program,
-            action,
-            attached,
-            reachable,
-            notices_seen,
-            held,
-            preflight,
-            commands,
-            breaker,
-            checkpoint,
-            refused_uses,
-            unavailable,
-        }
+        let refused = SandboxRefusals { system_calls: 0, files: 0, uses: report.refused.uses.clone() };
+        Self(Report { period_seconds: 0, silent_ms: 0, frozen_ms: 0, refused, ..report.clone() })
     }
 }
 
 impl Link {
     pub(super) fn report_due(&self, report: &Report) -> BootTime {
-        let Some((sent, shown)) = &self.sent else { return BootTime::default() };
+        let Some((sent, UrgentParts(shown))) = &self.sent else { return BootTime::default() };
         let period = self.settings.as_ref().map_or(1, |settings| settings.heartbeat_period_seconds.max(1));
         let changed = self.acknowledged.as_ref() != Some(&UrgentParts::of(report));
         // The start of the program is reported at once, because people wait for it. For each item that would be too often.
@@ -112,7 +67,7 @@ impl Link {
 
     /// Whether the last accepted report is still true. The lease does not count, because its end is a separate call.
     pub fn all_reported(&self, now: BootTime) -> bool {
-        let known = |shown: &UrgentParts| UrgentParts { held: None, ..shown.clone() };
+        let known = |UrgentParts(shown): &UrgentParts| Report { held: None, ..shown.clone() };
         self.report(now).is_none_or(|report| self.acknowledged.as_ref().map(known) == Some(known(&UrgentParts::of(&report))))
     }
 }
