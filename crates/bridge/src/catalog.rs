@@ -50,7 +50,8 @@ pub fn read(folder: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if name.starts_with('.') || !name.ends_with(ENDING) {
+        // A pipe would be waited for.
+        if name.starts_with('.') || !name.ends_with(ENDING) || !fs::metadata(entry.path())?.is_file() {
             continue;
         }
         // One byte more than a definition may have says that it is too long.
@@ -190,6 +191,8 @@ mod tests {
         for name in ["a.md", "notes.txt", ".hidden.md", "..data"] {
             fs::write(folder.path().join(name), "x").expect("a file");
         }
+        fs::create_dir(folder.path().join("folder.md")).expect("a folder");
+        std::os::unix::net::UnixListener::bind(folder.path().join("socket.md")).expect("a socket");
         fs::write(folder.path().join("long.md"), vec![b'x'; MAX_DEFINITION_BYTES * 2]).expect("a file");
         let found = read(folder.path()).expect("the folder");
         assert_eq!(found.keys().collect::<Vec<_>>(), ["a.md", "long.md"]);
