@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::supervised::Supervised;
-use common::{BINARY, FakeGateway, Folder, Process};
+use common::{BINARY, FakeGateway, Folder, Process, until};
 use serde_json::{Value, json};
 
 const EPERM: i32 = 1;
@@ -151,10 +151,16 @@ fn results(binary: &PathBuf, items: &[Value]) -> Vec<(String, Value)> {
         "grep -q '^Seccomp:.2' /proc/self/status && filter=yes; echo x > {} && files=open; echo ${{filter:-no}} ${{files:-closed}}",
         folder.path("foreign").display()
     );
-    let _agent = Supervised::start_from(binary, &folder, &[], &["sh", "-c", &script], |command| {
+    let agent = Supervised::start_from(binary, &folder, &[], &["sh", "-c", &script], |command| {
         command.env("SPILLWAY_SANDBOX", settings.to_string()).env("TMPDIR", folder.path("data")).current_dir(folder.path("data"));
     });
-    (1..).zip(items).map(|(number, _)| gateway.ended(number)).collect()
+    let ends = (1..).zip(items).map(|(number, _)| gateway.ended(number)).collect();
+    until("each counting thread ends with the processes that it counts for", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", agent.pid)).expect("the supervisor's threads");
+        let counts = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "refusals");
+        (!tasks.flatten().any(counts)).then_some(())
+    });
+    ends
 }
 
 #[test]
