@@ -11,6 +11,7 @@
 //! | [`live`] | reports of agents, their desired state, and notices for them |
 //! | [`preflight`] | whether an agent is fit for work |
 //! | `sandbox` | what the sandboxes of agents refused |
+//! | `sandbox_offer` | what an agent's sandbox can give to an item |
 //! | [`caller`] | whether a pod, or a process outside the cluster, is the agent that it claims to be |
 //! | [`calls`] | the calls of agents |
 //! | `agent_creation` | common parts of the calls that create an Agent |
@@ -43,6 +44,7 @@ pub mod live;
 pub mod preflight;
 pub mod rollback;
 mod sandbox;
+mod sandbox_offer;
 pub mod server;
 pub mod work;
 

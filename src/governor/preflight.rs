@@ -2,7 +2,7 @@
 //! to the facts of `policy::preflight`. Pure.
 
 use super::live::View;
-use super::sandbox;
+use super::sandbox_offer::reported;
 use crate::api::agent_pool::{Dialect, GitWorkspace};
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPoolSpec};
@@ -35,7 +35,7 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
         Some(Preflight { state: PreflightState::Passed, message: _ }) => Command::Passed,
         Some(Preflight { state: PreflightState::Failed, message }) => Command::Failed(message.clone()),
     };
-    let missing = sandbox::reported(agent, view).map(|(_, missing)| missing);
+    let missing = reported(agent, view).map(|(_, missing)| missing);
     let asked = spec.and_then(|spec| spec.preflight.as_ref()?.require_sandbox);
     // Agents outside the cluster have no sandbox. A pool that accepts them accepts that.
     let require_sandbox = if agent.spec.external.is_some() { Some(false) } else { asked };

@@ -23,7 +23,7 @@ use crate::controller::agent::supervisor_pause_reason;
 use crate::governor::breaker::{BeginRefusal, work as attempt};
 use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::caller::Caller;
-use crate::governor::sandbox::{offered_by, required_of_pod};
+use crate::governor::sandbox_offer::{offered_by, required_of_pod};
 use crate::governor::{changeset, preflight};
 use crate::policy::interventions::Signal;
 use crate::policy::preflight::Verdict;
