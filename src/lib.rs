@@ -22,6 +22,7 @@
 //! | [`origins`] | the servers that gateways may call: origins, addresses | resolve a name |
 //! | [`source`] | `spillway source`: issues of a forge as items, and their ends as comments | use rights that its team does not have |
 //! | [`node_profile`] | `spillway node-profile`: the system call profile on a node, and the labels that say so | change another node or another label |
+//! | [`bridge`] | `spillway bridge`: programs outside the sandbox, for agents, over MCP | start a program without a record of it |
 //! | [`generate`] | the generated files: CRDs and their reference | use a cluster |
 //!
 //! The crate `spillway-holds` has a gateway's session with the ledger and its journal. The crate `spillway-pod` has the programs inside agents' pods. It shares `wire` and `policy`, and does not use
@@ -30,6 +31,7 @@
 //!
 //! The programs in `bin/` parse arguments and call this library.
 
+pub mod bridge;
 pub mod cluster;
 pub mod controller;
 pub mod egress_settings;

@@ -272,7 +272,7 @@ async fn a_pod_whose_walls_never_stand_is_given_up_and_another_one_tried() {
     let (room, _operator, history, canary) = with_canary("never").await;
     open_egress(&room, canary.0).await;
     let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
-    room.apply_pool("free", json!({"replicas": 1, "agent": program, "supervision": {"startupTimeoutSeconds": 10}})).await;
+    room.apply_pool("free", json!({"replicas": 1, "agent": program, "supervision": {"startupTimeoutSeconds": 30}})).await;
     let (_, ended) = history.wait_for_agent("it is given up", |agent| phase(agent) == Some(ForceStopped)).await;
     let ready = condition(&ended, "Ready").expect("Ready");
     assert!(ready.reason == "StartTimedOut" && ready.message.contains(&canary.0.to_string()), "{ready:?}");

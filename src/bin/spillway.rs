@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use spillway::bridge::ServeArguments;
+use spillway::bridge::audit_log::{VerifyArguments, verify};
 use spillway::cluster::lease::Identity;
 use spillway::controller::supervised::{self, Gateway};
 use spillway::egress_settings::EgressSettings;
@@ -15,7 +17,7 @@ use spillway::pki::secrets::SecretNames;
 use spillway::source::forge::{Forge, ForgeKind};
 use spillway::source::issue_item::Target;
 use spillway::telemetry::{LogFormat, start_logs};
-use spillway::{controller, gateway, generate, node_profile, notify, source};
+use spillway::{bridge, controller, gateway, generate, node_profile, notify, source};
 use spillway_bridge::check::{CheckArguments, check};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -38,8 +40,11 @@ enum Command {
     Source(Box<SourceArguments>),
     /// Keep the system call profile in the folder of this node's kubelet, and label the node.
     NodeProfile(NodeProfileArguments),
-    /// Programs that agents may call from their sandbox.
-    Bridge(BridgeArguments),
+    /// Serve programs to agents over MCP: they run outside of the agents' sandboxes, with credentials that agents cannot read.
+    Bridge(Box<BridgeArguments>),
+    /// Run one program of the bridge. The bridge starts it.
+    #[command(hide = true)]
+    BridgeProgram,
     /// Print the CustomResourceDefinitions, or write or check every generated file of a checkout.
     Crds(CrdsArguments),
 }
@@ -242,15 +247,35 @@ struct NodeProfileArguments {
 }
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct BridgeArguments {
     #[command(subcommand)]
-    command: BridgeCommand,
+    command: Option<BridgeCommand>,
+    #[command(flatten)]
+    serve: Option<ServeArguments>,
+    /// Format of log lines, on standard error. RUST_LOG selects the lines.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
 }
 
 #[derive(Subcommand)]
 enum BridgeCommand {
     /// Say what is wrong with the definitions of a folder, or list its programs. The exit code is 1 if one is wrong.
     Check(CheckArguments),
+    /// The audit log.
+    Audit(AuditArguments),
+}
+
+#[derive(clap::Args)]
+struct AuditArguments {
+    #[command(subcommand)]
+    command: AuditCommand,
+}
+
+#[derive(Subcommand)]
+enum AuditCommand {
+    /// Say whether an audit log is whole, or which of its lines was changed, removed or moved. The exit code is 1 then.
+    Verify(VerifyArguments),
 }
 
 /// A JSON object.
@@ -285,9 +310,8 @@ fn main() -> ExitCode {
         Command::Gateway(arguments) => run_gateway(*arguments),
         Command::Source(arguments) => run_source(*arguments),
         Command::NodeProfile(arguments) => run_node_profile(arguments),
-        Command::Bridge(BridgeArguments { command: BridgeCommand::Check(arguments) }) => {
-            check(arguments).map(|programs| print!("{programs}")).map_err(Into::into)
-        }
+        Command::Bridge(arguments) => run_bridge(*arguments),
+        Command::BridgeProgram => bridge::program_process::main().map_err(Into::into),
         Command::Crds(CrdsArguments { write: Some(root), .. }) => generate::write(&root),
         Command::Crds(CrdsArguments { check: Some(root), .. }) => generate::check(&root),
         Command::Crds(CrdsArguments { write: None, check: None }) => generate::crd_stream().map(|stream| print!("{stream}")),
@@ -298,6 +322,18 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run_bridge(arguments: BridgeArguments) -> anyhow::Result<()> {
+    let BridgeArguments { command, serve, log_format } = arguments;
+    match (command, serve) {
+        (Some(BridgeCommand::Check(arguments)), _) => check(arguments).map(|programs| print!("{programs}")).map_err(Into::into),
+        (Some(BridgeCommand::Audit(AuditArguments { command: AuditCommand::Verify(arguments) })), _) => {
+            verify(&arguments).map(|said| print!("{said}"))
+        }
+        (None, Some(serve)) => run(log_format, |stop| bridge::run(serve, stop)),
+        (None, None) => anyhow::bail!("--definitions is missing: the folder of the definitions"),
     }
 }
 

@@ -10,8 +10,18 @@
 //! | [`catalog`] | all definitions of a folder, and their revision | run a program |
 //! | [`check`] | `spillway bridge check` | run a program |
 //! | [`call`] | the words of one call, or why it is refused | run a program |
+//! | [`answer`] | the answer to a call | |
+//! | [`admission`] | how many calls run, and how often an agent calls | read a clock |
+//! | [`idempotency`] | calls that are repeated with a key | read a clock |
+//! | [`redaction`] | credentials that a text contains | read a credential |
+//! | [`audit`] | the records of the audit log, and whether a log is whole | write a file |
 
+pub mod admission;
+pub mod answer;
+pub mod audit;
 pub mod call;
 pub mod catalog;
 pub mod check;
 pub mod definition;
+pub mod idempotency;
+pub mod redaction;

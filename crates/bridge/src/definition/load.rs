@@ -103,6 +103,7 @@ pub fn load(bytes: &[u8], allowed: &Allowed) -> Result<Definition, Fault> {
         environment,
         credentials,
         requires_approval,
+        interpreter,
     })
 }
 
@@ -165,7 +166,7 @@ fn check_command(command: &Spanned<String>, interpreter: bool, allowed: &Allowed
 }
 
 /// Whether a program runs what its arguments say, also with a version in its name.
-fn is_interpreter(name: &str) -> bool {
+pub fn is_interpreter(name: &str) -> bool {
     let plain = name.trim_end_matches(|end: char| end.is_ascii_digit() || matches!(end, '.' | '-'));
     INTERPRETERS.contains(&name) || INTERPRETERS.contains(&plain)
 }
@@ -304,6 +305,11 @@ fn limits(fields: &LimitFields) -> Result<Limits, Fault> {
     })
 }
 
+/// The variable with a credential: the name of the credential in upper case, with `_` for each other character.
+pub fn credential_variable(name: &str) -> String {
+    name.chars().map(|character| if character.is_ascii_alphanumeric() { character.to_ascii_uppercase() } else { '_' }).collect()
+}
+
 type Environment = (std::collections::BTreeMap<String, String>, Vec<String>);
 
 fn environment(fields: &EnvironmentFields, allowed: &Allowed) -> Result<Environment, Fault> {
@@ -325,6 +331,11 @@ fn environment(fields: &EnvironmentFields, allowed: &Allowed) -> Result<Environm
         }
     }
     for credential in credentials {
+        let variable = credential_variable(&credential.value);
+        if let Some(value) = set.get(&variable) {
+            let message = format!("env.set: {variable} is the variable of the credential {}", credential.value);
+            return Err(Fault::new(line(value), "env", message));
+        }
         if !allowed.credentials.contains(&credential.value) {
             let known = allowed.credentials.join(", ");
             let message = format!("env.credentials: there is no credential {:?}. There are: {known}", credential.value);

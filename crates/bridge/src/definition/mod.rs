@@ -21,7 +21,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use argument::{Argument, ArgumentType};
-pub use load::load;
+pub use load::{credential_variable, is_interpreter, load};
 pub use template::Template;
 
 /// A definition that was loaded.
@@ -49,6 +49,8 @@ pub struct Definition {
     pub credentials: Vec<String>,
     /// Whether a person approves each call.
     pub requires_approval: bool,
+    /// Whether the program may be a shell or an interpreter.
+    pub interpreter: bool,
 }
 
 /// Limits of a program.

@@ -23,7 +23,7 @@ use super::place::SidecarPaths;
 use crate::COMMAND_FIELDS_HELP;
 use crate::clock::millis;
 use crate::process::tree::{self, Exit};
-use crate::process::{self, Job, ProcessEnd, RunResult, RunTarget};
+use crate::process::{self, Job, KeptBytes, ProcessEnd, RunResult, RunTarget};
 
 /// The time limit was over.
 const EXIT_TIMED_OUT: u8 = 124;
@@ -113,7 +113,15 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
         Err(rejected) => return not_run(rejected, output),
     };
     let input = stdin || output.is_none();
-    let job = Job { what: RunTarget::Program(command), within, capture: output.is_some(), input, keep, meant_to_stay: Vec::new() };
+    let job = Job {
+        what: RunTarget::Program(command),
+        within,
+        capture: output.is_some().then(KeptBytes::default),
+        input,
+        keep,
+        meant_to_stay: Vec::new(),
+        sandbox: None,
+    };
     let ran = match carry_out(socket, &job, permit) {
         Ok(ran) => ran,
         Err(error) => {
@@ -142,7 +150,7 @@ pub fn run_timed_shell(place: &SidecarPaths, shell: &'static str, arguments: &[O
     tell_notices(place);
     let within = Duration::from_millis(timeout_milliseconds);
     let what = RunTarget::Shell { name: shell, arguments: arguments.to_vec() };
-    let job = Job { what, within, capture: false, input: true, keep: true, meant_to_stay: untimed };
+    let job = Job { what, within, capture: None, input: true, keep: true, meant_to_stay: untimed, sandbox: None };
     let ran = match carry_out(socket, &job, Some(permit)) {
         Ok(ran) => ran,
         Err(error) => {

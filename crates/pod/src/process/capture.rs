@@ -2,26 +2,39 @@
 
 use std::collections::VecDeque;
 
-/// The most kept bytes of the beginning, and of the end.
-pub const KEPT_OUTPUT_BYTES: usize = 64 * 1024;
+/// The most kept bytes of a stream, if nobody says another number: half of them from its beginning, half from its end.
+pub const KEPT_OUTPUT_BYTES: usize = 128 * 1024;
 
 /// The kept parts of one stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Capture {
+    /// The most bytes of each part.
+    part_bytes: usize,
     head: Vec<u8>,
     tail: VecDeque<u8>,
     /// The number of dropped bytes between them.
     left_out: u64,
 }
 
+impl Default for Capture {
+    fn default() -> Self {
+        Self::new(KEPT_OUTPUT_BYTES)
+    }
+}
+
 impl Capture {
+    /// An empty one that keeps at most so many bytes.
+    pub fn new(kept_bytes: usize) -> Self {
+        Self { part_bytes: kept_bytes / 2, head: Vec::new(), tail: VecDeque::new(), left_out: 0 }
+    }
+
     /// Adds bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(bytes.len().min(KEPT_OUTPUT_BYTES - self.head.len()));
+        let (first, rest) = bytes.split_at(bytes.len().min(self.part_bytes - self.head.len()));
         self.head.extend_from_slice(first);
         // Of a chunk longer than the tail only its end is kept.
-        let (passed, last) = rest.split_at(rest.len().saturating_sub(KEPT_OUTPUT_BYTES));
-        let over = (self.tail.len() + last.len()).saturating_sub(KEPT_OUTPUT_BYTES);
+        let (passed, last) = rest.split_at(rest.len().saturating_sub(self.part_bytes));
+        let over = (self.tail.len() + last.len()).saturating_sub(self.part_bytes);
         self.tail.drain(..over);
         self.tail.extend(last);
         self.left_out += (passed.len() + over) as u64;
@@ -57,8 +70,8 @@ mod tests {
         }
         assert_eq!((capture.text().as_str(), capture.truncated()), ("one tw\u{f6}", false));
         let mut full = Capture::default();
-        full.push(&vec![b'x'; 2 * KEPT_OUTPUT_BYTES]);
-        assert_eq!((full.text().len(), full.truncated()), (2 * KEPT_OUTPUT_BYTES, false));
+        full.push(&vec![b'x'; KEPT_OUTPUT_BYTES]);
+        assert_eq!((full.text().len(), full.truncated()), (KEPT_OUTPUT_BYTES, false));
     }
 
     #[test]
@@ -68,15 +81,15 @@ mod tests {
         for chunk in [1000, 4096, 100_000, all.len()] {
             let mut capture = Capture::default();
             all.chunks(chunk).for_each(|part| capture.push(part));
-            assert!(capture.truncated() && capture.head.len() + capture.tail.len() == 2 * KEPT_OUTPUT_BYTES);
+            assert!(capture.truncated() && capture.head.len() + capture.tail.len() == KEPT_OUTPUT_BYTES);
             texts.push(capture.text());
         }
         texts.dedup();
         let [text] = &texts[..] else { panic!("{} different texts", texts.len()) };
-        let left_out = format!("[... {} bytes left out ...]", all.len() - 2 * KEPT_OUTPUT_BYTES);
+        let left_out = format!("[... {} bytes left out ...]", all.len() - KEPT_OUTPUT_BYTES);
         assert!(
-            text.as_bytes().starts_with(&all[..KEPT_OUTPUT_BYTES])
-                && text.as_bytes().ends_with(&all[all.len() - KEPT_OUTPUT_BYTES..])
+            text.as_bytes().starts_with(&all[..KEPT_OUTPUT_BYTES / 2])
+                && text.as_bytes().ends_with(&all[all.len() - KEPT_OUTPUT_BYTES / 2..])
                 && text.contains(&left_out)
         );
     }

@@ -24,7 +24,7 @@ pub mod run;
 pub mod shells;
 pub mod tree;
 
-pub use run::{Job, ProcessEnd, RunResult, RunTarget, run};
+pub use run::{Job, KeptBytes, ProcessEnd, RunResult, RunTarget, run};
 
 /// The exit code of a process, as a shell reports it: 128 plus the number of the signal that ended it.
 pub fn exit_code(status: ExitStatus) -> u8 {

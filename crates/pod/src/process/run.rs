@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal as Number;
+use spillway_sandbox::Sandbox;
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
-use super::capture::Capture;
+use super::capture::{Capture, KEPT_OUTPUT_BYTES};
 use super::kind::{self, OwnBinary};
 use super::shells::{self, TIMED_VARIABLE};
 use super::tree::{Exit, Reaped, Tree};
@@ -49,6 +50,21 @@ pub enum RunTarget {
     },
 }
 
+/// The most bytes of a command's output that are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptBytes {
+    /// Of its standard output.
+    pub output: usize,
+    /// Of its standard error.
+    pub errors: usize,
+}
+
+impl Default for KeptBytes {
+    fn default() -> Self {
+        Self { output: KEPT_OUTPUT_BYTES, errors: KEPT_OUTPUT_BYTES }
+    }
+}
+
 /// A command.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -57,13 +73,15 @@ pub struct Job {
     /// The time limit.
     pub within: Duration,
     /// Whether its output is kept. Otherwise it has our output streams.
-    pub capture: bool,
+    pub capture: Option<KeptBytes>,
     /// Whether it has our standard input. Otherwise its input is empty.
     pub input: bool,
     /// Whether processes that it leaves behind stay when it ends by itself.
     pub keep: bool,
     /// Names of programs. If one of them runs when the time is over, the command has no time limit.
     pub meant_to_stay: Vec<String>,
+    /// The sandbox around it, outside of an agent's container. Inside, it has the one that we have.
+    pub sandbox: Option<Sandbox>,
 }
 
 /// How the command's own process ended.
@@ -149,9 +167,9 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn new(from: Option<impl Into<OwnedFd>>) -> io::Result<Self> {
+    fn new(from: Option<impl Into<OwnedFd>>, kept_bytes: usize) -> io::Result<Self> {
         let from = from.map(|from| Receiver::from_owned_fd(from.into())).transpose()?;
-        Ok(Self { from, capture: Capture::default() })
+        Ok(Self { from, capture: Capture::new(kept_bytes) })
     }
 
     /// Waits until there is something to read.
@@ -203,7 +221,8 @@ pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<RunResult> {
         Err(error) => return Ok(empty_result(ProcessEnd::NotStarted(error), began)),
     };
     let pid = i32::try_from(child.id()).unwrap_or(0);
-    let pipes = [Pipe::new(child.stdout.take())?, Pipe::new(child.stderr.take())?];
+    let kept = job.capture.unwrap_or_default();
+    let pipes = [Pipe::new(child.stdout.take(), kept.output)?, Pipe::new(child.stderr.take(), kept.errors)?];
     // The handle never waits: all processes are reaped in one place.
     let stage = Stage::Running(began + job.within);
     let again = match &job.what {
@@ -251,14 +270,20 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
         }
         RunTarget::Shell { name, arguments } => shells::timed_shell_command(name, arguments),
     };
-    command.env(TIMED_VARIABLE, "1");
-    if let Some(path) = shells::plain_path() {
-        command.env("PATH", path);
+    match &job.sandbox {
+        Some(sandbox) => sandbox.confine(&mut command),
+        // In an agent's container, where shells are timed.
+        None => {
+            command.env(TIMED_VARIABLE, "1");
+            if let Some(path) = shells::plain_path() {
+                command.env("PATH", path);
+            }
+        }
     }
     if !job.input {
         command.stdin(Stdio::null());
     }
-    if job.capture {
+    if job.capture.is_some() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     command.spawn()

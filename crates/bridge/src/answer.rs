@@ -1,0 +1,83 @@
+//! The answer to a call of a program. Its fields are the public format of the tool `execute`.
+
+use serde::Serialize;
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// The program ended with exit code 0.
+    Ok,
+    /// The program ended with another exit code, or by a signal.
+    Nonzero,
+    /// The program did not end within its time limit, and was ended.
+    Timeout,
+    /// The program was not started, although the call was right.
+    SpawnFailed,
+    /// The call is wrong. No process was started.
+    Rejected,
+    /// A limit is reached. No process was started.
+    Busy,
+    /// The client went away, or the bridge ends. The program was ended.
+    Cancelled,
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// How the call ended.
+    pub status: Status,
+    /// The exit code of the program; 128 plus the number of the signal that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Its standard output: the beginning and the end, if it was long.
+    pub stdout: String,
+    /// Its standard error, as above.
+    pub stderr: String,
+    /// Whether parts of its output were left out.
+    pub truncated: bool,
+    /// Milliseconds that it ran.
+    pub duration_milliseconds: u64,
+    /// The call's id in the audit log.
+    pub audit_id: String,
+    /// The revision of the definitions.
+    pub revision: String,
+    /// The argument that is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// The rule that the call broke, or the limit that it reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<&'static str>,
+    /// What is wrong, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Milliseconds after which the same call may succeed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_milliseconds: Option<u64>,
+}
+
+impl Answer {
+    /// An answer without a process.
+    pub fn not_run(status: Status, rule: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            exit_code: None,
+            stdout: String::new(),
+            stderr: String::new(),
+            truncated: false,
+            duration_milliseconds: 0,
+            audit_id: String::new(),
+            revision: String::new(),
+            field: None,
+            rule: Some(rule),
+            message: Some(message.into()),
+            retry_after_milliseconds: None,
+        }
+    }
+
+    /// Bytes of its texts.
+    pub fn bytes(&self) -> usize {
+        self.stdout.len() + self.stderr.len()
+    }
+}

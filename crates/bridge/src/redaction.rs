@@ -1,0 +1,65 @@
+//! Credentials that a program prints, or an agent guesses: they are taken out of answers and of the audit log. Pure.
+//!
+//! Only the value as it is, and its lines, are found. A program that writes a credential in another form tells it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// A shorter text is no credential that can be told from others, and is not looked for.
+const MIN_SECRET_BYTES: usize = 6;
+
+/// The texts to take out.
+#[derive(Clone, Default)]
+pub struct Secrets(Vec<(String, String)>);
+
+impl Secrets {
+    /// Those of these credentials, by name: each value, and each line of a value with several.
+    pub fn new(credentials: &BTreeMap<String, String>) -> Self {
+        let mut secrets = Vec::new();
+        for (name, value) in credentials {
+            let texts = std::iter::once(value.as_str()).chain(value.lines()).map(str::trim);
+            secrets
+                .extend(texts.filter(|text| text.len() >= MIN_SECRET_BYTES).map(|text| (text.to_owned(), format!("[credential {name}]"))));
+        }
+        // A whole value is taken out before its lines are.
+        secrets.sort_by(|(one, _), (other, _)| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+        secrets.dedup();
+        Self(secrets)
+    }
+
+    /// The text without them.
+    pub fn remove(&self, text: String) -> String {
+        self.0.iter().fold(text, |text, (secret, name)| if text.contains(secret) { text.replace(secret, name) } else { text })
+    }
+
+    /// The value without them, in its texts. Names of members are left.
+    pub fn remove_from(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.remove(text)),
+            Value::Array(values) => Value::Array(values.into_iter().map(|value| self.remove_from(value)).collect()),
+            Value::Object(members) => Value::Object(members.into_iter().map(|(name, value)| (name, self.remove_from(value))).collect()),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_credential_is_replaced_by_its_name() {
+        let credentials = [("token", "s3cret-token"), ("key", "-----BEGIN-----\nabcdefgh\n-----END-----\n"), ("short", "ab")];
+        let secrets = Secrets::new(&credentials.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        let removed = |text: &str| secrets.remove(text.to_owned());
+        assert_eq!(removed("x s3cret-token s3cret-token"), "x [credential token] [credential token]");
+        assert_eq!(removed("line abcdefgh alone"), "line [credential key] alone");
+        assert_eq!(removed("-----BEGIN-----\nabcdefgh\n-----END-----\n"), "[credential key]\n");
+        assert_eq!(removed("ab and nothing"), "ab and nothing", "too short to be told from others");
+        let value = json!({"a": ["s3cret-token", 1], "b": {"c": "xs3cret-tokenx"}});
+        assert_eq!(secrets.remove_from(value), json!({"a": ["[credential token]", 1], "b": {"c": "x[credential token]x"}}));
+    }
+}

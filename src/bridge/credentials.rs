@@ -1,0 +1,70 @@
+//! Credentials of programs, from files. A file is read at each call, so that a changed one is used at once.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+
+/// The most bytes of a credential.
+const MAX_CREDENTIAL_BYTES: u64 = 64 * 1024;
+
+/// The files of credentials, by the names of the credentials.
+#[derive(Clone, Debug, Default)]
+pub struct CredentialFiles(BTreeMap<String, PathBuf>);
+
+impl CredentialFiles {
+    /// These files.
+    pub fn new(files: BTreeMap<String, PathBuf>) -> Self {
+        Self(files)
+    }
+
+    /// The values of these credentials. A line feed at the end of a file is no part of its value.
+    pub fn read(&self, names: &[String]) -> Result<BTreeMap<String, String>, String> {
+        let read = |name: &String| {
+            let file = self.0.get(name).ok_or_else(|| format!("there is no credential {name}"))?;
+            // The name of the file is not for agents.
+            let value = read(file).map_err(|error| format!("the credential {name} cannot be read: {error}"))?;
+            Ok((name.clone(), value))
+        };
+        names.iter().map(read).collect()
+    }
+}
+
+fn read(file: &PathBuf) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(file)?.take(MAX_CREDENTIAL_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_CREDENTIAL_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_CREDENTIAL_BYTES} bytes")));
+    }
+    if text.contains('\0') {
+        return Err(io::Error::other("it contains a zero byte, and a variable cannot"));
+    }
+    let value = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(value.strip_suffix('\r').unwrap_or(value).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_credential_is_the_content_of_its_file_without_its_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("key");
+        let files = CredentialFiles::new([("key".to_owned(), file.clone())].into());
+        let read = || files.read(&["key".to_owned()]).map(|mut all| all.remove("key").expect("the key"));
+        read().expect_err("no file");
+        for (content, value) in [("abc", "abc"), ("abc\n", "abc"), ("abc\r\n", "abc"), ("a\nb\n\n", "a\nb\n"), ("", "")] {
+            fs::write(&file, content).expect("a file");
+            assert_eq!(read().as_deref(), Ok(value));
+        }
+        for wrong in [vec![0xff], b"a\0b".to_vec(), vec![b'x'; 70_000]] {
+            fs::write(&file, wrong).expect("a file");
+            let message = read().expect_err("a wrong one");
+            assert!(message.starts_with("the credential key cannot be read: ") && !message.contains("/"), "{message}");
+        }
+        files.read(&["other".to_owned()]).expect_err("an unknown one");
+    }
+}

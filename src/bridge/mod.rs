@@ -1,0 +1,32 @@
+//! `spillway bridge`: serves programs to agents over MCP. The programs run here, outside the agents' sandboxes, with credentials that agents
+//! cannot read. What a program is, and which calls are right, decides the crate `spillway-bridge`.
+//!
+//! What always holds: no program starts before a record of the call is written. A call whose client is gone is ended with all that it
+//! started. An agent gets no credential: only programs do, and a printed one is taken out of the answer.
+//!
+//! | module | for | must not |
+//! |---|---|---|
+//! | [`settings`] | the arguments of the command | |
+//! | [`capabilities`] | the capabilities of root, which programs do not get | |
+//! | [`credentials`] | credentials, from files | keep a credential longer than a call |
+//! | [`pinned_program`] | the file of a program, as it was when it was loaded | run it |
+//! | [`served_catalog`] | the definitions that are served, read again when they change | run a program |
+//! | [`audit_log`] | writes the audit log, and verifies one | decide |
+//! | [`program_process`] | a process of ours around one program | know of MCP or of definitions |
+//! | [`executor`] | one call, from its arguments to its answer | know of MCP |
+//! | [`tools`] | the three tools, as MCP describes them | run a program |
+//! | [`server`] | MCP over HTTP | decide on a call |
+
+pub mod audit_log;
+pub mod capabilities;
+pub mod credentials;
+pub mod executor;
+pub mod pinned_program;
+pub mod program_process;
+pub mod served_catalog;
+pub mod server;
+pub mod settings;
+pub mod tools;
+
+pub use server::run;
+pub use settings::ServeArguments;

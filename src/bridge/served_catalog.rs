@@ -1,0 +1,161 @@
+//! The definitions that are served. A folder is read again every few seconds, and served if all of it is right. Otherwise the last right one
+//! is served further, and the log says what is wrong. A running call keeps the definitions with which it began.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use spillway_bridge::catalog::{Catalog, FileFault, read};
+use spillway_bridge::definition::{Allowed, Definition, Fault};
+use tokio_util::sync::CancellationToken;
+
+use super::pinned_program::PinnedProgram;
+
+/// Between two readings of the folder.
+const READ_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Definitions, and the files of their programs.
+#[derive(Debug)]
+pub struct LoadedCatalog {
+    catalog: Catalog,
+    programs: BTreeMap<String, PinnedProgram>,
+}
+
+impl LoadedCatalog {
+    /// Loads these files, or says what is wrong with each that is wrong.
+    fn load(files: &BTreeMap<String, Vec<u8>>, allowed: &Allowed) -> Result<Self, Vec<String>> {
+        let texts = |faults: Vec<FileFault>| faults.iter().map(FileFault::to_string).collect::<Vec<_>>();
+        if files.is_empty() {
+            return Err(vec!["there is no definition: files that end with .md".to_owned()]);
+        }
+        let catalog = Catalog::load(files, allowed).map_err(texts)?;
+        let (mut programs, mut faults) = (BTreeMap::new(), Vec::new());
+        for definition in catalog.programs() {
+            match PinnedProgram::pin(definition) {
+                Ok(program) => {
+                    programs.insert(definition.name.clone(), program);
+                }
+                Err(error) => {
+                    faults.push(Fault { line: None, rule: "command", message: format!("{}: {error}", definition.name) }.to_string())
+                }
+            }
+        }
+        if faults.is_empty() { Ok(Self { catalog, programs }) } else { Err(faults) }
+    }
+
+    /// The definitions.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// A program, with its file.
+    pub fn program(&self, name: &str) -> Option<(&Definition, &PinnedProgram)> {
+        self.catalog.program(name).zip(self.programs.get(name))
+    }
+}
+
+/// The definitions that are served now.
+#[derive(Debug)]
+pub struct ServedCatalog {
+    folder: PathBuf,
+    allowed: Allowed,
+    now: Mutex<Arc<LoadedCatalog>>,
+}
+
+impl ServedCatalog {
+    /// Serves the definitions of this folder, or says what is wrong with them.
+    pub fn open(folder: PathBuf, allowed: Allowed) -> anyhow::Result<(Self, FolderWatch)> {
+        let files = read(&folder).map_err(|error| anyhow::anyhow!("cannot read {}: {error}", folder.display()))?;
+        let loaded = LoadedCatalog::load(&files, &allowed)
+            .map_err(|faults| anyhow::anyhow!("the definitions of {} are wrong:\n{}", folder.display(), faults.join("\n")))?;
+        Ok((Self { folder, allowed, now: Mutex::new(Arc::new(loaded)) }, FolderWatch { seen: Ok(files) }))
+    }
+
+    /// What is served now.
+    pub fn now(&self) -> Arc<LoadedCatalog> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What was last read of the folder: its files, or why it could not be read.
+#[derive(Debug)]
+pub struct FolderWatch {
+    seen: Result<BTreeMap<String, Vec<u8>>, String>,
+}
+
+impl FolderWatch {
+    /// Reads the folder again and again, until the process is to stop.
+    pub async fn follow(mut self, served: Arc<ServedCatalog>, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(READ_INTERVAL)).await.is_some() {
+            let at_work = served.clone();
+            // Files are read and hashed on a thread that may wait.
+            match tokio::task::spawn_blocking(move || (self.look(&at_work), self)).await {
+                Ok((said, watch)) => {
+                    match said {
+                        None => {}
+                        Some(Ok(revision)) => tracing::info!(revision, "serving changed definitions"),
+                        Some(Err(faults)) => tracing::error!(
+                            faults = faults.join("; "),
+                            served = served.now().catalog().revision(),
+                            "the definitions were changed and are wrong; the last right ones are served"
+                        ),
+                    }
+                    self = watch;
+                }
+                Err(error) => return tracing::error!(%error, "the folder of the definitions is not read any more"),
+            }
+        }
+    }
+
+    /// Reads the folder. None: nothing changed.
+    fn look(&mut self, served: &ServedCatalog) -> Option<Result<String, Vec<String>>> {
+        let files = read(&served.folder).map_err(|error| format!("cannot read {}: {error}", served.folder.display()));
+        if files == self.seen {
+            return None;
+        }
+        let loaded = files.as_ref().map_err(|error| vec![error.clone()]).and_then(|files| LoadedCatalog::load(files, &served.allowed));
+        self.seen = files;
+        Some(loaded.map(|loaded| {
+            let revision = loaded.catalog.revision().to_owned();
+            *served.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+            revision
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_changed_folder_is_served_only_if_all_of_it_is_right() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |file: &str, command: &str| {
+            let text = format!("---\nname: {file}\ndescription: d\ncommand: {command}\n---\n");
+            fs::write(folder.path().join(format!("{file}.md")), text).expect("a file");
+        };
+        let allowed = Allowed { commands: None, credentials: Vec::new(), max_seconds: 60 };
+        let open = || ServedCatalog::open(folder.path().to_owned(), allowed.clone());
+        assert!(open().expect_err("empty").to_string().contains("there is no definition"));
+        write("a", "/usr/bin/id");
+        let (served, mut watch) = open().expect("a catalogue");
+        let first = served.now();
+        assert_eq!(watch.look(&served), None);
+        write("b", "/usr/bin/missing");
+        let faults = watch.look(&served).expect("a change").expect_err("no such program");
+        assert!(faults.iter().any(|fault| fault.contains("b: /usr/bin/missing cannot be used")), "{faults:?}");
+        assert_eq!(served.now().catalog().revision(), first.catalog().revision());
+        assert_eq!(watch.look(&served), None, "a fault is said once");
+        write("b", "/usr/bin/env");
+        watch.look(&served).expect("a change").expect_err("an interpreter");
+        write("b", "/usr/bin/tail");
+        watch.look(&served).expect("a change").expect("it is right");
+        assert!(served.now().program("b").is_some() && first.program("b").is_none());
+        fs::remove_dir_all(folder.path()).expect("removed");
+        watch.look(&served).expect("a change").expect_err("no folder");
+        assert!(served.now().program("b").is_some());
+    }
+}

@@ -1,0 +1,84 @@
+//! The arguments of `spillway bridge`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use spillway_bridge::definition::Allowed;
+
+use super::credentials::CredentialFiles;
+
+/// What to serve, and where.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServeArguments {
+    /// Folder of the definitions, files that end with .md. It is read again when it changes
+    #[arg(long, value_name = "DIR")]
+    pub definitions: PathBuf,
+    /// Address of the server. Without --token-file it must be a loopback address
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3000")]
+    pub listen: SocketAddr,
+    /// File with the token that clients must send (Authorization: Bearer TOKEN) [default: no token]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// A name by which clients reach this server, besides localhost and the loopback addresses; may be given several times
+    #[arg(long = "host", value_name = "NAME")]
+    pub hosts: Vec<String>,
+    /// A program that definitions may name, or all of a folder (/opt/tools/*); may be given several times [default: all programs]
+    #[arg(long = "allow", value_name = "PATH")]
+    pub allowed: Vec<String>,
+    /// A credential that definitions may use; may be given several times
+    #[arg(long = "credential", value_name = "NAME=FILE", value_parser = credential)]
+    pub credentials: Vec<(String, PathBuf)>,
+    /// The longest time limit of a program, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub max_seconds: u32,
+    /// The most calls at once
+    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_running: u32,
+    /// File of the audit log. It is made if it does not exist, and continued if it does [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub audit_file: Option<PathBuf>,
+    /// Folder for the private folders of calls [default: the folder for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub work_folder: Option<PathBuf>,
+}
+
+impl ServeArguments {
+    /// What definitions may use.
+    pub fn allowed(&self) -> Allowed {
+        Allowed {
+            commands: Some(self.allowed.clone()).filter(|allowed| !allowed.is_empty()),
+            credentials: self.credentials.iter().map(|(name, _)| name.clone()).collect(),
+            max_seconds: self.max_seconds,
+        }
+    }
+
+    /// The files of credentials.
+    pub fn credential_files(&self) -> CredentialFiles {
+        CredentialFiles::new(self.credentials.iter().cloned().collect())
+    }
+}
+
+fn credential(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, file)) if !file.is_empty() && is_plain_name(name) => Ok((name.to_owned(), file.into())),
+        Some(_) | None => Err("expected NAME=FILE, with a NAME of letters, digits, - and _".into()),
+    }
+}
+
+fn is_plain_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, '-' | '_'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credential_has_a_name_that_can_be_a_variable() {
+        assert_eq!(credential("deploy-key=/run/key"), Ok(("deploy-key".into(), "/run/key".into())));
+        for wrong in ["", "x", "=f", "a=", "1a=f", "a b=f", "\u{e4}=f"] {
+            credential(wrong).expect_err(wrong);
+        }
+    }
+}
