@@ -161,18 +161,19 @@ e2e-issues: images ## issues of a real Gitea become items, and are answered; a c
 	@CLUSTER='$(CLUSTER)' UP=--gitea e2e/one-test.sh issues demo-agent.tar
 
 clients: PROFILE = quick
-clients: images images-codex ## real clients (Codex, the official Python SDKs): against the scripted model server, and through Spillway on a cluster; needs npm, PyPI and root
+clients: images images-codex ## real clients (Codex, the official SDKs of models and of MCP, the conformance suite of MCP): against the scripted model server, a bridge, and through Spillway on a cluster; needs npm, PyPI and root
 	tests/clients/codex.sh
 	MODEL_SERVER=target/$(HOST)/quick/spillway-model-server POD_BINARY=target/$(HOST)/quick/spillway-agent tests/clients/run.sh
+	tests/clients/bridge.sh target/$(HOST)/quick/spillway
 	@CLUSTER='$(CLUSTER)' tests/clients/cluster.sh
 
 bench: images ## the benchmarks of docs/benchmarks.md, on a cluster of their own
 	@CLUSTER='$(CLUSTER)' e2e/bench/run.sh
 
 # The same build as in run.sh, so that nothing is built twice.
-bench-ledger: toolchain ## the benchmark that needs no cluster: holds and settles a second, in process
-	$(STATIC) --release --package spillway-bench
-	env -u KUBECONFIG target/$(HOST)/release/spillway-bench ledger
+bench-ledger: toolchain ## the benchmarks that need no cluster: holds and settles in process, and calls of a bridge
+	$(STATIC) --release --package spillway --package spillway-bench --bins
+	env -u KUBECONFIG target/$(HOST)/release/spillway-bench ledger bridge
 
 # mdBook empties the folder first. The links are checked last, with those to the crates' pages.
 docs: toolchain $(TOOLS)/bin/mdbook $(MERMAID) ## the documentation as a site, in target/site, with the crates' Rust documentation; SITE_ONLY=1 without that; needs npm and Python 3

@@ -9,6 +9,8 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::Instant;
 
+use rustix::process::Signal;
+
 use serde_json::{Value, json};
 
 use support::{Bridge, Reply};
@@ -93,7 +95,7 @@ fn a_wrong_call_names_its_field_and_starts_nothing() {
     let unknown = bridge.call("run", &json!({}));
     assert_eq!(unknown.body["error"]["code"], -32602, "{unknown:?}");
     let events = bridge.events();
-    assert_eq!(events.iter().filter(|event| event["event"] == "Refused").count(), cases.len());
+    assert_eq!(events.iter().filter(|event| event["event"] == "Refused").count(), cases.len() + 1);
     assert!(events.iter().all(|event| event["event"] != "Start"), "{events:?}");
     bridge.verify().expect("the log is whole");
 }
@@ -126,6 +128,54 @@ fn the_end_of_the_bridge_is_the_end_of_its_programs() {
     let opened = bridge.start_again();
     bridge.verify().expect("the log is whole");
     assert_eq!(opened, 2, "a call without an end is known by its start");
+}
+
+#[test]
+fn a_bridge_that_is_asked_to_end_ends_its_programs_and_writes_their_ends() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut bridge = Bridge::start(&[("shell", SHELL)], &[]);
+        let mark = format!("{}", 62_000 + u64::from(std::process::id()) % 1000);
+        let calling = bridge.begin(&json!({"program": "shell", "args": {"script": format!("(setsid sleep {mark} &) ; sleep {mark}")}}));
+        // A client that sends half a request holds up nobody.
+        let mut half = bridge.connect();
+        half.write_all(b"POST /mcp HTTP/1.1\r\nHost:").expect("sent");
+        support::wait_until("the program runs", || support::running(&["sleep", &mark]) == 2);
+        assert!(bridge.end(signal), "it ends well");
+        assert_eq!(support::running(&["sleep", &mark]), 0, "its programs ended before it");
+        let answer = support::answer(calling);
+        assert_eq!(answer.body["result"]["structuredContent"]["status"], "cancelled", "{answer:?}");
+        assert_eq!(bridge.events().iter().filter(|event| event["event"] == "End" && event["status"] == "cancelled").count(), 1);
+        assert!(!bridge.has_work_folder(), "it leaves nothing");
+    }
+}
+
+#[test]
+fn a_long_chain_of_processes_ends_in_time() {
+    let bridge = Bridge::start(&[("chain", &format!("{SHELL}timeoutSeconds: 20\n"))], &[]);
+    let mark = format!("{}", 63_000 + u64::from(std::process::id()) % 1000);
+    // Each starts the next one, and ignores SIGTERM.
+    let script = format!("trap '' TERM; n=$1; [ \"${{n:-0}}\" -ge 600 ] || sh -c \"$0\" \"$0\" $((n+1)) & sleep {mark}; wait");
+    let script = format!("s='{}'; sh -c \"$s\" \"$s\" 0", script.replace('\'', "'\\''"));
+    let calling = bridge.begin(&json!({"program": "chain", "args": {"script": script}}));
+    support::wait_until("the chain is there", || support::running(&["sleep", &mark]) > 500);
+    let ended = support::answer(calling);
+    assert_eq!(ended.body["result"]["structuredContent"]["status"], "timeout", "{ended:?}");
+    assert_eq!(support::running(&["sleep", &mark]), 0);
+}
+
+#[test]
+fn no_part_of_a_credential_is_in_an_answer_that_was_cut() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("key");
+    fs::write(&secret, "ghp_0123456789ABCDEF").expect("a file");
+    let with = format!("{SHELL}limits: {{stdoutBytes: 200, perAgentPerMinute: 100}}\nenv: {{credentials: [key]}}\n");
+    let bridge = Bridge::start(&[("with", &with)], &["--credential", &format!("key={}", secret.display())]);
+    for before in 82..=100 {
+        let script = format!("printf '%{before}s' ''; printf %s $KEY; printf '%{}s' ''", 200 - before - 20 + 1);
+        let cut = text_of(&bridge.execute("with", &json!({"script": script})), "stdout");
+        assert!(cut.contains("1 bytes left out"), "{cut}");
+        assert!(!cut.contains("ghp") && !cut.contains("ABC") && !cut.contains("CDEF"), "{before}: {cut}");
+    }
 }
 
 #[test]
@@ -162,6 +212,8 @@ fn a_call_with_a_key_runs_once() {
     assert_ne!(call("l", "cat /proc/sys/kernel/random/uuid")["stdout"], first["stdout"]);
     assert_eq!(bridge.events().iter().filter(|event| event["event"] == "Start").count(), 2);
     assert_eq!(call("", "true")["rule"], "arguments");
+    // A repeat is known although the definition is gone.
+    assert_eq!(call("k", "cat /proc/sys/kernel/random/uuid"), first);
 }
 
 #[test]
@@ -182,6 +234,9 @@ fn a_program_gets_its_credential_and_the_agent_does_not() {
     // Another call has it in its variables while this one looks for it.
     let _holder = bridge.begin(&json!({"program": "with", "args": {"script": "sleep 60"}}));
     support::wait_until("it runs", || bridge.events().iter().filter(|event| event["event"] == "Start").count() == 5);
+    let others = format!("cat {0}/*/* {0}/*; cat {1} {2}", bridge.work_folder().display(), bridge.audit_file().display(), secret.display());
+    let denied = bridge.execute("without", &json!({"script": others}));
+    assert_eq!((&denied["status"], &denied["stdout"]), (&json!("nonzero"), &json!("")), "{denied}");
     let look = "for p in /proc/[0-9]*; do cat $p/environ $p/cmdline; done 2>&1 | tr '\\0' '\\n' | grep -ac \"s3cret-canary-val[u]e\"";
     for (script, found) in [(format!("cat {}", secret.display()), ""), (look.into(), "0\n"), ("cat /proc/$PPID/environ".into(), "")] {
         let denied = bridge.execute("without", &json!({"script": script}));

@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -93,7 +94,7 @@ impl Sink {
 
 /// Opens a file at the end of its log. Returns also how many bytes of an unfinished line were removed.
 fn open_file(path: &Path) -> io::Result<(Open, u64)> {
-    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
     // Two writers would continue the same record.
     flock(&file, FlockOperation::NonBlockingLockExclusive)
         .map_err(|error| io::Error::other(format!("{} is in use by another bridge: {error}", path.display())))?;

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
 
+use spillway_bridge::redaction::MIN_SECRET_BYTES;
+
 /// The most bytes of a credential.
 const MAX_CREDENTIAL_BYTES: u64 = 64 * 1024;
 
@@ -16,6 +18,11 @@ impl CredentialFiles {
     /// These files.
     pub fn new(files: BTreeMap<String, PathBuf>) -> Self {
         Self(files)
+    }
+
+    /// The files.
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.0.values()
     }
 
     /// The values of these credentials. A line feed at the end of a file is no part of its value.
@@ -40,7 +47,13 @@ fn read(file: &PathBuf) -> io::Result<String> {
         return Err(io::Error::other("it contains a zero byte, and a variable cannot"));
     }
     let value = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(value.strip_suffix('\r').unwrap_or(value).to_owned())
+    let value = value.strip_suffix('\r').unwrap_or(value);
+    if value.len() < MIN_SECRET_BYTES {
+        return Err(io::Error::other(format!(
+            "it has less than {MIN_SECRET_BYTES} bytes, and could not be told from other text in an answer"
+        )));
+    }
+    Ok(value.to_owned())
 }
 
 #[cfg(test)]
@@ -56,11 +69,11 @@ mod tests {
         let files = CredentialFiles::new([("key".to_owned(), file.clone())].into());
         let read = || files.read(&["key".to_owned()]).map(|mut all| all.remove("key").expect("the key"));
         read().expect_err("no file");
-        for (content, value) in [("abc", "abc"), ("abc\n", "abc"), ("abc\r\n", "abc"), ("a\nb\n\n", "a\nb\n"), ("", "")] {
+        for (content, value) in [("abcdef", "abcdef"), ("abcdef\n", "abcdef"), ("abcdef\r\n", "abcdef"), ("abc\ndef\n\n", "abc\ndef\n")] {
             fs::write(&file, content).expect("a file");
             assert_eq!(read().as_deref(), Ok(value));
         }
-        for wrong in [vec![0xff], b"a\0b".to_vec(), vec![b'x'; 70_000]] {
+        for wrong in [vec![0xff; 9], b"abc\0def".to_vec(), vec![b'x'; 70_000], b"abcde\n".to_vec(), Vec::new()] {
             fs::write(&file, wrong).expect("a file");
             let message = read().expect_err("a wrong one");
             assert!(message.starts_with("the credential key cannot be read: ") && !message.contains("/"), "{message}");

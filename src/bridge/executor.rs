@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,17 +19,29 @@ use spillway_bridge::call::CheckedCall;
 use spillway_bridge::definition::{Definition, credential_variable};
 use spillway_bridge::idempotency::{Keys, Repeat};
 use spillway_bridge::redaction::Secrets;
+use spillway_pod::process::capture::join_parts;
 use spillway_wire::sandbox::SandboxSettings;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::audit_log::AuditLog;
 use super::credentials::CredentialFiles;
 use super::pinned_program::PinnedProgram;
-use super::program_process::{self, ProgramEnd, ProgramJob};
+use super::program_process::{self, KeptOutput, ProgramEnd, ProgramJob, RunError};
 use super::served_catalog::{LoadedCatalog, ServedCatalog};
 
+/// The rule that a call of an unknown program breaks.
+pub(super) const UNKNOWN_PROGRAM: &str = "unknownProgram";
+pub(super) const UNKNOWN_PROGRAM_MESSAGE: &str = "there is no such program; list_programs names all";
 /// Where programs look for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Characters of the id of a call.
+const AUDIT_ID_CHARS: usize = 24;
+/// The most records that are being written at once. The file takes one after the other.
+const MAX_AUDIT_WRITERS: usize = 16;
+/// How long the end of the bridge waits for its calls. A program that ignores SIGTERM is killed after two seconds.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(20);
 /// When to repeat a call whose first one runs.
 const REPEAT_MILLISECONDS: u64 = 1000;
 
@@ -46,17 +58,33 @@ pub struct ProgramCall {
     pub idempotency_key: Option<String>,
 }
 
+/// What programs run in.
+#[derive(Clone, Debug)]
+pub struct ProgramPlace {
+    /// Holds the private folders of calls.
+    pub folder: PathBuf,
+    /// The sandbox of each.
+    pub sandbox: SandboxSettings,
+    /// Paths without links that programs cannot read.
+    pub closed: Vec<PathBuf>,
+}
+
 /// All that a call needs.
 #[derive(Debug)]
 pub struct Executor {
     served: Arc<ServedCatalog>,
     credentials: CredentialFiles,
     audit: AuditLog,
+    /// Writers of records wait here, and not on threads.
+    audit_permits: Semaphore,
     admission: Mutex<Admission>,
     keys: Mutex<Keys>,
-    /// Holds the private folders of calls.
-    folder: PathBuf,
+    place: ProgramPlace,
     started: Instant,
+    /// The calls in progress.
+    calls: TaskTracker,
+    /// Ends them.
+    stop: CancellationToken,
 }
 
 /// The answer to a call that starts nothing.
@@ -71,10 +99,27 @@ struct Ready {
 }
 
 impl Executor {
-    /// `folder`: an empty folder of this process.
-    pub fn new(served: Arc<ServedCatalog>, credentials: CredentialFiles, audit: AuditLog, max_running: u32, folder: PathBuf) -> Self {
-        let admission = Mutex::new(Admission::new(max_running));
-        Self { served, credentials, audit, admission, keys: Mutex::default(), folder, started: Instant::now() }
+    /// `stop`: ends the calls in progress, and no others begin.
+    pub fn new(
+        served: Arc<ServedCatalog>,
+        credentials: CredentialFiles,
+        audit: AuditLog,
+        max_running: u32,
+        place: ProgramPlace,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            served,
+            credentials,
+            audit,
+            audit_permits: Semaphore::new(MAX_AUDIT_WRITERS),
+            admission: Mutex::new(Admission::new(max_running)),
+            keys: Mutex::default(),
+            place,
+            started: Instant::now(),
+            calls: TaskTracker::new(),
+            stop,
+        }
     }
 
     /// The definitions that are served now.
@@ -82,46 +127,84 @@ impl Executor {
         self.served.now()
     }
 
-    /// Carries out a call. If the future is dropped, or `gone` is cancelled, the program is ended.
-    pub async fn execute(self: Arc<Self>, call: ProgramCall, gone: CancellationToken) -> Answer {
-        let gone = gone.child_token();
-        // The end of a call is written in any case, so that the work is no part of this future.
-        let _guard = gone.clone().drop_guard();
-        let work = tokio::spawn(async move { self.carry_out(&call, gone).await });
-        work.await.unwrap_or_else(|error| Answer::not_run(Status::SpawnFailed, "internal", format!("the call failed: {error}")))
+    /// Waits until the calls in progress have ended with their programs.
+    pub async fn finish(&self) {
+        self.calls.close();
+        if tokio::time::timeout(FINISH_TIMEOUT, self.calls.wait()).await.is_err() {
+            tracing::error!(calls = self.calls.len(), "calls did not end in time; their programs end later");
+        }
     }
 
-    async fn carry_out(&self, call: &ProgramCall, gone: CancellationToken) -> Answer {
-        let audit_id = match spillway_pod::random::key() {
-            Ok(key) => key.chars().take(24).collect::<String>(),
-            Err(error) => return Answer::not_run(Status::SpawnFailed, "internal", format!("no random bytes: {error}")),
+    /// Carries out a call. If the future is dropped, or `gone` is cancelled, the program is ended.
+    pub async fn execute(self: Arc<Self>, call: ProgramCall, gone: CancellationToken) -> Answer {
+        let end = self.stop.child_token();
+        let _guard = end.clone().drop_guard();
+        let (calls, ended) = (self.calls.clone(), end.clone());
+        // The end of a call is written in any case, so that the work is no part of this future.
+        let mut work = calls.spawn(async move { self.carry_out(&call, ended).await });
+        let done = tokio::select! {
+            done = &mut work => done,
+            () = gone.cancelled() => {
+                end.cancel();
+                work.await
+            }
+        };
+        done.unwrap_or_else(|error| Answer::not_run(Status::Unknown, "internal", format!("the call failed: {error}")))
+    }
+
+    /// Refuses a call that cannot be read.
+    pub async fn refuse(&self, caller: Caller, message: String) -> Answer {
+        let call = ProgramCall { caller, program: String::new(), arguments: Map::new(), idempotency_key: None };
+        let answer = Answer::not_run(Status::Rejected, "arguments", message);
+        let revision = self.served().catalog().revision().to_owned();
+        match audit_id() {
+            Ok(audit_id) => self.count_if_wrong(&call, Answer { audit_id, revision, ..answer }).await,
+            Err(not_run) => *not_run,
+        }
+    }
+
+    async fn carry_out(&self, call: &ProgramCall, end: CancellationToken) -> Answer {
+        let audit_id = match audit_id() {
+            Ok(audit_id) => audit_id,
+            Err(not_run) => return *not_run,
         };
         let loaded = self.served();
         let revision = loaded.catalog().revision().to_owned();
         let answer = match self.begin(call, &loaded).await {
             Ok(Begun::Answered(answer)) => return Answer::clone(&answer),
             Ok(Begun::Ready(ready)) => {
-                let ended = self.run_admitted(call, &ready, &audit_id, &revision, gone).await;
+                let ended = self.run_admitted(call, &ready, &audit_id, &revision, end).await;
                 let answer = Answer { audit_id, revision, ..ended };
                 self.lock_admission().end(&ready.definition.name);
-                self.forget_key_or_keep(call, &answer);
+                self.end_key(call, &answer);
                 answer
             }
             Err(not_run) => Answer { audit_id, revision, ..*not_run },
         };
-        // A busy answer is not written: a caller could fill the disk with them. What was started has its records.
-        if answer.status == Status::Rejected {
-            self.write_refusal(call, &answer);
+        self.count_if_wrong(call, answer).await
+    }
+
+    /// A wrong call has a record, unless its caller makes too many of them. A busy answer has none: a caller could fill the disk. What was
+    /// started has its own records.
+    async fn count_if_wrong(&self, call: &ProgramCall, answer: Answer) -> Answer {
+        if answer.status != Status::Rejected {
+            return answer;
         }
-        answer
+        let counted = self.lock_admission().wrong(&call.caller.name, self.now_milliseconds());
+        match counted {
+            Ok(()) => {
+                self.write_refusal(call, &answer).await;
+                answer
+            }
+            Err(full) => Answer { audit_id: answer.audit_id, revision: answer.revision, ..*busy(full) },
+        }
     }
 
     /// Checks a call and admits it.
     async fn begin(&self, call: &ProgramCall, loaded: &LoadedCatalog) -> Result<Begun, NotRun> {
         let rejected = |rule, message: String| Box::new(Answer::not_run(Status::Rejected, rule, message));
-        self.lock_admission().attempt(&call.caller.name, self.now_milliseconds()).map_err(busy)?;
         let Some((definition, program)) = loaded.program(&call.program) else {
-            return Err(rejected("unknownProgram", "there is no such program; list_programs names all".to_owned()));
+            return Err(rejected(UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE.to_owned()));
         };
         if definition.requires_approval {
             let message = format!("{} needs the approval of a person, and this bridge has nobody who approves", definition.name);
@@ -137,34 +220,65 @@ impl Executor {
                 None => checked.words(definition, &BTreeMap::new()),
             })
             .map_err(|refused| Box::new(Answer { field: Some(refused.field.clone()), ..*rejected(refused.rule, refused.to_string()) }))?;
+        if self.stop.is_cancelled() {
+            return Err(Box::new(Answer::not_run(Status::Busy, "ending", "the bridge ends")));
+        }
+        if let Some(answer) = self.begin_key(call)? {
+            return Ok(Begun::Answered(answer));
+        }
+        let begun = self.begin_first(call, definition, program, checked).await;
+        if let Err(answer) = &begun {
+            self.end_key(call, answer);
+        }
+        begun
+    }
+
+    /// Admits a call that is no repeat.
+    async fn begin_first(
+        &self,
+        call: &ProgramCall,
+        definition: &Definition,
+        program: &PinnedProgram,
+        words: Vec<String>,
+    ) -> Result<Begun, NotRun> {
         let credentials = self.read_credentials(definition).await;
         let credentials = credentials.map_err(|message| Box::new(Answer::not_run(Status::SpawnFailed, "credentials", message)))?;
-        if let Some(key) = &call.idempotency_key {
-            match self.begin_key(call, key) {
-                Repeat::First => {}
-                Repeat::Answered(answer) => return Ok(Begun::Answered(answer)),
-                Repeat::Running => {
-                    let message = "the first call with this idempotencyKey runs; repeat this one to get its answer";
-                    let answer = Answer::not_run(Status::Busy, "idempotencyKey", message);
-                    return Err(Box::new(Answer { retry_after_milliseconds: Some(REPEAT_MILLISECONDS), ..answer }));
-                }
-                Repeat::OtherArguments => {
-                    let message = "the first call with this idempotencyKey had other arguments".to_owned();
-                    return Err(rejected("idempotencyKey", message));
-                }
+        self.lock_admission().begin(&call.caller.name, definition, self.now_milliseconds()).map_err(busy)?;
+        let (definition, program) = (definition.clone(), program.clone());
+        Ok(Begun::Ready(Box::new(Ready { definition, program, words, credentials })))
+    }
+
+    /// The answer of the first call with this key, if there was one. Otherwise this is the first, and must [end](Self::end_key).
+    fn begin_key(&self, call: &ProgramCall) -> Result<Option<Arc<Answer>>, NotRun> {
+        let Some(key) = &call.idempotency_key else { return Ok(None) };
+        let arguments = Value::Object(call.arguments.clone()).to_string();
+        let known = self.lock_keys().begin(&call.caller.name, &call.program, key, &arguments, self.now_milliseconds());
+        let refused = |status, message: &str| Err(Box::new(Answer::not_run(status, "idempotencyKey", message)));
+        match known {
+            Repeat::First => Ok(None),
+            Repeat::Answered(answer) => Ok(Some(answer)),
+            Repeat::AnswerGone => {
+                refused(Status::Rejected, "the first call with this idempotencyKey ran, and its answer is not kept any more")
+            }
+            Repeat::OtherArguments => refused(Status::Rejected, "the first call with this idempotencyKey had other arguments"),
+            Repeat::Full => refused(Status::Busy, "too many calls had an idempotencyKey within the last hour"),
+            Repeat::Running => {
+                let message = "the first call with this idempotencyKey runs; repeat this one to get its answer";
+                let answer = Answer::not_run(Status::Busy, "idempotencyKey", message);
+                Err(Box::new(Answer { retry_after_milliseconds: Some(REPEAT_MILLISECONDS), ..answer }))
             }
         }
-        if let Err(full) = self.lock_admission().begin(&call.caller.name, definition, self.now_milliseconds()) {
-            let answer = busy(full);
-            self.forget_key_or_keep(call, &answer);
-            return Err(answer);
-        }
-        let (definition, program) = (definition.clone(), program.clone());
-        Ok(Begun::Ready(Box::new(Ready { definition, program, words: checked, credentials })))
+    }
+
+    /// A repeat of a call that started nothing may start something.
+    fn end_key(&self, call: &ProgramCall, answer: &Answer) {
+        let Some(key) = &call.idempotency_key else { return };
+        let ran = !matches!(answer.status, Status::Busy | Status::Rejected | Status::SpawnFailed);
+        self.lock_keys().end(&call.caller.name, &call.program, key, ran.then(|| answer.clone()), self.now_milliseconds());
     }
 
     /// Runs the program of an admitted call.
-    async fn run_admitted(&self, call: &ProgramCall, ready: &Ready, audit_id: &str, revision: &str, gone: CancellationToken) -> Answer {
+    async fn run_admitted(&self, call: &ProgramCall, ready: &Ready, audit_id: &str, revision: &str, end: CancellationToken) -> Answer {
         let secrets = Secrets::new(&ready.credentials);
         let program = ready.program.clone();
         // The file may be read.
@@ -174,29 +288,33 @@ impl Executor {
             Ok(Err(error)) => return Answer::not_run(Status::Rejected, "commandChanged", error.to_string()),
             Err(error) => return Answer::not_run(Status::Rejected, "internal", error.to_string()),
         }
-        let arguments = secrets.remove_from(recorded_arguments(&Value::Object(call.arguments.clone())));
+        let arguments = recorded_arguments(&secrets.remove_from(Value::Object(call.arguments.clone())));
         let (caller, name) = (&call.caller, ready.definition.name.as_str());
         let start = Event::Start { audit_id, caller, program: name, revision, arguments: &arguments };
-        if let Err(error) = self.write(&start) {
+        if let Err(error) = self.write(&start).await {
             tracing::error!(%error, "the audit log cannot be written; calls are denied");
             return Answer::not_run(Status::SpawnFailed, "audit", "the audit log cannot be written, so that no program is started");
         }
-        let folder = self.folder.join(audit_id);
+        let folder = self.place.folder.join(audit_id);
         let ended = match make_private(&folder) {
-            Ok(()) => self.run_program(ready, &folder, gone).await,
-            Err(error) => Err(error),
+            Ok(()) => self.run_program(ready, &folder, end).await,
+            Err(error) => Err(RunError::NotStarted(error)),
         };
-        remove(&folder);
-        let answer =
-            ended.map_or_else(|error| Answer::not_run(Status::SpawnFailed, "process", error.to_string()), |ended| answer(ended, &secrets));
+        // It may contain a million files.
+        let _ = tokio::task::spawn_blocking(move || remove(&folder)).await;
+        let answer = match ended {
+            Ok(ended) => answer(ended, &secrets),
+            Err(error @ RunError::NotStarted(_)) => Answer::not_run(Status::SpawnFailed, "process", error.to_string()),
+            Err(error @ RunError::Lost(_)) => Answer::not_run(Status::Unknown, "process", error.to_string()),
+        };
         let Answer { status, exit_code, duration_milliseconds, truncated, .. } = answer;
-        if let Err(error) = self.write(&Event::End { audit_id, status, exit_code, duration_milliseconds, truncated }) {
+        if let Err(error) = self.write(&Event::End { audit_id, status, exit_code, duration_milliseconds, truncated }).await {
             tracing::error!(%error, audit_id, "the end of a call is not in the audit log");
         }
         answer
     }
 
-    async fn run_program(&self, ready: &Ready, folder: &Path, gone: CancellationToken) -> io::Result<ProgramEnd> {
+    async fn run_program(&self, ready: &Ready, folder: &Path, end: CancellationToken) -> Result<ProgramEnd, RunError> {
         let Definition { command, timeout_seconds, limits, environment, .. } = &ready.definition;
         let home = folder.display().to_string();
         let mut variables: BTreeMap<String, String> = [("PATH", PATH), ("HOME", &home), ("TMPDIR", &home), ("LANG", "C.UTF-8")]
@@ -211,9 +329,10 @@ impl Executor {
             stdout_bytes: limits.stdout_bytes,
             stderr_bytes: limits.stderr_bytes,
             folder: folder.to_owned(),
-            sandbox: SandboxSettings::default(),
+            sandbox: self.place.sandbox.clone(),
+            closed: self.place.closed.clone(),
         };
-        program_process::run(&job, &variables, gone).await
+        program_process::run(&job, &variables, end).await
     }
 
     async fn read_credentials(&self, definition: &Definition) -> Result<BTreeMap<String, String>, String> {
@@ -222,33 +341,24 @@ impl Executor {
         read.unwrap_or_else(|error| Err(format!("the credentials cannot be read: {error}")))
     }
 
-    fn begin_key(&self, call: &ProgramCall, key: &str) -> Repeat {
-        let arguments = Value::Object(call.arguments.clone()).to_string();
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.begin(&call.caller.name, &call.program, key, &arguments, self.now_milliseconds())
-    }
-
-    /// A repeat of a call that started nothing may start something.
-    fn forget_key_or_keep(&self, call: &ProgramCall, answer: &Answer) {
-        let Some(key) = &call.idempotency_key else { return };
-        let ran = !matches!(answer.status, Status::Busy | Status::Rejected | Status::SpawnFailed);
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.end(&call.caller.name, &call.program, key, ran.then(|| answer.clone()), self.now_milliseconds());
-    }
-
-    fn write_refusal(&self, call: &ProgramCall, answer: &Answer) {
+    async fn write_refusal(&self, call: &ProgramCall, answer: &Answer) {
         let Answer { status, audit_id, revision, field, rule, .. } = answer;
         let (program, rule) = (recorded_text(&call.program), rule.unwrap_or_default());
         let (caller, field) = (&call.caller, field.as_deref());
         let refused = Event::Refused { audit_id, caller, program: &program, revision, status: *status, field, rule };
-        if let Err(error) = self.write(&refused) {
+        if let Err(error) = self.write(&refused).await {
             tracing::error!(%error, "a refused call is not in the audit log");
         }
     }
 
-    fn write(&self, event: &Event<'_>) -> io::Result<()> {
-        // It waits for the disk. The other calls go on, on other threads.
+    async fn write(&self, event: &Event<'_>) -> io::Result<()> {
+        // The disk, or the reader of our output, may hang, and must not take all threads.
+        let _permit = self.audit_permits.acquire().await.map_err(io::Error::other)?;
         tokio::task::block_in_place(|| self.audit.write(event))
+    }
+
+    fn lock_keys(&self) -> std::sync::MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_admission(&self) -> std::sync::MutexGuard<'_, Admission> {
@@ -274,8 +384,15 @@ fn busy(Busy { rule, retry_after_milliseconds }: Busy) -> NotRun {
     Box::new(Answer { retry_after_milliseconds: Some(retry_after_milliseconds), ..Answer::not_run(Status::Busy, rule, message) })
 }
 
+/// A new id of a call.
+fn audit_id() -> Result<String, NotRun> {
+    let key = spillway_pod::random::key();
+    let failed = |error: io::Error| Box::new(Answer::not_run(Status::SpawnFailed, "internal", format!("no random bytes: {error}")));
+    key.map(|key| key.chars().take(AUDIT_ID_CHARS).collect()).map_err(failed)
+}
+
 fn answer(ended: ProgramEnd, secrets: &Secrets) -> Answer {
-    let ProgramEnd { exit_code, timed_out, cancelled, not_started, stdout, stderr, truncated, duration_milliseconds } = ended;
+    let ProgramEnd { exit_code, timed_out, cancelled, not_started, stdout, stderr, duration_milliseconds } = ended;
     let status = match (&not_started, exit_code) {
         (Some(_), _) => Status::SpawnFailed,
         _ if timed_out => Status::Timeout,
@@ -286,9 +403,9 @@ fn answer(ended: ProgramEnd, secrets: &Secrets) -> Answer {
     Answer {
         status,
         exit_code,
-        stdout: secrets.remove(stdout),
-        stderr: secrets.remove(stderr),
-        truncated,
+        truncated: stdout.left_out > 0 || stderr.left_out > 0,
+        stdout: text(stdout, secrets),
+        stderr: text(stderr, secrets),
         duration_milliseconds,
         audit_id: String::new(),
         revision: String::new(),
@@ -299,15 +416,41 @@ fn answer(ended: ProgramEnd, secrets: &Secrets) -> Answer {
     }
 }
 
+/// The text of a stream without credentials.
+fn text(stream: KeptOutput, secrets: &Secrets) -> String {
+    let KeptOutput { begin, left_out, end } = stream;
+    if left_out == 0 {
+        return secrets.remove(begin);
+    }
+    let (begin, end) = secrets.remove_around_cut(begin, end);
+    join_parts((begin, left_out, end))
+}
+
 /// A folder that only our user can read.
 pub(super) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(folder)
 }
 
 fn remove(folder: &Path) {
-    if let Err(error) = fs::remove_dir_all(folder)
+    let removed = fs::remove_dir_all(folder).or_else(|_| {
+        // A program may close its own folders.
+        open_folders(folder);
+        fs::remove_dir_all(folder)
+    });
+    if let Err(error) = removed
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(%error, folder = %folder.display(), "the private folder of a call cannot be removed");
+    }
+}
+
+/// Gives us the rights to all folders in this one. It follows no link.
+fn open_folders(folder: &Path) {
+    let mut ahead = vec![folder.to_owned()];
+    while let Some(folder) = ahead.pop() {
+        // What cannot be opened is not removed, which is said.
+        let _ = fs::set_permissions(&folder, fs::Permissions::from_mode(0o700));
+        let entries = fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+        ahead.extend(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
     }
 }

@@ -55,8 +55,8 @@ pub enum ProgramError {
     #[error("{0} leads to {1}, which runs what its arguments say. Name the program itself, or set `interpreter: true`")]
     Interpreter(PathBuf, PathBuf),
     /// Others may replace it.
-    #[error("{0} can be changed by other users: remove the right to write from its group and from others (chmod go-w {0})")]
-    WritableByOthers(PathBuf),
+    #[error("{0} can be changed by other users: it must belong to root or to the user of the bridge, and only its owner may write to it")]
+    ChangedByOthers(PathBuf),
     /// It is another one.
     #[error("{0} was changed since its definition was loaded")]
     Changed(PathBuf),
@@ -77,32 +77,36 @@ impl PinnedProgram {
         if leads_to_interpreter && !definition.interpreter {
             return Err(ProgramError::Interpreter(named, path));
         }
-        check_writers(&path, &metadata).map_err(unusable)?.map_or(Ok(()), |open| Err(ProgramError::WritableByOthers(open)))?;
+        check_writers(&path).map_err(unusable)?.map_or(Ok(()), |open| Err(ProgramError::ChangedByOthers(open)))?;
         let sha256 = hash(&mut file).map_err(unusable)?;
         Ok(Self { identity: Identity::of(&metadata), named, path, sha256 })
     }
 
     /// Whether the program is still the same one. Its content is read only if its attributes are different.
     pub fn check(&self) -> Result<(), ProgramError> {
-        let changed = |_| ProgramError::Changed(self.named.clone());
-        let same_path = fs::canonicalize(&self.named).map_err(changed)? == self.path;
-        let mut file = File::open(&self.path).map_err(changed)?;
-        let now = Identity::of(&file.metadata().map_err(changed)?);
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => ProgramError::Changed(self.named.clone()),
+            _ => ProgramError::Unusable(self.named.clone(), error),
+        };
+        let same_path = fs::canonicalize(&self.named).map_err(failed)? == self.path;
+        check_writers(&self.path).map_err(failed)?.map_or(Ok(()), |open| Err(ProgramError::ChangedByOthers(open)))?;
+        let mut file = File::open(&self.path).map_err(failed)?;
+        let now = Identity::of(&file.metadata().map_err(failed)?);
         let same = now == self.identity
-            || ((now.device, now.inode) == (self.identity.device, self.identity.inode) && hash(&mut file).map_err(changed)? == self.sha256);
+            || ((now.device, now.inode) == (self.identity.device, self.identity.inode) && hash(&mut file).map_err(failed)? == self.sha256);
         if same_path && same { Ok(()) } else { Err(ProgramError::Changed(self.named.clone())) }
     }
 }
 
-/// The file, or the folder on the way to it, that others may change.
-fn check_writers(path: &Path, file: &Metadata) -> io::Result<Option<PathBuf>> {
-    if file.mode() & WRITABLE_BY_OTHERS != 0 {
-        return Ok(Some(path.to_owned()));
-    }
-    for folder in path.ancestors().skip(1) {
-        let mode = fs::metadata(folder)?.mode();
-        if mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0 {
-            return Ok(Some(folder.to_owned()));
+/// The file, or the folder on the way to it, that others than root and our own user may change.
+fn check_writers(path: &Path) -> io::Result<Option<PathBuf>> {
+    let own = rustix::process::geteuid().as_raw();
+    for (distance, part) in path.ancestors().enumerate() {
+        let found = fs::metadata(part)?;
+        let removed_by_owners_alone = distance > 0 && found.mode() & STICKY != 0;
+        let foreign = found.uid() != 0 && found.uid() != own;
+        if foreign || (found.mode() & WRITABLE_BY_OTHERS != 0 && !removed_by_owners_alone) {
+            return Ok(Some(part.to_owned()));
         }
     }
     Ok(None)
@@ -164,6 +168,8 @@ mod tests {
         pinned.check().expect("it is the same");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o500)).expect("a mode");
         pinned.check().expect("its content is the same");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("a mode");
+        assert!(matches!(pinned.check(), Err(ProgramError::ChangedByOthers(_))), "others may change it now");
         folder.write("tool", "two", 0o755);
         assert!(matches!(pinned.check(), Err(ProgramError::Changed(_))), "the same file with another content");
         let pinned = pin(&path, "").expect("a program");
@@ -187,15 +193,20 @@ mod tests {
         assert!(matches!(pin(&folder.write("plain", "x", 0o644), ""), Err(ProgramError::NotExecutable(_))));
         fs::create_dir(folder.0.path().join("folder")).expect("a folder");
         assert!(matches!(pin(&folder.0.path().join("folder"), ""), Err(ProgramError::NotExecutable(_))));
-        assert!(matches!(pin(&folder.write("open", "x", 0o775), ""), Err(ProgramError::WritableByOthers(_))));
+        assert!(matches!(pin(&folder.write("open", "x", 0o775), ""), Err(ProgramError::ChangedByOthers(_))));
         let link = folder.0.path().join("harmless");
         symlink(folder.write("bash", "x", 0o755), &link).expect("a link");
         assert!(matches!(pin(&link, ""), Err(ProgramError::Interpreter(..))));
         pin(&link, "interpreter: true").expect("it is said explicitly");
         let path = folder.write("tool", "x", 0o755);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(1234), None).expect("another owner");
+            assert!(matches!(pin(&path, ""), Err(ProgramError::ChangedByOthers(_))));
+            std::os::unix::fs::chown(&path, Some(0), None).expect("the owner");
+        }
         fs::set_permissions(folder.0.path(), fs::Permissions::from_mode(0o777)).expect("a mode");
         assert!(
-            matches!(pin(&path, ""), Err(ProgramError::WritableByOthers(open)) if open == fs::canonicalize(folder.0.path()).expect("it"))
+            matches!(pin(&path, ""), Err(ProgramError::ChangedByOthers(open)) if open == fs::canonicalize(folder.0.path()).expect("it"))
         );
     }
 }

@@ -1,5 +1,5 @@
 //! A process of ours around one program: `spillway bridge-program`. All that the program starts is below it, so that it ends all of that,
-//! and reports once. The bridge keeps its input open as long as the client waits: its end means that nobody does.
+//! and reports once. The bridge keeps its input open as long as the client waits. The end of the input is the order to end.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
+use spillway_pod::process::capture::Capture;
 use spillway_pod::process::tree::Exit;
 use spillway_pod::process::{self, Job, KeptBytes, ProcessEnd, RunResult, RunTarget};
 use spillway_sandbox::container;
@@ -27,8 +28,6 @@ pub const COMMAND: &str = "bridge-program";
 const MAX_JOB_BYTES: u64 = 1024 * 1024;
 /// The most bytes of a [`ProgramEnd`]: both streams, in JSON.
 const MAX_END_BYTES: u64 = 64 * 1024 * 1024;
-/// The longest time from the end of the time limit, or from the call's end, to the report. Ending all processes takes less.
-const END_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What to run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,6 +46,19 @@ pub struct ProgramJob {
     pub folder: PathBuf,
     /// Its sandbox.
     pub sandbox: SandboxSettings,
+    /// Paths without links that it cannot read.
+    pub closed: Vec<PathBuf>,
+}
+
+/// What was kept of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptOutput {
+    /// Its beginning, or all of it.
+    pub begin: String,
+    /// The number of bytes that follow and were left out.
+    pub left_out: u64,
+    /// Its end, if bytes were left out.
+    pub end: String,
 }
 
 /// How a program ended.
@@ -56,46 +68,58 @@ pub struct ProgramEnd {
     pub exit_code: Option<i32>,
     /// Its time was over.
     pub timed_out: bool,
-    /// Nobody waited for it any more.
+    /// The client did not wait any more.
     pub cancelled: bool,
     /// Why it was not started.
     pub not_started: Option<String>,
     /// Its standard output.
-    pub stdout: String,
+    pub stdout: KeptOutput,
     /// Its standard error.
-    pub stderr: String,
-    /// Whether parts of its output were left out.
-    pub truncated: bool,
+    pub stderr: KeptOutput,
     /// Milliseconds that it ran.
     pub duration_milliseconds: u64,
 }
 
-/// Runs a program with exactly these variables, until it has ended with all that it started. `gone`: nobody waits for it any more.
-pub async fn run(job: &ProgramJob, variables: &BTreeMap<String, String>, gone: CancellationToken) -> io::Result<ProgramEnd> {
-    let line = serde_json::to_string(job)? + "\n";
-    let mut command = Command::new(std::env::current_exe()?);
+/// Why there is no [`ProgramEnd`].
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The program was not started.
+    #[error("the process around the program cannot be started: {0}")]
+    NotStarted(io::Error),
+    /// The program may have been started.
+    #[error("the process around the program was lost: {0}")]
+    Lost(io::Error),
+}
+
+/// Runs a program with exactly these variables, until it has ended with all that it started. `gone`: the client does not wait any more.
+/// The process around it is never killed: it alone can end the program.
+pub async fn run(job: &ProgramJob, variables: &BTreeMap<String, String>, gone: CancellationToken) -> Result<ProgramEnd, RunError> {
+    let line = serde_json::to_string(job).map_err(|error| RunError::NotStarted(error.into()))? + "\n";
+    // The file of our program may be replaced while we run.
+    let mut command = Command::new("/proc/self/exe");
     command.arg(COMMAND).env_clear().envs(variables).current_dir(&job.folder);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
-    let mut child = command.spawn()?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    // The keys of a terminal end the bridge, which then ends its programs.
+    command.process_group(0);
+    let mut child = command.spawn().map_err(RunError::NotStarted)?;
     let (input, output) = (child.stdin.take(), child.stdout.take());
-    let (mut input, output) = input.zip(output).ok_or_else(|| io::Error::other("its streams are missing"))?;
-    input.write_all(line.as_bytes()).await?;
+    let (mut input, output) = input.zip(output).ok_or_else(|| RunError::Lost(io::Error::other("its streams are missing")))?;
+    input.write_all(line.as_bytes()).await.map_err(RunError::Lost)?;
     let told = async {
         let mut text = Vec::new();
         output.take(MAX_END_BYTES).read_to_end(&mut text).await?;
         Ok::<_, io::Error>((text, child.wait().await?))
     };
     tokio::pin!(told);
-    let limit = Duration::from_millis(job.timeout_milliseconds) + END_TIMEOUT;
     let ended = tokio::select! {
-        ended = tokio::time::timeout(limit, &mut told) => ended,
+        ended = &mut told => ended,
         () = gone.cancelled() => {
             drop(input);
-            tokio::time::timeout(END_TIMEOUT, &mut told).await
+            told.await
         }
     };
-    let (text, status) = ended.map_err(|_| io::Error::other("the process around the program did not end"))??;
-    serde_json::from_slice(&text).map_err(|_| no_report(status))
+    let (text, status) = ended.map_err(RunError::Lost)?;
+    serde_json::from_slice(&text).map_err(|_| RunError::Lost(no_report(status)))
 }
 
 fn no_report(status: ExitStatus) -> io::Error {
@@ -117,7 +141,7 @@ pub fn main() -> io::Result<()> {
 }
 
 fn carry_out(job: &ProgramJob) -> Result<RunResult, String> {
-    let sandbox = container::prepare(&job.sandbox, &Kernel::probe(), &[], std::slice::from_ref(&job.folder), &[])
+    let sandbox = container::prepare_outside(&job.sandbox, &Kernel::probe(), &job.closed, &job.folder)
         .map_err(|unavailable| format!("its sandbox cannot be prepared: {}", unavailable.message))?;
     capabilities::give_up().map_err(|error| format!("the capabilities of root cannot be given up: {error}"))?;
     let words = std::iter::once(OsString::from(&job.program)).chain(job.words.iter().map(OsString::from)).collect();
@@ -161,9 +185,13 @@ fn report(program: &Path, ran: &RunResult) -> ProgramEnd {
         timed_out: ran.timed_out,
         cancelled: ran.cancelled.is_some(),
         not_started,
-        stdout: ran.output.text(),
-        stderr: ran.errors.text(),
-        truncated: ran.output.truncated() || ran.errors.truncated(),
+        stdout: kept(&ran.output),
+        stderr: kept(&ran.errors),
         duration_milliseconds: u64::try_from(ran.took.as_millis()).unwrap_or(u64::MAX),
     }
+}
+
+fn kept(stream: &Capture) -> KeptOutput {
+    let (begin, left_out, end) = stream.parts();
+    KeptOutput { begin, left_out, end }
 }

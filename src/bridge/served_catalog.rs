@@ -69,7 +69,7 @@ impl ServedCatalog {
         let files = read(&folder).map_err(|error| anyhow::anyhow!("cannot read {}: {error}", folder.display()))?;
         let loaded = LoadedCatalog::load(&files, &allowed)
             .map_err(|faults| anyhow::anyhow!("the definitions of {} are wrong:\n{}", folder.display(), faults.join("\n")))?;
-        Ok((Self { folder, allowed, now: Mutex::new(Arc::new(loaded)) }, FolderWatch { seen: Ok(files) }))
+        Ok((Self { folder, allowed, now: Mutex::new(Arc::new(loaded)) }, FolderWatch { served: files, faults: Vec::new() }))
     }
 
     /// What is served now.
@@ -78,10 +78,13 @@ impl ServedCatalog {
     }
 }
 
-/// What was last read of the folder: its files, or why it could not be read.
+/// What was last seen of the folder.
 #[derive(Debug)]
 pub struct FolderWatch {
-    seen: Result<BTreeMap<String, Vec<u8>>, String>,
+    /// The files that are served.
+    served: BTreeMap<String, Vec<u8>>,
+    /// What is wrong with other files that were found since. They are tried again: a program may be installed after its definition.
+    faults: Vec<String>,
 }
 
 impl FolderWatch {
@@ -110,17 +113,24 @@ impl FolderWatch {
 
     /// Reads the folder. None: nothing changed.
     fn look(&mut self, served: &ServedCatalog) -> Option<Result<String, Vec<String>>> {
-        let files = read(&served.folder).map_err(|error| format!("cannot read {}: {error}", served.folder.display()));
-        if files == self.seen {
+        let files = read(&served.folder).map_err(|error| vec![format!("cannot read {}: {error}", served.folder.display())]);
+        if files.as_ref().is_ok_and(|files| *files == self.served) {
+            self.faults.clear();
             return None;
         }
-        let loaded = files.as_ref().map_err(|error| vec![error.clone()]).and_then(|files| LoadedCatalog::load(files, &served.allowed));
-        self.seen = files;
-        Some(loaded.map(|loaded| {
-            let revision = loaded.catalog.revision().to_owned();
-            *served.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
-            revision
-        }))
+        match files.and_then(|files| LoadedCatalog::load(&files, &served.allowed).map(|loaded| (files, loaded))) {
+            Ok((files, loaded)) => {
+                (self.served, self.faults) = (files, Vec::new());
+                let revision = loaded.catalog.revision().to_owned();
+                *served.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+                Some(Ok(revision))
+            }
+            Err(faults) if faults == self.faults => None,
+            Err(faults) => {
+                self.faults.clone_from(&faults);
+                Some(Err(faults))
+            }
+        }
     }
 }
 
@@ -149,6 +159,12 @@ mod tests {
         assert!(faults.iter().any(|fault| fault.contains("b: /usr/bin/missing cannot be used")), "{faults:?}");
         assert_eq!(served.now().catalog().revision(), first.catalog().revision());
         assert_eq!(watch.look(&served), None, "a fault is said once");
+        let late = tempfile::tempdir().expect("a folder");
+        let program = late.path().join("late");
+        write("b", &program.display().to_string());
+        watch.look(&served).expect("a change").expect_err("not installed yet");
+        fs::copy("/usr/bin/id", &program).expect("installed");
+        watch.look(&served).expect("it is tried again").expect("it is right");
         write("b", "/usr/bin/env");
         watch.look(&served).expect("a change").expect_err("an interpreter");
         write("b", "/usr/bin/tail");

@@ -1,7 +1,7 @@
 //! MCP over HTTP, by the official SDK. Each request is a call of its own: there are no sessions.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -19,19 +19,22 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use spillway_bridge::answer::Status;
 use spillway_bridge::audit::Caller;
-use spillway_bridge::idempotency::MAX_KEY_CHARS;
+use spillway_sandbox::kernel::Kernel;
+use spillway_sandbox::plan::plan;
+use spillway_wire::sandbox::SandboxSettings;
 use tokio_util::sync::CancellationToken;
 
 use super::audit_log::AuditLog;
-use super::executor::{Executor, ProgramCall, make_private};
+use super::executor::{Executor, ProgramCall, ProgramPlace, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE, make_private};
 use super::served_catalog::ServedCatalog;
 use super::settings::ServeArguments;
 use super::tools::{self, EXECUTE, ExecuteArguments, HELP, HelpArguments, LIST_PROGRAMS};
 use crate::VERSION;
+use crate::serve::{Bounds, Connection, bind, serve_plain};
+use crate::telemetry::Metrics;
 
 /// The path of the server.
 const PATH: &str = "/mcp";
@@ -55,17 +58,52 @@ pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::
     let served = Arc::new(served);
     let audit = AuditLog::open(arguments.audit_file.as_deref()).context("cannot open the audit log")?;
     let folder = WorkFolder::make(arguments.work_folder.clone())?;
-    let credentials = arguments.credential_files();
-    let executor = Arc::new(Executor::new(served.clone(), credentials, audit, arguments.max_running, folder.0.clone()));
-    let listener =
-        tokio::net::TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen at {}", arguments.listen))?;
+    let place = ProgramPlace { folder: folder.0.clone(), sandbox: arguments.sandbox(), closed: closed_paths(&arguments, &folder.0) };
+    say_what_is_missing(&place.sandbox)?;
+    let (credentials, max_running) = (arguments.credential_files(), arguments.max_running);
+    let executor = Arc::new(Executor::new(served.clone(), credentials, audit, max_running, place, stop.clone()));
+    let listener = bind(arguments.listen).await?;
     let address = listener.local_addr()?;
     tracing::info!(%address, path = PATH, revision = executor.served().catalog().revision(), "serving programs over MCP");
     tokio::spawn(watch.follow(served, stop.clone()));
-    let app = router(executor, token, &arguments.hosts, stop.clone());
-    axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await?;
+    if arguments.end_with_input {
+        end_with_input(stop.clone())?;
+    }
+    // The calls in progress end first, so that their clients get answers.
+    let ended = serve_plain(listener, Bounds::BRIDGE, router(executor.clone(), token, &arguments.hosts), Metrics::default(), stop).await;
+    executor.finish().await;
     drop(folder);
+    Ok(ended?)
+}
+
+/// The files that programs must not read, without links. A file that does not exist is not closed.
+fn closed_paths(arguments: &ServeArguments, folder: &Path) -> Vec<PathBuf> {
+    let credentials = arguments.credentials.iter().map(|(_, file)| file);
+    let files = credentials.chain(&arguments.token_file).chain(&arguments.audit_file);
+    files.filter_map(|file| std::fs::canonicalize(file).ok()).chain([folder.to_owned()]).collect()
+}
+
+/// Says which limits this kernel cannot enforce, or ends the bridge if they are required.
+fn say_what_is_missing(sandbox: &SandboxSettings) -> anyhow::Result<()> {
+    let plan = plan(sandbox, &Kernel::probe()).map_err(|missing| anyhow::anyhow!("--require-sandbox: {}", missing.message))?;
+    let missing = plan.missing(sandbox);
+    if !missing.is_empty() {
+        tracing::warn!(
+            missing = missing.join(", "),
+            "this kernel cannot enforce all limits of the sandbox of programs; --require-sandbox ends the bridge then"
+        );
+    }
     Ok(())
+}
+
+/// Stops the process when its standard input ends.
+fn end_with_input(stop: CancellationToken) -> std::io::Result<()> {
+    let read = move || {
+        // An input that cannot be read has ended.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        stop.cancel();
+    };
+    std::thread::Builder::new().name("input".to_owned()).spawn(read).map(drop)
 }
 
 fn read_token(file: &PathBuf) -> anyhow::Result<Arc<str>> {
@@ -99,7 +137,7 @@ impl Drop for WorkFolder {
     }
 }
 
-fn router(executor: Arc<Executor>, token: Option<Arc<str>>, hosts: &[String], stop: CancellationToken) -> Router {
+fn router(executor: Arc<Executor>, token: Option<Arc<str>>, hosts: &[String]) -> Router {
     let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -107,8 +145,7 @@ fn router(executor: Arc<Executor>, token: Option<Arc<str>>, hosts: &[String], st
         .with_max_request_body_bytes(MAX_BODY_BYTES)
         .with_allowed_hosts(own.into_iter().chain(hosts.iter().cloned()))
         // A browser sends this header, and no client of ours is a page.
-        .enforce_origin_validation()
-        .with_cancellation_token(stop);
+        .enforce_origin_validation();
     let handler = Handler { executor };
     let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::new(NeverSessionManager::default()), config);
     Router::new().route_service(PATH, service).layer(from_fn_with_state(token, check_token))
@@ -121,7 +158,10 @@ async fn check_token(State(token): State<Option<Arc<str>>>, request: Request, ne
             let message = "this bridge asks for a token: Authorization: Bearer TOKEN, with the TOKEN of its --token-file\n";
             (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], message).into_response()
         }
-        Some(_) | None => next.run(request).await,
+        Some(_) | None => match request.extensions().get::<Connection>().map(|connection| connection.admit(LOCAL_CALLER)) {
+            Some(Err(_)) => (StatusCode::SERVICE_UNAVAILABLE, "too many connections\n").into_response(),
+            Some(Ok(())) | None => next.run(request).await,
+        },
     }
 }
 
@@ -164,30 +204,23 @@ impl ServerHandler for Handler {
 
 impl Handler {
     fn help(&self, arguments: Value) -> CallToolResult {
-        let HelpArguments { program } = match read(arguments) {
-            Ok(arguments) => arguments,
-            Err(wrong) => return wrong,
-        };
-        let unknown = || {
-            structured(
-                json!({"status": Status::Rejected, "rule": "unknownProgram", "message": "there is no such program; list_programs names all"}),
-                true,
-            )
-        };
-        tools::help(self.executor.served().catalog(), &program).map_or_else(unknown, |help| structured(help, false))
+        let refused = |rule: &str, message: &str| structured(json!({"status": Status::Rejected, "rule": rule, "message": message}), true);
+        match serde_json::from_value(arguments) {
+            Ok(HelpArguments { program }) => tools::help(self.executor.served().catalog(), &program)
+                .map_or_else(|| refused(UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE), |help| structured(help, false)),
+            Err(error) => refused("arguments", &error.to_string()),
+        }
     }
 
     async fn execute(&self, arguments: Value, gone: CancellationToken) -> CallToolResult {
-        let ExecuteArguments { program, args, idempotency_key } = match read(arguments) {
-            Ok(arguments) => arguments,
-            Err(wrong) => return wrong,
-        };
-        if idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.chars().count() > MAX_KEY_CHARS) {
-            return wrong(format!("idempotencyKey must have 1 to {MAX_KEY_CHARS} characters"));
-        }
         let caller = Caller { name: LOCAL_CALLER.to_owned() };
-        let call = ProgramCall { caller, program, arguments: args, idempotency_key };
-        let answer = self.executor.clone().execute(call, gone).await;
+        let answer = match ExecuteArguments::read(arguments) {
+            Ok(ExecuteArguments { program, args, idempotency_key }) => {
+                let call = ProgramCall { caller, program, arguments: args, idempotency_key };
+                self.executor.clone().execute(call, gone).await
+            }
+            Err(message) => self.executor.refuse(caller, message).await,
+        };
         let failed = answer.status != Status::Ok;
         structured(&answer, failed)
     }
@@ -204,12 +237,4 @@ fn described(tool: tools::ToolDescription) -> Option<Tool> {
 fn structured(value: impl Serialize, failed: bool) -> CallToolResult {
     let value = serde_json::to_value(value).unwrap_or_default();
     if failed { CallToolResult::structured_error(value) } else { CallToolResult::structured(value) }
-}
-
-fn wrong(message: String) -> CallToolResult {
-    structured(json!({"status": Status::Rejected, "rule": "arguments", "message": message}), true)
-}
-
-fn read<T: DeserializeOwned>(arguments: Value) -> Result<T, CallToolResult> {
-    serde_json::from_value(arguments).map_err(|error| wrong(error.to_string()))
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use spillway_bridge::definition::Allowed;
+use spillway_wire::sandbox::{Requirement, SandboxSettings};
 
 use super::credentials::CredentialFiles;
 
@@ -37,6 +38,12 @@ pub struct ServeArguments {
     /// File of the audit log. It is made if it does not exist, and continued if it does [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub audit_file: Option<PathBuf>,
+    /// End if this kernel cannot enforce all limits of the sandbox of programs [default: say so, and go on]
+    #[arg(long)]
+    pub require_sandbox: bool,
+    /// End when standard input ends: for programs that start a bridge
+    #[arg(long)]
+    pub end_with_input: bool,
     /// Folder for the private folders of calls [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     pub work_folder: Option<PathBuf>,
@@ -50,6 +57,12 @@ impl ServeArguments {
             credentials: self.credentials.iter().map(|(name, _)| name.clone()).collect(),
             max_seconds: self.max_seconds,
         }
+    }
+
+    /// The sandbox of programs.
+    pub fn sandbox(&self) -> SandboxSettings {
+        let requirement = if self.require_sandbox { Requirement::Required } else { Requirement::Preferred };
+        SandboxSettings { landlock: requirement, syscalls: requirement, ..SandboxSettings::default() }
     }
 
     /// The files of credentials.

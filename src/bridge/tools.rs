@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use spillway_bridge::catalog::{Catalog, arguments_schema};
 use spillway_bridge::definition::Definition;
+use spillway_bridge::idempotency::MAX_KEY_CHARS;
 
 /// Name of the tool that lists programs.
 pub const LIST_PROGRAMS: &str = "list_programs";
@@ -80,6 +81,19 @@ pub struct ExecuteArguments {
     /// See [`spillway_bridge::idempotency`].
     #[serde(default)]
     pub idempotency_key: Option<String>,
+}
+
+impl ExecuteArguments {
+    /// Reads them, or says what is wrong.
+    pub fn read(arguments: Value) -> Result<Self, String> {
+        let read: Self = serde_json::from_value(arguments).map_err(|error| error.to_string())?;
+        match &read.idempotency_key {
+            Some(key) if key.is_empty() || key.chars().count() > MAX_KEY_CHARS => {
+                Err(format!("idempotencyKey must have 1 to {MAX_KEY_CHARS} characters"))
+            }
+            Some(_) | None => Ok(read),
+        }
+    }
 }
 
 /// The answer of [`LIST_PROGRAMS`].

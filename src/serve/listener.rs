@@ -62,7 +62,7 @@ pub async fn serve_tls(
     serve(listener, Some(TlsAcceptor::from(Arc::new(config))), bounds, routes, metrics, stop).await
 }
 
-/// Serves `routes` without TLS, with HTTP/1. All connections stay strange, and are short.
+/// Serves `routes` without TLS, with HTTP/1. A connection that no route admits stays strange, and is short.
 pub async fn serve_plain(
     listener: TcpListener,
     bounds: Bounds,

@@ -104,6 +104,15 @@ impl Bounds {
         capacity: Capacity { strange: 256, strange_per_address: 64, known: 1_024, known_per_address: 256 },
         times: TIMES,
     };
+    /// Bounds of a bridge that was started by hand. Each connection may hold an answer of a few megabytes.
+    pub const BRIDGE: Self = Self {
+        listener: "bridge",
+        // A call ends its program first.
+        shutdown_timeout: Duration::from_secs(15),
+        // Its clients are one namespace, which may have three quarters of the known ones.
+        capacity: Capacity { strange: 64, strange_per_address: 64, known: 86, known_per_address: 64 },
+        ..Self::AGENTS
+    };
     /// Bounds of health and metrics. These need no token, so all connections are strange.
     pub const HEALTH: Self = Self {
         listener: "health",

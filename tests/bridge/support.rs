@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const SPILLWAY: &str = env!("CARGO_BIN_EXE_spillway");
@@ -47,7 +48,17 @@ impl Bridge {
             define(folder.path(), name, fields);
         }
         let path = |name: &str| folder.path().join(name).display().to_string();
-        let fixed = ["--definitions", &path("definitions"), "--audit-file", &path("audit.log"), "--listen", "127.0.0.1:0"];
+        fs::create_dir(path("work")).expect("a folder");
+        let fixed = [
+            "--definitions",
+            &path("definitions"),
+            "--audit-file",
+            &path("audit.log"),
+            "--work-folder",
+            &path("work"),
+            "--listen",
+            "127.0.0.1:0",
+        ];
         let arguments: Vec<String> = fixed.iter().chain(more).map(|&word| word.to_owned()).collect();
         let (child, port) = spawn(folder.path(), &arguments);
         Self { folder, arguments, child, port }
@@ -63,6 +74,23 @@ impl Bridge {
 
     pub fn audit_file(&self) -> PathBuf {
         self.folder.path().join("audit.log")
+    }
+
+    /// The folder of the private folders of calls.
+    pub fn work_folder(&self) -> PathBuf {
+        let mut folders = fs::read_dir(self.folder.path().join("work")).expect("the folder");
+        folders.next().expect("the bridge makes one").expect("an entry").path()
+    }
+
+    pub fn has_work_folder(&self) -> bool {
+        fs::read_dir(self.folder.path().join("work")).expect("the folder").next().is_some()
+    }
+
+    /// Sends a signal and waits for the end; returns whether the bridge ended with exit code 0.
+    pub fn end(&mut self, signal: Signal) -> bool {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        kill_process(pid, signal).expect("sent");
+        self.child.wait().expect("its end").success()
     }
 
     /// Writes a definition.
@@ -123,13 +151,7 @@ impl Bridge {
     }
 
     pub fn request_to(&self, host: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
-        let mut text = Vec::new();
-        // After a body that was not read to its end, the connection is reset behind the answer.
-        let _ = self.send(host, headers, body).read_to_end(&mut text);
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no answer: {text:?}"));
-        let body = text.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
-        Reply { status, body: serde_json::from_str(body).unwrap_or_else(|_| json!(body)) }
+        answer(self.send(host, headers, body))
     }
 
     pub fn request(&self, headers: &[(&str, &str)], body: &Value) -> Reply {
@@ -180,6 +202,17 @@ impl Bridge {
         let body = json!({"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": params});
         self.send("localhost", &[("MCP-Protocol-Version", OLDER)], &body)
     }
+}
+
+/// The answer that comes on a connection.
+pub fn answer(mut stream: TcpStream) -> Reply {
+    let mut text = Vec::new();
+    // After a body that was not read to its end, the connection is reset behind the answer.
+    let _ = stream.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no answer: {text:?}"));
+    let body = text.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+    Reply { status, body: serde_json::from_str(body).unwrap_or_else(|_| json!(body)) }
 }
 
 fn define(folder: &Path, name: &str, fields: &str) {

@@ -8,8 +8,8 @@ use crate::definition::Definition;
 const MINUTE_MILLISECONDS: u64 = 60_000;
 /// The most starts that are remembered, of all agents.
 const MAX_REMEMBERED_STARTS: usize = 200_000;
-/// The most calls of one caller within the period, also of those that are refused: a refused call costs a record in the audit log.
-const MAX_CALLS_PER_MINUTE: u32 = 600;
+/// The most wrong calls of one caller within the period: each has a record in the audit log.
+const MAX_WRONG_CALLS_PER_MINUTE: u32 = 600;
 /// When to try again after a call that found no place.
 const RETRY_MILLISECONDS: u64 = 1000;
 
@@ -40,10 +40,10 @@ impl Admission {
         Self { max_running, running: 0, by_program: BTreeMap::new(), starts: BTreeMap::new(), remembered: 0 }
     }
 
-    /// A call comes in, of which nothing is known but its caller.
-    pub fn attempt(&mut self, caller: &str, now_milliseconds: u64) -> Result<(), Busy> {
+    /// A call was wrong. Busy: the caller made too many of them, and this one gets no record.
+    pub fn wrong(&mut self, caller: &str, now_milliseconds: u64) -> Result<(), Busy> {
         // No program has an empty name.
-        self.take((caller.to_owned(), String::new()), "callsPerMinute", MAX_CALLS_PER_MINUTE, now_milliseconds)
+        self.take((caller.to_owned(), String::new()), "wrongCallsPerMinute", MAX_WRONG_CALLS_PER_MINUTE, now_milliseconds)
     }
 
     /// Admits a call. An admitted call must [end](Self::end).
@@ -144,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn refused_calls_count_too() {
+    fn wrong_calls_of_a_caller_are_counted() {
         let mut admission = Admission::new(1);
-        (0..MAX_CALLS_PER_MINUTE).for_each(|_| admission.attempt("a", 0).expect("a place"));
-        assert_eq!(admission.attempt("a", 59_000), Err(Busy { rule: "callsPerMinute", retry_after_milliseconds: 1000 }));
-        assert_eq!(admission.attempt("b", 59_000), Ok(()));
-        assert_eq!(admission.attempt("a", 60_000), Ok(()));
+        (0..MAX_WRONG_CALLS_PER_MINUTE).for_each(|_| admission.wrong("a", 0).expect("a place"));
+        assert_eq!(admission.wrong("a", 59_000), Err(Busy { rule: "wrongCallsPerMinute", retry_after_milliseconds: 1000 }));
+        assert_eq!(admission.wrong("b", 59_000), Ok(()));
+        assert_eq!(admission.wrong("a", 60_000), Ok(()));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub enum Status {
     Busy,
     /// The client went away, or the bridge ends. The program was ended.
     Cancelled,
+    /// The program was started, and how it ended is not known.
+    Unknown,
 }
 
 /// The answer to a call.

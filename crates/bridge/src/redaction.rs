@@ -1,13 +1,14 @@
 //! Credentials that a program prints, or an agent guesses: they are taken out of answers and of the audit log. Pure.
 //!
-//! Only the value as it is, and its lines, are found. A program that writes a credential in another form tells it.
+//! Only the value as it is, and its lines, are found, and their parts where an output was cut. A program that writes a credential in another
+//! form tells it.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 /// A shorter text is no credential that can be told from others, and is not looked for.
-const MIN_SECRET_BYTES: usize = 6;
+pub const MIN_SECRET_BYTES: usize = 6;
 
 /// The texts to take out.
 #[derive(Clone, Default)]
@@ -33,6 +34,23 @@ impl Secrets {
         self.0.iter().fold(text, |text, (secret, name)| if text.contains(secret) { text.replace(secret, name) } else { text })
     }
 
+    /// The two parts of an output of which the middle is missing, without them. At the cut, the beginning of one at the end of the first
+    /// part, and the end of one at the beginning of the second, are taken out too: a part of a credential is one to guess from.
+    pub fn remove_around_cut(&self, begin: String, end: String) -> (String, String) {
+        let (mut begin, mut end) = (self.remove(begin), self.remove(end));
+        let prefix = |text: &str, secret: &str| prefixes(secret).find(|length| text.ends_with(&secret[..*length]));
+        let suffix = |text: &str, secret: &str| suffixes(secret).find(|from| text.starts_with(&secret[*from..]));
+        if let Some((length, name)) = self.0.iter().filter_map(|(secret, name)| Some((prefix(&begin, secret)?, name))).max() {
+            begin.truncate(begin.len() - length);
+            begin.push_str(name);
+        }
+        let at_begin = self.0.iter().filter_map(|(secret, name)| Some((secret.len() - suffix(&end, secret)?, name)));
+        if let Some((length, name)) = at_begin.max() {
+            end.replace_range(..length, name);
+        }
+        (begin, end)
+    }
+
     /// The value without them, in its texts. Names of members are left.
     pub fn remove_from(&self, value: Value) -> Value {
         match value {
@@ -44,11 +62,37 @@ impl Secrets {
     }
 }
 
+/// The lengths of the beginnings of a text, the longest first.
+fn prefixes(text: &str) -> impl Iterator<Item = usize> {
+    (1..text.len()).rev().filter(|length| text.is_char_boundary(*length))
+}
+
+/// Where the ends of a text begin, the longest first.
+fn suffixes(text: &str) -> impl Iterator<Item = usize> {
+    (1..text.len()).filter(|from| text.is_char_boundary(*from))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn no_part_of_a_credential_is_left_where_an_output_was_cut() {
+        let secret = "ghp_ABCDEFGHIJKLMNOP";
+        let secrets = Secrets::new(&[("token".to_owned(), secret.to_owned())].into());
+        for cut in 1..secret.len() {
+            for left_out in 0..=(secret.len() - cut) {
+                let (begin, end) = (format!("x {}", &secret[..cut]), format!("{} y", &secret[cut + left_out..]));
+                let (begin, end) = secrets.remove_around_cut(begin, end);
+                let left: String = secret.chars().filter(|one| begin.contains(*one) && one.is_ascii_uppercase()).collect();
+                assert!(begin == "x [credential token]" && left.is_empty(), "{begin}");
+                assert!(end == "[credential token] y" || end == " y", "{cut} {left_out}: {end}");
+            }
+        }
+        assert_eq!(secrets.remove_around_cut("plain".into(), "text".into()), ("plain".into(), "text".into()));
+    }
 
     #[test]
     fn a_credential_is_replaced_by_its_name() {

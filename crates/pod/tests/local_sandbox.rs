@@ -321,6 +321,57 @@ fn errors_name_the_mend() {
     assert!(out(&print).starts_with("(version 1)\n(deny default)"), "{}", out(&print));
 }
 
+/// The folder with the binary of another package, which `cargo test --workspace` builds before it runs a test.
+fn folder_of_spillway() -> PathBuf {
+    let folder = Path::new(BINARY).parent().expect("a folder").to_owned();
+    assert!(folder.join("spillway").exists(), "build it first: cargo build --bin spillway");
+    folder
+}
+
+#[test]
+fn a_bridge_is_started_and_ends_with_the_command() {
+    let machine = Machine::new();
+    let definition =
+        "---\nname: say\ndescription: d\ncommand: /usr/bin/printf\nargv: ['from the bridge: %s', '{word}']\nargs: [{name: word}]\n---\n";
+    for folder in ["definitions", "home/project/definitions"] {
+        fs::create_dir(machine.path(folder)).expect("a folder");
+        fs::write(machine.path(folder).join("say.md"), definition).expect("written");
+    }
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port").local_addr().expect("an address").port();
+    let url = format!("http://localhost:{port}");
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute","arguments":{"program":"say","args":{"word":"hello"}}}}"#;
+    let script = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf '%b' 'POST /mcp HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\nContent-Type: \
+         application/json\\r\\nAccept: application/json, text/event-stream\\r\\nMCP-Protocol-Version: 2025-11-25\\r\\nContent-Length: {}\\r\\n\\r\\n' >&3; \
+         printf '%s' '{call}' >&3; cat <&3; cat ~/.config/spillway/bridge-audit.log",
+        call.len()
+    );
+    let path = format!("{}:{}", folder_of_spillway().display(), std::env::var("PATH").expect("PATH"));
+    let run = |definitions: &str, script: &str| {
+        let (project, folder) = (machine.path("home/project").display().to_string(), machine.path(definitions).display().to_string());
+        let flags = ["--workspace", &project, "--bridge-url", &url, "--start-bridge", &folder];
+        machine.launcher(&flags, &["bash", "-c", script]).env("PATH", &path).output().expect("it runs")
+    };
+    let said = run("definitions", &script);
+    assert!(out(&said).contains("from the bridge: hello"), "{} {}", out(&said), error(&said));
+    assert!(error(&said).contains("bridge-audit.log: No such file or directory"), "{}", error(&said));
+    std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect_err("it has ended");
+    let audit = fs::read_to_string(machine.path("home/.config/spillway/bridge-audit.log")).expect("the log");
+    assert_eq!(audit.matches("\"event\":\"End\"").count(), 1, "{audit}");
+    // The command could write definitions of its own.
+    let refused = run("home/project/definitions", "true");
+    assert!(error(&refused).contains("keep the definitions outside of the workspace"), "{}", error(&refused));
+    fs::write(machine.path("definitions/say.md"), "nothing").expect("written");
+    let wrong = run("definitions", "true");
+    assert!(error(&wrong).contains("say.md: line 1: NoFrontMatter") && wrong.status.code() == Some(125), "{}", error(&wrong));
+    // A bridge that answers is used.
+    let (other, path) = (serve("other"), path.as_str());
+    let (project, url) = (machine.path("home/project").display().to_string(), format!("http://localhost:{other}"));
+    let flags = ["--workspace", &project, "--bridge-url", &url, "--start-bridge", &machine.path("definitions").display().to_string()];
+    let used = machine.launcher(&flags, &["bash", "-c", &format!("{GET} get {other}")]).env("PATH", path).output().expect("it runs");
+    assert!(out(&used).contains("other"), "{}", error(&used));
+}
+
 /// As with a file system that does not answer while bubblewrap mounts it.
 #[test]
 fn a_bubblewrap_that_hangs_ends_with_the_launcher() {

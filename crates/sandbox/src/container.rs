@@ -1,6 +1,6 @@
 //! The sandbox of a container, from the settings that its controller gave and what the kernel can enforce.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use spillway_wire::agent::Sandbox as Report;
 use spillway_wire::sandbox::{OBSERVED_TIER, Requirement, SandboxMode, SandboxSettings, SandboxUnavailable, UnavailableReason};
@@ -41,8 +41,21 @@ pub fn prepare(
     ports: &[u16],
 ) -> Result<Sandbox, SandboxUnavailable> {
     let plan = plan(settings, kernel)?;
-    let grants = plan.landlock.map(|_| granted(settings, readable, writable)).transpose()?;
+    let grants = plan.landlock.map(|_| granted(settings, readable, writable, &[])).transpose()?;
     Sandbox::prepare(&plan, &grants.unwrap_or_default(), ports).map_err(|error| not_prepared(error.to_string()))
+}
+
+/// The sandbox for a program that runs outside of containers. It may read and execute all files but mounted ones and `closed`, which are
+/// paths without links, and write to `folder`.
+pub fn prepare_outside(
+    settings: &SandboxSettings,
+    kernel: &Kernel,
+    closed: &[PathBuf],
+    folder: &Path,
+) -> Result<Sandbox, SandboxUnavailable> {
+    let plan = plan(settings, kernel)?;
+    let grants = plan.landlock.map(|_| granted(settings, &[], &[folder.to_owned()], closed)).transpose()?;
+    Sandbox::prepare(&plan, &grants.unwrap_or_default(), &[]).map_err(|error| not_prepared(error.to_string()))
 }
 
 /// What the sandbox of these settings would refuse: see [`prepare`].
@@ -50,7 +63,7 @@ pub fn observation(settings: &SandboxSettings, readable: &[PathBuf], writable: &
     let network = if settings.sidecar_ports_only { Network::Sidecar } else { Network::Pod };
     Ok(Observation {
         network: Some(network).filter(|_| settings.syscalls != Requirement::Disabled),
-        grants: (settings.landlock != Requirement::Disabled).then(|| granted(settings, readable, writable)).transpose()?,
+        grants: (settings.landlock != Requirement::Disabled).then(|| granted(settings, readable, writable, &[])).transpose()?,
     })
 }
 
@@ -63,8 +76,13 @@ pub struct Observation {
     pub grants: Option<Vec<Grant>>,
 }
 
-fn granted(settings: &SandboxSettings, readable: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<Grant>, SandboxUnavailable> {
-    let container = Container::read().map_err(|error| not_prepared(error.to_string()))?;
+fn granted(
+    settings: &SandboxSettings,
+    readable: &[PathBuf],
+    writable: &[PathBuf],
+    closed: &[PathBuf],
+) -> Result<Vec<Grant>, SandboxUnavailable> {
+    let container = Container::read_without(closed).map_err(|error| not_prepared(error.to_string()))?;
     let readable: Vec<PathBuf> = readable.iter().cloned().chain(settings.readable.iter().map(PathBuf::from)).collect();
     Ok(grants(&container, &readable, writable))
 }

@@ -75,7 +75,7 @@ impl Default for Limits {
 /// The greatest values that a definition may set.
 impl Limits {
     /// Of both streams.
-    pub const MAX_OUTPUT_BYTES: usize = 4 * 1024 * 1024;
+    pub const MAX_OUTPUT_BYTES: usize = 1024 * 1024;
     /// Calls at once.
     pub const MAX_CONCURRENCY: u32 = 64;
     /// Calls of one agent within a minute.

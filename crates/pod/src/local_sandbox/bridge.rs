@@ -28,6 +28,9 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// The first port that a program without privileges can listen on.
 const FIRST_FREE_PORT: u16 = 1024;
 
+/// The URL of a bridge if nobody says another one.
+pub const DEFAULT_URL: &str = "http://localhost:3000";
+
 /// The URL of the bridge: `http://HOST:PORT`, with an optional path.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -46,6 +49,11 @@ impl BridgeUrl {
     /// The URL that the program uses.
     pub fn local(&self) -> String {
         format!("http://127.0.0.1:{}{}", self.port, self.path)
+    }
+
+    /// Whether it is on this machine.
+    pub fn is_local(&self) -> bool {
+        matches!(self.host.as_str(), "localhost" | "127.0.0.1")
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {

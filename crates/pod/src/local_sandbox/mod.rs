@@ -14,6 +14,7 @@
 //! | `bubblewrap` | the policy as arguments of bubblewrap; pure |
 //! | `seatbelt` | the policy as a profile of macOS; pure |
 //! | `bridge` | the bridge: its URL, the check, forwarding |
+//! | `started_bridge` | a bridge that the launcher starts |
 //! | `run` | the launcher, outside the sandbox |
 //! | `stage` | the first process in the sandbox, which confines and starts the command |
 
@@ -28,6 +29,7 @@ mod policy_tests;
 mod run;
 mod seatbelt;
 mod stage;
+mod started_bridge;
 
 pub use run::{Arguments, run};
 pub use stage::{StageArguments, run_stage};

@@ -17,11 +17,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::LAUNCH_FAILED;
-use super::bridge::{BridgeUrl, forward_socket};
+use super::bridge::{BridgeUrl, DEFAULT_URL, forward_socket};
 use super::bubblewrap::{self, BRIDGE_SOCKET, CONTROL_SOCKET, EMPTY_FILE, Launch, NamespaceLimits, quoted, setup_failure};
 use super::config::{Config, NetworkAccess};
-use super::policy::{self, FileKind, Platform, Policy, Request, Resolved};
+use super::policy::{self, FileKind, Platform, Policy, Request, Resolved, Visibility};
 use super::seatbelt;
+use super::started_bridge::{self, StartedBridge};
 use crate::process::exit_code;
 use crate::random;
 
@@ -49,6 +50,9 @@ pub struct Arguments {
     /// URL of the bridge, as http://localhost:3000. It is the only address that the command reaches, unless the network is host
     #[arg(long, value_name = "URL", conflicts_with = "record")]
     bridge_url: Option<BridgeUrl>,
+    /// Folder of definitions: starts `spillway bridge` with them, if nothing answers at the URL of the bridge. It ends with the command
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["record", "print"])]
+    start_bridge: Option<PathBuf>,
     /// Configuration file, in YAML
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
     config: Option<PathBuf>,
@@ -75,25 +79,55 @@ pub fn run(arguments: Arguments, command: Vec<OsString>) -> u8 {
 }
 
 fn launch(arguments: Arguments, command: Vec<OsString>) -> Result<u8, LaunchError> {
-    let Arguments { workspace, bridge_url, config, verbose, print, platform } = arguments;
+    let Arguments { workspace, bridge_url, start_bridge, config, verbose, print, platform } = arguments;
     let platform = platform.unwrap_or_else(Platform::own);
     let workspace = workspace.ok_or("--workspace is required")?;
     let mut config = config.map(|path| Config::read(&path)).transpose()?.unwrap_or_default();
     config.bridge = bridge_url.or(config.bridge);
+    if start_bridge.is_some() && config.bridge.is_none() {
+        config.bridge = Some(DEFAULT_URL.parse()?);
+    }
+    let audit = start_bridge.as_ref().map(|_| home().and_then(|home| started_bridge::audit_file(&home))).transpose()?;
     let policy = policy::build(&Request { platform, workspace, config, environment: std::env::vars_os().collect() }, resolve)?;
     if verbose {
         eprint!("{}", policy.describe());
     }
+    let definitions = start_bridge.map(|folder| definitions(&policy, &folder)).transpose()?;
+    let bridge = definitions.zip(audit).map(|(definitions, audit)| BridgeToStart { definitions, audit });
     let program = std::env::current_exe()?;
     let folder = private_folder_path()?;
     let launch = Launch { program, folder, resolver: resolver(), terminal: has_terminal(), command };
     match (platform, print) {
         (Platform::Linux, true) => println!("{} {}", BUBBLEWRAP, quoted(&bubblewrap::arguments(&policy, &launch))),
         (Platform::Macos, true) => print!("{}", seatbelt::profile(&policy, &launch.folder)),
-        (Platform::Linux, false) => return run_bubblewrap(policy, launch),
+        (Platform::Linux, false) => return run_bubblewrap(policy, launch, bridge),
+        (Platform::Macos, false) if bridge.is_some() => return Err("--start-bridge is for Linux: start spillway bridge yourself".into()),
         (Platform::Macos, false) => return Err(become_seatbelt(&policy, &launch)),
     }
     Ok(0)
+}
+
+/// What is needed to start a bridge.
+struct BridgeToStart {
+    /// The folder of its definitions.
+    definitions: PathBuf,
+    /// Its audit log.
+    audit: PathBuf,
+}
+
+fn home() -> io::Result<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from).ok_or_else(|| io::Error::other("HOME is not set"))
+}
+
+/// The folder of definitions without links. A command that could write there would choose which programs run outside of its sandbox.
+fn definitions(policy: &Policy, folder: &Path) -> Result<PathBuf, LaunchError> {
+    let name = folder.display();
+    let found = fs::canonicalize(folder).map_err(|error| format!("--start-bridge: {name}: {error}"))?;
+    if policy.visibility(&found) == Visibility::Write {
+        let why = "and so which programs run: keep the definitions outside of the workspace and of mounts with access Write";
+        return Err(format!("--start-bridge: the command can change {name}, {why}").into());
+    }
+    Ok(found)
 }
 
 /// The path without links of a file that exists.
@@ -159,13 +193,33 @@ async fn check_bridge(policy: &Policy) -> Result<(), LaunchError> {
     Ok(url.check().await.map_err(refused)?)
 }
 
-fn run_bubblewrap(policy: Policy, launch: Launch) -> Result<u8, LaunchError> {
+/// Starts the bridge, if none answers.
+async fn start_bridge(policy: &Policy, to_start: &BridgeToStart, folder: &Path) -> Result<Option<StartedBridge>, LaunchError> {
+    let Some(url) = &policy.bridge else { return Ok(None) };
+    if url.check().await.is_ok() {
+        return Ok(None);
+    }
+    if !url.is_local() {
+        return Err(format!(
+            "--start-bridge starts a bridge on this machine, and nothing answers at {url}: use --bridge-url {DEFAULT_URL}"
+        )
+        .into());
+    }
+    let program = find_program(started_bridge::PROGRAM).ok_or("--start-bridge needs the program spillway in a folder of PATH")?;
+    let BridgeToStart { definitions, audit } = to_start;
+    Ok(Some(StartedBridge::start(&program, url, definitions, audit, folder).await?))
+}
+
+fn run_bubblewrap(policy: Policy, launch: Launch, bridge: Option<BridgeToStart>) -> Result<u8, LaunchError> {
     let program = find_program(BUBBLEWRAP).ok_or("bubblewrap is not installed (apt-get install bubblewrap)")?;
     // One thread: the kernel ends bubblewrap when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        check_bridge(&policy).await?;
         let folder = PrivateFolder::create(&launch.folder)?;
+        let started = match &bridge {
+            Some(bridge) => start_bridge(&policy, bridge, &folder.0).await?,
+            None => check_bridge(&policy).await.map(|()| None)?,
+        };
         let control = UnixListener::bind(folder.0.join(CONTROL_SOCKET))?;
         if let Some(url) = policy.bridge.clone().filter(|_| policy.network == NetworkAccess::None) {
             tokio::spawn(forward_socket(UnixListener::bind(folder.0.join(BRIDGE_SOCKET))?, url));
@@ -179,7 +233,11 @@ fn run_bubblewrap(policy: Policy, launch: Launch) -> Result<u8, LaunchError> {
         ignore(&mut command, &END_SIGNALS);
         let child = command.spawn()?;
         signals.terminal = launch.terminal;
-        supervise(child, children, control, signals).await
+        let ended = supervise(child, children, control, signals).await;
+        if let Some(bridge) = started {
+            bridge.end().await;
+        }
+        ended
     })
 }
 

@@ -45,17 +45,25 @@ impl Capture {
         self.left_out > 0
     }
 
+    /// The beginning, the number of bytes that were left out, and the end. Without left out bytes all is in the beginning.
+    pub fn parts(&self) -> (String, u64, String) {
+        let (one, other) = self.tail.as_slices();
+        let text = |parts: &[&[u8]]| String::from_utf8_lossy(&parts.concat()).into_owned();
+        match self.left_out {
+            0 => (text(&[&self.head, one, other]), 0, String::new()),
+            left_out => (text(&[&self.head]), left_out, text(&[one, other])),
+        }
+    }
+
     /// The output as text, with a line in the middle about dropped bytes.
     pub fn text(&self) -> String {
-        let (one, other) = self.tail.as_slices();
-        let bytes = if self.left_out == 0 {
-            [self.head.as_slice(), one, other].concat()
-        } else {
-            let between = format!("\n[... {} bytes left out ...]\n", self.left_out);
-            [self.head.as_slice(), between.as_bytes(), one, other].concat()
-        };
-        String::from_utf8_lossy(&bytes).into_owned()
+        join_parts(self.parts())
     }
+}
+
+/// The text of [`Capture::parts`].
+pub fn join_parts((begin, left_out, end): (String, u64, String)) -> String {
+    if left_out == 0 { begin } else { format!("{begin}\n[... {left_out} bytes left out ...]\n{end}") }
 }
 
 #[cfg(test)]

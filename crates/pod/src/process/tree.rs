@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::process::{
@@ -19,6 +20,9 @@ use crate::clock::BootTime;
 
 /// More ancestors than any process has. Pids that change during a walk must not cause an endless loop.
 const MAX_ANCESTORS: usize = 1000;
+
+/// The most processes whose descriptors are open at once: fewer than a process may have.
+const MAX_HELD_PROCESSES: usize = 256;
 
 /// The most walks in a row that find new processes to stop. After them everything is killed anyway.
 const MAX_STOP_ROUNDS: usize = 64;
@@ -105,10 +109,9 @@ impl Tree {
 
     /// Asks all processes to end. A stopped process is continued, because it gets the signal only then.
     pub fn ask(&self) {
-        for pid in self.living() {
-            self.signal(pid, Signal::TERM);
-            self.signal(pid, Signal::CONT);
-        }
+        let all = self.living();
+        self.signal_each(all.iter().copied(), Signal::TERM);
+        self.signal_each(all, Signal::CONT);
     }
 
     /// Kills all processes. First it stops them, so that none can fork, until a walk finds no new one. Returns their pids.
@@ -119,9 +122,9 @@ impl Tree {
             if new.is_empty() {
                 break;
             }
-            new.into_iter().for_each(|pid| self.signal(pid, Signal::STOP));
+            self.signal_each(new, Signal::STOP);
         }
-        found.iter().for_each(|pid| self.signal(*pid, Signal::KILL));
+        self.signal_each(found.iter().copied(), Signal::KILL);
         found
     }
 
@@ -130,7 +133,7 @@ impl Tree {
         if signal == Signal::KILL {
             self.kill();
         } else {
-            self.living().into_iter().for_each(|pid| self.signal(pid, signal));
+            self.signal_each(self.living(), signal);
         }
     }
 
@@ -147,21 +150,30 @@ impl Tree {
         found.into_iter().filter(|pid| entry(*pid).is_some_and(|entry| !entry.dead)).collect()
     }
 
-    /// Signals `pid` if it is still below us: it may have ended, and another process may have its pid now. The descriptor keeps
-    /// referring to the process that was checked.
-    fn signal(&self, pid: i32, signal: Signal) {
-        let Some(number) = Pid::from_raw(pid) else { return };
-        match pidfd_open(number, PidfdFlags::empty()) {
-            Ok(held) => {
-                if self.is_below(pid) {
-                    let _ = pidfd_send_signal(held, signal); // it may have ended
-                }
+    /// Signals these processes, as far as they are still below us: one may have ended, and another process may have its pid now. The
+    /// descriptors keep referring to the processes that a walk after them found. One walk is for many processes: a walk for each would
+    /// take longer than the processes of a long chain may live.
+    fn signal_each(&self, pids: impl IntoIterator<Item = i32>, signal: Signal) {
+        let pids: Vec<i32> = pids.into_iter().collect();
+        for some in pids.chunks(MAX_HELD_PROCESSES) {
+            let held: Vec<(i32, OwnedFd)> = some.iter().filter_map(|pid| Some((*pid, self.hold(*pid, signal)?))).collect();
+            let below: BTreeSet<i32> = self.living().into_iter().collect();
+            for (_, process) in held.into_iter().filter(|(pid, _)| below.contains(pid)) {
+                let _ = pidfd_send_signal(process, signal); // it may have ended
             }
-            // A kernel without pidfd.
+        }
+    }
+
+    /// A descriptor of the process. A kernel without them signals it at once.
+    fn hold(&self, pid: i32, signal: Signal) -> Option<OwnedFd> {
+        let number = Pid::from_raw(pid)?;
+        match pidfd_open(number, PidfdFlags::empty()) {
+            Ok(held) => Some(held),
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.is_below(pid) => {
                 let _ = kill_process(number, signal);
+                None
             }
-            Err(_) => {}
+            Err(_) => None,
         }
     }
 
