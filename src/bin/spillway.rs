@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use spillway::bridge::ServeArguments;
-use spillway::bridge::audit_log::{VerifyArguments, verify};
+use spillway::bridge::BridgeArguments;
 use spillway::cluster::lease::Identity;
 use spillway::controller::supervised::{self, Gateway};
 use spillway::egress_settings::EgressSettings;
@@ -18,7 +17,6 @@ use spillway::source::forge::{Forge, ForgeKind};
 use spillway::source::issue_item::Target;
 use spillway::telemetry::{LogFormat, start_logs};
 use spillway::{bridge, controller, gateway, generate, node_profile, notify, source};
-use spillway_bridge::check::{CheckArguments, check};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -246,38 +244,6 @@ struct NodeProfileArguments {
     log_format: LogFormat,
 }
 
-#[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-struct BridgeArguments {
-    #[command(subcommand)]
-    command: Option<BridgeCommand>,
-    #[command(flatten)]
-    serve: Option<ServeArguments>,
-    /// Format of log lines, on standard error. RUST_LOG selects the lines.
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
-    log_format: LogFormat,
-}
-
-#[derive(Subcommand)]
-enum BridgeCommand {
-    /// Say what is wrong with the definitions of a folder, or list its programs. The exit code is 1 if one is wrong.
-    Check(CheckArguments),
-    /// The audit log.
-    Audit(AuditArguments),
-}
-
-#[derive(clap::Args)]
-struct AuditArguments {
-    #[command(subcommand)]
-    command: AuditCommand,
-}
-
-#[derive(Subcommand)]
-enum AuditCommand {
-    /// Say whether an audit log is whole, or which of its lines was changed, removed or moved. The exit code is 1 then.
-    Verify(VerifyArguments),
-}
-
 /// A JSON object.
 fn object(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str::<serde_json::Map<_, _>>(text).map(serde_json::Value::Object).map_err(|error| error.to_string())
@@ -310,7 +276,7 @@ fn main() -> ExitCode {
         Command::Gateway(arguments) => run_gateway(*arguments),
         Command::Source(arguments) => run_source(*arguments),
         Command::NodeProfile(arguments) => run_node_profile(arguments),
-        Command::Bridge(arguments) => run_bridge(*arguments),
+        Command::Bridge(arguments) => arguments.run(|format, serve| run(format, |stop| bridge::run(serve, stop))),
         Command::BridgeProgram => bridge::program_process::main().map_err(Into::into),
         Command::Crds(CrdsArguments { write: Some(root), .. }) => generate::write(&root),
         Command::Crds(CrdsArguments { check: Some(root), .. }) => generate::check(&root),
@@ -322,18 +288,6 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
-    }
-}
-
-fn run_bridge(arguments: BridgeArguments) -> anyhow::Result<()> {
-    let BridgeArguments { command, serve, log_format } = arguments;
-    match (command, serve) {
-        (Some(BridgeCommand::Check(arguments)), _) => check(arguments).map(|programs| print!("{programs}")).map_err(Into::into),
-        (Some(BridgeCommand::Audit(AuditArguments { command: AuditCommand::Verify(arguments) })), _) => {
-            verify(&arguments).map(|said| print!("{said}"))
-        }
-        (None, Some(serve)) => run(log_format, |stop| bridge::run(serve, stop)),
-        (None, None) => anyhow::bail!("--definitions is missing: the folder of the definitions"),
     }
 }
 

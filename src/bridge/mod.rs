@@ -6,6 +6,7 @@
 //!
 //! | module | for | must not |
 //! |---|---|---|
+//! | [`command`] | the command and its subcommands | |
 //! | [`settings`] | the arguments of the command | |
 //! | [`capabilities`] | the capabilities of root, which programs do not get | |
 //! | [`credentials`] | credentials, from files | keep a credential longer than a call |
@@ -19,6 +20,7 @@
 
 pub mod audit_log;
 pub mod capabilities;
+pub mod command;
 pub mod credentials;
 pub mod executor;
 pub mod pinned_program;
@@ -28,5 +30,5 @@ pub mod server;
 pub mod settings;
 pub mod tools;
 
+pub use command::BridgeArguments;
 pub use server::run;
-pub use settings::ServeArguments;
