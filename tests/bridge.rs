@@ -202,6 +202,26 @@ fn limits_of_time_output_and_number_hold() {
 }
 
 #[test]
+fn programs_that_hang_are_stopped_for_a_while() {
+    let hangs =
+        "command: /usr/bin/sleep\nargs: [{name: seconds, type: integer, required: true}]\ntimeoutSeconds: 1\nlimits: {concurrency: 10}\n";
+    let bridge = Bridge::start(&[("hangs", hangs), ("say", SAY)], &[]);
+    let calls: Vec<_> = (0..10).map(|_| bridge.begin(&json!({"program": "hangs", "args": {"seconds": 60}}))).collect();
+    for call in calls {
+        assert_eq!(support::answer(call).body["result"]["structuredContent"]["status"], "timeout");
+    }
+    let stopped = bridge.execute("say", &json!({"one": "x"}));
+    assert_eq!((&stopped["status"], &stopped["rule"]), (&json!("breaker_open"), &json!("breaker")), "{stopped}");
+    assert!(
+        text_of(&stopped, "message")
+            .starts_with("the circuit breaker of this agent's programs is open: too many failures; do not retry within ")
+    );
+    assert!(stopped["retryAfterMilliseconds"].as_u64().is_some_and(|wait| wait > 1000), "{stopped}");
+    // Wrong calls are judged before it, and calls with an answer do not start anything.
+    assert_eq!(bridge.execute("say", &json!({}))["rule"], "required");
+}
+
+#[test]
 fn a_call_with_a_key_runs_once() {
     let bridge = Bridge::start(&[("shell", SHELL)], &[]);
     let call =

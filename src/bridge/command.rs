@@ -53,3 +53,43 @@ impl BridgeArguments {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        arguments: BridgeArguments,
+    }
+
+    fn parsed<'a>(words: impl Iterator<Item = &'a str>) -> Result<BridgeArguments, String> {
+        CommandLine::try_parse_from(words).map(|line| line.arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_shipped_services_start_a_bridge() {
+        let unit = include_str!("../../config/bridge/spillway-bridge.service");
+        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
+        // The name of the command is the second word.
+        let of_unit = parsed(start.split(' ').skip(1)).expect("it is valid").serve.expect("what to serve");
+        assert!(of_unit.definitions.ends_with(".config/spillway/definitions") && of_unit.audit_file.is_some());
+        let plist = include_str!("../../config/bridge/dev.spillway.bridge.plist");
+        let words = plist.split_once("<array>").and_then(|(_, rest)| rest.split_once("</array>")).expect("a command").0;
+        let words = words.lines().filter_map(|line| line.trim().strip_prefix("<string>")?.strip_suffix("</string>"));
+        assert_eq!(parsed(words.skip(1)).expect("it is valid").serve.map(|serve| serve.audit_file.is_some()), Some(true));
+    }
+
+    #[test]
+    fn a_subcommand_needs_no_definitions_and_excludes_them() {
+        for line in ["bridge check DIR", "bridge audit verify FILE --last HASH", "bridge --definitions DIR --log-format json"] {
+            parsed(line.split(' ')).expect(line);
+        }
+        for line in ["bridge --definitions DIR check DIR", "bridge audit", "bridge --listen 127.0.0.1:1"] {
+            parsed(line.split(' ')).expect_err(line);
+        }
+    }
+}

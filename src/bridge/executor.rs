@@ -4,9 +4,7 @@
 //! the memory of keys and in the log, also if its client goes away.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,11 +13,14 @@ use serde_json::{Map, Value};
 use spillway_bridge::admission::{Admission, Busy};
 use spillway_bridge::answer::{Answer, Status};
 use spillway_bridge::audit::{Caller, Event, recorded_arguments, recorded_text};
+use spillway_bridge::breakers::{BreakerPermits, Breakers};
 use spillway_bridge::call::CheckedCall;
 use spillway_bridge::definition::{Definition, credential_variable};
 use spillway_bridge::idempotency::{Keys, Repeat};
 use spillway_bridge::redaction::Secrets;
 use spillway_pod::process::capture::join_parts;
+use spillway_policy::breaker::commands::End;
+use spillway_policy::breaker::{Guard, Moment, Rejection};
 use spillway_wire::sandbox::SandboxSettings;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -28,12 +29,17 @@ use tokio_util::task::TaskTracker;
 use super::audit_log::AuditLog;
 use super::credentials::CredentialFiles;
 use super::pinned_program::PinnedProgram;
+use super::private_folder::{make_private, remove};
 use super::program_process::{self, KeptOutput, ProgramEnd, ProgramJob, RunError};
 use super::served_catalog::{LoadedCatalog, ServedCatalog};
 
 /// The rule that a call of an unknown program breaks.
 pub(super) const UNKNOWN_PROGRAM: &str = "unknownProgram";
 pub(super) const UNKNOWN_PROGRAM_MESSAGE: &str = "there is no such program; list_programs names all";
+/// The rule of an answer about a process that could not be started, or was lost.
+const PROCESS_RULE: &str = "process";
+/// After its time limit a program has this long to be ended.
+const END_MILLISECONDS: u64 = 10_000;
 /// Where programs look for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Characters of the id of a call.
@@ -78,6 +84,7 @@ pub struct Executor {
     /// Writers of records wait here, and not on threads.
     audit_permits: Semaphore,
     admission: Mutex<Admission>,
+    breakers: Mutex<Breakers>,
     keys: Mutex<Keys>,
     place: ProgramPlace,
     started: Instant,
@@ -96,6 +103,7 @@ struct Ready {
     program: PinnedProgram,
     words: Vec<String>,
     credentials: BTreeMap<String, String>,
+    permits: BreakerPermits,
 }
 
 impl Executor {
@@ -114,6 +122,7 @@ impl Executor {
             audit,
             audit_permits: Semaphore::new(MAX_AUDIT_WRITERS),
             admission: Mutex::new(Admission::new(max_running)),
+            breakers: Mutex::default(),
             keys: Mutex::default(),
             place,
             started: Instant::now(),
@@ -176,6 +185,7 @@ impl Executor {
                 let ended = self.run_admitted(call, &ready, &audit_id, &revision, end).await;
                 let answer = Answer { audit_id, revision, ..ended };
                 self.lock_admission().end(&ready.definition.name);
+                self.lock_breakers().end(&ready.permits, breaker_end(&answer), self.moment());
                 self.end_key(call, &answer);
                 answer
             }
@@ -244,8 +254,14 @@ impl Executor {
         let credentials = self.read_credentials(definition).await;
         let credentials = credentials.map_err(|message| Box::new(Answer::not_run(Status::SpawnFailed, "credentials", message)))?;
         self.lock_admission().begin(&call.caller.name, definition, self.now_milliseconds()).map_err(busy)?;
+        let within = u64::from(definition.timeout_seconds) * 1000;
+        let permitted = self.lock_breakers().begin(&call.caller.name, within + END_MILLISECONDS, self.moment());
+        let permits = permitted.map_err(|rejection| {
+            self.lock_admission().end(&definition.name);
+            broken(&rejection)
+        })?;
         let (definition, program) = (definition.clone(), program.clone());
-        Ok(Begun::Ready(Box::new(Ready { definition, program, words, credentials })))
+        Ok(Begun::Ready(Box::new(Ready { definition, program, words, credentials, permits })))
     }
 
     /// The answer of the first call with this key, if there was one. Otherwise this is the first, and must [end](Self::end_key).
@@ -273,7 +289,7 @@ impl Executor {
     /// A repeat of a call that started nothing may start something.
     fn end_key(&self, call: &ProgramCall, answer: &Answer) {
         let Some(key) = &call.idempotency_key else { return };
-        let ran = !matches!(answer.status, Status::Busy | Status::Rejected | Status::SpawnFailed);
+        let ran = !matches!(answer.status, Status::Busy | Status::BreakerOpen | Status::Rejected | Status::SpawnFailed);
         self.lock_keys().end(&call.caller.name, &call.program, key, ran.then(|| answer.clone()), self.now_milliseconds());
     }
 
@@ -304,8 +320,8 @@ impl Executor {
         let _ = tokio::task::spawn_blocking(move || remove(&folder)).await;
         let answer = match ended {
             Ok(ended) => answer(ended, &secrets),
-            Err(error @ RunError::NotStarted(_)) => Answer::not_run(Status::SpawnFailed, "process", error.to_string()),
-            Err(error @ RunError::Lost(_)) => Answer::not_run(Status::Unknown, "process", error.to_string()),
+            Err(error @ RunError::NotStarted(_)) => Answer::not_run(Status::SpawnFailed, PROCESS_RULE, error.to_string()),
+            Err(error @ RunError::Lost(_)) => Answer::not_run(Status::Unknown, PROCESS_RULE, error.to_string()),
         };
         let Answer { status, exit_code, duration_milliseconds, truncated, .. } = answer;
         if let Err(error) = self.write(&Event::End { audit_id, status, exit_code, duration_milliseconds, truncated }).await {
@@ -365,6 +381,14 @@ impl Executor {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_breakers(&self) -> std::sync::MutexGuard<'_, Breakers> {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { now: self.now_milliseconds(), random: spillway_pod::random::fraction() }
+    }
+
     fn now_milliseconds(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -382,6 +406,23 @@ fn busy(Busy { rule, retry_after_milliseconds }: Busy) -> NotRun {
     let wait = Duration::from_millis(retry_after_milliseconds);
     let message = format!("the limit {rule} is reached; try again in {} s", wait.as_secs_f64().ceil());
     Box::new(Answer { retry_after_milliseconds: Some(retry_after_milliseconds), ..Answer::not_run(Status::Busy, rule, message) })
+}
+
+fn broken(rejection: &Rejection) -> NotRun {
+    let whose = if rejection.guard == Guard::Session { "this agent's programs" } else { "the programs of all agents" };
+    let message = format!("the circuit breaker of {whose} is open: {rejection}");
+    let answer = Answer::not_run(Status::BreakerOpen, "breaker", message);
+    Box::new(Answer { retry_after_milliseconds: Some(rejection.retry_after), ..answer })
+}
+
+/// How a program ended, for the breakers.
+fn breaker_end(answer: &Answer) -> End {
+    match answer.status {
+        Status::Ok | Status::Nonzero => End::Exited(answer.exit_code.unwrap_or(0)),
+        Status::Timeout => End::TimedOut,
+        Status::SpawnFailed if answer.rule == Some(PROCESS_RULE) => End::NotStarted,
+        Status::SpawnFailed | Status::Rejected | Status::Busy | Status::BreakerOpen | Status::Cancelled | Status::Unknown => End::Cancelled,
+    }
 }
 
 /// A new id of a call.
@@ -410,7 +451,7 @@ fn answer(ended: ProgramEnd, secrets: &Secrets) -> Answer {
         audit_id: String::new(),
         revision: String::new(),
         field: None,
-        rule: not_started.as_ref().map(|_| "process"),
+        rule: not_started.as_ref().map(|_| PROCESS_RULE),
         message: not_started,
         retry_after_milliseconds: None,
     }
@@ -424,33 +465,4 @@ fn text(stream: KeptOutput, secrets: &Secrets) -> String {
     }
     let (begin, end) = secrets.remove_around_cut(begin, end);
     join_parts((begin, left_out, end))
-}
-
-/// A folder that only our user can read.
-pub(super) fn make_private(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(folder)
-}
-
-fn remove(folder: &Path) {
-    let removed = fs::remove_dir_all(folder).or_else(|_| {
-        // A program may close its own folders.
-        open_folders(folder);
-        fs::remove_dir_all(folder)
-    });
-    if let Err(error) = removed
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(%error, folder = %folder.display(), "the private folder of a call cannot be removed");
-    }
-}
-
-/// Gives us the rights to all folders in this one. It follows no link.
-fn open_folders(folder: &Path) {
-    let mut ahead = vec![folder.to_owned()];
-    while let Some(folder) = ahead.pop() {
-        // What cannot be opened is not removed, which is said.
-        let _ = fs::set_permissions(&folder, fs::Permissions::from_mode(0o700));
-        let entries = fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
-        ahead.extend(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
-    }
 }

@@ -14,6 +14,7 @@
 //! | [`served_catalog`] | the definitions that are served, read again when they change | run a program |
 //! | [`audit_log`] | writes the audit log, and verifies one | decide |
 //! | [`program_process`] | a process of ours around one program | know of MCP or of definitions |
+//! | [`private_folder`] | the folders that programs write to | |
 //! | [`executor`] | one call, from its arguments to its answer | know of MCP |
 //! | [`tools`] | the three tools, as MCP describes them | run a program |
 //! | [`server`] | MCP over HTTP | decide on a call |
@@ -24,6 +25,7 @@ pub mod command;
 pub mod credentials;
 pub mod executor;
 pub mod pinned_program;
+pub mod private_folder;
 pub mod program_process;
 pub mod served_catalog;
 pub mod server;

@@ -28,7 +28,8 @@ use spillway_wire::sandbox::SandboxSettings;
 use tokio_util::sync::CancellationToken;
 
 use super::audit_log::AuditLog;
-use super::executor::{Executor, ProgramCall, ProgramPlace, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE, make_private};
+use super::executor::{Executor, ProgramCall, ProgramPlace, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE};
+use super::private_folder::{make_private, remove};
 use super::served_catalog::ServedCatalog;
 use super::settings::ServeArguments;
 use super::tools::{self, EXECUTE, ExecuteArguments, HELP, HelpArguments, LIST_PROGRAMS};
@@ -131,9 +132,7 @@ impl WorkFolder {
 
 impl Drop for WorkFolder {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, folder = %self.0.display(), "the folder of the calls cannot be removed");
-        }
+        remove(&self.0);
     }
 }
 

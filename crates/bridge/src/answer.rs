@@ -18,6 +18,8 @@ pub enum Status {
     Rejected,
     /// A limit is reached. No process was started.
     Busy,
+    /// Programs of this caller, or of all, keep hanging. No process was started.
+    BreakerOpen,
     /// The client went away, or the bridge ends. The program was ended.
     Cancelled,
     /// The program was started, and how it ended is not known.

@@ -12,6 +12,7 @@
 //! | [`call`] | the words of one call, or why it is refused | run a program |
 //! | [`answer`] | the answer to a call | |
 //! | [`admission`] | how many calls run, and how often an agent calls | read a clock |
+//! | [`breakers`] | when programs that hang are stopped | read a clock |
 //! | [`idempotency`] | calls that are repeated with a key | read a clock |
 //! | [`redaction`] | credentials that a text contains | read a credential |
 //! | [`audit`] | the records of the audit log, and whether a log is whole | write a file |
@@ -19,6 +20,7 @@
 pub mod admission;
 pub mod answer;
 pub mod audit;
+pub mod breakers;
 pub mod call;
 pub mod catalog;
 pub mod check;

@@ -1,0 +1,36 @@
+//! Private folders: that of the bridge, and in it one for each call.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// A folder that only our user can read.
+pub fn make_private(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(folder)
+}
+
+/// Removes a folder with all that is in it, or logs why it cannot.
+pub fn remove(folder: &Path) {
+    let removed = fs::remove_dir_all(folder).or_else(|_| {
+        // A program may close its own folders.
+        open_folders(folder);
+        fs::remove_dir_all(folder)
+    });
+    if let Err(error) = removed
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, folder = %folder.display(), "the private folder of a call cannot be removed");
+    }
+}
+
+/// Gives us the rights to all folders in this one. It follows no link.
+fn open_folders(folder: &Path) {
+    let mut ahead = vec![folder.to_owned()];
+    while let Some(folder) = ahead.pop() {
+        // What cannot be opened is not removed, which is said.
+        let _ = fs::set_permissions(&folder, fs::Permissions::from_mode(0o700));
+        let entries = fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+        ahead.extend(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+    }
+}
