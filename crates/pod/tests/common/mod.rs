@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
+use spillway_pod::LOOPBACK_PORTS;
 
 pub use gateway::FakeGateway;
 
@@ -109,15 +110,18 @@ pub fn send(pid: i32, signal: Signal) {
     rustix::process::kill_process(Pid::from_raw(pid).expect("a pid"), signal).expect("signalled");
 }
 
-/// The first of four free loopback ports. They are below the ports that the kernel assigns itself, because another process soon
+/// The first of as many free loopback ports as a sidecar has. They are below the ports that the kernel assigns itself, because another process soon
 /// gets a port that was assigned and released.
 pub fn ports() -> u16 {
+    /// Two tests that run at once must not share a port.
+    const STEP: u16 = 8;
+    const { assert!(LOOPBACK_PORTS <= STEP) };
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         // Another process of tests mostly begins at another port.
-        let place = std::process::id().wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 4000;
-        let first = 12_000 + u16::try_from(place).expect("below 4000") * 4;
-        if (first..first + 4).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+        let place = std::process::id().wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 2500;
+        let first = 12_000 + u16::try_from(place).expect("below 2500") * STEP;
+        if (first..first + LOOPBACK_PORTS).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
             return first;
         }
     }
