@@ -35,7 +35,7 @@ pub use operator::Operator;
 pub use test_namespace::TestNamespace;
 
 /// Longer than any step takes on a loaded machine.
-pub const GENEROUS: Duration = Duration::from_secs(180);
+pub const GENEROUS: Duration = Duration::from_secs(300);
 
 /// The kubectl plugin: `SPILLWAY_PLUGIN`, which `make e2e` sets, or else the binary beside the operator of this build.
 /// Cargo builds no binary of another package for a test.
