@@ -89,14 +89,14 @@ clear_away() {
     done
 }
 
-# Tests that mostly wait, for up to ten minutes, run in parallel with the others, and so do tests on a cluster of their own. Five threads
-# keep two cores busy. With six, the tests on the other cluster end later, and with eight, pods start too slowly for some tests.
+# Tests that mostly wait, for up to ten minutes, run in parallel with the others, and so do tests on a cluster of their own. Four threads
+# keep two cores busy. With six or eight, pods start too slowly for some tests, and the tests on the other cluster end later.
 waiting=(ten_minutes_without an_expired_token watches_half_a_minute_late)
 e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
 waits=$!
 on "$lonely" e2e --test-threads 1 ::alone_ > target/e2e-alone.log 2>&1 &
 alone=$!
-e2e --test-threads 5 --skip ::alone_ "${waiting[@]/#/--skip=}" 2>&1 | tee target/e2e-together.log || again target/e2e-together.log
+e2e --test-threads 4 --skip ::alone_ "${waiting[@]/#/--skip=}" 2>&1 | tee target/e2e-together.log || again target/e2e-together.log
 step "the tests that wait"
 told $waits target/e2e-waiting.log
 step "the tests that would disturb others: one after the other, on a cluster of their own"
