@@ -4,11 +4,10 @@
 //! A line is `{"hash":"H","previous":"P",...}`. H is the SHA-256 of all bytes of the line after `"hash":"H",`, and P is the hash of the line
 //! before. A removed end of the log cannot be found in the log itself: compare the last hash with the one that the bridge told.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use spillway_wire::text::hex;
 
 use crate::answer::Status;
 
@@ -142,12 +141,7 @@ pub fn recorded_text(text: &str) -> String {
 }
 
 fn hash(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(FIRST.len());
-    for byte in Sha256::digest(bytes) {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    hex(&Sha256::digest(bytes))
 }
 
 /// The first wrong line of a log.

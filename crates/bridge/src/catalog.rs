@@ -1,13 +1,14 @@
 //! All definitions of a folder, in memory. A folder is loaded whole or not at all, and the catalogue never changes afterwards.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use spillway_wire::text::hex;
 
 use crate::definition::front_matter::MAX_DEFINITION_BYTES;
 use crate::definition::{Allowed, Argument, ArgumentType, Definition, Fault, load};
@@ -90,11 +91,7 @@ impl Catalog {
         if !faults.is_empty() {
             return Err(faults);
         }
-        let mut revision = String::new();
-        for byte in hash.finalize() {
-            // Writing to a string cannot fail.
-            let _ = write!(revision, "{byte:02x}");
-        }
+        let mut revision = hex(&hash.finalize());
         revision.truncate(REVISION_CHARS);
         Ok(Self { programs, revision })
     }
