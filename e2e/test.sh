@@ -58,21 +58,23 @@ e2e() {
     SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run cargo test --workspace --locked --test e2e -- "$@"
 }
 
-# again LOG : runs the failed tests of LOG once more, alone, if E2E_AGAIN allows it.
+# again LOG [clean] : runs the failed tests of LOG once more, alone, if E2E_AGAIN allows it. clean: what they left is removed first, which
+# is possible if no other test runs on the cluster.
 unsteady=()
 again() {
     local failed name
     mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$1")
     if [ "${#failed[@]}" = 0 ] || [ $((${#unsteady[@]} + ${#failed[@]})) -gt "${E2E_AGAIN:-0}" ]; then return 1; fi
+    if [ "${2:-}" = clean ]; then clear_away; fi
     for name in "${failed[@]}"; do
         step "once more: $name"
         e2e --exact "$name" || return 1
         unsteady+=("$name")
     done
 }
-# told PROCESS LOG : waits for the tests that write LOG, prints their results, and runs failed ones once more.
+# told PROCESS LOG [clean] : waits for the tests that write LOG, prints their results, and runs failed ones once more.
 told() {
-    if wait "$1"; then grep -E '^test |^test result' "$2"; else cat "$2" && again "$2"; fi
+    if wait "$1"; then grep -E '^test |^test result' "$2"; else cat "$2" && again "$2" "${3:-}"; fi
 }
 
 # Removes objects of failed tests, which are kept for inspection: no operator runs that would remove their finalizers. Tests'
@@ -100,7 +102,7 @@ e2e --test-threads 4 --skip ::alone_ "${waiting[@]/#/--skip=}" 2>&1 | tee target
 step "the tests that wait"
 told $waits target/e2e-waiting.log
 step "the tests that would disturb others: one after the other, on a cluster of their own"
-on "$lonely" told $alone target/e2e-alone.log
+on "$lonely" told $alone target/e2e-alone.log clean
 if [ "${E2E_LONG:-}" = 1 ]; then on "$lonely" e2e --test-threads 1 --ignored ::alone_; fi
 on "$lonely" "${cluster[@]}" down
 
