@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
 };
@@ -85,7 +86,7 @@ impl Tree {
                     };
                     return Reaped::Ended(pid.as_raw_nonzero().get(), exit);
                 }
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(_) => return Reaped::Empty,
             }
         }
@@ -164,12 +165,12 @@ impl Tree {
         }
     }
 
-    /// A descriptor of the process. A kernel without them signals it at once.
+    /// A descriptor of the process. Where there is none, because the kernel has none or all of ours are in use, it is signalled at once.
     fn hold(&self, pid: i32, signal: Signal) -> Option<OwnedFd> {
         let number = Pid::from_raw(pid)?;
         match pidfd_open(number, PidfdFlags::empty()) {
             Ok(held) => Some(held),
-            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.is_below(pid) => {
+            Err(Errno::NOSYS | Errno::PERM | Errno::MFILE | Errno::NFILE) if self.is_below(pid) => {
                 let _ = kill_process(number, signal);
                 None
             }
