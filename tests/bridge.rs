@@ -336,6 +336,16 @@ fn only_who_may_call_gets_an_answer() {
 }
 
 #[test]
+fn a_client_that_stops_in_the_middle_of_its_request_keeps_no_place() {
+    let bridge = Bridge::start(&[("say", SAY)], &[]);
+    let mut stopped = bridge.connect();
+    let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+    write!(stopped, "{head}Content-Length: 100\r\nConnection: close\r\n\r\n{{").expect("sent");
+    assert_eq!(bridge.execute("say", &json!({"one": "x"}))["status"], "ok");
+    assert_eq!(support::answer(stopped).status, 408);
+}
+
+#[test]
 fn an_edited_audit_log_is_found() {
     let bridge = Bridge::start(&[("say", SAY)], &[]);
     (0..3).for_each(|number| assert_eq!(bridge.execute("say", &json!({"one": number.to_string()}))["status"], "ok"));

@@ -15,6 +15,7 @@
 //! | [`audit_log`] | writes the audit log, and verifies one | decide |
 //! | [`program_process`] | a process of ours around one program | know of MCP or of definitions |
 //! | [`private_folder`] | the folders that programs write to | |
+//! | [`end_of_input`] | hearing that standard input ends | |
 //! | [`executor`] | one call, from its arguments to its answer | know of MCP |
 //! | [`tools`] | the three tools, as MCP describes them | run a program |
 //! | [`server`] | MCP over HTTP | decide on a call |
@@ -23,6 +24,7 @@ pub mod audit_log;
 pub mod capabilities;
 pub mod command;
 pub mod credentials;
+pub mod end_of_input;
 pub mod executor;
 pub mod pinned_program;
 pub mod private_folder;

@@ -3,7 +3,36 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// The folder of the private folders of calls. It is removed with its content.
+#[derive(Debug)]
+pub struct WorkFolder(PathBuf);
+
+impl WorkFolder {
+    /// Makes it in this folder, or in the one for temporary files.
+    pub fn make(parent: Option<PathBuf>) -> anyhow::Result<Self> {
+        let parent = parent.unwrap_or_else(std::env::temp_dir);
+        let name: String = spillway_pod::random::key()?.chars().take(16).collect();
+        let folder = parent.join(format!("spillway-bridge-{name}"));
+        make_private(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        // Sandboxes know files by their paths without links.
+        Ok(Self(fs::canonicalize(folder)?))
+    }
+
+    /// Its path, without links.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for WorkFolder {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
 
 /// A folder that only our user can read.
 pub fn make_private(folder: &Path) -> io::Result<()> {

@@ -21,6 +21,7 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::capabilities;
+use super::end_of_input::when_input_ends;
 
 /// The name of the command that this process has.
 pub const COMMAND: &str = "bridge-program";
@@ -156,21 +157,13 @@ fn carry_out(job: &ProgramJob) -> Result<RunResult, String> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let watched = std::thread::Builder::new().spawn(end_with_input).map_err(|error| error.to_string())?;
-        let ran = process::run(&runs, || {}).await.map_err(|error| error.to_string());
-        drop(watched);
-        ran
+        // A process can always signal itself, and a runner that is asked to end ends its program.
+        let end = || {
+            let _ = kill_process(getpid(), Signal::TERM);
+        };
+        when_input_ends(end).map_err(|error| error.to_string())?;
+        process::run(&runs, || {}).await.map_err(|error| error.to_string())
     })
-}
-
-/// Asks this process to end when its input ends. A runner that is asked ends its program.
-fn end_with_input() {
-    let mut rest = Vec::new();
-    while io::stdin().lock().read_until(b'\n', &mut rest).is_ok_and(|read| read > 0) {
-        rest.clear();
-    }
-    // A process can always signal itself.
-    let _ = kill_process(getpid(), Signal::TERM);
 }
 
 fn report(program: &Path, ran: &RunResult) -> ProgramEnd {

@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -28,8 +30,9 @@ use spillway_wire::sandbox::SandboxSettings;
 use tokio_util::sync::CancellationToken;
 
 use super::audit_log::AuditLog;
+use super::end_of_input::when_input_ends;
 use super::executor::{Executor, ProgramCall, ProgramPlace, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE};
-use super::private_folder::{make_private, remove};
+use super::private_folder::WorkFolder;
 use super::served_catalog::ServedCatalog;
 use super::settings::ServeArguments;
 use super::tools::{self, EXECUTE, ExecuteArguments, HELP, HelpArguments, LIST_PROGRAMS};
@@ -41,6 +44,8 @@ use crate::telemetry::Metrics;
 const PATH: &str = "/mcp";
 /// The most bytes of a request.
 const MAX_BODY_BYTES: usize = 256 * 1024;
+/// Time limit of the body of a request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The caller's name in the audit log, if the bridge was started by hand.
 const LOCAL_CALLER: &str = "local";
 /// For models, beside the tools.
@@ -59,7 +64,8 @@ pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::
     let served = Arc::new(served);
     let audit = AuditLog::open(arguments.audit_file.as_deref()).context("cannot open the audit log")?;
     let folder = WorkFolder::make(arguments.work_folder.clone())?;
-    let place = ProgramPlace { folder: folder.0.clone(), sandbox: arguments.sandbox(), closed: closed_paths(&arguments, &folder.0) };
+    let place =
+        ProgramPlace { folder: folder.path().to_owned(), sandbox: arguments.sandbox(), closed: closed_paths(&arguments, folder.path()) };
     say_what_is_missing(&place.sandbox)?;
     let (credentials, max_running) = (arguments.credential_files(), arguments.max_running);
     let executor = Arc::new(Executor::new(served.clone(), credentials, audit, max_running, place, stop.clone()));
@@ -68,7 +74,8 @@ pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::
     tracing::info!(%address, path = PATH, revision = executor.served().catalog().revision(), "serving programs over MCP");
     tokio::spawn(watch.follow(served, stop.clone()));
     if arguments.end_with_input {
-        end_with_input(stop.clone())?;
+        let stop = stop.clone();
+        when_input_ends(move || stop.cancel())?;
     }
     // The calls in progress end first, so that their clients get answers.
     let ended = serve_plain(listener, Bounds::BRIDGE, router(executor.clone(), token, &arguments.hosts), Metrics::default(), stop).await;
@@ -97,16 +104,6 @@ fn say_what_is_missing(sandbox: &SandboxSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Stops the process when its standard input ends.
-fn end_with_input(stop: CancellationToken) -> std::io::Result<()> {
-    let read = move || {
-        // An input that cannot be read has ended.
-        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        stop.cancel();
-    };
-    std::thread::Builder::new().name("input".to_owned()).spawn(read).map(drop)
-}
-
 fn read_token(file: &PathBuf) -> anyhow::Result<Arc<str>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     match text.trim() {
@@ -115,43 +112,22 @@ fn read_token(file: &PathBuf) -> anyhow::Result<Arc<str>> {
     }
 }
 
-/// The folder of the private folders of calls. It is removed with its content.
-#[derive(Debug)]
-struct WorkFolder(PathBuf);
-
-impl WorkFolder {
-    fn make(parent: Option<PathBuf>) -> anyhow::Result<Self> {
-        let parent = parent.unwrap_or_else(std::env::temp_dir);
-        let name: String = spillway_pod::random::key()?.chars().take(16).collect();
-        let folder = parent.join(format!("spillway-bridge-{name}"));
-        make_private(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        // Sandboxes know files by their paths without links.
-        Ok(Self(std::fs::canonicalize(folder)?))
-    }
-}
-
-impl Drop for WorkFolder {
-    fn drop(&mut self) {
-        remove(&self.0);
-    }
-}
-
 fn router(executor: Arc<Executor>, token: Option<Arc<str>>, hosts: &[String]) -> Router {
     let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        .with_max_request_body_bytes(MAX_BODY_BYTES)
         .with_allowed_hosts(own.into_iter().chain(hosts.iter().cloned()))
         // A browser sends this header, and no client of ours is a page.
         .enforce_origin_validation();
     let handler = Handler { executor };
     let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::new(NeverSessionManager::default()), config);
-    Router::new().route_service(PATH, service).layer(from_fn_with_state(token, check_token))
+    Router::new().route_service(PATH, service).layer(from_fn_with_state(token, admit))
 }
 
-/// Lets a request pass that has the token.
-async fn check_token(State(token): State<Option<Arc<str>>>, request: Request, next: Next) -> Response {
+/// Lets a request pass that has the token and is whole in time. A client that stops in the middle of its request would keep the place of
+/// its connection otherwise.
+async fn admit(State(token): State<Option<Arc<str>>>, request: Request, next: Next) -> Response {
     match token {
         Some(token) if !has_token(request.headers(), &token) => {
             let message = "this bridge asks for a token: Authorization: Bearer TOKEN, with the TOKEN of its --token-file\n";
@@ -159,8 +135,22 @@ async fn check_token(State(token): State<Option<Arc<str>>>, request: Request, ne
         }
         Some(_) | None => match request.extensions().get::<Connection>().map(|connection| connection.admit(LOCAL_CALLER)) {
             Some(Err(_)) => (StatusCode::SERVICE_UNAVAILABLE, "too many connections\n").into_response(),
-            Some(Ok(())) | None => next.run(request).await,
+            Some(Ok(())) | None => match read_whole(request).await {
+                Ok(request) => next.run(request).await,
+                Err(refused) => refused.into_response(),
+            },
         },
+    }
+}
+
+/// The request with a body that is in memory.
+async fn read_whole(request: Request) -> Result<Request, (StatusCode, &'static str)> {
+    let (head, body) = request.into_parts();
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_BYTES)).await {
+        Ok(Ok(bytes)) => Ok(Request::from_parts(head, Body::from(bytes))),
+        // A client whose connection broke does not read the answer.
+        Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, "a request may have 256 KiB\n")),
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "the request did not come within 10 s\n")),
     }
 }
 
