@@ -115,6 +115,45 @@ rights_and_policies() {
         fi
         check "controller: others write what they may" made test-editor v1:ConfigMap other '"a":"b"'
     }
+    # The objects of Toolsets: by their names and with their label only, and Deployments with what their Toolset names only.
+    own_bridges() {
+        local definition=crds/toolsets.spillway.dev.yaml absent='' kind rest sort template
+        local pods='"app.kubernetes.io/name":"spillway-bridge","app.kubernetes.io/instance":"tools"'
+        kubectl get -f "$definition" > /dev/null 2>&1 || { absent=1; kubectl apply --server-side -f "$definition" > /dev/null; }
+        kubectl wait -f "$definition" --for=condition=Established --timeout=30s > /dev/null
+        # deploys NAME POD_FIELDS [CONTAINER_FIELDS] [LABELS] : the controller makes that Deployment
+        deploys() {
+            template='{"metadata":{"labels":{'${4:-$pods}'}},"spec":{"serviceAccountName":"tools-toolset","automountServiceAccountToken":false,"containers":[{"name":"bridge","image":"i"'${3:+,$3}'}]'${2:+,$2}'}}'
+            made "$controller" apps/v1:Deployment "$1" "$ours" '"spec":{"selector":{"matchLabels":{'${4:-$pods}'}},"template":'"$template"'}'
+        }
+        check "controller-deployments: none without a Toolset" soon refused "no params found" deploys tools-toolset ''
+        printf '{apiVersion: spillway.dev/v1alpha1, kind: Toolset, metadata: {name: tools}, spec: {image: i, definitions: [{configMapRef: {name: d}}], allowedCommands: [/bin/x], credentials: [{name: a, secretRef: {name: theirs}}]}}' | kubectl -n "$live" apply --server-side -f - > /dev/null
+        check "controller-deployments: that of a Toolset" soon deploys tools-toolset ''
+        check "controller: no Deployment by another name" refused "of Toolsets only" deploys other ''
+        check "controller-deployments: of bridges only" refused "is for a bridge" deploys tools-toolset '' '' '"app":"x"'
+        check "controller-deployments: not an agent" refused "has no labels of agents" deploys tools-toolset '' '' "$pods"',"spillway.dev/agent":"x"'
+        for sort in hostNetwork hostPID hostIPC; do check "controller-deployments: no $sort" refused "the node's namespaces" deploys tools-toolset "\"$sort\":true"; done
+        check "controller-deployments: a Secret of its Toolset" deploys tools-toolset '"volumes":[{"name":"v","secret":{"secretName":"theirs"}}]'
+        check "controller-deployments: and no other" refused "only the Secrets that its Toolset names" deploys tools-toolset '"volumes":[{"name":"v","secret":{"secretName":"other"}}]'
+        check "controller-deployments: no folder of the node" refused "volumes of these types only" deploys tools-toolset '"volumes":[{"name":"v","hostPath":{"path":"/"}}]'
+        check "controller-deployments: no Secret among projected sources" refused "project ConfigMaps and the bridge's token only" deploys tools-toolset '"volumes":[{"name":"v","projected":{"sources":[{"secret":{"name":"theirs"}}]}}]'
+        check "controller-deployments: the bridge's token" deploys tools-toolset '"volumes":[{"name":"v","projected":{"sources":[{"serviceAccountToken":{"audience":"spillway.dev/bridge","path":"t"}}]}}]'
+        check "controller-deployments: and no other" refused "the bridge's token only" deploys tools-toolset '"volumes":[{"name":"v","projected":{"sources":[{"serviceAccountToken":{"audience":"spillway.dev/gateway","path":"t"}}]}}]'
+        check "controller-deployments: no Secret in the environment" refused "no Secret in the environment" deploys tools-toolset '' '"envFrom":[{"secretRef":{"name":"theirs"}}]'
+        check "controller-deployments: no privileges" refused "no privileged container" deploys tools-toolset '' '"securityContext":{"privileged":true}'
+        check "controller: the Service of a bridge" made "$controller" v1:Service tools-toolset "$ours" '"spec":{"selector":{'"$pods"'},"ports":[{"port":443}]}'
+        check "controller: of bridges only" refused "Services for bridges only" made "$controller" v1:Service tools-toolset "$ours" '"spec":{"selector":{"app":"x"},"ports":[{"port":443}]}'
+        check "controller: no port of the node" refused "Services for bridges only" made "$controller" v1:Service tools-toolset "$ours" '"spec":{"type":"NodePort","selector":{'"$pods"'},"ports":[{"port":443}]}'
+        check "controller: no Service by another name" refused "of Toolsets only" made "$controller" v1:Service other "$ours" '"spec":{"selector":{'"$pods"'},"ports":[{"port":443}]}'
+        check "controller: the account of a bridge" made "$controller" v1:ServiceAccount tools-toolset "$ours"
+        check "controller: with its label" refused "only serviceaccounts with its label" made "$controller" v1:ServiceAccount tools-toolset '"a":"b"'
+        check "controller: no other account" refused "of Toolsets only" made "$controller" v1:ServiceAccount other "$ours"
+        check "controller: the NetworkPolicy of a bridge" made "$controller" networking.k8s.io/v1:NetworkPolicy tools-toolset "$ours" '"spec":{"podSelector":{"matchLabels":{'"$pods"'}}}'
+        check "controller: around that bridge alone" refused "for the bridge of that Toolset only" made "$controller" networking.k8s.io/v1:NetworkPolicy other-toolset "$ours" '"spec":{"podSelector":{"matchLabels":{'"$pods"'}}}'
+        check "controller: not around others' pods" refused "for the bridge of that Toolset only" made "$controller" networking.k8s.io/v1:NetworkPolicy tools-toolset "$ours" '"spec":{"podSelector":{}}'
+        kubectl -n "$live" delete toolset tools > /dev/null
+        [ -z "$absent" ] || kubectl delete -f "$definition" > /dev/null
+    }
     # Checks the rights of tests/rights.txt, with one question to the server for each verb.
     the_matrix() {
         local who where resource name verbs verb user groups namespace named full group sub
@@ -211,7 +250,7 @@ rights_and_policies() {
     check "exec: other pods are open to proxy" refused "address not allowed" enters test-editor plain proxy/
     check "exec: agents' to who may open them (proxy)" refused "address not allowed" enters test-opener worker proxy/
 
-    for audience in gateway governor; do
+    for audience in gateway governor bridge; do
         check "tokens: none for the $audience" soon refused "tokens for Spillway's audiences" token test-editor "spillway.dev/$audience"
         check "tokens: not beside another audience either" refused "tokens for Spillway's audiences" token test-editor other --audience "spillway.dev/$audience"
         check "tokens: kubelets get them ($audience)" token test-editor "spillway.dev/$audience" --as-group=system:nodes --as-group=system:authenticated
@@ -238,6 +277,7 @@ rights_and_policies() {
     # The controller's own policies restrict the rights that roles cannot bind to names.
     own_pods
     own_objects
+    own_bridges
     typed() { # the API server's type check of the expressions has no warnings
         local name
         for name in $(kubectl get -f "$work/live.yaml" -o name | grep '^validatingadmissionpolicy\.'); do
@@ -259,12 +299,12 @@ rights_and_policies() {
     check "it makes the NetworkPolicy around agents" wall spillway-agents "$around" Ingress
     check "it changes it" wall spillway-agents "$around" Egress
     check "controller: around agents alone" refused "for agents' pods only" wall spillway-agents '{}' Ingress
-    check "rights: it changes no other" refused 'cannot patch resource "networkpolicies"' wall other "$around" Ingress
+    check "rights: it changes no other" refused "by these names only: spillway-agents" wall other "$around" Ingress
     check "it reviews tokens" says yes as "$controller" auth can-i create tokenreviews.authentication.k8s.io
     check "it reads the gateway's Service" as "$controller" get service $release-gateway
     check "it makes Secrets" as "$controller" create secret generic $release-ca
     check "it reads its own" as "$controller" get secret $release-ca
-    for what in "get secrets/another" "list secrets" "delete secrets/$release-ca" "create pods --subresource=exec" "create serviceaccounts --subresource=token" "get configmaps/another" "list services"; do
+    for what in "get secrets/another" "list secrets" "delete secrets/$release-ca" "create pods --subresource=exec" "create serviceaccounts --subresource=token" "list configmaps" "list services" "list deployments" "delete deployments/another" "delete services/another"; do
         # shellcheck disable=SC2086
         check "the controller may not $what" may_not "$controller" auth can-i $what
     done

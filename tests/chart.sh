@@ -150,7 +150,14 @@ check "cilium: an origin with cidrs" says 'toCIDR: ["192.0.2.0/24"]' cilium --sh
 check "cilium: the API server by its entity" says 'toEntities: [kube-apiserver]' cilium --show-only templates/ciliumnetworkpolicy.yaml
 check "cilium: NetworkPolicies allow no other egress" lacks ipBlock egress -gateway --set networkPolicy.flavor=cilium
 check "cilium: except to the governor" says "port: 8443" egress -gateway --set networkPolicy.flavor=cilium
-check "cilium: and none at all for the controller" says "egress: []" egress "" --set networkPolicy.flavor=cilium
+check "cilium: nor for the controller" lacks ipBlock egress "" --set networkPolicy.flavor=cilium
+for flavor in kubernetes cilium; do
+    for component in '' -gateway; do
+        bridges() { egress "$component" --set networkPolicy.flavor=$flavor "$@" | grep -A6 'port: 8444'; }
+        check "$flavor: bridges are reached in all namespaces (spillway$component)" says "namespaceSelector: {}" bridges
+        check "$flavor: or in the one that is served (spillway$component)" says "kubernetes.io/metadata.name: team-a" bridges --set namespaceScope=team-a
+    done
+done
 check "without flavor cilium no Cilium object is rendered" lacks cilium.io without_crds
 check "the service monitor is off by default" lacks "kind: ServiceMonitor" without_crds
 check "the service monitor can be turned on" says "kind: ServiceMonitor" without_crds --set serviceMonitor.enabled=true
@@ -158,7 +165,8 @@ check "one namespace: the controller is told" says "--namespace=team-a" without_
 # told TEMPLATE ARGUMENT [FLAGS...] : whether the container of the template has ARGUMENT
 told() { local template=$1 argument=$2; shift 2; without_crds "$@" --show-only "templates/$template.yaml" | sed -n '/^          args:/,/^          env:/s/^            - //p' | grep -qxF -- "$argument"; }
 for argument in --agent-image-pull-policy=IfNotPresent --gateway-service=spillway-gateway --gateway-account=spillway-system:spillway-gateway \
-    --governor-listen=0.0.0.0:8443 --ca-secret=spillway-ca --gateway-tls-secret=spillway-gateway-tls --lease-name=spillway-controller; do
+    --governor-listen=0.0.0.0:8443 --ca-secret=spillway-ca --gateway-tls-secret=spillway-gateway-tls --lease-name=spillway-controller \
+    '"--pod-label=app.kubernetes.io/component=controller"' '"--pod-label=app.kubernetes.io/name=spillway"' '"--pod-label=app.kubernetes.io/instance=spillway"'; do
     check "the controller is told $argument" told deployment "$argument"
 done
 for argument in --listen=0.0.0.0:8443 --health-listen=0.0.0.0:8080 --lease-name=spillway-controller --tls-secret=spillway-gateway-tls \
@@ -186,7 +194,7 @@ check "agents run its digest" says "spillway@sha256:" agent_image --set "image.d
 check "the gateway's token is for the governor" says "audience: spillway.dev/governor" without_crds --show-only templates/gateway.yaml
 check "the controller has no such token" lacks "audience:" without_crds --show-only templates/deployment.yaml
 check "every policy has its binding" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicyBinding$')"
-check "there are nine of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 9
+check "there are ten of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 10
 check "the one on what is not supported warns and refuses nothing" says "validationActions: [Warn]" without_crds --show-only templates/unsupportedpolicy.yaml
 pod_security() { without_crds --show-only templates/podsecuritypolicy.yaml "$@"; }
 check "the one on the namespaces of pools warns and refuses nothing" says "validationActions: [Warn]" pod_security
@@ -197,8 +205,8 @@ policies() { without_crds --show-only templates/admissionpolicies.yaml --show-on
 check "labels are the controller's alone" says 'username in ["system:serviceaccount:spillway-system:spillway"])' policies
 check "and those of exempt users" says 'username in ["system:serviceaccount:spillway-system:spillway","a\"b"])' policies --set-json 'admissionPolicies.exemptUsers=["a\"b"]'
 check "and of the account that is named" says '"system:serviceaccount:spillway-system:mine"' policies --set serviceAccount.create=false --set serviceAccount.name=mine
-own_policies() { local account=$1; shift; [ "$(policies "$@" | grep -cF "expression: request.userInfo.username == \"system:serviceaccount:spillway-system:$account\"")" = 2 ]; }
-check "the controller has two policies of its own" own_policies spillway
+own_policies() { local account=$1; shift; [ "$(policies "$@" | grep -cF "expression: request.userInfo.username == \"system:serviceaccount:spillway-system:$account\"")" = 3 ]; }
+check "the controller has three policies of its own" own_policies spillway
 check "also under the account that is named" own_policies mine --set serviceAccount.create=false --set serviceAccount.name=mine
 one_namespace_each() { # each policy names the namespaces it is for
     [ "$(policies --set namespaceScope=team-a | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(policies --set namespaceScope=team-a | grep -cE 'kubernetes.io/metadata.name(: (team-a|spillway-system))?$')" ]
@@ -237,15 +245,17 @@ rights() {
         / verbs: / { print kind, namespace name, groups, resources names, field }' | sort
 }
 # One rule a line, each for calls that src/ makes. A right that is not in this list is refused.
-work_rules='[""] [configmaps] [create]
+work_rules='[""] [configmaps] [get, create]
 [""] [configmaps] [spillway-ca] [list, watch, patch]
 [""] [persistentvolumeclaims] [get, create, delete]
 [""] [pods] [get, list, watch, create, delete]
 [""] [resourcequotas, limitranges] [get, list, watch, create, patch, delete]
+[""] [services, serviceaccounts] [get, create, patch]
+[apps] [deployments] [get, create, patch]
 [events.k8s.io] [events] [create, patch]
-[networking.k8s.io] [networkpolicies] [create]
-[networking.k8s.io] [networkpolicies] [spillway-agents] [list, watch, patch]
-[spillway.dev] [agentpools/finalizers, agents/finalizers, budgets/finalizers] [update]
+[networking.k8s.io] [networkpolicies] [get, create, patch]
+[networking.k8s.io] [networkpolicies] [spillway-agents] [list, watch]
+[spillway.dev] [agentpools/finalizers, agents/finalizers, budgets/finalizers, toolsets/finalizers] [update]
 [spillway.dev] [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, toolsets/status, workitems/status, workqueues/status] [patch]
 [spillway.dev] [agentpools] [get, list, watch]
 [spillway.dev] [agents] [get, list, watch, create, patch, delete]
@@ -254,7 +264,7 @@ work_rules='[""] [configmaps] [create]
 [spillway.dev] [budgets] [default] [patch, delete]
 [spillway.dev] [budgets] [get, list, watch, create]
 [spillway.dev] [grants] [list, watch]
-[spillway.dev] [toolsets] [list, watch]
+[spillway.dev] [toolsets] [get, list, watch]
 [spillway.dev] [workitems] [get, list, watch, create, delete]
 [spillway.dev] [workqueues] [get, list, watch]'
 # expected WORK_ROLE CLUSTER_NAME : all rules, if WORK_ROLE has the rights for the namespaces

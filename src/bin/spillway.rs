@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use spillway::bridge::BridgeArguments;
 use spillway::cluster::lease::Identity;
-use spillway::controller::supervised::{self, Gateway};
+use spillway::controller::supervised::{self, ControllerPeer, Gateway};
 use spillway::egress_settings::EgressSettings;
 use spillway::git_settings::GitSettings;
 use spillway::pki::secrets::SecretNames;
@@ -88,6 +88,10 @@ struct ControllerArguments {
     /// Address at which gateways reach this process [default: $POD_IP with the port of --governor-listen]
     #[arg(long, value_name = "IP:PORT")]
     governor_address: Option<SocketAddr>,
+    /// Label of the controller's pods; may be given several times. The bridges of Toolsets accept connections of pods with all of these
+    /// labels [default: of the address of --governor-address]
+    #[arg(long = "pod-label", value_name = "KEY=VALUE", value_parser = label)]
+    pod_labels: Vec<(String, String)>,
     /// Secret with the internal certificate authority, in the namespace of the Lease. Created if it does not exist.
     #[arg(long, default_value = "spillway-ca")]
     ca_secret: String,
@@ -259,6 +263,14 @@ fn service_account(text: &str) -> Result<String, String> {
     }
 }
 
+/// A label written as `key=value`.
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        Some(_) | None => Err("expected KEY=VALUE".into()),
+    }
+}
+
 #[derive(clap::Args)]
 #[group(multiple = false)]
 struct CrdsArguments {
@@ -312,6 +324,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         gateway_account,
         governor_listen,
         governor_address,
+        pod_labels,
         ca_secret,
         gateway_tls_secret,
         canaries,
@@ -346,6 +359,11 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         supervised: supervised::Settings {
             gateway,
             namespace: lease_namespace.clone(),
+            controller: if pod_labels.is_empty() {
+                ControllerPeer::Address(address.ip())
+            } else {
+                ControllerPeer::Labels(pod_labels.into_iter().collect())
+            },
             image: agent_image,
             pull_policy: agent_image_pull_policy,
             canaries: canary_addresses(&canaries, no_canary)?,

@@ -4,6 +4,7 @@ use clap::Subcommand;
 use spillway_bridge::check::{CheckArguments, check};
 
 use super::audit_log::{VerifyArguments, verify};
+use super::install::InstallArguments;
 use super::settings::ServeArguments;
 use crate::telemetry::LogFormat;
 
@@ -24,6 +25,9 @@ pub struct BridgeArguments {
 enum BridgeCommand {
     /// Say what is wrong with the definitions of a folder, or list its programs. The exit code is 1 if one is wrong.
     Check(CheckArguments),
+    /// Copy this program to a folder. The init container of a Toolset's pod does that.
+    #[command(hide = true)]
+    Install(InstallArguments),
     /// The audit log.
     Audit(AuditArguments),
 }
@@ -45,6 +49,7 @@ impl BridgeArguments {
     pub fn run(self, serve: impl FnOnce(LogFormat, ServeArguments) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let said = match (self.command, self.serve) {
             (Some(BridgeCommand::Check(arguments)), _) => check(arguments)?,
+            (Some(BridgeCommand::Install(arguments)), _) => return arguments.install(),
             (Some(BridgeCommand::Audit(AuditArguments { command: AuditCommand::Verify(arguments) })), _) => verify(&arguments)?,
             (None, Some(arguments)) => return serve(self.log_format, arguments),
             (None, None) => anyhow::bail!("--definitions is missing: the folder of the definitions"),
@@ -85,7 +90,9 @@ mod tests {
 
     #[test]
     fn a_subcommand_needs_no_definitions_and_excludes_them() {
-        for line in ["bridge check DIR", "bridge audit verify FILE --last HASH", "bridge --definitions DIR --log-format json"] {
+        for line in
+            ["bridge check DIR", "bridge audit verify FILE --last HASH", "bridge install DIR", "bridge --definitions DIR --log-format json"]
+        {
             parsed(line.split(' ')).expect(line);
         }
         for line in ["bridge --definitions DIR check DIR", "bridge audit", "bridge --listen 127.0.0.1:1"] {

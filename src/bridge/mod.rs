@@ -8,6 +8,8 @@
 //! |---|---|---|
 //! | [`command`] | the command and its subcommands | |
 //! | [`settings`] | the arguments of the command | |
+//! | [`install`] | copies this executable to a folder, for a container with another image | |
+//! | [`client`] | the controller's questions to the bridge of a Toolset | serve |
 //! | [`capabilities`] | the capabilities of root, which programs do not get | |
 //! | [`credentials`] | credentials, from files | keep a credential longer than a call |
 //! | [`pinned_program`] | the file of a program, as it was when it was loaded | run it |
@@ -22,10 +24,12 @@
 
 pub mod audit_log;
 pub mod capabilities;
+pub mod client;
 pub mod command;
 pub mod credentials;
 pub mod end_of_input;
 pub mod executor;
+pub mod install;
 pub mod pinned_program;
 pub mod private_folder;
 pub mod program_process;

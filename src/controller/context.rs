@@ -13,9 +13,11 @@ use super::agent_pool::ScaleDowns;
 use super::budget::WaitingNamespaces;
 use super::capacity::PendingPlaces;
 use super::fleet::Fleet;
+use super::served_toolsets::ServedToolsets;
 use super::stores::Stores;
 use super::supervised::Supervised;
 use super::wake::Wake;
+use crate::bridge::client::BridgeClient;
 use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::backoff::Backoff;
 use crate::cluster::clock::BootTime;
@@ -147,6 +149,10 @@ pub struct Context {
     pub git: GitSettings,
     /// How long pools have been larger than they need to be.
     pub scale_downs: ScaleDowns,
+    /// The addresses of the bridges of Toolsets.
+    pub toolsets: ServedToolsets,
+    /// Asks bridges for their status.
+    pub bridges: BridgeClient,
     only_namespace: Option<String>,
     trust: watch::Receiver<Option<Trust>>,
     backoff: Backoff<(&'static str, ObjectKey)>,
@@ -209,6 +215,8 @@ impl Context {
             circuits,
             attempts: Attempts::default(),
             scale_downs: ScaleDowns::default(),
+            toolsets: ServedToolsets::default(),
+            bridges: BridgeClient::new(),
             wake,
             supervised,
             egress,

@@ -1,5 +1,5 @@
 //! A leader for tests: its context, with stores that contain the objects of the test, and an API server in memory that
-//! accepts writes of their statuses, new Agents, and events.
+//! accepts writes of their statuses, new Agents, applies of whole objects, and events.
 //!
 //! There are no watches: a write reaches the server and not the stores. The leader holds its lease for the first ten
 //! seconds: [`Leadership::confirm`] succeeds without a renewal until then.
@@ -94,6 +94,7 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
             gateway: String::new(),
             peer: Default::default(),
             port: 0,
+            controller: Default::default(),
             image: String::new(),
             pull_policy: String::new(),
             canaries: Vec::new(),
@@ -136,6 +137,20 @@ impl Leader {
     /// The status of an object on the server.
     pub fn status(&self, kind: &str, name: &str) -> Value {
         self.lock().objects.get(&slot(kind, name)).map(|object| object["status"].clone()).unwrap_or_default()
+    }
+
+    /// An object on the server, by the plural of its kind.
+    pub fn stored(&self, plural: &str, name: &str) -> Option<Value> {
+        self.lock().objects.get(&slot_of(plural, name)).cloned()
+    }
+
+    /// Stores an object, or removes it, as another writer does.
+    pub fn put(&self, plural: &str, name: &str, object: Option<Value>) {
+        let slot = slot_of(plural, name);
+        match object {
+            Some(object) => self.lock().objects.insert(slot, object),
+            None => self.lock().objects.remove(&slot),
+        };
     }
 
     /// Writes a status as another writer does.
@@ -206,12 +221,24 @@ impl Server {
                 self.objects.insert(slot, made.clone());
                 (StatusCode::CREATED, made)
             }
+            Method::GET if last == "pods" => (StatusCode::OK, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": []})),
             // All Agents, whatever the selector says: a test has one pool.
             Method::GET if last == "agents" => {
                 let items: Vec<&Value> = self.objects.range(slot_of(last, "")..slot_of(last, "~")).map(|(_, object)| object).collect();
                 (StatusCode::OK, json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentList", "metadata": {}, "items": items}))
             }
             Method::GET => self.objects.get(&slot).map_or_else(|| failure(404, "NotFound"), |object| (StatusCode::OK, object.clone())),
+            // An apply of a whole object.
+            Method::PATCH if body["kind"].is_string() && body["status"].is_null() => {
+                self.version += 1;
+                let stored = self.objects.entry(slot).or_insert_with(|| json!({"metadata": {"generation": 1}}));
+                merge(stored, &body);
+                if before == "services" {
+                    stored["spec"]["clusterIP"] = json!("10.1.2.3");
+                }
+                stored["metadata"]["resourceVersion"] = json!(self.version.to_string());
+                (StatusCode::OK, stored.clone())
+            }
             Method::PATCH => {
                 let Some(object) = self.objects.get_mut(&slot) else { return failure(404, "NotFound") };
                 let version = &body["metadata"]["resourceVersion"];

@@ -106,6 +106,7 @@ mod tests {
             gateway: "10.0.0.1:8443".into(),
             peer,
             port: 8443,
+            controller: Default::default(),
             image: "i".into(),
             pull_policy: "Never".into(),
             canaries: vec![],

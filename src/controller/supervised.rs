@@ -1,10 +1,11 @@
-//! What agents' pods need to know of Spillway: the address of the gateway, the image with the programs of the pod, and
-//! the addresses that must not be reachable.
+//! What the pods that we make need to know of Spillway: the address of the gateway, the image with our programs, the addresses that
+//! agents must not reach, and the gateway and the controller as NetworkPolicies see them.
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicyPeer};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -25,13 +26,24 @@ pub enum Gateway {
     Address(SocketAddr),
 }
 
-/// Settings of the process for agents' pods.
+/// How a NetworkPolicy selects the controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControllerPeer {
+    /// Pods with these labels in the controller's own namespace.
+    Labels(BTreeMap<String, String>),
+    /// A process at this address, outside the cluster's own network.
+    Address(IpAddr),
+}
+
+/// Settings of the process for agents' pods and bridges.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the gateway is.
     pub gateway: Gateway,
-    /// Namespace of its Service.
+    /// Namespace of its Service, and of the controller.
     pub namespace: String,
+    /// The controller, as NetworkPolicies select it.
+    pub controller: ControllerPeer,
     /// Image with the programs of the pod.
     pub image: String,
     /// Pull policy of that image.
@@ -40,7 +52,7 @@ pub struct Settings {
     pub canaries: Vec<String>,
 }
 
-/// The settings for agents' pods, with the resolved address of the gateway.
+/// The settings for agents' pods and bridges, with the resolved address of the gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Supervised {
     /// Address of the gateway, as pods reach it.
@@ -49,6 +61,8 @@ pub struct Supervised {
     pub peer: NetworkPolicyPeer,
     /// The port of those pods.
     pub port: i32,
+    /// The controller, as a NetworkPolicy sees it.
+    pub controller: NetworkPolicyPeer,
     /// Image with the programs of the pod.
     pub image: String,
     /// Pull policy of that image.
@@ -89,21 +103,34 @@ pub async fn changed(settings: &Settings, client: &Client, known: &Supervised) {
 }
 
 async fn read_gateway(settings: &Settings, client: &Client) -> anyhow::Result<Supervised> {
-    let Settings { gateway, namespace, image, pull_policy, canaries } = settings;
+    let Settings { gateway, namespace, controller, image, pull_policy, canaries } = settings;
     let (gateway, peer, port) = match gateway {
-        Gateway::Address(address) => (address.to_string(), block(*address), i32::from(address.port())),
+        Gateway::Address(address) => (address.to_string(), block(address.ip()), i32::from(address.port())),
         Gateway::Service(name) => {
             let service =
                 Api::<Service>::namespaced(client.clone(), namespace).get_opt(name).await.context("cannot read the gateway's Service")?;
             service_address(&service.with_context(|| format!("there is no Service {name} in namespace {namespace}"))?, namespace)?
         }
     };
-    Ok(Supervised { gateway, peer, port, image: image.clone(), pull_policy: pull_policy.clone(), canaries: canaries.clone() })
+    let controller = match controller {
+        ControllerPeer::Address(address) => block(*address),
+        ControllerPeer::Labels(labels) => pods(labels.clone(), namespace),
+    };
+    let (image, pull_policy, canaries) = (image.clone(), pull_policy.clone(), canaries.clone());
+    Ok(Supervised { gateway, peer, port, controller, image, pull_policy, canaries })
 }
 
-fn block(address: SocketAddr) -> NetworkPolicyPeer {
+/// One address, as a NetworkPolicy sees it.
+pub fn block(address: IpAddr) -> NetworkPolicyPeer {
     let bits = if address.is_ipv4() { 32 } else { 128 };
-    NetworkPolicyPeer { ip_block: Some(IPBlock { cidr: format!("{}/{bits}", address.ip()), except: None }), ..NetworkPolicyPeer::default() }
+    NetworkPolicyPeer { ip_block: Some(IPBlock { cidr: format!("{address}/{bits}"), except: None }), ..NetworkPolicyPeer::default() }
+}
+
+/// The pods of a namespace with these labels, as a NetworkPolicy sees them.
+fn pods(labels: BTreeMap<String, String>, namespace: &str) -> NetworkPolicyPeer {
+    let select = |labels| Some(LabelSelector { match_labels: Some(labels), match_expressions: None });
+    let named = [("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())].into();
+    NetworkPolicyPeer { pod_selector: select(labels), namespace_selector: select(named), ip_block: None }
 }
 
 fn service_address(service: &Service, namespace: &str) -> anyhow::Result<(String, NetworkPolicyPeer, i32)> {
@@ -116,10 +143,7 @@ fn service_address(service: &Service, namespace: &str) -> anyhow::Result<(String
         Some(IntOrString::String(_)) | None => port.port,
     };
     let labels = spec.selector.clone().filter(|labels| !labels.is_empty());
-    ensure!(labels.is_some(), "the gateway's Service selects no pods");
-    let select = |labels| Some(LabelSelector { match_labels: Some(labels), match_expressions: None });
-    let named = [("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())].into();
-    let peer = NetworkPolicyPeer { pod_selector: labels.and_then(select), namespace_selector: select(named), ip_block: None };
+    let peer = pods(labels.context("the gateway's Service selects no pods")?, namespace);
     let address: std::net::IpAddr = address.parse().context("the cluster address of the gateway's Service is no IP address")?;
     Ok((
         SocketAddr::from((address, u16::try_from(port.port).context("the port of the gateway's Service is no port number")?)).to_string(),
@@ -149,6 +173,6 @@ mod tests {
             serde_json::from_value(json!({"spec": {"clusterIP": "None", "selector": {"app": "g"}, "ports": [{"port": 443}]}}))
                 .expect("a Service");
         assert!(service_address(&headless, "sys").is_err());
-        assert_eq!(json!(block("10.9.9.9:8443".parse().expect("an address"))), json!({"ipBlock": {"cidr": "10.9.9.9/32"}}));
+        assert_eq!(json!(block("10.9.9.9".parse().expect("an address"))), json!({"ipBlock": {"cidr": "10.9.9.9/32"}}));
     }
 }

@@ -14,7 +14,7 @@ pub fn page() -> String {
          | kind | report |\n|---|---|\n\
          | `AgentPool` | `Stalled` is True with the reason `Unsupported`, and its message names all of these fields. The pool makes no agents |\n\
          | `WorkItem` | its phase is `Rejected`, with the reason `Unsupported` |\n\
-         | `Toolset` | `Ready` is False with the reason `Unsupported` |\n\n\
+\n\
          | kind | field | unsupported values | instead |\n|---|---|---|---|\n",
     );
     for field in UNSUPPORTED_FIELDS {
@@ -103,7 +103,7 @@ mod tests {
             // In a string of YAML with double quotes.
             assert!(!field.message().contains(['"', '\\']) && !field.expression("object").contains(['"', '\\']), "{field:?}");
         }
-        assert!(policy.contains("resources: [agentpools, toolsets, workitems]") && policy.contains("validationActions: [Warn]"));
+        assert!(policy.contains("resources: [agentpools, workitems]") && policy.contains("validationActions: [Warn]"));
         assert_eq!(mark("AgentPool", "spec.type"), "");
     }
 }

@@ -101,10 +101,10 @@ call needs does not belong here.
 - apiGroups: [spillway.dev]
   resources: [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, toolsets/status, workitems/status, workqueues/status]
   verbs: [patch]
-# An Agent blocks the deletion of its pool, and a pod that of its Agent. Where the API server checks that
+# An Agent blocks the deletion of its pool, a pod that of its Agent, and a Deployment that of its Toolset. Where the API server checks that
 # (OwnerReferencesPermissionEnforcement), setting such an owner needs this right.
 - apiGroups: [spillway.dev]
-  resources: [agentpools/finalizers, agents/finalizers, budgets/finalizers]
+  resources: [agentpools/finalizers, agents/finalizers, budgets/finalizers, toolsets/finalizers]
   verbs: [update]
 # Budgets limit pods. Their status holds what was spent. get: after a conflict of writes. The controller makes Budget/default
 # where pools name no Budget, and deletes it with the last pool unless a person edited it. A create cannot be bound to a name.
@@ -130,10 +130,18 @@ call needs does not belong here.
 - apiGroups: [spillway.dev]
   resources: [grants]
   verbs: [list, watch]
-# The status of a Toolset says that this version does not serve it.
+# Of Toolsets only the metadata is watched. get: the spec, when a Toolset is looked at.
 - apiGroups: [spillway.dev]
   resources: [toolsets]
-  verbs: [list, watch]
+  verbs: [get, list, watch]
+# The bridge of each Toolset, by objects with names of Toolsets, so no right can be bound to a name. The policy `controller`
+# allows only names that end with -toolset, and only with the label of Spillway. The garbage collector deletes them.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [services, serviceaccounts]
+  verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
@@ -141,23 +149,25 @@ call needs does not belong here.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, create, delete]
-# The gateway's CA, which pods mount, is one ConfigMap in every namespace with pools. A create cannot be bound to a name.
+# The gateway's CA, which pods mount, is one ConfigMap in every namespace with pools or Toolsets. A create cannot be bound to a
+# name. get: the definitions of a Toolset, which must be immutable or be allowed to change.
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [create]
+  verbs: [get, create]
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [spillway-ca]
   verbs: [list, watch, patch]
 # The NetworkPolicy of a namespace's agents, made before the first pod. It allows egress to the gateway only, and no ingress.
-# It stays after the last pool. A create cannot be bound to a name.
+# It stays after the last pool. A create cannot be bound to a name. And the NetworkPolicy of each Toolset's pods, by the name of the
+# Toolset: therefore get and patch cannot be bound to a name either. The policy `controller` allows these two sorts only.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [create]
+  verbs: [get, create, patch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   resourceNames: [spillway-agents]
-  verbs: [list, watch, patch]
+  verbs: [list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
@@ -294,6 +304,25 @@ not match addresses of nodes.
     - port: 53
       protocol: TCP
 {{- end }}
+{{- end }}
+
+{{/* The bridges of Toolsets, for the NetworkPolicies of the controller and the gateways. With Cilium too: it names pods only. */}}
+{{- define "spillway.bridgeEgress" -}}
+# The bridges of Toolsets. Each of them checks the certificate of the gateway or of the controller that calls it.
+- ports:
+    - port: 8444
+      protocol: TCP
+  to:
+    - podSelector:
+        matchLabels:
+          app.kubernetes.io/name: spillway-bridge
+      {{- with .Values.namespaceScope }}
+      namespaceSelector:
+        matchLabels:
+          kubernetes.io/metadata.name: {{ . }}
+      {{- else }}
+      namespaceSelector: {}
+      {{- end }}
 {{- end }}
 
 {{/* As `spillway.apiServerEgress`, for Cilium. */}}

@@ -128,8 +128,8 @@ pub struct AgentPoolSpec {
     pub workspace: Option<Workspace>,
     /// Isolation of each agent's program, and the hosts that it can reach.
     pub sandbox: Option<Sandbox>,
-    /// Toolsets: privileged programs outside the sandbox that the agents may call. Not supported by this version.
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    /// Toolsets: privileged programs outside the sandbox that the agents may call.
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub toolsets: Option<Vec<LocalRef>>,
     /// How the agents are monitored, and which actions the supervisor takes.
     pub supervision: Option<Supervision>,

@@ -48,6 +48,8 @@ pub mod types {
     pub const APPLIED: &str = "Applied";
     /// The tokens of a Grant no longer count.
     pub const EXPIRED: &str = "Expired";
+    /// The definitions of a Toolset are valid, and the bridge serves all of them.
+    pub const DEFINITIONS_VALID: &str = "DefinitionsValid";
     /// A circuit of a Breaker is open or half open.
     pub const TRIPPED: &str = "Tripped";
 }
@@ -91,7 +93,7 @@ pub mod reasons {
     pub const APPLYING: &str = "Applying";
     /// An older Budget of the namespace sets its compute limits.
     pub const COMPUTE_CONFLICT: &str = "ComputeConflict";
-    /// An object that does not belong to the Budget has the name of its ResourceQuota or LimitRange.
+    /// An object of another owner has the name of the Budget's ResourceQuota or LimitRange, or of an object of the Toolset.
     pub const NAME_TAKEN: &str = "NameTaken";
     /// The API server refuses the ResourceQuota or the LimitRange.
     pub const QUOTA_REFUSED: &str = "QuotaRefused";
@@ -161,7 +163,7 @@ pub mod reasons {
     pub const WORK_UNKNOWN: &str = "WorkUnknown";
     /// The pool needs fewer agents, but not yet for the whole cool-down.
     pub const COOLING_DOWN: &str = "CoolingDown";
-    /// Items are given out.
+    /// The queue gives out items, or the bridge of a Toolset takes calls.
     pub const SERVING: &str = "Serving";
     /// No items are given out, because a person suspended the queue.
     pub const SUSPENDED: &str = "Suspended";
@@ -340,6 +342,28 @@ pub mod reasons {
     pub const BREAKER_OPEN: &str = "BreakerOpen";
     /// The cluster's store was rolled back: it was restored from a backup, or lost writes that it had acknowledged.
     pub const STORE_ROLLED_BACK: &str = "StoreRolledBack";
+    /// The pod of a Toolset is starting.
+    pub const STARTING: &str = "Starting";
+    /// The bridge of a Toolset ends soon after its start.
+    pub const BRIDGE_FAILING: &str = "BridgeFailing";
+    /// The pod of a Toolset is ready, and the controller gets no answer from its bridge.
+    pub const BRIDGE_UNREACHABLE: &str = "BridgeUnreachable";
+    /// The spec asks for something that cannot be done.
+    pub const INVALID_SPEC: &str = "InvalidSpec";
+    /// The API server refuses an object of the Toolset.
+    pub const OBJECT_REFUSED: &str = "ObjectRefused";
+    /// The definitions of a new Toolset are wrong, so nothing serves it.
+    pub const DEFINITIONS_INVALID: &str = "DefinitionsInvalid";
+    /// The bridge serves all definitions.
+    pub const DEFINITIONS_LOADED: &str = "DefinitionsLoaded";
+    /// A ConfigMap with definitions does not exist.
+    pub const CONFIG_MAP_NOT_FOUND: &str = "ConfigMapNotFound";
+    /// A ConfigMap with definitions can be changed, and the Toolset does not allow that.
+    pub const CONFIG_MAP_MUTABLE: &str = "ConfigMapMutable";
+    /// Two ConfigMaps have a definition with the same key.
+    pub const DUPLICATE_DEFINITION: &str = "DuplicateDefinition";
+    /// The bridge refuses a definition. It serves the last valid definitions.
+    pub const INVALID_DEFINITION: &str = "InvalidDefinition";
     /// An agent finished an item that was lost when the store was rolled back.
     pub const FINISH_LOST: &str = "FinishLost";
 }

@@ -74,7 +74,7 @@ pub mod managers {
     pub const COMPUTE: &str = "spillway-compute";
     /// The writer of the default objects: `Budget/default`, `Breaker/default`, `ClusterBudget/default`.
     pub const DEFAULTS: &str = "spillway-defaults";
-    /// The writer of a Toolset's status.
+    /// The Toolset controller: the objects of a Toolset, and its status.
     pub const TOOLSET: &str = "spillway-toolset";
     /// The process on each node that installs the system call profile.
     pub const NODE_PROFILE: &str = "spillway-node-profile";
@@ -82,6 +82,23 @@ pub mod managers {
     pub const SOURCE: &str = "spillway-source";
     /// The governor: child agents and items that agents create, and the status of items.
     pub const GOVERNOR: &str = "spillway-governor";
+}
+
+/// Value of `app.kubernetes.io/name` of the pods of Toolsets.
+pub const BRIDGE_NAME: &str = "spillway-bridge";
+
+/// Name of the Deployment, the Service, the NetworkPolicy and the ServiceAccount of a Toolset. A Toolset's name has at most 52
+/// characters, so this fits a DNS label.
+pub fn toolset_object(toolset: &str) -> String {
+    format!("{toolset}-toolset")
+}
+
+/// Labels that select the pods of a Toolset.
+pub fn toolset_labels(toolset: &str) -> BTreeMap<String, String> {
+    [("app.kubernetes.io/name", BRIDGE_NAME), ("app.kubernetes.io/instance", toolset)]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// Label of nodes that have this version of the system call profile.
@@ -268,6 +285,12 @@ mod tests {
         let (one, other) = (format!("{}a", "b".repeat(252)), format!("{}c", "b".repeat(252)));
         assert_eq!(compute_name(&one).len(), MAX_OBJECT_NAME_LENGTH);
         assert_ne!(compute_name(&one), compute_name(&other));
+    }
+
+    #[test]
+    fn the_objects_of_a_toolset_have_names_that_are_dns_labels() {
+        assert_eq!(toolset_object("deploy"), "deploy-toolset");
+        assert!(toolset_object(&"a".repeat(52)).len() <= MAX_LABEL_LENGTH);
     }
 
     #[test]

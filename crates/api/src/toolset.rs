@@ -23,7 +23,7 @@ use crate::shared::LocalRef;
     namespaced,
     status = "ToolsetStatus",
     derive = "PartialEq",
-    doc = "Privileged programs outside the sandbox that agents may call through the bridge. Not supported by this version: nothing serves them.",
+    doc = "Privileged programs outside the sandbox that agents may call through the bridge.",
     validation = Rule::new("self.metadata.name.size() <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name must be a DNS label of at most 52 characters: its Deployment and its Service are named after it"),
     printcolumn(name = "Programs", type_ = "integer", json_path = ".status.programCount"),
@@ -85,6 +85,7 @@ pub struct Definitions {
 }
 
 /// A Secret that definitions may name.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCredential {
@@ -93,6 +94,16 @@ pub struct ToolCredential {
     pub name: String,
     /// Secret that holds the credential.
     pub secret_ref: LocalRef,
+    /// Key of the Secret whose value is the credential. Defaults to `token`.
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^[A-Za-z0-9_-][A-Za-z0-9._-]*$"))]
+    pub key: Option<String>,
+}
+
+impl ToolCredential {
+    /// Key of the Secret whose value is the credential.
+    pub fn key(&self) -> &str {
+        self.key.as_deref().unwrap_or("token")
+    }
 }
 
 /// Hosts that the programs may reach.
@@ -105,13 +116,16 @@ pub struct ToolCredential {
         .field_path(".allow"),
 )]
 pub struct ToolsetEgress {
-    /// Hosts that can be reached: none (`None`, the default), those in `allow` (`AllowList`), or all public hosts
-    /// (`Open`).
+    /// Hosts that can be reached: none (`None`, the default), those in `allow` (`AllowList`), or all hosts (`Open`).
     pub mode: Option<Egress>,
-    /// Hosts that can be reached with mode AllowList, as `host:port` or `*.domain:port`.
+    /// Hosts that can be reached over TCP with mode AllowList, as `host:port`. A host is an IP address (`10.0.0.5:443`,
+    /// `[fd00::5]:443`), a DNS name, whose addresses Spillway looks up every 30 seconds, or a Service of the cluster
+    /// (`name.namespace.svc:port`). A NetworkPolicy sees the pods behind a Service and not the Service itself. Therefore the port of a
+    /// Service is that of its pods, and the programs reach this port of all pods in the namespace. For the API server, give the
+    /// address behind its Service. Wildcards (`*.domain:port`) cannot be expressed: a Toolset with one is not served.
     #[schemars(
         length(max = 64),
-        inner(length(min = 3, max = 260), regex(pattern = "^(\\*\\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?:[0-9]{1,5}$"))
+        inner(length(min = 3, max = 260), regex(pattern = "^((\\*\\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?|\\[[0-9a-f:.]+\\]):[0-9]{1,5}$"))
     )]
     pub allow: Option<Vec<String>>,
 }
@@ -145,6 +159,13 @@ pub enum AuditSink {
     PersistentVolumeClaim,
 }
 
+impl ToolsetSpec {
+    /// Time limit in seconds of an execution.
+    pub fn max_execution_seconds(&self) -> i32 {
+        self.max_execution_seconds.unwrap_or(300)
+    }
+}
+
 /// A program, as it was loaded.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
@@ -167,6 +188,9 @@ pub struct ProgramStatus {
 pub struct ToolsetStatus {
     /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
+    /// Address of the bridge: IP address and port of its Service. Only Spillway's gateways and its controller can connect to it.
+    #[schemars(length(max = 64))]
+    pub address: Option<String>,
     /// Programs of the toolset.
     #[schemars(length(max = 128), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub programs: Option<Vec<ProgramStatus>>,

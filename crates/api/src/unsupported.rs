@@ -42,10 +42,8 @@ const NO_ITEM_POD_ADVICE: &str = "leave it unset. The pod exists before the item
 const NO_ITEM_CHANGESET_ADVICE: &str = "leave it unset. The pool sets the changeset (spec.sandbox.changeset)";
 
 /// All unsupported fields.
-pub const UNSUPPORTED_FIELDS: [Field; 9] = [
-    field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset. Nothing serves Toolsets"),
+pub const UNSUPPORTED_FIELDS: [Field; 7] = [
     field("AgentPool", "spec.supervision.rules[].rule", Values::These(&["ToolRejected"]), "remove the rule. Nothing raises this violation"),
-    field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
     field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
     field("WorkItem", "spec.bulkhead.sandbox.changeset", Values::Any, NO_ITEM_CHANGESET_ADVICE),
     field("WorkItem", "spec.bulkhead.sandbox.isolation.mode", Values::These(&["Observe"]), NO_ITEM_MODE_ADVICE),
@@ -137,17 +135,16 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_found_and_nothing_else() {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
-        let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"git": {"remote": "r"}},
+        let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
             "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}, "software": {"requireDigest": true, "path": ["/x"]},
                 "outputs": {"egress": "AllowList", "allow": ["x.example.org:443"], "loopback": "LinkOnly"}},
             "supervision": {"rules": [{"signal": "BadChangeset", "do": "Reap"}, {"signal": "RuleViolated", "rule": "ForbiddenPath", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
-        let all = json!({"toolsets": [{"name": "t"}],
-            "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"},
+        let all = json!({"supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"},
                 {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"}]}});
         let of_pools: Vec<&str> = UNSUPPORTED_FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
         assert_eq!(paths("AgentPool", all), of_pools, "each of them is found");
-        assert_eq!(paths("Toolset", json!({"image": "x"})), ["spec"]);
+        assert_eq!(paths("Toolset", json!({"image": "x"})), [] as [&str; 0]);
         let isolation = json!({"mode": "Observe", "seccomp": "Localhost", "userNamespace": "Required"});
         let sandbox = json!({"changeset": {}, "isolation": isolation, "software": {"path": ["/x"], "requireDigest": true}});
         let item = json!({"bulkhead": {"tokens": 5, "changeset": {}, "sandbox": sandbox}, "dependsOn": [{"name": "a", "queue": "q"}]});
@@ -177,7 +174,8 @@ mod tests {
             expression("spec.bulkhead.changeset"),
             "!(has(object.spec) && has(object.spec.bulkhead) && has(object.spec.bulkhead.changeset))"
         );
-        assert_eq!(expression("spec.toolsets"), "!(has(object.spec) && has(object.spec.toolsets) && object.spec.toolsets.size() > 0)");
+        let list = Field { kind: "AgentPool", path: "spec.list", values: Values::NotEmpty, advice: "" };
+        assert_eq!(list.expression("object"), "!(has(object.spec) && has(object.spec.list) && object.spec.list.size() > 0)");
         assert_eq!(
             expression("spec.supervision.rules[].rule"),
             "!(has(object.spec) && has(object.spec.supervision) && has(object.spec.supervision.rules) && \

@@ -23,6 +23,7 @@
 //! | [`plan`] | the agents' API: many items at once |
 //! | [`shortage`] | the limit that refuses a model call, and the tokens it has left |
 //! | [`text`] | bytes and words as plain text |
+//! | [`tools`] | between controller and bridge: what a bridge serves |
 //! | [`work`] | the agents' API: claim, finish, submit |
 
 pub mod access;
@@ -46,6 +47,7 @@ pub mod plan;
 pub mod sandbox;
 pub mod shortage;
 pub mod text;
+pub mod tools;
 pub mod work;
 
 pub use error::{Code, Refusal};
@@ -54,6 +56,8 @@ pub use error::{Code, Refusal};
 pub const GATEWAY_AUDIENCE: &str = "spillway.dev/gateway";
 /// Audience of the token that a gateway shows to the governor.
 pub const GOVERNOR_AUDIENCE: &str = "spillway.dev/governor";
+/// Audience of the token by which the bridge of a Toolset identifies itself to gateways and to the controller.
+pub const BRIDGE_AUDIENCE: &str = "spillway.dev/bridge";
 /// Name in the gateway's certificate. Pods have no DNS, so the name is fixed and never resolved.
 pub const GATEWAY_TLS_NAME: &str = "gateway.spillway.internal";
 /// Name in the governor's certificate.

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use crate::api::agent_pool::{Dialect, EnvVar as PoolEnv, PoolMode};
 use crate::api::owner::owner;
 use crate::api::{Agent, AgentPool, names};
+use crate::controller::compute_defaults::{ComputeDefaults, complete};
 use crate::controller::program_files::{FILE_NAME, FILES_DIR, FileCopy, HOME_DIR, WORKSPACE_DIR, copies};
 use crate::controller::supervised::Supervised;
 use crate::policy::git::Repository;
@@ -73,9 +74,9 @@ const AGENT_UID: i64 = 10_001;
 const HOME_VOLUME_DIR: &str = "/home/agent";
 const TMP_DIR: &str = "/tmp";
 /// Limits of an agent whose pool sets none: enough to build small projects, little enough for ten agents on a laptop.
-const DEFAULT_LIMITS: [(&str, &str); 3] = [("cpu", "1"), ("memory", "1Gi"), ("ephemeral-storage", "10Gi")];
+const DEFAULT_LIMITS: ComputeDefaults = [("cpu", "1"), ("memory", "1Gi"), ("ephemeral-storage", "10Gi")];
 /// Requests of an agent whose pool sets none. Without them Kubernetes would use the limits as requests.
-const DEFAULT_REQUESTS: [(&str, &str); 3] = [("cpu", "100m"), ("memory", "128Mi"), ("ephemeral-storage", "64Mi")];
+const DEFAULT_REQUESTS: ComputeDefaults = [("cpu", "100m"), ("memory", "128Mi"), ("ephemeral-storage", "64Mi")];
 /// Scratch volumes with their sizes. The kubelet evicts a pod that exceeds them.
 const SCRATCH_VOLUMES: [(&str, &str, &str); 2] = [("home", HOME_VOLUME_DIR, "1Gi"), ("tmp", TMP_DIR, "1Gi")];
 const WORKSPACE_SIZE: &str = "8Gi";
@@ -92,7 +93,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
         image: Some(spec.agent.image.clone()),
         command: Some(command(pool)),
         env: Some(environment(agent, pool)),
-        resources: Some(resources(agent.spec.resources.as_ref().or(spec.agent.resources.as_ref()))),
+        resources: Some(complete(agent.spec.resources.as_ref().or(spec.agent.resources.as_ref()), DEFAULT_LIMITS, DEFAULT_REQUESTS)),
         security_context: Some(SecurityContext { seccomp_profile: sandbox::container_profile(spec), ..container_security_context() }),
         working_dir: Some(WORKSPACE_DIR.into()),
         volume_mounts: Some(mounts(pool, &files)),
@@ -302,25 +303,6 @@ fn storage_hash(agent: &Agent, pool: &AgentPool) -> String {
     let claim = pool.spec.workspace.as_ref().and_then(|workspace| workspace.claim_name.clone());
     let source = claim.map_or_else(|| format!("empty/{}", agent.name_any()), |claim| format!("claim/{claim}"));
     names::short_hash(&[&agent.namespace().unwrap_or_default(), &source], 16)
-}
-
-/// The resources that are set, completed with defaults: a container without limits could use the whole node.
-fn resources(set: Option<&ResourceRequirements>) -> ResourceRequirements {
-    let mut resources = set.cloned().unwrap_or_default();
-    let limits = resources.limits.get_or_insert_default();
-    for (name, value) in DEFAULT_LIMITS {
-        limits.entry(name.to_owned()).or_insert_with(|| Quantity(value.to_owned()));
-    }
-    let requests = resources.requests.get_or_insert_default();
-    for (name, value) in DEFAULT_REQUESTS {
-        let limited = set.is_some_and(|set| set.limits.as_ref().is_some_and(|limits| limits.contains_key(name)));
-        // A limit that was set may be below our default request, which the API server would refuse. Then no request is
-        // set, and Kubernetes uses the limit.
-        if !limited {
-            requests.entry(name.to_owned()).or_insert_with(|| Quantity(value.to_owned()));
-        }
-    }
-    resources
 }
 
 fn container_security_context() -> SecurityContext {

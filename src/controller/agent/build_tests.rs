@@ -38,6 +38,7 @@ fn supervised() -> Supervised {
         gateway: "10.0.0.1:8443".into(),
         peer,
         port: 8443,
+        controller: Default::default(),
         image: "spillway:dev".into(),
         pull_policy: "Never".into(),
         canaries: vec![],

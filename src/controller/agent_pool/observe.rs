@@ -355,6 +355,11 @@ pub fn missing_references(spec: &AgentPoolSpec, namespace: &str, stores: &Stores
             missing.push(format!("{}/{}", crate::api::WorkQueue::kind(&()), queue.name));
         }
     }
+    for toolset in spec.toolsets.iter().flatten() {
+        if stores.toolsets.get(&ObjectRef::new(&toolset.name).within(namespace)).is_none() {
+            missing.push(format!("{}/{}", crate::api::Toolset::kind(&()), toolset.name));
+        }
+    }
     missing
 }
 

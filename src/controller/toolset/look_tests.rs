@@ -1,0 +1,125 @@
+//! Looks at a Toolset by a leader with an API server in memory. Its bridge does not answer.
+
+use super::*;
+use crate::controller::fake::{Leader, TEAM, object};
+use serde_json::{Value, json};
+
+fn key() -> ObjectKey {
+    ObjectKey { namespace: TEAM.into(), name: "tools".into() }
+}
+
+fn toolset(egress: Value) -> Value {
+    let spec =
+        json!({"image": "i", "definitions": [{"configMapRef": {"name": "deploy"}}], "allowedCommands": ["/usr/bin/git"], "egress": egress});
+    object("Toolset", "tools", spec)
+}
+
+fn definitions() -> Value {
+    let metadata = json!({"name": "deploy", "namespace": TEAM});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": true, "data": {"disk.md": ""}})
+}
+
+/// Reason of a condition on the server.
+fn reason(leader: &Leader, type_: &str) -> Value {
+    let status = leader.status("Toolset", "tools");
+    status["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|one| one["type"] == type_)
+        .map(|one| one["reason"].clone())
+        .unwrap_or_default()
+}
+
+async fn look_once(leader: &Leader, memory: &mut LookMemory) -> LookResult {
+    look(&key(), memory, &Lookups::default(), &leader.context).await.expect("a look")
+}
+
+const KINDS: [&str; 4] = ["networkpolicies", "serviceaccounts", "services", "deployments"];
+
+fn version(leader: &Leader, plural: &str) -> Value {
+    leader.stored(plural, "tools-toolset").map(|object| object["metadata"]["resourceVersion"].clone()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn nothing_is_made_for_a_new_toolset_with_wrong_definitions() {
+    let leader = Leader::of(&[toolset(json!(null))]);
+    let mut memory = LookMemory::default();
+    for _ in 0..2 {
+        assert_eq!(look_once(&leader, &mut memory).await, LookResult::NotReady);
+    }
+    assert_eq!((reason(&leader, "Ready"), reason(&leader, "DefinitionsValid")), (json!("DefinitionsInvalid"), json!("ConfigMapNotFound")));
+    assert!(KINDS.iter().all(|plural| leader.stored(plural, "tools-toolset").is_none()));
+    assert_eq!(leader.context.toolsets.get(&key()), None);
+    assert_eq!(leader.events(), [("ConfigMapNotFound".to_owned(), "Serve".to_owned())], "once");
+}
+
+#[tokio::test]
+async fn its_objects_are_applied_once_and_again_when_others_change_them() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions()]);
+    let mut memory = LookMemory::default();
+    look_once(&leader, &mut memory).await;
+    assert_eq!((reason(&leader, "Ready"), reason(&leader, "DefinitionsValid")), (json!("Starting"), json!("NotReported")));
+    assert_eq!(leader.status("Toolset", "tools")["address"], "10.1.2.3:443");
+    let served = leader.context.toolsets.get(&key()).expect("an address");
+    assert_eq!((served.address, served.service_account.as_str()), (([10, 1, 2, 3], 443).into(), "tools-toolset"));
+    let versions = KINDS.map(|plural| version(&leader, plural));
+    assert!(versions.iter().all(Value::is_string), "{versions:?}");
+    look_once(&leader, &mut memory).await;
+    assert_eq!(KINDS.map(|plural| version(&leader, plural)), versions, "nothing differs");
+    let mut changed = leader.stored("deployments", "tools-toolset").expect("a Deployment");
+    changed["spec"]["replicas"] = json!(3);
+    leader.put("deployments", "tools-toolset", Some(changed));
+    leader.put("networkpolicies", "tools-toolset", None);
+    look_once(&leader, &mut memory).await;
+    assert_eq!(leader.stored("deployments", "tools-toolset").map(|object| object["spec"]["replicas"].clone()), Some(json!(1)));
+    assert!(leader.stored("networkpolicies", "tools-toolset").is_some());
+    assert_eq!(version(&leader, "services"), versions[2]);
+}
+
+#[tokio::test]
+async fn what_is_served_stays_when_the_definitions_become_wrong_and_not_when_the_spec_does() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions()]);
+    let mut memory = LookMemory::default();
+    look_once(&leader, &mut memory).await;
+    let ready = json!({"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1});
+    let mut deployment = leader.stored("deployments", "tools-toolset").expect("a Deployment");
+    deployment["status"] = ready;
+    leader.put("deployments", "tools-toolset", Some(deployment));
+    look_once(&leader, &mut memory).await;
+    assert_eq!(reason(&leader, "Ready"), "BridgeUnreachable");
+    leader.put("configmaps", "deploy", None);
+    look_once(&leader, &mut memory).await;
+    assert_eq!((reason(&leader, "Ready"), reason(&leader, "DefinitionsValid")), (json!("BridgeUnreachable"), json!("ConfigMapNotFound")));
+    assert!(leader.context.toolsets.get(&key()).is_some() && leader.stored("deployments", "tools-toolset").is_some());
+    let mut wrong = leader.stored("toolsets", "tools").expect("a Toolset");
+    wrong["spec"]["egress"] = json!({"mode": "AllowList", "allow": ["*.example.com:443"]});
+    leader.put("toolsets", "tools", Some(wrong));
+    look_once(&leader, &mut memory).await;
+    assert_eq!(reason(&leader, "Ready"), "InvalidSpec");
+    assert_eq!(leader.context.toolsets.get(&key()), None, "it is not served");
+}
+
+#[tokio::test]
+async fn objects_of_other_owners_are_left_alone() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions()]);
+    let foreign = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "tools-toolset", "namespace": TEAM}, "spec": {"clusterIP": "10.9.9.9"}});
+    leader.put("services", "tools-toolset", Some(foreign.clone()));
+    look_once(&leader, &mut LookMemory::default()).await;
+    assert_eq!(reason(&leader, "Ready"), "NameTaken");
+    assert_eq!(leader.stored("services", "tools-toolset"), Some(foreign));
+    assert_eq!((leader.stored("deployments", "tools-toolset"), leader.context.toolsets.get(&key())), (None, None));
+}
+
+#[tokio::test]
+async fn a_toolset_that_is_being_deleted_is_left_to_the_garbage_collector() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions()]);
+    let mut memory = LookMemory::default();
+    look_once(&leader, &mut memory).await;
+    let mut deleting = leader.stored("toolsets", "tools").expect("a Toolset");
+    deleting["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    leader.put("toolsets", "tools", Some(deleting));
+    leader.put("services", "tools-toolset", None);
+    assert_eq!(look_once(&leader, &mut memory).await, LookResult::Nothing);
+    assert_eq!((leader.stored("services", "tools-toolset"), leader.context.toolsets.get(&key())), (None, None));
+}
