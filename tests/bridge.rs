@@ -1,6 +1,8 @@
 //! `spillway bridge` as people start it by hand: the real binary, real programs, and requests as MCP clients send them. The official
 //! clients are in `tests/clients`.
 
+#[path = "bridge/gateways.rs"]
+mod gateways;
 #[path = "bridge/support.rs"]
 mod support;
 

@@ -52,6 +52,7 @@ mod store_rollback;
 mod supervision;
 mod tasks;
 mod think;
+mod toolsets;
 mod work;
 mod work_faults;
 mod work_fleet;

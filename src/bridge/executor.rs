@@ -136,6 +136,11 @@ impl Executor {
         self.served.now()
     }
 
+    /// What is wrong with definitions that are not served for that.
+    pub fn faults(&self) -> Vec<String> {
+        self.served.faults()
+    }
+
     /// Waits until the calls in progress have ended with their programs.
     pub async fn finish(&self) {
         self.calls.close();
@@ -161,10 +166,10 @@ impl Executor {
         done.unwrap_or_else(|error| Answer::not_run(Status::Unknown, "internal", format!("the call failed: {error}")))
     }
 
-    /// Refuses a call that cannot be read.
-    pub async fn refuse(&self, caller: Caller, message: String) -> Answer {
+    /// Refuses a call that cannot be read, or that came in a wrong way.
+    pub async fn refuse(&self, caller: Caller, rule: &'static str, message: String) -> Answer {
         let call = ProgramCall { caller, program: String::new(), arguments: Map::new(), idempotency_key: None };
-        let answer = Answer::not_run(Status::Rejected, "arguments", message);
+        let answer = Answer::not_run(Status::Rejected, rule, message);
         let revision = self.served().catalog().revision().to_owned();
         match audit_id() {
             Ok(audit_id) => self.count_if_wrong(&call, Answer { audit_id, revision, ..answer }).await,

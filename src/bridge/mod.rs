@@ -14,17 +14,22 @@
 //! | [`credentials`] | credentials, from files | keep a credential longer than a call |
 //! | [`pinned_program`] | the file of a program, as it was when it was loaded | run it |
 //! | [`served_catalog`] | the definitions that are served, read again when they change | run a program |
+//! | [`admitted_request`] | who sends a request of MCP, and how its call ended | |
+//! | [`clients`] | who may call: programs of a laptop, or gateways | decide on a call of a program |
 //! | [`audit_log`] | writes the audit log, and verifies one | decide |
 //! | [`program_process`] | a process of ours around one program | know of MCP or of definitions |
 //! | [`private_folder`] | the folders that programs write to | |
 //! | [`end_of_input`] | hearing that standard input ends | |
 //! | [`executor`] | one call, from its arguments to its answer | know of MCP |
 //! | [`tools`] | the three tools, as MCP describes them | run a program |
+//! | [`client`] | calls bridges in the cluster, for gateways and for the leader | run a program |
 //! | [`server`] | MCP over HTTP | decide on a call |
 
+pub mod admitted_request;
 pub mod audit_log;
 pub mod capabilities;
 pub mod client;
+pub mod clients;
 pub mod command;
 pub mod credentials;
 pub mod end_of_input;

@@ -61,6 +61,8 @@ pub struct ServedCatalog {
     folder: PathBuf,
     allowed: Allowed,
     now: Mutex<Arc<LoadedCatalog>>,
+    /// What is wrong with other files that were found since. They are tried again: a program may be installed after its definition.
+    faults: Mutex<Vec<String>>,
 }
 
 impl ServedCatalog {
@@ -69,12 +71,26 @@ impl ServedCatalog {
         let files = read(&folder).map_err(|error| anyhow::anyhow!("cannot read {}: {error}", folder.display()))?;
         let loaded = LoadedCatalog::load(&files, &allowed)
             .map_err(|faults| anyhow::anyhow!("the definitions of {} are wrong:\n{}", folder.display(), faults.join("\n")))?;
-        Ok((Self { folder, allowed, now: Mutex::new(Arc::new(loaded)) }, FolderWatch { served: files, faults: Vec::new() }))
+        let served = Self { folder, allowed, now: Mutex::new(Arc::new(loaded)), faults: Mutex::default() };
+        Ok((served, FolderWatch { served: files }))
     }
 
     /// What is served now.
     pub fn now(&self) -> Arc<LoadedCatalog> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is wrong with the files that are in the folder now, if they are not served.
+    pub fn faults(&self) -> Vec<String> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps the faults, and says whether they are others than before.
+    fn set_faults(&self, faults: &[String]) -> bool {
+        let mut kept = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = *kept != faults;
+        *kept = faults.to_vec();
+        changed
     }
 }
 
@@ -83,8 +99,6 @@ impl ServedCatalog {
 pub struct FolderWatch {
     /// The files that are served.
     served: BTreeMap<String, Vec<u8>>,
-    /// What is wrong with other files that were found since. They are tried again: a program may be installed after its definition.
-    faults: Vec<String>,
 }
 
 impl FolderWatch {
@@ -115,21 +129,18 @@ impl FolderWatch {
     fn look(&mut self, served: &ServedCatalog) -> Option<Result<String, Vec<String>>> {
         let files = read(&served.folder).map_err(|error| vec![format!("cannot read {}: {error}", served.folder.display())]);
         if files.as_ref().is_ok_and(|files| *files == self.served) {
-            self.faults.clear();
+            served.set_faults(&[]);
             return None;
         }
         match files.and_then(|files| LoadedCatalog::load(&files, &served.allowed).map(|loaded| (files, loaded))) {
             Ok((files, loaded)) => {
-                (self.served, self.faults) = (files, Vec::new());
+                self.served = files;
+                served.set_faults(&[]);
                 let revision = loaded.catalog.revision().to_owned();
                 *served.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
                 Some(Ok(revision))
             }
-            Err(faults) if faults == self.faults => None,
-            Err(faults) => {
-                self.faults.clone_from(&faults);
-                Some(Err(faults))
-            }
+            Err(faults) => served.set_faults(&faults).then_some(Err(faults)),
         }
     }
 }
@@ -158,6 +169,7 @@ mod tests {
         let faults = watch.look(&served).expect("a change").expect_err("no such program");
         assert!(faults.iter().any(|fault| fault.contains("b: /usr/bin/missing cannot be used")), "{faults:?}");
         assert_eq!(served.now().catalog().revision(), first.catalog().revision());
+        assert_eq!(served.faults(), faults);
         assert_eq!(watch.look(&served), None, "a fault is said once");
         let late = tempfile::tempdir().expect("a folder");
         let program = late.path().join("late");
@@ -165,6 +177,7 @@ mod tests {
         watch.look(&served).expect("a change").expect_err("not installed yet");
         fs::copy("/usr/bin/id", &program).expect("installed");
         watch.look(&served).expect("it is tried again").expect("it is right");
+        assert_eq!(served.faults(), [] as [&str; 0]);
         write("b", "/usr/bin/env");
         watch.look(&served).expect("a change").expect_err("an interpreter");
         write("b", "/usr/bin/tail");

@@ -38,6 +38,15 @@ pub struct ServeArguments {
     /// File of the audit log. It is made if it does not exist, and continued if it does [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub audit_file: Option<PathBuf>,
+    /// Serve only the gateways of a Spillway installation, over TLS: file with the certificates of its authority
+    #[arg(long, value_name = "FILE", requires = "identity_token", conflicts_with_all = ["token_file", "hosts", "end_with_input"])]
+    pub gateway_ca: Option<PathBuf>,
+    /// File with the token of this pod's ServiceAccount for the audience spillway.dev/bridge. It proves to gateways which bridge this is
+    #[arg(long, value_name = "FILE", requires = "gateway_ca")]
+    pub identity_token: Option<PathBuf>,
+    /// Address of /livez, /readyz and /metrics [default: none]
+    #[arg(long, value_name = "IP:PORT")]
+    pub health_listen: Option<SocketAddr>,
     /// End if this kernel cannot enforce all limits of the sandbox of programs [default: say so, and go on]
     #[arg(long)]
     pub require_sandbox: bool,

@@ -79,6 +79,8 @@ pub struct ContextParts {
     pub git: GitSettings,
     /// The certificates.
     pub trust: watch::Receiver<Option<Trust>>,
+    /// Asks bridges for their status.
+    pub bridges: BridgeClient,
     /// The index of work items.
     pub work_index: WorkIndex,
     /// Whether writes are under way that a caller waits for.
@@ -183,6 +185,7 @@ impl Context {
             egress,
             git,
             trust,
+            bridges,
             work_index,
             foreground_writes: quiet,
             fleet,
@@ -216,7 +219,7 @@ impl Context {
             attempts: Attempts::default(),
             scale_downs: ScaleDowns::default(),
             toolsets: ServedToolsets::default(),
-            bridges: BridgeClient::new(),
+            bridges,
             wake,
             supervised,
             egress,

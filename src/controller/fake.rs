@@ -81,6 +81,7 @@ pub fn agent(name: &str, pool: &str) -> [Value; 2] {
 /// The context of a leader that has read these objects, and asks the API server behind `client` for all else.
 pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context {
     let metrics = Metrics::default();
+    let bridges = crate::bridge::client::BridgeClient::new(Default::default(), client.clone()).expect("a client of bridges");
     let parts = ContextParts {
         client: client.clone(),
         leadership: Leadership::held(),
@@ -102,6 +103,7 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
         egress: EgressSettings::default(),
         git: GitSettings::default(),
         trust: watch::channel(None).1,
+        bridges,
         work_index: WorkIndex::new(metrics.clone()).0,
         foreground_writes: ForegroundWrites::default(),
         fleet: Fleet::new(metrics),

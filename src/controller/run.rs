@@ -25,6 +25,7 @@ use super::fleet::Fleet;
 use super::stores::{AgentObject, BudgetObject, PoolObject, Stores};
 use super::watches::{Triggers, watch_all};
 use super::{agent_pool, budget, cluster_default, gauges, status_throttle::Owned, supervised, toolset};
+use crate::bridge::client::BridgeClient;
 use crate::cluster::ObjectKey;
 use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::events::Events;
@@ -166,6 +167,8 @@ async fn stand_and_lead(
         let notifier = Notifier::start(settings.webhooks.clone(), &metrics)?;
         let events = Events::new(client.clone(), settings.lease.holder.clone(), notifier);
         let Triggers { pools, agents, budgets, wake } = triggers;
+        let certificate = Serving::default();
+        let bridges = BridgeClient::new(certificate.clone(), client.clone())?;
         let parts = ContextParts {
             client: client.clone(),
             leadership: leadership.clone(),
@@ -179,6 +182,7 @@ async fn stand_and_lead(
             egress: settings.egress.clone(),
             git: settings.git.clone(),
             trust: trust.clone(),
+            bridges,
             work_index,
             foreground_writes: quiet,
             fleet,
@@ -189,7 +193,7 @@ async fn stand_and_lead(
             () = drive(context.clone(), WatchedKinds { pools, agents, budgets }, settings.concurrency, &stop) => Ok(()),
             ended = cluster_default::ensure(context.clone(), settings.cluster_budget.as_ref()) => ended,
             ended = toolset::run(context.clone()) => ended,
-            ended = govern(context.clone(), &settings, trust) => ended,
+            ended = govern(context.clone(), &settings, certificate, trust) => ended,
             () = work::run::run(context.clone(), looks, queues) => bail!("the task that manages work items ended"),
             () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("the task that accounts for tokens ended"),
             () = commands::run(context.clone()) => bail!("the task that reports command breakers to agents ended"),
@@ -214,9 +218,13 @@ async fn stand_and_lead(
 
 /// Serves gateways, runs the timers of agents, and passes new certificates to the server and the pools. Returns only
 /// with an error.
-async fn govern(context: Arc<Context>, settings: &Settings, mut trust: watch::Receiver<Option<Trust>>) -> anyhow::Result<()> {
+async fn govern(
+    context: Arc<Context>,
+    settings: &Settings,
+    certificate: Serving,
+    mut trust: watch::Receiver<Option<Trust>>,
+) -> anyhow::Result<()> {
     let listening = bind(settings.governor).await?;
-    let certificate = Serving::default();
     let reviewer = Reviewer::new(context.client.clone(), GOVERNOR_AUDIENCE);
     let (gateway, bodies) = (settings.gateway_user.clone(), BodyMemory::new(GOVERNOR_BODY_LIMITS));
     let governor = Arc::new(Governor { context: context.clone(), reviewer, gateway, bodies });

@@ -26,6 +26,7 @@
 //! | [`models`] | model calls: held, forwarded with the team's credential, metered |
 //! | [`egress`] | connections of programs to destinations other than models |
 //! | [`git`] | requests of git clients for the repository of their pool |
+//! | [`tools`] | requests of MCP clients for the Toolsets of their pool |
 //! | [`artifacts`] | files that programs keep with their items |
 //! | [`openapi`] | the agents' API as an OpenAPI document |
 
@@ -50,6 +51,7 @@ pub mod routes;
 mod run;
 pub mod state;
 mod streamed_body;
+pub mod tools;
 mod transfer_record;
 
 pub use run::{Settings, run};

@@ -169,7 +169,7 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             body: None,
             answer: json!({"type": "string", "format": "binary"}),
         },
-        Call::Changes | Call::Egress | Call::Git | Call::Artifacts => return None,
+        Call::Changes | Call::Egress | Call::Git | Call::Tools | Call::Artifacts => return None,
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => return None,
         Call::ReadArtifact | Call::UnusedArtifacts | Call::WorkReplay => return None,
     };

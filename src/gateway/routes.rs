@@ -20,6 +20,7 @@ use super::git;
 use super::models;
 use super::openapi;
 use super::state::Gateway;
+use super::tools;
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refusal_response;
 use crate::serve::request_body::BodyLimits;
@@ -35,6 +36,7 @@ use crate::wire::follow::{InboxQuery, ListWork};
 use crate::wire::git::GIT_PATH_PREFIX;
 use crate::wire::plan::Plan;
 use crate::wire::text::hex;
+use crate::wire::tools::TOOLS_PATH_PREFIX;
 use crate::wire::work::{Claim, Complete, Fail, ProgressUpdate, Release, Submit};
 use crate::wire::{Code, Refusal};
 
@@ -95,6 +97,14 @@ async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
             refusal_response(&refusal)
         });
         gateway.metrics.call_answered("/git", response.status().as_u16());
+        return response;
+    }
+    if request.uri().path().starts_with(TOOLS_PATH_PREFIX) {
+        let response = tools::answer(&gateway, request).await.unwrap_or_else(|refusal| {
+            gateway.metrics.call_refused("/mcp", refusal.code.label());
+            if refusal.code == Code::WrongMethod { wrong_method(&["POST"]) } else { refusal_response(&refusal) }
+        });
+        gateway.metrics.call_answered("/mcp", response.status().as_u16());
         return response;
     }
     if request.uri().path().starts_with(PEOPLE_PATH_PREFIX) {
@@ -230,7 +240,7 @@ fn check_arguments(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> 
         Call::AskBudget => body::read::<AskTokens>(bytes).map(drop),
         Call::TryCommand => body::read::<TryCommand>(bytes).map(drop),
         Call::EndTry => body::read::<EndTry>(bytes).map(drop),
-        Call::Budget | Call::Changes | Call::Connect | Call::Egress | Call::Git => Ok(()),
+        Call::Budget | Call::Changes | Call::Connect | Call::Egress | Call::Git | Call::Tools => Ok(()),
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => Ok(()),
         Call::PutArtifact | Call::ListArtifacts | Call::GetArtifact | Call::Artifacts => Ok(()),
         Call::ReadArtifact | Call::UnusedArtifacts | Call::WorkReplay => Ok(()),

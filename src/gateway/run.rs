@@ -26,6 +26,8 @@ use super::models::upstream::Upstream;
 use super::models::{Models, Times};
 use super::routes::{AGENT_BODY_LIMITS, routes};
 use super::state::Gateway;
+use super::tools::Tools;
+use crate::bridge::client::BridgeClient;
 use crate::cluster::access::Authorizer;
 use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::connect;
@@ -128,6 +130,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let egress = Egress::new(EgressSettings::read(settings.egress.as_deref())?, origins.clone());
     let credentials = Credentials::new(Purpose::Git, client.clone(), &settings.account, &settings.governor.namespace);
     let git = Git::new(GitSettings::read(settings.git.as_deref())?, credentials);
+    let tools = Tools::new(BridgeClient::new(certificate.clone(), client.clone())?);
     let artifacts = Artifacts::new(&ArtifactSettings::read(settings.artifacts.as_deref())?)?;
     let models = Arc::new(models(&settings, origins, client.clone(), governor.clone())?);
     let telling = models.meter.clone();
@@ -158,6 +161,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         models: models_of,
         egress,
         git,
+        tools,
         artifacts,
         lease_history,
     });
@@ -183,6 +187,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
                 tokio::time::sleep(EGRESS_SHUTDOWN_GRACE).await;
                 connections.egress.stop();
                 connections.git.stop();
+                connections.tools.stop();
                 connections.artifacts.stop();
             });
             let ended = serving.await;

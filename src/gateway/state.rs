@@ -12,6 +12,7 @@ use super::lease_history::LeaseHistory;
 use super::limits::Limits;
 use super::long_poll::LongPolls;
 use super::models::Models;
+use super::tools::Tools;
 use crate::cluster::access::Authorizer;
 use crate::cluster::token::Reviewer;
 use crate::serve::request_body::BodyMemory;
@@ -41,6 +42,8 @@ pub struct Gateway {
     pub egress: Egress,
     /// Git requests.
     pub git: Git,
+    /// Requests of MCP clients.
+    pub tools: Tools,
     /// Calls about artifacts.
     pub artifacts: Artifacts,
     /// The last answers about leases.

@@ -86,6 +86,7 @@ pub async fn answer(
         | Call::Connect
         | Call::Egress
         | Call::Git
+        | Call::Tools
         | Call::PutArtifact
         | Call::ListArtifacts
         | Call::GetArtifact

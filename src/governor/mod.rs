@@ -22,6 +22,7 @@
 //! | [`external`] | agents outside the cluster: their registration and settings |
 //! | [`changeset`] | how agents make changesets, and the branch of each item |
 //! | [`git`] | which repository an agent may use, and which refs it may push |
+//! | [`tools`] | which Toolsets an agent may call, and where their bridges are |
 //! | [`lease_check`] | whether an agent is not paused and holds the item that it names |
 //! | [`commands`] | the circuit breaker for commands of a namespace |
 //! | [`work`] | work items: assignment, transitions, results |
@@ -46,6 +47,7 @@ pub mod rollback;
 mod sandbox;
 mod sandbox_offer;
 pub mod server;
+pub mod tools;
 pub mod work;
 
 pub use live::Live;

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::caller::Caller;
-use super::{budget, calls, egress, git, work};
+use super::{budget, calls, egress, git, tools, work};
 use crate::cluster::ObjectKey;
 use crate::cluster::token::{ExternalUser, Reviewer};
 use crate::controller::Context;
@@ -133,6 +133,9 @@ async fn route_request(governor: &Arc<Governor>, request: Request) -> Result<Res
     }
     if row.call == Call::Git {
         return Ok(json_response(&git::of_agent(&caller, &bytes, context).await?));
+    }
+    if row.call == Call::Tools {
+        return Ok(json_response(&tools::of_agent(&caller, &bytes, context).await?));
     }
     let key = head.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (context, call) = (context.clone(), row.call);

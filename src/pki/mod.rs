@@ -7,9 +7,11 @@
 //! | file | for |
 //! |---|---|
 //! | [`authority`] | creates and signs certificates |
+//! | [`bridge_tls`] | TLS with the bridges of Toolsets |
 //! | [`secrets`] | the leader's loop: reads the Secrets, decides, writes by compare-and-swap |
 //! | [`tls`] | TLS servers and clients with these certificates |
 
 pub mod authority;
+pub mod bridge_tls;
 pub mod secrets;
 pub mod tls;

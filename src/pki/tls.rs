@@ -33,11 +33,16 @@ impl Serving {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(CertifiedKey::new(chain, key)));
         Ok(())
     }
+
+    /// The certificate, if there is one.
+    pub fn current(&self) -> Option<Arc<CertifiedKey>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl ResolvesServerCert for Serving {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current()
     }
 }
 

@@ -68,6 +68,10 @@ impl Bridge {
         self.folder.path()
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn definitions(&self) -> PathBuf {
         self.folder.path().join("definitions")
     }

@@ -19,6 +19,7 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use serde_json::{Value, json};
+use spillway::bridge::client::BridgeClient;
 use spillway::cluster::access::Authorizer;
 use spillway::cluster::token::Reviewer;
 use spillway::gateway::artifacts::{ArtifactSettings, Artifacts};
@@ -32,6 +33,7 @@ use spillway::gateway::models::upstream::Upstream;
 use spillway::gateway::models::{Models, Times};
 use spillway::gateway::routes::{AGENT_BODY_LIMITS, routes};
 use spillway::gateway::state::Gateway;
+use spillway::gateway::tools::Tools;
 use spillway::governor::server::refusal_response;
 use spillway::origins::Origins;
 use spillway::pki::authority::{PemKeyPair, authority, serving};
@@ -382,7 +384,8 @@ impl TestCluster {
             metrics: metrics.clone(),
             models,
             egress: spillway::gateway::egress::Egress::new(Default::default(), Default::default()),
-            git: Git::new(Default::default(), Credentials::new(Purpose::Git, client, "spillway-gateway", "spillway-system")),
+            git: Git::new(Default::default(), Credentials::new(Purpose::Git, client.clone(), "spillway-gateway", "spillway-system")),
+            tools: Tools::new(BridgeClient::new(Default::default(), client.clone()).expect("a client of bridges")),
             artifacts: Artifacts::new(&ArtifactSettings::default()).expect("no store"),
             lease_history,
         };

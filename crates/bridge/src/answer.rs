@@ -26,6 +26,23 @@ pub enum Status {
     Unknown,
 }
 
+impl Status {
+    /// The status as it is in JSON.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Nonzero => "nonzero",
+            Self::Timeout => "timeout",
+            Self::SpawnFailed => "spawn_failed",
+            Self::Rejected => "rejected",
+            Self::Busy => "busy",
+            Self::BreakerOpen => "breaker_open",
+            Self::Cancelled => "cancelled",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -28,6 +28,19 @@ const AFTER_HASH: &str = "\",";
 pub struct Caller {
     /// The agent, or the user of a bridge that was started by hand.
     pub name: String,
+    /// The uid of the agent's pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// The item that the agent holds, and the epoch of its lease, as `UID/EPOCH`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
+}
+
+impl Caller {
+    /// A caller that is no agent.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), pod: None, item: None }
+    }
 }
 
 /// What happened.

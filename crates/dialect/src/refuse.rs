@@ -81,6 +81,7 @@ fn program_action(refusal: &Refusal, now_ms: i64) -> ProgramAction {
         Code::ModelNotAllowed
         | Code::EgressDenied
         | Code::GitDenied
+        | Code::ToolsDenied
         | Code::InvalidBody
         | Code::BodyTooLarge
         | Code::NotAllowed

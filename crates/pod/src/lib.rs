@@ -74,6 +74,8 @@ pub const MAX_ORDER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Where the sidecar mounts the volume of the pool's folder.
 pub const VOLUME_DIR: &str = "/spillway/volume";
+/// Start of the URLs of Toolsets at the sidecar. The name of a Toolset follows.
+pub const TOOLS_URL: &str = "http://127.0.0.1:4104/mcp/";
 /// The URL of the pool's folder at the sidecar.
 pub const FOLDER_URL: &str = "http://127.0.0.1:4106/folder";
 

@@ -80,6 +80,8 @@ pub enum Call {
     Egress,
     /// `POST /governor/v1/git`: which repository an agent may use
     Git,
+    /// `POST /governor/v1/tools`: whether an agent may call a Toolset
+    Tools,
     /// `POST /governor/v1/artifacts`: a step of a call of an agent about artifacts
     Artifacts,
     /// `POST /governor/v1/artifacts/read`: which object has an artifact that a person may read
@@ -111,7 +113,7 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
 
 /// The access table. A program's calls go through the sidecar. Therefore the sidecar may make every call that the
 /// program may make. An agent outside the cluster has the rights of a sidecar.
-pub const ACCESS_TABLE: [Row; 36] = [
+pub const ACCESS_TABLE: [Row; 37] = [
     row(Call::Enrol, "POST", "/agent/v1/external", &[Caller::External], true),
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
@@ -144,6 +146,7 @@ pub const ACCESS_TABLE: [Row; 36] = [
     row(Call::MeterSettle, "POST", "/governor/v1/meter/settle", &[Caller::Gateway], true),
     row(Call::Egress, "POST", "/governor/v1/egress", &[Caller::Gateway], true),
     row(Call::Git, "POST", "/governor/v1/git", &[Caller::Gateway], true),
+    row(Call::Tools, "POST", "/governor/v1/tools", &[Caller::Gateway], true),
     row(Call::Artifacts, "POST", "/governor/v1/artifacts", &[Caller::Gateway], true),
     row(Call::ReadArtifact, "POST", "/governor/v1/artifacts/read", &[Caller::Gateway], true),
     row(Call::UnusedArtifacts, "POST", "/governor/v1/artifacts/unused", &[Caller::Gateway], true),
@@ -229,6 +232,7 @@ mod tests {
             (MeterSettle, [(Program, false), (Link, false), (Gateway, true)]),
             (Egress, [(Program, false), (Link, false), (Gateway, true)]),
             (Git, [(Program, false), (Link, false), (Gateway, true)]),
+            (Tools, [(Program, false), (Link, false), (Gateway, true)]),
             (PutArtifact, [(Program, true), (Link, true), (Gateway, false)]),
             (ListArtifacts, [(Program, true), (Link, true), (Gateway, false)]),
             (GetArtifact, [(Program, true), (Link, true), (Gateway, false)]),

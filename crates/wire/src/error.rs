@@ -75,6 +75,8 @@ pub enum Code {
     EgressDenied,
     /// The git request is denied. `reason` says why.
     GitDenied,
+    /// The call of a Toolset is denied. `reason` says why.
+    ToolsDenied,
     /// The destination is allowed, but cannot be reached now.
     DestinationUnreachable,
     /// The agent is paused, or it no longer holds the item of the call.
@@ -111,7 +113,8 @@ impl Code {
             | Self::LimitReached
             | Self::NoQueues
             | Self::EgressDenied
-            | Self::GitDenied => 403,
+            | Self::GitDenied
+            | Self::ToolsDenied => 403,
             Self::NoSuchCall | Self::NoSuchArtifact => 404,
             Self::WrongMethod => 405,
             Self::InvalidBody | Self::BodyTooLarge | Self::ModelNotAllowed => 400,
@@ -172,6 +175,7 @@ impl Code {
             Self::ModelNotAllowed => "model_not_allowed",
             Self::EgressDenied => "egress_denied",
             Self::GitDenied => "git_denied",
+            Self::ToolsDenied => "tools_denied",
             Self::DestinationUnreachable => "destination_unreachable",
             Self::NotWorking => "not_working",
             Self::SessionUnknown => "session_unknown",
@@ -227,6 +231,7 @@ impl Code {
             | Self::ModelNotAllowed
             | Self::EgressDenied
             | Self::GitDenied
+            | Self::ToolsDenied
             | Self::NotWorking
             | Self::SessionUnknown
             | Self::HoldClosed => false,
@@ -243,7 +248,7 @@ pub struct Refusal {
     pub code: Code,
     /// What is wrong and what to do, for people.
     pub message: String,
-    /// Reason of a denied destination or git request, in one word.
+    /// Reason of a denied destination, git request or call of a Toolset, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
     /// Path of the field that is wrong.

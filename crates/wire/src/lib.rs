@@ -23,7 +23,7 @@
 //! | [`plan`] | the agents' API: many items at once |
 //! | [`shortage`] | the limit that refuses a model call, and the tokens it has left |
 //! | [`text`] | bytes and words as plain text |
-//! | [`tools`] | between controller and bridge: what a bridge serves |
+//! | [`tools`] | requests of programs' MCP clients for the bridge of a Toolset |
 //! | [`work`] | the agents' API: claim, finish, submit |
 
 pub mod access;
@@ -54,12 +54,14 @@ pub use error::{Code, Refusal};
 
 /// Audience of the token that an agent's pod shows to the gateway.
 pub const GATEWAY_AUDIENCE: &str = "spillway.dev/gateway";
+/// Audience of the token by which the bridge of a Toolset proves itself to gateways and to the controller.
+pub const BRIDGE_AUDIENCE: &str = "spillway.dev/bridge";
 /// Audience of the token that a gateway shows to the governor.
 pub const GOVERNOR_AUDIENCE: &str = "spillway.dev/governor";
-/// Audience of the token by which the bridge of a Toolset identifies itself to gateways and to the controller.
-pub const BRIDGE_AUDIENCE: &str = "spillway.dev/bridge";
 /// Name in the gateway's certificate. Pods have no DNS, so the name is fixed and never resolved.
 pub const GATEWAY_TLS_NAME: &str = "gateway.spillway.internal";
+/// Name of a bridge in TLS and in requests. Its certificate proves nothing: a token does.
+pub const BRIDGE_TLS_NAME: &str = "bridge.spillway.internal";
 /// Name in the governor's certificate.
 pub const GOVERNOR_TLS_NAME: &str = "governor.spillway.internal";
 /// Key of the ConfigMap, and name of the file in the pod, that holds the certificates to trust.

@@ -54,6 +54,12 @@ const FOLDER_VOLUME_DIR: &str = "/spillway/volume";
 const DATA_DIR: &str = "/spillway/data";
 /// The sidecar's loopback port for other hosts than models, git and tools.
 const EGRESS_PROXY_URL: &str = "http://127.0.0.1:4102";
+/// Start of the URLs of Toolsets at the sidecar's loopback port for tools.
+const TOOLS_URL: &str = "http://127.0.0.1:4104/mcp/";
+/// The variable with the URL of the pool's first Toolset.
+const MCP_URL_VARIABLE: &str = "SPILLWAY_MCP_URL";
+/// The variable with the URLs of all Toolsets of the pool, as a JSON object by name.
+const MCP_SERVERS_VARIABLE: &str = "SPILLWAY_MCP_SERVERS";
 /// The sidecar's loopback port for git.
 const GIT_URL: &str = "http://127.0.0.1:4103/git";
 /// The sidecar's loopback port for models.
@@ -247,6 +253,7 @@ fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
     // A name may be set once. A pool that sets the same settings of git replaces ours.
     let unlisted = |name: &String| !listed.iter().any(|own| own.name == *name);
     all.extend(git_variables(pool).into_iter().filter(|(name, _)| unlisted(name)).map(|(name, value)| plain(&name, value)));
+    all.extend(tool_variables(pool).into_iter().filter(|(name, _)| unlisted(name)).map(|(name, value)| plain(&name, value)));
     all.extend(model_variables(pool).into_iter().map(|(name, value)| plain(name, value)));
     all.extend(listed.into_iter().map(|PoolEnv { name, value }| EnvVar { name, value: Some(value.unwrap_or_default()), value_from: None }));
     all
@@ -278,6 +285,15 @@ fn git_variables(pool: &AgentPool) -> Vec<(String, String)> {
         set.extend([(format!("GIT_CONFIG_KEY_{number}"), key), (format!("GIT_CONFIG_VALUE_{number}"), value)]);
     }
     set
+}
+
+/// Variables that point clients of MCP to the sidecar: the pool's first Toolset, and all by their names.
+fn tool_variables(pool: &AgentPool) -> Vec<(String, String)> {
+    let listed = pool.spec.toolsets.as_deref().unwrap_or_default();
+    let Some(first) = listed.first() else { return Vec::new() };
+    let url = |name: &str| format!("{TOOLS_URL}{name}");
+    let all: serde_json::Map<String, Value> = listed.iter().map(|toolset| (toolset.name.clone(), json!(url(&toolset.name)))).collect();
+    vec![(MCP_URL_VARIABLE.to_owned(), url(&first.name)), (MCP_SERVERS_VARIABLE.to_owned(), Value::Object(all).to_string())]
 }
 
 /// Variables that point clients of model APIs to the sidecar: for each protocol the pool's first entry, with the base

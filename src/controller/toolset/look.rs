@@ -200,7 +200,9 @@ async fn observe_pod(key: &ObjectKey, deployment: Option<&Deployment>, context: 
 async fn ask(toolset: &Toolset, key: &ObjectKey, address: SocketAddr, memory: &mut LookMemory, context: &Context) -> BridgeAnswer {
     let account = BridgeAccount { namespace: key.namespace.clone(), service_account: build::account_name(toolset) };
     let asked = tokio::time::timeout(BRIDGE_TIMEOUT, context.bridges.status(address, &account)).await;
-    match asked.unwrap_or_else(|_| Err(format!("no answer within {} s", BRIDGE_TIMEOUT.as_secs()))) {
+    let asked = asked
+        .map_or_else(|_| Err(format!("no answer within {} s", BRIDGE_TIMEOUT.as_secs())), |asked| asked.map_err(|error| error.to_string()));
+    match asked {
         Ok(status) => {
             memory.silent_looks = 0;
             BridgeAnswer::Serves(status)

@@ -146,7 +146,9 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let lease_history = crate::gateway::lease_history::LeaseHistory::default();
     let egress = crate::gateway::egress::Egress::new(Default::default(), Origins::default());
     let people = Reviewer::new(client.clone(), "people");
-    let git = crate::gateway::git::Git::new(Default::default(), Credentials::new(Purpose::Git, client, "gateway", "s"));
+    let git = crate::gateway::git::Git::new(Default::default(), Credentials::new(Purpose::Git, client.clone(), "gateway", "s"));
+    let bridges = crate::bridge::client::BridgeClient::new(Default::default(), client.clone()).expect("a client of bridges");
+    let tools = crate::gateway::tools::Tools::new(bridges);
     let artifacts = Artifacts::new(&ArtifactSettings::default()).expect("no store");
     Arc::new(Gateway {
         reviewer,
@@ -160,6 +162,7 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
         models,
         egress,
         git,
+        tools,
         artifacts,
         lease_history,
     })

@@ -65,6 +65,11 @@ struct GitLabels {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
 /// Transfers between programs and servers that are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferKind {
@@ -74,6 +79,8 @@ pub enum TransferKind {
     Git,
     /// Artifacts on their way to the store or from it.
     Artifact,
+    /// Calls of Toolsets.
+    Tools,
 }
 
 impl TransferKind {
@@ -83,6 +90,7 @@ impl TransferKind {
             Self::Egress => "egress",
             Self::Git => "git",
             Self::Artifact => "artifact",
+            Self::Tools => "tools",
         }
     }
 }
@@ -103,6 +111,9 @@ pub(super) struct Gateways {
     git_open: Gauge,
     artifact_bytes: Family<DirectionLabels, Counter>,
     artifacts_open: Gauge,
+    tool_calls: Family<OutcomeLabels, Counter>,
+    tool_bytes: Family<DirectionLabels, Counter>,
+    tools_open: Gauge,
 }
 
 impl Gateways {
@@ -156,6 +167,14 @@ impl Gateways {
                 "Bytes of artifacts to the store and from it, by direction",
                 Family::default(),
             ),
+            tool_calls: registered(registry, "tool_calls", "Requests of programs' MCP clients for Toolsets, by outcome", Family::default()),
+            tool_bytes: registered(registry, "tool_bytes", "Bytes of these requests and of their answers, by direction", Family::default()),
+            tools_open: registered(
+                registry,
+                "tool_calls_open",
+                "Requests for Toolsets under way between gateways and bridges",
+                Gauge::default(),
+            ),
             artifacts_open: registered(registry, "artifact_transfers", "Uploads and downloads of artifacts under way", Gauge::default()),
         }
     }
@@ -204,6 +223,11 @@ impl Metrics {
         self.0.gateways.git_requests.get_or_create(&GitLabels { service, outcome }).inc();
     }
 
+    /// A request for a Toolset was answered or refused.
+    pub fn tool_call(&self, outcome: &'static str) {
+        self.0.gateways.tool_calls.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
     /// A transfer carried bytes.
     pub fn transfer_bytes(&self, kind: TransferKind, direction: &'static str, bytes: u64) {
         let gateways = &self.0.gateways;
@@ -211,6 +235,7 @@ impl Metrics {
             TransferKind::Egress => &gateways.egress_bytes,
             TransferKind::Git => &gateways.git_bytes,
             TransferKind::Artifact => &gateways.artifact_bytes,
+            TransferKind::Tools => &gateways.tool_bytes,
         };
         family.get_or_create(&DirectionLabels { direction }).inc_by(bytes);
     }
@@ -230,6 +255,7 @@ impl Metrics {
             TransferKind::Egress => &self.0.gateways.egress_open,
             TransferKind::Git => &self.0.gateways.git_open,
             TransferKind::Artifact => &self.0.gateways.artifacts_open,
+            TransferKind::Tools => &self.0.gateways.tools_open,
         }
     }
 }

@@ -25,6 +25,8 @@ const INHERITED_VARIABLES: [&str; 9] = [
 /// Settings of git, which point it to the sidecar, and how many there may be.
 const GIT_VARIABLES: [&str; 3] = ["SPILLWAY_GIT_URL", "GIT_TERMINAL_PROMPT", "GIT_CONFIG_COUNT"];
 const MAX_GIT_SETTINGS: usize = 8;
+/// URLs of Toolsets: of the pool's first one, and of all by name.
+const TOOL_VARIABLES: [&str; 2] = ["SPILLWAY_MCP_URL", "SPILLWAY_MCP_SERVERS"];
 /// Base URLs of models, and the keys that their clients require. The keys are placeholders, because the pod must not hold a
 /// secret: the gateway adds the real key.
 ///
@@ -43,7 +45,7 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path, data: &Path, tty: bool) -> BTreeMap<String, OsString> {
     let mut built: BTreeMap<String, OsString> = pass.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
     let mut set = |name: &str, value: OsString| built.insert(name.to_owned(), value);
-    for name in INHERITED_VARIABLES.into_iter().chain(GIT_VARIABLES) {
+    for name in INHERITED_VARIABLES.into_iter().chain(GIT_VARIABLES).chain(TOOL_VARIABLES) {
         if let Some(value) = own(name) {
             set(name, value);
         }

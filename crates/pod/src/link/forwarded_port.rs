@@ -1,4 +1,4 @@
-//! The ports for git and for artifacts: they forward requests to the gateway, and the answers back.
+//! The ports for git, for tools and for artifacts: they forward requests to the gateway, and the answers back.
 //!
 //! They decide nothing and keep nothing. No credential is in the pod: the gateway adds the team's.
 
@@ -6,17 +6,19 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Either, Limited};
+use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderName, HeaderValue};
+use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use spillway_wire::Refusal;
 use spillway_wire::artifact::ARTIFACT_PATH_PREFIX;
 use spillway_wire::changeset::{COMMIT_HEADER, PendingCommit};
 use spillway_wire::git::GIT_PATH_PREFIX;
 use spillway_wire::headers::is_never_forwarded;
+use spillway_wire::tools::TOOLS_PATH_PREFIX;
 use spillway_wire::work::LeaseRef;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -50,6 +52,8 @@ pub struct ForwardedPort {
 enum Kind {
     /// Requests of git clients, with the commit that the supervisor announced.
     Git(watch::Receiver<Option<PendingCommit>>),
+    /// Requests of MCP clients.
+    Tools,
     /// Calls about artifacts.
     Artifacts,
 }
@@ -61,6 +65,11 @@ impl ForwardedPort {
         Self { gateway, item, kind: Kind::Git(commit) }
     }
 
+    /// Forwards requests of MCP clients to `gateway`, for the item that the program works on.
+    pub fn tools(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>) -> Self {
+        Self { gateway, item, kind: Kind::Tools }
+    }
+
     /// Forwards calls about artifacts to `gateway`, for the item that the program works on.
     pub fn artifacts(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>) -> Self {
         Self { gateway, item, kind: Kind::Artifacts }
@@ -70,6 +79,7 @@ impl ForwardedPort {
     fn paths(&self) -> (&'static str, &'static str) {
         match self.kind {
             Kind::Git(_) => (GIT_PATH_PREFIX, "git only: the URL of a repository is http://127.0.0.1:PORT/git/HOST/PATH"),
+            Kind::Tools => (TOOLS_PATH_PREFIX, "MCP only: the URL of a Toolset is http://127.0.0.1:PORT/mcp/TOOLSET"),
             Kind::Artifacts => (ARTIFACT_PATH_PREFIX, "artifacts only, below /agent/v1/artifacts/"),
         }
     }
@@ -91,6 +101,10 @@ impl ForwardedPort {
         if !path.starts_with(prefix) || request.method() == Method::CONNECT {
             return message(StatusCode::NOT_FOUND, &format!("this port serves {serves}"));
         }
+        if matches!(self.kind, Kind::Tools) && !names_loopback(request.headers()) {
+            link_says!("{path}: the Host of the request is not this pod's loopback");
+            return message(StatusCode::FORBIDDEN, "the Host of a request must be 127.0.0.1 or localhost");
+        }
         strip(request.headers_mut(), is_never_forwarded);
         if let Err(error) = set_item(request.headers_mut(), self.item.borrow().as_ref()) {
             return message(StatusCode::BAD_REQUEST, &error.to_string());
@@ -101,7 +115,7 @@ impl ForwardedPort {
         }
         // The gateway refuses a file before it is sent. A push is refused after its first bytes.
         let request = match self.kind {
-            Kind::Git(_) => request.map(Either::Left),
+            Kind::Git(_) | Kind::Tools => request.map(Either::Left),
             Kind::Artifacts => when_asked(request).map(Either::Right),
         };
         let carried = timeout(GATEWAY_TIMEOUT, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut));
@@ -118,8 +132,32 @@ impl ForwardedPort {
             return Response::from_parts(head, Either::Left(body));
         }
         let text = Limited::new(body, MAX_REFUSAL_BYTES).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        // What a bridge refuses, it refuses in the words of MCP.
+        if matches!(self.kind, Kind::Tools) && serde_json::from_slice::<Refusal>(&text).is_err() {
+            head.headers.remove(CONNECTION);
+            return Response::from_parts(head, Either::Right(Full::from(text)));
+        }
         let refusal = refusal(head.status.as_u16(), &text);
         link_says!("{path}: {refusal}");
         refused(&refusal, &format!("Spillway: {}", refusal.message))
+    }
+}
+
+/// Whether a request names this pod's loopback as its host: a page that resolves its own name to 127.0.0.1 names another one.
+fn names_loopback(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    matches!(name, "127.0.0.1" | "localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_of_tools_names_the_loopback() {
+        let named = |host: &str| names_loopback(&[(HOST, HeaderValue::try_from(host).expect("a value"))].into_iter().collect());
+        assert!(named("127.0.0.1:4104") && named("localhost:4104") && named("127.0.0.1"));
+        assert!(!named("evil.example:4104") && !named("127.0.0.1.evil.example:4104") && !named("") && !names_loopback(&HeaderMap::new()));
     }
 }

@@ -36,7 +36,7 @@ pub fn set_item(headers: &mut HeaderMap, item: Option<&LeaseRef>) -> Result<(), 
 /// The gateway refuses the request; `text` is for the program.
 pub fn refused(refusal: &Refusal, text: &str) -> Answer {
     let status = match refusal.code {
-        Code::EgressDenied | Code::GitDenied | Code::NotWorking => StatusCode::FORBIDDEN,
+        Code::EgressDenied | Code::GitDenied | Code::ToolsDenied | Code::NotWorking => StatusCode::FORBIDDEN,
         code => StatusCode::from_u16(code.status()).unwrap_or(StatusCode::BAD_GATEWAY),
     };
     // A 401 would make a program ask for a password that does not exist.

@@ -1,11 +1,11 @@
-//! The fixed loopback ports for models, egress, git, tools, artifacts and the pool's folder. This version does not serve tools. The port answers that it is not
-//! served, because a client would retry a refused connection.
+//! The fixed loopback ports for models, egress, git, tools, artifacts and the pool's folder.
+//!
+//! It must not read a request: each port does.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_wire::{Code, Refusal};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -19,14 +19,10 @@ use crate::link_says;
 
 /// The purpose of each port, from [`crate::FIRST_LOOPBACK_PORT`] on.
 pub const PORT_NAMES: [&str; 6] = ["models", "egress", "git", "tools", "artifacts", "folder"];
-/// The most bytes of a request's head that are read.
-const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// The most bytes of a body that are read, so that the client reads the answer before the connection ends.
 const MAX_DISCARDED_BODY_BYTES: usize = 1024 * 1024;
-/// Time limit of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests at once, on each port that is not served.
-const MAX_CONCURRENT_REQUESTS: usize = 16;
+/// How long the first bytes of a connection may take to show its protocol, and the refusal of HTTP/2.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The first bytes of a client that speaks HTTP/2 without TLS.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -44,9 +40,8 @@ enum Service {
     Egress(EgressProxy),
     Git(ForwardedPort),
     Artifacts(ForwardedPort),
+    Tools(ForwardedPort),
     Folder(FolderPort),
-    /// This version serves nothing on this port.
-    Nothing(&'static str),
 }
 
 impl Service {
@@ -55,9 +50,9 @@ impl Service {
             Self::Models(_) => PORT_NAMES[0],
             Self::Egress(_) => PORT_NAMES[1],
             Self::Git(_) => PORT_NAMES[2],
+            Self::Tools(_) => PORT_NAMES[3],
             Self::Artifacts(_) => PORT_NAMES[4],
             Self::Folder(_) => PORT_NAMES[5],
-            Self::Nothing(name) => name,
         }
     }
 
@@ -66,9 +61,8 @@ impl Service {
         Arc::new(Semaphore::new(match self {
             Self::Models(_) => models::MAX_CONCURRENT_REQUESTS,
             Self::Egress(_) => egress::MAX_CONNECTIONS,
-            Self::Git(_) | Self::Artifacts(_) => forwarded_port::MAX_CONNECTIONS,
+            Self::Git(_) | Self::Tools(_) | Self::Artifacts(_) => forwarded_port::MAX_CONNECTIONS,
             Self::Folder(_) => folder_port::MAX_CONNECTIONS,
-            Self::Nothing(_) => MAX_CONCURRENT_REQUESTS,
         }))
     }
 
@@ -77,25 +71,41 @@ impl Service {
         match self {
             Self::Models(models) => models.serve(stream).await,
             Self::Egress(proxy) => return proxy.serve(stream, permit).await,
-            Self::Git(port) | Self::Artifacts(port) => port.serve(stream).await,
+            Self::Git(port) | Self::Tools(port) | Self::Artifacts(port) => port.serve(stream).await,
             Self::Folder(port) => port.serve(stream).await,
-            Self::Nothing(name) => drop(timeout(REQUEST_TIMEOUT, answer(stream, name)).await), // the client may have gone
         }
         drop(permit);
     }
 }
 
+/// What the ports serve.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// Model calls.
+    pub models: Models,
+    /// Connections to other destinations.
+    pub egress: EgressProxy,
+    /// Requests of git clients.
+    pub git: ForwardedPort,
+    /// Requests of MCP clients.
+    pub tools: ForwardedPort,
+    /// Calls about artifacts.
+    pub artifacts: ForwardedPort,
+    /// The folder of the pool.
+    pub folder: FolderPort,
+}
+
 /// Serves the ports from `first` on, until the runtime ends; none for 0.
-pub fn serve(first: u16, models: Models, egress: EgressProxy, git: ForwardedPort, artifacts: ForwardedPort, folder: FolderPort) {
+pub fn serve(first: u16, ports: Ports) {
     if first == 0 {
         return;
     }
-    let [_, _, _, tools, _, _] = PORT_NAMES;
+    let Ports { models, egress, git, tools, artifacts, folder } = ports;
     let services = [
         Service::Models(models),
         Service::Egress(egress),
         Service::Git(git),
-        Service::Nothing(tools),
+        Service::Tools(tools),
         Service::Artifacts(artifacts),
         Service::Folder(folder),
     ];
@@ -136,8 +146,8 @@ async fn accept(listener: TcpListener, service: Service, permits: Arc<Semaphore>
             Ok((stream, _)) => {
                 let service = service.clone();
                 tokio::spawn(async move {
-                    if timeout(REQUEST_TIMEOUT, begins_http2(&stream)).await.unwrap_or(false) {
-                        drop(timeout(REQUEST_TIMEOUT, refuse_http2(stream)).await);
+                    if timeout(PREFACE_TIMEOUT, begins_http2(&stream)).await.unwrap_or(false) {
+                        drop(timeout(PREFACE_TIMEOUT, refuse_http2(stream)).await);
                         drop(permit);
                         return;
                     }
@@ -192,50 +202,33 @@ async fn read_rest(stream: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn answer(mut stream: TcpStream, what: &str) -> std::io::Result<()> {
-    let mut head = Vec::with_capacity(1024);
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() > MAX_HEAD_BYTES || stream.read_buf(&mut head).await? == 0 {
-            return Ok(());
-        }
-    }
-    let body = refusal(what);
-    let answer = format!(
-        "HTTP/1.1 501 Not Implemented\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(answer.as_bytes()).await?;
-    if !head.starts_with(b"HEAD ") {
-        stream.write_all(body.as_bytes()).await?;
-    }
-    stream.shutdown().await?;
-    read_rest(&mut stream).await
-}
-
-fn refusal(what: &str) -> String {
-    let message = format!("this version of Spillway does not serve {what} to agents");
-    serde_json::to_string(&Refusal::new(Code::NotBuilt, message)).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::watch;
+
+    /// The port of a folder, in a pod without one.
+    fn some_port() -> Service {
+        let (folder, item, commit) = (watch::channel(None).1, watch::channel(None).1, watch::channel(None).1);
+        Service::Folder(FolderPort::new("/volume".into(), None, folder, item, commit))
+    }
 
     #[test]
     fn the_urls_of_artifacts_and_of_the_folder_name_their_ports() {
         let port_of = |name: &str| PORT_NAMES.iter().zip(crate::FIRST_LOOPBACK_PORT..).find(|(one, _)| **one == name).map(|(_, port)| port);
+        assert_eq!(port_of("tools").map(|port| format!("http://127.0.0.1:{port}/mcp/")).as_deref(), Some(crate::TOOLS_URL));
         assert_eq!(port_of("folder").map(|port| format!("http://127.0.0.1:{port}/folder")).as_deref(), Some(crate::FOLDER_URL));
         let port = port_of("artifacts");
         let expected = format!("http://127.0.0.1:{}{}", port.expect("a port"), spillway_wire::artifact::ARTIFACT_PATH_PREFIX);
         assert_eq!(format!("{}/", crate::DEFAULT_ARTIFACTS_URL), expected);
     }
 
-    /// The view of an HTTP/2 client on a port that is not served, with its first bytes in one piece or in several.
+    /// The view of an HTTP/2 client on a port, with its first bytes in one piece or in several.
     #[tokio::test(flavor = "current_thread")]
     async fn http2_without_tls_is_ended_in_its_own_words() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        tokio::spawn(accept(listener, Service::Nothing("tools"), Arc::new(Semaphore::new(4))));
+        tokio::spawn(accept(listener, some_port(), Arc::new(Semaphore::new(4))));
         for pieces in [&[HTTP2_PREFACE][..], &[&HTTP2_PREFACE[..1], &HTTP2_PREFACE[1..5], &HTTP2_PREFACE[5..]]] {
             let mut client = TcpStream::connect(address).await.expect("a connection");
             for piece in pieces {
@@ -244,11 +237,11 @@ mod tests {
             }
             client.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.expect("settings");
             let mut said = [0_u8; 9 + 17 + HTTP2_REFUSAL_MESSAGE.len()];
-            timeout(REQUEST_TIMEOUT, client.read_exact(&mut said)).await.expect("at once").expect("two frames");
+            timeout(PREFACE_TIMEOUT, client.read_exact(&mut said)).await.expect("at once").expect("two frames");
             assert_eq!((said[3], said[12], said[25]), (4, 7, 13), "SETTINGS, and GOAWAY for HTTP_1_1_REQUIRED");
             assert_eq!(usize::from(said[11]), said.len() - 18, "as long as it says");
             assert!(said.ends_with(HTTP2_REFUSAL_MESSAGE));
-            let end = timeout(REQUEST_TIMEOUT, client.read(&mut said)).await.expect("at once").expect("the end");
+            let end = timeout(PREFACE_TIMEOUT, client.read(&mut said)).await.expect("at once").expect("the end");
             assert_eq!(end, 0);
         }
         // A request that begins with the first letters of the preface is no HTTP/2.
@@ -257,8 +250,8 @@ mod tests {
         sleep(PREFACE_CHECK_INTERVAL).await;
         client.write_all(b"UT / HTTP/1.1\r\n\r\n").await.expect("sent");
         let mut first = [0_u8; 12];
-        timeout(REQUEST_TIMEOUT, client.read_exact(&mut first)).await.expect("at once").expect("an answer");
-        assert_eq!(&first, b"HTTP/1.1 501");
+        timeout(PREFACE_TIMEOUT, client.read_exact(&mut first)).await.expect("at once").expect("an answer");
+        assert_eq!(&first, b"HTTP/1.1 404");
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -266,7 +259,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let places = Arc::new(Semaphore::new(2));
-        tokio::spawn(accept(listener, Service::Nothing("tools"), places.clone()));
+        tokio::spawn(accept(listener, some_port(), places.clone()));
         let mut idle = Vec::new();
         for _ in 0..2 {
             idle.push(TcpStream::connect(address).await.expect("a connection"));
@@ -282,10 +275,10 @@ mod tests {
         let mut first = [0_u8; 1];
         assert!(third.try_read(&mut first).is_err(), "there is no place for it");
         drop(idle.pop());
-        timeout(REQUEST_TIMEOUT, third.read_exact(&mut first)).await.expect("a place").expect("an answer");
+        timeout(PREFACE_TIMEOUT, third.read_exact(&mut first)).await.expect("a place").expect("an answer");
         let mut answer = Vec::new();
         third.shutdown().await.expect("all is said");
         third.read_to_end(&mut answer).await.expect("the rest");
-        assert!(answer.starts_with(b"TTP/1.1 501"));
+        assert!(answer.starts_with(b"TTP/1.1 404"));
     }
 }

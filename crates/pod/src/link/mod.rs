@@ -85,9 +85,7 @@ pub async fn serve(
     tokio::spawn(socket::serve(listener, inputs.clone()));
     let mut sidecar = Sidecar::new(options, gateway, inputs);
     match outside {
-        None => {
-            loopback::serve(options.first_port, sidecar.models(), sidecar.egress(), sidecar.git(), sidecar.artifacts(), sidecar.folder())
-        }
+        None => loopback::serve(options.first_port, sidecar.ports()),
         Some(ExternalOptions { wanted, models, secret }) => {
             loopback::serve_models(models, sidecar.models().behind_secret(&secret));
             sidecar.external_directive = Some(wanted);

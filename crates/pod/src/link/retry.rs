@@ -44,6 +44,7 @@ pub fn is_final(code: Code) -> bool {
         | Code::ModelNotAllowed
         | Code::EgressDenied
         | Code::GitDenied
+        | Code::ToolsDenied
         | Code::NotWorking
         | Code::SessionUnknown
         | Code::HoldClosed

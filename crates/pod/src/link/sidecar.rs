@@ -24,6 +24,7 @@ use super::forwarded_port::ForwardedPort;
 use super::gateway::{self, Answer, Gateway, Silence};
 use super::input::{Input, WorkResult};
 use super::journal::Journal;
+use super::loopback::Ports;
 use super::models::Models;
 use super::options::Options;
 use super::socket::Supervisor;
@@ -129,24 +130,17 @@ impl Sidecar {
         Models::new(self.gateway.clone(), self.item.subscribe(), self.inputs.clone())
     }
 
-    /// The port for git.
-    pub(super) fn git(&self) -> ForwardedPort {
-        ForwardedPort::git(self.gateway.clone(), self.item.subscribe(), self.commit.subscribe())
-    }
-
-    /// The port for artifacts.
-    pub(super) fn artifacts(&self) -> ForwardedPort {
-        ForwardedPort::artifacts(self.gateway.clone(), self.item.subscribe())
-    }
-
-    /// The port for the folder of the pool.
-    pub(super) fn folder(&self) -> FolderPort {
-        FolderPort::new(VOLUME_DIR.into(), self.own_folder.clone(), self.folder.subscribe(), self.item.subscribe(), self.commit.subscribe())
-    }
-
-    /// The proxy for other destinations.
-    pub(super) fn egress(&self) -> EgressProxy {
-        EgressProxy::new(self.gateway.clone(), self.item.subscribe())
+    /// What the loopback ports serve.
+    pub(super) fn ports(&self) -> Ports {
+        let (gateway, item) = (|| self.gateway.clone(), || self.item.subscribe());
+        Ports {
+            models: self.models(),
+            egress: EgressProxy::new(gateway(), item()),
+            git: ForwardedPort::git(gateway(), item(), self.commit.subscribe()),
+            tools: ForwardedPort::tools(gateway(), item()),
+            artifacts: ForwardedPort::artifacts(gateway(), item()),
+            folder: FolderPort::new(VOLUME_DIR.into(), self.own_folder.clone(), self.folder.subscribe(), item(), self.commit.subscribe()),
+        }
     }
 
     pub(super) async fn run<T>(&mut self, received: &mut mpsc::Receiver<Input>, end: impl Future<Output = T>) -> T {

@@ -1,0 +1,302 @@
+//! Toolsets: privileged programs outside the sandbox, which agents call over MCP, through the sidecar and the gateway, with a credential
+//! that no agent can read. The deploy server is real, and refuses who has no credential.
+
+use std::sync::{Arc, Mutex};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use spillway::api::work_item::WorkItemPhase::Leased;
+use spillway::api::{Agent, AgentPool, Toolset};
+use spillway::wire::Code;
+use spillway::wire::meter::ITEM_HEADER;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use crate::support::caller::{Caller, token_of};
+use crate::support::exec::sh;
+use crate::support::operator::free_port;
+use crate::support::work::{UNTIL_TOLD, holder};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
+
+/// The credential. It is searched where an agent could read it.
+const CREDENTIAL: &str = "planted-deploy-credential";
+/// Prints the answer to a call of `execute`; `$1` is the program, and `$2` its arguments.
+const EXECUTE: &str = r#"
+execute() {
+    body="{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"execute\",\"arguments\":{\"program\":\"$1\",\"args\":$2}}}"
+    wget -q -O - --header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
+        --header 'MCP-Protocol-Version: 2025-11-25' --post-data "$body" "${3:-$SPILLWAY_MCP_URL}" 2>&1
+}
+"#;
+
+/// A deploy server on the node: it keeps each version that is deployed with the credential.
+struct DeployServer {
+    port: u16,
+    deployed: Arc<Mutex<Vec<String>>>,
+}
+
+impl DeployServer {
+    async fn start(namespace: &TestNamespace) -> Self {
+        let port = free_port(namespace.node);
+        let listener = TcpListener::bind((namespace.node, port)).await.expect("a free port");
+        let deployed: Arc<Mutex<Vec<String>>> = Arc::default();
+        let kept = deployed.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let kept = kept.clone();
+                tokio::spawn(async move {
+                    let (mut head, mut buffer) = (String::new(), [0; 4096]);
+                    while !head.contains("\r\n\r\n") {
+                        let Ok(read @ 1..) = stream.read(&mut buffer).await else { return };
+                        head.push_str(&String::from_utf8_lossy(&buffer[..read]));
+                    }
+                    let version = head.split(' ').nth(1).unwrap_or_default().trim_start_matches("/deploy/").to_owned();
+                    let may = head.lines().any(|line| line.eq_ignore_ascii_case(&format!("authorization: bearer {CREDENTIAL}")));
+                    let (status, body) =
+                        if may { ("200 OK", format!("deployed {version}\n")) } else { ("401 Unauthorized", String::new()) };
+                    if may {
+                        kept.lock().expect("whole").push(version);
+                    }
+                    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+                    let _ = stream.write_all(answer.as_bytes()).await; // the client may have gone
+                });
+            }
+        });
+        Self { port, deployed }
+    }
+
+    fn deployed(&self) -> Vec<String> {
+        self.deployed.lock().expect("whole").clone()
+    }
+}
+
+/// The definitions: a deploy with the credential, the same without it, and a program that takes long.
+fn definitions(server: &str) -> Value {
+    let deploy = |name: &str, header: &str, env: &str| {
+        format!(
+            "---\nname: {name}\ndescription: Deploys a version\ncommand: /bin/sh\ninterpreter: true\n\
+             argv: [\"-c\", 'wget -q -O - --header \"Authorization: Bearer {header}\" http://{server}/deploy/$0', \"{{version}}\"]\n\
+             args: [{{name: version, required: true, pattern: \"v[0-9]{{1,3}}\"}}]\n{env}---\nDeploys.\n"
+        )
+    };
+    json!({
+        "deploy.md": deploy("deploy", "$DEPLOY_KEY", "env: {credentials: [deploy-key]}\n"),
+        "bare.md": deploy("bare", "$DEPLOY_KEY", ""),
+        "slow.md": "---\nname: slow\ndescription: Waits\ncommand: /bin/sleep\nargv: [\"60\"]\n---\nWaits.\n",
+    })
+}
+
+struct Scene {
+    namespace: TestNamespace,
+    _operator: Operator,
+    server: DeployServer,
+}
+
+impl Scene {
+    /// A Toolset that is served, a pool that lists it, and one that does not.
+    async fn open(name: &str) -> Self {
+        let namespace = TestNamespace::open(name).await;
+        let server = DeployServer::start(&namespace).await;
+        let operator = namespace.operator("one");
+        operator.leads(&namespace).await;
+        let scene = Self { namespace, _operator: operator, server };
+        let address = format!("{}:{}", scene.namespace.node, scene.server.port);
+        scene.define(definitions(&address)).await;
+        let secret: Secret =
+            serde_json::from_value(json!({"metadata": {"name": "deploy-key"}, "stringData": {"token": CREDENTIAL}})).expect("a Secret");
+        scene.namespace.api::<Secret>().create(&PostParams::default(), &secret).await.expect("the Secret is accepted");
+        scene
+            .apply_toolset(json!({
+                "image": "localhost/spillway/demo-agent:dev",
+                "definitions": [{"configMapRef": {"name": "programs"}, "mutable": true}],
+                "credentials": [{"name": "deploy-key", "secretRef": {"name": "deploy-key"}}],
+                "allowedCommands": ["/bin/*"],
+                "egress": {"mode": "AllowList", "allow": [address]},
+            }))
+            .await;
+        scene
+    }
+
+    async fn define(&self, data: Value) {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data});
+        let params = PatchParams::apply("e2e").force();
+        self.namespace.api::<ConfigMap>().patch("programs", &params, &Patch::Apply(map)).await.expect("the ConfigMap is accepted");
+    }
+
+    async fn apply_toolset(&self, spec: Value) {
+        let toolset = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Toolset", "metadata": {"name": "deploy"}, "spec": spec});
+        let params = PatchParams::apply("e2e").force();
+        self.namespace.api::<Toolset>().patch("deploy", &params, &Patch::Apply(toolset)).await.expect("the Toolset is accepted");
+    }
+
+    /// Waits for a condition of the Toolset, and returns its message.
+    async fn wait_for(&self, type_: &str, status: &str, reason: &str) -> (Toolset, String) {
+        eventually(&format!("the Toolset is {type_}={status} ({reason})"), async || {
+            let toolset = self.namespace.api::<Toolset>().get("deploy").await.map_err(|error| error.to_string())?;
+            let conditions = toolset.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+            let found = conditions.iter().find(|one| one.type_ == type_ && one.status == status && one.reason == reason);
+            let message = found.map(|found| found.message.clone()).ok_or_else(|| format!("{conditions:?}"))?;
+            Ok((toolset, message))
+        })
+        .await
+    }
+
+    /// The pods of the bridge.
+    async fn bridges(&self) -> Vec<Pod> {
+        let selected = ListParams::default().labels("app.kubernetes.io/name=spillway-bridge,app.kubernetes.io/instance=deploy");
+        self.namespace.api::<Pod>().list(&selected).await.expect("the pods").items
+    }
+
+    /// The records of the audit log, which the bridge writes to its standard output.
+    async fn audit(&self) -> Vec<Value> {
+        let mut events = Vec::new();
+        for bridge in self.bridges().await {
+            let log = self.namespace.api::<Pod>().logs(&bridge.name_any(), &LogParams::default()).await.unwrap_or_default();
+            events.extend(log.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|event: &Value| event["hash"].is_string()));
+        }
+        events
+    }
+}
+
+#[tokio::test]
+async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
+    let scene = Scene::open("toolsets").await;
+    let Scene { namespace, server, .. } = &scene;
+    let (toolset, _) = scene.wait_for("Ready", "True", "Serving").await;
+    let status = toolset.status.expect("a status");
+    let names: Vec<String> = status.programs.unwrap_or_default().into_iter().map(|program| program.name).collect();
+    assert_eq!((names.join(" ").as_str(), status.program_count), ("bare deploy slow", Some(3)));
+    scene.wait_for("DefinitionsValid", "True", "Valid").await;
+    namespace.apply_queue("code", json!({})).await;
+    namespace.apply_workers("coders", &["code"], UNTIL_TOLD, json!({"replicas": 1, "toolsets": [{"name": "deploy"}]})).await;
+    namespace.apply_pool("others", json!({"replicas": 1})).await;
+    namespace.submit("code", "release", json!({"payload": "x"})).await;
+    let item = namespace.wait_for_item_phase("release", Leased).await;
+    let agent = holder(&item);
+    // With the credential it is done, and what is printed of the credential is taken out.
+    let run = async |script: &str| sh(namespace, &agent, &format!("{EXECUTE}\n{script}")).await.out;
+    let answer = run("execute deploy '{\"version\":\"v7\"}'").await;
+    assert!(answer.contains("deployed v7") && answer.contains("\"status\":\"ok\""), "{answer}");
+    assert_eq!(server.deployed(), ["v7"]);
+    // Without it the server refuses.
+    let answer = run("execute bare '{\"version\":\"v8\"}'").await;
+    assert!(answer.contains("\"status\":\"nonzero\"") && answer.contains("401"), "{answer}");
+    // A wrong argument starts nothing.
+    for wrong in ["v8;id", "--v8", "v12345", "v8\\nx"] {
+        let answer = run(&format!("execute deploy '{{\"version\":\"{wrong}\"}}'")).await;
+        assert!(answer.contains("\"status\":\"rejected\"") && answer.contains("\"field\":\"version\""), "{wrong}: {answer}");
+    }
+    assert_eq!(server.deployed(), ["v7"]);
+    // The agent reads the credential nowhere.
+    let search = format!("env | grep -c {CREDENTIAL}; grep -rls {CREDENTIAL} / --exclude-dir=proc --exclude-dir=sys 2>/dev/null | wc -l");
+    assert_eq!(sh(namespace, &agent, &search).await.out.split_whitespace().collect::<Vec<_>>(), ["0", "0"]);
+    // The audit log names the agent, its pod and its item.
+    let lease = item.status.as_ref().and_then(|status| status.lease.clone()).expect("a lease");
+    let pod = namespace.api::<Pod>().get(&agent).await.expect("its pod");
+    let audit = scene.audit().await;
+    let starts: Vec<&Value> = audit.iter().filter(|event| event["event"] == "Start").collect();
+    let asserted = json!({"name": agent, "pod": pod.uid(), "item": format!("{}/{}", item.uid().expect("a uid"), lease.epoch)});
+    assert!(starts.len() == 2 && starts.iter().all(|start| start["caller"] == asserted), "{starts:?}");
+    assert!(!audit.iter().any(|event| event.to_string().contains(CREDENTIAL)), "{audit:?}");
+    // An agent of a pool that does not list the Toolset, and a zombie.
+    let other = namespace.wait_until_idle("others", 1).await.remove(0).name_any();
+    let url = "http://127.0.0.1:4104/mcp/deploy";
+    let denied = sh(namespace, &other, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v9\"}}' {url}")).await.out;
+    assert!(denied.contains("403"), "{denied}");
+    let gateway = Caller::anonymous_at_gateway(namespace).await;
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "execute", "arguments": {"program": "deploy", "args": {"version": "v9"}}}});
+    let call = async |caller: &Caller| {
+        let caller = caller.with_header("accept", "application/json, text/event-stream").with_header("mcp-protocol-version", "2025-11-25");
+        caller.post("/mcp/deploy", body.clone()).await
+    };
+    let zombie = gateway.with_token(&token_of(namespace, &pod).await);
+    let old = format!("{}/{}", item.uid().expect("a uid"), lease.epoch - 1);
+    assert_eq!(call(&zombie.with_header(ITEM_HEADER, &old)).await.refusal().code, Code::NotWorking);
+    assert_eq!(call(&gateway).await.refusal().code, Code::NoToken);
+    assert_eq!(call(&gateway.with_token("forged")).await.refusal().code, Code::InvalidToken);
+    let stranger = namespace.api::<Pod>().get(&other).await.expect("its pod");
+    let stranger = gateway.with_token(&token_of(namespace, &stranger).await);
+    let refusal = call(&stranger).await.refusal();
+    assert_eq!((refusal.code, refusal.reason.as_deref()), (Code::ToolsDenied, Some("NotListed")));
+    let bridge = scene.bridges().await.remove(0);
+    let token = token_of(namespace, &bridge).await;
+    assert_eq!(call(&gateway.with_token(&token)).await.refusal().code, Code::NotAnAgent, "the bridge is no agent");
+    let page = zombie.with_header("origin", "https://evil.example");
+    assert_eq!(call(&page).await.status, 403, "a page");
+    eventually("the page is in the audit log", async || {
+        let audit = scene.audit().await;
+        check_state(audit.iter().any(|event| event["rule"] == "origin"), || format!("{audit:?}"))
+    })
+    .await;
+    assert_eq!(server.deployed(), ["v7"], "none of these deployed anything");
+    // The right token with the right item is what it takes.
+    let answer = call(&zombie).await;
+    assert!(answer.status == 200 && answer.json()["result"]["structuredContent"]["status"] == "ok", "{answer:?}");
+    assert_eq!(server.deployed(), ["v7", "v9"]);
+    namespace.release_item("release").await;
+    scene.namespace.close().await;
+}
+
+#[tokio::test]
+async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothing() {
+    let scene = Scene::open("toolsets-edit").await;
+    let namespace = &scene.namespace;
+    let (first, _) = scene.wait_for("Ready", "True", "Serving").await;
+    namespace.apply_pool("coders", json!({"replicas": 1, "toolsets": [{"name": "deploy"}]})).await;
+    let agent = namespace.wait_until_idle("coders", 1).await.remove(0).name_any();
+    let address = format!("{}:{}", namespace.node, scene.server.port);
+    let mut wrong = definitions(&address);
+    wrong["deploy.md"] = json!("---\nname: deploy\ndescription: x\ncommand: relative/path\n---\n");
+    scene.define(wrong).await;
+    let failed = Mutex::new(Vec::new());
+    let calls = async {
+        loop {
+            let answer = sh(namespace, &agent, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v1\"}}'")).await.out;
+            if !answer.contains("deployed v1") {
+                failed.lock().expect("whole").push(answer);
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+    };
+    let (toolset, message) = tokio::select! {
+        found = scene.wait_for("DefinitionsValid", "False", "InvalidDefinition") => found,
+        () = calls => unreachable!("the calls do not end"),
+    };
+    assert!(failed.lock().expect("whole").is_empty(), "{failed:?}");
+    assert!(message.contains("deploy.md") && message.contains("line 4") && message.contains("command"), "{message}");
+    let revision = |toolset: &Toolset| toolset.status.as_ref().and_then(|status| status.revision.clone());
+    assert_eq!(revision(&toolset), revision(&first), "the last right definitions are served");
+    assert!(!scene.server.deployed().is_empty());
+    scene.define(definitions(&address)).await;
+    scene.wait_for("DefinitionsValid", "True", "Valid").await;
+    // An agent that ends loses its call, and the bridge ends the program.
+    let calling = sh(namespace, &agent, &format!("{EXECUTE}\nexecute slow '{{}}' >/dev/null 2>&1 & sleep 1"));
+    calling.await;
+    eventually("the program runs", async || {
+        let audit = scene.audit().await;
+        check_state(audit.iter().any(|event| event["event"] == "Start" && event["program"] == "slow"), || format!("{audit:?}"))
+    })
+    .await;
+    let pod = namespace.api::<Pod>().get(&agent).await.expect("its pod");
+    let token = token_of(namespace, &pod).await;
+    // Its pool makes no other.
+    let none = json!({"spec": {"replicas": 0}});
+    namespace.api::<AgentPool>().patch("coders", &PatchParams::default(), &Patch::Merge(none)).await.expect("patched");
+    let deleted = namespace.api::<Agent>().delete(&agent, &DeleteParams::default()).await;
+    assert!(deleted.is_ok() || namespace.api::<Agent>().get_opt(&agent).await.expect("an answer").is_none());
+    eventually("the program was ended", async || {
+        let audit = scene.audit().await;
+        check_state(audit.iter().any(|event| event["event"] == "End" && event["status"] == "cancelled"), || format!("{audit:?}"))
+    })
+    .await;
+    let ended = Caller::anonymous_at_gateway(namespace).await.with_token(&token);
+    eventually("the agent's token is refused", async || {
+        let refusal = ended.post("/mcp/deploy", json!({})).await;
+        check_state(refusal.status == 403 || refusal.status == 401, || format!("{refusal:?}"))
+    })
+    .await;
+    scene.namespace.close().await;
+}

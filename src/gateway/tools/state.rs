@@ -1,0 +1,52 @@
+//! The shared state of requests of MCP clients.
+//!
+//! Data alone: it must not know a gateway.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::bridge::client::BridgeClient;
+use crate::gateway::connection_slots::{ConnectionBounds, ConnectionSlots};
+use crate::gateway::limits::Limits;
+use crate::serve::fair_semaphore::Bounds;
+use crate::serve::request_body::{BodyLimits, BodyMemory};
+use crate::wire::tools::MAX_REQUEST_BYTES;
+
+/// Requests at once. Each waits for its program, with one connection to a bridge.
+const REQUEST_BOUNDS: ConnectionBounds =
+    ConnectionBounds { all: Bounds { total: 512, per_namespace: 256, max_waiting: 1024 }, per_agent: 8, wait: Duration::from_secs(30) };
+/// Requests in memory, until the bridge has answered.
+pub const TOOL_BODY_LIMITS: BodyLimits = BodyLimits {
+    max_body_bytes: MAX_REQUEST_BYTES,
+    total_bytes: 16 * 1024 * 1024,
+    reserve: 4 * 1024 * 1024,
+    guaranteed: MAX_REQUEST_BYTES,
+    within: Duration::from_secs(10),
+    memory_wait: Duration::from_secs(5),
+};
+
+/// The state of requests of MCP clients.
+pub struct Tools {
+    pub(super) client: BridgeClient,
+    pub(super) slots: ConnectionSlots,
+    pub(super) bodies: BodyMemory,
+    /// Requests that are being decided: apart from other calls, or a heartbeat would wait behind them.
+    pub(super) decisions: Mutex<Limits>,
+    /// Ends all requests.
+    pub(super) stopping: CancellationToken,
+}
+
+impl Tools {
+    /// No request is under way.
+    pub fn new(client: BridgeClient) -> Self {
+        let (slots, bodies) = (ConnectionSlots::new(REQUEST_BOUNDS), BodyMemory::new(TOOL_BODY_LIMITS));
+        Self { client, slots, bodies, decisions: Mutex::default(), stopping: CancellationToken::new() }
+    }
+
+    /// Ends all requests.
+    pub fn stop(&self) {
+        self.stopping.cancel();
+    }
+}

@@ -1,0 +1,84 @@
+//! When a request must not go on: its agent has ended, is paused or has lost its item, its pool lists the Toolset no more, it takes too
+//! long, or the gateway stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch::Receiver;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::cluster::token::PodIdentity;
+use crate::gateway::agent_end::agent_ended;
+use crate::gateway::state::Gateway;
+use crate::wire::tools::{ToolsetRequest, ToolsetTarget};
+use crate::wire::{Code, Refusal};
+
+/// The governor's path.
+const GOVERNOR_TOOLS_PATH: &str = "/governor/v1/tools";
+/// Between two questions whether a request may go on.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a request may take in all: it has a slot that others wait for.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Watches one request.
+pub struct Watch {
+    gateway: Arc<Gateway>,
+    pod: PodIdentity,
+    asked: ToolsetRequest,
+    revoked: Receiver<()>,
+    until: Instant,
+}
+
+impl Watch {
+    /// Watches from now on: an end between two questions is not missed.
+    pub fn new(gateway: Arc<Gateway>, pod: PodIdentity, asked: ToolsetRequest) -> Self {
+        let revoked = gateway.long_polls.stream(&pod.uid);
+        Self { gateway, pod, asked, revoked, until: Instant::now() + REQUEST_TIMEOUT }
+    }
+
+    /// The bridge, if the agent may call it now.
+    pub async fn target(&self) -> Result<ToolsetTarget, Refusal> {
+        let target = ask(&self.gateway, &self.pod, &self.asked).await?;
+        target.ok_or_else(|| Refusal::new(Code::Internal, "the governor names no bridge"))
+    }
+
+    /// Waits for `work`, as long as the request may go on.
+    pub async fn guard<T>(&mut self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+        tokio::select! {
+            done = work => done,
+            refusal = self.ended() => Err(refusal),
+        }
+    }
+
+    /// Ends when the request must not go on, and says why.
+    pub async fn ended(&mut self) -> Refusal {
+        let Self { gateway, pod, asked, revoked, until } = self;
+        tokio::select! {
+            () = gateway.tools.stopping.cancelled() => Refusal::unavailable("this gateway is stopping; try again"),
+            () = agent_ended(gateway, pod, revoked) => {
+                Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls")
+            }
+            () = sleep_until(*until) => {
+                let message = format!("the request took longer than {} s", REQUEST_TIMEOUT.as_secs());
+                Refusal::new(Code::DestinationUnreachable, message)
+            }
+            refusal = denied(gateway, pod, asked) => refusal,
+        }
+    }
+}
+
+/// Asks the governor about a request, or tells it about a rejection.
+pub async fn ask(gateway: &Gateway, pod: &PodIdentity, asked: &ToolsetRequest) -> Result<Option<ToolsetTarget>, Refusal> {
+    gateway.governor.call_json(GOVERNOR_TOOLS_PATH, Some(pod), asked).await
+}
+
+/// Ends when a request is denied that was allowed before.
+async fn denied(gateway: &Gateway, pod: &PodIdentity, asked: &ToolsetRequest) -> Refusal {
+    loop {
+        sleep(RECHECK_INTERVAL).await;
+        match ask(gateway, pod, asked).await {
+            Err(refusal) if !refusal.code.is_retryable() => return refusal,
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
