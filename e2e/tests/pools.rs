@@ -198,13 +198,6 @@ async fn what_is_missing_or_not_built_is_named_and_crashes_nothing() {
     );
     assert!(room.list::<Agent>().await.is_empty(), "nothing is started");
 
-    let rule = json!({"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"});
-    let unsupported = json!({"replicas": 1, "supervision": {"rules": [rule]}});
-    room.apply_pool("unsupported", unsupported).await;
-    let (reason, message) = room.pool_says("unsupported", "Stalled", "True").await;
-    assert!(reason == "Unsupported", "{reason}: {message}");
-    assert!(message.contains("spec.supervision.rules[].rule: ToolRejected is not supported by this version"), "{message}");
-
     room.apply_pool("work", json!({"type": "worker", "scaling": {"min": 2, "max": 5}})).await;
     room.pool_says("work", "Ready", "True").await;
     let (reason, message) = room.pool_says("work", "ScaledToZero", "True").await;

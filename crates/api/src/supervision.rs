@@ -79,9 +79,9 @@ pub struct SupervisionRule {
     /// ChronicTimeout (several), ItemStalled (no progress), ItemPastTime, ObjectiveMissed. Limits: RuleViolated (see `rule`),
     /// BadChangeset (the changes of an item were refused).
     pub signal: Signal,
-    /// Violated rule, for `signal: RuleViolated`: a host that is denied (NetworkDenied), too many child agents (TooManyChildren), a
-    /// changed path that is protected (ForbiddenPath) or a system call that the sandbox refused (SandboxViolation). ToolRejected is not
-    /// supported by this version: nothing raises it.
+    /// Violated rule, for `signal: RuleViolated`: a host that is denied (NetworkDenied), a call that a Toolset rejected (ToolRejected),
+    /// too many child agents (TooManyChildren), a changed path that is protected (ForbiddenPath) or a system call that the sandbox refused
+    /// (SandboxViolation).
     pub rule: Option<ViolatedRule>,
     /// Number of signals within `windowSeconds` from which the rule applies. If unset, it applies to each signal.
     #[schemars(range(min = 1, max = 256))]
