@@ -3,77 +3,15 @@
 mod common;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use common::{BINARY, Folder, send, until};
+use common::laptop::{Machine, error, folder_of_spillway, out, serve};
+use common::{send, until};
 use rustix::process::Signal;
-
-const MISSING: &str = "these tests need bubblewrap: apt-get install bubblewrap (make cluster-packages installs it)";
-
-/// A home folder with a workspace and credentials, and a folder beside it.
-struct Machine(Folder);
-
-impl Machine {
-    fn new() -> Self {
-        assert!(Command::new("bwrap").arg("--version").output().is_ok_and(|output| output.status.success()), "{MISSING}");
-        let machine = Self(Folder::new());
-        for (path, text) in [
-            ("home/.ssh/id", "canary"),
-            ("home/.netrc", "canary"),
-            ("home/.config/spillway/token", "canary"),
-            ("home/.local/bin/tool", "#!/bin/sh\necho tool\n"),
-            ("home/notes", "notes"),
-            ("home/project/main.rs", "fn main() {}"),
-            ("outside/file", "outside"),
-        ] {
-            let path = machine.path(path);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-            fs::write(path, text).expect("written");
-        }
-        machine
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path(name)
-    }
-
-    /// The launcher with these flags. Its environment is small, and has canaries.
-    fn launcher(&self, flags: &[&str], command: &[&str]) -> Command {
-        let mut launcher = Command::new(BINARY);
-        launcher.arg("sandbox").args(flags).arg("--").args(command).stdin(Stdio::null());
-        launcher.env("HOME", self.path("home")).env("SPILLWAY_CANARY", "canary").env("AWS_SECRET_ACCESS_KEY", "canary");
-        launcher
-    }
-
-    /// Runs a shell command in the project.
-    fn shell(&self, flags: &[&str], script: &str) -> Output {
-        self.shell_in("home/project", flags, script)
-    }
-
-    fn shell_in(&self, workspace: &str, flags: &[&str], script: &str) -> Output {
-        let workspace = self.path(workspace).display().to_string();
-        let flags = [&["--workspace", &workspace], flags].concat();
-        self.launcher(&flags, &["bash", "-c", script]).output().expect("it runs")
-    }
-
-    fn config(&self, text: &str) -> String {
-        let path = self.path("config.yaml");
-        fs::write(&path, text).expect("written");
-        path.display().to_string()
-    }
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
-fn error(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).trim().to_owned()
-}
 
 #[test]
 fn only_the_workspace_can_be_changed() {
@@ -152,23 +90,6 @@ fn the_sandbox_of_pods_is_in_force_and_our_process_is_closed() {
     // Signals to all that it can reach end nothing but the command.
     let output = machine.shell(&[], "trap 'exit 4' TERM; kill -TERM 0; sleep 9");
     assert_eq!(output.status.code(), Some(4), "{}", error(&output));
-}
-
-/// A server that answers each connection with this text, until the test ends.
-fn serve(text: &'static str) -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().filter_map(Result::ok) {
-            let mut stream = stream;
-            let mut request = [0; 1024];
-            if stream.read(&mut request).is_ok_and(|count| count > 0) {
-                let length = text.len();
-                let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{text}");
-            }
-        }
-    });
-    port
 }
 
 const GET: &str = "get() { exec 3<>/dev/tcp/127.0.0.1/$1 && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && tail -n 1 <&3; echo; }; ";
@@ -319,13 +240,6 @@ fn errors_name_the_mend() {
     assert!(out(&print).starts_with("bwrap --unshare-all --die-with-parent"), "{}", out(&print));
     let print = machine.launcher(&[&workspace[..], &["--print", "--platform", "macos"]].concat(), &["true"]).output().expect("it runs");
     assert!(out(&print).starts_with("(version 1)\n(deny default)"), "{}", out(&print));
-}
-
-/// The folder with the binary of another package, which `cargo test --workspace` builds before it runs a test.
-fn folder_of_spillway() -> PathBuf {
-    let folder = Path::new(BINARY).parent().expect("a folder").to_owned();
-    assert!(folder.join("spillway").exists(), "build it first: cargo build --bin spillway");
-    folder
 }
 
 #[test]

@@ -24,7 +24,8 @@ fn policy(platform: Platform, home: &str, workspace: &str, files: &[&str], confi
         files.iter().any(|file| Path::new(file).starts_with(path)).then(|| Resolved { path: path.to_owned(), kind })
     };
     let environment = vec![("HOME".into(), home.into()), ("PATH".into(), "/usr/bin".into())];
-    build(&Request { platform, workspace: workspace.into(), config, environment }, resolve).expect("a policy")
+    let sockets = ["/run/docker.sock", "/srv/server/socket", &format!("{workspace}/dev.sock")].map(PathBuf::from).to_vec();
+    build(&Request { platform, workspace: workspace.into(), config, environment, sockets }, resolve).expect("a policy")
 }
 
 fn config(network: NetworkAccess) -> Config {

@@ -4,12 +4,13 @@
 //! and puts the sandbox of pods around the command: the same system calls, by the same code. On macOS, Seatbelt takes the place of
 //! both.
 //!
-//! What always holds: credentials are hidden, whatever the workspace and the mounts are; only listed variables of the environment
+//! What always holds: credentials are hidden, whatever the workspace and the mounts are, and so are unix sockets that exist; only listed variables of the environment
 //! reach the command; without the filter of system calls the command is not started; the command ends with the launcher.
 //!
 //! | file | for |
 //! |---|---|
 //! | `config` | the configuration file |
+//! | `sockets` | the unix sockets of the machine |
 //! | `policy` | what is visible, hidden and writable, the network and the environment; pure |
 //! | `bubblewrap` | the policy as arguments of bubblewrap; pure |
 //! | `seatbelt` | the policy as a profile of macOS; pure |
@@ -28,6 +29,7 @@ mod policy;
 mod policy_tests;
 mod run;
 mod seatbelt;
+mod sockets;
 mod stage;
 mod started_bridge;
 

@@ -2,7 +2,8 @@
 //! system is asked through a function that the caller gives.
 //!
 //! What always holds: the longest path of [`Policy::paths`] that contains a file decides about the file, and no path of the policy
-//! is in a hidden path. So a hidden path is hidden with all that is in it, whatever the workspace and the mounts are.
+//! is in a hidden path. So a hidden path is hidden with all that is in it, whatever the workspace and the mounts are. A socket of
+//! the machine is visible only if a mount names it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -69,6 +70,8 @@ pub struct Request {
     pub config: Config,
     /// Our own environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// The unix sockets of this machine, by their paths without links.
+    pub sockets: Vec<PathBuf>,
 }
 
 /// The decision.
@@ -235,7 +238,7 @@ const MACOS_TEMPORARY: [&str; 3] = ["/private/tmp", "/private/var/run", "/privat
 
 /// Decides. `resolve` gives the path of a file without links, if the file exists.
 pub fn build(request: &Request, resolve: impl Fn(&Path) -> Option<Resolved>) -> Result<Policy, PolicyError> {
-    let Request { platform, workspace, config, environment } = request;
+    let Request { platform, workspace, config, environment, sockets } = request;
     let Config { mounts, network, bridge, pass, hide } = config;
     let own = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
     let folder = |path: &Path| resolve(path).filter(|found| found.kind == FileKind::Folder).map(|found| found.path);
@@ -266,8 +269,14 @@ pub fn build(request: &Request, resolve: impl Fn(&Path) -> Option<Resolved>) -> 
     for found in hidden.iter().filter_map(|path| resolve(path)) {
         hide_path(&mut paths, &home, &workspace, found)?;
     }
-    let environment = program_environment(environment, pass, &home, bridge.as_ref())?;
-    Ok(Policy { workspace, home, paths, network: *network, bridge: bridge.clone(), environment })
+    let address = bridge.as_ref().map(|url| match network {
+        NetworkAccess::None => url.local(),
+        NetworkAccess::Host => url.to_string(),
+    });
+    let environment = program_environment(environment, pass, &home, address)?;
+    let mut policy = Policy { workspace, home, paths, network: *network, bridge: bridge.clone(), environment };
+    hide_sockets(&mut policy, *platform, sockets);
+    Ok(policy)
 }
 
 /// The paths before anything is hidden.
@@ -329,6 +338,17 @@ fn hide_path(paths: &mut BTreeMap<PathBuf, Visibility>, home: &Path, workspace: 
     Ok(())
 }
 
+/// Hides the sockets that would be visible. Their servers run outside the sandbox, and some start programs there for a client, such
+/// as a container engine. A read-only folder does not prevent a connection. A socket that is a mount itself was named by a person.
+fn hide_sockets(policy: &mut Policy, platform: Platform, sockets: &[PathBuf]) {
+    let replaced = replaced(platform);
+    for socket in sockets.iter().filter(|path| !replaced.iter().any(|folder| path.starts_with(folder))) {
+        if matches!(policy.visibility(socket), Visibility::Read | Visibility::Write) && !policy.paths.contains_key(socket) {
+            policy.paths.insert(socket.clone(), Visibility::Hidden(FileKind::File));
+        }
+    }
+}
+
 impl Policy {
     /// How a path without links is seen.
     pub fn visibility(&self, path: &Path) -> Visibility {
@@ -362,12 +382,15 @@ impl Policy {
     }
 }
 
-fn check_path(platform: Platform, field: &'static str, path: &Path) -> Result<(), PolicyError> {
-    let replaced: &[&str] = match platform {
+fn replaced(platform: Platform) -> &'static [&'static str] {
+    match platform {
         Platform::Linux => &LINUX_REPLACED,
         Platform::Macos => &MACOS_REPLACED,
-    };
-    match replaced.iter().find(|system| path.starts_with(system)) {
+    }
+}
+
+fn check_path(platform: Platform, field: &'static str, path: &Path) -> Result<(), PolicyError> {
+    match replaced(platform).iter().find(|system| path.starts_with(system)) {
         Some(system) => Err(PolicyError::InKernelFolder { field, path: path.to_owned(), system }),
         None => check_system(platform, field, path),
     }
@@ -397,7 +420,7 @@ fn program_environment(
     own: &[(OsString, OsString)],
     pass: &[String],
     home: &Path,
-    bridge: Option<&BridgeUrl>,
+    bridge: Option<String>,
 ) -> Result<Vec<(OsString, OsString)>, PolicyError> {
     let bad = |name: &&String| name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     if let Some(name) = pass.iter().find(bad) {
@@ -409,7 +432,7 @@ fn program_environment(
     environment.insert("HOME".into(), home.into());
     environment.insert("TMPDIR".into(), "/tmp".into());
     match bridge {
-        Some(url) => environment.insert(BRIDGE_VARIABLE.into(), url.local().into()),
+        Some(url) => environment.insert(BRIDGE_VARIABLE.into(), url.into()),
         None => environment.remove(std::ffi::OsStr::new(BRIDGE_VARIABLE)),
     };
     Ok(environment.into_iter().collect())

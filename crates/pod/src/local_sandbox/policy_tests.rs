@@ -47,9 +47,13 @@ impl Machine {
     }
 
     fn policy_with(&self, workspace: &str, config: Config, environment: &[(&str, &str)]) -> Result<Policy, PolicyError> {
+        self.policy_of(workspace, config, environment, &[])
+    }
+
+    fn policy_of(&self, workspace: &str, config: Config, environment: &[(&str, &str)], sockets: &[PathBuf]) -> Result<Policy, PolicyError> {
         let home = [("HOME", HOME)];
         let environment = home.iter().chain(environment).map(|(name, value)| (OsString::from(name), OsString::from(value))).collect();
-        let request = Request { platform: Platform::Linux, workspace: workspace.into(), config, environment };
+        let request = Request { platform: Platform::Linux, workspace: workspace.into(), config, environment, sockets: sockets.to_vec() };
         build(&request, |path| self.resolve(path))
     }
 }
@@ -155,7 +159,8 @@ fn what_cannot_be_met_is_refused_with_a_reason() {
         let said = of("/home/ada/src/project", vec![mount(mounted, MountAccess::Read)], &[hidden]);
         assert!(said.contains(text), "{mounted} {hidden}: {said}");
     }
-    let no_home = Request { platform: Platform::Linux, workspace: "/srv".into(), config: Config::default(), environment: vec![] };
+    let no_home =
+        Request { platform: Platform::Linux, workspace: "/srv".into(), config: Config::default(), environment: vec![], sockets: vec![] };
     assert_eq!(build(&no_home, |path| machine.resolve(path)), Err(PolicyError::NoHome));
     let strange = Config { pass: vec!["A=B".into()], ..Config::default() };
     assert_eq!(machine.policy("/srv/data", strange), Err(PolicyError::Variable("A=B".into())));
@@ -191,6 +196,39 @@ fn a_runtime_folder_of_the_user_is_hidden_wherever_it_is() {
     assert_eq!(seen(&policy, "/var/user/ada/bus"), "hidden");
 }
 
+#[test]
+fn a_socket_is_hidden_wherever_it_would_be_visible_unless_a_mount_names_it() {
+    let sockets = [
+        ("/var/snap/lxd/unix.socket", "hidden"),
+        ("/home/ada/.local/share/tool.sock", "hidden"),
+        ("/home/ada/src/project/dev.sock", "hidden"),
+        ("/srv/data/db.sock", "hidden"),
+        ("/srv/named.sock", "read"),
+        ("/run/docker.sock", "temporary"),
+        ("/home/ada/.colima/docker.sock", "temporary"),
+    ];
+    let files: Vec<&str> = sockets.iter().map(|(path, _)| *path).collect();
+    let machine = Machine::new(&files);
+    let config =
+        Config { mounts: vec![mount("/srv/data", MountAccess::Write), mount("/srv/named.sock", MountAccess::Read)], ..Config::default() };
+    // No path of a policy is in a folder of the kernel.
+    let paths: Vec<PathBuf> = files.iter().chain(&["/dev/shm/x.sock"]).map(PathBuf::from).collect();
+    let policy = machine.policy_of("/home/ada/src/project", config, &[], &paths).expect("a policy");
+    for (path, expected) in sockets {
+        assert_eq!(seen(&policy, path), expected, "{path}");
+    }
+    assert!(!policy.paths.contains_key(Path::new("/dev/shm/x.sock")) && !policy.paths.contains_key(Path::new("/run/docker.sock")));
+}
+
+#[test]
+fn with_the_network_of_the_machine_the_bridge_has_its_own_address() {
+    let config = |network| Config { network, bridge: Some("http://bridge.example.org:3000".parse().expect("a URL")), ..Config::default() };
+    for (network, expected) in [(NetworkAccess::None, "http://127.0.0.1:3000"), (NetworkAccess::Host, "http://bridge.example.org:3000")] {
+        let policy = Machine::new(&[]).policy("/home/ada/src", config(network)).expect("a policy");
+        assert!(policy.environment.contains(&("SPILLWAY_BRIDGE_URL".into(), expected.into())), "{:?}", policy.environment);
+    }
+}
+
 fn any_path() -> impl Strategy<Value = String> {
     let start = prop::sample::select(vec![
         "",
@@ -216,6 +254,7 @@ proptest! {
         hide in prop::collection::vec(any_path(), 0..3),
         links in prop::collection::vec((any_path(), any_path()), 0..2),
         extra in prop::collection::vec(any_path(), 0..4),
+        sockets in prop::collection::vec(any_path(), 0..3),
     ) {
         let mut files: Vec<String> = CREDENTIALS.iter().map(|name| format!("{HOME}/{name}/secret")).collect();
         files.extend(extra.iter().chain(&hide).chain([&workspace]).map(|path| format!("{path}/file")));
@@ -230,7 +269,11 @@ proptest! {
             hide: hide.iter().map(PathBuf::from).collect(),
             ..Config::default()
         };
-        if let Ok(policy) = machine.policy(&workspace, config) {
+        let sockets: Vec<PathBuf> = sockets.iter().map(|path| Path::new(path).join("socket")).collect();
+        if let Ok(policy) = machine.policy_of(&workspace, config, &[], &sockets) {
+            for socket in &sockets {
+                prop_assert!(matches!(policy.visibility(socket), Visibility::Temporary | Visibility::Hidden(_)), "{}", socket.display());
+            }
             let named = CREDENTIALS.iter().map(|name| Path::new(HOME).join(name)).chain(hide.iter().map(PathBuf::from));
             for Resolved { path, .. } in named.filter_map(|path| machine.resolve(&path)) {
                 for path in [path.clone(), path.join("secret"), path.join("deep/er")] {

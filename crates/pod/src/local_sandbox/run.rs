@@ -22,6 +22,7 @@ use super::bubblewrap::{self, BRIDGE_SOCKET, CONTROL_SOCKET, EMPTY_FILE, Launch,
 use super::config::{Config, NetworkAccess};
 use super::policy::{self, FileKind, Platform, Policy, Request, Resolved, Visibility};
 use super::seatbelt;
+use super::sockets::host_sockets;
 use super::started_bridge::{self, StartedBridge};
 use crate::process::exit_code;
 use crate::random;
@@ -88,7 +89,9 @@ fn launch(arguments: Arguments, command: Vec<OsString>) -> Result<u8, LaunchErro
         config.bridge = Some(DEFAULT_URL.parse()?);
     }
     let audit = start_bridge.as_ref().map(|_| home().and_then(|home| started_bridge::audit_file(&home))).transpose()?;
-    let policy = policy::build(&Request { platform, workspace, config, environment: std::env::vars_os().collect() }, resolve)?;
+    let environment: Vec<_> = std::env::vars_os().collect();
+    let sockets = host_sockets(&environment);
+    let policy = policy::build(&Request { platform, workspace, config, environment, sockets }, resolve)?;
     if verbose {
         eprint!("{}", policy.describe());
     }

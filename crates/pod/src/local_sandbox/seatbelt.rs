@@ -44,6 +44,9 @@ const HOST_NETWORK: &str = r#"(allow network*)
   (global-name "com.apple.trustd.agent"))
 "#;
 
+/// The socket of the system's resolver of names.
+const RESOLVER_SOCKET: &str = "/private/var/run/mDNSResponder";
+
 /// The profile. `folder` is the private folder of this run, which takes the place of `/tmp`.
 pub fn profile(policy: &Policy, folder: &Path) -> String {
     let mut text = BASE.to_owned();
@@ -68,13 +71,30 @@ pub fn profile(policy: &Policy, folder: &Path) -> String {
     text.push_str(&format!("(allow file-read* file-write* (subpath {}))\n", literal(folder)));
     text.push_str(DEVICES);
     match (policy.network, &policy.bridge) {
-        (NetworkAccess::Host, _) => text.push_str(HOST_NETWORK),
+        (NetworkAccess::Host, _) => {
+            text.push_str(HOST_NETWORK);
+            text.push_str(&unix_sockets(policy, folder));
+        }
         (NetworkAccess::None, Some(url)) => {
             text.push_str(&format!("(allow network-outbound (remote ip \"localhost:{}\"))\n", url.port()));
         }
         (NetworkAccess::None, None) => {}
     }
     text
+}
+
+/// The unix sockets that are reached besides the machine's network, which includes them all: those in writable folders, and that of
+/// names. A closed file does not close its socket. Without the network there are none.
+fn unix_sockets(policy: &Policy, folder: &Path) -> String {
+    let mut text = format!("(deny network-outbound (remote unix-socket))\n(allow network-outbound (literal \"{RESOLVER_SOCKET}\"))\n");
+    for (path, seen) in &policy.paths {
+        let rule = if matches!(seen, Visibility::Write) { "allow" } else { "deny" };
+        // The whole system is closed already, and the resolver is in it.
+        if path.parent().is_some() && !Path::new(RESOLVER_SOCKET).starts_with(path) {
+            text.push_str(&format!("({rule} network-outbound (remote unix-socket (subpath {})))\n", literal(path)));
+        }
+    }
+    text + &format!("(allow network-outbound (remote unix-socket (subpath {})))\n", literal(folder))
 }
 
 fn literal(path: &Path) -> String {

@@ -3,6 +3,7 @@
 #![expect(dead_code, reason = "each test file uses its part")]
 
 pub mod gateway;
+pub mod laptop;
 pub mod supervised;
 
 use std::fs::{self, File};
