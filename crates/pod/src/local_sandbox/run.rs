@@ -213,7 +213,7 @@ async fn start_bridge(policy: &Policy, to_start: &BridgeToStart, folder: &Path) 
     Ok(Some(StartedBridge::start(&program, url, definitions, audit, folder).await?))
 }
 
-fn run_bubblewrap(policy: Policy, launch: Launch, bridge: Option<BridgeToStart>) -> Result<u8, LaunchError> {
+fn run_bubblewrap(mut policy: Policy, launch: Launch, bridge: Option<BridgeToStart>) -> Result<u8, LaunchError> {
     let program = find_program(BUBBLEWRAP).ok_or("bubblewrap is not installed (apt-get install bubblewrap)")?;
     // One thread: the kernel ends bubblewrap when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -230,6 +230,8 @@ fn run_bubblewrap(policy: Policy, launch: Launch, bridge: Option<BridgeToStart>)
         // Before the child starts, so that no signal is missed.
         let mut signals = EndSignals::new()?;
         let children = signal(SignalKind::child())?;
+        // A socket may be gone since: bubblewrap would make a file in its place, or fail where it cannot.
+        policy.paths.retain(|path, seen| !matches!(seen, Visibility::Hidden(FileKind::File)) || path.exists());
         let mut command = Command::new(program);
         command.args(bubblewrap::arguments(&policy, &launch)).env_clear().envs(policy.environment);
         // The command decides about them. Bubblewrap would end, and the command with it.
